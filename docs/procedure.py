@@ -17,7 +17,16 @@ from typing import Any
 
 HERE = Path(__file__).parent
 CELL, LINE = 46, 18  # pixels
-DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 4", "12 4", "6 2 1 2")  # told apart without colour
+DASHES = (
+    "",
+    "7 3",
+    "2 3",
+    "9 3 2 3",
+    "4 2",
+    "1 4",
+    "12 4",
+    "6 2 1 2",
+)  # a curve each, without colour
 LEFT, LOW, NAMES = 62, 44, 90
 WIDTH, HEIGHT = 520, 330
 
@@ -103,7 +112,7 @@ def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{words}</text>'
 
 
-def beside(pictures: Iterable[tuple[Sequence[str], int, int]]) -> str:
+def stacked(pictures: Iterable[tuple[Sequence[str], int, int]]) -> str:
     """One picture of several, one below the other."""
     parts, width, height = [], 0, 10
     for inside, wide, high in pictures:
@@ -119,8 +128,8 @@ def beside(pictures: Iterable[tuple[Sequence[str], int, int]]) -> str:
 def pictures(measured: Mapping[str, Any]) -> dict[str, str]:
     """The pictures by the names of their files."""
     return {
-        "procedure-steps.svg": beside(curves(step) for step in measured["steps"]),
-        "procedure-blocks.svg": beside(blocks(sweep) for sweep in measured["blocks"]),
+        "procedure-steps.svg": stacked(curves(step) for step in measured["steps"]),
+        "procedure-blocks.svg": stacked(blocks(sweep) for sweep in measured["blocks"]),
     }
 
 

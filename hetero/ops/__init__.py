@@ -63,16 +63,16 @@ def plan(
     >>> [c.method for c in hetero.plan("solve_poisson", f, rtol=1e-6, method="cg").candidates][:1]
     ['cg']
     """
-    found = registry.operation(operation)
-    taken = inspect.signature(found.problem)
+    known = registry.operation(operation)
+    taken = inspect.signature(known.problem)
     try:
         taken.bind(*operands, **options)
     except TypeError as error:
         needed = [name for name, one in taken.parameters.items() if one.default is one.empty]
         free = sorted({*taken.parameters, "device", "method"}.difference(needed))
-        told = f"its operands are {', '.join(needed)}, and its options {', '.join(free)}"
-        raise TypeError(f"plan of {found.function}: {error}; {told}") from None
-    return planner.plan_call(found, operands, options, device, method)
+        arguments = f"its operands are {', '.join(needed)}, and its options {', '.join(free)}"
+        raise TypeError(f"plan of {known.function}: {error}; {arguments}") from None
+    return planner.plan_call(known, operands, options, device, method)
 
 
 def _registered(operation: str, kind: str, method: str) -> registry.Implementation:

@@ -1,4 +1,4 @@
-"""What an operation gives to be judged by: calls to draw, to compare, to show.
+"""What an operation provides for verify, bench and demo: calls to draw, to compare, to show.
 
 `hetero verify`, `bench` and `demo` do all measuring themselves. They ask for what an operation's
 module of benchmarks (`Operation.benchmarks`) has of
@@ -7,17 +7,17 @@ module of benchmarks (`Operation.benchmarks`) has of
     A random `Trial`, its operands on "host" or on a device, no extent above ``largest``. Without
     it the dimensions are drawn, by the forms in `Operation.dims`.
 ``VERIFIED``
-    True where verify takes the operation without being told which.
+    True where verify takes the operation if none is named.
 ``remembered(plan, operands, options)``
-    What a remembered call of a plan on host operands comes down to, as ``run()``. Without it the
-    public function is measured, with ``device=`` and ``method=``.
+    A remembered call of a plan on host operands, as ``run()``. Without it the public function is
+    measured, with ``device=`` and ``method=``.
 ``benchmarks(dtype, **options)``
     The `Benchmark` s of bench, one at a time. Without it bench compares a few random trials.
 ``DTYPE``
-    The dtype of bench unless told. Without it float32.
+    The default dtype of bench. Without it float32.
 ``OPTIONS``
-    What bench lets one choose beside the dtype: some of "device" and "order". "device" is one whose
-    clock can be read, or "cpu"; "order" is "C" or "F".
+    Options of bench in addition to the dtype: some of "device" and "order". "device" is one with a
+    clock that can be read, or "cpu"; "order" is "C" or "F".
 ``GROWING``
     Positions of the dimensions that grow with a call's size, as `hetero transfer` varies it; the
     first one tells how large it is. Without it all do.
@@ -25,18 +25,18 @@ module of benchmarks (`Operation.benchmarks`) has of
     The dimensions of calibration's cases that `hetero ladder` and `hetero sweep` time the rungs on
     at a size. Without it all extents are that size.
 ``CLIMBED``, ``SWEPT``
-    Kind of device -> the sizes of the ladder, and the size of a sweep, unless they are told.
+    Kind of device -> the sizes of the ladder, and the size of a sweep, by default.
 ``moved(dtype)``
     The `Benchmark` s of `hetero bench movement`: calls on large host operands, on the wall's clock.
 ``pictured(kind)``
-    A `Trial` on the host whose blocks, on that kind of device, `hetero bench movement --timeline`
-    shows.
+    A `Trial` on the host for `hetero bench movement --timeline`, which shows its blocks on that
+    kind of device.
 ``columns(rows)``
     All rows as one `BenchTable`. Without it each row is a table of its own.
 ``trials(largest)``
     The calls in demo's table, as pairs of a text and a `Trial`.
 ``demonstrate(demo)``
-    What demo shows beside its table, by a `hetero.evaluation.demo.Demo`; gives a dict.
+    What demo shows in addition to its table, by a `hetero.evaluation.demo.Demo`; gives a dict.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Comparison(NamedTuple):
     count : int or None
         Calls that are queued on a device back to back; None: as few as their length allows.
     peer_seconds : float
-        That it takes to launch a peer's call, at most.
+        Upper bound of the time to launch a peer's call.
     """
 
     calls: Mapping[str, TimedCall | Iterations]
@@ -126,7 +126,7 @@ class Benchmark(NamedTuple):
         least, and how that is worded; "asked": iterations, where each call gives its result and how
         many iterations it made.
     device : str
-        The device by whose clock calls are timed, queued back to back; "cpu": each on the wall's.
+        The device that times calls, queued back to back, by its clock; "cpu": each on the wall's.
     budget, least, most
         Seconds and samples of each call on the wall's clock.
     """
@@ -162,7 +162,7 @@ def dtype_of(operation: Operation) -> str:
 
 
 def cuda_device() -> str | None:
-    """The first device whose arrays CuPy and torch take."""
+    """The first device with arrays that CuPy and torch take."""
     proven = devices.proven().values()
     return next((d.name for d in proven if d.traits.cuda_libraries), None)
 

@@ -38,7 +38,7 @@ class Budget:
     Attributes
     ----------
     quick : bool
-        Whether seconds are to be enough.
+        Whether to measure for seconds only.
     point : float
         Seconds for one measured point.
     longest : float
@@ -50,7 +50,7 @@ class Budget:
     largest_solve : int
         Unknowns.
     held_out : int
-        Shapes measured beside each grid, for the residuals.
+        Shapes measured in addition to each grid, for the residuals.
     largest_transfer : int
         Bytes.
     link_step : float
@@ -94,7 +94,7 @@ class Place(NamedTuple):
 
     @property
     def operands_on(self) -> str:
-        """Where operands lie: beside the CPU, or on a device that computes alone."""
+        """Where operands lie: on the host, or on a device that computes alone."""
         return self.devices[0].name if len(self.devices) == 1 else HOST
 
 
@@ -149,14 +149,14 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class TimedSolves:
-    """A solve: set-up and one step, told apart by two numbers of steps.
+    """A solve: set-up and one step, separated by timing two numbers of steps.
 
     Attributes
     ----------
     few, many : int
         Numbers of steps that are timed; the second one at least. Equal where a solve is one step.
     most : int
-        As many as may be timed where those many hardly take longer than few.
+        Most steps that are timed where ``many`` take hardly longer than ``few``.
     """
 
     few: int
@@ -183,7 +183,7 @@ class Case:
         ``arguments(*dims, devices=devices)`` makes `Arguments` on the host. None: operands of
         random numbers are made of the problem's descriptions.
     options : callable or None
-        ``options(problem)`` gives `Arguments.options` beside operands so made.
+        ``options(problem)`` gives `Arguments.options` to go with such operands.
     inputs : int or None
         How many of the problem's inputs a run gets, where the others are among the options.
     seconds : float
@@ -232,7 +232,7 @@ class SmallCall(NamedTuple):
     arrays : tuple of numpy.ndarray
         The operands.
     from_host : callable
-        The call with these, as often as wanted.
+        Makes the call with these; can be repeated.
     """
 
     implementation: Implementation

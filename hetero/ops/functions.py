@@ -10,5 +10,5 @@ from hetero.ops.cg import solve_cg as solve_cg
 from hetero.ops.poisson import solve_poisson as solve_poisson
 from hetero.ops.kmeans import kmeans as kmeans
 
-if _typing.TYPE_CHECKING:  # what operations make public beside their functions
+if _typing.TYPE_CHECKING:  # what operations make public in addition to their functions
     from hetero.ops.kmeans.estimator import KMeans as KMeans

@@ -30,13 +30,13 @@ class Axis(NamedTuple):
     most: int
 
     def sizes(self, parts: int = 4) -> list[int]:
-        """Sizes from the least to the most, so many to each doubling, none odd that need not be."""
-        found = {self.most}
+        """Sizes from the least to the most, ``parts`` for each doubling."""
+        sizes = {self.most}
         size = self.least
         while size < self.most:
-            found |= {min(round(size * (1 + part / parts)), self.most) for part in range(parts)}
+            sizes |= {min(round(size * (1 + part / parts)), self.most) for part in range(parts)}
             size *= 2
-        return sorted(found)
+        return sorted(sizes)
 
 
 class Line(NamedTuple):

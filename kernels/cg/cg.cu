@@ -1,4 +1,4 @@
-// Conjugate gradients on vectors of n elements, for any matrix whose product q = A p is at hand.
+// Conjugate gradients on vectors of n elements, for any matrix, given the product q = A p.
 //
 // cg_sums: the sums over iterate k that its step needs: p.q, z.q, q.Mq, r.z (and r.r), with
 // z = M r; M is 1, or the diagonal `inverse`. 3 passes; 8 n flops.

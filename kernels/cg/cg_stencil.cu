@@ -13,7 +13,7 @@
 // pitch walks from the last row: what the sweep before wrote last is then read first, from the L2.
 // Rows outside [first, last) are taken for zero, and so are lines and columns outside the grid.
 // x is behind by one step every other time: add = 0 leaves it, 1 adds alpha p', 2 adds the step
-// before that too, whose p is what lies in `next`.
+// before that too, with the p that lies in `next`.
 // Per point: 4 DIMS + 20 flops; reads p', r' and writes p, r, and in the mean 1.5 passes for x.
 //
 // Preconditions. chunk > 0, tiles = strips * bands * ceil(rows / chunk); WIDTH > 1: columns is a
@@ -221,7 +221,7 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
                 }
             }
 
-            // The sums over row w - 1, whose neighbours are now all known.
+            // The sums over row w - 1: all its neighbours are known by now.
             if (w > begin) {
                 APPLY(q, new_above, new_here, p, new_plane + (turn ^ 1) * THREADS);
                 if (owned) {

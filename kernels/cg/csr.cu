@@ -5,7 +5,7 @@
 // csr_residual: r = b - A p, and with `p` for x; d = r, or inverse * r; sums r.r, b.b.
 // Per product: 2 entries flops; entries (value + index) and rows (pointer) read once, p gathered.
 //
-// Short rows (LANES = 1): a block takes THREADS neighbouring rows, whose entries lie one after
+// Short rows (LANES = 1): a block takes THREADS neighbouring rows; their entries lie one after
 // another. It multiplies THREADS * DEPTH of them at a time, in the order of memory, into shared
 // memory; then each thread adds up its own row's. Long rows: LANES threads share a row, each with
 // DEPTH entries in flight. Sums are in an order that depends on the matrix and the macros alone.

@@ -1,4 +1,4 @@
-"""Launches that show what a device computes at most, with how many flops each does."""
+"""Launches that measure a device's peak rates, with the flops of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
 def peaks(
     dtype: str, blocks: int, rounds: int, block_limit: int, capability: tuple[int, int] | None
 ) -> dict[str, tuple[Launch, float]]:
-    """In words -> a launch on a buffer ``"out"`` of an element for each thread, and its flops.
+    """Name -> a launch on a buffer ``"out"`` of an element for each thread, and its flops.
 
     Parameters
     ----------
@@ -32,8 +32,8 @@ def peaks(
     size = ("THREADS", threads)
     arguments = ("out", rounds)
     plain = Launch("peak.cu", "peak", (("REAL", REAL[dtype]), size), blocks, threads, arguments)
-    found = {"multiply-adds": (plain, float(_FLOPS * rounds * blocks * threads))}
+    kernels = {"multiply-adds": (plain, float(_FLOPS * rounds * blocks * threads))}
     if dtype == "float64" and capability in _FLOAT64_TENSOR_CORES:
         tensor = Launch("peak_tensor.cu", "peak_tensor", (size,), blocks, threads, arguments)
-        found["tensor cores"] = tensor, float(_TENSOR_FLOPS * rounds * blocks * threads)
-    return found
+        kernels["tensor cores"] = tensor, float(_TENSOR_FLOPS * rounds * blocks * threads)
+    return kernels

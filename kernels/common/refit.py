@@ -60,7 +60,7 @@ class Limits(NamedTuple):
 
 
 class RefitCase(NamedTuple):
-    """A problem whose plan depends on a tuning table.
+    """A problem with a plan that depends on a tuning table.
 
     Attributes
     ----------
@@ -97,27 +97,27 @@ class Search(NamedTuple):
 
 
 class Timer:
-    """A clock whose times are kept, by launches: what they take is the median."""
+    """A clock that keeps its times, by launches; their time is the median."""
 
     def __init__(self, clock: Clock, passes: int = _PASSES) -> None:
         self._clock = clock
         self._passes = passes
-        self._found: dict[Any, list[float]] = {}
+        self._times: dict[Any, list[float]] = {}
 
     def __call__(self, launch_plan: LaunchPlan, buffers: Buffers, cold: bool = True) -> float:
         """Seconds; the lower one of the two in the middle, since disturbances add to them."""
-        found = self._found.setdefault((launch_plan.launches, cold), [])
-        while len(found) < self._passes and math.inf not in found:
-            found.append(self._clock(launch_plan, buffers, cold))
-        return median_low(found)
+        times = self._times.setdefault((launch_plan.launches, cold), [])
+        while len(times) < self._passes and math.inf not in times:
+            times.append(self._clock(launch_plan, buffers, cold))
+        return median_low(times)
 
     def again(self, launch_plan: LaunchPlan, buffers: Buffers, cold: bool = True) -> None:
         """Time once more."""
-        self._found[launch_plan.launches, cold].append(self._clock(launch_plan, buffers, cold))
+        self._times[launch_plan.launches, cold].append(self._clock(launch_plan, buffers, cold))
 
     def noise(self) -> float:
         """Standard deviation of one time's logarithm, by the differences of two."""
-        apart = [abs(math.log(t[1] / t[0])) for t in self._found.values() if len(t) > 1]
+        apart = [abs(math.log(t[1] / t[0])) for t in self._times.values() if len(t) > 1]
         return max(median(apart) * 1.48 / math.sqrt(2), _LEAST_NOISE) if apart else _LEAST_NOISE
 
 
@@ -130,7 +130,7 @@ def search(table: Table, wanted: Search, timer: Timer) -> Table:
 def better(
     table: Table, others: Sequence[Table], cases: Sequence[RefitCase], timer: Timer
 ) -> Table:
-    """That of other tables, the nearest first, by which plans of the cases take less time, if any.
+    """The nearest of other tables by which the cases' plans take less time; else the table itself.
 
     Plans that are the same by several tables are timed once. What looks better than the plans by
     the table itself is timed in turn with them, and taken if it still is, by more than the error.
@@ -159,11 +159,11 @@ def better(
 def refit_by_search(
     table: Table, searches: Iterable[Search], timer: Timer, family: str
 ) -> dict[str, Any]:
-    """The values of a family's figures, found one after the other, each with those before."""
-    found = table
+    """The values of a family's figures, determined one after the other, each with those before."""
+    best = table
     for wanted in searches:
-        found = search(found, wanted, timer)
-    return {name: found[name] for name in table.data["figures"] if name.startswith(f"{family}.")}
+        best = search(best, wanted, timer)
+    return {name: best[name] for name in table.data["figures"] if name.startswith(f"{family}.")}
 
 
 def candidates(table: Table, searches: Iterable[Search]) -> Iterator[LaunchPlan]:
@@ -175,7 +175,7 @@ def candidates(table: Table, searches: Iterable[Search]) -> Iterator[LaunchPlan]
 
 
 def plans(table: Table, cases: Iterable[RefitCase]) -> Iterator[LaunchPlan]:
-    """Those of cases by a table, but for what cannot be launched."""
+    """The cases' plans by a table, without those that cannot be launched."""
     for case in cases:
         try:
             yield case.plan(table)
@@ -199,8 +199,8 @@ _Changed = list[tuple[RefitCase, LaunchPlan, LaunchPlan]]
 
 
 def _changed(table: Table, tried: Table, cases: Iterable[RefitCase]) -> _Changed:
-    """Cases whose launches are others by another table, both before and after."""
-    found = []
+    """Cases in which another table changes the launches, with the plans before and after."""
+    changed = []
     for case in cases:
         old = case.plan(table)
         try:
@@ -208,8 +208,8 @@ def _changed(table: Table, tried: Table, cases: Iterable[RefitCase]) -> _Changed
         except ValueError:
             return []
         if new.launches != old.launches:
-            found.append((case, old, new))
-    return found
+            changed.append((case, old, new))
+    return changed
 
 
 def _gain(changed: _Changed, timer: Timer) -> float:

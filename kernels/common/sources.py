@@ -70,7 +70,7 @@ def source(name: str) -> str:
         are in place, so that a compiler needs no search path.
     """
     text = _files()[name].read_text(encoding="utf-8")
-    return _INCLUDE.sub(lambda found: source(found[1]), text)
+    return _INCLUDE.sub(lambda match: source(match[1]), text)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Tuning tables: the figures that were measured on one card, by name, and where they are found.
+"""Tuning tables: the figures that were measured on one card, by name, and where they lie.
 
 A table is one JSON object: the card, and its figures as {name: {"unit", "meaning", "value"}}. The
 formulas that use them stand in the families' plans. Those that come with hetero lie in
@@ -18,7 +18,7 @@ __all__ = ["SCHEMA_VERSION", "Table", "default", "nearest", "parse", "shipped", 
 
 SCHEMA_VERSION = 1
 _DEFAULT = "h200"
-_MEASURED = ("s", "B", "B/s", "FLOP/s", "share")  # units of what is not counted
+_MEASURED = ("s", "B", "B/s", "FLOP/s", "share")  # units of real numbers; others are counts
 
 
 class Table:
@@ -108,7 +108,7 @@ def _check(name: str, value: Any, like: Any, unit: str) -> None:
 
 @cache
 def default() -> Table:
-    """The table that is used where nothing says which."""
+    """The table that is used unless another one is named."""
     return Table(_read(_DEFAULT), _DEFAULT)
 
 
@@ -138,7 +138,7 @@ def shipped_names() -> tuple[str, ...]:
 def nearest(card: str = "", architecture: str = "", multiprocessors: int = 0) -> Table:
     """The shipped table for a card: its own, else of its architecture, else the default.
 
-    Of several, the one whose number of multiprocessors is nearest.
+    Of several, the one with the nearest number of multiprocessors.
     """
     tables = [shipped(name) for name in shipped_names()]
     for table in tables:

@@ -7,7 +7,7 @@
 // Per output: 2 FH FW flops, 1 element read and 1 written; (GROUPS ROWS + FH - 1) / (GROUPS ROWS)
 // elements are read from the L2.
 //
-// A warp whose outputs or inputs reach beyond an edge takes RIM_ROWS rows at a time, and loads
+// A warp with outputs or inputs beyond an edge takes RIM_ROWS rows at a time, and loads
 // element by element, from where the boundary says.
 //
 // Preconditions, besides those of convolve.cu. The image's and out's columns are contiguous, and
@@ -58,7 +58,7 @@ DEVICE void load_row(REAL *row, GLOBAL const REAL *from)
     }
 }
 
-// ROWS rows of outputs whose inputs begin at `image`, all of them inside.
+// ROWS rows of outputs, with inputs from `image` on, all of them inside.
 DEVICE void walk(GLOBAL const REAL *image, GLOBAL REAL *out, const REAL *factors,
                  index_t image_row, index_t out_row, REAL loaded[LOADED_ROWS][VECTORS * WIDTH])
 {

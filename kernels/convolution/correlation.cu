@@ -66,7 +66,7 @@ DEVICE void store_outputs(GLOBAL REAL *out, const REAL *sums, index_t points, in
 }
 
 #ifndef FETCH_ROWS
-#define FETCH_ROWS 4  // rows of a tile whose loads a warp has in flight
+#define FETCH_ROWS 4  // rows of a tile that a warp loads at once
 #endif
 #define WARPS (THREADS / 32)
 #define MOST_COLUMNS (TILE_COLUMNS + STAGE_COLUMNS)

@@ -105,8 +105,7 @@ def correlation(
     out_height, out_width : int
         Of the outputs, each at least 1.
     top, left : int
-        Rows and columns of the filter that lie outside of the image at the first output; at least
-        0.
+        Rows and columns of the filter that lie outside of the image at the first output; >= 0.
     boundary : {"fill", "wrap", "symm"}
         Of the extension: a constant; periodic; mirrored, with the edge repeated.
     dtype : {"float32", "float64"}
@@ -134,7 +133,7 @@ def correlation(
 
 
 def fetch_rows(columns: int) -> int:
-    """Rows of a tile whose loads a warp has in flight."""
+    """Rows of a tile that a warp loads at once."""
     return max(1, min(4, _FETCHES // ceil_div(columns, WARP)))
 
 

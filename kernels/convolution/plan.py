@@ -55,10 +55,10 @@ def direct(
     problem = correlation(**sizes)
     if block_limit < WARP:
         raise ValueError(f"block_limit must be at least {WARP}, got {block_limit}")
-    found = None
+    plan = None
     tuning = tuning or tables.default()
     if cuda:
-        found = small(problem, multiprocessors, alignment, block_limit, tuning)
-    if found is None:
-        found = tiled(problem, multiprocessors, alignment, block_limit, shared_limit, tuning)
-    return found
+        plan = small(problem, multiprocessors, alignment, block_limit, tuning)
+    if plan is None:
+        plan = tiled(problem, multiprocessors, alignment, block_limit, shared_limit, tuning)
+    return plan

@@ -53,7 +53,7 @@ def tiled(
     """The plan with convolve.cu."""
     p = problem
     width = VECTOR_BYTES // check_dtype(p.dtype)
-    found = _tile(
+    tile = _tile(
         (p.filter_height, p.filter_width),
         (p.out_height, p.out_width),
         p.dtype,
@@ -62,9 +62,9 @@ def tiled(
         min(shared_limit, SHARED_BYTES, tuning["convolution.stage_bytes"]),
         tuning,
     )
-    if found is None:
+    if tile is None:
         raise ValueError(f"shared_limit must be at least 16384, got {shared_limit}")
-    rows, lanes, groups, stages, down, across = found
+    rows, lanes, groups, stages, down, across = tile
     aligned = p.vectors(p.out, p.out_height, alignment, width)
     launch = Launch(
         source="convolve.cu",
@@ -157,8 +157,7 @@ def _tile(
     shared_bytes: int,
     tuning: tables.Table,
 ) -> _Tile | None:
-    """The tile that takes the least time, None if none fits; multiprocessors are those for an
-    image."""
+    """The fastest tile, None if none fits; ``multiprocessors`` are those for one image."""
     width = VECTOR_BYTES // check_dtype(dtype)
     threads = min(tuning["convolution.tile_threads"], block_limit // WARP * WARP)
     most = tuning["convolution.stage_columns"]

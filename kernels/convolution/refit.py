@@ -36,12 +36,12 @@ def refit(table: Table, limits: Limits, clock: Clock) -> dict[str, Any]:
 
 
 def candidates(table: Table, limits: Limits) -> Iterator[LaunchPlan]:
-    """What may be timed."""
+    """All launches that may be timed."""
     return common.candidates(table, _searches(table, limits))
 
 
 def _searches(table: Table, limits: Limits) -> Iterator[Search]:
-    """All figures, in the order in which they are found."""
+    """All figures, in the order in which they are determined."""
     for dtype, shapes in table["convolution.small_shapes"].items():
         for side, (_, _, blocks) in shapes.items():
             case = [_direct(_LARGE, int(side), dtype, limits)]
@@ -99,8 +99,8 @@ def _separable(n: int, side: int, dtype: str, limits: Limits) -> RefitCase:
     shape, element = _shape(n, side, dtype, limits), ELEMENT_BYTES[dtype]
 
     def plan(table: Table) -> LaunchPlan:
-        found = separable(**shape, rank=1, tuning=table)
-        return common.with_numbers(*found.launches, fillvalue=0.0)
+        made = separable(**shape, rank=1, tuning=table)
+        return common.with_numbers(*made.launches, fillvalue=0.0)
 
     sizes = {"image": n * n, "columns": side, "rows": side, "out": n * n}
     return RefitCase(plan, {name: size * element for name, size in sizes.items()})

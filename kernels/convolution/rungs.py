@@ -40,7 +40,7 @@ RUNGS = {
 _SHAPE = Shape(32, 16)
 _REGISTERS = 40  # of a thread: all that the rungs with barriers need
 _COPY_THREADS = 256
-_TAPS_BYTES = 256  # at whose multiples the rows of a padded filter begin
+_TAPS_BYTES = 256  # alignment of the rows of a padded filter
 _STEP = 16  # taps that are unrolled
 
 
@@ -144,7 +144,7 @@ def _padded(
 ) -> LaunchPlan:
     """The copies, which cover whole blocks and whole pieces of the filter, and the sums.
 
-    ``small``: the shape of "padded", whose binary the copies are in.
+    ``small``: the shape of "padded", since its binary has the copies.
     """
     x, y, _ = shape
     down, across = ceil_div(p.out_height, y), ceil_div(p.out_width, x)

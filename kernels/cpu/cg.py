@@ -5,7 +5,7 @@ An iteration makes three trips through memory (a pass is n elements read or writ
     q = A p,  p.q                   the matrix, and 2 passes
     r -= alpha q,  r.r,  r.z        3 passes
 x lags one step behind, so that p is read once for both of its uses; the last step of a call brings
-it up to date. x therefore only ever takes a step whose residual was found to be finite.
+it up to date. x therefore only ever takes a step after its residual has been checked to be finite.
 
 A grid is (nz, ny, nx) points in C order, nz = 1 in 2-D, with ``weights`` 1 / spacing^2 along z, y
 and x (0 along an axis that is not there) in the vectors' dtype. Outside of it is zero.

@@ -27,7 +27,7 @@ def _pointer(builder, address, kind):  # type: ignore
 
 
 def _block_of(rows, vectors):  # type: ignore
-    """A function for blocks of so many rows by so many vectors.
+    """A function for blocks of ``rows`` by ``vectors``.
 
     ``block(source, stride, step, taps, height, width, target, target_stride, unit)`` takes
     addresses and, in bytes, the distances between rows. Row r of the target becomes the sums over
@@ -154,7 +154,7 @@ def store(context, address, value):  # type: ignore
 
 @intrinsic
 def copy(context, target, source, size):  # type: ignore
-    """Copy so many bytes from one address to another; they do not overlap."""
+    """Copy ``size`` bytes from one address to another; they do not overlap."""
 
     def generate(context, builder, signature, arguments):  # type: ignore
         target, source, size = arguments

@@ -23,7 +23,7 @@ __all__ = ["CHUNK", "Blocks", "block_times", "runs"]
 
 CHUNK = 2048  # rows: four such vectors of float64 are 64 KB, in reach of an L1 or L2 cache
 _LEAST = 16  # rows that a run must have
-_FEW = 256  # rows of a matrix whose runs are not worth looking for
+_FEW = 256  # rows; runs of a smaller matrix are not worth looking for
 _SHARED = 4 * CHUNK  # rows from which threads look for them
 
 

@@ -9,7 +9,7 @@ from hetero.host.threads import shared, threaded
 
 __all__ = ["all_finite", "block_sums", "least_lines"]
 
-_ROWS = 64  # of a block whose values are looked at for one that is not finite
+_ROWS = 64  # of a block that is searched for values that are not finite
 
 
 @threaded
@@ -62,7 +62,7 @@ def block_sums(
     batch, height, width = planes.shape
     down, across = -(-height // rows), -(-width // columns)
     sums, peaks = np.empty((batch, down, across)), np.empty((batch, down))
-    planes = np.ascontiguousarray(planes)  # a layout more would be compiled again, for seconds
+    planes = np.ascontiguousarray(planes)  # each further layout would be compiled, for seconds
     shared(planes.size, _block_sums, planes, sums, peaks)
     return sums, np.outer(_extents(height, down), _extents(width, across)), peaks.max(axis=1)
 
@@ -91,18 +91,18 @@ def _line(plane, first, last, place, transposed):  # type: ignore
 
 
 @threaded
-def _least_lines(team, planes, blocks, down, across, found):  # type: ignore
-    _find_least(team, len(blocks), (planes, blocks, down, across, found))
+def _least_lines(team, planes, blocks, down, across, sums):  # type: ignore
+    _find_least(team, len(blocks), (planes, blocks, down, across, sums))
 
 
 @part
-def _find_least(start, stop, planes, blocks, down, across, found):  # type: ignore
+def _find_least(start, stop, planes, blocks, down, across, sums):  # type: ignore
     _, height, width = planes.shape
     for task in range(start, stop):
         plane, result = planes[blocks[task, 0]], np.inf
         for transposed in (False, True):
-            along, beside = (2, 1) if transposed else (1, 2)
-            i, j = blocks[task, along], blocks[task, beside]
+            along, other = (2, 1) if transposed else (1, 2)
+            i, j = blocks[task, along], blocks[task, other]
             n, m = (across, down) if transposed else (down, across)
             length, breadth = (width, height) if transposed else (height, width)
             first, last = i * length // n, (i + 1) * length // n
@@ -114,13 +114,13 @@ def _find_least(start, stop, planes, blocks, down, across, found):  # type: igno
                     sum1, count1, _ = _line(plane, last, after, line, transposed)
                     dense = 2 * (count + max(count0, count1)) >= last - first
                     result = min(result, total + max(sum0, sum1) if dense else least)
-        found[task] = result
+        sums[task] = result
 
 
 def least_lines(planes: np.ndarray, blocks: np.ndarray, down: int, across: int) -> np.ndarray:
-    """The least row or column of blocks that is not all zero, with what it goes on as.
+    """The least row or column of blocks that is not all zero, with its continuation.
 
-    A line that begins or ends in a block goes on in the next: of the two beside it, the larger one
+    A line that begins or ends in a block goes on in the next: of the two next to it, the larger one
     is added. Of a line of few values that are not zero, the least of them counts.
 
     Parameters
@@ -136,8 +136,8 @@ def least_lines(planes: np.ndarray, blocks: np.ndarray, down: int, across: int) 
     (n,) ndarray of float64
         Sums of absolute values; inf for a block of zeros.
     """
-    found = np.empty(len(blocks))
+    sums = np.empty(len(blocks))
     planes = np.ascontiguousarray(planes)
     work = len(blocks) * planes[0].size // (down * across) * 8
-    shared(work, _least_lines, planes, np.ascontiguousarray(blocks), down, across, found)
-    return found
+    shared(work, _least_lines, planes, np.ascontiguousarray(blocks), down, across, sums)
+    return sums

@@ -1,4 +1,4 @@
-"""What `ranges` does, by NumPy alone: it serves while those loops are compiled."""
+"""`ranges` by NumPy alone, used while its loops are compiled."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ def _lines(plane: np.ndarray, edges: np.ndarray) -> _Lines:
 def least_lines(planes: np.ndarray, blocks: np.ndarray, down: int, across: int) -> np.ndarray:
     """The least row or column of blocks that is not all zero; as `ranges.least_lines`."""
     height, width = planes.shape[1:]
-    found = np.full(len(blocks), np.inf)
+    sums = np.full(len(blocks), np.inf)
     for number in np.unique(blocks[:, 0]):
         mine = blocks[:, 0] == number
         _, i, j = blocks[mine].T
         tall, wide = _edges(height, down), _edges(width, across)
         columns = _least(_lines(planes[number], tall), np.diff(tall), wide)[i, j]
         rows = _least(_lines(planes[number].T, wide), np.diff(wide), tall)[j, i]
-        found[mine] = np.minimum(columns, rows)
-    return found
+        sums[mine] = np.minimum(columns, rows)
+    return sums
 
 
 def _least(lines: _Lines, lengths: np.ndarray, across: np.ndarray) -> np.ndarray:
-    """The least line of each block, with what it goes on as in the block before or after it."""
+    """The least line of each block, with its continuation in the block before or after it."""
     none = ((1, 1), (0, 0))
     total, count = np.pad(lines.total, none), np.pad(lines.count, none)
     more = np.maximum(count[:-2], count[2:])

@@ -1,6 +1,6 @@
 """Vector operations on the CPU's threads.
 
-Between the solvers' loops they take the place of BLAS, whose threads go on spinning for a while on
+Between the solvers' loops they take the place of BLAS: its threads go on spinning for a while on
 the cores that the loops' threads then wait for. Sums are made in float64, chunk by chunk. Vectors
 of fewer than SHARED elements are not worth a second thread, and stay with the calling one. A norm
 on 16 cores with 1, 2, 4, 8 and 16 threads, us: 65536 elements 20, 22, 26, 26, 25; 131072 elements
@@ -21,7 +21,7 @@ from hetero.host.threads import shared, threaded
 __all__ = ["SHARED", "dot", "norm", "scale_and_add", "step", "times_zero"]
 
 SHARED = 1 << 17
-_LIGHT = 4  # elements that are as much work as one of those that `shared` counts
+_LIGHT = 4  # elements as expensive as one of those that `shared` counts
 _CHUNK = 4096
 
 

@@ -1,4 +1,4 @@
-"""What `vectors` does, by NumPy alone: it serves while those loops are compiled.
+"""`vectors` by NumPy alone, used while its loops are compiled.
 
 Vectors are gone through in chunks that stay in the cache; sums are made in float64.
 """

@@ -10,7 +10,7 @@
 // jacobi_sweep: u_new = (f + sum over axes of weight (before + after)) / sum of 2 weights, in rows
 // begin to end and second_begin to second_end. A thread takes WIDTH columns of a line and walks
 // down a strip of `strip` rows, with three of them in registers; the neighbours in its own row, and
-// in 3-D those in the lines beside it, come from the L1 cache.
+// in 3-D those in the adjacent lines, come from the L1 cache.
 // Per point: 2 DIMS + 2 flops counted as in a textbook, 3 elements moved: u and f read, u written.
 //
 // jacobi_residual: partial[row, chunk] = sum over a chunk of a row of (f - A u)^2, in double.

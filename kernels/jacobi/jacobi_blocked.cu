@@ -35,7 +35,7 @@
 #define BLOCKS 1
 #endif
 #ifndef AHEAD
-#define AHEAD 2  // rows whose loads are in flight; divides PHASES
+#define AHEAD 2  // rows of loads in flight; divides PHASES
 #endif
 #define THREADS (LANES * GROUPS)
 #define SKIRT ((DEPTH + VECTOR - 1) / VECTOR * VECTOR)

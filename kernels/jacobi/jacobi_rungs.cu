@@ -1,6 +1,6 @@
 // A sweep of Jacobi's method step by step: the way from one thread to jacobi.cu and jacobi_blocked.cu, after M. Jensen,
 // "High-Performance Computing, Assignment 2", Technical University of Denmark, 2017, section 2.2. 5 points in 2-D, 7 in
-// 3-D. Buffers, and the order of a point's operations: see jacobi.cu, whose results these are bit for bit.
+// 3-D. Buffers, and the order of a point's operations: see jacobi.cu; results are the same bit for bit.
 //
 // 1 sequential  one thread goes through all points: that the method is right, and what a single thread is worth
 // 2 naive       a thread for each point: 2 DIMS + 1 loads for 2 DIMS + 2 flops, so that memory is the limit
@@ -40,7 +40,7 @@ DEVICE REAL swept(REAL given, REAL left, REAL right, REAL above, REAL below, REA
     return fma((REAL)row_factor, before + after, sum);
 }
 
-// A point whose neighbours are taken from memory.
+// A point, with its neighbours loaded from memory.
 DEVICE void sweep_point(ARGUMENTS, index_t row, index_t line, index_t column)
 {
     const index_t plane = lines * pitch, at = row * plane + line * pitch + column;
@@ -87,7 +87,7 @@ jacobi_naive(ARGUMENTS)
 }
 
 // 3. shared. The tile lies in the middle of (BX + 2) x (BY + 2) elements. Each thread fetches its point, those at the
-// tile's edges the points beside it too; zeros are outside of the grid. In 3-D the planes before and after are read from
+// tile's edges the adjacent points too; zeros are outside of the grid. In 3-D the planes before and after are read from
 // memory, as by naive.
 KERNEL(BX * BY, 1)
 jacobi_shared(ARGUMENTS)

@@ -1,6 +1,6 @@
 // Rows of a grid in 16-byte pieces.
 //
-// A thread holds WIDTH neighbouring points in an array whose indices the compiler knows, and moves
+// A thread holds WIDTH neighbouring points in an array that is indexed by constants, and moves
 // them in pieces of VECTOR elements, 16 bytes.
 // Preconditions: VECTOR divides WIDTH; addresses are multiples of 16 bytes.
 

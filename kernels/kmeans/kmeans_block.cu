@@ -1,4 +1,4 @@
-// What kernels of this family are compiled for unless told otherwise: elements, and threads of a block, of which
+// What kernels of this family are compiled for by default: elements, and threads of a block, of which
 // LANES share a row or take neighbouring columns.
 
 #ifndef REAL

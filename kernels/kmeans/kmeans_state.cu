@@ -12,7 +12,7 @@
 
 #define REPEATED 1   // no label changed
 #define CONVERGED 2  // the centroids moved by no more than the tolerance
-#define EMPTIED 3    // a cluster is empty, and the centroids are still to be found
+#define EMPTIED 3    // a cluster is empty, and the centroids are still to be computed
 
 // A label's place in memory gets a new value; tells of it if it is another one.
 DEVICE void write_label(GLOBAL int *labels, GLOBAL int *state, index_t row, int label)

@@ -4,7 +4,7 @@
 // The product of matmul_tensor.cu, 16 columns of X in a step: a block has TILE_M points and takes the
 // centroids TILE_N at a time, a warp WARP_M x WARP_N of that. Tiles of X and of the packed centroids are
 // copied to shared memory asynchronously, STAGES - 1 of them ahead; after the last step of a tile each
-// thread keeps for each of its rows the least distance so far and whose it is.
+// thread keeps for each of its rows the least distance so far and its centroid.
 // Per point: 2 d k flops, d elements from memory, and of the L2 d k / TILE_N and TILE_N / TILE_M of the
 // centroids.
 //

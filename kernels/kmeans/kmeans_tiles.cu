@@ -3,7 +3,7 @@
 //
 // The product of matmul.cu: a block has TILE_M points and takes the centroids TILE_N at a time, d in steps
 // of TILE_K, by two buffers in shared memory. After the last step of a tile each thread has THREAD_M x
-// THREAD_N scalar products, and keeps for each of its rows the least distance so far and whose it is;
+// THREAD_N scalar products, and keeps for each of its rows the least distance so far and its centroid;
 // in shared memory, for registers are full. At the end threads that share a row compare.
 // X is (n, d), contiguous. `packed` has the centroids as tiles of (steps * TILE_K, TILE_N), with zeros where
 // there is no column or centroid; norms[c] = |c|^2, infinite where there is none.

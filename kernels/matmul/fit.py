@@ -17,14 +17,14 @@ __all__ = ["Sample", "fit"]
 
 _SHARED = ("launch", "second_launch", "latency", "read", "written", "summed")
 _ERRORS = 4.0  # standard errors by which a figure must differ from the table's
-_VAGUE = 0.15  # a figure whose logarithm has a larger standard error stays
+_VAGUE = 0.15  # a figure stays if its logarithm has a larger standard error
 _FTOL, _STEPS, _STEP = 1e-5, 50, 1e-6  # of the least squares
 _ALIKE = 0.05  # sustained shares that differ by less are the same
 _FAITH = 0.05  # how far a figure is drawn to the table's: as far as a sample is wrong by 0.05
 
 
 class Sample(NamedTuple):
-    """A product, done with one tile and about so many parts of k."""
+    """A product, done with one tile and about ``split_k`` parts of k."""
 
     product: Product
     tile: Tile
@@ -37,20 +37,20 @@ def fit(
     """Figure name -> its value for a dtype, by which the predicted times are the measured ones.
 
     Least squares of the logarithms, few outliers counting less; a figure that the samples do not
-    tell stays as in the table.
+    determine stays as in the table.
     """
     names = [tile.name for tile in tiles.tiles(dtype, limits.capability)]
     known = _Vector(table, dtype, names)
     short = [s for s, each in zip(samples, seconds, strict=True) if each <= tiles.SUSTAINED]
     measured = np.log([each for each in seconds if each <= tiles.SUSTAINED])
     squares = _Squares(short, measured, known)
-    free = _told(squares.least(np.ones(len(known.values), bool)), squares.start)
+    free = _significant(squares.least(np.ones(len(known.values), bool)), squares.start)
     x = squares.start.copy()
     x[free] = squares.least(free).x
-    found = known.figures(np.exp(x))
+    fitted_figures = known.figures(np.exp(x))
     sustained = "matmul.tile_sustained"
     own = table[sustained][dtype]
-    at_first = {**found, sustained: dict.fromkeys(own, 1.0)}
+    at_first = {**fitted_figures, sustained: dict.fromkeys(own, 1.0)}
     fitted = parse(table.replaced({n: {**table[n], dtype: value} for n, value in at_first.items()}))
     shares: dict[str, list[float]] = {}
     for sample, each in zip(samples, seconds, strict=True):
@@ -59,7 +59,7 @@ def fit(
             shares.setdefault(sample.tile.name, []).append(share)
     means = {name: _mean(several) for name, several in shares.items()}
     clear = {name: m for name, m in means.items() if abs(m / own[name] - 1.0) > _ALIKE}
-    return {**found, sustained: {**own, **clear}}
+    return {**fitted_figures, sustained: {**own, **clear}}
 
 
 class _Squares:
@@ -75,8 +75,8 @@ class _Squares:
         self.start = np.log(known.values)
         self._measured = measured
         self._predict = _predictor(samples, known)
-        # A sample depends on what all share, and on its own tile's figures: these are told apart
-        # in one go for all tiles.
+        # A sample depends on what all share, and on its own tile's figures: the derivatives
+        # by the latter are taken for all tiles at once.
         rows = np.arange(len(samples))
         place = np.array([known.places[s.tile.name] for s in samples])
         count = np.array([2 + known.rates[s.tile.name] for s in samples])
@@ -89,9 +89,9 @@ class _Squares:
         from scipy.optimize import least_squares
 
         def whole(x: np.ndarray) -> np.ndarray:
-            found = self.start.copy()
-            found[free] = x
-            return found
+            values = self.start.copy()
+            values[free] = x
+            return values
 
         def errors(x: np.ndarray) -> np.ndarray:
             faith = _FAITH * (x - self.start[free])
@@ -109,22 +109,22 @@ class _Squares:
         return np.log(self._predict(np.exp(x)))
 
     def _jacobian(self, x: np.ndarray) -> np.ndarray:
-        """By differences."""
+        """Derivatives of the predicted logarithms, by finite differences."""
         here = self._logs(x)
-        found = np.zeros((len(here), len(x)))
+        jacobian = np.zeros((len(here), len(x)))
         for rows, columns in self._groups:
             moved = x.copy()
             moved[np.unique(columns)] += _STEP
-            found[rows, columns] = (self._logs(moved) - here)[rows] / _STEP
-        return found
+            jacobian[rows, columns] = (self._logs(moved) - here)[rows] / _STEP
+        return jacobian
 
 
-def _told(result: Any, start: np.ndarray) -> np.ndarray:
-    """Which figures the samples tell to be others than the table's.
+def _significant(result: Any, start: np.ndarray) -> np.ndarray:
+    """Which figures differ significantly from the table's, by the samples.
 
     One after the other, the figure that is the fewest standard errors away from where it started
     is put back there, the rest follow as the linearised problem says, until all that are left are
-    far enough away. What the samples tell only vaguely counts as none.
+    far enough away. A figure with too large an error counts as not different.
     """
     normal = result.jac.T @ result.jac
     variance = 2.0 * result.cost / max(len(result.fun) - 2 * len(start), 1)
@@ -165,17 +165,17 @@ class _Vector:
         self.values = np.array(values)
 
     def figures(self, values: np.ndarray) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        figures: dict[str, Any] = {
             f"matmul.{name}": float(f"{value:.3g}")
             for name, value in zip(_SHARED, values, strict=False)
         }
         for what in ("start", "stored", "rates"):
-            found[f"matmul.tile_{what}"] = dict(self._table[f"matmul.tile_{what}"][self._dtype])
+            figures[f"matmul.tile_{what}"] = dict(self._table[f"matmul.tile_{what}"][self._dtype])
         for name, place in self.places.items():
             own = [float(f"{v:.3g}") for v in values[place : place + 2 + self.rates[name]]]
-            found["matmul.tile_start"][name], found["matmul.tile_stored"][name] = own[:2]
-            found["matmul.tile_rates"][name] = own[2:]
-        return found
+            figures["matmul.tile_start"][name], figures["matmul.tile_stored"][name] = own[:2]
+            figures["matmul.tile_rates"][name] = own[2:]
+        return figures
 
 
 def _predictor(samples: Sequence[Sample], known: _Vector) -> Any:
@@ -192,14 +192,14 @@ def _predictor(samples: Sequence[Sample], known: _Vector) -> Any:
         computing += (rest > 0) * (start + rest * (stored_seconds + flops / x[rate_rest]))
         moving = read / np.minimum(reading / latency, speed)
         moving = moving + (split == 1) * outputs / written
-        found = launch + np.hypot(computing, moving)
-        return found + (split > 1) * (second_launch + (split + 1) * outputs / summed)
+        seconds = launch + np.hypot(computing, moving)
+        return seconds + (split > 1) * (second_launch + (split + 1) * outputs / summed)
 
     return predict
 
 
 class _Row(NamedTuple):
-    """What a sample is to the formula of `tiles.seconds`."""
+    """The variables of a sample in the formula of `tiles.seconds`."""
 
     place: int
     rate_full: int

@@ -30,7 +30,7 @@
 
 // A tile is cut into pieces, numbered so that a warp's copies coalesce: with k fast, RUN_LENGTH of k for
 // each row in turn, and the next of k when the rows are through; else along the row. A thread's pieces
-// are APART rows from each other, or with k slow so many of k.
+// are APART rows from each other, or APART elements of k where k is slow.
 #define APART(piece, fast, tile) ((fast) ? THREADS / RUN_LENGTH : THREADS * (piece) / (tile))
 #define FIRST_K(fast, piece, tile) \
     ((fast) ? thread % RUN_LENGTH + thread / (RUN_LENGTH * (tile)) * RUN_LENGTH \

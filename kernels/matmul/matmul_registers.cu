@@ -22,7 +22,7 @@
 #define TILE_N (4 * THREAD_N * WARPS_N)
 #define THREADS (32 * WARPS_M * WARPS_N)
 
-// Neighbouring threads take so many elements of k where k is fast.
+// Elements of k that neighbouring threads take where k is fast.
 #define RUN_LENGTH 8
 // One vector more than the tile: what a warp writes across k then meets no bank twice.
 #define PITCH_A (TILE_M + WIDTH)

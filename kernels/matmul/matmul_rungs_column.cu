@@ -2,8 +2,8 @@
 //
 // 6 column   one matrix in shared memory, not two. A thread has ROWS elements of one column of C, the threads
 //            of a block all have the same rows. So an element of B comes straight from memory to the one
-//            thread that needs it, once, and serves ROWS times; an element of A is the same for all threads,
-//            which shared memory gives to a warp in one go, several at a time. Loads go on beside sums.
+//            thread that needs it, once, and serves ROWS times; an element of A is the same for all threads:
+//            shared memory broadcasts it to a warp, several at a time. Loads overlap with sums.
 //            Per product: 1 / ROWS loads from memory, 1 / 4 from shared memory, where `shared` took 1 / 2.
 // 7 rotated  the blocks begin at different tiles of k, so that not all of them ask for the same part of
 //            memory at once. The Tesla T10 had 8 partitions, each for 256 bytes in turn, and blocks that
@@ -31,7 +31,7 @@
 #ifndef RESIDENT  // blocks that find registers on a multiprocessor
 #define RESIDENT 1
 #endif
-#ifndef STEP  // columns of a tile of A whose products are written out; divides BX
+#ifndef STEP  // columns of a tile of A with unrolled products; divides BX
 #define STEP (BX < 8 ? BX : 8)
 #endif
 

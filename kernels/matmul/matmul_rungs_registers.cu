@@ -47,7 +47,7 @@
 
 #include "matmul_rungs_arguments.cu"
 
-// The row or column in the block's tile of the i-th one of a thread, of so many threads along it.
+// The row or column in the block's tile of the i-th one of a thread; `threads` threads lie along it.
 DEVICE int own(int i, int thread, int threads) { return (i / GROUP * threads + thread) * GROUP + i % GROUP; }
 
 // What a thread brings of a tile of A, neighbours of a warp along k, and of one of B, neighbours along a row;

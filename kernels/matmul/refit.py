@@ -32,9 +32,9 @@ _LAYOUTS = ((True, False), (False, False))  # A by rows, and by columns; B by ro
 _WORTH_TIMING = 1.6  # times the best predicted time: tiles far behind it need no exact figures
 _LONG = 1e12  # flops, from which on only those near the best are timed
 _WORTH_LONG = 1.25
-_RATE_K = 2048  # of the products that show what blocks make of a multiprocessor
-_SHORT_K = 64  # and of those that show what a wave takes beside
-_LATE = 1.1  # times what the figures give
+_RATE_K = 2048  # of the products that show the rates of full multiprocessors
+_SHORT_K = 64  # and of those that show a wave's fixed cost
+_LATE = 1.1  # times the prediction: a longer time is measured again
 _TIMED_AGAIN = 2
 _WORTHWHILE = 0.01  # of the time that the tiles chosen take; for less no figure is changed
 _WRONG = 0.1  # of the times that a table predicts, from which on it is not this card's
@@ -47,23 +47,23 @@ def refit(table: Table, limits: Limits, clock: Clock) -> dict[str, Any]:
     to its times. A dtype's figures stay if no better tiles are chosen by those that were fitted,
     and the times predicted were about right.
     """
-    found = table
+    best = table
     for dtype in ELEMENT_BYTES:
         samples = list(cases(dtype, limits, table))
         seconds = [clock(*launches(sample)) for sample in samples]
         for _ in range(_TIMED_AGAIN):
-            fitted = _fitted(found, dtype, limits, samples, seconds)
+            fitted = _fitted(best, dtype, limits, samples, seconds)
             for i, sample in enumerate(samples):
                 if seconds[i] > _LATE * tiles.seconds(*sample, fitted)[1]:
                     seconds[i] = min(seconds[i], clock(*launches(sample)))
-        fitted = _fitted(found, dtype, limits, samples, seconds)
-        if _is_better(fitted, found, samples, seconds):
-            found = fitted
-    return {name: found[name] for name in table.data["figures"] if name.startswith("matmul.")}
+        fitted = _fitted(best, dtype, limits, samples, seconds)
+        if _is_better(fitted, best, samples, seconds):
+            best = fitted
+    return {name: best[name] for name in table.data["figures"] if name.startswith("matmul.")}
 
 
 def candidates(table: Table, limits: Limits) -> Iterator[LaunchPlan]:
-    """All that is timed."""
+    """All launches that may be timed."""
     for dtype in ELEMENT_BYTES:
         for sample in cases(dtype, limits, table):
             yield launches(sample)[0]
@@ -82,7 +82,7 @@ def _fitted(
 def _is_better(
     fitted: Table, table: Table, samples: Sequence[Sample], seconds: Sequence[float]
 ) -> bool:
-    """Whether by one table better tiles are chosen than by another, or that one is far off."""
+    """Whether the fitted table chooses better tiles, or the other one's predictions are far off."""
     timed: dict[Product, list[tuple[Sample, float]]] = {}
     for sample, each in zip(samples, seconds, strict=True):
         timed.setdefault(sample.product, []).append((sample, each))

@@ -76,14 +76,14 @@ _SHAPES = {
     "column": Shape(32, 8, 16),
 }
 _SHAPES |= {"rotated": _SHAPES["column"], "tuned": _SHAPES["column"]}
-_SHAPES |= dict.fromkeys(_SQUARES, Shape(16, 16, 64))
+_SHAPES |= dict.fromkeys(_SQUARES, Shape(16, 16, 64)) | {"buffered": Shape(16, 8, 64)}
 _DEPTH = 32  # columns of a tile of A in shared memory
 _SQUARE_DEPTH = 8  # of those with a square of elements for each thread
 _PARTITIONS = 8  # of the Tesla T10's memory
 _THREADS = 1024  # of a block: OpenCL's CPUs take more, for nothing
 _ROOMY = 256  # threads of a block that have all registers there are for one
 _SHARED_REGISTERS = 40  # of a thread of "shared": all it needs, and three blocks of 512 fit
-_STATIC_BYTES = 48 << 10  # of arrays whose size is in the source
+_STATIC_BYTES = 48 << 10  # of arrays of a constant size
 
 
 @lru_cache(maxsize=256)
@@ -173,12 +173,13 @@ def plan_rung(
         group = 1 if rung == "registers" else VECTOR_BYTES // check_dtype(dtype)
         tiles = 1 + (rung == "buffered")
         defines += [("SIDE", isqrt(elements)), ("DEPTH", _SQUARE_DEPTH)]
-        two = dtype == "float32" and x * y == _ROOMY  # blocks, to wait by turns
+        # Two blocks wait in turn; what "buffered" holds needs more registers than they leave it.
+        two = dtype == "float32" and tiles == 1 and x * y == _ROOMY
         defines += [("GROUP", group), ("TILES", tiles), ("RESIDENT", 1 + two)]
     elif elements > 1 or rung == "tuned":
         defines.append(("ROWS", elements))
     if rung == "shared":
-        # Blocks of other shapes bring more of the tiles a thread, and want registers for that.
+        # In blocks of other shapes a thread loads more of the tiles, which takes registers.
         enough = card.warp <= x <= 2 * card.warp and x * y >= _ROOMY
         blocks = card.registers // (_SHARED_REGISTERS * x * y) if enough else 1
         defines += [("DEPTH", _DEPTH), ("RESIDENT", max(1, blocks))]

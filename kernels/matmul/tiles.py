@@ -219,7 +219,7 @@ def _figures(tuning: Table, dtype: str, tile: str) -> _Figures:
 
 
 def chunk_of(tile: Tile, k: int, split_k: int) -> int:
-    """How much of k a part has, if it is split into about so many: whole steps of the tile."""
+    """How much of k a part has, of about ``split_k`` parts: whole steps of the tile."""
     multiple = max(_CHUNK_MULTIPLE, tile.depth)
     return -(-k // (split_k * multiple)) * multiple
 
@@ -282,10 +282,10 @@ def seconds(product: Product, tile: Tile, wanted: int, tuning: Table) -> tuple[i
         moving += outputs_bytes / figures.written
     if computing > SUSTAINED:
         computing /= figures.sustained
-    found = figures.launch + math.hypot(computing, moving)
+    total = figures.launch + math.hypot(computing, moving)
     if split_k > 1:
-        found += figures.second_launch + (split_k + 1) * outputs_bytes / figures.summed
-    return split_k, found
+        total += figures.second_launch + (split_k + 1) * outputs_bytes / figures.summed
+    return split_k, total
 
 
 def candidates(product: Product) -> Iterator[tuple[Tile, int]]:
@@ -301,9 +301,9 @@ def choose(product: Product, tuning: Table) -> tuple[Tile, int, float]:
     best = math.inf
     chosen = None
     for tile, wanted in candidates(product):
-        split_k, found = seconds(product, tile, wanted, tuning)
-        if found < best:
-            best = found
+        split_k, time = seconds(product, tile, wanted, tuning)
+        if time < best:
+            best = time
             chosen = tile, split_k
     if chosen is None and product.capability is not None:
         return choose(product._replace(capability=None), tuning)

@@ -15,7 +15,7 @@ from .plan import plan_matvec
 
 __all__ = ["candidates", "refit"]
 
-_ALWAYS = 1000.0  # as fast as no piece of a column is: it is taken
+_ALWAYS = 1000.0  # faster than any piece of a column: the piece that is taken
 _NEVER = 1 << 60
 _ALIKE = 0.03  # speeds that differ by less are the same
 _MISALIGNED = (501, 1001, 2001, 3001, 4003, 6007)
@@ -73,16 +73,16 @@ _SEARCHED: dict[str, tuple[tuple[float, ...] | None, tuple[tuple[int, int, bool]
 def refit(table: Table, limits: Limits, clock: Clock) -> dict[str, Any]:
     """The values of this family's figures on a device, from the nearest table's."""
     timer = Timer(clock)
-    found = table
+    best = table
     for figure, (base, shapes) in _PIECES.items():
         cases = _cases(shapes, limits)
-        tried = _replaced(found, figure, _speeds(found, figure, base, cases, timer))
-        found = common.better(found, [tried], cases, timer)
-    return common.refit_by_search(found, _searches(table, limits), timer, "matvec")
+        tried = _replaced(best, figure, _speeds(best, figure, base, cases, timer))
+        best = common.better(best, [tried], cases, timer)
+    return common.refit_by_search(best, _searches(table, limits), timer, "matvec")
 
 
 def candidates(table: Table, limits: Limits) -> Iterator[LaunchPlan]:
-    """What may be timed."""
+    """All launches that may be timed."""
     for figure, (_, shapes) in _PIECES.items():
         for piece in table[figure]:
             yield from common.plans(_only(table, figure, piece), _cases(shapes, limits))
@@ -90,7 +90,7 @@ def candidates(table: Table, limits: Limits) -> Iterator[LaunchPlan]:
 
 
 def _searches(table: Table, limits: Limits) -> Iterator[Search]:
-    """All figures but the pieces' speeds, in the order in which they are found."""
+    """All figures but the pieces' speeds, in the order in which they are determined."""
     for figure, (values, shapes) in _SEARCHED.items():
         tried = [f * table[figure] for f in _FACTORS] if values is None else values
         yield Search(figure, tried, _cases(shapes, limits))
@@ -108,11 +108,11 @@ def _speeds(
         for piece in table[figure]
     }
     alike = max(_ALIKE, 4.0 * timer.noise() / math.sqrt(len(cases)))
-    found = {}
+    speeds = {}
     for piece, own in table[figure].items():
         share = math.exp((sum(logs[base]) - sum(logs[piece])) / len(cases))
-        found[piece] = own if abs(math.log(share / own)) < alike else round(share, 3)
-    return found
+        speeds[piece] = own if abs(math.log(share / own)) < alike else round(share, 3)
+    return speeds
 
 
 def _only(table: Table, figure: str, piece: str) -> Table:

@@ -38,8 +38,8 @@ RUNGS = {
     ),
 }
 CONSTANT_BYTES = 1 << 16
-_STATIC_BYTES = 48 << 10  # of an array in shared memory whose size is in the source
-# Threads of a block along a row of the square (so many rows it has), and that share one of them.
+_STATIC_BYTES = 48 << 10  # of an array of a constant size in shared memory
+# Threads of a block along a row of the square, as many as it has rows, and those that share a row.
 _SHAPES = {
     "naive": Shape(128, 1),
     "constant": Shape(128, 1),
@@ -48,7 +48,7 @@ _SHAPES = {
     "padded": Shape(32, 8),
     "tuned": Shape(32, 8),
 }
-_ROW_ALONE = ("naive", "constant", "shared")  # whose rows have one thread
+_ROW_ALONE = ("naive", "constant", "shared")  # one thread for each row
 
 
 class Piece(NamedTuple):

@@ -17,22 +17,19 @@ _ROW_THREADS = 128
 _ROW_DEPTH = 8
 _SHORT_ROWS = 4
 _SHORT_DEPTH = 2
-# Misaligned rows: two at once with 32 threads; where they are few, fewer loads in flight and four
-# blocks on a multiprocessor.
+# Misaligned rows: two at once with 32 threads; if few, fewer loads in flight, 4 resident blocks.
 _MISALIGNED_ROWS = 2
 _MISALIGNED_ROW_LANES = 32
 _MISALIGNED_ROW_DEPTH = 8
 _FEW_MISALIGNED_DEPTH = 4
 _FEW_MISALIGNED_BLOCKS = 4
-# Columns: 128 to 512 threads. How fast pieces of a column are loaded, by their bytes, is in the
-# tuning table. Of misaligned columns one lane per group only supplies the
-# element that straddles two loads.
+# Columns: 128 to 512 threads; the tuning table has the speed of loads by the bytes of a piece. Of
+# misaligned columns one lane per group only supplies the element that straddles two loads.
 _COLUMN_THREADS = 512
 _COLUMN_LEAST = 128
 LEAST_THREADS = 64
-# Misaligned columns on devices with clusters of blocks, which share the columns: lanes; loads in
-# flight and how many blocks of so many threads a multiprocessor then holds; blocks in a cluster;
-# and multiprocessors among which a cluster is placed.
+# Misaligned columns, shared by a cluster of blocks: lanes; loads in flight, and the blocks that a
+# multiprocessor then holds; blocks in a cluster; multiprocessors that a cluster is placed among.
 CLUSTERS = (9, 0)
 _CLUSTER_THREADS = 256
 _CLUSTER_LANES = (32, 16)
@@ -52,7 +49,7 @@ class Shape(NamedTuple):
     tiles, split_k, chunk : int
         Blocks along the rows, blocks along k, and how much of k each has.
     depth, rows : int
-        Loads in flight of each of so many rows of a thread.
+        Loads in flight of each row of a thread, and its rows.
     cluster : int
         Blocks in a cluster: as many as k is split into, or 1.
     """
@@ -116,7 +113,7 @@ def misaligned_rows(
     lanes = min(_MISALIGNED_ROW_LANES, _row_threads(block_limit) // width)
     groups = _row_threads(block_limit) // lanes
     tiles = ceil_div(m, groups * _MISALIGNED_ROWS)
-    k_loaded = k + width - 1  # a row's vectors begin up to so many elements before it
+    k_loaded = k + width - 1  # a row's vectors begin up to width - 1 elements before it
     if m < groups:
         return None
     if width == 4 and k >= tuning["matvec.misaligned_row"] and tiles * batch >= multiprocessors:
@@ -184,9 +181,8 @@ def clusters(
     """Return the shape of matvec_shifted with a cluster's blocks for the parts of k.
 
     Blocks run in waves (White 2013, section 3.3): what counts is how much of the last one is idle,
-    and whether a wave has enough bytes in flight. None if tiles would have many rows that are not
-    there, if there are too few columns to share, or so many that more blocks than a cluster has
-    should share them.
+    and whether a wave has enough bytes in flight. None if many rows of a tile would lie outside, if
+    there are too few columns to share, or enough for more blocks than a cluster has.
     """
     if block_limit < _CLUSTER_THREADS or not (
         tuning["matvec.cluster_columns"] <= k <= tuning["matvec.cluster_columns_a_row"] * m

@@ -23,12 +23,12 @@ class Card(NamedTuple):
     warp : int
         Threads that run together.
     group : int
-        Threads whose accesses to memory are combined: half a warp on the first cards, a warp today.
+        Threads with combined accesses to memory: half a warp on the first cards, a warp today.
     transactions : tuple of int
         Sizes in bytes of one access to memory, ascending. The first is the smallest piece that is
         ever moved: a sector.
     partitions, partition_bytes : int
-        Of global memory, where neighbouring pieces of so many bytes lie in different ones.
+        Of global memory, and the bytes after which the next partition begins.
         (1, 0): addresses are hashed, and no launch can meet one partition only.
     saturating : int
         Threads on the device from which on its memory is busy.

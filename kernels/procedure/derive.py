@@ -74,7 +74,7 @@ def convolve2d(card: Card, dtype: str, rows: int, columns: int, taps: tuple[int,
 def shapes_matvec(card: Card, dtype: str) -> tuple[Shape, ...]:
     """Every legal block: a row fills a sector, y <= x, the tile fits in shared memory."""
     item = check_dtype(dtype)
-    return _some(
+    return _nonempty(
         card,
         [
             Shape(x, y)
@@ -85,9 +85,9 @@ def shapes_matvec(card: Card, dtype: str) -> tuple[Shape, ...]:
 
 
 def shapes_matmul(card: Card, dtype: str) -> tuple[Shape, ...]:
-    """Every legal block, with 1 to 16 results of a thread, whose registers suffice."""
+    """Every legal block, with 1 to 16 results of a thread, for which the registers suffice."""
     item = check_dtype(dtype)
-    return _some(
+    return _nonempty(
         card,
         [
             Shape(x, y, elements)
@@ -102,7 +102,7 @@ def shapes_matmul(card: Card, dtype: str) -> tuple[Shape, ...]:
 def shapes_convolve2d(card: Card, dtype: str) -> tuple[Shape, ...]:
     """Every legal block."""
     item = check_dtype(dtype)
-    return _some(
+    return _nonempty(
         card,
         [
             Shape(x, y)
@@ -112,8 +112,8 @@ def shapes_convolve2d(card: Card, dtype: str) -> tuple[Shape, ...]:
     )
 
 
-def _some(card: Card, shapes: list[Shape]) -> tuple[Shape, ...]:
-    """The shapes, of which there must be one."""
+def _nonempty(card: Card, shapes: list[Shape]) -> tuple[Shape, ...]:
+    """The shapes; ValueError if there are none."""
     if not shapes:
         raise ValueError(
             f"{card.name} takes no block of the kernel: {card.block_threads} threads and "

@@ -99,7 +99,7 @@ def fragmented_blocks(card: Card, resources: Resources, launch: Launch) -> int:
     ValueError
         If no block fits on a multiprocessor.
     """
-    return blocks(launch) % _some(card, resources, launch)
+    return blocks(launch) % _checked_active_blocks(card, resources, launch)
 
 
 def fragmented_threads(card: Card, resources: Resources, launch: Launch) -> int:
@@ -115,10 +115,11 @@ def waves(card: Card, resources: Resources, launch: Launch) -> int:
     ValueError
         If no block fits on a multiprocessor.
     """
-    return -(-blocks(launch) // _some(card, resources, launch))
+    return -(-blocks(launch) // _checked_active_blocks(card, resources, launch))
 
 
-def _some(card: Card, resources: Resources, launch: Launch) -> int:
+def _checked_active_blocks(card: Card, resources: Resources, launch: Launch) -> int:
+    """`active_blocks`; ValueError if there are none."""
     active = active_blocks(card, resources, launch)
     if not active:
         size, need = launch.x * launch.y, resources
@@ -143,5 +144,5 @@ def partitions(card: Card, resources: Resources, launch: Launch, itemsize: int =
     """Partitions of memory that the running blocks read from at a time (3.13)."""
     if card.partitions == 1:
         return 1.0
-    beside = min(active_blocks(card, resources, launch), launch.grid_x)
-    return min(beside * partitions_of_block(card, launch, itemsize), card.partitions)
+    blocks = min(active_blocks(card, resources, launch), launch.grid_x)
+    return min(blocks * partitions_of_block(card, launch, itemsize), card.partitions)

@@ -57,7 +57,7 @@ def reads(
 
 
 def bytes_moved(transactions: dict[int, float]) -> float:
-    """Bytes of so many transactions."""
+    """Bytes of all transactions, given their number by size."""
     return sum(size * count for size, count in transactions.items())
 
 
@@ -97,7 +97,7 @@ def _covering(card: Card, asked: set[int], itemsize: int) -> list[int]:
 
 @lru_cache(maxsize=1024)
 def wavefronts(itemsize: int, x: int, along_y: int) -> int:
-    """How often shared memory is gone to for a warp whose threads read neighbouring elements.
+    """Number of accesses to shared memory when a warp's threads read neighbouring elements.
 
     A warp has threads of several rows if x < 32. Words of 8 bytes go in two halves of a warp.
 

@@ -9,8 +9,8 @@ blocks a round has, how many rounds there are, and how full the last one is.
 
 Times are in cycles of one multiprocessor, for warps of 32 threads. The constants were fitted to all
 legal shapes of some 40 problems on an H100, those of matmul on an H200 too; the registers are what
-NVRTC 13 gives the kernels for compute capability 9.0. Only which shape is fastest is to be believed
-of the seconds.
+NVRTC 13 gives the kernels for compute capability 9.0. Seconds serve to compare shapes,
+not as predictions.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def seconds(
 
 
 def _joined(power: float, *times: float) -> float:
-    """The longest of several times, the longer the lower the power."""
+    """The p-norm of several times, which is near the longest one for a high power."""
     return sum(time**power for time in times) ** (1 / power)
 
 
@@ -104,12 +104,12 @@ def matmul(card: Card, item: int, shape: Any, m: int, n: int, k: int) -> float:
 
 
 def least_registers(item: int, elements: int) -> int:
-    """Of a thread with so many results of a product, so that nothing of it lies in memory."""
+    """Fewest registers of a thread with ``elements`` results of a product, without spills."""
     return 56 + 3 * elements if item == 4 else 32 + 6 * elements
 
 
 def _registers(item: int, elements: int, threads: int) -> int:
-    """Of such a thread in a block of so many that leaves it what it wants."""
+    """Registers that such a thread takes if only its block's size limits them."""
     if threads < 256:
         wanted = {4: (60, 68, 85, 112, 134), 8: (72, 84, 108, 150, 170)}[item]
     else:

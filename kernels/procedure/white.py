@@ -97,7 +97,7 @@ def convolution_global(n: int, taps: int, x: int, y: int) -> Work:
 def convolution_column(n: int, taps: int, x: int, y: int) -> Work:
     """Listing 5.2, equations 5.2 to 5.6: columns of the filter through shared memory."""
     times = taps * -(-taps // y)
-    # A half warp has threads of 16 / x rows, if x < 16. (5.5) counts each row's tap so many times.
+    # A half warp has threads of 16 / x rows, if x < 16. (5.5) counts each row's tap 16 / x times.
     again = max(1.0, 16 / x)
     return Work(
         _grid(n, n, x, y),

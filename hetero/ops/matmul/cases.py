@@ -11,9 +11,9 @@ _OPERATION = "matmul"
 _EXTENTS = Extents(
     cpu=(4, 16, 32, 128, 256, 1024, 2048),
     device=(4, 64, 256, 1024, 2048, 4096, 8192),
-    beside=(4, 256, 8192),
+    relative=(4, 256, 8192),
     estimated=(16, 64, 256, 1024, 8192),
-    estimated_beside=(16, 256, 8192),
+    estimated_relative=(16, 256, 8192),
 )
 SHARED = (4096, 4096, 4096)
 _LARGEST = {"cpu": 2048, "opencl": 512}

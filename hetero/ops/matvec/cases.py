@@ -22,7 +22,7 @@ _OPERATION, _METHOD = "matvec", "tiled"
 _EXTENTS = Extents(
     cpu=(4, 16, 128, 256, 512, 1024, 2048, 8192),
     device=(4, 64, 256, 512, 1024, 2048, 4096, 16384),
-    beside=(4, 256, 1024, 16384),
+    relative=(4, 256, 1024, 16384),
 )
 
 

@@ -74,7 +74,7 @@ def _blocks(rung: str, device: Device, problem: Problem) -> tuple[tuple[Shape, .
 
 
 def run_held(device: Device, planned: HeldPlan, buffers: dict[str, Any], itemsize: int) -> None:
-    """Run a plan whose launches each need another piece of x in constant memory."""
+    """Run a plan; each launch has its own piece of x in constant memory."""
     vectors, owner = buffers["x"], None
     if planned.pack is not None:
         vectors, owner = device.allocate(planned.packed * itemsize)

@@ -1,6 +1,6 @@
 """What `hetero bench`, `verify` and `demo` ask of the products.
 
-On a GPU, every implementation on operands that lie there, beside CuPy and torch on the same memory;
+On a GPU, every implementation on operands that lie there, and CuPy and torch on the same memory;
 sets of operands rotate, so that they do not lie in the cache from one call to the next. On the CPU
 both hetero and NumPy call one BLAS: the difference is what hetero's look-up takes.
 """
@@ -81,7 +81,7 @@ def trial(operation: Operation, shapes: Shapes) -> tuple[str, Trial]:
 def remembered(
     plan: Plan, operands: tuple[Any, ...], options: Mapping[str, Any]
 ) -> Callable[[], object] | None:
-    """What the second call of a shape comes down to; None where operands lie on a device."""
+    """A repeated call of a shape, as ``run()``; None where operands lie on a device."""
     if plan.problem.device is not None:
         return None
     return partial(host_call(plan, getattr(np, plan.problem.function)), *operands)
@@ -221,7 +221,7 @@ def _peers(problem: Problem, addresses: list[list[int]]) -> dict[str, TimedCall]
 def columns(
     rows: Sequence[Mapping[str, Any]], dims: str, unit: str, scale: float, limit: str
 ) -> BenchTable | None:
-    """Own kernels beside cuBLAS, CuPy and torch: a line for each row on a GPU; None on the CPU.
+    """Own kernels against cuBLAS, CuPy and torch: a line for each row on a GPU; None on the CPU.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from hetero.ops.cases import Budget, Case, Dims, Place, SampleGrid, thinned
 from hetero.registry import Implementation
 from hetero.registry.problem import DEVICE_DTYPES, Problem
 
-_POINT = 0.006  # seconds that a shape takes on a device, beside the CPU's `Budget.point`
+_POINT = 0.006  # seconds for a shape on a device; on the CPU `Budget.point`
 
 
 class Extents(NamedTuple):
@@ -20,23 +20,23 @@ class Extents(NamedTuple):
     Attributes
     ----------
     cpu, device : tuple of int
-    beside : tuple of int
-        On a device, where another layout's model tells most.
-    estimated, estimated_beside : tuple of int
-        Where the implementation knows the steps of its own time.
+    relative : tuple of int
+        On a device, for a layout that is fitted relative to another layout's model.
+    estimated, estimated_relative : tuple of int
+        Where the implementation estimates its own time.
     """
 
     cpu: tuple[int, ...]
     device: tuple[int, ...]
-    beside: tuple[int, ...]
+    relative: tuple[int, ...]
     estimated: tuple[int, ...] = ()
-    estimated_beside: tuple[int, ...] = ()
+    estimated_relative: tuple[int, ...] = ()
 
 
 def product(
     operation: str, dims: Dims, on: str, dtype: str = "float32", order: str = "C"
 ) -> Problem:
-    """A matvec of dimensions (m, k), or matmul of (m, n, k), whose operands lie in one place."""
+    """A matvec of dimensions (m, k), or matmul of (m, n, k), with all operands in one place."""
     m, *n, k = dims
     first = spec((m, k), dtype, on=on, order=order[0])
     second = spec((k, *n), dtype, on=on, order=order[-1])
@@ -51,7 +51,7 @@ def product_cases(
     largest: int,
     orders: tuple[str, ...],
     layouts: tuple[str, ...],
-    beside_first: bool,
+    first_is_reference: bool,
 ) -> Iterator[Case]:
     """Cases of every implementation at a place.
 
@@ -63,9 +63,8 @@ def product_cases(
     largest : int
         Of the extents.
     orders, layouts : tuple of str
-        Orders of the matrices, C or F each, that are measured apart, and what their models are
-        called.
-    beside_first : bool
+        Orders of the matrices, C or F each, that are measured apart, and their models' names.
+    first_is_reference : bool
         Whether the first layout is the reference of the others, on a device.
     """
     for implementation in registry.considered(operation):
@@ -86,7 +85,7 @@ def product_cases(
                         order,
                         layout,
                         less,
-                        layouts[0] if beside_first and layout != layouts[0] else "",
+                        layouts[0] if first_is_reference and layout != layouts[0] else "",
                     )
                     if implementation.excludes(case.problem(*case.largest), place.info) is None:
                         yield case
@@ -121,16 +120,16 @@ def _case(
         reference = None
         work = implementation.work(problem(*(largest - less,) * number), place.info)
         by_estimate = work.estimate > 0.0
-        beside = bool(less or first)
+        relative = bool(less or first)
         if by_estimate:
-            sizes = extents.estimated_beside if beside else extents.estimated
+            sizes = extents.estimated_relative if relative else extents.estimated
         else:
-            sizes = extents.beside if beside else extents.device
+            sizes = extents.relative if relative else extents.device
             if first:
                 reference = f"{first} {fit_for}"
             elif less:
                 reference = f"{layout} aligned"
-        held_out = budget.held_out // 2 if beside else budget.held_out
+        held_out = budget.held_out // 2 if relative else budget.held_out
         how = SampleGrid(held_out, 4, less, reference, by_estimate)
         layout = f"{layout} {fit_for}"
         ahead = operation if implementation.method == "tiled" else ""

@@ -1,6 +1,6 @@
 """method="library": cuBLAS through `nvmath.bindings.cublas`, in PyCUDA's context and stream.
 
-cuBLAS thinks in columns. A row-major C = A B is handed over as the column-major C^T = B^T A^T.
+cuBLAS is column-major: a row-major C = A B is handed over as the column-major C^T = B^T A^T.
 """
 
 from __future__ import annotations
@@ -78,21 +78,22 @@ def gemv_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 
 
 def _handle(device: Any) -> tuple[Any, int]:
+    """cuBLAS's module, and its handle for the device's present queue."""
     handles, queue = device.state().handles, device.local.queue
     # On the default stream, as everything here. A thread that captures a graph has a handle of its
     # own, which stays: the graph's kernels use its workspace.
     key = "cublas" if queue is None else f"cublas of {threading.get_ident()}"
-    found = handles.get(key)
-    if found is None or queue is not None:
+    handle = handles.get(key)
+    if handle is None or queue is not None:
         try:
             cublas = load("nvmath.bindings.cublas")
-            if found is None:
-                found = handles[key] = cublas, cublas.create()
+            if handle is None:
+                handle = handles[key] = cublas, cublas.create()
             if queue is not None:
-                cublas.set_stream(found[1], queue.handle)
+                cublas.set_stream(handle[1], queue.handle)
         except Exception as error:  # cuBLAS's own, or of how its library is loaded
             raise _error(error) from error
-    return found
+    return handle
 
 
 def _error(error: Exception) -> DeviceError:

@@ -244,10 +244,10 @@ def describe_problem(function: str, A: Any, B: Any, method: str | None = None) -
         If the shapes do not fit, as NumPy.
     """
     a, b = (describe(array_or_spec(x)) for x in (A, B))
-    found = build(function, a, b, None, method)
-    if found is None:
+    problem = build(function, a, b, None, method)
+    if problem is None:
         raise ValueError(f"{function}: operands of shapes {a.shape} and {b.shape} do not fit")
-    return found
+    return problem
 
 
 def from_shapes(

@@ -13,10 +13,10 @@ from hetero.registry.problem import Problem
 def cut(problem: Problem, parts: int) -> Cut | None:
     """How a product is cut; None where it has nothing to cut."""
     a, b = problem.inputs
-    found = _axes(problem.function, a, b, problem.output.shape, parts)
-    if found is None:
+    where = _axes(problem.function, a, b, problem.output.shape, parts)
+    if where is None:
         return None
-    along, axis, *axes = found
+    along, axis, *axes = where
 
     def part(begin: int, end: int) -> Problem:
         operands = [_narrowed(o, i, end - begin) for o, i in zip((a, b), axes, strict=True)]

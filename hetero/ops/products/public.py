@@ -1,4 +1,4 @@
-"""The public function of a product: the call cache, and what is done where it knows nothing."""
+"""The public function of a product: the call cache, and how a call is planned that it lacks."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _call(
 
 
 def _is_numpy_alone() -> bool:
-    """Whether every product of host operands comes down to NumPy here, whatever it costs."""
+    """Whether NumPy is the only method here for products of host operands."""
     for operation in ("matvec", "matmul"):  # a row times a matrix is a matvec, by either function
         only = planner.only_choice(operation)
         if only is None or only.method != "blas":
@@ -123,6 +123,7 @@ def _is_numpy_alone() -> bool:
 
 
 def _dense(function: Function, x: Any) -> np.ndarray:
+    """``x`` as a NumPy array; sparse matrices are refused."""
     if type(x) is np.ndarray:
         return x
     if hasattr(x, "tocsr"):
@@ -142,7 +143,7 @@ def _host_key(
     stays: bool,
     more: tuple[Any, ...] | None,
 ) -> tuple[Any, ...]:
-    """What a remembered host call is found by; the layouts alone where nothing else is given."""
+    """Key of a remembered host call; the layouts alone where nothing else is given."""
     key = layouts(A, B, out)
     if out is None and device is None and method is None and not stays and more is None:
         return key
@@ -158,6 +159,7 @@ def _plan_on_host(
     method: str | None,
     stays: bool,
 ) -> Function:
+    """The function to remember for such calls: it runs their plan, or is NumPy's own."""
     a, b = describe(A).unkept(), describe(B).unkept()
     target = None if out is None else describe(out)
     problem = build(function.__name__, a, b, target, method)
@@ -176,12 +178,11 @@ def _plan_on_host(
 def _as_planned_now(
     plan: Plan, run: Function, function: Function, device: str | None, method: str | None
 ) -> Function:
-    """What a plan comes down to that varies, ``run`` where it is the one given."""
+    """A function that runs the plan for BLAS's present thread limit; ``plan``'s own is ``run``."""
     problem = plan.problem
     runs = {plan.blas: run}
 
     def as_planned_now(*arguments: Any) -> Any:
-        """What the plan comes down to that is printed now."""
         run = runs.get(limits.state())
         if run is None:
             plan = planner.plan(problem, device, method)
@@ -194,7 +195,7 @@ def _as_planned_now(
 def _by_copies(
     problem: Problem, run: Function, function: Function, device: str | None, method: str | None
 ) -> Function:
-    """A function that asks for a plan of its own where an operand does not change, else runs."""
+    """A function that plans anew where an operand may have a kept copy, else calls ``run``."""
 
     def by_copies(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
         if A.flags.writeable and B.flags.writeable:
@@ -213,12 +214,12 @@ def _by_copies(
 
 
 def _is_numpys(plan: Plan) -> bool:
-    """Whether NumPy's function does it, without an output made before."""
+    """Whether the plan is to call NumPy's own function."""
     return plan.chosen.device == CPU and plan.chosen.method == "blas"
 
 
 def host_call(plan: Plan, function: Function) -> Function:
-    """What a plan comes down to for host operands, as ``run(A, B, out=None)``."""
+    """The function ``run(A, B, out=None)`` that runs a plan on host operands."""
     chosen = plan.chosen
     if _is_numpys(plan):
         return thread_counts.limited(chosen.implementation, chosen.threads, function)
@@ -250,6 +251,7 @@ def _with_device_arrays(
     device: str | None,
     method: str | None,
 ) -> Any:
+    """A product with an operand or ``out`` on a device."""
     now = tables.generation()
     arrays = tuple(map(as_array, (A, B)))
     operands = tuple(map(describe, arrays))
@@ -284,7 +286,7 @@ def _by_numpy(
     out: Any,
     target: Operand | None,
 ) -> Any:
-    """What NumPy does, errors included, by way of the host."""
+    """NumPy's result, or its error, on copies in host memory."""
     transfer = load("hetero.moving.transfer")
     hosts = [
         array if operand.location == HOST else transfer.to_host(array, operand)

@@ -27,7 +27,7 @@ from hetero.registry.problem import Problem
 if TYPE_CHECKING:
     from hetero.devices.base import Device
 
-_LIMIT = 0.95  # of a limit: what computes a tile may take some, too
+_LIMIT = 0.95  # of a limit: a tile's method may allocate memory, too
 _ALIGNED = 16  # bytes that divide the addresses of slots
 
 
@@ -51,10 +51,10 @@ def compute(device: Device, problem: Problem, arguments: Arguments, choice: Choi
     def product(*part: int) -> Callable[[Any, Any, Any], object]:
         """``product(items, rows, columns)(a, b, c)`` computes a tile."""
         tile = planner.plan(tile_problem(made.grid, by_columns, device.name, part), device.name)
-        row, found = tile.chosen.implementation, tile.problem
-        if row.prepare is not None:  # which the host begins sooner
-            return row.prepare(device, found, _ALIGNED, None)
-        return lambda a, b, c: row.run((device,), found, Arguments((a, b), c))
+        row, product_of_tile = tile.chosen.implementation, tile.problem
+        if row.prepare is not None:  # launches with less overhead
+            return row.prepare(device, product_of_tile, _ALIGNED, None)
+        return lambda a, b, c: row.run((device,), product_of_tile, Arguments((a, b), c))
 
     visits = made.visits()
     for part in sorted({made.grid.part(visit) for visit in visits}):
@@ -72,7 +72,7 @@ def _step(
     product: Callable[..., Callable[[Any, Any, Any], object]],
     visit: Visit,
 ) -> Step:
-    """What the pipeline does for a tile."""
+    """The pipeline's step for a tile."""
     items, rows, columns = grid.lengths
     group, i, j = visit.group, visit.row * rows, visit.column * columns
     batch = [slice(at, at + 1) for at in group]

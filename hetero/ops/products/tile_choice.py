@@ -19,7 +19,7 @@ from hetero.pricing.plan import Plan
 from hetero.profile import Profile
 from hetero.registry.problem import Problem
 
-# Seconds of the host for the whole where threads copy, beside what any call takes; H100, 16 cores.
+# Seconds that a call staged by threads takes the host in addition to any call's; H100, 16 cores.
 _CALL = 4e-4
 _STEP = 2e-5  # for each copy or product that is begun
 _MOST_TILES = 4096  # more take longer to plan and to begin than the CPU takes for the product
@@ -27,7 +27,7 @@ _MULTIPLE = 128  # rows and columns of the largest tile of a kernel's block
 
 
 class Lengths(NamedTuple):
-    """What tiles are tried.
+    """Limits of the tiles that are tried.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Lengths(NamedTuple):
     batch_bytes : tuple of int
         Of the items of a batch that make one tile.
     most_tiles : int
-        Above which none are compared.
+        Number above which a way to cut is not compared.
     """
 
     least: int = 256
@@ -51,9 +51,9 @@ class Lengths(NamedTuple):
 LENGTHS = Lengths()
 
 
-def _grids(found: Matrices, itemsize: int, lengths: Lengths) -> Iterator[Grid]:
+def _grids(matrices: Matrices, itemsize: int, lengths: Lengths) -> Iterator[Grid]:
     """Ways to cut a product into tiles, few first."""
-    batch, (m, n, k), a_batch, b_batch, _ = found
+    batch, (m, n, k), a_batch, b_batch, _ = matrices
 
     def grid(items: int, rows: int, columns: int) -> Grid:
         return Grid(batch, (m, n, k), (items, rows, columns), a_batch, b_batch, itemsize)
@@ -65,25 +65,25 @@ def _grids(found: Matrices, itemsize: int, lengths: Lengths) -> Iterator[Grid]:
         yield from (grid(items, m, n) for items in (batch[-1], *wanted) if items > 1)
     rows, columns = _halved(m, k * itemsize, lengths), _halved(n, k * itemsize, lengths)
     for number in range(max(len(rows), len(columns))):
-        # Parts of both, or of the rows alone, whose panels and tiles have no gaps.
+        # Parts of both, or of the rows alone: then panels and tiles have no gaps.
         for i, j in ((number, number), (number + 1, number), (number, number + 1), (number + 1, 0)):
             yield grid(1, rows[min(i, len(rows) - 1)], columns[min(j, len(columns) - 1)])
 
 
 def _halved(extent: int, nbytes: int, lengths: Lengths) -> list[int]:
-    """Lengths of panels with so many bytes a row or column, the longest first."""
-    found = [extent]
+    """Lengths of panels with ``nbytes`` a row or column, the longest first."""
+    panels = [extent]
     while extent > 1:
         extent = -(-extent // 2)
         length = extent + -extent % _MULTIPLE if extent > _MULTIPLE else extent
         if length < lengths.least or length * nbytes < lengths.least_bytes:
             break
-        found.append(length)
-    return [length for length in found if length <= lengths.most] or found[-1:]
+        panels.append(length)
+    return [length for length in panels if length <= lengths.most] or panels[-1:]
 
 
 def tile_problem(grid: Grid, by_columns: tuple[bool, ...], device: str, part: Index) -> Problem:
-    """The product of one tile of so many items, rows and columns, on a device."""
+    """The product of one tile, ``part`` its items, rows and columns, on a device."""
     (items, rows, columns), k, dtype = part, grid.shape[2], np.dtype(f"f{grid.itemsize}")
 
     def operand(there: bool, row: int, column: int, transposed: bool) -> Operand:
@@ -114,9 +114,9 @@ class Choice(NamedTuple):
     ----------
     tiling : Tiling
     seconds : float
-        By which tilings are compared: copies go on beside the computation.
+        Estimate by which tilings are compared: copies overlap with the computation.
     times : Times or None
-        What a profile promises; None where it does not tell.
+        Prediction of the profile; None where it lacks the constants.
     tile : Plan
         Of the product of a whole tile.
     """
@@ -150,8 +150,7 @@ def choose(
     constants: Profile,
     room: float,
 ) -> Choice | None:
-    """The fastest way to stream a product that fits so many bytes; None where only more than
-    `_MOST_TILES` tiles would.
+    """The fastest way to stream a product in ``room`` bytes; None if all need over `_MOST_TILES`.
 
     Parameters
     ----------
@@ -162,18 +161,18 @@ def choose(
     room : float
         Bytes.
     """
-    found, itemsize = matrices_of(problem), np.dtype(problem.dtype).itemsize
+    matrices, itemsize = matrices_of(problem), np.dtype(problem.dtype).itemsize
     best: Choice | None = None
     for lengths in (LENGTHS, LENGTHS._replace(least=1, least_bytes=1)):
         since = 0
-        for grid in dict.fromkeys(_grids(found, itemsize, lengths)):
+        for grid in dict.fromkeys(_grids(matrices, itemsize, lengths)):
             most = _MOST_TILES if best is None else lengths.most_tiles
             if since == 4 or grid.tiles > most:
                 break
             ways = fitted(grid, room)
             since += bool(ways)
             for made in ways:
-                choice = _timed(problem, made, found, name, info, constants)
+                choice = _timed(problem, made, matrices, name, info, constants)
                 if best is None or choice.seconds < best.seconds:
                     best, since = choice, 0
         if best is not None:
@@ -184,11 +183,12 @@ def choose(
 def _timed(
     problem: Problem,
     made: Tiling,
-    found: Matrices,
+    matrices: Matrices,
     name: str,
     info: dict[str, Any],
     constants: Profile,
 ) -> Choice:
+    """A tiling with the estimate that compares it, and with its prediction."""
     grid = made.grid
     m, n, _ = grid.shape
     part = (
@@ -196,17 +196,17 @@ def _timed(
         *(min(pair) for pair in zip(grid.lengths[1:], (m, n), strict=True)),
     )
     tile = pricing.price(
-        tile_problem(grid, found.by_columns, name, part), constants, {name: info}, name
+        tile_problem(grid, matrices.by_columns, name, part), constants, {name: info}, name
     )
     seconds = tile.chosen.seconds
     rates = _rates(problem, name, constants, seconds)
-    # Tilings are compared as if no copy gained by another one, which many small ones do least.
+    # Compared without the gain of copies back to back: many small ones gain least.
     whole = predicted(made, (rates or _UNKNOWN)._replace(at_once=True, together=False)).whole
     return Choice(made, whole, rates and predicted(made, rates), tile)
 
 
 def _rates(problem: Problem, name: str, constants: Profile, product: float | None) -> Rates | None:
-    """What a profile knows; None where it does not know all."""
+    """The rates by a profile; None where it lacks one."""
     if product is None:
         return None
     moved = [(o, "upload") for o in problem.inputs] + [(problem.output, "download")]
@@ -218,7 +218,7 @@ def _rates(problem: Problem, name: str, constants: Profile, product: float | Non
         return Rates(*links, product, call + _CALL, _STEP, True, shared, together)
     except KeyError:
         pass
-    try:  # a byte costs what it costs the plain way, not to gain by mere parts
+    try:  # the rate of the whole plain copy, so that parts do not look faster
         seconds = [constants.link(name, way, o.memory)(o.nbytes) / o.nbytes for o, way in moved]
     except KeyError:
         return None

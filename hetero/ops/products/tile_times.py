@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from hetero.ops.products.tiling import Grid, Tiling
 
-# Of the time of a copy, where one the other way goes on: both together move more than either alone.
+# Factor on the time of a copy during one the other way: both together move more than either alone.
 # H100, 16 cores: 42 GB/s up or down, 50 both ways.
-_BESIDE = 0.7
+_BOTH_WAYS = 0.7
 
 
 class Rates(NamedTuple):
@@ -19,7 +19,7 @@ class Rates(NamedTuple):
     Attributes
     ----------
     a, b, c : callable
-        Seconds of a copy of so many bytes: of A and B up, of C down.
+        Seconds of a copy, by its bytes: of A and B up, of C down.
     product : float
         Seconds of a whole tile.
     call, step : float
@@ -110,7 +110,7 @@ def predicted(tiling: Tiling, rates: Rates) -> Times:
 
 
 class _Bus:
-    """When copies are done.
+    """The schedule of the copies on the bus.
 
     Parameters
     ----------
@@ -128,9 +128,9 @@ class _Bus:
         self._done: dict[int, float] = {}
 
     def load(self, free: float, link: Callable[[float], float], nbytes: float) -> float:
-        """When a load of so many bytes is complete that may begin from ``free`` on."""
+        """When a load of ``nbytes`` is complete that may begin from ``free`` on."""
         while self._waiting and self._waiting[0][1] <= self._up:
-            self._next(_BESIDE if self._shared else 1.0)
+            self._next(_BOTH_WAYS if self._shared else 1.0)
         seconds = link(nbytes)
         if self._together:
             before = self._row if free <= self._up else 0.0
@@ -157,6 +157,7 @@ class _Bus:
         return self._down
 
     def _next(self, times: float = 1.0) -> None:
+        """Schedule the next waiting store, its time multiplied by ``times``."""
         slot, ready, seconds = self._waiting.popleft()
         seconds *= times
         begin = max(self._down, ready, self._up if self._shared else 0.0)

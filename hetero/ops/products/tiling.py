@@ -2,8 +2,8 @@
 
 A tile of C is the product of a panel of rows of A and a panel of columns of B, each with the whole
 of k. Panels lie in slots on the device. Where there is room for all, each is moved once; else some
-panels of one operand are held, and those of the other go by. A panel is loaded into the slot whose
-panel is wanted again last (Belady's rule, which moves the fewest).
+panels of one operand are held, and those of the other go by. A panel replaces the one that
+is needed again last (Belady's rule, which moves the fewest).
 
 Whatever is held, tiles are computed as soon as their panels are there: the first of A and B, then
 the second of each with those before, and so on. So little is waited for at the begin, and what is
@@ -46,11 +46,11 @@ class Grid(NamedTuple):
     @property
     def groups(self) -> list[Index]:
         """Indices of the batch, the last one in steps of a tile's items."""
-        found: list[Index] = [()]
+        indices: list[Index] = [()]
         for axis, extent in enumerate(self.batch):
             step = self.lengths[0] if axis == len(self.batch) - 1 else 1
-            found = [(*index, i) for index in found for i in range(0, extent, step)]
-        return found
+            indices = [(*index, i) for index in indices for i in range(0, extent, step)]
+        return indices
 
     @property
     def rows(self) -> int:
@@ -210,7 +210,7 @@ def _placed(keys: Sequence[object], slots: int) -> list[tuple[int, bool]]:
     where: dict[object, int] = {}
     holds: list[object] = [None] * slots
     wanted: list[tuple[float, int]] = [(inf, -1)] * slots  # when next, and minus when last
-    found = []
+    steps = []
     for at, key in enumerate(keys):
         slot = where.get(key)
         load = slot is None
@@ -219,17 +219,17 @@ def _placed(keys: Sequence[object], slots: int) -> list[tuple[int, bool]]:
             where.pop(holds[slot], None)
             holds[slot], where[key] = key, slot
         wanted[slot] = again[at], at
-        found.append((slot, load))
-    return found
+        steps.append((slot, load))
+    return steps
 
 
 def fitted(grid: Grid, room: float) -> list[Tiling]:
-    """Ways to place a grid's panels in so many bytes; none where not even one of each fits."""
+    """Ways to place a grid's panels in ``room`` bytes; none where not even one of each fits."""
     (all_a, all_b), (a, b, c) = grid.panels(), map(rounded, grid.panel_bytes)
     tiles = min(grid.tiles, 3)
     if all_a * a + all_b * b + tiles * c <= room:
         return [Tiling(grid, (all_a, all_b, tiles), False)]
-    found = []
+    tilings = []
     for by_columns in (False, True):
         (most, size), (others, other) = (all_a, a), (all_b, b)
         if by_columns:
@@ -240,6 +240,6 @@ def fitted(grid: Grid, room: float) -> list[Tiling]:
             if held >= min(most, passing):
                 few = int(min(others, (room - number * c - held * size) // other))
                 held, few = (few, held) if by_columns else (held, few)
-                found.append(Tiling(grid, (held, few, number), by_columns))
+                tilings.append(Tiling(grid, (held, few, number), by_columns))
                 break
-    return found
+    return tilings

@@ -76,7 +76,8 @@ _SHAPES = {
     "column": Shape(32, 8, 16),
 }
 _SHAPES |= {"rotated": _SHAPES["column"], "tuned": _SHAPES["column"]}
-_SHAPES |= dict.fromkeys(_SQUARES, Shape(16, 16, 64)) | {"buffered": Shape(16, 8, 64)}
+_SHAPES |= dict.fromkeys(_SQUARES, Shape(16, 16, 64))
+_BUFFERED_FLOAT32 = Shape(16, 8, 64)  # two blocks find registers
 _DEPTH = 32  # columns of a tile of A in shared memory
 _SQUARE_DEPTH = 8  # of those with a square of elements for each thread
 _PARTITIONS = 8  # of the Tesla T10's memory
@@ -216,6 +217,8 @@ def chosen(rung: str, dtype: str, m: int, n: int, k: int, card: Card) -> Shape:
     `hetero.kernels.procedure.derive.matmul`; so of others, where a device does not take their own.
     """
     own, there = _SHAPES[rung], shapes(rung, dtype, card)
+    if (rung, dtype) == ("buffered", "float32"):
+        own = _BUFFERED_FLOAT32
     if rung != "tuned" and own in there:
         return own
     if rung in _SQUARES:

@@ -10,7 +10,8 @@
 // 4 rows4       four elements: 5 loads do what took 8. Fewer threads are left to hide latency, and beyond four
 //               little is saved: n elements take (n + 1) / n loads each.
 //
-// It goes on in matmul_rungs_shared.cu (5) and matmul_rungs_column.cu (6, 7, 8).
+// It goes on in matmul_rungs_shared.cu (5), matmul_rungs_column.cu (6, 7, 8) and matmul_rungs_registers.cu (9,
+// 10, 11).
 // A block is BX x BY threads, BX along a row of C; blocks go along rows of C, then down, then to the next
 // matrix of the batch.
 

@@ -4,7 +4,7 @@
 //               elements to registers, which serve SIDE^2 products: 2 / SIDE reads of shared memory for each,
 //               where `shared` took 1 + 1 / ROWS of single elements. Both tiles lie with k slow, so that what a
 //               warp reads at once is one row of a tile.
-// 10 wide       the rows of a thread, and its columns, are neighbours by GROUP: 16 bytes that one instruction
+// 10 quads      the rows of a thread, and its columns, are neighbours by GROUP: 16 bytes that one instruction
 //               reads. A warp spends its issue slots on products, 8 reads (float32) in place of 16 for each 64.
 // 11 buffered   the next tiles are on their way from memory to registers while these are multiplied, and go to a
 //               second pair of tiles: nobody waits for memory, and one barrier a step is left of two.

@@ -47,7 +47,7 @@ RUNGS = {
         "both tiles in shared memory, 8 x 8 elements of C for each thread",
         "a quarter of an element of shared memory for each product; one of memory serves 128",
     ),
-    "wide": Rung(
+    "quads": Rung(
         10,
         "shared memory is read 16 bytes at a time",
         "a quarter of the reading instructions: a warp's issue slots are left for products",
@@ -59,7 +59,7 @@ RUNGS = {
     ),
 }
 _COLUMNS = ("column", "rotated", "tuned")
-_SQUARES = ("registers", "wide", "buffered")  # of elements of C for each thread
+_SQUARES = ("registers", "quads", "buffered")  # of elements of C for each thread
 _SOURCES = {
     "shared": "matmul_rungs_shared.cu",
     **dict.fromkeys(_COLUMNS, "matmul_rungs_column.cu"),

@@ -82,7 +82,7 @@ def test_thresholds(rung, dtype):
         assert not result.any()
 
 
-@pytest.mark.parametrize("rung", ["naive", "shared", "tuned", "wide", "buffered"])
+@pytest.mark.parametrize("rung", ["naive", "shared", "tuned", "quads", "buffered"])
 def test_every_legal_shape_multiplies_right(rung):
     """Some of them, from the smallest to the largest, launched as a sweep does."""
     device = runtimes.opencl_device()

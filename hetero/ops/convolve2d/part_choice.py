@@ -73,11 +73,10 @@ class Choice(NamedTuple):
 
     def __str__(self) -> str:
         height, rows = self.problem.options.out_height, self.cut.rows
-        number, of = self.cut.number(self.problem.batch, height), rows
-        what = "row"
+        number, images = self.cut.number(self.problem.batch, height), self.cut.images
+        size = f"{rows} row{'s' * (rows > 1)}"
         if rows == height:
-            of, what = self.cut.images, "image"
-        size = f"{of} {what}{'s' * (of > 1)}"
+            size = f"{images} image{'s' * (images > 1)}"
         return f"{number} part{'s' * (number > 1)} of {size} by {self.part.chosen.method}"
 
     @property

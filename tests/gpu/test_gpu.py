@@ -6,10 +6,10 @@ import os
 import subprocess
 import sys
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from gpu_libraries import DEVICE, LIBRARIES
 from layouts import LAYOUTS
 
 import hetero
@@ -22,7 +22,6 @@ from hetero.moving import transfer
 pytestmark = pytest.mark.gpu
 
 rng = np.random.default_rng(3)
-DEVICE = "cuda:0"
 
 
 @pytest.fixture
@@ -49,44 +48,6 @@ def close(result, *operands, function=np.matmul):
 
 
 # -- Libraries -----------------------------------------------------------------------------------
-
-
-def _cupy():
-    cupy = pytest.importorskip("cupy")
-    return SimpleNamespace(
-        name="cupy", type=cupy.ndarray, put=cupy.asarray, get=cupy.asnumpy, negative=True
-    )
-
-
-def _torch():
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("torch without CUDA")
-    return SimpleNamespace(
-        name="torch",
-        type=torch.Tensor,
-        put=lambda x: torch.from_numpy(x.copy()).to(DEVICE),
-        get=lambda x: x.cpu().numpy(),
-        negative=False,
-    )
-
-
-def _pycuda():
-    gpuarray = pytest.importorskip("pycuda.gpuarray")
-
-    def put(x):
-        with devices.get(DEVICE).active():
-            return gpuarray.to_gpu(x)
-
-    def get(x):
-        assert x.flags.c_contiguous
-        with devices.get(DEVICE).active():
-            return x.get()
-
-    return SimpleNamespace(name="pycuda", type=gpuarray.GPUArray, put=put, get=get, negative=True)
-
-
-LIBRARIES = {"cupy": _cupy, "torch": _torch, "pycuda": _pycuda}
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -441,7 +402,7 @@ def test_cupy_streams(cupy):
 
 
 def test_torch_streams(gpu):
-    library = _torch()
+    library = LIBRARIES["torch"]()
     import torch
 
     n = 1500

@@ -63,6 +63,15 @@ def outcome(function, *args, **options):
         return type(error)
 
 
+def agrees(ours, expected, what=""):
+    """Of two outcomes: an error of the same class or of one below it, or the same array."""
+    if isinstance(expected, type):
+        assert isinstance(ours, type), f"{what} taken"
+        assert issubclass(ours, expected), what
+    else:
+        np.testing.assert_array_equal(ours, expected, err_msg=what, strict=True)
+
+
 def swapped(a, b, mode):
     """Whether 'valid' takes the second operand for the image."""
     return mode == "valid" and any(s < t for s, t in zip(a.shape[-2:], b.shape, strict=True))

@@ -161,8 +161,11 @@ class Toy(Device):
 
 
 @contextlib.contextmanager
-def installed(*, operation: bool = True, method: bool = True, kind: bool = True):
-    """Register them, by what anybody may call; afterwards all is as it was. The device, or None."""
+def installed(*, operation: bool = True, method: bool = True, kind: bool = True, **row):
+    """Register them, by what anybody may call; afterwards all is as it was. The device, or None.
+
+    The method's row may have other fields.
+    """
     before = registry._operations, registry._implementations
     registry._operations = dict(before[0])
     registry._implementations = {name: [*rows] for name, rows in before[1].items()}
@@ -180,9 +183,9 @@ def installed(*, operation: bool = True, method: bool = True, kind: bool = True)
                 operation="convolve2d",
                 method="taps",
                 kinds=("cpu", "toy"),
-                excludes=only_zeros_beyond,
                 work=registry.lookup("convolve2d")[0].work,
                 run=by_taps,
+                **{"excludes": only_zeros_beyond} | row,
             )
         yield device
     finally:

@@ -68,19 +68,6 @@ def test_shapes(mode, boundary):
             check(*whole, None, mode=mode, boundary=boundary, fillvalue=3)
 
 
-def test_one_memory_for_every_mode_and_boundary():
-    """Calls that differ in one option only, or in values only, do not share what they remember."""
-    a, b = images((10, 9)), images((4, 3))
-    for _ in range(2):
-        for mode in MODES:
-            for boundary in BOUNDARIES:
-                for fillvalue in (0, 2.5, -1):
-                    close(hetero.convolve2d(a, b, mode, boundary, fillvalue), a, b, "direct",
-                          mode=mode, boundary=boundary, fillvalue=fillvalue)  # fmt: skip
-        a *= 2.0
-        b += 1.0
-
-
 def test_defaults_and_positions():
     a, b = rng.integers(0, 9, (6, 7)), rng.integers(0, 9, (3, 2))
     np.testing.assert_array_equal(hetero.convolve2d(a, b), signal.convolve2d(a, b))

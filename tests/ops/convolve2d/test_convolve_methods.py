@@ -3,81 +3,88 @@
 from __future__ import annotations
 
 import ast
+import copy
 from pathlib import Path
 
 import numpy as np
 import pytest
-import toy_method
+import toys
 from scipy import signal
-from toy_method import METHOD, image
 
 import hetero
-from hetero import registry
+from hetero import profile, registry
 from hetero.calibration.request import FULL
 from hetero.errors import MethodNotAvailable
-from hetero.ops import convolve2d as _  # noqa: F401
 from hetero.ops.cases import Place
-from hetero.ops.convolve2d import cases, methods, value_ranges
+from hetero.ops.convolve2d import cases, methods, value_ranges, work
+from hetero.ops.convolve2d.traits import Traits
 
+FOLDER, ROWS = Path(methods.__file__).parent, Path(methods.__file__).name
 FILTER = np.random.default_rng(1).random((9, 9))
+# Of a method that pretends to transform.
+TRAITS = Traits(spreads=True, transforms=True, form="surface", images=(32, 128, 512))
+CONSTANTS = {"overhead": 1e-7, "flops_per_second": 1e16, "bytes_per_second": 1e16}
+
+
+def excludes(problem, info):
+    return toys.only_zeros_beyond(problem, info) or work.loses(problem, info)
 
 
 @pytest.fixture
-def toy():
-    with toy_method.installed():
+def taps():
+    """A row, what it runs, and a constant as of a machine that was not calibrated."""
+    data = copy.deepcopy(profile.shipped("conservative").data)
+    model = {"form": "roofline", "constants": CONSTANTS}
+    data["models"]["cpu|convolve2d|taps|float64|*"] = model
+    with toys.installed(operation=False, kind=False, excludes=excludes, traits=TRAITS):
+        profile.set_current(profile.Profile(data))
         yield
+    profile.set_current(None)
 
 
-def names_in(text):
-    """The strings of a module that are methods' names, with their lines."""
-    known = {row.method for row in registry.lookup("convolve2d")}
-    nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
-    return [(node.lineno, node.value) for node in nodes if node.value in known]
-
-
-FOLDER = Path(methods.__file__).parent
+def image(spoil=0.5):
+    found = np.random.default_rng(0).random((200, 210))
+    found[100, 3] = spoil
+    return found
 
 
 @pytest.mark.parametrize("name", sorted(f.name for f in FOLDER.glob("*.py")))
 def test_only_the_rows_name_methods(name):
-    found = names_in((FOLDER / name).read_text("utf-8"))
-    assert bool(found) == (name == Path(methods.__file__).name), found
+    known = {row.method for row in registry.lookup("convolve2d")}
+    nodes = ast.walk(ast.parse((FOLDER / name).read_text("utf-8")))
+    found = [n.lineno for n in nodes if isinstance(n, ast.Constant) and n.value in known]
+    assert bool(found) == (name == ROWS), f"lines {found}"
 
 
-def test_a_new_method_is_planned_and_runs(toy):
-    """Where nothing was calibrated, by its constant; the second call is the remembered one."""
-    a = image((200, 210))
-    plan = hetero.plan("convolve2d", a, FILTER, mode="same")
-    assert (plan.chosen.device, plan.chosen.method) == ("cpu", METHOD)
-    assert plan.chosen.terms[value_ranges.TERM] > 0.0, "values are looked at, as the row says"
+def test_a_new_method_is_planned_and_runs(taps):
+    """The values of an image are looked at, as the row says; the second call is remembered."""
+    plan = hetero.plan("convolve2d", image(), FILTER, mode="same")
+    assert (plan.chosen.device, plan.chosen.method) == ("cpu", "taps")
+    assert plan.chosen.terms[value_ranges.TERM] > 0.0
     for mode in ("same", "same", "full", "valid"):
-        found = hetero.convolve2d(a, FILTER, mode)
-        np.testing.assert_array_equal(found, signal.fftconvolve(a, FILTER, mode))
+        found = hetero.convolve2d(image(), FILTER, mode)
+        np.testing.assert_allclose(found, signal.convolve2d(image(), FILTER, mode), rtol=1e-12)
+        forced = hetero.convolve2d(image(), FILTER, mode, device="cpu", method="taps")
+        np.testing.assert_array_equal(found, forced)
 
 
 @pytest.mark.parametrize("spoil", [1e20, np.nan])
-def test_a_new_method_keeps_what_its_row_promises(toy, spoil):
-    """Of values that a transform loses or spreads, also after a call of that shape."""
-    good, bad = image((200, 210)), image((200, 210), spoil)
-    assert hetero.plan("convolve2d", good, FILTER).chosen.method == METHOD
-    assert hetero.plan("convolve2d", bad, FILTER).chosen.method != METHOD
-    expected = signal.convolve2d(bad, FILTER)
-    for _turn in range(2):
-        hetero.convolve2d(good, FILTER)
-        np.testing.assert_allclose(hetero.convolve2d(bad, FILTER), expected, rtol=1e-12)
+def test_a_new_method_is_not_taken_for_values_that_its_row_loses(taps, spoil):
+    expected = signal.convolve2d(image(spoil), FILTER)
+    for _ in range(2):  # also after a call of that shape
+        assert hetero.plan("convolve2d", image(), FILTER).chosen.method == "taps"
+        hetero.convolve2d(image(), FILTER)
+        assert hetero.plan("convolve2d", image(spoil), FILTER).chosen.method != "taps"
+        found = hetero.convolve2d(image(spoil), FILTER)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    if np.isnan(spoil):
+        with pytest.raises(MethodNotAvailable, match="spread"):
+            hetero.convolve2d(image(spoil), FILTER, method="taps")
 
 
-def test_a_new_method_by_its_name(toy):
-    a = image((40, 50))
-    found = hetero.convolve2d(a, FILTER, method=METHOD)
-    np.testing.assert_array_equal(found, signal.fftconvolve(a, FILTER))
-    with pytest.raises(MethodNotAvailable, match="spread these values"):
-        hetero.convolve2d(image((40, 50), np.inf), FILTER, method=METHOD)
-
-
-def test_a_new_method_is_calibrated_as_its_row_says(toy):
+def test_a_new_method_is_calibrated_as_its_row_says(taps):
     place = Place("cpu", {"kind": "cpu", "cores": 2})
-    found = [c for c in cases.cases(place, FULL) if c.implementation.method == METHOD]
+    found = [c for c in cases.cases(place, FULL) if c.implementation.method == "taps"]
     assert [case.dtype for case in found] == ["float32", "float64"]
     for case in found:
         assert case.how.form == "surface"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,10 +24,10 @@ from convolutions import (
     scipys,
     spreads,
 )
+from gpu_libraries import LIBRARIES
 from scipy import signal
 
 import hetero.ops
-from hetero import devices
 from hetero.arrays import describe
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
 from hetero.ops.convolve2d import direct_cpu
@@ -37,22 +38,14 @@ pytestmark = pytest.mark.usefixtures("no_failure")
 
 def in_threads(work, count=8):
     """Run ``work(number)`` in so many threads at once; the first exception is raised here."""
-    wrong, start = [], threading.Barrier(count)
+    start = threading.Barrier(count)
 
     def body(number):
-        try:
-            start.wait()
-            work(number)
-        except BaseException as error:
-            wrong.append(error)
+        start.wait()
+        work(number)
 
-    threads = [threading.Thread(target=body, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if wrong:
-        raise wrong[0]
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(body, range(count)))
 
 
 @each_way
@@ -258,42 +251,6 @@ def test_device_arrays_come_back_to_their_device(cuda):
                 assert result.device.id == 0
                 same(result.get(), scipys(a, b, mode, "symm"), a, b, mode=mode, boundary="symm")
         np.testing.assert_array_equal(there.get(), a)
-
-
-def _cupy():
-    cupy = pytest.importorskip("cupy")
-    return SimpleNamespace(
-        type=cupy.ndarray, put=cupy.asarray, get=cupy.asnumpy, views=("F", "strided", "reversed")
-    )
-
-
-def _torch():
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("torch without CUDA")
-    return SimpleNamespace(
-        type=torch.Tensor,
-        put=lambda x: torch.from_numpy(x.copy()).to("cuda:0"),
-        get=lambda x: x.cpu().numpy(),
-        views=("F", "strided"),
-    )
-
-
-def _pycuda():
-    gpuarray = pytest.importorskip("pycuda.gpuarray")
-
-    def put(x):
-        with devices.get("cuda:0").active():
-            return gpuarray.to_gpu(np.ascontiguousarray(x))
-
-    def get(x):
-        with devices.get("cuda:0").active():
-            return x.get()
-
-    return SimpleNamespace(type=gpuarray.GPUArray, put=put, get=get, views=())
-
-
-LIBRARIES = {"cupy": _cupy, "torch": _torch, "pycuda": _pycuda}
 
 
 @pytest.fixture(params=LIBRARIES)

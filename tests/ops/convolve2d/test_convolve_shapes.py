@@ -229,11 +229,7 @@ def transforms_of_cuda(opencl, monkeypatch):
         def excludes(problem, info):
             return None if axes(problem.options) else "one tile is all there is"
 
-        def run(devices, problem, arguments):
-            (image,), output, request = arguments
-            fft_device._run(devices[0], problem, image, request, output, axes(problem.options))
-
-        return dataclasses.replace(entry, kind="opencl", run=run, excludes=excludes)
+        return dataclasses.replace(entry, kind="opencl", excludes=excludes)
 
     def repaired(device, problem, image, request, out, only_if):
         host = np.empty(1, np.int32)

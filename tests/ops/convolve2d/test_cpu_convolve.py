@@ -8,6 +8,7 @@ import pytest
 from scipy.signal import convolve2d
 
 from hetero.kernels.cpu.convolve import FILL, SYMM, WRAP, direct, separable
+from hetero.ops.convolve2d.window import window_of
 
 DTYPES = [np.float32, np.float64]
 BOUNDARIES = {"fill": FILL, "wrap": WRAP, "symm": SYMM}
@@ -34,24 +35,10 @@ SIZES = [  # (image, filter)
 ]
 
 
-def window(image, taps, mode):
-    """The shape of the result, and where its first window begins."""
-    shape, corner = [], []
-    for n, k in zip(image, taps, strict=True):
-        length, before = {
-            "full": (n + k - 1, k - 1),
-            "same": (n, k // 2),
-            "valid": (n - k + 1, 0),
-        }[mode]
-        shape.append(length)
-        corner.append(before)
-    return tuple(shape), tuple(corner)
-
-
 def correlate(image, taps, mode, boundary, fillvalue=0.0):
-    shape, (top, left) = window(image.shape[1:], taps.shape, mode)
-    out = np.full((len(image), *shape), 7, image.dtype)
-    direct(image, taps, out, top, left, boundary, fillvalue)
+    w = window_of(image.shape[1:], taps.shape, mode)
+    out = np.full((len(image), w.out_height, w.out_width), 7, image.dtype)
+    direct(image, taps, out, w.top, w.left, boundary, fillvalue)
     return out
 
 

@@ -103,15 +103,6 @@ def test_tiles_cover_the_result(out, filter_size):
     assert tiles.weight_on_cpu(window, found, 1) > 0
 
 
-@pytest.mark.parametrize("extent", [1, 5, 64, 1000])
-@pytest.mark.parametrize("most", [0, 1, 7, 64, 5000])
-@pytest.mark.parametrize("threads", [1, 3, 16])
-def test_parts_cover_an_extent(extent, most, threads):
-    found = fft_cpu._parts(extent, most, threads)
-    assert [i for part in found for i in range(part.start, part.stop)] == list(range(extent))
-    assert max(part.stop - part.start for part in found) <= max(most, 1)
-
-
 def test_an_error_in_a_thread_is_the_callers():
     caller, raised = threading.get_ident(), threading.Event()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from hetero import locks
@@ -13,6 +15,8 @@ from hetero.imports import load
 
 __all__ = ["libraries", "one_thread", "others", "owner"]
 
+_lock = locks.new()
+_single: dict[str, Any] = {"inside": 0, "limit": None}  # how many are in `one_thread`
 OWN = "hetero-"  # how the names of our threads begin; they never call BLAS
 
 
@@ -44,38 +48,25 @@ def others() -> list[str]:
     return beside + ["without a name"] * len(running)  # that Python did not start
 
 
-class _OneThread:
-    """A context manager in which every BLAS has one thread: that of a loop whose threads call it.
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """A context in which every BLAS has one thread, for loops that call it from threads of theirs.
 
-    BLAS has one number of threads for the process. It is put back when the last one leaves: it may
-    be entered several times, and by several threads.
+    BLAS has one number of threads for the process. It is put back when the last one leaves: the
+    context may be entered several times, and by several threads.
     """
-
-    def __init__(self) -> None:
-        self._lock = locks.new()
-        self.forget()
-
-    def forget(self) -> None:
-        """As in a new process."""
-        self._inside = 0
-        self._limit: Any = None
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._limit = _controller().limit(limits=1, user_api="blas")
-            self._inside += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            if not self._inside:  # entered before a fork
-                return
-            self._inside -= 1
-            if not self._inside:
-                self._limit.restore_original_limits()
-
-
-one_thread = _OneThread()
+    with _lock:
+        if not _single["inside"]:
+            _single["limit"] = _controller().limit(limits=1, user_api="blas")
+        _single["inside"] += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            if _single["inside"]:  # 0 where it was entered before a fork
+                _single["inside"] -= 1
+                if not _single["inside"]:
+                    _single["limit"].restore_original_limits()
 
 
 @functools.cache
@@ -85,7 +76,11 @@ def _controller() -> Any:
     return ThreadpoolController()
 
 
-# The child has the forking thread alone; whoever else was inside is not there. BLAS keeps one
-# thread then: to ask it for more in a hook could wait for a lock that nobody opens.
+def _after_fork() -> None:
+    """Whoever else was inside is not in the child. BLAS keeps one thread there: to ask it for more
+    in a hook could wait for a lock that nobody opens."""
+    _single.update(inside=0, limit=None)
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=one_thread.forget)
+    os.register_at_fork(after_in_child=_after_fork)

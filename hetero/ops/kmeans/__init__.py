@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,10 +14,12 @@ from hetero.calling import planner
 from hetero.imports import load
 from hetero.moving import results, transfer
 from hetero.ops.kmeans import methods, operands  # noqa: F401  # the former registers them
-from hetero.ops.kmeans.fit import DeviceLabels, Fit, Progress
 from hetero.ops.kmeans.operands import from_dims, problem
 from hetero.ops.linear_systems.vectors import like
 from hetero.pricing.plan import Plan
+
+if TYPE_CHECKING:
+    from hetero.ops.kmeans.fit import DeviceLabels, Fit
 
 __all__ = ["OPERATION", "Clustering", "cluster", "from_dims", "kmeans", "problem"]
 
@@ -193,7 +195,7 @@ def cluster(
     With ``max_iter`` 0 rows get labels and nothing else is done. ``report`` gets a line about each
     start.
     """
-    execution = load("hetero.calling.execution")
+    execution, fits = load("hetero.calling.execution"), load("hetero.ops.kmeans.fit")
     device, method = planner.placement(device, method)
     X = operands.checked_shape(X)
     options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
@@ -206,13 +208,13 @@ def cluster(
         if n_init not in (1, "auto"):
             notes.append(_ONE_START.format(n_init))
     weights = operands.checked_weights(sample_weight, n, dtype)
-    fit = Fit(
+    fit = fits.Fit(
         maxiter=plan.problem.options.maxiter,
         tol=float(tol),
         init=init,
         starts=plan.problem.options.starts,
         random=operands.checked_random(random_state),
-        progress=Progress(),
+        progress=fits.Progress(),
         report=report,
     )
     arrays, fit = _inputs(X, weights, dtype, fit)
@@ -252,6 +254,7 @@ def _device_labels(plan: Plan, used: tuple[Any, ...], X: Any) -> DeviceLabels | 
     """Where the devices that a plan runs on leave the labels; None where the host gets them."""
     if len(used) != 1:
         return None
+    DeviceLabels = load("hetero.ops.kmeans.fit").DeviceLabels
     shape, dtype = (plan.problem.dims[0],), np.dtype(np.int32)
     if plan.problem.output.location == used[0].name:
         return DeviceLabels(*transfer.empty_like(X, describe(X), shape, dtype))

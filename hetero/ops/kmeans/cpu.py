@@ -51,7 +51,7 @@ class CpuBackend(SteppedBackend):
     def lloyd(
         self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
     ) -> tuple[Run, np.ndarray]:
-        with one_thread:
+        with one_thread():
             return super().lloyd(centroids, maxiter, tol, exactly)
 
     def restart(self, k: int) -> None:
@@ -113,7 +113,7 @@ class NumpyBackend(CpuBackend):
         return float(np.mean(np.maximum(squares / self.n - (sums / self.n) ** 2, 0.0)))
 
     def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
-        with one_thread:
+        with one_thread():
             return super().seeds(how, k, random)
 
     def centred(self) -> tuple[Any, Any]:

@@ -39,13 +39,7 @@ def bind(device: Device, launch: Launch, buffers: Mapping[str, Any]) -> tuple[An
 def moments(device: Device, X: Any, n: int, d: int, dtype: np.dtype) -> tuple[np.ndarray, float]:
     """The columns' means in float64, and the mean of their variances.
 
-    Parameters
-    ----------
-    device : Device
-        It is active.
-    X : device buffer
-        (n, d), contiguous.
-    n, d, dtype
+    X is a buffer of (n, d) numbers without gaps; its device is active.
     """
     sums, _ = _column_launches(device, n, d, dtype)
     space = Workspace(device, "kmeans")  # which holds it as long as it is there
@@ -125,6 +119,7 @@ class DeviceRows:
             self._space.allocate(self.n * 4, "labels")
         else:
             self.buffers["labels"] = labels
+        self._columns = _column_launches(device, self.n, self.d, self.dtype)
         self._plan = self._planned()
         self._compile(seeded)
         self.mean = self._own_mean(given) if mean is None else mean
@@ -156,14 +151,11 @@ class DeviceRows:
         weighted = "weights" in self.buffers
         return plan_seeds(self.n, self.d, trials(self.k), self.dtype.name, weighted, *limits)
 
-    def _columns(self) -> tuple[Launch, Launch]:
-        return _column_launches(self.device, self.n, self.d, self.dtype)
-
     def _compile(self, seeded: bool) -> None:
         """Compile what a fit launches, together; one after the other they take two seconds."""
         plan = self._plan
         launches = [*plan.update, *plan.assign, *plan.finish, *plan.prepare, plan.pack]
-        launches += [plan.inertia, *self._columns()]
+        launches += [plan.inertia, *self._columns]
         if seeded:
             launches += self.seeds_plan().launches()
         if not plan.assign:  # of a library's products
@@ -185,7 +177,7 @@ class DeviceRows:
         n, d, mean = self.n, self.d, np.ascontiguousarray(self.mean)
         self.device.upload(mean, self._space.allocate(mean.nbytes, "mean"))
         self._space.allocate(n * d * self.dtype.itemsize, "centred")
-        self._start(self._bound(self._columns()[1]))
+        self._start(self._bound(self._columns[1]))
         self.buffers["X"] = self.buffers["centred"]
         self._plan = self._planned()
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from hetero.devices.base import Device
     from hetero.ops.kmeans.fit import Outcome
 
-_COMPILED_CPU = "hetero.ops.kmeans.compiled_cpu"
-CLUSTERS = loops.register(loops.Family("clusters", 6.0, f"{_COMPILED_CPU}:compile_clusters"))
-BOUNDS = loops.register(loops.Family("bounds", 5.0, f"{_COMPILED_CPU}:compile_bounds", served=True))
+_LOOPS = "hetero.ops.kmeans.compiled_cpu"
+CLUSTERS = loops.register(loops.Family("clusters", 6.0, f"{_LOOPS}:compile_clusters"))
+BOUNDS = loops.register(loops.Family("bounds", 5.0, f"{_LOOPS}:compile_bounds", served=True))
 _LEAST_SHARED = 1 << 12  # rows
 # What grows with n, d, k: launches and round trips with none, labels, columns' sums, round trips of
 # seeds; rows that are read, distances that are compared, centroids that are made; products.
@@ -84,12 +84,12 @@ def _numpy(X: Any, weights: np.ndarray | None, given: np.ndarray | None) -> Any:
 
 
 def _bounded(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None) -> Any:
-    BoundedBackend = load(_COMPILED_CPU).BoundedBackend
+    BoundedBackend = load("hetero.ops.kmeans.compiled_cpu").BoundedBackend
     return BoundedBackend(X, weights, given, BOUNDS.of(X.dtype))
 
 
 def _hamerly(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None) -> Any:
-    HamerlyBackend = load(_COMPILED_CPU).HamerlyBackend
+    HamerlyBackend = load("hetero.ops.kmeans.compiled_cpu").HamerlyBackend
     return HamerlyBackend(X, weights, given)
 
 

@@ -263,7 +263,7 @@ def test_blas_has_its_threads_back():
 
     hetero.kmeans(grid_like(300, 2, "float64"), 3, random_state=0, method="lloyd")
     before = threads()
-    with one_thread, one_thread:
+    with one_thread(), one_thread():
         inside = threads()
     assert {n for path, n in inside.items() if "openblas" in path} == {1}
     assert threads() == before

@@ -137,7 +137,7 @@ def test_verify_measures_them(calibrated, capsys):
 
 
 def test_verify_takes_no_operation_that_is_not_asked_for(toy):
-    assert "double" not in {o.name for o in verify.unless_told()}
+    assert "double" not in {o.name for o in verify.usual()}
 
 
 def test_bench_compares_them(calibrated, capsys):

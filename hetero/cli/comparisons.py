@@ -113,8 +113,8 @@ def verify_options(sub: Parser) -> None:
     from hetero.evaluation import verify
 
     every = ", ".join(o.function for o in values.operations())
-    usual = [o.function for o in verify.unless_told()]
-    sub.add_argument("operation", nargs="*", help=f"{every} (default: {' and '.join(usual)})")
+    default = " and ".join(o.function for o in verify.usual())
+    sub.add_argument("operation", nargs="*", help=f"{every} (default: {default})")
     sub.add_argument("--on", default="host", help="where the operands lie: host, cuda:0")
     text = "problems for each operation (default: 100)"
     sub.add_argument("--count", type=values.whole, default=100, help=text)
@@ -140,7 +140,7 @@ def verify(arguments: argparse.Namespace) -> int:
     values.check("--count", arguments.count, 0, 10**6)
     values.check("--seconds", arguments.seconds, 0, 10**6)
     progress = progress_bar()
-    operations = named or verify.unless_told()
+    operations = named or verify.usual()
     values.compile_first(operations)
     rows = verify.verify(
         operations,

@@ -62,7 +62,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
             fresh=arguments.fresh,
         )
     path = str(arguments.path or default_path())
-    told = {
+    result = {
         "path": path,
         "devices": found.devices,
         "residuals": found.residuals(),
@@ -72,7 +72,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
         "trusted": found.is_trusted,
     }
     end = f"{'written to' if is_new else 'not replaced, as it is better:'} {path}"
-    show(arguments, told, lambda: f"{report.calibration(found)}\n\n{end}")
+    show(arguments, result, lambda: f"{report.calibration(found)}\n\n{end}")
     return DONE if is_new and found.is_trusted else FAILED
 
 
@@ -136,9 +136,9 @@ def report(arguments: argparse.Namespace) -> int:
         last.keep_ladder(ladder.ladder(operation, progress=progress))
     found = page(arguments.profile, progress)
     Path(arguments.file).write_text(found.html, "utf-8")
-    told = {"file": arguments.file, "profile": found.profile, "pictures": found.pictures}
+    result = {"file": arguments.file, "profile": found.profile, "pictures": found.pictures}
     text = f"{found.pictures} pictures of the profile {found.profile!r} in {arguments.file}"
-    show(arguments, told, lambda: text)
+    show(arguments, result, lambda: text)
     return DONE
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from hetero import devices as backends
 from hetero import profile
 from hetero.arrays import HOST, Operand, Spec
-from hetero.calibration.measure import candidates
 from hetero.calling.planner import Machine
 from hetero.errors import DeviceError, MethodNotAvailable, NotPriced, ProfileError
 from hetero.ops import benchmark
@@ -190,6 +189,10 @@ class Call:
         None where the dimensions do not tell its operands, the device has no arrays, or it would
         take too long.
         """
+        from hetero.calibration.measure import (
+            candidates,
+        )  # which `hetero explain` does not wait for
+
         if candidate is None or not (candidate.seconds or 0.0) < _LONGEST:
             return None
         if on != HOST and not backends.get(on).traits.cuda_libraries:

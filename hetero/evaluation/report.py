@@ -91,7 +91,7 @@ def check_picture(path: str) -> None:
 
 
 def save(picture: Any, path: str) -> None:
-    """Write a picture to a file, by whose name its kind goes; PNG where it has none."""
+    """Write a picture to a file, of the kind that its name ends in, else PNG."""
     picture.savefig(path, format=_kind(path))
 
 

@@ -48,34 +48,38 @@ def _pair(seconds: Mapping[str, float] | None) -> list[str]:
     return ["-", "-"] if seconds is None else [readable(s) for s in seconds.values()]
 
 
-def _times(where: str, told: Mapping[str, Any]) -> str:
-    method = f" by {told['method']}" if told["method"] else ""
-    predicted = "-" if told["predicted"] is None else readable(told["predicted"])
-    measured = "" if told["measured"] is None else f" (measured {readable(told['measured'])})"
+def _times(where: str, taken: Mapping[str, Any]) -> str:
+    method = f" by {taken['method']}" if taken["method"] else ""
+    predicted = "-" if taken["predicted"] is None else readable(taken["predicted"])
+    measured = "" if taken["measured"] is None else f" (measured {readable(taken['measured'])})"
     return f"{where}{method} {predicted}{measured}"
 
 
 def _without_work(found: Mapping[str, Any]) -> list[str]:
     return [
-        f"{memory}: worth it for work that takes the CPU {readable(told['transfer'])} longer than "
+        f"{memory}: worth it for work that takes the CPU {readable(pays['transfer'])} longer than "
         f"{found['device']}"
-        for memory, told in found["pays"].items()
+        for memory, pays in found["pays"].items()
     ]
 
 
 def _verdict(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """A row for each kind of memory: whether one call pays, or how many do, and from which size."""
-    sizes = any("break_even" in told for told in found["pays"].values())
+    sizes = any("break_even" in pays for pays in found["pays"].values())
     known = found["work"]["device"]["predicted"] is not None
     head = ["host memory", "both copies", "gain of one call" if known else "must be faster by"]
     head += ["pays from calls", "results staying"] + ["pays from size"] * sizes
     cells = []
-    for memory, told in found["pays"].items():
-        gain = told["gain" if known else "least_gain"]
-        row = [memory, readable(told["transfer"]), "never" if gain is None else f"{gain:.3g} times"]
-        row += [_number(told["calls"]), _number(told["calls_staying"])]
+    for memory, pays in found["pays"].items():
+        gain = pays["gain" if known else "least_gain"]
+        row = [
+            memory,
+            readable(pays["transfer"]),
+            "never" if gain is None else f"{gain:.3g} times",
+        ]
+        row += [_number(pays["calls"]), _number(pays["calls_staying"])]
         if sizes:
-            row.append(_size(told.get("break_even")))
+            row.append(_size(pays.get("break_even")))
         cells.append(row)
     return head, cells
 
@@ -122,8 +126,8 @@ def draw(found: Mapping[str, Any], picture: Any) -> None:
             axes.plot(*zip(*points, strict=True), _STYLES[number % len(_STYLES)], label=name)
     if (points := _measured(found)) and curves["given"]:
         axes.plot([curves["given"]] * len(points), points, "k+", label="measured")
-    for memory, told in found["pays"].items():
-        if (at := told.get("break_even")) and at["extent"] is not None:
+    for memory, pays in found["pays"].items():
+        if (at := pays.get("break_even")) and at["extent"] is not None:
             axes.axvline(at["extent"], color="0.7", linewidth=0.8)
             axes.annotate(
                 f"{at['extent']}, {memory}",

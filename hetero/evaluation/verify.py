@@ -62,7 +62,7 @@ class Row:
         return self.measured[self.chosen] / self.measured[self.best]
 
 
-def unless_told() -> tuple[Operation, ...]:
+def usual() -> tuple[Operation, ...]:
     """The operations that are verified unless others are named."""
     return tuple(o for o in registry.operations() if benchmark.of(o, "VERIFIED", False))
 

@@ -29,7 +29,6 @@ from hetero.evaluation.page.drawing import (
     x_axis,
     y_axis,
 )
-from hetero.imports import load
 
 _TOP, _BOTTOM = 20.0, 32.0  # above and below what is drawn
 Points = Sequence[tuple[float, float]]
@@ -226,8 +225,10 @@ def _places_of_names(
     cells: Cells, name: str, runs: Sequence[Run], wide: float, high: float
 ) -> Iterator[Run]:
     """Where a choice is named: in each of its regions that has the room, at its widest row."""
+    from scipy import ndimage
+
     is_chosen = [[choice == name for choice in line] for line in cells]
-    connected, number = load("scipy.ndimage").label(is_chosen)
+    connected, number = ndimage.label(is_chosen)
     tall = max(1, round(FONT * 1.3 / high))  # rows that the name is high
     for region in range(1, number + 1):
         own = [run for run in runs if connected[run[0], run[1]] == region]

@@ -193,7 +193,7 @@ def x_axis(
 ) -> list[str]:
     """An axis along the floor of a picture; each tick's line goes on from there as ``grid`` says.
 
-    A tick whose text would lie over the one before is left out.
+    A tick is left out where its text would lie over that of the one before.
     """
     parts, taken = [], 0.0
     for tick in ticks:

@@ -135,7 +135,7 @@ def outcome(
         base = _base(path) if only else None
         request = Request(quick, devices, only, base, unfinished, fresh, kernels)
         try:
-            found = profile.parse(profile.encode(_planned_by_tables(request, progress, begun)))
+            measured = profile.parse(profile.encode(_planned_by_tables(request, progress, begun)))
         except BaseException:
             if unfinished.exists():
                 profile.set_current(None)  # what was measured so far serves
@@ -145,26 +145,26 @@ def outcome(
                     unfinished,
                 )
             raise
-    stored = _better(target, found) if path is None else None
+    stored = _better(target, measured) if path is None else None
     if stored is not None:
         log.warning("not stored: %s keeps the profile of %s", target, stored.data.get("created"))
         profile.set_current(None)
         unfinished.unlink(missing_ok=True)
         return Outcome(stored, is_new=False)
     try:
-        found.save(path)
+        measured.save(path)
     finally:
-        profile.set_current(profile.completed(found.data) if found.is_partial else found)
+        profile.set_current(profile.completed(measured.data) if measured.is_partial else measured)
     unfinished.unlink(missing_ok=True)
-    return Outcome(found, is_new=True)
+    return Outcome(measured, is_new=True)
 
 
-def _better(target: Path, found: profile.Profile) -> profile.Profile | None:
+def _better(target: Path, new: profile.Profile) -> profile.Profile | None:
     """The stored profile, if it is of this machine as it is and was measured with less load.
 
     Only where the new one is not to be trusted, and has nothing that the stored one has not.
     """
-    mine = found.data.get("load", {})
+    mine = new.data.get("load", {})
     if constants.is_trusted(mine):
         return None
     try:
@@ -173,7 +173,7 @@ def _better(target: Path, found: profile.Profile) -> profile.Profile | None:
     except (OSError, ProfileError):
         return None
     whole = holding.obstacle is None and not (holding.aside or holding.new or stored.is_partial)
-    covers = set(stored.data["models"]) >= set(found.data["models"])
+    covers = set(stored.data["models"]) >= set(new.data["models"])
     less = constants.doubtful_share(stored.data.get("load", {})) <= constants.doubtful_share(mine)
     return stored if whole and covers and less else None
 
@@ -200,7 +200,7 @@ def measure_machine(
 
 
 @contextlib.contextmanager
-def _underway(only: Sequence[str] = ()) -> Iterator[compiling.Beside | None]:
+def _underway(only: Sequence[str] = ()) -> Iterator[compiling.Compilation | None]:
     """One process of a user's measures at a time. It compiles from its first moment on, before it
     knows which devices there are: what this gives, None where ``only`` some is measured."""
 
@@ -227,7 +227,7 @@ def _underway(only: Sequence[str] = ()) -> Iterator[compiling.Beside | None]:
 def _planned_by_tables(
     request: Request,
     progress: Callable[[float, str], None] | None,
-    begun: compiling.Beside | None,
+    begun: compiling.Compilation | None,
 ) -> dict[str, Any]:
     """What is measured with the kernels' own tuning tables, which become part of it."""
     kept = machine.checkpoint(request)
@@ -237,8 +237,8 @@ def _planned_by_tables(
     if request.kernels and not kept.tables:
         _measure_tables(request, kept, progress)
     with tuning_tables.using(kept.kernels):
-        found = machine.measure(request, kept, progress, begun)
-    return {**found, "kernels": kept.kernels} if kept.kernels else found
+        content = machine.measure(request, kept, progress, begun)
+    return {**content, "kernels": kept.kernels} if kept.kernels else content
 
 
 def _measure_tables(
@@ -261,8 +261,8 @@ def _measure_tables(
 
 def _stored_tables() -> dict[str, Any]:
     """The tuning tables of all stored profiles, by card; of one card the newest."""
-    found: dict[str, Any] = {}
+    tables: dict[str, Any] = {}
     for path in reversed(profile.stored()):
         with contextlib.suppress(OSError, ProfileError):
-            found |= profile.read(path).data.get("kernels", {})
-    return found
+            tables |= profile.read(path).data.get("kernels", {})
+    return tables

@@ -180,8 +180,8 @@ class Checkpoint(Keeper):
             "tables": self.tables,
             "pack": self.pack,
             "around": {
-                place: [found.links, found.dispatch, [[*k, s] for k, s in found.shares.items()]]
-                for place, found in self.around.items()
+                place: [costs.links, costs.dispatch, [[*k, s] for k, s in costs.shares.items()]]
+                for place, costs in self.around.items()
             },
             "samples": {
                 key: [self._turns[key], packed(one.samples)] for key, one in self.measured.items()
@@ -194,8 +194,8 @@ class Checkpoint(Keeper):
         measured = (*left["samples"], *left["around"])
         kinds = {profile.kind_of(key.split("|")[0]) for key in measured}
         if _of_kinds(was, kinds) != _of_kinds(inventory.fingerprint(), kinds):
-            found = profile.changes(was)
-            return f"it was measured in other circumstances: {found or 'other devices'}"
+            changes = profile.changes(was)
+            return f"it was measured in other circumstances: {changes or 'other devices'}"
         request = left.get("wanted", {})
         if request.get("budget") != self._request["budget"]:
             quick = request.get("budget", {}).get("quick")
@@ -242,7 +242,7 @@ def unpacked(values: dict[str, Any]) -> Samples:
     TypeError, ValueError
         If it is no samples.
     """
-    blank, found = Samples(), {}
+    blank, fields = Samples(), {}
     for name, value in values.items():
         kind = type(getattr(blank, name))
         if kind is dict:
@@ -251,8 +251,8 @@ def unpacked(values: dict[str, Any]) -> Samples:
             value = frozenset(tuple(map(int, dims)) for dims in value)
         else:
             value = kind(value)
-        found[name] = value
-    return Samples(**found)
+        fields[name] = value
+    return Samples(**fields)
 
 
 def _numbers(value: Any) -> Any:

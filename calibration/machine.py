@@ -59,7 +59,7 @@ def measure(
     request: Request,
     kept: Checkpoint,
     progress: Callable[[float, str], None] | None,
-    begun: compiling.Beside | None = None,
+    begun: compiling.Compilation | None = None,
 ) -> dict[str, Any]:
     """Measure what the request lacks so far; the content of a profile.
 
@@ -78,7 +78,7 @@ def _measure(
     request: Request,
     kept: Checkpoint,
     progress: Callable[[float, str], None] | None,
-    begun: compiling.Beside | None = None,
+    begun: compiling.Compilation | None = None,
 ) -> dict[str, Any]:
     budget, operations = request.budget, registry.operations()
     watch = timing.Watch()
@@ -115,25 +115,25 @@ def _measure(
         measured += _of_equal_devices(
             infos, places, measured, request, schedule, failures, kept, watch
         )
-    found = modelling.profile_of(request, kept, measured, failures)
+    content = modelling.profile_of(request, kept, measured, failures)
     schedule.begin("threads", _THREADS[not request.quick], "numbers of threads")
     for key, table in thread_counts.tables(measured, budget, failures).items():
-        model = found["models"].get(str(key))
+        model = content["models"].get(str(key))
         if model is not None:  # another one that was derived of it may be the same dict
-            found["models"][str(key)] = {**model, "threads": table}
+            content["models"][str(key)] = {**model, "threads": table}
     if (sleep := blas_sleep.least_work(measured)) is not None:
-        found["host"]["blas_sleep"] = sleep
-    found["load"] = watch.seen()
+        content["host"]["blas_sleep"] = sleep
+    content["load"] = watch.seen()
     for line in left_out(failures):
         log.warning("calibration leaves out %s", line)
-    for line in outliers.report(found["models"]):
+    for line in outliers.report(content["models"]):
         log.warning("calibration keeps out %s", line)
-    if timing.is_loaded(found["load"]):
-        log.warning("other work ran beside the calibration: %s", timing.described(found["load"]))
-    if not timing.is_trusted(found["load"]):
+    if timing.is_loaded(content["load"]):
+        log.warning("other work ran beside the calibration: %s", timing.described(content["load"]))
+    if not timing.is_trusted(content["load"]):
         log.warning("this calibration cannot be trusted: calibrate again when nothing else runs")
     schedule.done()
-    return found
+    return content
 
 
 class _Ready:
@@ -141,7 +141,7 @@ class _Ready:
 
     Parameters
     ----------
-    compiled : compiling.Beside
+    compiled : compiling.Compilation
         None where nothing is compiled.
     schedule : Schedule
     seconds : float
@@ -154,7 +154,7 @@ class _Ready:
 
     def __init__(
         self,
-        compiled: compiling.Beside | None,
+        compiled: compiling.Compilation | None,
         schedule: Schedule,
         seconds: float,
         at_once: list[WorkItem],
@@ -182,12 +182,12 @@ class _Ready:
         elif not self._all:
             if compiled is not None:
                 begin("compiling", self._seconds, "compiling")
-                compiled.wait(_told_by(self._schedule))
+                compiled.wait(_reporting(self._schedule))
             self._all = True
             self._around()
 
 
-def _told_by(schedule: Schedule) -> Callable[[int], None]:
+def _reporting(schedule: Schedule) -> Callable[[int], None]:
     """Who is told how many of the CPU's loops are not compiled yet."""
     planned = False
 
@@ -233,7 +233,7 @@ def _of_equal_devices(
     watch: timing.Watch,
 ) -> list[loop.Measured]:
     """Samples of those of several equal GPUs that are not like the one that was measured."""
-    found: list[loop.Measured] = []
+    added: list[loop.Measured] = []
     for name, info in infos.items():
         first = next((p for p in places if p.name == info.get("same_as")), None)
         if first is None or info.get("set_aside") or not inventory.believed(name):
@@ -268,7 +268,7 @@ def _of_equal_devices(
             continue
         kept.around[name] = costs
         shares = {(name, *key): value for key, value in costs.shares.items()}
-        found += loop.measure(
+        added += loop.measure(
             worklist, request.budget, shares, schedule.begin, failures, watch, kept
         )
-    return found
+    return added

@@ -48,8 +48,8 @@ class Schedule:
             left = self.seconds_left()
             spent = self._clock() - self._start
             self._fraction = max(self._fraction, spent / max(spent + left, 1e-9))
-            told = f"{text}, {shown(left)} left" if self._fraction > _EARLY else text
-            self._show(min(self._fraction, 0.99), told)
+            line = f"{text}, {shown(left)} left" if self._fraction > _EARLY else text
+            self._show(min(self._fraction, 0.99), line)
 
     def seconds_left(self) -> float:
         """Of all steps that have not ended."""

@@ -138,11 +138,11 @@ class DeviceClock:
             for launch in next(turns):
                 device.launch(*launch)
 
-        found = self._queue.quickly(call)
-        if _LONG < found < _WARM:  # long enough to meet the card's limit of power
-            found = self._queue.seconds(call, max(1, round(_WARM / found)), 2)
+        seconds = self._queue.quickly(call)
+        if _LONG < seconds < _WARM:  # long enough to meet the card's limit of power
+            seconds = self._queue.seconds(call, max(1, round(_WARM / seconds)), 2)
         del scratch
-        return found
+        return seconds
 
     def _keep(self, array: np.ndarray) -> Any:
         """An array's copy on the device."""

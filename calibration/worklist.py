@@ -55,14 +55,14 @@ def chosen_devices(devices: list[str] | None, infos: dict[str, dict[str, Any]]) 
 
 def places_of(names: list[str], infos: dict[str, dict[str, Any]], quick: bool) -> list[Place]:
     """The CPU, each device, and all equal devices together."""
-    found = [
+    places = [
         Place(name, infos[name], () if name == CPU else (backends.get(name),)) for name in names
     ]
     for info in pricing.groups(infos).values() if not quick else ():
         if info["members"][0] in names and not info.get("is_host_cpu"):
             together = tuple(backends.get(member) for member in info["members"])
-            found.append(Place(info["constants"], info, together))
-    return found
+            places.append(Place(info["constants"], info, together))
+    return places
 
 
 def module_of(operation: Operation) -> ModuleType:
@@ -76,7 +76,7 @@ def all_cases(
     operations: Iterable[Operation], places: list[Place], budget: Budget, failures: list[Failure]
 ) -> list[WorkItem]:
     """The work list of a calibration, in order."""
-    found = []
+    items = []
     for operation in operations:
         for place in places:
             try:
@@ -85,8 +85,8 @@ def all_cases(
             except Exception as error:
                 failures.append(Failure(operation.name, place.name, "", error))
             else:
-                found.append(WorkItem(operation, place, cases))
-    return [item for item in found if item.cases]
+                items.append(WorkItem(operation, place, cases))
+    return [item for item in items if item.cases]
 
 
 def _fits(case: Case, place: Place) -> bool:
@@ -128,16 +128,16 @@ def few(case: Case, place: Place) -> Case:
 def by_own_clock(worklist: list[WorkItem]) -> tuple[list[WorkItem], list[WorkItem], list[WorkItem]]:
     """Three work lists: cases that a GPU's own clock times, however busy the host is, of which the
     first need nothing compiled and the second do; and all others."""
-    found: tuple[list[WorkItem], list[WorkItem], list[WorkItem]] = [], [], []
+    lists: tuple[list[WorkItem], list[WorkItem], list[WorkItem]] = [], [], []
     for item in worklist:
         cases: tuple[list[Case], list[Case], list[Case]] = [], [], []
         for case in item.cases:
             own = len(item.place.devices) == 1 and has_own_clock(case)
             cases[bool(case.ahead) if own else 2].append(case)
-        for several, kept in zip(found, cases, strict=True):
+        for several, kept in zip(lists, cases, strict=True):
             if kept:
                 several.append(item._replace(cases=tuple(kept)))
-    return found
+    return lists
 
 
 def in_turn(worklist: Iterable[WorkItem]) -> Iterator[tuple[WorkItem, Case, float]]:
@@ -196,8 +196,8 @@ def selected(worklist: Iterable[WorkItem], only: Iterable[str]) -> list[WorkItem
     for name in sorted(only - known.keys()):
         valid = ", ".join(map(repr, sorted(known)))
         raise ValueError(f"only must name what can be measured here: {valid}; got {name!r}")
-    found = [
+    chosen = [
         item._replace(cases=tuple(c for c in item.cases if names_of(item, c) & only))
         for item in worklist
     ]
-    return [item for item in found if item.cases]
+    return [item for item in chosen if item.cases]

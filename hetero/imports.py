@@ -47,9 +47,9 @@ def load(name: str) -> Any:
     ImportError
         As by the ``import`` statement.
     """
-    found = sys.modules.get(name)
-    if found is not None and not _is_being_imported(found):
-        return found
+    module = sys.modules.get(name)
+    if module is not None and not _is_being_imported(module):
+        return module
     with _lock:
         at = name.find(".")
         while at >= 0:

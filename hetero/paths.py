@@ -128,7 +128,7 @@ def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
 
 
 def read_file(path: str | os.PathLike[str], most: int) -> bytes:
-    """The content of a regular file of at most so many bytes.
+    """The content of a regular file of at most ``most`` bytes.
 
     Raises
     ------

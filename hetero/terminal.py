@@ -60,7 +60,7 @@ def clear() -> None:
 
 
 def _room() -> int:
-    """Characters beside the bar."""
+    """Characters that are left next to the bar."""
     return max(shutil.get_terminal_size((80, 24)).columns - _WIDTH - 4, 20)
 
 

@@ -38,7 +38,7 @@ _COMMAND = (
 )
 
 
-def begin() -> Beside:
+def begin() -> Compilation:
     """Begin with what every calibration needs, before it is known which devices there are.
 
     That are all loops, and where there may be a GPU a process that hears of its kernels later.
@@ -46,7 +46,7 @@ def begin() -> Beside:
     registry.operations()  # which say what loops there are
     names, may_be = loops.every(), importlib.util.find_spec("pycuda") is not None
     is_new = not all(map(loops.is_ready, names))
-    made = Beside(loop_compiler.Processes(names, beside=may_be, early=True))
+    made = Compilation(loop_compiler.Processes(names, measuring=may_be, early=True))
     try:
         if is_new and may_be:
             made.spare = _process()
@@ -60,9 +60,9 @@ def compile_ahead(
     worklist: Iterable[Any],
     quick: bool,
     tables: Mapping[str, Any],
-    beside: bool = False,
-    begun: Beside | None = None,
-) -> Beside:
+    measuring: bool = False,
+    begun: Compilation | None = None,
+) -> Compilation:
     """Begin to compile what cases need.
 
     Parameters
@@ -74,18 +74,18 @@ def compile_ahead(
         Card -> tuning table that its kernels are planned by.
     beside : bool, optional
         Whether something is measured meanwhile.
-    begun : Beside, optional
+    begun : Compilation, optional
         What `begin` gave: it is ended if this fails.
     """
-    found: dict[str, tuple[Place, list[Case]]] = {}
+    by_place: dict[str, tuple[Place, list[Case]]] = {}
     for _, place, cases in worklist:
-        found.setdefault(place.name, (place, []))[1].extend(cases)
-    names = _loops(found.values())
-    made = begun or Beside(loop_compiler.Processes(names, beside))
+        by_place.setdefault(place.name, (place, []))[1].extend(cases)
+    names = _loops(by_place.values())
+    made = begun or Compilation(loop_compiler.Processes(names, measuring))
     try:
         if begun is not None:
             begun.ask(names)
-        for place, cases in found.values():
+        for place, cases in by_place.values():
             if len(place.devices) == 1 and traits(place.kind).own_clock:
                 made.add(Kernels(place, cases, quick, tables, made.taken()))
         made.end_spare()
@@ -95,7 +95,7 @@ def compile_ahead(
     return made
 
 
-class Beside:
+class Compilation:
     """Processes that compile loops, and kernels, while something else is done.
 
     Parameters
@@ -137,10 +137,10 @@ class Beside:
             if one.name == name:
                 one.wait_for_first()
 
-    def wait(self, told: Callable[[int], None] | None = None) -> None:
+    def wait(self, report: Callable[[int], None] | None = None) -> None:
         """Until all have ended; ``told`` gets the number of loops whenever it changes."""
         loops.load_packages()  # while they run yet: it takes a second the first time
-        self._loops.wait(told)
+        self._loops.wait(report)
         for one in self._kernels:
             one.wait()
 
@@ -239,16 +239,16 @@ def _mark(place: Place, names: list[str], quick: bool, tables: Mapping[str, Any]
 @functools.cache
 def _sources() -> str:
     """A digest of all kernels and of what plans their launches."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(Path(kernels.__file__).parent.rglob("*")):
         if path.suffix in (".cu", ".py", ".json"):
-            found.update(path.read_bytes())
-    return found.hexdigest()
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
-def _loops(found: Iterable[tuple[Place, list[Case]]]) -> list[str]:
+def _loops(work: Iterable[tuple[Place, list[Case]]]) -> list[str]:
     """The names of the CPU's loops that cases need, and of those that any of them may use."""
-    on_cpu = [case for place, cases in found if not place.devices for case in cases]
+    on_cpu = [case for place, cases in work if not place.devices for case in cases]
     names = loops.served() if on_cpu else []
     for case in on_cpu:
         problem, needed = case.problem, case.implementation.loops

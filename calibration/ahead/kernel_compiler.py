@@ -54,14 +54,14 @@ def compile_asked() -> None:
     with (
         tuning.using(asked["tables"]),
         ThreadPoolExecutor(os.cpu_count()) as pool,
-        ThreadPoolExecutor(1) as beside,
+        ThreadPoolExecutor(1) as waiter,
     ):
         worklist = all_cases(registry.operations(), [place], budget, [])
         cases = [case for item in worklist for case in item.cases]
         cases = [case for case in cases if str(case) in set(asked["cases"])]
         first = [case for case in cases if has_own_clock(case)]
         made = [pool.submit(_make, listing, one) for one in kernels_of(listing, first)]
-        made.append(beside.submit(_say_when, [*made]))
+        made.append(waiter.submit(_say_when, [*made]))
         made += [pool.submit(_make_nicely, listing, one) for one in kernels_of(listing, cases)]
         made += [pool.submit(_make_nicely, listing, one) for one in _of_several(listing, budget)]
         _make_plans(name, listing)
@@ -73,7 +73,7 @@ def compile_asked() -> None:
 def _of_several(listing: Listing, budget: Budget) -> list[Kernel]:
     """The kernels of solves that devices like this one share, where this is their first one: those
     of the smallest, the others launch what one device does."""
-    found = []
+    needed = []
     for group in pricing.groups(inventory.devices()).values() if not budget.quick else ():
         if group["members"][0] == listing.name:
             number = len(group["members"])
@@ -81,8 +81,8 @@ def _of_several(listing: Listing, budget: Budget) -> list[Kernel]:
             for item in all_cases(registry.operations(), [place], budget, []):
                 cases = [case for case in item.cases if case.axes]
                 small = [replace(case, axes=[case.axes[0][:1], *case.axes[1:]]) for case in cases]
-                found += kernels_of(listing, small, number)
-    return found
+                needed += kernels_of(listing, small, number)
+    return needed
 
 
 def _make_plans(name: str, listing: Listing) -> None:

@@ -54,7 +54,7 @@ def least_work(measured: Iterable[Measured]) -> float | None:
     def product() -> None:
         A @ A
 
-    bench, end, found = Bench(), time.perf_counter() + SECONDS, None
+    bench, end, least = Bench(), time.perf_counter() + SECONDS, None
     left = [*_loops(measured, bench)]
     while left:
         seconds, loop = left.pop()  # the longest one
@@ -64,12 +64,12 @@ def least_work(measured: Iterable[Measured]) -> float | None:
             loop, product, blas_spin.shorten_spin, blas_spin.restore_spin, share=share, end=end
         )
         if ratio is None:
-            return found
+            return least
         if max(ratio) > _LOSS:
-            return _LATER if found is None and seconds > LONG / _NEAR else found
+            return _LATER if least is None and seconds > LONG / _NEAR else least
         if ratio.typical < _GAIN:  # longer loops gain less in proportion
-            found = seconds / math.sqrt(_NEAR)
-    return found
+            least = seconds / math.sqrt(_NEAR)
+    return least
 
 
 class Ratio(NamedTuple):
@@ -98,16 +98,16 @@ def _loops(measured: Iterable[Measured], bench: Bench) -> list[tuple[float, Call
         if not one.place.devices and thread_counts.pool(one.case.implementation) == limits.LOOPS
         for dims, seconds in _timed(one.case, one.samples.seconds)
     ]
-    found = []
+    chosen = []
     for point in _POINTS:
         near = [c for c in calls if point / _NEAR < c[0] < _NEAR * point]
         near.sort(key=lambda c: abs(math.log(c[0] / point)))
         for seconds, case, dims in near[:_TRIED]:
             call = bench.waiting(case, case.problem(*dims))
             if blas_spin.shares_loops(call):
-                found.append((seconds, call))
+                chosen.append((seconds, call))
                 break
-    return found
+    return chosen
 
 
 def _timed(case: Case, samples: dict[Dims, float]) -> Iterator[tuple[Dims, float]]:

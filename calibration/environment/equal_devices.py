@@ -78,12 +78,12 @@ Probe = tuple[str, tuple[Callable[[], float], Callable[[], float]]]
 
 
 def _links(first: Place, second: Place, nbytes: int) -> Iterable[Probe]:
-    found: dict[str, list[Callable[[], float]]] = {}
+    calls: dict[str, list[Callable[[], float]]] = {}
     for place in (first, second):
         (device,) = place.devices
         for name, call in _transfers(device, nbytes).items():
-            found.setdefault(name, []).append(call)
-    return [(name, (one, other)) for name, (one, other) in found.items()]
+            calls.setdefault(name, []).append(call)
+    return [(name, (one, other)) for name, (one, other) in calls.items()]
 
 
 def _transfers(device: Device, nbytes: int) -> dict[str, Callable[[], float]]:

@@ -42,7 +42,7 @@ _NOISE = 1.05  # times as long as alone: what is below is as alone
 _HOST = "host"
 
 
-class Found(NamedTuple):
+class CopyTimes(NamedTuple):
     """What was measured of several devices that copy at once.
 
     Attributes
@@ -145,8 +145,8 @@ def steady(rows: Sequence[Sequence[Sequence[float]]]) -> float:
         for number, each in enumerate(marks):
             every[number] += [b - a for a, b in pairwise(each)]
             inside[number] += [b - a for a, b in pairwise(each) if begin <= a and b <= end]
-    found = [median(part or whole) for part, whole in zip(inside, every, strict=True)]
-    return len(found) / sum(1.0 / seconds for seconds in found) if at_once else sum(found)
+    typical = [median(part or whole) for part, whole in zip(inside, every, strict=True)]
+    return len(typical) / sum(1.0 / seconds for seconds in typical) if at_once else sum(typical)
 
 
 def measured(
@@ -154,7 +154,7 @@ def measured(
     sizes: Sequence[int],
     is_made: Callable[[Way, int], bool],
     clock: Callable[[], float] = time.perf_counter,
-) -> Found:
+) -> CopyTimes:
     """Seconds of copies of several devices at once, in rounds, each with other pageable memory.
 
     Rounds in which other virtual machines took processors count only where there is no other.
@@ -203,7 +203,7 @@ def measured(
     seconds: Times = {way: {} for way in copies.ways}
     for (way, nbytes), whole in middles.items():
         seconds[way][nbytes] = max(whole - begin, _LEAST * whole)
-    return Found(seconds, begin)
+    return CopyTimes(seconds, begin)
 
 
 def is_made(links: dict[str, Any]) -> Callable[[Way, int], bool]:
@@ -221,7 +221,7 @@ def is_made(links: dict[str, Any]) -> Callable[[Way, int], bool]:
 
 def times(links: dict[str, Any], seconds: Times) -> Times:
     """How many times as long copies at once take as one alone, by links with samples."""
-    found: Times = {}
+    ratios: Times = {}
     for (direction, memory), of_way in seconds.items():
         samples = links.get(direction, {}).get(memory, {}).get("samples")
         if samples is None:
@@ -229,8 +229,8 @@ def times(links: dict[str, Any], seconds: Times) -> Times:
         known = np.log(samples["bytes"]), np.log(samples["seconds"])
         for nbytes, taken in of_way.items():
             ratio = taken / float(np.exp(np.interp(log(nbytes), *known)))
-            found.setdefault((direction, memory), {})[nbytes] = ratio if ratio > _NOISE else 1.0
-    return found
+            ratios.setdefault((direction, memory), {})[nbytes] = ratio if ratio > _NOISE else 1.0
+    return ratios
 
 
 def near(samples: list[float]) -> list[float]:
@@ -248,7 +248,7 @@ def curves(links: dict[str, Any], times: Times) -> dict[str, Any]:
     times : dict
         As `times` gives them.
     """
-    found: dict[str, Any] = {}
+    models: dict[str, Any] = {}
     for (direction, memory), of_way in times.items():
         samples = links.get(direction, {}).get(memory, {}).get("samples")
         if samples is None or not of_way or all(ratio == 1.0 for ratio in of_way.values()):
@@ -259,8 +259,8 @@ def curves(links: dict[str, Any], times: Times) -> dict[str, Any]:
         )
         model = fit_link.segments(samples["bytes"], np.multiply(samples["seconds"], np.exp(logs)))
         model["samples"] = {"bytes": lengths, "times": [of_way[n] for n in lengths]}
-        found.setdefault(direction, {})[memory] = model
-    return found
+        models.setdefault(direction, {})[memory] = model
+    return models
 
 
 def together(
@@ -273,8 +273,8 @@ def together(
     if not sizes:
         return {}, {}
     try:
-        found = measured(Together(place.devices, sizes[-1]), sizes, is_made(links))
-        return curves(links, times(links, found.seconds)), {_HOST: found.begin}
+        taken = measured(Together(place.devices, sizes[-1]), sizes, is_made(links))
+        return curves(links, times(links, taken.seconds)), {_HOST: taken.begin}
     except Exception as error:
         failures.append(Failure("links", place.name, "at once", error))
         return {}, {}

@@ -95,8 +95,8 @@ def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) ->
         for calls, where in ((inside, device.active()), (outside, contextlib.nullcontext())):
             with where:
                 for name, one in calls.items():
-                    found = measure(one, budget=10 * budget.point / _DISPATCH_ROUNDS, least=15)
-                    took[name] = min(took.get(name, found.seconds), found.seconds)
+                    timed = measure(one, budget=10 * budget.point / _DISPATCH_ROUNDS, least=15)
+                    took[name] = min(took.get(name, timed.seconds), timed.seconds)
     del owner
     upload, download, alone = took["upload"], took["download"], took["alone"]
     around = {"host": max(took["from host"] - 2 * upload - download - alone, 0.0)}
@@ -153,9 +153,9 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[
     for _ in range(_HOST_ROUNDS):
         for (operation, method, _), (call, alone) in calls.items():
             timed(call)  # not counted: another one ran before
-            found = samples.setdefault((operation, method), [])
-            found.extend(timed(call) - alone for _ in range(_HOST_CALLS))
-    return {key: max(center(found) - dispatch, 0.0) for key, found in samples.items()}
+            differences = samples.setdefault((operation, method), [])
+            differences.extend(timed(call) - alone for _ in range(_HOST_CALLS))
+    return {key: max(center(differences) - dispatch, 0.0) for key, differences in samples.items()}
 
 
 def plan(schedule: Schedule, places: list[Place], quick: bool) -> None:
@@ -215,11 +215,11 @@ class Overheads:
                 self._schedule.begin("links", seconds, f"links of {place.name}")
                 try:
                     with place.devices[0].active():
-                        found = quiet_links.links(place.devices[0], request.budget)
+                        links = quiet_links.links(place.devices[0], request.budget)
                 except Exception as error:
                     self._failures.append(Failure("links", place.name, "", error))
-                    found = None
-                self._links[place.name] = found
+                    links = None
+                self._links[place.name] = links
 
     def _calls(self) -> None:
         """What the host does around calls, and the links of several devices."""
@@ -232,13 +232,13 @@ class Overheads:
             self._schedule.begin("links", seconds, f"the host's share of calls on {name}")
             try:
                 links = self._links.get(name)
-                found = kept.around.get(name) or around(place, self._worklist, request, links)
+                costs = kept.around.get(name) or around(place, self._worklist, request, links)
             except Exception as error:
                 self._failures.append(Failure("links", name, "", error))
             else:
-                kept.around[name] = found
+                kept.around[name] = costs
                 kept.write_if_due()
-                self.shares |= {(name, *key): value for key, value in found.shares.items()}
+                self.shares |= {(name, *key): value for key, value in costs.shares.items()}
         for place in self._places:
             several = len(place.devices) > 1 and place.name not in kept.around
             if several and needs_links(place, request):
@@ -249,8 +249,8 @@ class Overheads:
         links = kept.around[first].links if first in kept.around else {}
         links = links or (self._request.base or {}).get("links", {}).get(first, {})
         self._schedule.begin("company", links_at_once.SECONDS, f"links of {place.name} at once")
-        found = links_at_once.together(place, links, self._request.budget, self._failures)
-        kept.around[place.name] = Around(*found, {})
+        at_once = links_at_once.together(place, links, self._request.budget, self._failures)
+        kept.around[place.name] = Around(*at_once, {})
 
 
 def around(

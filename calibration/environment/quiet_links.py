@@ -60,10 +60,10 @@ def transfers(device: Device, sizes: list[int], budget: float) -> dict[Way, dict
             "%s: %d of %d copies differ, all timed while other virtual machines took processors",
             *(device.name, doubtful, len(asked)),
         )
-    found: dict[Way, dict[int, float]] = {way: {} for way in copies.ways}
+    times: dict[Way, dict[int, float]] = {way: {} for way in copies.ways}
     for way, n in asked:
-        found[way][n] = seen.seconds(way, n)
-    return found
+        times[way][n] = seen.seconds(way, n)
+    return times
 
 
 class Seen:
@@ -160,7 +160,7 @@ def links(device: Device, budget: Budget) -> dict[str, Any]:
     short = axis(1024, min(largest, _LONG), budget.link_step)
     sizes = [*short, *axis(short[-1], largest, budget.link_step**2)[1:]]
     sizes = [size // 8 * 8 for size in sizes]  # whole float64s
-    found: dict[str, Any] = {"upload": {}, "download": {}}
+    models: dict[str, Any] = {"upload": {}, "download": {}}
     for (direction, memory), seconds in transfers(device, sizes, 3 * budget.point).items():
-        found[direction][memory] = fit_link.segments([*seconds], [*seconds.values()])
-    return found
+        models[direction][memory] = fit_link.segments([*seconds], [*seconds.values()])
+    return models

@@ -41,7 +41,7 @@ def tables(
     measured: Iterable[Measured], budget: Budget, failures: list[Failure]
 ) -> dict[ModelKey, dict[str, Any]]:
     """The part "threads" of each model of the CPU for which not all threads are best."""
-    found = {}
+    by_model = {}
     cases = [
         one
         for one in measured
@@ -62,8 +62,8 @@ def tables(
             failures.append(Failure(row.operation, one.place.name, "threads", error))
         else:
             if made is not None:
-                found[one.key] = made
-    return found
+                by_model[one.key] = made
+    return by_model
 
 
 def table(
@@ -190,10 +190,10 @@ def _undisturbed(
     """What is found twice in a row at most, once without other load; else all threads stay."""
     for _ in range(2):
         bench.watch.begin()
-        found = find()
+        best = find()
         bench.watch.note(False)  # what took processors away, `fastest` has seen itself
-        if found[0] == most or not bench.watch.disturbed():
-            return found
+        if best[0] == most or not bench.watch.disturbed():
+            return best
     return most, 1.0
 
 
@@ -217,13 +217,13 @@ def _points(case: Case, seconds: dict[Dims, float]) -> Iterable[tuple[Dims, floa
         longest = max(map(len, axes), default=0)
         along = (tuple(a[min(i, len(a) - 1)] for a in axes) for i in range(longest))
         dims = {point: point for point in along}
-    found: dict[float, Dims] = {}
+    by_flops: dict[float, Dims] = {}
     for known, given in dims.items():
         if low <= steps * seconds.get(known, 0.0) <= high:
             row, problem = case.implementation, case.problem(*given)
-            found.setdefault(row.work(problem, {"kind": row.kind}).flops, given)
-    chosen = sorted(found)
+            by_flops.setdefault(row.work(problem, {"kind": row.kind}).flops, given)
+    chosen = sorted(by_flops)
     if isinstance(case.how, TimedSolves):
         chosen = chosen[-most:]  # smaller ones take one thread by themselves
     step = max(1, -(-len(chosen) // most))
-    return [(found[flops], flops) for flops in chosen[::step]]
+    return [(by_flops[flops], flops) for flops in chosen[::step]]

@@ -75,7 +75,7 @@ def surface(
     return model
 
 
-def surface_beside(
+def surface_by_ratio(
     reference: dict[str, Any],
     seconds: dict[Dims, float],
     held_out: dict[Dims, float],
@@ -163,8 +163,8 @@ def _all_ratios(axes: Sequence[Sequence[int]], measured: dict[Dims, float]) -> d
     """Of every knot; what was too slow to measure is as its largest smaller neighbour."""
     ratios: dict[Dims, float] = {}
     for dims in grid(axes):
-        found = measured.get(dims)
-        ratios[dims] = found or max(
+        ratio = measured.get(dims)
+        ratios[dims] = ratio or max(
             ratios[(*dims[:i], axis[list(axis).index(dims[i]) - 1], *dims[i + 1 :])]
             for i, axis in enumerate(axes)
             if list(axis).index(dims[i])
@@ -214,7 +214,7 @@ def least_above(seconds: dict[Dims, float]) -> dict[Dims, float]:
     More work takes no less time; what was seen to be slower than more work met noise.
     """
     return {
-        dims: min(found for other, found in seconds.items() if _no_smaller(other, dims))
+        dims: min(value for other, value in seconds.items() if _no_smaller(other, dims))
         for dims in seconds
     }
 

@@ -131,33 +131,33 @@ def measure(
         else:
             keeper.add(samples[key])
         time_left[place.name] -= time.perf_counter() - begin
-    found = list(samples.values())
+    results = list(samples.values())
     if ready is not None:
         ready(None)
-    for number, (case, place, taken) in enumerate(found):
+    for number, (case, place, taken) in enumerate(results):
         row = case.implementation
         host = shares.get((place.name, row.operation, row.method))
         if host is not None:
-            found[number] = Measured(case, place, sampling.with_share(case, taken, host))
+            results[number] = Measured(case, place, sampling.with_share(case, taken, host))
 
     def again(number: int, dims: list[Dims]) -> Samples:
-        case, place, before = found[number]
+        case, place, before = results[number]
         if place.name not in gone:
             progress(AGAIN, 2 * budget.point * len(dims), f"{case} on {place.name}, again")
             try:
                 _calm(case, place)
                 with active(place):
                     taken = sampling.again(case, bench_at(place), budget, before, dims)
-                found[number] = found[number]._replace(samples=taken)
+                results[number] = results[number]._replace(samples=taken)
             except Exception as error:
                 if not alive(place):
                     failures.append(Failure("", place.name, str(case), error))
                     gone.add(place.name)
-        return found[number].samples
+        return results[number].samples
 
     seconds = time.perf_counter() - start
-    watch.count(*repeating.settle(found, again, budget, seconds, watch.noisy))
-    return found
+    watch.count(*repeating.settle(results, again, budget, seconds, watch.noisy))
+    return results
 
 
 def _calm(case: Case, place: Place) -> None:

@@ -95,15 +95,15 @@ def far_from_prior(
     seconds: Seconds, expected: Callable[[Dims], float]
 ) -> list[tuple[Dims, float, str]]:
     """Samples far from the prior, among the `compared` ones: ratio to the bound, and the reason."""
-    found = []
+    far = []
     for dims in dict.fromkeys(compared(seconds)):
         ratio = seconds[dims] / expected(dims)
         if ratio > TOO_SLOW:
-            found.append((dims, ratio / TOO_SLOW, f"{ratio:.0f} times the conservative constants"))
+            far.append((dims, ratio / TOO_SLOW, f"{ratio:.0f} times the conservative constants"))
         elif ratio * TOO_FAST < 1.0:
             text = f"{1.0 / ratio:.0f} times faster than by the conservative constants"
-            found.append((dims, 1.0 / (ratio * TOO_FAST), text))
-    return found
+            far.append((dims, 1.0 / (ratio * TOO_FAST), text))
+    return far
 
 
 def compared(seconds: Seconds) -> list[Dims]:
@@ -187,7 +187,7 @@ def _deviations(
     sample should take no longer than the second, and the last one should keep the rate of the one
     before; ratios have no such bounds.
     """
-    found: dict[Dims, tuple[float, float]] = {}
+    deviations: dict[Dims, tuple[float, float]] = {}
     for axis, line in _lines(seconds):
         for dims, before, after in zip(line, [None, *line], [*line[1:], None], strict=False):
             if ratios and (before is None or after is None):
@@ -199,9 +199,9 @@ def _deviations(
             else:
                 expected = _interpolated(seconds, dims, axis, before, after)
             fall = 0.0 if ratios or after is None else seconds[dims] / seconds[after]
-            peak, most = found.get(dims, (math.inf, 0.0))
-            found[dims] = min(peak, exp(log(seconds[dims]) - expected)), max(most, fall)
-    return found
+            peak, most = deviations.get(dims, (math.inf, 0.0))
+            deviations[dims] = min(peak, exp(log(seconds[dims]) - expected)), max(most, fall)
+    return deviations
 
 
 def doubtful(
@@ -216,8 +216,8 @@ def doubtful(
     ratios, amount
         As in `Curves`.
     """
-    found = _deviations(seconds, ratios, amount).items()
-    beyond = {dims: max(peak / PEAK, fall / FALL) for dims, (peak, fall) in found}
+    deviations = _deviations(seconds, ratios, amount).items()
+    beyond = {dims: max(peak / PEAK, fall / FALL) for dims, (peak, fall) in deviations}
     return {dims: value for dims, value in beyond.items() if value > 1.0}
 
 
@@ -225,8 +225,8 @@ def impossible(
     seconds: Seconds, ratios: bool = False, amount: Callable[[Dims], float] = prod
 ) -> Seconds:
     """Samples to drop, with how many times too long they are; parameters as in `doubtful`."""
-    found = {dims: max(both) for dims, both in _deviations(seconds, ratios, amount).items()}
-    return {dims: value for dims, value in found.items() if value >= IMPOSSIBLE}
+    worst = {dims: max(both) for dims, both in _deviations(seconds, ratios, amount).items()}
+    return {dims: value for dims, value in worst.items() if value >= IMPOSSIBLE}
 
 
 def decreasing(seconds: Seconds) -> Seconds:
@@ -234,13 +234,13 @@ def decreasing(seconds: Seconds) -> Seconds:
 
     Of differences between samples, such as a step's seconds, either may be wrong.
     """
-    found: Seconds = {}
+    doubts: Seconds = {}
     for _, line in _lines(seconds):
         for dims, after in pairwise(line):
             beyond = seconds[dims] / seconds[after] / FALL
             for one in (dims, after) if beyond > 1.0 else ():
-                found[one] = max(found.get(one, 0.0), beyond)
-    return found
+                doubts[one] = max(doubts.get(one, 0.0), beyond)
+    return doubts
 
 
 def above_other_precision(seconds: Seconds, other: Seconds, times: float) -> Seconds:
@@ -269,27 +269,27 @@ def contradicted(
     """
     knots = set(knots)
     axes = [sorted(set(extents)) for extents in zip(*knots, strict=True)]
-    found: Seconds = {}
+    doubts: Seconds = {}
     for dims, value in held_out.items():
         ratio = value / predicted(dims)
         if ratio > HELD_OUT_TOLERANCE:
-            found[dims] = ratio / HELD_OUT_TOLERANCE
+            doubts[dims] = ratio / HELD_OUT_TOLERANCE
         elif ratio * HELD_OUT_TOLERANCE < 1.0:
             for corner in _corners(dims, axes):
                 if corner in knots:
                     beyond = 1.0 / (ratio * HELD_OUT_TOLERANCE)
-                    found[corner] = max(found.get(corner, 0.0), beyond)
-    return found
+                    doubts[corner] = max(doubts.get(corner, 0.0), beyond)
+    return doubts
 
 
 def _corners(dims: Dims, axes: list[list[int]]) -> list[Dims]:
     """The corners of the grid cell that a shape lies in."""
-    found: list[Dims] = [()]
+    corners: list[Dims] = [()]
     for extent, axis in zip(dims, axes, strict=True):
         below = [n for n in axis if n <= extent][-1:]
         above = [n for n in axis if n > extent][:1]
-        found = [(*corner, n) for corner in found for n in (*below, *above)]
-    return found
+        corners = [(*corner, n) for corner in corners for n in (*below, *above)]
+    return corners
 
 
 def between(dims: Dims, seconds: Seconds) -> float | None:
@@ -386,9 +386,9 @@ def prior_model(key: ModelKey, kind: str, why: str) -> Model | None:
     models = profile.shipped("conservative").data["models"]
     for place in (key.place, f"{kind}:*"):
         for layout in (key.layout, "*"):
-            found = models.get(str(key._replace(place=place, layout=layout)))
-            if found is not None:
-                return {**copy.deepcopy(found), "samples": {"kept_out": why}}
+            model = models.get(str(key._replace(place=place, layout=layout)))
+            if model is not None:
+                return {**copy.deepcopy(model), "samples": {"kept_out": why}}
     return None
 
 

@@ -78,19 +78,19 @@ class Queue:
     ) -> float:
         """As `seconds`, of calls that were made before."""
         device, hidden = self.device, max(count * host_seconds, _LEAST_HIDDEN)
-        found: list[float] = []
+        samples: list[float] = []
         late: list[float] = []  # other load on the host only adds to these
-        while len(found) < repeats and len(found) + len(late) < 2 * repeats:
+        while len(samples) < repeats and len(samples) + len(late) < 2 * repeats:
             self._copy_for(hidden)
             begin = device.event()
             for i in range(count):
                 call(i)
             waited = device.passed(begin)
-            (late if waited else found).append(device.elapsed(begin, device.event()) / count)
+            (late if waited else samples).append(device.elapsed(begin, device.event()) / count)
             if waited:
                 hidden = min(2 * hidden, max(_LONGEST_COPY, hidden))
-        self.waited = not found
-        return median(found) if found else min(late)
+        self.waited = not samples
+        return median(samples) if samples else min(late)
 
     def _copy_for(self, seconds: float) -> None:
         """Keep the device busy, at least that long."""
@@ -113,9 +113,9 @@ class Queue:
         begin = self.device.event()
         call(0)  # its code may have to be loaded
         if self.device.elapsed(begin, self.device.event()) > _VERY_LONG:
-            found = self._seconds(call, 1, 1)
-            if found > _VERY_LONG:
-                return found
+            seconds = self._seconds(call, 1, 1)
+            if seconds > _VERY_LONG:
+                return seconds
         alone, launch = self._alone(call)
         if alone > _LONG:  # or the host was held up
             alone, launch = map(min, (alone, launch), self._alone(call))

@@ -189,11 +189,11 @@ class _Judge:
 
     def _doubts(self, samples: Samples, other: Samples | None) -> dict[Dims, float]:
         case, place = self._case, self._place
-        found: dict[Dims, float] = {}
+        doubts: dict[Dims, float] = {}
 
         def add(more: dict[Dims, float]) -> None:
             for dims, beyond in more.items():
-                found[dims] = max(found.get(dims, 0.0), beyond)
+                doubts[dims] = max(doubts.get(dims, 0.0), beyond)
 
         knots = {d: s for d, s in samples.seconds.items() if d not in self._held_out}
         curves, ratios, amount = outliers.curves_of(case, place, replace(samples, seconds=knots))
@@ -218,7 +218,7 @@ class _Judge:
                 add(outliers.above_other_precision(mine, others, times))
         add(dict.fromkeys(samples.marked, _MARKED))
         add(dict.fromkeys(samples.unsure, _UNSURE))
-        return found
+        return doubts
 
     def _by_held_out(self, samples: Samples, knots: dict[Dims, float]) -> dict[Dims, float]:
         """Doubts where held-out shapes and the interpolant of the knots disagree."""
@@ -248,7 +248,7 @@ def _other_precision(cases: list[tuple[Case, Place, Samples]]) -> dict[int, int]
 
     A GPU's own clock is left out, since slow spells of the host do not touch it.
     """
-    found: dict[int, int] = {}
+    others: dict[int, int] = {}
     first: dict[tuple[str, ...], int] = {}
     for number, (case, place, _) in enumerate(cases):
         if has_own_clock(case):
@@ -256,8 +256,8 @@ def _other_precision(cases: list[tuple[Case, Place, Samples]]) -> dict[int, int]
         row = case.implementation
         before = first.setdefault((place.name, row.operation, row.method, case.layout), number)
         if before != number:
-            found |= {before: number, number: before}
-    return found
+            others |= {before: number, number: before}
+    return others
 
 
 def _rate(samples: Samples) -> float:
@@ -271,7 +271,7 @@ def _missing(case: Case, samples: Samples, budget: Budget) -> dict[Dims, float]:
     knots = set(case.how.knots if passes else grid(case.axes))
     longest = case.how.longest if passes else budget.longest
     axes = [sorted(set(extents)) for extents in zip(*knots, strict=True)]
-    found = {}
+    missing = {}
     for dims in knots - set(samples.seconds):
         smaller = [
             (*dims[:i], axis[axis.index(dims[i]) - 1], *dims[i + 1 :])
@@ -283,8 +283,8 @@ def _missing(case: Case, samples: Samples, budget: Budget) -> dict[Dims, float]:
             by_each = [samples.seconds[one] * prod(dims) / prod(one) for one in smaller]
             seconds = min(by_each, default=budget.point)
             if seconds <= longest:
-                found[dims] = seconds
-    return found
+                missing[dims] = seconds
+    return missing
 
 
 def _took(samples: Samples, dims: Dims) -> float:

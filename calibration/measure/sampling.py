@@ -88,14 +88,14 @@ def again(
             sizes = {**case.how.held_out, **case.how.knots}[one]
             measured, disturbed = watched(bench, _timed, case, sizes, bench, budget)
             typical[one] = (*typical.get(one, ()), measured.seconds)
-            found = min(measured.samples)
+            taken = min(measured.samples)
         else:
-            found, disturbed = shapes.timed(one)
+            taken, disturbed = shapes.timed(one)
         where = held_out if one in held_out else seconds
-        before = where.get(one, found)
-        where[one] = min(before, found)
+        before = where.get(one, taken)
+        where[one] = min(before, taken)
         (set.add if disturbed else set.discard)(marked, one)
-        (set.add if is_less(found, before) else set.discard)(unsure, one)
+        (set.add if is_less(taken, before) else set.discard)(unsure, one)
     return replace(
         samples,
         seconds=seconds,
@@ -115,8 +115,8 @@ def with_share(case: Case, samples: Samples, host: float) -> Samples:
     if case.how.by_estimate:  # without any
         return replace(samples, host=host)
     seconds, held_out = (
-        {dims: taken + more for dims, taken in found.items()}
-        for found in (samples.seconds, samples.held_out)
+        {dims: taken + more for dims, taken in times.items()}
+        for times in (samples.seconds, samples.held_out)
     )
     return replace(samples, seconds=seconds, held_out=held_out, host=host)
 
@@ -161,10 +161,10 @@ class _Shapes:
 
     def timed(self, dims: Dims) -> tuple[float, bool]:
         """Seconds, and whether other load disturbed them: no device minds that of its host."""
-        found, disturbed = watched(self._bench, self.seconds, dims)
+        seconds, disturbed = watched(self._bench, self.seconds, dims)
         if self._by_device:
             disturbed = self._bench.queue.waited
-        return found, disturbed
+        return seconds, disturbed
 
     def seconds(self, dims: Dims) -> float:
         self._by_device = self._bench.queue is not None
@@ -187,10 +187,10 @@ def _grid(
     marked: set[Dims] = set()
 
     def seconds_of(dims: Dims) -> float:
-        found, disturbed = shapes.timed(dims)
+        taken, disturbed = shapes.timed(dims)
         if disturbed:
             marked.add(dims)
-        return found
+        return taken
 
     rate = _Rate({}, bench)
     for dims in sorted(grid(case.axes), key=prod):
@@ -266,10 +266,10 @@ def _pass(
         measured, disturbed = watched(bench, _timed, case, sizes, bench, budget)
         if dims not in seconds or not disturbed:
             (set.add if disturbed else set.discard)(marked, dims)
-        found = min(measured.samples)
-        earlier = seconds.get(dims, found)
-        seconds[dims] = min(earlier, found)
-        (set.add if is_less(found, earlier) else set.discard)(unsure, dims)
+        taken = min(measured.samples)
+        earlier = seconds.get(dims, taken)
+        seconds[dims] = min(earlier, taken)
+        (set.add if is_less(taken, earlier) else set.discard)(unsure, dims)
         typical[dims] = (*typical.get(dims, ()), measured.seconds)
         rate.add(dims, seconds[dims])
     return replace(
@@ -285,9 +285,9 @@ def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement
     """The samples of one pass, and their typical seconds."""
     call = bench.waiting(case, case.problem(*sizes))
     call()  # not counted: caches, pages
-    (found,) = in_turn([call], budget=budget.point / case.how.number, most=30)
-    bench.watch.note(found.disturbed, found.scattered)
-    return replace(found, seconds=robust_median(found.samples))
+    (measured,) = in_turn([call], budget=budget.point / case.how.number, most=30)
+    bench.watch.note(measured.disturbed, measured.scattered)
+    return replace(measured, seconds=robust_median(measured.samples))
 
 
 def _second_look(
@@ -304,11 +304,11 @@ def _second_look(
     whole = {dims: seconds[-1] for dims, seconds in before.timed.items()}
     short = [d for d, s in (whole or before.seconds | before.held_out).items() if s <= _LONG_LOOK]
     some = [*dict.fromkeys(short[:: max(_THIRD, len(short) // _PROBES)] + short[-1:])]
-    found = again(case, bench, budget, before, some, end)
-    if len(found.unsure) > _SPELL * len(some):
+    samples = again(case, bench, budget, before, some, end)
+    if len(samples.unsure) > _SPELL * len(some):
         rest = [dims for dims in short if dims not in some]
-        found = again(case, bench, budget, found, rest, end)
-    return found
+        samples = again(case, bench, budget, samples, rest, end)
+    return samples
 
 
 def slower(samples: Samples) -> list[float]:

@@ -66,10 +66,10 @@ def timed_solves(
     less = warm if warm > _LONG else None  # not counted else: caches, pages
     steps, first = (known, ()) if known else _that_stand_out(case, dims[0], call, budget, less)
     calls = [partial(call, number) for number in steps]
-    found = in_turn(calls, budget=budget.point, least=1 if known else 2, first=first)
-    for one in found:
+    timed = in_turn(calls, budget=budget.point, least=1 if known else 2, first=first)
+    for one in timed:
         bench.watch.note(one.disturbed, one.scattered)
-    return steps, tuple(one.seconds for one in found)
+    return steps, tuple(one.seconds for one in timed)
 
 
 def _that_stand_out(
@@ -152,19 +152,19 @@ class Solves:
     def look(self, dims: Dims) -> None:
         """Time solves of these dimensions, once more if they were timed."""
         known = tuple(map(int, self._steps.get(dims, ())))
-        (steps, found), disturbed = watched(
+        (steps, times), disturbed = watched(
             self._bench,
             timed_solves,
             *(self._case, dims, self._bench, self._budget, known),
         )
-        before = self._timed.get(dims, found)
-        self._timed[dims] = tuple(map(min, found, before))
+        before = self._timed.get(dims, times)
+        self._timed[dims] = tuple(map(min, times, before))
         self._steps[dims] = tuple(map(float, steps))
         if not disturbed:
             self._marked.discard(dims)
-        elif before is found:
+        elif before is times:
             self._marked.add(dims)
-        less = any(map(is_less, found, before))
+        less = any(map(is_less, times, before))
         (set.add if less else set.discard)(self._unsure, dims)
 
     def samples(self) -> Samples:
@@ -216,10 +216,10 @@ def parted(timed: dict[Dims, tuple[float, ...]], steps: dict[Dims, tuple[float, 
 
 def separable(samples: Samples) -> dict[Dims, bool]:
     """Whether the two times of each solve of few and more steps separate set-up from step."""
-    found = {}
+    separates = {}
     for dims, (few, *many) in samples.steps.items():
         if many:
             less, more = samples.timed[dims]
             each = (more - less) / (many[0] - few)
-            found[dims] = _LEAST_STEP * more / many[0] < each <= more / many[0]
-    return found
+            separates[dims] = _LEAST_STEP * more / many[0] < each <= more / many[0]
+    return separates

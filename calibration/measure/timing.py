@@ -236,7 +236,7 @@ def in_turn(
             else:
                 time.sleep(_REST)
         spent = clock() - begin
-        sure = all(alone) and all(is_seen_twice(found) for found in samples)
+        sure = all(alone) and all(is_seen_twice(each) for each in samples)
         enough = spent > budget
         if not sure:
             enough = spent > (_LONGER if rounds >= _ROUNDS else _LONGEST) * budget
@@ -244,12 +244,12 @@ def in_turn(
             break
     return tuple(
         Measurement(
-            min(found),
-            tuple(found),
+            min(each),
+            tuple(each),
             disturbed=not is_alone,
-            scattered=sum(s > _OUTLIER * min(found) for s in found) >= _MANY * len(found),
+            scattered=sum(s > _OUTLIER * min(each) for s in each) >= _MANY * len(each),
         )
-        for found, is_alone in zip(samples, alone, strict=True)
+        for each, is_alone in zip(samples, alone, strict=True)
     )
 
 
@@ -375,8 +375,8 @@ class Watch:
         if left or slow or self._stolen or now - self._newer.at > _INTERVAL:
             others, stolen = self._taken(now)
         self._stolen = stolen
-        for sign, found in zip(self.signs, (left and others, stolen, slow and others), strict=True):
-            self.signs[sign] += found
+        for sign, seen in zip(self.signs, (left and others, stolen, slow and others), strict=True):
+            self.signs[sign] += seen
         return stolen or (others and (left or slow))
 
     def _taken(self, now: float) -> tuple[bool, bool]:

@@ -184,11 +184,11 @@ class Bench:
         operands = (*problem.inputs[: case.inputs], problem.output)
         numbers = (*range(len(first.inputs)), len(problem.inputs))
         where = [self._places(*one) for one in zip(operands, numbers, strict=True)]
-        found = []
+        sets = []
         for turn in range(TURNS):
             *inputs, output = (pool + size * (turn % places) for pool, size, places in where)
-            found.append(first._replace(inputs=tuple(inputs), output=output))
-        return found
+            sets.append(first._replace(inputs=tuple(inputs), output=output))
+        return sets
 
     def waiting(self, case: Case, problem: Problem) -> Callable[[], None]:
         """A function that computes the problem once and returns when it is done."""
@@ -231,5 +231,5 @@ def is_less(now: float, before: float) -> bool:
 def watched(bench: Bench, call: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:
     """The result of a call, and whether other load was noticed meanwhile."""
     bench.watch.begin()
-    found = call(*arguments)
-    return found, bench.watch.disturbed()
+    result = call(*arguments)
+    return result, bench.watch.disturbed()

@@ -72,7 +72,7 @@ class Interface(Library):
         return ordinal_of_address(pointer)
 
     def stream(self, array: Any, interface: dict[str, Any]) -> int | None:
-        """The stream whose work must be finished before the data is read."""
+        """The stream to synchronise with before the data is read."""
         return interface.get("stream")
 
 

@@ -22,7 +22,7 @@ _FLOATS = "fd"  # what devices compute in
 class Kept:
     """A block of host memory, or a view with gaps, that does not change.
 
-    Arrays whose elements fill the same block, such as A and A.T, are one of it.
+    Arrays over the same elements, such as A and A.T, share one.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Kept:
     calls : int
         How often it was.
     told : str
-        Where in the program it was kept, "" where nobody did it.
+        Line of the program that kept it, "" where none did.
     checksum : bytes or None
         Of its values when they were copied, where that is asked for.
     """
@@ -123,16 +123,16 @@ def find(array: np.ndarray) -> Kept | None:
     if not (fixed or known.spans.get(id(array)) == (low, high) or known.covers(low, high)):
         return None
     key = (low, high) if flags.forc else (low, array.shape, array.strides)
-    found = known.blocks.get(key)
-    if found is None:
+    entry = known.blocks.get(key)
+    if entry is None:
         if len(known.blocks) >= _MOST:
             known.blocks = {k: each for k, each in list(known.blocks.items()) if each[2].held}
-        found = known.blocks.setdefault(key, (low, high, Kept(array)))
-    return found[2]
+        entry = known.blocks.setdefault(key, (low, high, Kept(array)))
+    return entry[2]
 
 
-def keep(array: np.ndarray, uses: int, told: str) -> np.ndarray:
-    """A read-only array of the same data, whose life is that of the promise; see `hetero.keep`."""
+def keep(array: np.ndarray, uses: int, where: str) -> np.ndarray:
+    """A read-only array of the same data; the promise lasts as long as it; see `hetero.keep`."""
     if array.flags.writeable:
         array = array.view()
         array.flags.writeable = False
@@ -142,10 +142,10 @@ def keep(array: np.ndarray, uses: int, told: str) -> np.ndarray:
         if id(array) not in known.spans:
             known.spans[id(array)] = _span(array)
             weakref.finalize(array, _end, id(root), id(array)).atexit = False
-    found = find(array)
-    if found is not None:
-        found.told = told
-        found.uses = found.calls + uses if uses else 0
+    kept = find(array)
+    if kept is not None:
+        kept.told = where
+        kept.uses = kept.calls + uses if uses else 0
     return array
 
 

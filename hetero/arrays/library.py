@@ -25,7 +25,7 @@ class Access(NamedTuple):
     usable : callable or None
         Whether an array may be read this way; None: every one may.
     maker : callable
-        ``maker(device)(shape, dtype, like)`` gives a new array beside ``like``.
+        ``maker(device)(shape, dtype, like)`` gives a new array on the device of ``like``.
     ordered : callable
         Whether work on the library's current stream is ordered by the legacy default stream.
     context : callable or None
@@ -74,7 +74,7 @@ class Library(abc.ABC):
     def empty(
         self, like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: NewArray
     ) -> tuple[Any, int]:
-        """A new C-contiguous array of this library beside ``like``, and its address.
+        """A new C-contiguous array on the device of ``like``, and its address.
 
         ``new_array(shape, dtype)`` gives a PyCUDA array on the same device, for libraries that
         cannot make one.

@@ -1,4 +1,4 @@
-"""Which arrays on the host lie in pinned memory that hetero made: told by their addresses."""
+"""Which arrays on the host lie in pinned memory that hetero allocated, by their addresses."""
 
 from __future__ import annotations
 

@@ -38,12 +38,12 @@ def priced(
     return candidate_pricing.candidate(*row, None)
 
 
-def fetched(found: Candidate, part: Problem, constants: Profile) -> Candidate:
+def fetched(candidate: Candidate, part: Problem, constants: Profile) -> Candidate:
     """A range that a device does, with the copy to where the whole's result has gaps."""
     out = part.output
-    if found.seconds is None or out.is_c_contiguous():
-        return found
-    return with_terms(found, {"pack": constants.pack(out.nbytes)})
+    if candidate.seconds is None or out.is_c_contiguous():
+        return candidate
+    return with_terms(candidate, {"pack": constants.pack(out.nbytes)})
 
 
 def with_terms(candidate: Candidate, later: Mapping[str, float]) -> Candidate:

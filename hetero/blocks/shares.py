@@ -52,10 +52,10 @@ def price(
 
 
 def _staying(plan: Plan) -> Plan:
-    """A plan whose result is to stay, without devices that bring it to the host, if others do not.
+    """The plan of a result that is to stay on a device, without candidates that download it.
 
-    Each of the next calls would move such a result, which the price of one call does not tell.
-    Where only those are left that do, its problem says that the result is on the host.
+    Each later call would upload such a result again, which the price of one call leaves out. Where
+    all candidates download it, the plan's problem says that the result is on the host.
     """
     possible = [c for c in plan.candidates if c.reason is None and c.seconds is not None]
     if not any(c.device != CPU and not _comes_home(c) for c in possible):
@@ -97,7 +97,7 @@ def _candidates(
     device: str | None,
     method: str | None,
 ) -> list[Candidate]:
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for kind, members in _together(devices, device).items():
         if problem.device is not None:
             break
@@ -116,21 +116,21 @@ def _candidates(
                     and candidate_pricing.serves_limit(implementation, devices[members[0]])
                 )
             ):
-                found.append(together.candidate(problem, cut, implementation))
-    return _later(found, problem, constants)
+                candidates.append(together.candidate(problem, cut, implementation))
+    return _later(candidates, problem, constants)
 
 
-def _later(found: list[Candidate], problem: Problem, constants: Profile) -> list[Candidate]:
-    """With what the next call pays for a result that is on the host."""
+def _later(candidates: list[Candidate], problem: Problem, constants: Profile) -> list[Candidate]:
+    """Add to each price the upload that the next call pays for a result on the host."""
     later = movement.upload_next(problem, constants)
-    return [with_terms(c, later) for c in found] if later else found
+    return [with_terms(c, later) for c in candidates] if later else candidates
 
 
 def _together(devices: Devices, device: str | None) -> dict[str, list[str]]:
-    """Kind -> its devices, of which there are several that are used; one kind where it is named."""
-    found: dict[str, list[str]] = {}
+    """Kind -> its devices in use, for kinds with at least two; ``device`` may name one kind."""
+    groups: dict[str, list[str]] = {}
     if len(devices) < 3 or not (device is None or device.endswith(":*")):
-        return found
+        return groups
     for name, info in devices.items():
         kind = info["kind"]
         if device is None:
@@ -138,8 +138,8 @@ def _together(devices: Devices, device: str | None) -> dict[str, list[str]]:
         else:
             wanted = f"{kind}:*" == device
         if wanted and not info.get("set_aside"):
-            found.setdefault(kind, []).append(name)
-    return {kind: names for kind, names in found.items() if len(names) > 1}
+            groups.setdefault(kind, []).append(name)
+    return {kind: names for kind, names in groups.items() if len(names) > 1}
 
 
 class _Together:
@@ -195,35 +195,35 @@ class _Together:
         problems = [cut.problem(begin, end) for begin, end in cuts]
         least = min(moved(p) for p in problems)
         constants = self._alone if least < at_once.LEAST else self._at_once
-        found = []
+        shares = []
         for member, (begin, end), part in zip(members, cuts, problems, strict=True):
             key = self._twin[member], part
             if key not in known:
                 known[key] = self._priced(part, implementation, member, constants)
             one = known[key]._replace(device=member)
             plan = Plan(part, (one,), constants.title)
-            found.append(Share(cut.along, begin, end, plan))
-        return tuple(found)
+            shares.append(Share(cut.along, begin, end, plan))
+        return tuple(shares)
 
     def _priced(
         self, part: Problem, implementation: Implementation, member: str, constants: Profile
     ) -> Candidate:
         info = self._infos[member]
-        found = partition.priced(part, implementation, member, info, constants, self._asked_for)
+        candidate = partition.priced(part, implementation, member, info, constants, self._asked_for)
         if implementation.blocks == registry.ALWAYS and constants is self._at_once:
-            found = _contended(found, part, member, constants)
-        return partition.fetched(found, part, constants)
+            candidate = _contended(candidate, part, member, constants)
+        return partition.fetched(candidate, part, constants)
 
 
-def _contended(found: Candidate, part: Problem, member: str, constants: Profile) -> Candidate:
+def _contended(candidate: Candidate, part: Problem, member: str, constants: Profile) -> Candidate:
     """A method that moves blocks both ways while it computes, on one of several that all do.
 
-    What the host's threads copy for all devices adds up, up and down. Pinned memory needs none of
-    them, and goes both ways at once. Blocks are halves of the operands at most, and half of what
-    takes less time, copies or computing, goes on beside the rest.
+    Staged copies of all devices share the host's threads: their times add up over both directions.
+    Pinned memory needs no threads and moves both ways at once. A block is at most half an operand,
+    so half of the shorter of copying and computing overlaps with the longer.
     """
     moves = [(o, "upload") for o in part.inputs] + [(part.output, "download")]
-    compute = found.terms.get("compute", 0.0)
+    compute = candidate.terms.get("compute", 0.0)
     staged, by_way = 0.0, {"upload": 0.0, "download": 0.0}
     try:
         for operand, way in moves:
@@ -232,12 +232,12 @@ def _contended(found: Candidate, part: Problem, member: str, constants: Profile)
             by_way[way] += seconds
             staged += 0.0 if operand.pinned else seconds
     except KeyError:
-        return found
-    if found.seconds is None:
-        return found
+        return candidate
+    if candidate.seconds is None:
+        return candidate
     copies = max(staged, *by_way.values())
-    more = max(copies, compute) + min(copies, compute) / 2 - found.seconds
-    return found if more <= 0 else with_terms(found, {"upload": more})
+    more = max(copies, compute) + min(copies, compute) / 2 - candidate.seconds
+    return candidate if more <= 0 else with_terms(candidate, {"upload": more})
 
 
 def _all(
@@ -258,8 +258,8 @@ def _all(
     if reason is None and unpriced and not asked_for:
         reason = candidate_pricing.UNKNOWN
     if reason is not None or unpriced:
-        found = Candidate(name, method, None, {}, reason, implementation)
-        return found if reason is not None else found._replace(shares=shares)
+        candidate = Candidate(name, method, None, {}, reason, implementation)
+        return candidate if reason is not None else candidate._replace(shares=shares)
     if min(moved(share.plan.problem) for share in shares) < at_once.LEAST:
         terms, links = {}, ""
         for one in chosen:
@@ -268,5 +268,5 @@ def _all(
         links = candidate_pricing.ALL_AT_ONCE
         terms = max(chosen, key=lambda c: c.seconds).terms
     seconds = sum(terms.values())
-    found = Candidate(name, method, seconds, terms, None, implementation, None, links, shares)
-    return with_terms(found, {"overhead": begin}) if links and begin else found
+    candidate = Candidate(name, method, seconds, terms, None, implementation, None, links, shares)
+    return with_terms(candidate, {"overhead": begin}) if links and begin else candidate

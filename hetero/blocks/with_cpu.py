@@ -47,25 +47,25 @@ def _candidate(
     cut: Cut, constants: Profile, devices: Devices, name: str, row: Implementation
 ) -> Candidate:
     """Both, each with its range; of the ranges tried those that end soonest."""
-    found = Candidate(pricing.WITH_CPU + name, row.method, None, {}, None, row)
+    best = Candidate(pricing.WITH_CPU + name, row.method, None, {}, None, row)
     weights: Sequence[float] = (1.0, 1.0)
     for _ in range(_ROUNDS):
         shares = _shares(cut, constants, devices, name, row, weights)
         both = [share.plan.candidates[0] for share in shares]
         reason = next((one.reason for one in both if one.reason is not None), None)
         if reason is not None:
-            return found._replace(reason=reason)
+            return best._replace(reason=reason)
         if not all(one.seconds for one in both):
-            return found if found.shares else found._replace(shares=shares)
+            return best if best.shares else best._replace(shares=shares)
         slowest = max(both, key=lambda one: one.seconds)
-        if found.seconds is None or slowest.seconds < found.seconds:
-            found = found._replace(
+        if best.seconds is None or slowest.seconds < best.seconds:
+            best = best._replace(
                 seconds=slowest.seconds, terms=slowest.terms, links=both[1].links, shares=shares
             )
         if slowest.seconds - min(one.seconds for one in both) < _ALIKE * slowest.seconds:
             break
         weights = [(s.end - s.begin) / c.seconds for s, c in zip(shares, both, strict=True)]
-    return found
+    return best
 
 
 def _shares(

@@ -1,8 +1,8 @@
 """The call cache: what makes the second call of a shape cost a look-up.
 
-Every public function has its `Calls`. A call is found by what its plan depends on of the arrays,
-which is shapes, strides, dtypes and where they lie, and by what else the caller gave. All that is
-remembered is forgotten at once when profile or devices change.
+Every public function has its `Calls`. Its key is what a plan depends on: shapes, strides, dtypes
+and locations of the arrays, and the other arguments. All entries are dropped at once when the
+profile or the devices change.
 
 What a general call asks of arrays by their CUDA array interface takes longer than a small product.
 Arrays of the libraries that have an `Access` tell what a key needs directly; the rest of a call,
@@ -76,20 +76,17 @@ class Calls:
         self._lock = locks.new()
 
     def plan(self, key: Any, make: Callable[[], Plan | None]) -> Plan | None:
-        """The plan under a key; made now, and remembered if there is one, where there was none.
-
-        One that no longer holds is made anew.
-        """
+        """The plan under a key; made and remembered where there is none that still holds."""
         outer = _forced()
         if outer is not None:
             key = outer.results, besides(), key
-        found = self.plans.get(key)
-        if found is None or not found.holds():
+        plan = self.plans.get(key)
+        if plan is None or not plan.holds():
             now = generation()
-            found = make()
-            if found is not None and not found.kept:
-                remember(self.plans, key, found, now)
-        return found
+            plan = make()
+            if plan is not None and not plan.kept:
+                remember(self.plans, key, plan, now)
+        return plan
 
     def learn(
         self,
@@ -115,7 +112,7 @@ class Calls:
         generation : int
             Of the plans, see `generation`, before this one was made.
         options
-            What the implementation gets beside operands and result.
+            What the implementation gets in addition to operands and result.
         """
         devices = load("hetero.devices")
         chosen, problem = plan.chosen, plan.problem
@@ -169,17 +166,17 @@ _accesses: dict[type, Access] = new_table()
 def access_to(array: Any) -> Access | None:
     """How remembered calls use an array; None where its calls go the general way."""
     kind = type(array)
-    found = _accesses.get(kind)
-    if found is None:
+    access = _accesses.get(kind)
+    if access is None:
         library = library_of(array)
         try:
-            found = library and library.access(kind, _several())
+            access = library and library.access(kind, _several())
         except (ImportError, AttributeError) as error:  # another version, arranged differently
             log.info("calls on %s arrays go the general way: %s", kind.__module__, error)
-            found = None
-        if found is not None:
-            _accesses[kind] = found
-    return found
+            access = None
+        if access is not None:
+            _accesses[kind] = access
+    return access
 
 
 def _several() -> bool:
@@ -189,7 +186,7 @@ def _several() -> bool:
 
 
 def _finder(kind: type, access: Access, table: dict[Any, _DeviceCall]) -> Callable[..., Any]:
-    """How the remembered calls on one type of arrays are found."""
+    """The function that looks up remembered calls on one type of arrays."""
     facts, usable, ordered = access.facts, access.usable, access.ordered
 
     def find(A: Any, B: Any, out: Any, device: str | None, rest: Any) -> Any:

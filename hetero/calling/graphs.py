@@ -106,7 +106,7 @@ def graph(device: str | None = None) -> Graph:
     Returns
     -------
     Graph
-        It keeps the arrays, and what the kernels need beside them, until it is dropped.
+        It keeps the arrays, and the workspaces of the kernels, until it is dropped.
 
     Raises
     ------

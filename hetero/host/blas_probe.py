@@ -32,8 +32,8 @@ def main(path: str) -> None:
         read_environment()
         end()
         start()
-        found = set(_places(path, 1 << exponent))
-        places = found if places is None else places & found
+        candidates = set(_places(path, 1 << exponent))
+        places = candidates if places is None else places & candidates
     if places is not None and len(places) == 1:
         print(places.pop())
 
@@ -55,14 +55,14 @@ def _places(path: str, value: int) -> Iterator[int]:
 
 def mapped(path: str) -> list[tuple[int, int, bool]]:
     """The parts of a file in this process's memory: from, to, whether it may be written."""
-    found = []
+    parts = []
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
             addresses, rights, _, _, _, *name = line.rstrip("\n").split(maxsplit=5)
             if name and name[0] == path:
                 begin, end = (int(address, 16) for address in addresses.split("-"))
-                found.append((begin, end, "w" in rights))
-    return found
+                parts.append((begin, end, "w" in rights))
+    return parts
 
 
 if __name__ == "__main__":

@@ -101,12 +101,12 @@ def _remove_unused(folder: Path) -> None:
     now, total = time.time(), 0
     try:
         with os.scandir(folder) as entries:
-            found = [
+            files = [
                 (entry.stat(follow_symlinks=False), entry.path)
                 for entry in entries
                 if entry.is_file(follow_symlinks=False) and not entry.name.endswith(_NOT_KEPT)
             ]
-        for info, path in sorted(found, key=lambda one: one[0].st_mtime, reverse=True):
+        for info, path in sorted(files, key=lambda one: one[0].st_mtime, reverse=True):
             total += info.st_size
             if now - info.st_mtime > _UNUSED or total > _MOST:
                 Path(path).unlink(missing_ok=True)  # another process may have been faster
@@ -116,23 +116,23 @@ def _remove_unused(folder: Path) -> None:
 
 def _digest(key: bytes, name: str, content: bytes) -> bytes:
     """Of `_BYTES` bytes."""
-    found = hashlib.blake2b(name.encode() + b"\0", digest_size=_BYTES, key=key)
-    found.update(content)
-    return found.digest()
+    digest = hashlib.blake2b(name.encode() + b"\0", digest_size=_BYTES, key=key)
+    digest.update(content)
+    return digest.digest()
 
 
 def _key(folder: Path) -> bytes:
     """The user's key, made where there is none."""
     path, new = folder / "key", secrets.token_bytes(_BYTES)
     try:
-        found = paths.read_own_file(path)
+        key = paths.read_own_file(path)
     except FileNotFoundError:
         _put_first(path, new)
         return path.read_bytes()
     except ValueError:  # others may know it
-        found = b""
-    if len(found) == _BYTES:
-        return found
+        key = b""
+    if len(key) == _BYTES:
+        return key
     paths.replace_file(path, new)  # what was made with the old one is lost
     return path.read_bytes()
 

@@ -39,20 +39,20 @@ class State(NamedTuple):
     number: int
 
     def taken(self, count: int) -> int:
-        """On how many threads a call runs that is to run on at most so many."""
+        """The number of threads that a call limited to ``count`` runs on."""
         return min(count, self.number) if self.alone else self.number
 
 
 def state() -> State | None:
     """What holds for a call of BLAS now; None where its threads cannot be limited."""
-    found = _blas()
-    return None if found is None else State(_is_alone(), found[0]())
+    accessors = _blas()
+    return None if accessors is None else State(_is_alone(), accessors[0]())
 
 
 def number() -> int | None:
     """How many threads BLAS takes by itself now; None where they cannot be limited."""
-    found = _blas()
-    return None if found is None else found[0]()
+    accessors = _blas()
+    return None if accessors is None else accessors[0]()
 
 
 def most(pool: str) -> int | None:
@@ -66,11 +66,11 @@ def most(pool: str) -> int | None:
 
 
 def limited(pool: str, count: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that runs on at most so many threads of a pool."""
+    """``function``, limited to ``count`` threads of a pool."""
     if pool == LOOPS:
         return _limited_loops(count, function)
-    found = _blas()
-    return function if found is None else _limited_blas(count, function, *found)
+    accessors = _blas()
+    return function if accessors is None else _limited_blas(count, function, *accessors)
 
 
 def _limited_loops(count: int, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,7 +93,7 @@ def _limited_blas(
         try:
             put(count)
             return function(*arguments, **options)
-        finally:  # others that began meanwhile take so many by themselves
+        finally:  # the default of calls that other threads began meanwhile
             put(number)
 
     return run

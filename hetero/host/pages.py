@@ -128,7 +128,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def maker(nbytes: int) -> Callable[..., np.ndarray]:
-    """What makes arrays of so many bytes that the CPU computes: ``np.empty``, or as `empty`."""
+    """The allocator of results of this size that the CPU computes: ``np.empty``, or as `empty`."""
     return np.empty if nbytes <= _MALLOC else _result
 
 
@@ -210,7 +210,7 @@ def _taken(nbytes: int) -> _Block | None:
 
 
 def _shrink(most: float) -> None:
-    """Give back what was used longest ago, until there are so many bytes."""
+    """Free the least recently used blocks, until at most ``most`` bytes are kept."""
     with contextlib.suppress(IndexError):  # another thread does so
         while sum(block.nbytes for block in list(_kept)) > most:
             _kept.pop(0)

@@ -1,4 +1,4 @@
-"""Whose threads run the loops: TBB's, where pip installed them and the user chose no others.
+"""Which threads run the loops: TBB's, where pip installed it and the user chose no others.
 
 A loop that is cut for 16 threads and waits for all of them waits for the slowest to begin. Where
 another library's idle threads spin on the cores, as OpenBLAS's do for some milliseconds, that is a
@@ -72,7 +72,7 @@ def installed() -> Path | None:
 
 
 def _running() -> str | None:
-    """The layer whose threads were started in this process."""
+    """The threading layer that was started in this process."""
     numba = load("numba")
 
     try:

@@ -125,11 +125,11 @@ def _of_others(
     constants: Profile,
     asked_for: bool,
 ) -> Candidate:
-    """A candidate whose price follows from those of others."""
+    """A candidate of a method that is composed of others, priced by theirs."""
     assert implementation.price is not None
     terms, made_of, reason = implementation.price(problem, name, info, constants)
     if terms is not None and implementation.blocks == registry.ALWAYS:
-        # Which leaves its result on the host.
+        # It leaves its result on the host.
         terms = {**terms, **movement.upload_next(problem, constants)}
     elsewhere = info.get("elsewhere", False)
     if terms is None and reason is None and (elsewhere or not asked_for):

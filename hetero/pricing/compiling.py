@@ -1,9 +1,9 @@
-"""Methods whose loops are still to be compiled: what that adds to their price, and who serves.
+"""Methods with loops still to be compiled: what that adds to their price, and what runs meanwhile.
 
-A method on the CPU says by `Implementation.loops` what must be compiled for it. Until that is there
-its price has a term "compiling". What is cheaper meanwhile is chosen and runs, and the loops are
-compiled beside the program; plans are made anew when they are ready. Where waiting costs less than
-any other method takes, or the caller asked for this one, the call waits.
+A method on the CPU names by `Implementation.loops` what must be compiled for it. Until that is done
+its price has a term "compiling". A cheaper method runs meanwhile, and other processes compile the
+loops; when they are ready, plans are made anew. Where waiting costs less than any other method
+takes, or the caller asked for this one, the call waits.
 """
 
 from __future__ import annotations

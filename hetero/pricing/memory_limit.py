@@ -17,7 +17,7 @@ _UNITS = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", 1):
     _UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power}
 log = logging.getLogger("hetero")
-_SHARE = 0.9  # of a device's memory, beside what its driver keeps
+_SHARE = 0.9  # of a device's memory; its driver keeps the rest
 
 Devices = dict[str, dict[str, Any]]
 
@@ -44,9 +44,9 @@ def parsed(limit: float | str, name: str = "memory_limit") -> int:
     """
     nbytes: float = 0
     if isinstance(limit, str):
-        found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE]\+?[0-9]+)?)\s*([a-zA-Z]*)\s*", limit)
-        if found and found[2].upper() in _UNITS:
-            nbytes = float(found[1]) * _UNITS[found[2].upper()]
+        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE]\+?[0-9]+)?)\s*([a-zA-Z]*)\s*", limit)
+        if match and match[2].upper() in _UNITS:
+            nbytes = float(match[1]) * _UNITS[match[2].upper()]
     elif isinstance(limit, bool) or not hasattr(limit, "__float__"):
         raise TypeError(f"{name} must be a number of bytes or a string, got {limit!r}")
     else:
@@ -100,7 +100,7 @@ def room(info: dict[str, Any]) -> float:
 
 
 def too_much(nbytes: int, info: dict[str, Any]) -> str | None:
-    """Why a call cannot take so many bytes of a device, None where it can."""
+    """Why a call cannot take ``nbytes`` of a device's memory, None where it can."""
     if nbytes <= room(info):
         return None
     limit, memory = info.get("memory_limit"), info["memory_bytes"]

@@ -104,9 +104,9 @@ class Plan:
     whole : str
         How the parts make the whole, such as "sum of 2 real convolutions".
     moves : dict of str to float
-        Seconds of what the whole needs beside its parts, such as "download" and "upload".
+        Seconds of what the whole needs in addition to its parts, such as "download".
     blas : limits.State or None
-        What its numbers of BLAS's threads were decided by; None where there are none.
+        State of BLAS that numbers of its threads were chosen for; None where there are none.
     keepable : bool
         Whether copies of operands on a device would make the call faster.
     kept : tuple of KeptOperand
@@ -136,7 +136,8 @@ class Plan:
     def holds(self) -> bool:
         """Whether BLAS's threads are as they were when it was made.
 
-        Who else may be in BLAS is asked only where it counts: that takes 6 us beside 16 threads.
+        Other threads that may be in BLAS are counted only where that matters: it takes 6 us with
+        16 threads.
         """
         if self.blas is not None:
             now = limits.state() if self.limited else limits.number()
@@ -211,7 +212,7 @@ class Plan:
             chosen = None
         else:
             chosen = {"device": best.device, "method": best.method, "seconds": best.seconds}
-        found = {
+        content = {
             "operation": self.problem.operation,
             "dims": list(self.problem.dims),
             "batch": self.problem.batch,
@@ -221,11 +222,11 @@ class Plan:
             "candidates": rows,
         }
         if self.kept:
-            found["kept"] = [one.to_dict() for one in self.kept]
+            content["kept"] = [one.to_dict() for one in self.kept]
         if self.parts:
             parts = [part.to_dict() for part in self.parts]
-            found |= {"whole": self.whole, "moves": dict(self.moves), "parts": parts}
-        return found
+            content |= {"whole": self.whole, "moves": dict(self.moves), "parts": parts}
+        return content
 
     def __repr__(self) -> str:
         return str(self)
@@ -237,12 +238,12 @@ class Plan:
     def _table(self) -> list[str]:
         """The candidates; or the parts, those that are alike once, each with its candidates."""
         if self.parts:
-            found = [f"-> {self.whole}{self._sum()}"]
+            lines = [f"-> {self.whole}{self._sum()}"]
             for part, alike in groupby(self.parts, lambda part: [str(part.problem), part._table()]):
                 number = len(list(alike))
                 times = f"{number} times " if number > 1 else ""
-                found += [f"   {times}{part[0]}", *(f"   {line}" for line in part[1])]
-            return found
+                lines += [f"   {times}{part[0]}", *(f"   {line}" for line in part[1])]
+            return lines
         lines = []
         alone = sum(c.reason is None for c in self.candidates) == 1
         for position, c in enumerate(self.candidates):

@@ -203,19 +203,19 @@ def groups(devices: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
     A group's constants are kept under its kind and number, "cuda*2".
     """
-    found: dict[str, dict[str, Any]] = {}
+    by_kind: dict[str, dict[str, Any]] = {}
     if not any(["same_as" in info for info in devices.values()]):  # noqa: C419  of every new plan
-        return found
+        return by_kind
     for name, info in devices.items():
         members = [n for n, i in devices.items() if n == name or i.get("same_as") == name]
         members = [n for n in members if not devices[n].get("set_aside")]
-        if len(members) > 1 and f"{info['kind']}:*" not in found:
-            found[f"{info['kind']}:*"] = {
+        if len(members) > 1 and f"{info['kind']}:*" not in by_kind:
+            by_kind[f"{info['kind']}:*"] = {
                 **info,
                 "members": tuple(members),
                 "constants": f"{info['kind']}*{len(members)}",
                 "memory_bytes": sum(devices[n]["memory_bytes"] for n in members),
             }
             if (limit := info.get("memory_limit")) is not None:  # of each of them
-                found[f"{info['kind']}:*"]["memory_limit"] = limit * len(members)
-    return found
+                by_kind[f"{info['kind']}:*"]["memory_limit"] = limit * len(members)
+    return by_kind

@@ -65,9 +65,9 @@ class Profile(Links):
         except KeyError:
             pass
         model = self.model(device, kind, operation, method, dtype, layout)
-        found = None if model is None else bind(model)
-        self._costs[key] = found
-        return found
+        cost = None if model is None else bind(model)
+        self._costs[key] = cost
+        return cost
 
     def moves_apart(
         self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
@@ -109,7 +109,7 @@ class Profile(Links):
         return self._links[key](nbytes)
 
     def dispatch(self, device: str, case: str) -> float:
-        """Seconds of the host's own work around one call, beside moving and launching.
+        """Seconds of the host's own work around one call, without moving and launching.
 
         Parameters
         ----------
@@ -145,11 +145,11 @@ class Profile(Links):
 
     def dtypes(self) -> dict[str, set[str]]:
         """What it has constants for: operation -> dtypes."""
-        found: dict[str, set[str]] = {}
+        dtypes: dict[str, set[str]] = {}
         for key in self.data["models"]:
             known = ModelKey.parse(key)
-            found.setdefault(known.operation, set()).add(known.dtype)
-        return found
+            dtypes.setdefault(known.operation, set()).add(known.dtype)
+        return dtypes
 
     def residuals(self) -> dict[str, dict[str, float]]:
         """Model key -> relative errors of the fit: mean, p95, worst."""

@@ -48,8 +48,8 @@ class Stored(NamedTuple):
     @property
     def complete(self) -> bool:
         """Whether all constants of it hold, and it was measured to the end."""
-        found = self.holding
-        return self.obstacle is None and not (found.aside or found.new or self.unfinished)
+        holding = self.holding
+        return self.obstacle is None and not (holding.aside or holding.new or self.unfinished)
 
 
 def survey() -> list[Stored]:
@@ -65,14 +65,14 @@ def current() -> Profile:
     what cannot be used.
     """
     global _current
-    found = _current
-    if found is None:
+    loaded = _current
+    if loaded is None:
         with _lock:
             if _current is None:
                 _current = _load()
                 staging.believe(_current.stages())
-            found = _current
-    return found
+            loaded = _current
+    return loaded
 
 
 def set_current(new: Profile | None) -> None:
@@ -106,10 +106,10 @@ def held() -> dict[str, Any] | None:
 
 def _look(path: Path) -> Stored:
     try:
-        found = validity.holding(reading.believed(path).data)
+        holding = validity.holding(reading.believed(path).data)
     except (ProfileError, OSError) as error:
         return Stored(path, None, str(error))
-    return Stored(path, found, found.obstacle)
+    return Stored(path, holding, holding.obstacle)
 
 
 def _rank(stored: Stored) -> tuple[Any, ...]:
@@ -162,7 +162,7 @@ def _load() -> Profile:
 
 
 def _served(best: Stored) -> Profile:
-    """What holds of a profile; where that is not all, with conservative constants beside it."""
+    """What holds of a profile, with conservative constants for the rest."""
     holding = best.holding
     for change, names in holding.aside.items():
         log.warning(

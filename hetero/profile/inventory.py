@@ -37,23 +37,23 @@ class _Inventory:
 
     def devices(self) -> dict[str, dict[str, Any]]:
         """Device name -> description; "cpu" first. A device set aside stays, with ``set_aside``."""
-        found = self.described
-        if found is None:
+        infos = self.described
+        if infos is None:
             now = self._changes
-            found = {"cpu": dict(cpu.describe())}
+            infos = {"cpu": dict(cpu.describe())}
             for name, device in backends.available().items():
                 info = dict(device.describe())
-                twin = next((n for n, i in found.items() if n != "cpu" and _same(i, info)), None)
+                twin = next((n for n, i in infos.items() if n != "cpu" and _same(i, info)), None)
                 if twin is not None:
                     info["same_as"] = twin
                 reason = backends.disabled(name)
                 if reason:
                     info["set_aside"] = reason
-                found[name] = info
+                infos[name] = info
             with self._lock:
                 if now == self._changes:  # else the devices changed meanwhile
-                    self.described = found
-        return found
+                    self.described = infos
+        return infos
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever the devices at hand change."""

@@ -62,16 +62,16 @@ class Links:
             return self._links[key]
         except KeyError:
             pass
-        found = curve = self._at_once(device, direction, memory)
+        seconds = curve = self._at_once(device, direction, memory)
         least = self.least_staged(device, direction) if memory == PAGEABLE else inf
         if least < inf:
             staged = self._at_once(device, direction, STAGED)
 
-            def found(nbytes: int) -> float:
+            def seconds(nbytes: int) -> float:
                 return staged(nbytes) if nbytes >= least else curve(nbytes)
 
-        self._links[key] = found
-        return found
+        self._links[key] = seconds
+        return seconds
 
     def _at_once(self, device: str, direction: str, memory: str) -> Callable[[int], float]:
         """A curve; of several devices at once that of one alone, where it is no other."""
@@ -111,13 +111,13 @@ class Links:
             Of the devices together, "cuda*2". Where their links were not measured they are taken
             to share one bus: copies at once take as long as one after the other.
         """
-        found = self._together.get(group)
-        if found is None:
-            found = self._together[group] = type(self)(self.data)
-            found._group, found._quiet = (group,), self
+        variant = self._together.get(group)
+        if variant is None:
+            variant = self._together[group] = type(self)(self.data)
+            variant._group, variant._quiet = (group,), self
             if group not in self.data["links"]:
-                found._times = int(group.partition("*")[2])
-        return found
+                variant._times = int(group.partition("*")[2])
+        return variant
 
     def least_staged(self, device: str, direction: str) -> float:
         """Bytes from which on staged copies of pageable memory are faster, whatever their size;
@@ -127,18 +127,18 @@ class Links:
         """
         key = _alone(device), direction
         if key not in self._least:
-            found = inf
+            least = inf
             with contextlib.suppress(KeyError):
                 plain, staged = (self._quiet.curve(*key, memory) for memory in (PAGEABLE, STAGED))
                 for nbytes in reversed(_STAGED_SIZES):
                     if staged(nbytes) >= plain(nbytes):
                         break
-                    found = nbytes
-            self._least[key] = found
+                    least = nbytes
+            self._least[key] = least
         return self._least[key]
 
     def stages(self) -> dict[str, dict[str, float]]:
-        """Device -> direction -> `least_staged`, of all devices whose staged copies are known."""
+        """Device -> direction -> `least_staged`, of all devices with known staged copies."""
         return {
             name: {way: self.least_staged(name, way) for way in ("upload", "download")}
             for name in self.devices

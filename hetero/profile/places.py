@@ -23,8 +23,8 @@ _PARTIAL, _PARTIAL_ONLY = ".partial", ".only.partial"
 def default_path() -> Path:
     """Where this machine's profile is kept.
 
-    That is the file that ``HETERO_PROFILE`` names, or one in the user's cache directory whose name
-    stands for the fingerprint.
+    That is the file that ``HETERO_PROFILE`` names, or one in the user's cache directory, named by a
+    hash of the fingerprint.
     """
     named = os.environ.get("HETERO_PROFILE")
     return Path(named) if named else _folder() / f"{_identity()}.json"
@@ -41,20 +41,20 @@ def partial(path: Path, only: Sequence[str] = ()) -> Path:
 def stored() -> list[Path]:
     """The files that may hold a profile of this machine, finished or not, the newest first.
 
-    With ``HETERO_PROFILE`` there is one, and what an interrupted calibration left beside it.
+    With ``HETERO_PROFILE`` there is one, and what an interrupted calibration left next to it.
     The file ``profile.json`` is that of former versions.
     """
     named = os.environ.get("HETERO_PROFILE")
     if named:
-        found = [Path(named), *(Path(named + end) for end in (_PARTIAL, _PARTIAL_ONLY))]
+        candidates = [Path(named), *(Path(named + end) for end in (_PARTIAL, _PARTIAL_ONLY))]
     else:
-        found = [paths.cache_directory() / "profile.json"]
+        candidates = [paths.cache_directory() / "profile.json"]
         try:
             names = sorted(os.listdir(_folder()))
         except OSError:
             names = []
-        found += [_folder() / n for n in names if n.endswith((".json", _PARTIAL))]
-    dated = [(_changed(path), path) for path in found]
+        candidates += [_folder() / n for n in names if n.endswith((".json", _PARTIAL))]
+    dated = [(_changed(path), path) for path in candidates]
     there = [(date, path) for date, path in dated if date is not None]
     return [path for _, path in sorted(there, reverse=True)[:_MOST]]
 
@@ -86,14 +86,14 @@ def _folder() -> Path:
 
 
 def _identity() -> str:
-    """A name for the fingerprint: the same one whatever slots the cards are in."""
-    found, same = inventory.fingerprint(), inventory.host_devices()
+    """A hash of the fingerprint: the same whatever slots the cards are in."""
+    fingerprint, same = inventory.fingerprint(), inventory.host_devices()
     devices = {
         name: {key: value for key, value in info.items() if key != inventory.SLOT}
-        for name, info in found["devices"].items()
+        for name, info in fingerprint["devices"].items()
         if name not in same
     }
-    text = json.dumps({**found, "devices": devices}, sort_keys=True)
+    text = json.dumps({**fingerprint, "devices": devices}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -51,7 +51,7 @@ class Operation:
     cases, benchmarks : str
         Modules, imported on use: what calibration measures, and what ``hetero bench`` compares.
     cut : callable or None
-        ``cut(problem, parts)`` gives the `Cut` of a problem of host arrays into at least so many
+        ``cut(problem, parts)`` gives the `Cut` of a problem of host arrays into at least that many
         parts, or None where there is nothing to cut, or nothing to gain by it.
     public : dict
         Further public names of hetero's -> the module that has them, imported on use.
@@ -149,8 +149,8 @@ class Shaping(NamedTuple):
     run : callable
         ``run(shape, arguments)`` computes `Arguments.output` with one of them.
     launches : callable or None
-        ``launches(shape)`` gives the launches with one of them, whose programs can be compiled
-        several at a time.
+        ``launches(shape)`` gives the launches with one of them; several of their programs can be
+        compiled at a time.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -178,10 +178,10 @@ class Implementation:
         ``work(problem, info)`` counts the `Work`.
     run : callable or None
         ``run(devices, problem, arguments)`` computes `Arguments.output`, and gives how it ended, or
-        None where there is nothing to tell. ``devices`` is a tuple: empty on the CPU, one device
-        whose `active` was entered, or several. None: can be priced, cannot be run yet.
+        None where there is nothing to report. ``devices`` is a tuple: empty on the CPU, one active
+        device, or several. None: can be priced, cannot be run yet.
     shared : callable or None
-        ``shared(problem)`` tells whether several devices of the kind can do the problem together.
+        ``shared(problem)`` gives whether several devices of the kind can do the problem together.
     blocks : str
         When ``run`` takes one device with arrays on the host, of which it moves blocks itself:
         `ALWAYS`; or `WHEN_SHORT`, where the device has no room for them, a way that a plan takes
@@ -194,7 +194,7 @@ class Implementation:
         ``falls_short(problem)`` gives the reason why the implementation is not expected to reach
         the tolerance within the caller's limit; it is chosen only where all others are out.
     uses : tuple of str
-        What its speed depends on beside the CPU's cores or the device: packages, "blas", and
+        What its speed depends on but the CPU's cores or the device: packages, "blas", and
         "loops", the number of threads of the CPU's compiled loops.
     loops : callable or None
         ``loops(problem)`` names the compiled loops that it needs on the CPU, as
@@ -209,8 +209,8 @@ class Implementation:
         Of a step of the way to the family's best kernel: it is taken by name only, whatever it
         costs, and neither priced nor measured otherwise.
     shaping : callable or None
-        ``shaping(device, problem)`` gives the `Shaping` of a method with one kernel whose blocks
-        can have other shapes.
+        ``shaping(device, problem)`` gives the `Shaping` of a method with one kernel that takes
+        blocks of other shapes.
     """
 
     operation: str
@@ -257,7 +257,7 @@ _restores: list[Callable[[str, str, str], Implementation]] = [registered]
 
 
 def restore_by(function: Callable[[str, str, str], Implementation]) -> None:
-    """Have pickled rows found by a function of the module that registers all operations.
+    """Have pickled rows looked up by a function of the module that registers all operations.
 
     A process that unpickles a row imports that module first.
     """
@@ -320,8 +320,8 @@ def considered(operation: str) -> tuple[Implementation, ...]:
 
 def rungs(operation: str, kind: str) -> list[Implementation]:
     """An operation's rungs on a kind of device, in the order of the ladder."""
-    found = [i for i in lookup(operation) if i.rung is not None and i.kind == kind]
-    return sorted(found, key=lambda i: i.rung.number)
+    rows = [i for i in lookup(operation) if i.rung is not None and i.kind == kind]
+    return sorted(rows, key=lambda i: i.rung.number)
 
 
 _operations: dict[str, Operation] = {}
@@ -342,16 +342,16 @@ def operations() -> tuple[Operation, ...]:
 
 
 def cut(problem: Problem, parts: int) -> Cut | None:
-    """How a problem of host arrays is cut into at least so many parts; None where it is not.
+    """How a problem of host arrays is cut into at least that many parts; None where it is not.
 
     The parts move their operands, whatever copies of the whole ones there are.
     """
-    found = _operations.get(problem.operation)
-    if found is None or found.cut is None:
+    row = _operations.get(problem.operation)
+    if row is None or row.cut is None:
         return None
     inputs = tuple([o._replace(copies=(), kept=None) for o in problem.inputs])
     # They are put together on the host.
-    return found.cut(replace(problem, inputs=inputs, next_device=None), parts)
+    return row.cut(replace(problem, inputs=inputs, next_device=None), parts)
 
 
 def operation(name: str) -> Operation:
@@ -362,8 +362,8 @@ def operation(name: str) -> Operation:
     ValueError
         The message names the operations there are.
     """
-    for found in _operations.values():
-        if name in (found.name, found.function):
-            return found
+    for one in _operations.values():
+        if name in (one.name, one.function):
+            return one
     names = [*_operations, *(o.function for o in operations() if o.function != o.name)]
     raise ValueError(f"operation must be one of {', '.join(map(repr, names))}, got {name!r}")

@@ -66,7 +66,7 @@ class ModelKey(NamedTuple):
     Attributes
     ----------
     place : str
-        A device, "cuda:*" for every device of a kind, or "cuda*2" for so many together.
+        A device, "cuda:*" for every device of a kind, or "cuda*2" for two together.
     operation, method, dtype : str
     layout : str
         What besides dims decides the speed; "*" stands for every layout.
@@ -158,8 +158,8 @@ def _surface(constants: dict[str, Any]) -> Cost:
 def _waves(constants: dict[str, Any]) -> Cost:
     """An implementation's own estimate times a ratio, which is interpolated as a surface is.
 
-    The estimate of the own matrix products counts waves of blocks (White 2013, section 3.3), whose
-    steps no grid of measured shapes would show; the ratio tells what this machine makes of it.
+    The estimate of hetero's own matrix products counts waves of blocks (White 2013, section 3.3):
+    its steps would be lost between measured shapes. The ratio is this machine's correction.
     Beyond the last knot the last ratio holds.
     """
     overhead = constants["overhead"]
@@ -227,7 +227,7 @@ def _part(constants: dict[str, Any]) -> Callable[[Work], float]:
 def _filter(constants: dict[str, Any]) -> Cost:
     """A surface over the points of the result and of the filter, four extents in pairs.
 
-    The result is made in blocks of so many columns, ``block``, whole ones only.
+    The result is made in whole blocks of ``block`` columns.
     """
     surface = _surface(constants)
     block = constants.get("block", 1)
@@ -266,9 +266,9 @@ def try_out(model: dict[str, Any]) -> None:
     """
     cost, constants = bind(model), model["constants"]
     dims = (64,) * _DIMENSIONS.get(model["form"], lambda constants: 4)(constants)
-    found = cost(Work(dims, 1e6, 1e6, estimate=1e-3))
-    if not all(0.0 <= seconds < inf for seconds in found):
-        raise ValueError(f"it gives {found} seconds")
+    predicted = cost(Work(dims, 1e6, 1e6, estimate=1e-3))
+    if not all(0.0 <= seconds < inf for seconds in predicted):
+        raise ValueError(f"it gives {predicted} seconds")
 
 
 # Of the forms that know how many dimensions they take; the others take what they are given.

@@ -44,7 +44,7 @@ class Threads(NamedTuple):
 
 
 def pool(implementation: Implementation) -> str | None:
-    """Whose threads an implementation for the CPU runs on, if they are of one library."""
+    """The pool of threads that an implementation for the CPU runs on, if it is a single one."""
     if implementation.kind != "cpu":
         return None
     blas, loops = limits.BLAS in implementation.uses, limits.LOOPS in implementation.uses

@@ -26,11 +26,11 @@ _IMPORTED = "hetero.host.threads"  # by all loops
 
 
 def environment() -> dict[str, str]:
-    """That of processes that compile loops, and have no others do so."""
-    found = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    """The environment of processes that compile loops, and start no others for that."""
+    variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     # Both ways to compile for threads need two; nothing is to be gained by more.
     threads = dict.fromkeys(_ONE_THREAD, "1") | {"NUMBA_NUM_THREADS": "2"}
-    return found | threads | {loops.OFF: "0"}
+    return variables | threads | {loops.OFF: "0"}
 
 
 class Server:
@@ -130,7 +130,7 @@ def serve() -> None:
     end. Whatever ends this process ends those that it forked."""
     try:
         _serve()
-    finally:  # also where nobody is there any more to be told
+    finally:  # also where nobody reads the standard output any more
         os.killpg(0, signal.SIGKILL)
 
 

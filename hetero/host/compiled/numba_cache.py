@@ -34,7 +34,7 @@ log = logging.getLogger("hetero")
 
 
 def njit(function: Callable[..., Any], **options: Any) -> Any:
-    """`numba.njit`, whose results are kept."""
+    """`numba.njit` with results kept on disk."""
     dispatcher = numba.njit(**options)(function)
     dispatcher._cache = _Kept(function, options)
     return dispatcher

@@ -107,9 +107,9 @@ def part(body: Callable[..., None]) -> Any:
 
 
 def inlined(body: Callable[..., Any]) -> Any:
-    """Make ``body`` a function whose text becomes part of compiled functions that call it.
+    """Make ``body`` a function that is inlined into the compiled functions that call it.
 
-    It takes longer to compile than a `helper`, and what varies between calls is sooner known.
+    It takes longer to compile than a `helper`, but constants of the caller are propagated into it.
     """
     return numba.njit(inline="always", **OPTIONS)(body)
 
@@ -202,13 +202,13 @@ def helper(body: Callable[..., Any]) -> Any:
     def made(typing, taken):  # type: ignore
         if taken not in known:
             known[taken] = _compiled(typing, body, taken, None)
-        found = known[taken]
+        compiled = known[taken]
 
         def generate(context, builder, signature, values):  # type: ignore
-            _link(context, found)
-            return context.call_internal(builder, found.fndesc, signature, values)
+            _link(context, compiled)
+            return context.call_internal(builder, compiled.fndesc, signature, values)
 
-        return found.signature, generate
+        return compiled.signature, generate
 
     names = ", ".join(inspect.signature(body).parameters)
     space: dict[str, Any] = {"made": made}

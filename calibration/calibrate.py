@@ -1,4 +1,4 @@
-"""`hetero.calibrate`: measure this machine once and store what was found."""
+"""`hetero.calibrate`: measure this machine once and store the results."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def calibrate(
 
     Notes
     -----
-    One that is interrupted, in whatever way, keeps what it has measured in a file beside the
-    profile. From then on that serves, with conservative constants for the rest; and the next
-    calibration of the same machine and thoroughness, within a day, goes on from there.
+    An interrupted calibration keeps its measurements in a file next to the profile. That file then
+    serves, with conservative constants for the rest; and the next calibration of the same machine
+    and thoroughness continues it within a day.
 
     Samples that other load disturbed, or that cannot be by their neighbours, are measured again, as
     far as there is time. Where many stay doubtful, a warning says so; then a profile of this
@@ -201,8 +201,8 @@ def measure_machine(
 
 @contextlib.contextmanager
 def _underway(only: Sequence[str] = ()) -> Iterator[compiling.Compilation | None]:
-    """One process of a user's measures at a time. It compiles from its first moment on, before it
-    knows which devices there are: what this gives, None where ``only`` some is measured."""
+    """Let one process of a user calibrate at a time. Gives the compilation, which begins before the
+    devices are known; None where ``only`` some things are measured."""
 
     def waiting() -> None:
         log.warning("another calibration is running on this machine: waiting for its end")
@@ -229,7 +229,7 @@ def _planned_by_tables(
     progress: Callable[[float, str], None] | None,
     begun: compiling.Compilation | None,
 ) -> dict[str, Any]:
-    """What is measured with the kernels' own tuning tables, which become part of it."""
+    """Measure with the kernels' tuning tables, which become part of the profile."""
     kept = machine.checkpoint(request)
     here = inventory.devices()
     cards = {info.get("name") for info in here.values()}

@@ -1,7 +1,7 @@
 """What a calibration has so far, on disk: an interrupted one goes on from there, and serves.
 
-The file is a profile of what was measured, with the samples beside the constants. It is replaced
-as a whole every few seconds, so that no way of ending a process costs more than that.
+The file is a profile of what was measured, with its samples. It is replaced as a whole every few
+seconds, so that a process that ends in any way loses no more than that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger("hetero")
 
 
 class Around(NamedTuple):
-    """What a call on a device costs beside computing; of several together, to begin on all.
+    """Costs of a call on a device other than computing; of several devices, to begin on all.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ class Checkpoint(Keeper):
             self.write()
 
     def write(self) -> None:
-        """Put what there is on the disk; where that fails, measuring goes on."""
+        """Write the file; where that fails, measuring goes on."""
         if self._path is None or not (self.measured or self.around or self.tables):
             return
         begin = self._clock()

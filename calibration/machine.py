@@ -37,7 +37,7 @@ from hetero.profile import inventory
 
 # Planned seconds of what is no case, quick and in full: what it takes corrects them.
 _COMPILING, _THREADS = (3.0, 8.0), (0.5, 1.0)
-_LOOP = 4.0 / (os.cpu_count() or 1)  # of compiling one of the CPU's loops, others beside it
+_LOOP = 4.0 / (os.cpu_count() or 1)  # of compiling one of the CPU's loops, while others compile
 _AGAIN = 0.1  # of the cases' seconds, for what is measured once more
 
 log = logging.getLogger("hetero")
@@ -61,7 +61,7 @@ def measure(
     progress: Callable[[float, str], None] | None,
     begun: compiling.Compilation | None = None,
 ) -> dict[str, Any]:
-    """Measure what the request lacks so far; the content of a profile.
+    """Measure what the checkpoint lacks; the content of a profile.
 
     ``begun`` compiles already.
     """
@@ -96,7 +96,7 @@ def _measure(
     schedule = _planned(worklist, places, request, kept, progress)
     blas_spin.find()  # not while something is timed
     costs = Overheads(places, worklist, request, kept, schedule, failures)
-    # A GPU's own clock does not mind what the CPU compiles meanwhile.
+    # Compiling on the CPU does not disturb a GPU's own clock.
     at_once, own, rest = by_own_clock(worklist)
     is_own = bool(at_once or own)
     compiled = compiling.compile_ahead(worklist, request.quick, kept.kernels, is_own, begun)
@@ -119,7 +119,7 @@ def _measure(
     schedule.begin("threads", _THREADS[not request.quick], "numbers of threads")
     for key, table in thread_counts.tables(measured, budget, failures).items():
         model = content["models"].get(str(key))
-        if model is not None:  # another one that was derived of it may be the same dict
+        if model is not None:  # the dict may be shared with a model derived from it
             content["models"][str(key)] = {**model, "threads": table}
     if (sleep := blas_sleep.least_work(measured)) is not None:
         content["host"]["blas_sleep"] = sleep
@@ -129,7 +129,7 @@ def _measure(
     for line in outliers.report(content["models"]):
         log.warning("calibration keeps out %s", line)
     if timing.is_loaded(content["load"]):
-        log.warning("other work ran beside the calibration: %s", timing.described(content["load"]))
+        log.warning("other work ran during the calibration: %s", timing.described(content["load"]))
     if not timing.is_trusted(content["load"]):
         log.warning("this calibration cannot be trusted: calibrate again when nothing else runs")
     schedule.done()
@@ -137,7 +137,7 @@ def _measure(
 
 
 class _Ready:
-    """What is waited for before a case is measured; see `hetero.calibration.ahead.compiling`.
+    """Waits for what a case needs compiled; see `hetero.calibration.ahead.compiling`.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class _Ready:
         self._compiled, self._schedule, self._around = compiled, schedule, around
         self._at_once, self._own = ({id(one) for one in some} for some in (at_once, own))
         self._seconds = seconds / (1 + len({one.place.name for one in own}))
-        self._there: set[str] = set()  # places whose own kernels are compiled
+        self._there: set[str] = set()  # places with their own kernels compiled
         self._all = False
 
     def __call__(self, item: WorkItem | None) -> None:
@@ -188,7 +188,7 @@ class _Ready:
 
 
 def _reporting(schedule: Schedule) -> Callable[[int], None]:
-    """Who is told how many of the CPU's loops are not compiled yet."""
+    """A function that reports in the schedule how many of the CPU's loops are left to compile."""
     planned = False
 
     def tell(number: int) -> None:

@@ -57,8 +57,8 @@ def models(
     links : dict, optional
         Link models of a profile, by which models of several devices leave out what is moved.
     known : dict, optional
-        Models that were fitted before: those whose samples are the same objects still are taken
-        from it. Is added to.
+        Models that were fitted before; they are reused where their samples are still the same
+        objects. Is added to.
     """
     known = {} if known is None else known
     constants = Profile({"name": "", "devices": {}, "links": links or {}})
@@ -186,7 +186,7 @@ def derived(
     """All models, with those that the operations make of others."""
     models, fitted = dict(models), {k: m for k, m in models.items() if not outliers.is_prior(m)}
     for operation in operations:
-        with contextlib.suppress(Exception):  # `all_cases` told what is wrong with the module
+        with contextlib.suppress(Exception):  # `all_cases` reported what is wrong with the module
             make = getattr(module_of(operation), "derived", None)
             if make is None:
                 continue

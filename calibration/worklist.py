@@ -98,7 +98,7 @@ def _fits(case: Case, place: Place) -> bool:
 
 
 def with_room(case: Case, place: Place) -> Case:
-    """The case without the knots whose operands fill a device's memory."""
+    """The case without the knots with operands that fill a device's memory."""
     memory = place.info.get("memory_bytes")
     if not place.devices or memory is None or case.problem is None:
         return case
@@ -126,8 +126,8 @@ def few(case: Case, place: Place) -> Case:
 
 
 def by_own_clock(worklist: list[WorkItem]) -> tuple[list[WorkItem], list[WorkItem], list[WorkItem]]:
-    """Three work lists: cases that a GPU's own clock times, however busy the host is, of which the
-    first need nothing compiled and the second do; and all others."""
+    """Three work lists: cases timed by a GPU's own clock that need nothing compiled; those that do;
+    and all others."""
     lists: tuple[list[WorkItem], list[WorkItem], list[WorkItem]] = [], [], []
     for item in worklist:
         cases: tuple[list[Case], list[Case], list[Case]] = [], [], []

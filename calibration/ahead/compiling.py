@@ -1,9 +1,9 @@
-"""Compiling what will be measured while something else is, by processes of low priority.
+"""Compiling in processes of low priority, ahead of measuring.
 
-One after another the CPU's loops take a minute, and so do a GPU's kernels. What a GPU times by its
-own clock does not mind them: its library's calls are measured first, which need nothing compiled,
-then its own kernels as soon as they are compiled, and all that the host times when everything is.
-What is compiled is left in caches on disk; whatever fails here is compiled when it is measured.
+One after another the CPU's loops take a minute to compile, and so do a GPU's kernels. That does not
+disturb what a GPU times by its own clock: first library calls, which need nothing compiled, then
+hetero's kernels as soon as they are compiled. What the host times is measured when all is compiled.
+Results go to caches on disk; what fails here is compiled when it is measured.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _COMMAND = (
 
 
 def begin() -> Compilation:
-    """Begin with what every calibration needs, before it is known which devices there are.
+    """Begin with what every calibration needs, before the devices are known.
 
-    That are all loops, and where there may be a GPU a process that hears of its kernels later.
+    These are all loops, and where there may be a GPU a spare process that gets its kernels later.
     """
-    registry.operations()  # which say what loops there are
+    registry.operations()  # registers their loops
     names, may_be = loops.every(), importlib.util.find_spec("pycuda") is not None
     is_new = not all(map(loops.is_ready, names))
     made = Compilation(loop_compiler.Processes(names, measuring=may_be, early=True))
@@ -72,10 +72,10 @@ def compile_ahead(
         Whether they are those of a quick calibration.
     tables : dict
         Card -> tuning table that its kernels are planned by.
-    beside : bool, optional
+    measuring : bool, optional
         Whether something is measured meanwhile.
     begun : Compilation, optional
-        What `begin` gave: it is ended if this fails.
+        The result of `begin`; it is ended if this fails.
     """
     by_place: dict[str, tuple[Place, list[Case]]] = {}
     for _, place, cases in worklist:
@@ -113,17 +113,17 @@ class Compilation:
         self._loops.ask(names)
 
     def taken(self) -> subprocess.Popen[str] | None:
-        """The process that hears of its kernels later, once."""
+        """Take the spare process, if there is one."""
         spare, self.spare = self.spare, None
         return spare
 
     def end_spare(self) -> None:
-        """End the process that heard of no kernels."""
+        """End the spare process if nothing has taken it."""
         if (spare := self.taken()) is not None:
             _end(spare)
 
     def add(self, one: Kernels) -> None:
-        """One more process, of a device's kernels."""
+        """Add the process of a device's kernels."""
         self._kernels.append(one)
 
     def look(self) -> None:
@@ -131,15 +131,15 @@ class Compilation:
         self._loops.look()
 
     def wait_for_own_clock(self, name: str) -> None:
-        """Until the kernels are compiled that a device of that name times by its own clock."""
+        """Wait for the kernels that a device of this name times by its own clock."""
         self._loops.look()
         for one in self._kernels:
             if one.name == name:
                 one.wait_for_first()
 
     def wait(self, report: Callable[[int], None] | None = None) -> None:
-        """Until all have ended; ``told`` gets the number of loops whenever it changes."""
-        loops.load_packages()  # while they run yet: it takes a second the first time
+        """Wait until all have ended; ``report`` gets the number of loops left when it changes."""
+        loops.load_packages()  # meanwhile: it takes a second the first time
         self._loops.wait(report)
         for one in self._kernels:
             one.wait()
@@ -191,13 +191,13 @@ class Kernels:
             json.dump(asked | {"tables": dict(tables)}, file)
 
     def wait_for_first(self) -> None:
-        """Until what the device times by its own clock is compiled, or the process has ended."""
+        """Wait for the kernels that the device times by its own clock, or the process's end."""
         if self.process is not None and not self.process.stdout.closed:
             self.process.stdout.readline()
             self.process.stdout.close()
 
     def wait(self) -> None:
-        """Until all is compiled."""
+        """Wait until all is compiled."""
         if self.process is not None:
             self.wait_for_first()
             self.process.wait()
@@ -230,7 +230,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _mark(place: Place, names: list[str], quick: bool, tables: Mapping[str, Any]) -> str:
-    """The file in the cache that says that the kernels of these cases are compiled."""
+    """Name of the cached file that marks the kernels of these cases as compiled."""
     card = [place.info.get(name) for name in ("name", "arch", "multiprocessors")]
     key = *card, cubin.compiler(), names, quick, json.dumps(tables, sort_keys=True), _sources()
     return f"ahead-{hashlib.sha256(repr(key).encode()).hexdigest()[:40]}"
@@ -238,7 +238,7 @@ def _mark(place: Place, names: list[str], quick: bool, tables: Mapping[str, Any]
 
 @functools.cache
 def _sources() -> str:
-    """A digest of all kernels and of what plans their launches."""
+    """A digest of all kernels and of the modules that plan their launches."""
     digest = hashlib.sha256()
     for path in sorted(Path(kernels.__file__).parent.rglob("*")):
         if path.suffix in (".cu", ".py", ".json"):

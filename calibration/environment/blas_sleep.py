@@ -1,9 +1,9 @@
-"""From how much work on BLAS's threads are put to sleep, so that a loop gets their cores.
+"""The least work for which BLAS's threads are put to sleep, so that a loop gets their cores.
 
-A loop right after a product shares its cores with threads that look for more products. To have
-them sleep gives it those cores, and the next product wakes them. Which of the two is dearer
-depends on the host: on one that lends its processors to others a woken thread may come milliseconds
-late. So both are timed as a program has them, products and loops in turn.
+A loop right after a product shares its cores with BLAS threads that busy-wait for more work. To put
+them to sleep frees the cores, but the next product must wake them. Which costs more depends on the
+host: on a virtual machine a thread may take milliseconds to wake. So both are timed as programs run
+them, products and loops in turn.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from hetero.registry import thread_counts
 
 SECONDS = 2.0  # in all
 _POINTS = (2e-4, 8e-4, 3e-3)  # seconds of the loops that are tried
-_NEAR = 2.0  # a point stands for loops of so many times its seconds, or a part of it
-_TRIED = 6  # calls that are looked at for each of them
+_NEAR = 2.0  # a point stands for loops within this factor of its seconds
+_TRIED = 6  # candidate calls for each of them
 _LEAST, _MOST = 9, 120  # duels for a loop; those beyond the least while its share of time lasts
 _TURNS = 4  # of products and loops, in each half of a duel
 _GAIN, _LOSS = 0.97, 1.05  # times that with threads that spin: to be worth it, to be too much
@@ -35,17 +35,17 @@ _EXTENT = 600  # of the product: all threads have part in it
 
 
 def least_work(measured: Iterable[Measured]) -> float | None:
-    """Seconds of a loop's work from which on BLAS's threads are better asleep.
+    """Seconds of a loop from which on it pays to put BLAS's threads to sleep.
 
     Parameters
     ----------
     measured : iterable of Measured
-        The cases of the CPU among these whose loops take as long as those to be tried are run.
+        Those of the CPU with loops of about `_POINTS` seconds are run again.
 
     Returns
     -------
     float or None
-        None: nothing was found that is better than `hetero.host.blas_spin.LONG`.
+        None: nothing is better than `hetero.host.blas_spin.LONG`.
     """
     if not blas_spin.spin_is_shortened():
         return None
@@ -58,7 +58,7 @@ def least_work(measured: Iterable[Measured]) -> float | None:
     left = [*_loops(measured, bench)]
     while left:
         seconds, loop = left.pop()  # the longest one
-        # What the shortest gains is least, and takes most to tell: it has all time that is left.
+        # The shortest loop gains least, which takes longest to measure: it has all time left.
         share = time.perf_counter() + SECONDS / (len(_POINTS) + 1) if left else end
         ratio = compared(
             loop, product, blas_spin.shorten_spin, blas_spin.restore_spin, share=share, end=end
@@ -90,7 +90,7 @@ class Ratio(NamedTuple):
 def _loops(measured: Iterable[Measured], bench: Bench) -> list[tuple[float, Callable[[], object]]]:
     """Calls of the CPU's loops with their seconds, the one nearest to each of `_POINTS`.
 
-    Of those whose loops several threads share: the others want no core that BLAS leaves.
+    Only of multi-threaded loops: the others need none of the cores that BLAS leaves.
     """
     calls = [
         (seconds, one.case, dims)
@@ -132,14 +132,14 @@ def compared(
     share: float = -math.inf,
     end: float = math.inf,
 ) -> Ratio | None:
-    """What products and loops in turn gain by threads that sleep.
+    """Time of products and loops in turn with sleeping threads over that with spinning ones.
 
     Parameters
     ----------
     loop, product : callable
         By the loops' threads; by BLAS's.
     quiet, usual : callable
-        From the one on threads of BLAS that are idle sleep, from the other on they spin.
+        Make idle threads of BLAS sleep, and spin again.
     clock : callable
         Seconds.
     share, end : float

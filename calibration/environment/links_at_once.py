@@ -1,10 +1,10 @@
-"""Links while all equal GPUs copy: what a copy on each takes, and what beginning on all takes.
+"""Links while all equal GPUs copy: the time of a copy on each, and of beginning on all.
 
 A copy on each of two GPUs, begun by two threads, lasts longer than one alone for two reasons: both
-share the host's memory and its threads, and one of them begins later. The first one counts for each
-copy, the second once for a call. What beginning takes is told by pinned memory, whose copies need
-no threads: a single one on all takes so much longer than one of a row, of those that begin and end
-while all others copy. Without that, single copies are what calls make: they begin together.
+share the host's memory and its threads, and one of them begins later. The first counts for each
+copy, the second once for a call. Copies of pinned memory, which need no threads, separate the two:
+the time to begin is what a single copy on all takes longer than one of a row, of those that begin
+and end while all others copy. The rest is measured by single copies, which calls make as well.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from hetero.profile import PINNED, STAGED, Profile
 
 Times = dict[Way, dict[int, float]]  # bytes -> times
 SECONDS = 2.0  # that measuring takes, about and at most
-_FAR = 2.0  # times the least sample: what takes longer met something else
+_FAR = 2.0  # times the least sample: longer ones were disturbed
 _ROUNDS = 3
 _SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 4, 6))  # bytes of a copy, to 256 MiB
 _SAMPLES = 4  # single copies of a size, in each round
-_IN_ROWS = _SIZES[1:3]  # bytes of the pinned copies that tell what beginning takes
+_IN_ROWS = _SIZES[1:3]  # bytes of the pinned copies that measure the time to begin
 _ROW, _LONG = 1 << 28, 0.02  # bytes that each device copies in a row; seconds of it
 _LEAST_ROW = 4  # copies, however long they take
-_LEAST = 0.25  # of a copy's time, that is left of it without what beginning takes
-_NOISE = 1.05  # times as long as alone: what is below is as alone
+_LEAST = 0.25  # of a copy's time, that is left at least when the time to begin is subtracted
+_NOISE = 1.05  # times as long as alone: less counts as equal
 _HOST = "host"
 
 
@@ -58,7 +58,7 @@ class CopyTimes(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """Whether processors were taken, and what was seen of each way and size.
+    """Whether processors were stolen, and the seconds of each way and size.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Together:
         return time.perf_counter() - begin
 
     def row(self, way: Way, nbytes: int, number: int) -> list[list[float]]:
-        """When each device began the first of so many copies, and when each of them ended."""
+        """Times at which each device began the first of ``number`` copies, and ended each."""
         marks: list[list[float]] = [[] for _ in self._devices]
 
         def copy(which: int) -> None:
@@ -166,7 +166,7 @@ def measured(
         Bytes, ascending; the largest are left out where all rounds of them would take longer than
         `SECONDS`.
     is_made : callable
-        Whether calls copy so many bytes in some way.
+        ``is_made(way, nbytes)``: whether calls copy this size in this way.
     clock : callable, optional
         Seconds.
     """
@@ -207,8 +207,8 @@ def measured(
 
 
 def is_made(links: dict[str, Any]) -> Callable[[Way, int], bool]:
-    """Whether calls copy so many bytes in some way: pageable memory is staged from where on that is
-    the faster one, by these links."""
+    """Whether calls copy a size in some way: pageable memory is staged from the size on from which
+    that is faster, by these links."""
     alone = Profile({"name": "", "devices": {}, "links": {"": links}})
     least = {way: alone.least_staged("", way) for way in ("upload", "download")}
 
@@ -220,7 +220,7 @@ def is_made(links: dict[str, Any]) -> Callable[[Way, int], bool]:
 
 
 def times(links: dict[str, Any], seconds: Times) -> Times:
-    """How many times as long copies at once take as one alone, by links with samples."""
+    """Ratios of the times of copies at once to those of one alone, by links with samples."""
     ratios: Times = {}
     for (direction, memory), of_way in seconds.items():
         samples = links.get(direction, {}).get(memory, {}).get("samples")
@@ -266,7 +266,7 @@ def curves(links: dict[str, Any], times: Times) -> dict[str, Any]:
 def together(
     place: Place, links: dict[str, Any], budget: Budget, failures: list[Failure]
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """The links of all equal devices at once, by those of the first of them; and what it takes to
+    """The links of all equal devices at once, derived from those of the first; and the seconds to
     begin on all."""
     largest = _largest(place, budget)
     sizes = [nbytes for nbytes in _SIZES if nbytes <= largest]

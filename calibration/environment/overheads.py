@@ -118,7 +118,7 @@ def _small_calls(
 
 
 def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[str, str], float]:
-    """What the host adds to a call on a CUDA device, however small, beside ``dispatch`` seconds.
+    """What the host adds to each call on a CUDA device in addition to ``dispatch`` seconds.
 
     Operation and method -> seconds: of calls by the public function on arrays of the device, as a
     program makes them, less the device's own time. They are measured in turn, so that noise

@@ -23,7 +23,7 @@ _PASSES, _MORE_PASSES = 3, 2  # as long as processors are stolen
 _MOST_SECONDS = 3.0  # of all passes, where there are more
 _STOLEN = 0.05  # of the processors' time that a pass wanted
 _ALIKE = 1.15  # times the least, passes that agree
-_LONG = 1 << 26  # bytes, whose transfer is timed once in each pass
+_LONG = 1 << 26  # bytes; a transfer of more is timed once in each pass
 _SAME_RATE = 1.1
 
 log = logging.getLogger("hetero")
@@ -32,8 +32,8 @@ log = logging.getLogger("hetero")
 def transfers(device: Device, sizes: list[int], budget: float) -> dict[Way, dict[int, float]]:
     """Seconds to move each size: (direction, kind of host memory) -> size -> seconds.
 
-    In several passes, each with other pageable memory; what counts of them `Seen` tells. A long
-    transfer that went as fast as the next smaller one is not done again.
+    In several passes, each with other pageable memory; `Seen` combines them. A long transfer with
+    the rate of the next smaller one is not repeated.
     """
     copies, seen = Copies(device, sizes[-1]), Seen()
     asked = [(way, n) for way in copies.ways for n in sizes if _is_timed(way, n, copies.ways)]
@@ -114,7 +114,7 @@ class Seen:
 
 
 def _is_timed(way: Way, nbytes: int, ways: Sequence[Way]) -> bool:
-    """Whether copies of so many bytes are measured, where these are the ways to copy."""
+    """Whether copies of this size are measured, where these are the ways to copy."""
     is_plain = way[1] == PAGEABLE and (way[0], STAGED) in ways
     return is_asked(way, nbytes) and not (is_plain and nbytes > _MOST_PLAIN)
 

@@ -1,4 +1,4 @@
-"""On how many threads each method of the CPU is fastest, by its work.
+"""The number of threads on which each method of the CPU is fastest, by its work.
 
 A number is believed that wins twice: it is the fastest of all that are tried, and then beats all
 threads in each of several duels. A wrong one costs every call from then on; a missed one, little.
@@ -34,7 +34,7 @@ _GAIN = 0.8  # of the time on all threads, above which they stay: a limit costs 
 _WIN = 0.9  # of the time on all threads: less is needed in each duel
 _FAR = 2.0  # times the least time, what is doubtful; of all threads', what is not tried again
 _HOPELESS = 8.0  # times the least of all threads', after which a call is not even repeated
-_BEYOND = 16.0  # times the largest work that was measured, from whose root on all threads stay
+_BEYOND = 16.0  # times the largest measured work: the last knot, with all threads
 
 
 def tables(
@@ -51,7 +51,7 @@ def tables(
     ]
     bench = Bench()
     last = time.perf_counter() + _ALL[not budget.quick]
-    cases.sort(key=lambda one: isinstance(one.case.how, TimedSolves))  # which take what there is
+    cases.sort(key=lambda one: isinstance(one.case.how, TimedSolves))  # they use up the time
     for number, one in enumerate(cases):
         now = time.perf_counter()
         end = now + (last - now) / (len(cases) - number)
@@ -116,7 +116,7 @@ def fastest(
     switches: Callable[[], int] = timing.switches,
     end: float = math.inf,
 ) -> tuple[int, float]:
-    """The number of threads whose call is fastest, and its time over that of all threads.
+    """The fastest number of threads, and its time over that of all threads.
 
     Each is called right after itself and after a pause, in which idle threads go to sleep: programs
     do both. The number with the least time is then compared with all threads in duels, one right
@@ -127,7 +127,7 @@ def fastest(
     Parameters
     ----------
     calls : dict
-        Number of threads -> the call on so many.
+        Number of threads -> the call on that many.
     most : int
         How many there are.
     clock : callable
@@ -135,7 +135,7 @@ def fastest(
     switches : callable
         How often this process had to leave a processor so far.
     end : float
-        By the clock, when all threads stay if nothing is found.
+        By the clock: all threads stay if nothing has won by then.
     """
 
     def seconds(number: int, limit: float = math.inf) -> float:
@@ -187,11 +187,11 @@ def fastest(
 def _undisturbed(
     bench: Bench, find: Callable[[], tuple[int, float]], most: int
 ) -> tuple[int, float]:
-    """What is found twice in a row at most, once without other load; else all threads stay."""
+    """The result of ``find`` without other load, in two tries; else all threads."""
     for _ in range(2):
         bench.watch.begin()
         best = find()
-        bench.watch.note(False)  # what took processors away, `fastest` has seen itself
+        bench.watch.note(False)  # `fastest` checks for stolen processors itself
         if best[0] == most or not bench.watch.disturbed():
             return best
     return most, 1.0
@@ -205,7 +205,7 @@ def _call(case: Case, dims: Dims, bench: Bench) -> Callable[[], object]:
 
 
 def _points(case: Case, seconds: dict[Dims, float]) -> Iterable[tuple[Dims, float]]:
-    """Dimensions of problems of increasing work, and the flops of each."""
+    """Dimensions of problems of increasing work, with the flops of each."""
     steps, most, (low, high) = 1, _POINTS, _SECONDS
     if isinstance(case.how, TimedSolves):
         steps, most, (low, high) = case.how.few, _POINTS_OF_SOLVES, _SECONDS_OF_SOLVES

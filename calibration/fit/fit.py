@@ -90,7 +90,7 @@ def surface_by_ratio(
     reference : dict
         The other model.
     seconds, held_out : dict
-        As in `surface`; the measured knots form a grid whose largest ones may be missing.
+        As in `surface`; the measured knots form a grid that may lack the largest ones.
     """
     axes = reference["constants"]["axes"]
     other = bind(reference)
@@ -160,7 +160,7 @@ def waves(
 
 
 def _all_ratios(axes: Sequence[Sequence[int]], measured: dict[Dims, float]) -> dict[Dims, float]:
-    """Of every knot; what was too slow to measure is as its largest smaller neighbour."""
+    """Ratios of all knots; one too slow to measure gets that of its largest smaller neighbour."""
     ratios: dict[Dims, float] = {}
     for dims in grid(axes):
         ratio = measured.get(dims)

@@ -22,7 +22,7 @@ from hetero.ops.cases import Budget, Case, Dims, Place
 from hetero.registry.models import ModelKey
 
 Progress = Callable[[str, float, str], None]
-AGAIN = "again"  # what is measured once more, beside the places' names, in `Progress`
+AGAIN = "again"  # in `Progress`, in place of a place's name: what is measured once more
 
 
 class Measured(NamedTuple):

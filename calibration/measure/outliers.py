@@ -40,7 +40,7 @@ _MOST = 0.25  # fraction of a curve's samples, beyond which all of it is dropped
 _FEW = 2  # samples, too few for one to contradict another
 _FLAT = 10.0  # ratio of the longest sample to the shortest, below which they give no rate
 _COMPARED = 8  # knots of a curve that are compared with the prior
-_INSEPARABLE = "set-up and step cannot be told apart"
+_INSEPARABLE = "set-up and step cannot be separated"
 
 Model = dict[str, Any]
 Seconds = dict[Dims, float]
@@ -328,7 +328,7 @@ def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, dic
     if not samples.seconds:
         return samples, {}
     if _has_no_rate(case, samples):
-        raise Unbelievable(f"{len(samples.seconds)} samples tell no rate for what is larger")
+        raise Unbelievable(f"{len(samples.seconds)} samples give no rate for larger sizes")
     if (expected := prior(case, place)) is not None:
         far = far_from_prior(samples.seconds, expected)
         if len(far) > _MOST * len(compared(samples.seconds)):
@@ -341,7 +341,7 @@ def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, dic
             out[dims] = f"{times:.0f} times its neighbours"
         for dims, beyond in doubtful(curve, ratios, amount).items():
             if beyond > DISTURBED and dims in samples.marked:
-                disturbed[dims] = "beside other load only"
+                disturbed[dims] = "measured under other load only"
     if len(out) > max(_MOST * len(samples.seconds), len(samples.seconds) > _FEW):
         raise Unbelievable(f"{len(out)} of {len(samples.seconds)} samples cannot be")
     apart = solving.separable(samples)

@@ -32,7 +32,7 @@ _PART = 0.25  # of the time left, for one round: many short rounds meet more sta
 _PAUSE = 0.1  # seconds between two rounds
 # How doubtful a sample is, as a ratio to the bounds in `outliers`.
 _MISSING = 1e3  # a knot that was left out: all larger ones are extrapolated from it
-_INSEPARABLE = 2.0  # a solve whose times do not separate set-up and step
+_INSEPARABLE = 2.0  # the times of a solve do not separate set-up and step
 _MARKED = 1.5  # measured under other load only
 _UNSURE = 0.9  # the last repetition improved it clearly
 _SEEN_ONCE = 0.5  # any, where the fraction of the host's samples that improved is ...
@@ -180,7 +180,7 @@ class _Judge:
     def doubts(self, samples: Samples, other: Samples | None) -> dict[Dims, float]:
         """Samples to take again, with the ratio to the bounds; ``other`` are of another precision.
 
-        None where it fails: an operation whose descriptions raise loses its own models only.
+        None where it fails: an operation that raises an exception loses its own models only.
         """
         with contextlib.suppress(Exception):
             if samples.seconds:

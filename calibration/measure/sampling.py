@@ -15,14 +15,14 @@ from hetero.calibration.measure.workbench import Bench, Samples, is_less, watche
 from hetero.ops.cases import Budget, Case, Dims, Passes, SampleGrid, TimedSolves, grid
 from hetero.registry.problem import Problem
 
-_HOST_HIDDEN = 1e-4  # seconds of device time beside which the host's share does not matter
+_HOST_HIDDEN = 1e-4  # seconds of device time from which on the host's share does not matter
 _CLEARLY = 1.5
 _LOOKS = 4
 _SHORT = 0.002  # seconds of a call, above which half of the passes are enough
 _LONG = 0.005  # above which one is
-_THIRD, _PROBES = 3, 8  # of a case's samples every so many get a second look, and about so many
+_THIRD, _PROBES = 3, 8  # a second look: at every third of a case's samples, about eight at most
 _SPELL = 0.1  # of these took less than before: all of the case may have met a slow spell
-# Seconds of a call on the CPU, and on a device: shorter ones may be all overhead, and tell no rate.
+# Seconds of a call on the CPU, and on a device: shorter ones may be all overhead, and give no rate.
 _TELLS = 1e-4, 1e-3
 _LONG_LOOK = 0.01  # seconds of a call, beyond which one look is enough
 
@@ -107,8 +107,7 @@ def again(
 
 
 def with_share(case: Case, samples: Samples, host: float) -> Samples:
-    """Samples with another share of the host in each call, which was not known when they were
-    taken."""
+    """Samples with the host's share of a call, which was not known when they were taken."""
     more = host - samples.host
     if not isinstance(case.how, SampleGrid) or not more:
         return samples
@@ -160,7 +159,7 @@ class _Shapes:
         return min(seen) - self.least
 
     def timed(self, dims: Dims) -> tuple[float, bool]:
-        """Seconds, and whether other load disturbed them: no device minds that of its host."""
+        """Seconds, and whether other load disturbed them: a device, by waiting for its host."""
         seconds, disturbed = watched(self._bench, self.seconds, dims)
         if self._by_device:
             disturbed = self._bench.queue.waited
@@ -245,7 +244,7 @@ def _pass(
 ) -> Samples:
     """Measure all knots once more.
 
-    The fastest call tells methods and sizes apart, since what else the machine does only adds.
+    The fastest call counts, since other load only adds.
     """
     how = case.how
     if before is None:
@@ -293,10 +292,10 @@ def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement
 def _second_look(
     case: Case, bench: Bench, budget: Budget, seconds_left: float, before: Samples
 ) -> Samples:
-    """Look again, after the other cases, at some of what takes little time, until time is up.
+    """Measure some of the short samples again, after the other cases, until time is up.
 
-    A slow spell of the machine, a processor that another guest uses, lasts longer than one look.
-    If there was one when the case was measured, all of it gets a second look.
+    A slow spell of the machine, such as a processor that another guest uses, lasts longer than one
+    measurement. If there was one when the case was measured, all short samples are repeated.
     """
     if len(bench.devices) > 1:
         return before

@@ -16,7 +16,7 @@ from hetero.ops.cases import Budget, Case, Dims, grid
 SETTLES = 0.002  # seconds for which threads may go on spinning after a call
 _FEWEST = 4  # steps, of a large system
 _POINTS = 2**22  # point updates that are timed at least
-_LONG = 0.03  # seconds of a solve whose first call counts, too
+_LONG = 0.03  # seconds of a solve: of longer ones the first call counts, too
 _STANDS_OUT = 2.0  # ratio of the solve of more steps to the one of few
 _NO_SETUP = 1e-7  # seconds
 _LEAST_STEP = 0.1  # of a solve's time per step: what the steps take at least
@@ -24,21 +24,21 @@ _SMALL = 4  # ratio of the largest size to one that is measured even if time is 
 
 
 def counts(case: Case, n: int) -> tuple[int, ...]:
-    """How many steps the solves have that are timed: one number, or two."""
+    """Numbers of steps of the solves to time: one, or few and many."""
     few, many = case.how.few, case.how.many
     if few == many:
         return (few,)
-    if few > 2:  # so many that they stand out from the set-up
+    if few > 2:  # enough to stand out from the set-up
         points = _POINTS // n
-        if case.implementation.kind == "cpu":  # where few steps of a large system take long
+        if case.implementation.kind == "cpu":  # few steps of a large system take long there
             few, many = max(min(few, points), _FEWEST), max(min(many, 2 * points), 3 * _FEWEST)
-        # and not so many that the residual of a float32 solve gets subnormal, which is slow.
+        # and few enough to keep the residual of a float32 solve from subnormals, which are slow.
         many = few + min(max(points, many - few), 512, round(8 * n ** (1 / 3)))
     return few, many
 
 
 def most_steps(case: Case, n: int) -> int:
-    """As many steps as a solve may have that is timed, where those of `counts` do not stand out."""
+    """The largest number of steps of a timed solve, where those of `counts` do not stand out."""
     few, many = case.how.few, case.how.many
     if few <= 2:
         return max(many, case.how.most)
@@ -48,10 +48,10 @@ def most_steps(case: Case, n: int) -> int:
 def timed_solves(
     case: Case, dims: Dims, bench: Bench, budget: Budget, known: tuple[int, ...] = ()
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """How many steps were timed, few and more, and the least seconds of each.
+    """The numbers of steps that were timed, few and more, and the least seconds of each.
 
-    Of a solve whose steps take less than its set-up more of them are timed, as long as that does
-    not take too long: else what the set-up takes by chance would count as steps.
+    Where the steps take less than the set-up, more of them are timed, as long as that does not take
+    too long: otherwise noise of the set-up would count as steps.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def _seconds(call: Callable[[int], None], number: int) -> float:
 
 
 def outside_in(sizes: Sequence[int]) -> list[int]:
-    """The first, the last, the middle one, then what lies between in the same manner."""
+    """The first, the last, the middle one, then the halves in the same manner."""
     order = [0, len(sizes) - 1]
     parts = [(0, len(sizes) - 1)]
     for low, high in parts:  # grows
@@ -108,7 +108,7 @@ def outside_in(sizes: Sequence[int]) -> list[int]:
 
 
 def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
-    """A function that solves with so many steps, operands where they run."""
+    """A function that solves with a number of steps, its operands on the device."""
     problem, run = case.problem(*dims), case.implementation.run
     arguments = case.arguments(*dims, devices=bench.devices)
     device = bench.device
@@ -120,7 +120,7 @@ def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
         arguments = arguments._replace(inputs=(bench.like(b),), output=x)
 
     def call(count: int) -> None:
-        if owners:  # which keep the buffers as long as this function is there
+        if owners:  # the closure keeps the buffers alive
             device.fill(x, b.nbytes)
             start = x
         else:  # a new array each time, as in a call

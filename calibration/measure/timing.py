@@ -406,7 +406,7 @@ class Watch:
             ``seconds``: how long that is; ``cores``; ``others``: how many processors other
             processes kept busy, on average, None where it is not known; ``stolen``: seconds;
             ``switches``: involuntary ones of the measuring thread; ``slow_probes``: share of the
-            probes; ``scattered``: share of the measurements whose samples were far apart;
+            probes; ``scattered``: share of the measurements with samples far apart;
             ``samples``, ``again``, ``left``: numbers of samples, of those taken again, and of those
             doubtful yet.
         """

@@ -106,8 +106,8 @@ class Bench:
         return self._pools[key][0]
 
     def _grown(self, values: Any, before: int, dtype: np.dtype, nbytes: int) -> np.ndarray:
-        """An array of random numbers in the host's memory: one that begins as ``values``, whose
-        first bytes are filled, or that one itself."""
+        """A host array with ``nbytes`` of random numbers: ``values``, of which the first ``before``
+        bytes are filled, or a longer one."""
         if values is None or values.nbytes < nbytes:
             before = 0
             try:  # pages that are not filled take no memory

@@ -157,7 +157,7 @@ def find() -> None:
         for library in libraries():
             path = library["filepath"]
             if path not in _status:
-                _status[path] = reason or obstacle(library) or _register(path)
+                _status[path] = reason or obstacle(library) or _set_up(path)
 
 
 def _find_in_background() -> None:
@@ -252,12 +252,12 @@ def _reason() -> str | None:
     return None
 
 
-def _register(path: str) -> str:
+def _set_up(path: str) -> str:
     """Have `shorten_spin` set the variable of a library; gives its status."""
     path = os.path.realpath(path)
     distance = _distance(path)
     if distance is None:
-        return "as it was: it was not found how long its threads spin"
+        return "as it was: it is unknown how long its threads spin"
     parts = blas_probe.mapped(path)
     address = parts[0][0] + distance if parts else 0
     if not any(begin <= address < end and is_writable for begin, end, is_writable in parts):

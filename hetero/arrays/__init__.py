@@ -89,7 +89,7 @@ def maker_for(kind: str) -> Callable[..., Any] | None:
 
 
 def release(device: Any) -> bool:
-    """Have the libraries give back what they keep of a device's memory; True if there was some."""
+    """Have the libraries free the device memory that they cache; True if there was some."""
     return any([library.release(device) for library in LIBRARIES])  # noqa: C419  # each of them
 
 

@@ -1,9 +1,9 @@
 """Arrays on the host that do not change, so that devices may hold copies of them.
 
-An array is one of these where `keep` promises it, or where nothing can ever write to its memory:
-that of a bytes object. An array that is merely read-only may be made writeable again, and is none.
-Finalizers run anywhere, within other code of this file too, so that nothing they touch is locked:
-single operations on dicts, whatever the order.
+These are arrays that `keep` promises not to change, and those in memory that nothing can write to:
+that of a bytes object. A merely read-only array may be made writeable again, and does not count.
+Finalizers run anywhere, also within other code of this file, so that what they touch has no lock:
+they do single operations on dicts, in any order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-LEAST = 4096  # bytes: a smaller operand is moved in the time that any copy takes to begin
+LEAST = 4096  # bytes: moving a smaller operand takes no longer than starting any copy
 _MOST = 1024  # blocks of one root, such as the rows of a matrix, that are remembered without a copy
 _FLOATS = "fd"  # what devices compute in
 
@@ -36,9 +36,9 @@ class Kept:
     due : set of str
         Devices that keep it when it is moved there next.
     uses : int
-        How often it is going to be used, as far as somebody said so.
+        How often it is expected to be used, 0 if that was not given.
     calls : int
-        How often it was.
+        How often it was used.
     told : str
         Line of the program that kept it, "" where none did.
     checksum : bytes or None
@@ -65,22 +65,22 @@ class Kept:
         return tuple(dict.fromkeys(list(self.held.values())))
 
     def drop(self) -> None:
-        """Let go of all copies."""
+        """Free all copies."""
         for copies in list(self.held):
             copies.remove(self)
 
     def __reduce__(self) -> Any:
-        return type(None), ()  # in another process, and of a copied plan, nothing is kept
+        return type(None), ()  # kept copies are not pickled or copied
 
 
 class _Root:
-    """An array that owns its memory, or has it from elsewhere: what views have in common."""
+    """The blocks and promises within one array's memory, which all views of it share."""
 
     __slots__ = ("blocks", "spans")
 
     def __init__(self) -> None:
         self.blocks: dict[Any, tuple[int, int, Kept]] = {}
-        self.spans: dict[int, tuple[int, int]] = {}  # by who promised that they do not change
+        self.spans: dict[int, tuple[int, int]] = {}  # id of a kept array -> addresses
 
     def covers(self, low: int, high: int) -> bool:
         spans = list(self.spans.values())
@@ -95,11 +95,11 @@ class _Root:
         ]
 
     def drop(self, low: int, high: int) -> None:
-        """Forget the blocks there that nobody promises anything of any longer."""
+        """Forget blocks in this range that no promise covers any longer."""
         spans: set[tuple[int, int]] | None = None
         for key, begin, end, block in self.within(low, high):
             spans = set(self.spans.values()) if spans is None else spans
-            # Most blocks are as long as the promise that they are covered by.
+            # Most blocks have the bounds of a promise: test that first.
             if (begin, end) not in spans and not self.covers(begin, end):
                 self.blocks.pop(key, None)
                 block.drop()
@@ -150,7 +150,7 @@ def keep(array: np.ndarray, uses: int, where: str) -> np.ndarray:
 
 
 def written(array: np.ndarray) -> None:
-    """Let go of the copies of an array's memory, which hetero has written to."""
+    """Free the copies of an array's memory, which hetero has written to."""
     known = _roots.get(id(_root_of(array)[0])) if _roots else None
     for _, _, _, block in () if known is None else known.within(*_span(array)):
         block.drop()
@@ -166,7 +166,7 @@ def _span(array: np.ndarray) -> tuple[int, int]:
 
 
 def _root_of(array: np.ndarray) -> tuple[np.ndarray, bool]:
-    """What an array is a view of in the end, and whether that can never be written to."""
+    """The owner of an array's memory, and whether it can never be written to."""
     root = array
     while isinstance(root.base, np.ndarray):
         root = root.base

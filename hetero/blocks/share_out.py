@@ -1,4 +1,4 @@
-"""Running the shares of a call at once, each on its device; what one fails to do others do."""
+"""Running the shares of a call at once, each on its device, or on another one if it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call on host arrays shared by all devices of a kind: who computes which range, and the price.
+"""A call on host arrays shared by all devices of a kind: the range of each, and the price.
 
 Each device moves its own range over its own bus while the others do the same, so the call takes as
 long as the slowest of them, with links as fast as they are when all copy at once.
@@ -20,7 +20,7 @@ from hetero.registry import Cut, Implementation
 from hetero.registry.problem import Problem
 
 Devices = dict[str, dict[str, Any]]
-_ROUNDS = 3  # of finding ranges that take devices that differ equally long
+_ROUNDS = 3  # of balancing ranges between devices of different speed
 _HOME = "leaves its result on the host"
 _TOO_LITTLE = f"each device would move less than {at_once.LEAST >> 20} MiB"
 
@@ -34,8 +34,8 @@ def price(
 ) -> Plan:
     """`pricing.price`, with all devices of a kind together among the candidates.
 
-    These, or the CPU with a device, are the only ones where ``device`` names them, as "cuda:*" or
-    "cpu+cuda:0", and they can do the problem.
+    Where ``device`` names a group, as "cuda:*" or "cpu+cuda:0", and it can do the problem, the
+    group is the only candidate.
     """
     if str(device).startswith(pricing.WITH_CPU):
         shared = with_cpu.named(problem, constants, devices, device, method)
@@ -69,7 +69,7 @@ def _staying(plan: Plan) -> Plan:
 
 
 def _comes_home(candidate: Candidate) -> bool:
-    """Whether devices compute it and leave the result on the host."""
+    """Whether devices compute it and download the result to the host."""
     blocks = candidate.implementation is not None and candidate.implementation.blocks
     return candidate.reason is None and (bool(candidate.shares) or blocks == registry.ALWAYS)
 
@@ -143,7 +143,7 @@ def _together(devices: Devices, device: str | None) -> dict[str, list[str]]:
 
 
 class _Together:
-    """Several devices of a kind, and what each of them would take."""
+    """Prices a call that several devices of a kind share."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class _Together:
         self._begin = constants.dispatch(group, "host")
 
     def candidate(self, problem: Problem, cut: Cut, implementation: Implementation) -> Candidate:
-        """All of them, each with its range, by one method."""
+        """All devices, each with its range, by one method; balanced where they differ."""
         name, method = f"{self._kind}:*", implementation.method
         members = self._members[: cut.extent]
         nbytes = sum(o.nbytes for o in (*problem.inputs, problem.output))
@@ -216,7 +216,7 @@ class _Together:
 
 
 def _contended(candidate: Candidate, part: Problem, member: str, constants: Profile) -> Candidate:
-    """A method that moves blocks both ways while it computes, on one of several that all do.
+    """The price of a method that moves blocks both ways while it computes, on all devices at once.
 
     Staged copies of all devices share the host's threads: their times add up over both directions.
     Pinned memory needs no threads and moves both ways at once. A block is at most half an operand,
@@ -248,9 +248,9 @@ def _all(
     asked_for: bool,
     begin: float,
 ) -> Candidate:
-    """What several devices do at once, as one candidate: the slowest, or all one by one.
+    """One candidate for all devices: the slowest, or the sum where they run one after another.
 
-    To begin on all of them takes ``begin`` seconds longer than on one.
+    Starting on all of them takes ``begin`` seconds longer than on one.
     """
     method = implementation.method
     reason = next((c.reason for c in chosen if c.reason is not None), None)

@@ -1,8 +1,8 @@
-"""method="streamed": a call on host arrays in blocks that move while others are computed.
+"""method="streamed": a call on host arrays in blocks, of which some move while others compute.
 
-An operation chooses its blocks and computes with them, by `hetero.moving.pipeline`. What all of
-them share is here: a choice is made once for each problem and room, and again for half the room
-where the device has less than it should.
+An operation chooses its blocks and computes with them, by `hetero.moving.pipeline`. What all
+operations share is here: a choice is made once for each problem and room, and again for half the
+room where the device runs out of memory.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ Every public function has its `Calls`. Its key is what a plan depends on: shapes
 and locations of the arrays, and the other arguments. All entries are dropped at once when the
 profile or the devices change.
 
-What a general call asks of arrays by their CUDA array interface takes longer than a small product.
-Arrays of the libraries that have an `Access` tell what a key needs directly; the rest of a call,
-down to the packed arguments of its kernels, is made once. Whatever is unusual, from another stream
-to a failing launch, is a `MISS`, and the general way deals with it.
+Reading an array's CUDA array interface takes longer than a small product. For libraries with an
+`Access` the key is read from attributes directly; the rest of a call, down to the packed arguments
+of its kernels, is made once. Anything unusual, from another stream to a failing launch, is a
+`MISS`, and the call goes the general way.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ _forced = forced.get
 
 
 def _is_placed() -> bool:
-    """Whether a `use` block says more than where results stay, which calls on device arrays do
-    not depend on."""
+    """Whether a `use` block sets more than ``results``, which calls on device arrays ignore."""
     outer = _forced()
     return outer is not None and outer != _STAYING
 
 
 def facts(*operands: Operand | None) -> tuple[Any, ...]:
-    """What a plan depends on of operands, as `Access.facts` tells it of arrays."""
+    """What a plan depends on of operands, as `Access.facts` gives it for arrays."""
     return tuple(
         [o and (o.shape, o.strides, o.dtype, o.location, o.readonly, o.kept) for o in operands]
     )
@@ -59,7 +58,7 @@ class Calls:
     Attributes
     ----------
     host : dict
-        Key of a call on NumPy arrays -> what it comes down to.
+        Key of a call on NumPy arrays -> the function that runs it.
     plans : dict
         Key of any other call -> its plan.
     find : dict
@@ -138,7 +137,7 @@ class Calls:
         bits = _low_bits(*(o.pointer for o in operands))
         try:
             with device.active():
-                # An entry of another context stays nobody's: this one takes its place.
+                # This entry replaces one of another context.
                 call, context = table.get(key), device.context_handle()
                 if call is None or call.context != context:
                     call = _DeviceCall(device, access, problem.output, operands)
@@ -153,7 +152,7 @@ class Calls:
 
 
 def _low_bits(*addresses: int) -> int:
-    """What of the addresses decides how wide a kernel's loads may be."""
+    """The lowest bits of the addresses: they decide how wide a kernel's loads may be."""
     bits = 0
     for address in addresses:
         bits |= address & 15

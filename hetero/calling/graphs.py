@@ -64,7 +64,7 @@ class Graph:
                 check(driver.cuGraphDestroy(captured))
 
     def launch(self) -> None:
-        """Do all captured work again, in order, in the device's default stream; returns at once.
+        """Run all captured work, in order, in the device's default stream; returns at once.
 
         Raises
         ------

@@ -158,8 +158,8 @@ _options = attrgetter(*(f.name for f in fields(Problem) if f.name not in ("input
 
 
 def _key(problem: Problem) -> tuple[Any, ...]:
-    """All that a price can depend on: every field, and of the operands all but the address, whether
-    they may be written to, and the stream."""
+    """All that a price can depend on: every field, and of the operands all but address, stream and
+    whether they may be written to."""
     operands = [
         (o.shape, o.strides, o.dtype, o.location, o.copies, o.pinned) for o in problem.inputs
     ]

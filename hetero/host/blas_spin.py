@@ -1,15 +1,15 @@
-"""OpenBLAS's idle threads sleep while hetero does long work, so that this gets their cores.
+"""OpenBLAS's idle threads sleep while hetero does long work, which needs their cores.
 
-After each product they look for more work for 2^28 clock cycles, 0.1 s, and whoever wants those
-cores waits. How many cycles is a variable that they read again each time they look. Here it is
-small during long work, and then what it was: threads that spin go to sleep at once, and the next
-product wakes them. Work of `LONG` or more repays that anywhere. Where a host lends its processors
-to others, the product that wakes sleeping threads may take some milliseconds more; from how much
-shorter work on it is repaid calibration finds out. Nothing else of BLAS is touched: another thread
-may be in it, and its product is computed as always.
+After each product they busy-wait for more work for 2^28 clock cycles, 0.1 s, and other threads wait
+for those cores. The number of cycles is a variable that they read in each round. Here it is small
+during long work, and is restored afterwards: spinning threads go to sleep at once, and the next
+product wakes them. For work of `LONG` or more that pays on any host. On a virtual machine the
+product that wakes sleeping threads may take some milliseconds more; calibration measures from which
+shorter work on it pays. Nothing else of BLAS is touched: another thread may be in it, and its
+product is computed as always.
 
-The variable has no name. `blas_probe` finds out where it lies, in a process of its own, and it is
-used only where it holds what it must. That is done to the copies that NumPy's and SciPy's wheels
+The variable has no symbol. `blas_probe` finds its offset, in a process of its own, and it is used
+only where it holds a plausible value. That is done to the copies that NumPy's and SciPy's wheels
 bring, in versions that were tried; every other BLAS is left alone.
 
 ``HETERO_BLAS_TIMEOUT`` is the power of two meanwhile, 4 to 30, or 0 to leave BLAS alone.
@@ -52,12 +52,12 @@ OPTION = "HETERO_BLAS_TIMEOUT"
 LONG = 3e-3  # seconds of work, on a machine that was not calibrated
 _PATIENT = 0.01  # seconds: work at least this long waits for `find`
 EXPONENT = 10  # 2^10 cycles, half a microsecond
-_REST = 0.001  # seconds in which threads that spin see that they are to sleep
+_REST = 0.001  # seconds within which spinning threads read the new value
 _SHORT = 20  # 2^20 cycles, 0.5 ms: what comes after a product is hardly disturbed
 _USERS = ("OPENBLAS_THREAD_TIMEOUT", "GOTO_THREAD_TIMEOUT")  # the user's word to OpenBLAS
 _TRIED = ((0, 3, 27), (0, 3, 34))  # first and last version
-_LATE = "scipy.linalg._fblas"  # what brings SciPy's copy, if anything does
-_SECONDS = 20.0  # that the process may take, of a few milliseconds
+_LATE = "scipy.linalg._fblas"  # the module that loads SciPy's copy
+_SECONDS = 20.0  # timeout of `blas_probe`, which takes milliseconds
 
 log = logging.getLogger("hetero")
 _status: dict[str, str] = {}  # library -> what is done to it
@@ -66,9 +66,8 @@ _finding = threading.Lock()
 
 
 class _Asked(threading.local):
-    """Expected seconds of the enclosing work, and whether a multi-threaded loop has run in it.
-
-    For each of Python's threads.
+    """Expected seconds of the enclosing work, and whether a multi-threaded loop has run in it;
+    per Python thread.
     """
 
     seconds: float | None = None
@@ -76,7 +75,7 @@ class _Asked(threading.local):
 
 
 _asked = _Asked()
-# Each: the variable, its value during long work, and its value else.
+# Of each variable: its memory, its value during long work, and its value otherwise.
 _words: list[tuple[memoryview, int, int]] = []
 
 

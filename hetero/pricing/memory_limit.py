@@ -1,4 +1,4 @@
-"""How much of a device's memory a call may take: what `use` blocks or the environment say."""
+"""How much of a device's memory a call may take: the limit of `use` blocks or the environment."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _of_environment(given: str) -> int | None:
 
 
 def limited(devices: Devices, limit: int | None) -> Devices:
-    """Descriptions of devices of which a call may take only so much."""
+    """Descriptions of devices with a limit of their memory for each call."""
     if limit is None:
         return devices
     return {
@@ -87,7 +87,7 @@ def limited(devices: Devices, limit: int | None) -> Devices:
 
 
 def of(device: Device) -> dict[str, Any]:
-    """A device's description, of which a call that begins now may take only so much."""
+    """A device's description, with the limit of a call that begins now."""
     limit, info = current(), device.describe()
     return info if limit is None else {**info, "memory_limit": limit}
 

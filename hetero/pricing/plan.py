@@ -33,13 +33,13 @@ class Candidate(NamedTuple):
     implementation : Implementation or None
         None where the candidate stands for several.
     threads : Threads or None
-        How many of the CPU's threads it takes; None where that is not known.
+        The number of the CPU's threads it takes; None where that is not known.
     links : str
-        How the copies go: "all at once", "staged"; "" where they are plain, or nothing moves.
+        Kind of copies: "all at once", "staged"; "" where they are plain, or nothing moves.
     shares : tuple of Share
-        Who does what of a call that several devices do at once, in ranges; else empty.
+        The range of each device, of a call that several devices share; else empty.
     made_of : str
-        What it is made of, in words, where it is made of other methods' work.
+        The methods it is composed of, in words; "" where there are none.
     """
 
     device: str
@@ -55,7 +55,7 @@ class Candidate(NamedTuple):
 
 
 def _is_limited(candidate: Candidate) -> bool:
-    """Whether its price, or how it runs, may depend on whether BLAS can be limited now."""
+    """Whether its price or its run depends on whether BLAS's threads can be limited now."""
     if candidate.shares:
         return any(share.plan.blas is not None for share in candidate.shares)
     row = candidate.implementation
@@ -63,7 +63,7 @@ def _is_limited(candidate: Candidate) -> bool:
 
 
 class Share(NamedTuple):
-    """What one of several devices does of a call while the others do theirs.
+    """The part of a call that one of several devices computes.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class Plan:
     kept : tuple of KeptOperand
         Operands that do not change, where copies of them count; see `hetero.moving.ski_rental`.
     limited : bool
-        Whether it depends on who else may be in BLAS.
+        Whether it depends on other threads that may be in BLAS.
     """
 
     problem: Problem
@@ -236,7 +236,7 @@ class Plan:
         return "\n".join(lines)
 
     def _table(self) -> list[str]:
-        """The candidates; or the parts, those that are alike once, each with its candidates."""
+        """Lines of the candidates; or of the parts with theirs, equal parts once."""
         if self.parts:
             lines = [f"-> {self.whole}{self._sum()}"]
             for part, alike in groupby(self.parts, lambda part: [str(part.problem), part._table()]):
@@ -285,7 +285,7 @@ def _share_dict(share: Share) -> dict[str, Any]:
 
 
 def _on(candidate: Candidate) -> str:
-    """On how many threads a candidate runs, where that is known."""
+    """The number of threads a candidate runs on, as text; "" where it is not known."""
     threads = candidate.threads
     if threads is None or candidate.implementation is None:
         return ""
@@ -297,7 +297,7 @@ def _on(candidate: Candidate) -> str:
 
 
 def _together(chosen: list[Candidate], moves: dict[str, float]) -> Candidate:
-    """What several parts run, as one."""
+    """One candidate that stands for those of several parts."""
     terms = dict(moves)
     for part in chosen:
         for name, seconds in part.terms.items():

@@ -137,7 +137,7 @@ def price(
 
 
 def _keepable(possible: list[Candidate], problem: Problem) -> bool:
-    """Whether what must be moved from the host decides what is chosen, or costs that time.
+    """Whether uploads decide the choice, or are part of its price.
 
     ``possible`` are the candidates that can run, the chosen one first.
     """
@@ -156,7 +156,7 @@ def _keepable(possible: list[Candidate], problem: Problem) -> bool:
 def _blas_state(
     implementations: Iterable[Implementation], devices: dict[str, dict[str, Any]]
 ) -> limits.State | None:
-    """What decides on the number of BLAS's threads, where one of these would run on them here."""
+    """The state of BLAS, where one of these implementations would run on its threads here."""
     if CPU not in devices or devices[CPU].get("elsewhere"):
         return None
     if all(thread_counts.pool(i) != limits.BLAS for i in implementations):

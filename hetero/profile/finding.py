@@ -42,7 +42,7 @@ class Stored(NamedTuple):
 
     @property
     def unfinished(self) -> str:
-        """Why it holds a part of this machine's constants only; empty where it holds all."""
+        """Why it holds only a part of this machine's constants; empty where it holds all."""
         return str(self.holding.data.get("unfinished", {}).get("why", "")) if self.holding else ""
 
     @property
@@ -53,7 +53,7 @@ class Stored(NamedTuple):
 
 
 def survey() -> list[Stored]:
-    """The stored profiles, the one that fits best first; none is a reason to fail."""
+    """The stored profiles, the one that fits best first; unreadable ones do not raise."""
     return sorted(map(_look, places.stored()), key=_rank, reverse=True)
 
 
@@ -113,7 +113,7 @@ def _look(path: Path) -> Stored:
 
 
 def _rank(stored: Stored) -> tuple[Any, ...]:
-    """Larger for what fits better."""
+    """A sort key: larger for profiles that fit better."""
     if stored.obstacle is not None:
         return (False,)
     data = stored.holding.data
@@ -121,7 +121,7 @@ def _rank(stored: Stored) -> tuple[Any, ...]:
 
 
 def _best() -> Stored | None:
-    """The stored profile that fits best, or one that says why none does; None without a file."""
+    """The stored profile that fits best; if none does, one with the reason; None without a file."""
     files = places.stored()
     if not files:
         return None
@@ -133,6 +133,7 @@ def _best() -> Stored | None:
 
 
 def _load() -> Profile:
+    """The stored profile that fits best, or the conservative one with a line that says why."""
     best = _best()
     named = os.environ.get("HETERO_PROFILE")
     if best is not None and best.obstacle is None:
@@ -229,19 +230,19 @@ def completed(
 
 
 def _row(key: str) -> tuple[str, ...]:
-    """What a conservative constant stands for: place, operation, method and dtype of a model."""
+    """Place, operation, method and dtype of a model: what a conservative constant stands in for."""
     return tuple(key.split("|")[:4])
 
 
 def listed(names: list[str]) -> str:
-    """Names of constants for a message, without dtype and layout, not too many of them."""
+    """Names of a few constants for a message, without dtype and layout."""
     short = list(dict.fromkeys(" ".join(name.split("|")[:3]) for name in names))
     more = f" and {len(short) - _SHOWN} more" if len(short) > _SHOWN else ""
     return ", ".join(short[:_SHOWN]) + more
 
 
 def _only(aside: list[str], left: dict[str, Any]) -> str:
-    """The options of ``hetero calibrate`` that measure what is put aside and no more, if any."""
+    """The options of ``hetero calibrate`` that measure just what is put aside, if there are any."""
     keys = [ModelKey.parse(name) for name in aside if name.count("|") == len(ModelKey._fields) - 1]
     others = [ModelKey.parse(name) for name in left["models"]]
     for field in ("place", "method", "operation"):

@@ -1,4 +1,4 @@
-"""What copies cost, by the links of a profile: alone, or of several devices at once."""
+"""Prices of copies by the links of a profile: alone, or on several devices at once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Self
 from hetero.registry.models import bind_link
 
 PAGEABLE, PINNED, STAGED = "pageable", "pinned", "staged"
-# Bytes that may be staged. Those who help with smaller copies would meet BLAS's threads that spin:
-# only from these on they are put to sleep (`hetero.host.copying.copy_jobs`).
+# Bytes that may be staged. The threads that help with smaller copies would compete with BLAS's
+# spinning ones, which are put to sleep from these on only (`hetero.host.copying.copy_jobs`).
 _STAGED_SIZES = [round(2.0 ** (step / 4)) for step in range(4 * 22, 4 * 31 + 1)]
 
 
 class Links:
-    """The part of a `Profile` that tells what copies take.
+    """The part of a `Profile` that predicts copies.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Links:
         return seconds
 
     def _at_once(self, device: str, direction: str, memory: str) -> Callable[[int], float]:
-        """A curve; of several devices at once that of one alone, where it is no other."""
+        """A curve; for several devices at once that of one alone, unless it was measured."""
         try:
             return self.curve(device, direction, memory)
         except KeyError:
@@ -83,8 +83,8 @@ class Links:
             return self.curve(_alone(device), direction, memory)
 
     def curve(self, device: str, direction: str, memory: str) -> Callable[[int], float]:
-        """One curve as it was measured; as `link`, but that ``memory`` may be "staged", pageable
-        memory through pinned buffers (`hetero.host.copying.staging`), and "pageable" never is."""
+        """One curve as it was measured; parameters as in `link`, but "staged" is pageable memory
+        through pinned buffers (`hetero.host.copying.staging`), and "pageable" by the driver."""
         key = (device, direction, memory)
         if key not in self._links:
             for name in (*self._group, *self._names(device, device.partition(":")[0])):
@@ -98,7 +98,7 @@ class Links:
         return self._links[key]
 
     def _in_turn(self, curve: Callable[[int], float]) -> Callable[[int], float]:
-        """A curve for as many copies as go one after the other."""
+        """A curve for the copies of all devices one after another, where they share a bus."""
         times = self._times
         return curve if times == 1 else lambda nbytes: times * curve(nbytes)
 

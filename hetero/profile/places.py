@@ -1,4 +1,4 @@
-"""Where profiles are kept: a file for each fingerprint, side by side in the user's cache directory.
+"""Where profiles are kept: a file for each fingerprint, in the user's cache directory.
 
 Nodes of a cluster share a home directory, and a batch job gets other cores and another card.
 """
@@ -16,7 +16,7 @@ from hetero import paths
 from hetero.imports import load
 from hetero.profile import inventory
 
-_MOST = 32  # files that are looked at, the newest ones
+_MOST = 32  # files that are read, the newest ones
 _PARTIAL, _PARTIAL_ONLY = ".partial", ".only.partial"
 
 
@@ -33,7 +33,7 @@ def default_path() -> Path:
 def partial(path: Path, only: Sequence[str] = ()) -> Path:
     """Where a calibration that will write this profile keeps what it has so far.
 
-    One of ``only`` some constants does not disturb one of all.
+    A calibration of ``only`` some constants has a file of its own.
     """
     return path.with_name(path.name + (_PARTIAL_ONLY if only else _PARTIAL))
 
@@ -60,7 +60,7 @@ def stored() -> list[Path]:
 
 
 def place(path: str | os.PathLike[str] | None = None) -> Path:
-    """Where a profile will be stored, at the end of the user's own links; its folder is made.
+    """The file of a profile to store, with the user's own links resolved; its folder is made.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def place(path: str | os.PathLike[str] | None = None) -> Path:
     """
     tempfile = load("tempfile")
     target = Path(path) if path is not None else default_path()
-    # In a folder of many users' a link can be another's, and lead to a file of this one's.
+    # In a shared folder a link of another user could point to a file of this one.
     if target.is_symlink() and os.lstat(target).st_uid in (os.geteuid(), 0):
         target = Path(os.path.realpath(target))
     for folder in (target.parent.parent, target.parent):  # the cache directory is private too
@@ -98,7 +98,7 @@ def _identity() -> str:
 
 
 def _changed(path: Path) -> float | None:
-    """When a file changed, or None where there is none. One that cannot be looked at is there."""
+    """When a file changed; None where there is none, 0 where it cannot be read."""
     try:
         return os.lstat(path).st_mtime
     except FileNotFoundError:

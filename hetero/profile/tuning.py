@@ -1,4 +1,4 @@
-"""Which tuning table the kernels of a device are planned by.
+"""The tuning table that the kernels of a device are planned by.
 
 Its card's own where the profile holds one (``hetero calibrate --kernels`` measures it), else the
 nearest of those that come with hetero.

@@ -15,7 +15,7 @@ from hetero.host import limits
 from hetero.profile import inventory
 from hetero.registry.models import ModelKey
 
-# What constants depend on: parts of the fingerprint. "device" is the one that they are of.
+# What constants depend on: parts of the fingerprint. "device" is their own device.
 DEPENDENCE: dict[str, tuple[str, ...]] = {
     "pack": ("hetero", "cpu"),
     "links": ("hetero", "cpu", "device"),
@@ -83,7 +83,7 @@ def holding(data: dict[str, Any]) -> Holding:
 
 
 class _Devices(NamedTuple):
-    """Which of a profile's devices are which of this machine's.
+    """How a profile's devices correspond to those of this machine.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class _Devices(NamedTuple):
 
     @property
     def taken(self) -> set[str]:
-        """Names here of devices that were measured, or are as one that was."""
+        """Names here of devices that were measured, or equal one that was."""
         return {*self.names.values(), *self.twins}
 
     def are_together(self, place: str) -> bool:
@@ -113,6 +113,7 @@ class _Devices(NamedTuple):
         return number.isdecimal() and sum(kind_of(n) == kind for n in self.taken) == int(number)
 
     def described(self, known: dict[str, Any]) -> dict[str, Any]:
+        """Descriptions of a profile's devices, under their names here."""
         infos = {}
         for name, info in known.items():
             if name in self.names or name == "cpu":
@@ -129,7 +130,7 @@ class _Devices(NamedTuple):
 
 
 def _devices(was: Any, now: dict[str, dict[str, Any]], described: dict[str, Any]) -> _Devices:
-    """Devices are known by what they are: another number or slot makes no other card."""
+    """Match devices by their cards: numbers and slots may differ."""
     was = {n: i for n, i in was.items() if isinstance(i, dict)} if isinstance(was, dict) else {}
     names: dict[str, str] = {}
     closest = (
@@ -150,7 +151,7 @@ def _devices(was: Any, now: dict[str, dict[str, Any]], described: dict[str, Any]
     for old, new in list(names.items()):
         first = described.get(old, {}).get("same_as")
         if first in was and _card(was[first]) == _card(now[new]):
-            names.setdefault(first, new)  # which was measured in place of all, and is not here
+            names.setdefault(first, new)  # that one was measured in place of all, and is not here
     twins = {}
     for new in now:
         if new not in names.values():
@@ -182,7 +183,7 @@ def changes(was: dict[str, Any]) -> str:
 
 
 def _changes(was: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
-    """Part -> how it changed. What an older version did not record is taken to be as it was."""
+    """Part -> how it changed; what an older version did not record counts as unchanged."""
     changes = {}
     for part, path in inventory.PARTS.items():
         before, after = was, now
@@ -208,7 +209,7 @@ def _difference(name: str, was: Any, now: Any) -> str:
 
 
 class _Sorting:
-    """Tells what is kept from what is put aside."""
+    """Sorts constants into those that hold and those that are put aside."""
 
     def __init__(self, changed: dict[str, str], devices: _Devices, now: Iterable[str]) -> None:
         self.aside: dict[str, list[str]] = {}
@@ -217,7 +218,7 @@ class _Sorting:
         self._devices = devices
 
     def kept(self, section: str, entries: dict[str, Any]) -> dict[str, Any]:
-        """Of "links" or "dispatch": name of a device -> constants."""
+        """The constants of "links" or "dispatch" that hold, by name of the device here."""
         kept = {}
         for name, value in entries.items():
             here = self._devices.names.get(name, name)
@@ -239,7 +240,7 @@ class _Sorting:
         parts = tuple(parts)
         if "device" in parts:
             if place in self._devices.gone:
-                # Nobody asks for what is of a device that is not here.
+                # Constants of a device that is not here are of no use.
                 if place in self._now and place not in self._devices.taken:
                     self.aside.setdefault(self._devices.gone[place], []).append(name)
                 return False

@@ -1,4 +1,4 @@
-"""Operations, and their implementations: what there is, on which kind of device, by which method.
+"""Operations and their implementations, by method and kind of device.
 
 An implementation is one way to do an operation on one kind of device. The operations' packages
 register both when they are imported; planner, calibration, evaluation, the command line and tests
@@ -77,18 +77,18 @@ class Operation:
 
 
 class Cut(NamedTuple):
-    """How a call of host arrays is cut into smaller ones that compute a range of its result each.
+    """How a call on host arrays is cut into smaller ones that each compute a range of its result.
 
     Attributes
     ----------
     along : str
-        Of what the ranges are, such as "rows".
+        What the ranges consist of, such as "rows".
     extent : int
-        How many of these the result has.
+        The number of these in the result.
     problem : callable
         ``problem(begin, end)`` gives the `Problem` of a range.
     arrays : callable
-        ``arrays(begin, end, arrays, options)`` gives what of the call's arrays the range needs.
+        ``arrays(begin, end, arrays, options)`` gives the parts of the arrays that the range needs.
     output : callable
         ``output(begin, end, out)`` gives the view of the whole's result that the range fills.
     """
@@ -138,7 +138,7 @@ class Price(NamedTuple):
 
 
 class Shaping(NamedTuple):
-    """With which blocks the kernel of a problem can be launched.
+    """The block shapes that the kernel of a problem can be launched with.
 
     Attributes
     ----------
@@ -187,9 +187,9 @@ class Implementation:
         `ALWAYS`; or `WHEN_SHORT`, where the device has no room for them, a way that a plan takes
         only where the device is named. "": never.
     prepare : callable or None
-        ``prepare(device, problem, alignment, options)`` gives what ``run`` comes down to for
-        addresses that ``alignment`` divides, as ``launch(a, b, c)`` of the operands and the
-        result, in the current context. An operation on one array gets its address twice.
+        ``prepare(device, problem, alignment, options)`` gives the launch of ``run`` for addresses
+        that ``alignment`` divides, as ``launch(a, b, c)`` of the operands and the result, in
+        the current context. An operation on one array gets its address twice.
     falls_short : callable or None
         ``falls_short(problem)`` gives the reason why the implementation is not expected to reach
         the tolerance within the caller's limit; it is chosen only where all others are out.
@@ -201,13 +201,13 @@ class Implementation:
         `hetero.host.compiled.loops.Family.of` does.
     stands_in : callable or None
         Of a method that serves while others are compiled, or only where it is named:
-        ``stands_in(problem)`` gives the reason why it is not considered else, or None where it is.
+        ``stands_in(problem)`` gives why it is not considered otherwise, or None where it is.
     price : callable or None
         Of a method that is made of others: ``price(problem, device's name, info, profile)``
         gives its `Price` by theirs and by the links. None: it has models of its own.
     rung : Rung or None
-        Of a step of the way to the family's best kernel: it is taken by name only, whatever it
-        costs, and neither priced nor measured otherwise.
+        Of a step on the way to the family's best kernel: it is taken by name only, and neither
+        priced nor calibrated otherwise.
     shaping : callable or None
         ``shaping(device, problem)`` gives the `Shaping` of a method with one kernel that takes
         blocks of other shapes.
@@ -274,7 +274,7 @@ _implementations: dict[str, list[Implementation]] = {}
 def register(implementation: Implementation) -> Implementation:
     """Add an implementation; a second one of the same operation, kind and method is an error.
 
-    The same functions of a module that was reloaded take the place of the former ones.
+    The functions of a reloaded module replace the former ones.
     """
     entries = _implementations.setdefault(implementation.operation, [])
     for position, entry in enumerate(entries):
@@ -344,7 +344,7 @@ def operations() -> tuple[Operation, ...]:
 def cut(problem: Problem, parts: int) -> Cut | None:
     """How a problem of host arrays is cut into at least that many parts; None where it is not.
 
-    The parts move their operands, whatever copies of the whole ones there are.
+    Parts always move their operands, even if devices hold copies of the whole ones.
     """
     row = _operations.get(problem.operation)
     if row is None or row.cut is None:

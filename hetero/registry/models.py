@@ -41,13 +41,13 @@ class Work(NamedTuple):
     bytes : float
         Fewest bytes moved through the device's memory: each operand and the result once.
     repeat : int
-        How often the work above is done one after another.
+        How many times the work above is repeated, one after another.
     calls : float
         How many times the fixed overhead of a call is incurred.
     estimate : float
-        Seconds by the implementation's own reckoning, for the form "waves"; 0 where it has none.
+        Seconds by the implementation's own estimate, for the form "waves"; 0 where it has none.
     terms : tuple of tuple of int
-        Products of which dimensions a step's seconds are a sum of, for the form "solve" beyond the
+        Products of dimensions that a step's seconds are a sum of, for the form "solve" beyond the
         measured sizes: (0, 0) is the square of the first. Empty: the rate of the last size holds.
     """
 
@@ -61,7 +61,7 @@ class Work(NamedTuple):
 
 
 class ModelKey(NamedTuple):
-    """Which implementation's time a model of a profile tells; a string there.
+    """The implementation that a model of a profile predicts; stored as a string.
 
     Attributes
     ----------
@@ -194,7 +194,7 @@ def _bandwidth(constants: dict[str, Any]) -> Cost:
 
 
 def _solve(constants: dict[str, Any]) -> Cost:
-    """Set-up, and as many steps as the work says, each a surface over the dimensions."""
+    """Set-up and the work's number of steps, each a surface over the dimensions."""
     setup, step = (_part(constants[part]) for part in ("setup", "step"))
 
     def cost(work: Work) -> tuple[float, float]:
@@ -207,7 +207,7 @@ def _part(constants: dict[str, Any]) -> Callable[[Work], float]:
     """Seconds of a solve's set-up or of one step.
 
     Beyond the last knots they grow as the sum of products that fits all knots best, where the work
-    names its terms. A launch does not grow with the rows, nor do bytes of rows with the clusters.
+    names its terms: a launch does not grow with the rows, nor do bytes of rows with the clusters.
     """
     axes, seconds = constants["axes"], constants["seconds"]
     surface = _surface({"overhead": 0.0, **constants})

@@ -109,7 +109,7 @@ def calibrate(
 
 
 class Outcome(NamedTuple):
-    """What became of a calibration: the profile that is used from now on, and whether it is new."""
+    """The result of a calibration: the profile that is used from now on, and whether it is new."""
 
     profile: profile.Profile
     is_new: bool
@@ -127,7 +127,7 @@ def outcome(
 ) -> Outcome:
     """As `calibrate`."""
     only = (only,) if isinstance(only, str) else tuple(only or ())
-    # It fails before anything is measured. The place that is not named depends on the devices.
+    # This fails before anything is measured. The default path depends on the devices.
     target = profile.place(path) if path is not None else None
     with _underway(only) as begun:
         target = target or profile.place()
@@ -160,9 +160,9 @@ def outcome(
 
 
 def _better(target: Path, new: profile.Profile) -> profile.Profile | None:
-    """The stored profile, if it is of this machine as it is and was measured with less load.
+    """The stored profile, if it fits this machine and was measured with less load.
 
-    Only where the new one is not to be trusted, and has nothing that the stored one has not.
+    Only where the new one cannot be trusted, and has no constants that the stored one lacks.
     """
     mine = new.data.get("load", {})
     if constants.is_trusted(mine):
@@ -179,7 +179,7 @@ def _better(target: Path, new: profile.Profile) -> profile.Profile | None:
 
 
 def _base(path: str | os.PathLike[str] | None) -> dict[str, Any] | None:
-    """What holds of the stored profile that ``only`` some constants become part of."""
+    """What holds of the stored profile, which the constants of ``only`` are merged into."""
     if path is None:
         return profile.held()
     try:
@@ -209,7 +209,7 @@ def _underway(only: Sequence[str] = ()) -> Iterator[compiling.Compilation | None
 
     with contextlib.ExitStack() as stack:
         if (folder := paths.private_folder()) is not None:
-            # The folder may be one of several machines.
+            # Several machines may share the folder.
             lock = folder / f"calibrating-{os.uname().nodename}.lock"
             try:
                 stack.enter_context(paths.locked(lock, waiting))

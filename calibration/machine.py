@@ -1,4 +1,4 @@
-"""Measuring this machine: what is done in which order, up to the content of a profile."""
+"""Measuring this machine: the order of all steps, up to the content of a profile."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from hetero.host import blas_spin
 from hetero.ops.cases import Place, forget_numbers
 from hetero.profile import inventory
 
-# Planned seconds of what is no case, quick and in full: what it takes corrects them.
+# Planned seconds of steps other than cases, quick and in full; measured ones correct them.
 _COMPILING, _THREADS = (3.0, 8.0), (0.5, 1.0)
 _LOOP = 4.0 / (os.cpu_count() or 1)  # of compiling one of the CPU's loops, while others compile
-_AGAIN = 0.1  # of the cases' seconds, for what is measured once more
+_AGAIN = 0.1  # of the cases' seconds, for repeating samples
 
 log = logging.getLogger("hetero")
 
 
 def checkpoint(request: Request) -> Checkpoint:
-    """Where it is kept what was measured; with what an interrupted calibration left."""
+    """The checkpoint of a calibration, with the results of an interrupted one."""
 
     def content_of(so_far: Checkpoint) -> dict[str, Any]:
         return modelling.profile_of(request, so_far, list(so_far.measured.values()), [])
@@ -84,7 +84,7 @@ def _measure(
     watch = timing.Watch()
     for name, info in inventory.devices().items():
         if name in request.devices if request.devices is not None else not info.get("is_host_cpu"):
-            inventory.believed(name)  # or it is not in the list that follows
+            inventory.believed(name)  # removes broken devices from the list below
     infos = inventory.devices()
     places = places_of(chosen_devices(request.devices, infos), infos, request.quick)
     failures: list[Failure] = []
@@ -145,11 +145,11 @@ class _Ready:
         None where nothing is compiled.
     schedule : Schedule
     seconds : float
-        Planned, of all waiting.
+        Planned for all waiting.
     at_once, own : list of WorkItem
         Timed by a device's own clock: what needs nothing compiled, and what does.
     around : callable
-        Called when all is compiled: measures what everything else builds on.
+        Called when all is compiled: measures the overheads.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ def _of_equal_devices(
     kept: Checkpoint,
     watch: timing.Watch,
 ) -> list[loop.Measured]:
-    """Samples of those of several equal GPUs that are not like the one that was measured."""
+    """Samples of equal GPUs that turn out to differ from the one that was measured."""
     added: list[loop.Measured] = []
     for name, info in infos.items():
         first = next((p for p in places if p.name == info.get("same_as")), None)

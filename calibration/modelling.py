@@ -27,13 +27,13 @@ from hetero.profile import Profile, inventory
 from hetero.registry import Operation
 from hetero.registry.models import ModelKey
 
-_LEAST_REST = 0.05  # of a set-up, that is left of it without what is moved
+_LEAST_REST = 0.05  # of a set-up, that is left at least when moves are subtracted
 
 Model = dict[str, Any]
 
 
 class Known(NamedTuple):
-    """A model, and all that it was fitted to."""
+    """A model, and the data it was fitted to."""
 
     model: Model
     samples: Samples
@@ -91,7 +91,7 @@ def models(
 
 
 def _reference(one: Measured, before: dict[ModelKey, Model]) -> Model | None:
-    """The model that a case's samples are compared with; None where there is none."""
+    """The model that a case's samples are interpolated by; None where there is none."""
     if not isinstance(one.case.how, SampleGrid) or one.case.how.reference is None:
         return None
     return before.get(one.key._replace(layout=one.case.how.reference))
@@ -100,7 +100,7 @@ def _reference(one: Measured, before: dict[ModelKey, Model]) -> Model | None:
 def _believed(
     one: Measured, before: dict[ModelKey, Model], slower: float, constants: Profile
 ) -> Model:
-    """As `fitted`, of what can be; of a curve that cannot, the conservative model."""
+    """`fitted` without outliers; the conservative model where the whole curve is dropped."""
     try:
         samples, out = outliers.believable(*one)
     except outliers.Unbelievable as error:
@@ -121,10 +121,10 @@ def _believed(
 
 
 def unmoved(one: Measured, constants: Profile) -> Measured | None:
-    """Samples of several devices without what moving operands takes, which their links tell better.
+    """Samples of several devices without the moves of operands, which their links predict better.
 
-    The sum of both stays as it was measured. None where that is no part of what was measured, and
-    where the links are not known.
+    The sum of both stays as measured. None where the samples contain no moves, and where the links
+    are not known.
     """
     (case, place, samples), how = one, one.case.how
     if len(place.devices) < 2 or not isinstance(how, TimedSolves):
@@ -183,7 +183,7 @@ def fitted(one: Measured, before: dict[ModelKey, Model], slower: float) -> Model
 def derived(
     operations: Iterable[Operation], models: dict[ModelKey, Model], failures: list[Failure]
 ) -> dict[ModelKey, Model]:
-    """All models, with those that the operations make of others."""
+    """All models, with those that operations derive from others."""
     models, fitted = dict(models), {k: m for k, m in models.items() if not outliers.is_prior(m)}
     for operation in operations:
         with contextlib.suppress(Exception):  # `all_cases` reported what is wrong with the module
@@ -248,7 +248,7 @@ def profile_of(
 
 
 def _missing(base: dict[str, Any] | None, content: dict[str, Any]) -> list[str] | None:
-    """What the profile before lacked and this one lacks still; None if that is not known."""
+    """What both the former profile and this one lack; None if that is not known."""
     if base is None:
         return None
     missing = base.get("unfinished", {"missing": []}).get("missing")

@@ -18,7 +18,7 @@ from hetero.pricing.plan import CPU
 from hetero.profile import inventory
 from hetero.registry import Operation
 
-_FEW = 5  # knots of what several devices share, along the first axis
+_FEW = 5  # knots of shared calls, along the first axis
 _LOOKS = 2  # passes over cases that the host's clock times: slow spells outlast one
 _ROOM = 0.5  # of a device's memory, for the operands of one call
 
@@ -32,12 +32,12 @@ class WorkItem(NamedTuple):
 
     @property
     def passes(self) -> int:
-        """How often all cases are gone through."""
+        """The number of passes over all cases."""
         return max(map(turns, self.cases), default=1)
 
 
 def chosen_devices(devices: list[str] | None, infos: dict[str, dict[str, Any]]) -> list[str]:
-    """The names of the devices to measure: those asked for after the CPU, or all that are used."""
+    """The names of the devices to measure: the CPU and those requested, or all in use."""
     if devices is None:
         return [
             name
@@ -66,7 +66,7 @@ def places_of(names: list[str], infos: dict[str, dict[str, Any]], quick: bool) -
 
 
 def module_of(operation: Operation) -> ModuleType:
-    """The module that says what is measured of an operation."""
+    """The module with an operation's cases."""
     if not operation.cases:
         raise LookupError("it does not say what is to be measured (Operation.cases)")
     return load(operation.cases)
@@ -90,7 +90,7 @@ def all_cases(
 
 
 def _fits(case: Case, place: Place) -> bool:
-    """Whether a case can be measured at a place: together only what several devices can share."""
+    """Whether a case can be measured at a place: at several devices only calls that they share."""
     shared = case.implementation.shared
     if len(place.devices) < 2:
         return True
@@ -141,7 +141,7 @@ def by_own_clock(worklist: list[WorkItem]) -> tuple[list[WorkItem], list[WorkIte
 
 
 def in_turn(worklist: Iterable[WorkItem]) -> Iterator[tuple[WorkItem, Case, float]]:
-    """Each case as often as it is gone through, with its part of the case's seconds.
+    """Each case once per turn, with its part of the case's seconds.
 
     All cases have their first turn before any has its second: a slow spell may last for seconds.
     """
@@ -154,7 +154,7 @@ def in_turn(worklist: Iterable[WorkItem]) -> Iterator[tuple[WorkItem, Case, floa
 
 
 def turns(case: Case) -> int:
-    """How often a case is gone through: what a GPU's own clock times, once."""
+    """The number of turns of a case: one where a GPU's own clock times it."""
     if isinstance(case.how, Passes):
         return case.how.number
     return 1 if has_own_clock(case) else _LOOKS
@@ -174,7 +174,7 @@ def names_of(item: WorkItem, case: Case) -> set[str]:
 
 
 def place_names(place: Place) -> set[str]:
-    """The names that stand for all that is of a place: "cuda:0" and "cuda"."""
+    """The names of a place and of its kind: "cuda:0" and "cuda"."""
     return {place.name, place.kind}
 
 

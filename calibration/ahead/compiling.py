@@ -31,7 +31,7 @@ from hetero.host.compiled import loop_compiler, loops
 from hetero.imports import in_child, load
 from hetero.ops.cases import Case, Place
 
-# Without what ends an interpreter and a CUDA context in order, which takes half a second.
+# It skips the orderly end of interpreter and CUDA context, which takes half a second.
 _COMMAND = (
     "import os; from hetero.calibration.ahead import kernel_compiler; "
     "kernel_compiler.compile_asked(); os._exit(0)"
@@ -127,7 +127,7 @@ class Compilation:
         self._kernels.append(one)
 
     def look(self) -> None:
-        """Take note of those that have ended, and begin others."""
+        """Note which processes have ended, and begin others."""
         self._loops.look()
 
     def wait_for_own_clock(self, name: str) -> None:
@@ -145,7 +145,7 @@ class Compilation:
             one.wait()
 
     def stop(self) -> None:
-        """End those that run yet, and begin no others."""
+        """End those that still run, and begin no others."""
         self._loops.stop()
         self.end_spare()
         for one in self._kernels:
@@ -155,7 +155,7 @@ class Compilation:
 class Kernels:
     """A process that compiles the kernels of what is measured on a CUDA device.
 
-    None is begun where they are in the cache: all of a list, unless some were taken out of it.
+    None is begun where the cache has the mark that all of them are compiled.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ def compile_kernels(device: Device, wanted: Iterable[Kernel]) -> None:
     ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
 
     def compiled(one: Kernel) -> None:
-        with contextlib.suppress(HeteroError):  # who measures it will say so
+        with contextlib.suppress(HeteroError):  # measuring it reports the error
             device.compiled(*one)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -43,7 +43,7 @@ def compile_asked() -> None:
     # Not above: whatever imports this for the first time when the interpreter ends could not.
     ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
     _make_nicer(_NICE)
-    inventory.devices()  # this may be begun before it is known what is to be done
+    inventory.devices()  # while the request may still be to come
     asked = json.load(sys.stdin)
     name = asked["place"]
     info = inventory.devices()[name]
@@ -91,9 +91,9 @@ def _make_plans(name: str, listing: Listing) -> None:
         device = devices.get(name)
         with device.active():
             for layouts in listing.layouts.values():
-                with contextlib.suppress(HeteroError):  # who measures it will say so
+                with contextlib.suppress(HeteroError):  # measuring it reports the error
                     device.transforms(layouts)
-                device.trim()  # others measure with its memory
+                device.trim()  # its memory is needed for measuring
 
 
 def _make_nicer(by: int) -> None:

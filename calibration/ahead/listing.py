@@ -68,7 +68,7 @@ class Listing(Device):
         return dict(self._info)
 
     def begin(self) -> None:
-        """Another run begins."""
+        """Begin another run."""
         self._launches = 0
 
     @contextlib.contextmanager
@@ -127,7 +127,7 @@ class Listing(Device):
 
 
 class _Nothing:
-    """A kernel, plans of transforms or a library that do nothing, whatever they are asked for."""
+    """A kernel, a plan of a transform or a library that does nothing on any call."""
 
     most_blocks = _MOST
 
@@ -147,13 +147,13 @@ def kernels_of(device: Listing, cases: Iterable[Case], number: int = 1) -> list[
             device.begin()
             try:
                 run(device, case, dims)
-            except Exception as error:  # what it would have launched is compiled when it is
+            except Exception as error:  # its kernels are compiled when they are measured
                 log.debug("the kernels of %s %s are not listed: %s", case, dims, error)
     return [one for one in device.wanted if one not in before]
 
 
 def sizes(case: Case) -> list[Dims]:
-    """All that will be measured of a case."""
+    """All sizes that will be measured of a case."""
     if isinstance(case.how, Passes):
         return [*case.how.knots.values(), *case.how.held_out.values()]
     if isinstance(case.how, SampleGrid):

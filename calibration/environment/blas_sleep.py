@@ -27,11 +27,11 @@ SECONDS = 2.0  # in all
 _POINTS = (2e-4, 8e-4, 3e-3)  # seconds of the loops that are tried
 _NEAR = 2.0  # a point stands for loops within this factor of its seconds
 _TRIED = 6  # candidate calls for each of them
-_LEAST, _MOST = 9, 120  # duels for a loop; those beyond the least while its share of time lasts
+_LEAST, _MOST = 9, 120  # duels for a loop; more than the least only within its share of time
 _TURNS = 4  # of products and loops, in each half of a duel
-_GAIN, _LOSS = 0.97, 1.05  # times that with threads that spin: to be worth it, to be too much
-_LATER = 1e-2  # seconds of work from which on they sleep where a loop of `LONG` lost by it
-_EXTENT = 600  # of the product: all threads have part in it
+_GAIN, _LOSS = 0.97, 1.05  # ratios to the time with spinning threads: worth it; too slow
+_LATER = 1e-2  # seconds of work from which on they sleep where that slows a loop of `LONG`
+_EXTENT = 600  # of the product: enough for all threads
 
 
 def least_work(measured: Iterable[Measured]) -> float | None:
@@ -73,14 +73,14 @@ def least_work(measured: Iterable[Measured]) -> float | None:
 
 
 class Ratio(NamedTuple):
-    """Seconds of products and loops in turn with threads that sleep over those with ones that spin.
+    """Time of products and loops in turn with sleeping threads over that with spinning ones.
 
     Attributes
     ----------
     typical : float
         The median of the duels.
     whole : float
-        Of all their time: a product that is late now and then counts by what it costs.
+        The ratio of total times: a product that is sometimes late counts by what it costs.
     """
 
     typical: float
@@ -143,8 +143,7 @@ def compared(
     clock : callable
         Seconds.
     share, end : float
-        By the clock: until when more duels than the least are made; when it is given up with
-        fewer than these.
+        By the clock: the end of duels beyond the least number; when to give up with fewer.
 
     Returns
     -------

@@ -14,8 +14,8 @@ Way = tuple[str, str]  # direction and kind of memory
 
 _DIRECTIONS = ("upload", "download")
 _LEAST_STAGED = 1 << 18  # bytes of a staged copy that is measured
-_CACHED = 1 << 20  # bytes of an operand that is in a cache yet when a call begins
-_UNCACHED = 1 << 28  # bytes: more than caches hold, so that the least recently used are not in them
+_CACHED = 1 << 20  # bytes of an operand that is still in a cache when a call begins
+_UNCACHED = 1 << 28  # bytes: more than caches hold, so that the oldest are not in them
 _PERIOD = 1 << 24  # random bytes, which are repeated
 _REST = 3e-4  # seconds after which a thread that helps to copy sleeps
 
@@ -71,7 +71,7 @@ class Copies:
             time.sleep(_REST)
 
     def _source(self, nbytes: int) -> np.ndarray:
-        """Pageable memory, another part of it each time."""
+        """Pageable memory, a different part each time."""
         if nbytes < _CACHED:
             return self._pageable[:nbytes]
         if nbytes > len(self._pageable):

@@ -29,7 +29,7 @@ from hetero.ops.cases import Budget, Place
 from hetero.profile import PINNED, STAGED, Profile
 
 Times = dict[Way, dict[int, float]]  # bytes -> times
-SECONDS = 2.0  # that measuring takes, about and at most
+SECONDS = 2.0  # of measuring, at most
 _FAR = 2.0  # times the least sample: longer ones were disturbed
 _ROUNDS = 3
 _SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 4, 6))  # bytes of a copy, to 256 MiB
@@ -93,7 +93,7 @@ class Together:
         self.ways = self._copies[0].ways
 
     def renew(self) -> None:
-        """Take other pageable memory."""
+        """Allocate pageable memory anew."""
         for copies in self._copies:
             copies.renew(self._largest)
 
@@ -127,9 +127,9 @@ class Together:
 
 
 def steady(rows: Sequence[Sequence[Sequence[float]]]) -> float:
-    """Seconds of a copy on each device while all copy, as if all went at the same rate.
+    """Seconds of a copy on each device while all copy, at the mean of their rates.
 
-    Where they went one after the other, as devices do that depend on each other, it is the sum.
+    Where the copies ran one after the other, as devices that share a bus may do, it is the sum.
 
     Parameters
     ----------
@@ -234,12 +234,12 @@ def times(links: dict[str, Any], seconds: Times) -> Times:
 
 
 def near(samples: list[float]) -> list[float]:
-    """Those that met nothing else."""
+    """The samples that were not disturbed."""
     return [s for s in samples if s <= _FAR * min(samples)]
 
 
 def curves(links: dict[str, Any], times: Times) -> dict[str, Any]:
-    """Link models of those ways of which some size differs: direction -> kind of memory -> model.
+    """Link models of the ways that are slower at once: direction -> kind of memory -> model.
 
     Parameters
     ----------

@@ -31,17 +31,17 @@ from hetero.registry import Operation
 _SMALLEST = 16
 _HOST_ROUNDS, _HOST_CALLS = 40, 8
 _DISPATCH_ROUNDS = 3
-# Planned seconds, quick and in full: what it takes corrects them.
+# Planned seconds, quick and in full; measured ones correct them.
 _PACK, _AROUND = (0.2, 0.4), (3.0, 6.0)
 
 
 def pack(budget: Budget) -> dict[str, Any]:
-    """Model of packing a host array that is not dense, by bytes of the packed one."""
+    """Model of packing a strided host array, by bytes of the packed one."""
     sizes = axis(1024, min(budget.largest_transfer, 2**27), 4.0)
     source = np.ones(sizes[-1] // 4)
     seconds = []
     for size in sizes:
-        view = source[: size // 4 : 2]  # every second one of size / 4 elements of 8 bytes
+        view = source[: size // 4 : 2]  # size / 8 elements of 8 bytes, with stride 2
         seconds.append(
             measure(lambda view=view: np.ascontiguousarray(view), budget=budget.point).seconds
         )
@@ -91,7 +91,7 @@ def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) ->
         outside["there"] = partial(call, device.name, small.implementation.method)
         outside["fallback"] = partial(call, CPU, None)
     took: dict[str, float] = {}
-    for _ in range(_DISPATCH_ROUNDS):  # or a slow spell of the host would hit one and not another
+    for _ in range(_DISPATCH_ROUNDS):  # interleaved, so that a slow spell of the host hits all
         for calls, where in ((inside, device.active()), (outside, contextlib.nullcontext())):
             with where:
                 for name, one in calls.items():
@@ -110,7 +110,7 @@ def _small_calls(
     device: Device, operations: Iterable[Operation]
 ) -> Iterator[tuple[Operation, SmallCall]]:
     for operation in operations:
-        with contextlib.suppress(Exception):  # of a module that fails the loop tells
+        with contextlib.suppress(Exception):  # the loop reports a module that fails
             make = getattr(load(operation.cases), "small_call", None)
             small = make(device) if make is not None else None
             if small is not None:
@@ -193,7 +193,7 @@ class Overheads:
     ) -> None:
         self._places, self._worklist, self._request, self._kept = places, worklist, request, kept
         self._schedule, self._failures = schedule, failures
-        self._links: dict[str, dict[str, Any] | None] = {}  # None where they cannot be measured
+        self._links: dict[str, dict[str, Any] | None] = {}  # None where measuring failed
         self.shares: dict[tuple[str, str, str], float] = {}
 
     def measure(self) -> None:
@@ -222,7 +222,7 @@ class Overheads:
                 self._links[place.name] = links
 
     def _calls(self) -> None:
-        """What the host does around calls, and the links of several devices."""
+        """The host's work around calls, and the links of several devices."""
         request, kept = self._request, self._kept
         for place in self._places:
             name = place.name
@@ -273,7 +273,7 @@ def around(
 
 
 def needs_links(place: Place, request: Request) -> bool:
-    """Whether links are to be measured: not where only other things are, and they are known."""
+    """Whether links are to be measured: they are unknown, or requested."""
     base = request.base or {}
     known = place.name in base.get("links", {})
     if len(place.devices) == 1:

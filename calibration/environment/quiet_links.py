@@ -1,4 +1,4 @@
-"""Links of one device while nothing else is done: seconds of copies, and models of them."""
+"""Links of one device on an idle machine: seconds of copies, and models of them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from hetero.profile.constants import LEFT
 _MOST_PLAIN = 1 << 26  # bytes of a measured copy by the driver alone, where it may be staged
 _PASSES, _MORE_PASSES = 3, 2  # as long as processors are stolen
 _MOST_SECONDS = 3.0  # of all passes, where there are more
-_STOLEN = 0.05  # of the processors' time that a pass wanted
-_ALIKE = 1.15  # times the least, passes that agree
+_STOLEN = 0.05  # of the processors' time in a pass
+_ALIKE = 1.15  # times the least: passes that agree
 _LONG = 1 << 26  # bytes; a transfer of more is timed once in each pass
 _SAME_RATE = 1.1
 
@@ -67,9 +67,9 @@ def transfers(device: Device, sizes: list[int], budget: float) -> dict[Way, dict
 
 
 class Seen:
-    """What copies took in each pass, apart where other virtual machines took processors then.
+    """Seconds of copies in each pass, separately for passes in which processors were stolen.
 
-    Such passes count only where there is no other.
+    Those count only where there are no others.
 
     Attributes
     ----------
@@ -82,22 +82,22 @@ class Seen:
         self.stolen: dict[tuple[Way, int], list[float]] = {}
 
     def add(self, taken: dict[tuple[Way, int], float], is_stolen: bool) -> None:
-        """What was seen in one more pass."""
+        """Add one pass."""
         passes = self.stolen if is_stolen else self.quiet
         for key, seconds in taken.items():
             passes.setdefault(key, []).append(seconds)
 
     def seconds(self, way: Way, nbytes: int) -> float:
-        """What counts: the middle pass, of long copies the fastest.
+        """The median pass; of long copies the fastest.
 
-        The fastest as well where passes differ because of others, who only add.
+        The fastest also where passes differ because of stolen time, which only adds.
         """
         key = way, nbytes
         passes = self.quiet.get(key) or self.stolen[key]
         return min(passes) if nbytes > _LONG or self._differs(key) else median_low(passes)
 
     def doubtful(self) -> set[tuple[Way, int]]:
-        """Of which nothing is known but passes that differ because of others."""
+        """Copies of which all passes met stolen time, and differ."""
         return {key for key in self.stolen if self._differs(key)}
 
     def _differs(self, key: tuple[Way, int]) -> bool:
@@ -124,14 +124,14 @@ def _timed(copies: Copies, way: Way, nbytes: int, budget: float) -> float:
     call, rest = partial(copies, *way, nbytes), partial(copies.rest, way)
     if nbytes >= _LONG:
         if way[0] == "download" and way[1] != PINNED and ("download", STAGED) in copies.ways:
-            call()  # brings the result's pages
+            call()  # takes the page faults of the result
         rest()
         return _once(call)
     return measure(call, budget=budget / _PASSES, rest=rest).seconds
 
 
 class Theft:
-    """Whether other virtual machines take processors that this process wants, from now on."""
+    """Measures how much processor time other virtual machines steal, from now on."""
 
     def __init__(self) -> None:
         self._before = self._now()
@@ -142,13 +142,13 @@ class Theft:
         return (times.stolen if times is not None else 0.0), timing.own_time()
 
     def seen(self) -> bool:
-        """Whether they did, by more than what a tick of the system tells."""
+        """Whether time was stolen, by more than the resolution of the system's ticks."""
         stolen, own = (now - then for now, then in zip(self._now(), self._before, strict=True))
         return stolen > 2 * timing.TICK and stolen > _STOLEN * (own + stolen)
 
 
 def _once(call: Callable[[], object]) -> float:
-    """Seconds of one call, the first: where it was slow, another pass tells."""
+    """Seconds of one call, the first; other passes show whether it was slow."""
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin

@@ -1,7 +1,7 @@
 """The number of threads on which each method of the CPU is fastest, by its work.
 
-A number is believed that wins twice: it is the fastest of all that are tried, and then beats all
-threads in each of several duels. A wrong one costs every call from then on; a missed one, little.
+A number is accepted if it is the fastest of all that are tried, and then beats all threads in each
+of several duels. A wrong one costs every call from then on; a missed one, little.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from hetero.ops.cases import Budget, Case, Dims, Passes, TimedSolves
 from hetero.registry import thread_counts
 from hetero.registry.models import ModelKey
 
-_SECONDS = (5e-6, 2e-3)  # calls of less have one thread anyway, of more all of them
+_SECONDS = (5e-6, 2e-3)  # shorter calls have one thread anyway, longer ones all
 _SECONDS_OF_SOLVES = (5e-5, 1e-3)  # likewise, of a few steps
 _POINTS, _POINTS_OF_SOLVES = 8, 3
 _ALL = (0.5, 1.0)  # seconds for all cases together, quick and in full
 _FEW = 4
 _ROUNDS = 4
-_DUELS, _TRIES = 7, 3  # of each side in a duel
+_DUELS, _TRIES = 7, 3  # calls of each side in a duel
 _PAUSE = 5e-5  # after which idle threads sleep
-_GAIN = 0.8  # of the time on all threads, above which they stay: a limit costs something too
-_WIN = 0.9  # of the time on all threads: less is needed in each duel
-_FAR = 2.0  # times the least time, what is doubtful; of all threads', what is not tried again
+_GAIN = 0.8  # of the time on all threads; above it they stay, since a limit costs something
+_WIN = 0.9  # of the time on all threads: the most in each duel
+_FAR = 2.0  # times the least time: a doubtful one; times that of all threads: not tried again
 _HOPELESS = 8.0  # times the least of all threads', after which a call is not even repeated
 _BEYOND = 16.0  # times the largest measured work: the last knot, with all threads
 
@@ -139,7 +139,7 @@ def fastest(
     """
 
     def seconds(number: int, limit: float = math.inf) -> float:
-        """Of two calls of a number, or of a first one above a limit; infinite where other load
+        """Seconds of two calls, or of a first one above the limit; infinite if other load
         disturbed one."""
         call, total, begin = calls[number], 0.0, clock()
         call()
@@ -224,6 +224,6 @@ def _points(case: Case, seconds: dict[Dims, float]) -> Iterable[tuple[Dims, floa
             by_flops.setdefault(row.work(problem, {"kind": row.kind}).flops, given)
     chosen = sorted(by_flops)
     if isinstance(case.how, TimedSolves):
-        chosen = chosen[-most:]  # smaller ones take one thread by themselves
+        chosen = chosen[-most:]  # smaller ones run on one thread anyway
     step = max(1, -(-len(chosen) // most))
     return [(by_flops[flops], flops) for flops in chosen[::step]]

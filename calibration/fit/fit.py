@@ -14,7 +14,7 @@ import numpy as np
 from hetero.ops.cases import Dims, grid
 from hetero.registry.models import Work, bind
 
-_MANY = 10.0  # overheads: a call that takes longer runs at its rate
+_MANY = 10.0  # overheads: the time of a longer call grows in proportion to its work
 
 
 def residuals(predicted: Sequence[float], measured: Sequence[float]) -> dict[str, float]:
@@ -128,7 +128,7 @@ def waves(
     overhead: float,
     estimate: Callable[[Dims], float],
 ) -> dict[str, Any]:
-    """A "waves" model: how far measured seconds are from an implementation's own estimate.
+    """A "waves" model: ratios of measured seconds to an implementation's own estimate.
 
     Parameters
     ----------
@@ -183,10 +183,9 @@ def _extended(
 ) -> float:
     """Seconds of a knot from its nearest smaller neighbours.
 
-    A neighbour that takes many times the overhead runs at its rate, and so will the knot. One that
-    hardly takes longer than nothing tells no rate; then the best one seen anywhere counts. A knot
-    with larger ones that were measured was not too slow, but is none that a problem has: more work
-    takes no less time, so it is as the least of them.
+    A neighbour that takes many times the overhead gives the rate for the knot. A shorter one gives
+    none; then the best rate of all knots counts. If larger knots were measured, this one was not
+    too slow, but does not occur in problems: it gets the least of their seconds.
     """
     larger = [value for other, value in measured.items() if _no_smaller(other, dims)]
     if larger:
@@ -211,7 +210,7 @@ def _no_smaller(dims: Dims, than: Dims) -> bool:
 def least_above(seconds: dict[Dims, float]) -> dict[Dims, float]:
     """The least seconds of all dimensions that are no smaller.
 
-    More work takes no less time; what was seen to be slower than more work met noise.
+    More work takes no less time; a sample that is slower than one of more work met noise.
     """
     return {
         dims: min(value for other, value in seconds.items() if _no_smaller(other, dims))
@@ -226,7 +225,7 @@ def passes(
     held_out: dict[Dims, float],
     knots: Sequence[Dims],
 ) -> dict[str, Any]:
-    """A "surface" or "filter" model on whatever grid the knots span.
+    """A "surface" or "filter" model on the grid that the knots span.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Calibration's loop over the operations: cases -> samples.
 
-`worklist` says what the cases are, `modelling` makes models of the samples. Each step is a function
-of data, and what it gives can be printed. Whatever fails on the way costs the models that it stands
-for: it becomes a `Failure`, and all else goes on.
+`worklist` lists the cases, `modelling` fits models to the samples. Each step is a function of data,
+and its result can be printed. An error costs only the models that it concerns: it becomes a
+`Failure`, and the rest goes on.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Measured(NamedTuple):
 
 
 class Keeper:
-    """Who keeps what was measured, in case that measuring is interrupted; this one does not."""
+    """Keeps samples in case that measuring is interrupted; this base class does not."""
 
     def earlier(self, case: Case, place: Place) -> Samples | None:
-        """The samples of a case, if its turn was taken before an interruption; it counts turns."""
+        """The samples of a case if it had this turn before an interruption; counts the turns."""
         return None
 
     def add(self, one: Measured) -> None:
-        """Samples of a case after one more turn."""
+        """Keep the samples of a case after one more turn."""
 
 
 def key_of(case: Case, place: Place) -> ModelKey:
@@ -66,7 +66,7 @@ def measure(
 ) -> list[Measured]:
     """Samples of all cases that can be measured.
 
-    Those that met other load, or cannot be, are taken again at the end.
+    Those that met other load, or are implausible, are taken again at the end.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def measure(
     left = {item.place.name: 0.0 for item in worklist}
     for item in worklist:
         left[item.place.name] += sum(case.seconds for case in item.cases)
-    time_left = dict(left)  # what one case does not use is for those that follow at its place
+    time_left = dict(left)  # time that a case leaves goes to those that follow at its place
     samples: dict[ModelKey, Measured] = {}
     for item, case, seconds in in_turn(worklist):
         place, row, key = item.place, case.implementation, key_of(case, item.place)
@@ -161,13 +161,13 @@ def measure(
 
 
 def _calm(case: Case, place: Place) -> None:
-    """What the CPU does without BLAS is measured while that one's threads sleep."""
+    """Put BLAS's threads to sleep before a case of the CPU that does not use them."""
     if not place.devices and limits.BLAS not in case.implementation.uses:
         blas_spin.wait_until_idle()
 
 
 def active(place: Place) -> Any:
-    """A context inside which a single device's operands can be made."""
+    """A context in which operands of a single device can be made."""
     return place.devices[0].active() if len(place.devices) == 1 else contextlib.nullcontext()
 
 

@@ -1,6 +1,6 @@
 """Outliers: which samples to distrust, by their neighbours and by prior estimates.
 
-What stays impossible however often it is measured is dropped from the fits, and reported.
+Samples that stay impossible when repeated are dropped from the fits, and reported.
 
 On an idle machine true curves are far from smooth. Over 30 000 knots of an H200 and its host, the
 largest ratio to the neighbours' interpolant was 3.4, and to the next larger size 5.4; 1 to 6 % of
@@ -54,7 +54,7 @@ class Unbelievable(Exception):
 
 
 def estimator(case: Case, place: Place) -> Callable[[Dims], float] | None:
-    """The method's own estimate in seconds, where its model is a correction of that."""
+    """The method's own estimate in seconds, if its model is a correction of that."""
     if not getattr(case.how, "by_estimate", False):
         return None
 
@@ -107,7 +107,7 @@ def far_from_prior(
 
 
 def compared(seconds: Seconds) -> list[Dims]:
-    """The few knots of a curve that are compared with the prior, the last one among them."""
+    """A few knots of a curve, with the last one, to compare with the prior."""
     dims = list(seconds)
     return dims[:: max(len(dims) // _COMPARED, 1)] + dims[-1:]
 
@@ -183,7 +183,7 @@ def _deviations(
 ) -> dict[Dims, tuple[float, float]]:
     """Ratio of each sample to its neighbours' interpolant, and to the next larger size.
 
-    Of all axes, the least of the former and the largest of the latter. At the ends, the first
+    Over all axes, the least of the former and the largest of the latter. At the ends, the first
     sample should take no longer than the second, and the last one should keep the rate of the one
     before; ratios have no such bounds.
     """
@@ -350,7 +350,7 @@ def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, dic
     if not out:
         return samples, {}
     seconds, setup = _without(samples.seconds, out), _without(samples.setup, out)
-    if isinstance(case.how, TimedSolves):  # a size of which a sample is missing has no model
+    if isinstance(case.how, TimedSolves):  # a size without one of its samples has no model
         broken = {dims[0] for dims in samples.seconds if dims not in seconds}
         seconds = {dims: value for dims, value in seconds.items() if dims[0] not in broken}
         setup = {dims: value for dims, value in setup.items() if dims[0] not in broken}
@@ -360,7 +360,7 @@ def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, dic
 
 
 def _has_no_rate(case: Case, samples: Samples) -> bool:
-    """Whether most knots are missing, and the others are so short that overhead may be all."""
+    """Whether most knots are missing, and the others so short that they may be all overhead."""
     if isinstance(case.how, TimedSolves):
         return False
     number = len(case.how.knots) if isinstance(case.how, Passes) else prod(map(len, case.axes))
@@ -369,7 +369,7 @@ def _has_no_rate(case: Case, samples: Samples) -> bool:
 
 
 def _replaceable(samples: Samples, out: dict[Dims, str]) -> dict[Dims, str]:
-    """Those of the outliers that can be interpolated between the other samples."""
+    """The outliers that can be interpolated between the other samples."""
     left = {dims: s for dims, s in samples.seconds.items() if dims not in out}
     return {dims: why for dims, why in out.items() if between(dims, left) is not None}
 

@@ -1,4 +1,4 @@
-"""From cases to samples: what is measured, by how the case wants it measured."""
+"""From cases to samples: grids, passes or solves, as the case says."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _HOST_HIDDEN = 1e-4  # seconds of device time from which on the host's share doe
 _CLEARLY = 1.5
 _LOOKS = 4
 _SHORT = 0.002  # seconds of a call, above which half of the passes are enough
-_LONG = 0.005  # above which one is
+_LONG = 0.005  # above which one pass is
 _THIRD, _PROBES = 3, 8  # a second look: at every third of a case's samples, about eight at most
-_SPELL = 0.1  # of these took less than before: all of the case may have met a slow spell
+_SPELL = 0.1  # fraction of these that improved: then all of the case may have met a slow spell
 # Seconds of a call on the CPU, and on a device: shorter ones may be all overhead, and give no rate.
 _TELLS = 1e-4, 1e-3
-_LONG_LOOK = 0.01  # seconds of a call, beyond which one look is enough
+_LONG_LOOK = 0.01  # seconds of a call, beyond which there is no second look
 
 
 def take(
@@ -145,10 +145,10 @@ class _Shapes:
         self._by_device = False  # what was timed last
 
     def _more(self, problem: Problem, device_seconds: float) -> float:
-        """What the host does for this shape beyond its share, if that is clearly more.
+        """The host's time for this shape beyond its share, if it is clearly more.
 
         A library may launch several kernels for some shapes; that costs the host, not the device.
-        What does not last is noise of the machine.
+        An excess that does not repeat is noise.
         """
         seen: list[float] = []
         while len(seen) < _LOOKS:
@@ -210,7 +210,7 @@ def _grid(
 
 
 class _Rate:
-    """The best volume per second that was seen."""
+    """The best volume per second so far."""
 
     def __init__(self, seconds: dict[Dims, float], bench: Bench) -> None:
         self._tells = _TELLS[bool(bench.devices)]
@@ -222,7 +222,7 @@ class _Rate:
         self._best, self._most = max(self._best, prod(dims) / taken), max(self._most, taken)
 
     def seconds(self, dims: Dims) -> float:
-        """What a call should take; 0 where all calls were too short to tell."""
+        """Predicted seconds of a call; 0 where all calls were too short for a rate."""
         return prod(dims) / self._best if self._most > self._tells else 0.0
 
 
@@ -311,5 +311,5 @@ def _second_look(
 
 
 def slower(samples: Samples) -> list[float]:
-    """Of each knot, how much longer than the fastest call a typical one took, in its best pass."""
+    """Of each knot, the ratio of a typical call to the fastest one, in its best pass."""
     return [min(times) / samples.seconds[dims] for dims, times in samples.typical.items()]

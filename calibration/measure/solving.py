@@ -15,11 +15,11 @@ from hetero.ops.cases import Budget, Case, Dims, grid
 
 SETTLES = 0.002  # seconds for which threads may go on spinning after a call
 _FEWEST = 4  # steps, of a large system
-_POINTS = 2**22  # point updates that are timed at least
+_POINTS = 2**22  # point updates, the least of a timed solve
 _LONG = 0.03  # seconds of a solve: of longer ones the first call counts, too
 _STANDS_OUT = 2.0  # ratio of the solve of more steps to the one of few
 _NO_SETUP = 1e-7  # seconds
-_LEAST_STEP = 0.1  # of a solve's time per step: what the steps take at least
+_LEAST_STEP = 0.1  # of a solve's time per step: a lower bound of its steps' time
 _SMALL = 4  # ratio of the largest size to one that is measured even if time is up
 
 
@@ -75,7 +75,7 @@ def timed_solves(
 def _that_stand_out(
     case: Case, n: int, call: Callable[[int], None], budget: Budget, less: float | None
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Numbers of steps, and what one solve of each took; ``less``: of few, if it is known."""
+    """Numbers of steps, and seconds of one solve of each; ``less``: of few, if it is known."""
     few, *more = steps = counts(case, n)
     if not more:
         return steps, () if less is None else (less,)
@@ -177,13 +177,13 @@ class Solves:
 
 
 def take(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Samples:
-    """Time solves of the smallest size, the largest, and those between that time is left for.
+    """Time solves of the smallest size, the largest, and those between as time allows.
 
     Small ones are measured even if time is up: all together they take a third of the largest, and
     interpolating between the smallest and the largest would be too coarse.
 
-    Several devices share the work, from host to host, so that moving counts as set-up: two sizes
-    more, since that is a small constant and then grows with the size.
+    Where several devices share the work, their moves count as set-up: that is a small constant and
+    then grows with the size, so two more sizes are measured.
     """
     prepared(case, case.smallest, bench)(1)  # compiles
     end = time.perf_counter() + seconds_left

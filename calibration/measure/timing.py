@@ -1,4 +1,4 @@
-"""Time one call robustly, and notice what other processes and virtual machines take meanwhile.
+"""Robust timing of calls, and detection of other load, in this system and other virtual machines.
 
 Linux counts involuntary context switches, time stolen by other virtual machines, and what each
 processor did. A switch is a sign of other load only where other processes were busy meanwhile,
@@ -298,7 +298,7 @@ class _Reading(NamedTuple):
 
 
 class Watch:
-    """Notices other load while a machine is measured.
+    """Detects other load while a machine is measured.
 
     Parameters
     ----------
@@ -346,7 +346,7 @@ class Watch:
         self._before, self._since = switches(), self._clock()
 
     def note(self, disturbed: bool, scattered: bool = False) -> None:
-        """Add what `measure` noticed itself."""
+        """Add what `measure` detected itself."""
         self._noted = disturbed or bool(self._noted)
         self._measurements += 1
         self._scattered += scattered

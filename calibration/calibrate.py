@@ -55,7 +55,7 @@ def calibrate(
         OpenCL device that is this machine's CPU is left out.
     progress : callable, optional
         Called as ``progress(fraction, text)``, fraction from 0 to 1; the text says what is measured
-        and how long it will take yet.
+        and the time left.
     kernels : bool
         First measure, on each CUDA device, the figures that hetero's own kernels are planned by:
         a minute more, once for a card that no shipped tuning table is of. They stay in the

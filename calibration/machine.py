@@ -208,6 +208,7 @@ def _planned(
     kept: Checkpoint,
     progress: Callable[[float, str], None] | None,
 ) -> Schedule:
+    """The schedule of all steps, without the turns that a checkpoint has."""
     full, total = not request.quick, 0.0
     schedule = Schedule(progress)
     schedule.plan("compiling", _COMPILING[full])

@@ -63,7 +63,7 @@ def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) ->
 
     What a whole call on tiny operands takes, less its transfers and its launch: for operands on the
     host, on the device, and on the device with the CPU computing (the fallback, "detour" in the
-    profile). The calls find the device as they do in a program: not active yet. Empty where no
+    profile). The device is not active when a call begins, as in a program. Empty where no
     operation has such a call.
     """
     operation, small = next(_small_calls(device, operations), (None, None))

@@ -45,7 +45,7 @@ def surface(
     held_out : dict
         Measured shapes that are no knots, for the residuals.
     among : callable
-        What counts of the seconds that each axis tells of a missing knot.
+        Combines the seconds of a missing knot that each axis gives.
 
     The constants are the samples themselves, but for those listed as extrapolated.
     """

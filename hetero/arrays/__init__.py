@@ -107,7 +107,7 @@ def describe(array: Any) -> Operand:
     Raises
     ------
     TypeError
-        For anything else, and for a device array that tells nothing usable.
+        For anything else, and for a device array without a usable description.
     """
     if type(array) is np.ndarray:
         return _numpy.describe(array)

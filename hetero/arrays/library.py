@@ -69,7 +69,7 @@ class Library(abc.ABC):
 
     @abc.abstractmethod
     def describe(self, array: Any) -> Operand:
-        """The operand; TypeError where the array tells nothing usable."""
+        """The operand; TypeError where the array has no usable description."""
 
     def empty(
         self, like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: NewArray
@@ -85,7 +85,7 @@ class Library(abc.ABC):
         """``make(device, shape, dtype)`` gives a new C-contiguous array on a device of that kind.
 
         None where the library has none there, or is not installed. It is asked where a result is to
-        stay on a device and no operand tells the library.
+        stay on a device and no operand has a library.
         """
         return None
 

@@ -197,7 +197,7 @@ def element_strides(shape: tuple[int, ...], order: str = "C") -> tuple[int, ...]
 def dense(
     shape: tuple[int, ...], dtype: np.dtype, location: str = HOST, order: str = "C"
 ) -> Operand:
-    """An operand without gaps, of no data yet."""
+    """A C-contiguous operand without data."""
     itemsize = dtype.itemsize
     strides = tuple([stride * itemsize for stride in element_strides(shape, order)])
     return Operand(shape, strides, dtype, location)

@@ -97,6 +97,7 @@ def _candidates(
     device: str | None,
     method: str | None,
 ) -> list[Candidate]:
+    """A candidate for each kind with several devices in use, and each method that may be taken."""
     candidates: list[Candidate] = []
     for kind, members in _together(devices, device).items():
         if problem.device is not None:
@@ -190,6 +191,7 @@ class _Together:
     def _shares(
         self, cut: Cut, implementation: Implementation, members: list[str], weights: list[float]
     ) -> tuple[Share, ...]:
+        """A share for each device, in proportion to the weights; equal devices are priced once."""
         known: dict[tuple[str, Problem], Candidate] = {}
         cuts = bounds(cut.extent, weights)
         problems = [cut.problem(begin, end) for begin, end in cuts]
@@ -208,6 +210,7 @@ class _Together:
     def _priced(
         self, part: Problem, implementation: Implementation, member: str, constants: Profile
     ) -> Candidate:
+        """A range on one device, with what it loses to the others' copies."""
         info = self._infos[member]
         candidate = partition.priced(part, implementation, member, info, constants, self._asked_for)
         if implementation.blocks == registry.ALWAYS and constants is self._at_once:

@@ -150,6 +150,7 @@ def _ways(used: tuple[Device, ...], plan: Plan, call: Call) -> Iterator[Callable
 
 
 def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
+    """Run the chosen method, after freeing kept copies beyond the memory limit."""
     row, problem, limit = plan.chosen.implementation, plan.problem, memory_limit.current()
     if limit is not None:
         for device in used:

@@ -91,7 +91,7 @@ def _note(path: Path) -> bool:
         if time.time() - path.stat().st_mtime > _NOTED:
             os.utime(path)
     except OSError:
-        return path.exists()  # it may belong to somebody else who may write here: root
+        return path.exists()  # it may belong to root, who may write here
     return True
 
 

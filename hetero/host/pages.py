@@ -53,8 +53,8 @@ _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA) if resource is not None els
 _kept: list[_Block] = []  # in order of use; each change is one atomic operation
 _users: set[str] = set()  # users of large arrays; nothing is kept without any
 _COPIES, _RESULTS = "copies", "results"
-# When a result was asked for, in seconds; the thread that looks after what is kept, and whether it
-# sleeps until somebody wakes it.
+# Time of the last result, in seconds; the thread of `_look_after`, and whether it sleeps until
+# `_disturb` wakes it.
 _state: dict[str, Any] = {"asked": 0.0, "thread": None, "sleeps": False}
 _wake: queue.SimpleQueue[None] = queue.SimpleQueue()  # put by finalizers, too
 _lock = locks.new()

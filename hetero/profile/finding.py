@@ -105,6 +105,7 @@ def held() -> dict[str, Any] | None:
 
 
 def _look(path: Path) -> Stored:
+    """A stored profile, with what holds of it, or why it cannot be used."""
     try:
         holding = validity.holding(reading.believed(path).data)
     except (ProfileError, OSError) as error:

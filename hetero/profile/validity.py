@@ -237,6 +237,7 @@ class _Sorting:
         return held
 
     def holds(self, name: str, place: str, parts: Iterable[str]) -> bool:
+        """Whether all parts that a constant depends on are unchanged; else put it aside."""
         parts = tuple(parts)
         if "device" in parts:
             if place in self._devices.gone:

@@ -139,8 +139,7 @@ class Processes:
     measuring : bool, optional
         Whether something is measured meanwhile: then their priority is low.
     early : bool, optional
-        Whether it is not known yet what will be asked for: until then half of the hyperthreads
-        are left alone.
+        Whether more names follow by `ask`: until then half of the hyperthreads stay free.
     """
 
     def __init__(self, names: Iterable[str], measuring: bool = False, early: bool = False) -> None:
@@ -151,7 +150,7 @@ class Processes:
         self._ask(names)
         try:
             self._begin()
-        except BaseException:  # nobody else knows of those that were begun
+        except BaseException:  # the caller does not get an object to stop
             self.stop()
             raise
 
@@ -186,7 +185,7 @@ class Processes:
         return self._server.begin(name, self._nice)
 
     def look(self) -> None:
-        """Take note of those that have ended, and begin others."""
+        """Note which processes have ended, and begin others."""
         ended = [entry for entry in self._running if entry[1].poll() is not None]
         self._running = [entry for entry in self._running if entry not in ended]
         self._begin()
@@ -208,7 +207,7 @@ class Processes:
             self.stop()
 
     def stop(self) -> None:
-        """End those that run yet, and begin no others."""
+        """End those that still run, and begin no others."""
         self._left.clear()
         if self._server is not None:
             self._server.stop()
@@ -221,7 +220,7 @@ class Processes:
 
 
 def ensure(names: Iterable[str]) -> None:
-    """Compile loops now; what could not be, whoever calls it compiles."""
+    """Compile loops now; those that cannot be are compiled by the call that needs them."""
     Processes(names).wait()
 
 

@@ -104,15 +104,15 @@ def seconds(name: str) -> float:
 
 
 def seconds_left(name: str) -> float:
-    """How long loops have to be compiled before they can be used: 0 where they are.
+    """Seconds of compiling before loops can be used: 0 where they are compiled.
 
-    0 also where they cannot be compiled ahead: whoever calls them first does it then.
+    0 also where they cannot be compiled ahead: the first call compiles them then.
     """
     return 0.0 if is_ready(name) else seconds(name)
 
 
 def is_ready(name: str) -> bool:
-    """Whether there is nothing to be done before loops are called; looks at the disk."""
+    """Whether loops can be called without waiting for a compilation; looks at the disk."""
     if name in _ready:
         return True
     if not can_be_made() or _on_disk(name):
@@ -145,7 +145,7 @@ def lock_of(name: str) -> Path | None:
 def load_packages() -> None:
     """Import what methods on the CPU import when they are first called, for a second."""
     for name in _PACKAGES:
-        with contextlib.suppress(ImportError):  # who needs it will say so
+        with contextlib.suppress(ImportError):  # reported by the call that needs it
             load(name)
 
 

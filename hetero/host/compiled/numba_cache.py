@@ -56,7 +56,7 @@ class _Kept(NullCache):
             return None
         try:
             target_context.refresh()
-            # The store has checked that nobody but this user wrote it.
+            # `disk_cache` has checked that only this user wrote it.
             result = CompileResult._rebuild(target_context, *pickle.loads(content))
         except Exception as error:  # of another Numba, or what it needs is gone: compiled again
             log.info("the compiled loop %s cannot be used: %s", name, error)

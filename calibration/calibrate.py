@@ -1,4 +1,4 @@
-"""`hetero.calibrate`: measure this machine once and store what was found."""
+"""`hetero.calibrate`: measure this machine once and store the results."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def calibrate(
         OpenCL device that is this machine's CPU is left out.
     progress : callable, optional
         Called as ``progress(fraction, text)``, fraction from 0 to 1; the text says what is measured
-        and how long it will take yet.
+        and the time left.
     kernels : bool
         First measure, on each CUDA device, the figures that hetero's own kernels are planned by:
         a minute more, once for a card that no shipped tuning table is of. They stay in the
@@ -82,9 +82,9 @@ def calibrate(
 
     Notes
     -----
-    One that is interrupted, in whatever way, keeps what it has measured in a file beside the
-    profile. From then on that serves, with conservative constants for the rest; and the next
-    calibration of the same machine and thoroughness, within a day, goes on from there.
+    An interrupted calibration keeps its measurements in a file next to the profile. That file then
+    serves, with conservative constants for the rest; and the next calibration of the same machine
+    and thoroughness continues it within a day.
 
     Samples that other load disturbed, or that cannot be by their neighbours, are measured again, as
     far as there is time. Where many stay doubtful, a warning says so; then a profile of this
@@ -109,7 +109,7 @@ def calibrate(
 
 
 class Outcome(NamedTuple):
-    """What became of a calibration: the profile that is used from now on, and whether it is new."""
+    """The result of a calibration: the profile that is used from now on, and whether it is new."""
 
     profile: profile.Profile
     is_new: bool
@@ -127,7 +127,7 @@ def outcome(
 ) -> Outcome:
     """As `calibrate`."""
     only = (only,) if isinstance(only, str) else tuple(only or ())
-    # It fails before anything is measured. The place that is not named depends on the devices.
+    # This fails before anything is measured. The default path depends on the devices.
     target = profile.place(path) if path is not None else None
     with _underway(only) as begun:
         target = target or profile.place()
@@ -135,7 +135,7 @@ def outcome(
         base = _base(path) if only else None
         request = Request(quick, devices, only, base, unfinished, fresh, kernels)
         try:
-            found = profile.parse(profile.encode(_planned_by_tables(request, progress, begun)))
+            measured = profile.parse(profile.encode(_planned_by_tables(request, progress, begun)))
         except BaseException:
             if unfinished.exists():
                 profile.set_current(None)  # what was measured so far serves
@@ -145,26 +145,26 @@ def outcome(
                     unfinished,
                 )
             raise
-    stored = _better(target, found) if path is None else None
+    stored = _better(target, measured) if path is None else None
     if stored is not None:
         log.warning("not stored: %s keeps the profile of %s", target, stored.data.get("created"))
         profile.set_current(None)
         unfinished.unlink(missing_ok=True)
         return Outcome(stored, is_new=False)
     try:
-        found.save(path)
+        measured.save(path)
     finally:
-        profile.set_current(profile.completed(found.data) if found.is_partial else found)
+        profile.set_current(profile.completed(measured.data) if measured.is_partial else measured)
     unfinished.unlink(missing_ok=True)
-    return Outcome(found, is_new=True)
+    return Outcome(measured, is_new=True)
 
 
-def _better(target: Path, found: profile.Profile) -> profile.Profile | None:
-    """The stored profile, if it is of this machine as it is and was measured with less load.
+def _better(target: Path, new: profile.Profile) -> profile.Profile | None:
+    """The stored profile, if it fits this machine and was measured with less load.
 
-    Only where the new one is not to be trusted, and has nothing that the stored one has not.
+    Only where the new one cannot be trusted, and has no constants that the stored one lacks.
     """
-    mine = found.data.get("load", {})
+    mine = new.data.get("load", {})
     if constants.is_trusted(mine):
         return None
     try:
@@ -173,13 +173,13 @@ def _better(target: Path, found: profile.Profile) -> profile.Profile | None:
     except (OSError, ProfileError):
         return None
     whole = holding.obstacle is None and not (holding.aside or holding.new or stored.is_partial)
-    covers = set(stored.data["models"]) >= set(found.data["models"])
+    covers = set(stored.data["models"]) >= set(new.data["models"])
     less = constants.doubtful_share(stored.data.get("load", {})) <= constants.doubtful_share(mine)
     return stored if whole and covers and less else None
 
 
 def _base(path: str | os.PathLike[str] | None) -> dict[str, Any] | None:
-    """What holds of the stored profile that ``only`` some constants become part of."""
+    """What holds of the stored profile, which the constants of ``only`` are merged into."""
     if path is None:
         return profile.held()
     try:
@@ -200,16 +200,16 @@ def measure_machine(
 
 
 @contextlib.contextmanager
-def _underway(only: Sequence[str] = ()) -> Iterator[compiling.Beside | None]:
-    """One process of a user's measures at a time. It compiles from its first moment on, before it
-    knows which devices there are: what this gives, None where ``only`` some is measured."""
+def _underway(only: Sequence[str] = ()) -> Iterator[compiling.Compilation | None]:
+    """Let one process of a user calibrate at a time. Gives the compilation, which begins before the
+    devices are known; None where ``only`` some things are measured."""
 
     def waiting() -> None:
         log.warning("another calibration is running on this machine: waiting for its end")
 
     with contextlib.ExitStack() as stack:
         if (folder := paths.private_folder()) is not None:
-            # The folder may be one of several machines.
+            # Several machines may share the folder.
             lock = folder / f"calibrating-{os.uname().nodename}.lock"
             try:
                 stack.enter_context(paths.locked(lock, waiting))
@@ -227,9 +227,9 @@ def _underway(only: Sequence[str] = ()) -> Iterator[compiling.Beside | None]:
 def _planned_by_tables(
     request: Request,
     progress: Callable[[float, str], None] | None,
-    begun: compiling.Beside | None,
+    begun: compiling.Compilation | None,
 ) -> dict[str, Any]:
-    """What is measured with the kernels' own tuning tables, which become part of it."""
+    """Measure with the kernels' tuning tables, which become part of the profile."""
     kept = machine.checkpoint(request)
     here = inventory.devices()
     cards = {info.get("name") for info in here.values()}
@@ -237,8 +237,8 @@ def _planned_by_tables(
     if request.kernels and not kept.tables:
         _measure_tables(request, kept, progress)
     with tuning_tables.using(kept.kernels):
-        found = machine.measure(request, kept, progress, begun)
-    return {**found, "kernels": kept.kernels} if kept.kernels else found
+        content = machine.measure(request, kept, progress, begun)
+    return {**content, "kernels": kept.kernels} if kept.kernels else content
 
 
 def _measure_tables(
@@ -261,8 +261,8 @@ def _measure_tables(
 
 def _stored_tables() -> dict[str, Any]:
     """The tuning tables of all stored profiles, by card; of one card the newest."""
-    found: dict[str, Any] = {}
+    tables: dict[str, Any] = {}
     for path in reversed(profile.stored()):
         with contextlib.suppress(OSError, ProfileError):
-            found |= profile.read(path).data.get("kernels", {})
-    return found
+            tables |= profile.read(path).data.get("kernels", {})
+    return tables

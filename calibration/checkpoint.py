@@ -1,7 +1,7 @@
-"""What a calibration has so far, on disk: an interrupted one goes on from there, and serves.
+"""A calibration's results so far, on disk: an interrupted one is continued, and serves.
 
-The file is a profile of what was measured, with the samples beside the constants. It is replaced
-as a whole every few seconds, so that no way of ending a process costs more than that.
+The file is a profile of what was measured, with its samples. It is replaced as a whole every few
+seconds, so that a process that ends in any way loses no more than that.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from hetero.ops.cases import Case, Place
 from hetero.profile import inventory
 from hetero.registry.models import ModelKey
 
-_EVERY = 3.0  # seconds between two writings, at least
-_MOST = 0.05  # of the time, for writing
+_EVERY = 3.0  # seconds between two writes, at least
+_MOST = 0.05  # fraction of the time for writing
 _OLD = 86400.0  # seconds after which the machine may be in another state
 
 log = logging.getLogger("hetero")
 
 
 class Around(NamedTuple):
-    """What a call on a device costs beside computing; of several together, to begin on all.
+    """Costs of a call on a device other than computing; of several devices, to begin on all.
 
     Attributes
     ----------
@@ -96,10 +96,10 @@ class Checkpoint(Keeper):
         self._failed = False
 
     def resume(self) -> None:
-        """Take over what an interrupted calibration left, if that can be; if not, say why."""
+        """Continue an interrupted calibration if possible; if not, log why."""
         if self._path is None:
             return
-        paths.sweep(self._path.parent, self._path.name)  # of one that was ended while it wrote
+        paths.sweep(self._path.parent, self._path.name)  # files of a process that was killed
         if not self._path.exists():
             return
         try:
@@ -131,7 +131,7 @@ class Checkpoint(Keeper):
         return samples
 
     def turns_left(self, case: Case, place: Place) -> int:
-        """Of a case: how often `earlier` will give samples of it."""
+        """How many times `earlier` will give samples of a case."""
         return self._earlier.get(str(key_of(case, place)), (0, None))[0]
 
     def add(self, one: Measured) -> None:
@@ -144,12 +144,12 @@ class Checkpoint(Keeper):
         self._turns[key] = self._turns.get(key, 0) + 1
 
     def write_if_due(self) -> None:
-        """`write`, unless that was done a moment ago."""
+        """`write`, unless the last one was a moment ago."""
         if self._clock() >= self._due:
             self.write()
 
     def write(self) -> None:
-        """Put what there is on the disk; where that fails, measuring goes on."""
+        """Write the file; where that fails, measuring goes on."""
         if self._path is None or not (self.measured or self.around or self.tables):
             return
         begin = self._clock()
@@ -165,7 +165,7 @@ class Checkpoint(Keeper):
         self._due = now + max(_EVERY, (now - begin) / _MOST)
 
     def remove(self) -> None:
-        """The calibration is done, or a new one is to begin."""
+        """Remove the file: the calibration is done, or a new one begins."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
@@ -180,8 +180,8 @@ class Checkpoint(Keeper):
             "tables": self.tables,
             "pack": self.pack,
             "around": {
-                place: [found.links, found.dispatch, [[*k, s] for k, s in found.shares.items()]]
-                for place, found in self.around.items()
+                place: [costs.links, costs.dispatch, [[*k, s] for k, s in costs.shares.items()]]
+                for place, costs in self.around.items()
             },
             "samples": {
                 key: [self._turns[key], packed(one.samples)] for key, one in self.measured.items()
@@ -189,13 +189,13 @@ class Checkpoint(Keeper):
         }
 
     def _obstacle(self, data: dict[str, Any]) -> str | None:
-        """Why a partial calibration is not this one's beginning."""
+        """Why a partial calibration cannot be continued by this one."""
         was, left = data["fingerprint"], data.get("unfinished", {})
         measured = (*left["samples"], *left["around"])
         kinds = {profile.kind_of(key.split("|")[0]) for key in measured}
         if _of_kinds(was, kinds) != _of_kinds(inventory.fingerprint(), kinds):
-            found = profile.changes(was)
-            return f"it was measured in other circumstances: {found or 'other devices'}"
+            changes = profile.changes(was)
+            return f"it was measured in other circumstances: {changes or 'other devices'}"
         request = left.get("wanted", {})
         if request.get("budget") != self._request["budget"]:
             quick = request.get("budget", {}).get("quick")
@@ -224,7 +224,7 @@ def _of_kinds(fingerprint: dict[str, Any], kinds: set[str]) -> dict[str, Any]:
 
 
 def packed(samples: Samples) -> dict[str, Any]:
-    """Samples as JSON has them: dictionaries by dimensions become lists of pairs."""
+    """Samples as plain data for JSON: dictionaries by dimensions become lists of pairs."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
@@ -235,14 +235,14 @@ def packed(samples: Samples) -> dict[str, Any]:
 
 
 def unpacked(values: dict[str, Any]) -> Samples:
-    """The samples that `packed` made this of.
+    """The inverse of `packed`.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no samples.
+        If these are no samples.
     """
-    blank, found = Samples(), {}
+    blank, fields = Samples(), {}
     for name, value in values.items():
         kind = type(getattr(blank, name))
         if kind is dict:
@@ -251,8 +251,8 @@ def unpacked(values: dict[str, Any]) -> Samples:
             value = frozenset(tuple(map(int, dims)) for dims in value)
         else:
             value = kind(value)
-        found[name] = value
-    return Samples(**found)
+        fields[name] = value
+    return Samples(**fields)
 
 
 def _numbers(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Measuring this machine: what is done in which order, up to the content of a profile."""
+"""Measuring this machine: the order of all steps, up to the content of a profile."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from hetero.host import blas_spin
 from hetero.ops.cases import Place, forget_numbers
 from hetero.profile import inventory
 
-# Planned seconds of what is no case, quick and in full: what it takes corrects them.
+# Planned seconds of steps other than cases, quick and in full; measured ones correct them.
 _COMPILING, _THREADS = (3.0, 8.0), (0.5, 1.0)
-_LOOP = 4.0 / (os.cpu_count() or 1)  # of compiling one of the CPU's loops, others beside it
-_AGAIN = 0.1  # of the cases' seconds, for what is measured once more
+_LOOP = 4.0 / (os.cpu_count() or 1)  # of compiling one of the CPU's loops, while others compile
+_AGAIN = 0.1  # of the cases' seconds, for repeating samples
 
 log = logging.getLogger("hetero")
 
 
 def checkpoint(request: Request) -> Checkpoint:
-    """Where it is kept what was measured; with what an interrupted calibration left."""
+    """The checkpoint of a calibration, with the results of an interrupted one."""
 
     def content_of(so_far: Checkpoint) -> dict[str, Any]:
         return modelling.profile_of(request, so_far, list(so_far.measured.values()), [])
@@ -59,9 +59,9 @@ def measure(
     request: Request,
     kept: Checkpoint,
     progress: Callable[[float, str], None] | None,
-    begun: compiling.Beside | None = None,
+    begun: compiling.Compilation | None = None,
 ) -> dict[str, Any]:
-    """Measure what the request lacks so far; the content of a profile.
+    """Measure what the checkpoint lacks; the content of a profile.
 
     ``begun`` compiles already.
     """
@@ -78,13 +78,13 @@ def _measure(
     request: Request,
     kept: Checkpoint,
     progress: Callable[[float, str], None] | None,
-    begun: compiling.Beside | None = None,
+    begun: compiling.Compilation | None = None,
 ) -> dict[str, Any]:
     budget, operations = request.budget, registry.operations()
     watch = timing.Watch()
     for name, info in inventory.devices().items():
         if name in request.devices if request.devices is not None else not info.get("is_host_cpu"):
-            inventory.believed(name)  # or it is not in the list that follows
+            inventory.believed(name)  # removes broken devices from the list below
     infos = inventory.devices()
     places = places_of(chosen_devices(request.devices, infos), infos, request.quick)
     failures: list[Failure] = []
@@ -96,7 +96,7 @@ def _measure(
     schedule = _planned(worklist, places, request, kept, progress)
     blas_spin.find()  # not while something is timed
     costs = Overheads(places, worklist, request, kept, schedule, failures)
-    # A GPU's own clock does not mind what the CPU compiles meanwhile.
+    # Compiling on the CPU does not disturb a GPU's own clock.
     at_once, own, rest = by_own_clock(worklist)
     is_own = bool(at_once or own)
     compiled = compiling.compile_ahead(worklist, request.quick, kept.kernels, is_own, begun)
@@ -115,46 +115,46 @@ def _measure(
         measured += _of_equal_devices(
             infos, places, measured, request, schedule, failures, kept, watch
         )
-    found = modelling.profile_of(request, kept, measured, failures)
+    content = modelling.profile_of(request, kept, measured, failures)
     schedule.begin("threads", _THREADS[not request.quick], "numbers of threads")
     for key, table in thread_counts.tables(measured, budget, failures).items():
-        model = found["models"].get(str(key))
-        if model is not None:  # another one that was derived of it may be the same dict
-            found["models"][str(key)] = {**model, "threads": table}
+        model = content["models"].get(str(key))
+        if model is not None:  # the dict may be shared with a model derived from it
+            content["models"][str(key)] = {**model, "threads": table}
     if (sleep := blas_sleep.least_work(measured)) is not None:
-        found["host"]["blas_sleep"] = sleep
-    found["load"] = watch.seen()
+        content["host"]["blas_sleep"] = sleep
+    content["load"] = watch.seen()
     for line in left_out(failures):
         log.warning("calibration leaves out %s", line)
-    for line in outliers.report(found["models"]):
+    for line in outliers.report(content["models"]):
         log.warning("calibration keeps out %s", line)
-    if timing.is_loaded(found["load"]):
-        log.warning("other work ran beside the calibration: %s", timing.described(found["load"]))
-    if not timing.is_trusted(found["load"]):
+    if timing.is_loaded(content["load"]):
+        log.warning("other work ran during the calibration: %s", timing.described(content["load"]))
+    if not timing.is_trusted(content["load"]):
         log.warning("this calibration cannot be trusted: calibrate again when nothing else runs")
     schedule.done()
-    return found
+    return content
 
 
 class _Ready:
-    """What is waited for before a case is measured; see `hetero.calibration.ahead.compiling`.
+    """Waits for what a case needs compiled; see `hetero.calibration.ahead.compiling`.
 
     Parameters
     ----------
-    compiled : compiling.Beside
+    compiled : compiling.Compilation
         None where nothing is compiled.
     schedule : Schedule
     seconds : float
-        Planned, of all waiting.
+        Planned for all waiting.
     at_once, own : list of WorkItem
         Timed by a device's own clock: what needs nothing compiled, and what does.
     around : callable
-        Called when all is compiled: measures what everything else builds on.
+        Called when all is compiled: measures the overheads.
     """
 
     def __init__(
         self,
-        compiled: compiling.Beside | None,
+        compiled: compiling.Compilation | None,
         schedule: Schedule,
         seconds: float,
         at_once: list[WorkItem],
@@ -164,7 +164,7 @@ class _Ready:
         self._compiled, self._schedule, self._around = compiled, schedule, around
         self._at_once, self._own = ({id(one) for one in some} for some in (at_once, own))
         self._seconds = seconds / (1 + len({one.place.name for one in own}))
-        self._there: set[str] = set()  # places whose own kernels are compiled
+        self._there: set[str] = set()  # places with their own kernels compiled
         self._all = False
 
     def __call__(self, item: WorkItem | None) -> None:
@@ -182,13 +182,13 @@ class _Ready:
         elif not self._all:
             if compiled is not None:
                 begin("compiling", self._seconds, "compiling")
-                compiled.wait(_told_by(self._schedule))
+                compiled.wait(_reporting(self._schedule))
             self._all = True
             self._around()
 
 
-def _told_by(schedule: Schedule) -> Callable[[int], None]:
-    """Who is told how many of the CPU's loops are not compiled yet."""
+def _reporting(schedule: Schedule) -> Callable[[int], None]:
+    """A function that reports in the schedule how many of the CPU's loops are left to compile."""
     planned = False
 
     def tell(number: int) -> None:
@@ -208,6 +208,7 @@ def _planned(
     kept: Checkpoint,
     progress: Callable[[float, str], None] | None,
 ) -> Schedule:
+    """The schedule of all steps, without the turns that a checkpoint has."""
     full, total = not request.quick, 0.0
     schedule = Schedule(progress)
     schedule.plan("compiling", _COMPILING[full])
@@ -232,8 +233,8 @@ def _of_equal_devices(
     kept: Checkpoint,
     watch: timing.Watch,
 ) -> list[loop.Measured]:
-    """Samples of those of several equal GPUs that are not like the one that was measured."""
-    found: list[loop.Measured] = []
+    """Samples of equal GPUs that turn out to differ from the one that was measured."""
+    added: list[loop.Measured] = []
     for name, info in infos.items():
         first = next((p for p in places if p.name == info.get("same_as")), None)
         if first is None or info.get("set_aside") or not inventory.believed(name):
@@ -268,7 +269,7 @@ def _of_equal_devices(
             continue
         kept.around[name] = costs
         shares = {(name, *key): value for key, value in costs.shares.items()}
-        found += loop.measure(
+        added += loop.measure(
             worklist, request.budget, shares, schedule.begin, failures, watch, kept
         )
-    return found
+    return added

@@ -27,13 +27,13 @@ from hetero.profile import Profile, inventory
 from hetero.registry import Operation
 from hetero.registry.models import ModelKey
 
-_LEAST_REST = 0.05  # of a set-up, that is left of it without what is moved
+_LEAST_REST = 0.05  # of a set-up, that is left at least when moves are subtracted
 
 Model = dict[str, Any]
 
 
 class Known(NamedTuple):
-    """A model, and all that it was fitted to."""
+    """A model, and the data it was fitted to."""
 
     model: Model
     samples: Samples
@@ -57,8 +57,8 @@ def models(
     links : dict, optional
         Link models of a profile, by which models of several devices leave out what is moved.
     known : dict, optional
-        Models that were fitted before: those whose samples are the same objects still are taken
-        from it. Is added to.
+        Models that were fitted before; they are reused where their samples are still the same
+        objects. Is added to.
     """
     known = {} if known is None else known
     constants = Profile({"name": "", "devices": {}, "links": links or {}})
@@ -66,11 +66,11 @@ def models(
     for case, place, samples in measured:
         of_all = slower.setdefault((case.implementation.operation, place.name), [])
         of_all += sampling.slower(samples)
-    found: dict[ModelKey, Model] = {}
+    fitted: dict[ModelKey, Model] = {}
     for one in measured:
         ratios = slower[one.case.implementation.operation, one.place.name]
         slower_by = median(ratios) if ratios else 1.0
-        reference = _reference(one, found)
+        reference = _reference(one, fitted)
         last = known.get(one.key)
         if (
             last is not None
@@ -79,19 +79,19 @@ def models(
             and last.reference is reference
             and len(one.place.devices) < 2  # or it depends on links
         ):
-            found[one.key] = last.model
+            fitted[one.key] = last.model
             continue
         try:
-            found[one.key] = model = _believed(one, found, slower_by, constants)
+            fitted[one.key] = model = _believed(one, fitted, slower_by, constants)
             known[one.key] = Known(model, one.samples, slower_by, reference)
         except Exception as error:
             row = one.case.implementation
             failures.append(Failure(row.operation, one.place.name, str(one.case), error))
-    return found
+    return fitted
 
 
 def _reference(one: Measured, before: dict[ModelKey, Model]) -> Model | None:
-    """The model that a case's samples are compared with; None where there is none."""
+    """The model that a case's samples are interpolated by; None where there is none."""
     if not isinstance(one.case.how, SampleGrid) or one.case.how.reference is None:
         return None
     return before.get(one.key._replace(layout=one.case.how.reference))
@@ -100,7 +100,7 @@ def _reference(one: Measured, before: dict[ModelKey, Model]) -> Model | None:
 def _believed(
     one: Measured, before: dict[ModelKey, Model], slower: float, constants: Profile
 ) -> Model:
-    """As `fitted`, of what can be; of a curve that cannot, the conservative model."""
+    """`fitted` without outliers; the conservative model where the whole curve is dropped."""
     try:
         samples, out = outliers.believable(*one)
     except outliers.Unbelievable as error:
@@ -121,10 +121,10 @@ def _believed(
 
 
 def unmoved(one: Measured, constants: Profile) -> Measured | None:
-    """Samples of several devices without what moving operands takes, which their links tell better.
+    """Samples of several devices without the moves of operands, which their links predict better.
 
-    The sum of both stays as it was measured. None where that is no part of what was measured, and
-    where the links are not known.
+    The sum of both stays as measured. None where the samples contain no moves, and where the links
+    are not known.
     """
     (case, place, samples), how = one, one.case.how
     if len(place.devices) < 2 or not isinstance(how, TimedSolves):
@@ -177,24 +177,24 @@ def fitted(one: Measured, before: dict[ModelKey, Model], slower: float) -> Model
         raise LookupError(f"there is no model of {how.reference!r} to compare it with")
     if reference["form"] != "surface":  # it was not believed
         return fit.surface(case.axes, samples.seconds, samples.held_out)
-    return fit.surface_beside(reference, samples.seconds, samples.held_out)
+    return fit.surface_by_ratio(reference, samples.seconds, samples.held_out)
 
 
 def derived(
-    operations: Iterable[Operation], found: dict[ModelKey, Model], failures: list[Failure]
+    operations: Iterable[Operation], models: dict[ModelKey, Model], failures: list[Failure]
 ) -> dict[ModelKey, Model]:
-    """All models, with those that the operations make of others."""
-    found, fitted = dict(found), {k: m for k, m in found.items() if not outliers.is_prior(m)}
+    """All models, with those that operations derive from others."""
+    models, fitted = dict(models), {k: m for k, m in models.items() if not outliers.is_prior(m)}
     for operation in operations:
-        with contextlib.suppress(Exception):  # `all_cases` told what is wrong with the module
+        with contextlib.suppress(Exception):  # `all_cases` reported what is wrong with the module
             make = getattr(module_of(operation), "derived", None)
             if make is None:
                 continue
             try:
-                found.update(make(fitted))
+                models.update(make(fitted))
             except Exception as error:
                 failures.append(Failure(operation.name, "", "derived models", error))
-    return found
+    return models
 
 
 def profile_of(
@@ -206,13 +206,13 @@ def profile_of(
     """The content of a profile: what was measured, and what stays of the one before."""
     base = request.base if request.only else None
     stays = base or {"models": {}, "links": {}, "host": {}, "devices": {}}
-    links = {**stays["links"], **{name: found.links for name, found in kept.around.items()}}
+    links = {**stays["links"], **{name: costs.links for name, costs in kept.around.items()}}
     before = {ModelKey.parse(key): model for key, model in stays["models"].items()}
     made = before | models(measured, failures, links, kept.fitted)
     others = {k: v for k, v in stays["host"].items() if k == "blas_sleep"}
     made = derived(registry.operations(), made, failures)
     pack = kept.pack or stays["host"].get("pack")
-    found = {
+    content = {
         "schema_version": profile.SCHEMA_VERSION,
         "name": "measured",
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -230,28 +230,28 @@ def profile_of(
             "dispatch": {
                 **stays["host"].get("dispatch", {}),
                 **{
-                    name: found.dispatch
-                    for name, found in kept.around.items()
-                    if found.dispatch or "*" not in name
+                    name: costs.dispatch
+                    for name, costs in kept.around.items()
+                    if costs.dispatch or "*" not in name
                 },
             },
         },
         "models": {str(key): model for key, model in made.items()},
     }
-    if request.only and (missing := _missing(base, found)) != []:
-        found["unfinished"] = {
+    if request.only and (missing := _missing(base, content)) != []:
+        content["unfinished"] = {
             "why": f"only {', '.join(request.only)} was measured anew. Conservative constants "
             "serve for what is missing; 'hetero calibrate' measures it",
             "missing": missing,
         }
-    return found
+    return content
 
 
-def _missing(base: dict[str, Any] | None, found: dict[str, Any]) -> list[str] | None:
-    """What the profile before lacked and this one lacks still; None if that is not known."""
+def _missing(base: dict[str, Any] | None, content: dict[str, Any]) -> list[str] | None:
+    """What both the former profile and this one lack; None if that is not known."""
     if base is None:
         return None
     missing = base.get("unfinished", {"missing": []}).get("missing")
-    there = {*found["models"], *(f"{place}|links" for place in found["links"])}
-    there |= {f"{place}|dispatch" for place in found["host"]["dispatch"]}
+    there = {*content["models"], *(f"{place}|links" for place in content["links"])}
+    there |= {f"{place}|dispatch" for place in content["host"]["dispatch"]}
     return None if missing is None else [name for name in missing if name not in there]

@@ -1,4 +1,4 @@
-"""What a calibration reports: how far it is, the time left, and what it leaves out."""
+"""What a calibration reports: progress, the time left, and what it leaves out."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from hetero.errors import DeviceError
 
-_BELIEVED = 1.0  # planned seconds that count as having taken what was planned
-_EARLY = 0.02  # of the whole, before which nothing is said of the time left
+_BELIEVED = 1.0  # seconds of prior weight: this much of a group counts as done in the planned time
+_EARLY = 0.02  # of the whole, before which the time left is not shown
 
 
 class Schedule:
@@ -37,26 +37,26 @@ class Schedule:
         self._start = clock()
 
     def plan(self, group: str, seconds: float) -> None:
-        """Add a step; steps of one group, such as a place, tell about each other."""
+        """Add a step; steps of one group, such as a place, share a correction."""
         self._left[group] = self._left.get(group, 0.0) + seconds
 
     def begin(self, group: str, seconds: float, text: str) -> None:
-        """A step begins, and with it the one before has ended."""
+        """End the current step, and begin one."""
         self._end()
         self._now = group, seconds, self._clock()
         if self._show is not None:
             left = self.seconds_left()
             spent = self._clock() - self._start
             self._fraction = max(self._fraction, spent / max(spent + left, 1e-9))
-            told = f"{text}, {shown(left)} left" if self._fraction > _EARLY else text
-            self._show(min(self._fraction, 0.99), told)
+            line = f"{text}, {shown(left)} left" if self._fraction > _EARLY else text
+            self._show(min(self._fraction, 0.99), line)
 
     def seconds_left(self) -> float:
-        """Of all steps that have not ended."""
+        """Predicted seconds of all steps that have not ended."""
         return sum(left * self._pace(group) for group, left in self._left.items())
 
     def done(self) -> None:
-        """All steps have ended."""
+        """End the last step."""
         self._end()
         if self._show is not None:
             self._show(1.0, "done")
@@ -76,7 +76,7 @@ class Schedule:
 
 
 def shown(seconds: float) -> str:
-    """Seconds as one reads them on a clock: "40 s", "1:20 min"."""
+    """Seconds as text: "40 s", "1:20 min"."""
     whole = round(seconds)
     return f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02} min"
 

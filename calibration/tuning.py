@@ -19,7 +19,7 @@ from hetero.imports import load
 from hetero.kernels.common import tuning
 from hetero.kernels.common.refit import Buffers, Limits
 
-_COLD_BYTES = 200 << 20  # several times the largest cache: operands rotate among as many
+_COLD_BYTES = 200 << 20  # several times the largest cache, which operands rotate through
 _MOST_PLACES = 256
 _POOL_BYTES = (1 << 30) + (1 << 28)  # for one operand, at all its places
 _LONG = 1e-3  # seconds, from which on calls are repeated until the card is as warm as in use
@@ -134,15 +134,15 @@ class DeviceClock:
 
         turns = itertools.cycle([launches(place) for place in range(places)])
 
-        def call(_: int) -> None:  # as little as can be: the host is not to hold the device up
+        def call(_: int) -> None:  # minimal, so that the device does not wait for the host
             for launch in next(turns):
                 device.launch(*launch)
 
-        found = self._queue.quickly(call)
-        if _LONG < found < _WARM:  # long enough to meet the card's limit of power
-            found = self._queue.seconds(call, max(1, round(_WARM / found)), 2)
+        seconds = self._queue.quickly(call)
+        if _LONG < seconds < _WARM:  # long enough to reach the card's power limit
+            seconds = self._queue.seconds(call, max(1, round(_WARM / seconds)), 2)
         del scratch
-        return found
+        return seconds
 
     def _keep(self, array: np.ndarray) -> Any:
         """An array's copy on the device."""
@@ -153,7 +153,7 @@ class DeviceClock:
         return self._kept[id(array)][0]
 
     def _pool(self, number: int, nbytes: int) -> Any:
-        """Memory for the operand of that number, filled with random numbers."""
+        """Memory for the operand of this number, filled with random numbers."""
         if number == len(self._pools):
             self._pools.append((None, 0, None))
         if self._pools[number][1] < nbytes:

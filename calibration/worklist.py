@@ -18,7 +18,7 @@ from hetero.pricing.plan import CPU
 from hetero.profile import inventory
 from hetero.registry import Operation
 
-_FEW = 5  # knots of what several devices share, along the first axis
+_FEW = 5  # knots of shared calls, along the first axis
 _LOOKS = 2  # passes over cases that the host's clock times: slow spells outlast one
 _ROOM = 0.5  # of a device's memory, for the operands of one call
 
@@ -32,12 +32,12 @@ class WorkItem(NamedTuple):
 
     @property
     def passes(self) -> int:
-        """How often all cases are gone through."""
+        """The number of passes over all cases."""
         return max(map(turns, self.cases), default=1)
 
 
 def chosen_devices(devices: list[str] | None, infos: dict[str, dict[str, Any]]) -> list[str]:
-    """The names of the devices to measure: those asked for after the CPU, or all that are used."""
+    """The names of the devices to measure: the CPU and those requested, or all in use."""
     if devices is None:
         return [
             name
@@ -55,18 +55,18 @@ def chosen_devices(devices: list[str] | None, infos: dict[str, dict[str, Any]]) 
 
 def places_of(names: list[str], infos: dict[str, dict[str, Any]], quick: bool) -> list[Place]:
     """The CPU, each device, and all equal devices together."""
-    found = [
+    places = [
         Place(name, infos[name], () if name == CPU else (backends.get(name),)) for name in names
     ]
     for info in pricing.groups(infos).values() if not quick else ():
         if info["members"][0] in names and not info.get("is_host_cpu"):
             together = tuple(backends.get(member) for member in info["members"])
-            found.append(Place(info["constants"], info, together))
-    return found
+            places.append(Place(info["constants"], info, together))
+    return places
 
 
 def module_of(operation: Operation) -> ModuleType:
-    """The module that says what is measured of an operation."""
+    """The module with an operation's cases."""
     if not operation.cases:
         raise LookupError("it does not say what is to be measured (Operation.cases)")
     return load(operation.cases)
@@ -76,7 +76,7 @@ def all_cases(
     operations: Iterable[Operation], places: list[Place], budget: Budget, failures: list[Failure]
 ) -> list[WorkItem]:
     """The work list of a calibration, in order."""
-    found = []
+    items = []
     for operation in operations:
         for place in places:
             try:
@@ -85,12 +85,12 @@ def all_cases(
             except Exception as error:
                 failures.append(Failure(operation.name, place.name, "", error))
             else:
-                found.append(WorkItem(operation, place, cases))
-    return [item for item in found if item.cases]
+                items.append(WorkItem(operation, place, cases))
+    return [item for item in items if item.cases]
 
 
 def _fits(case: Case, place: Place) -> bool:
-    """Whether a case can be measured at a place: together only what several devices can share."""
+    """Whether a case can be measured at a place: at several devices only calls that they share."""
     shared = case.implementation.shared
     if len(place.devices) < 2:
         return True
@@ -98,7 +98,7 @@ def _fits(case: Case, place: Place) -> bool:
 
 
 def with_room(case: Case, place: Place) -> Case:
-    """The case without the knots whose operands fill a device's memory."""
+    """The case without the knots with operands that fill a device's memory."""
     memory = place.info.get("memory_bytes")
     if not place.devices or memory is None or case.problem is None:
         return case
@@ -126,22 +126,22 @@ def few(case: Case, place: Place) -> Case:
 
 
 def by_own_clock(worklist: list[WorkItem]) -> tuple[list[WorkItem], list[WorkItem], list[WorkItem]]:
-    """Three work lists: cases that a GPU's own clock times, however busy the host is, of which the
-    first need nothing compiled and the second do; and all others."""
-    found: tuple[list[WorkItem], list[WorkItem], list[WorkItem]] = [], [], []
+    """Three work lists: cases timed by a GPU's own clock that need nothing compiled; those that do;
+    and all others."""
+    lists: tuple[list[WorkItem], list[WorkItem], list[WorkItem]] = [], [], []
     for item in worklist:
         cases: tuple[list[Case], list[Case], list[Case]] = [], [], []
         for case in item.cases:
             own = len(item.place.devices) == 1 and has_own_clock(case)
             cases[bool(case.ahead) if own else 2].append(case)
-        for several, kept in zip(found, cases, strict=True):
+        for several, kept in zip(lists, cases, strict=True):
             if kept:
                 several.append(item._replace(cases=tuple(kept)))
-    return found
+    return lists
 
 
 def in_turn(worklist: Iterable[WorkItem]) -> Iterator[tuple[WorkItem, Case, float]]:
-    """Each case as often as it is gone through, with its part of the case's seconds.
+    """Each case once per turn, with its part of the case's seconds.
 
     All cases have their first turn before any has its second: a slow spell may last for seconds.
     """
@@ -154,7 +154,7 @@ def in_turn(worklist: Iterable[WorkItem]) -> Iterator[tuple[WorkItem, Case, floa
 
 
 def turns(case: Case) -> int:
-    """How often a case is gone through: what a GPU's own clock times, once."""
+    """The number of turns of a case: one where a GPU's own clock times it."""
     if isinstance(case.how, Passes):
         return case.how.number
     return 1 if has_own_clock(case) else _LOOKS
@@ -174,7 +174,7 @@ def names_of(item: WorkItem, case: Case) -> set[str]:
 
 
 def place_names(place: Place) -> set[str]:
-    """The names that stand for all that is of a place: "cuda:0" and "cuda"."""
+    """The names of a place and of its kind: "cuda:0" and "cuda"."""
     return {place.name, place.kind}
 
 
@@ -196,8 +196,8 @@ def selected(worklist: Iterable[WorkItem], only: Iterable[str]) -> list[WorkItem
     for name in sorted(only - known.keys()):
         valid = ", ".join(map(repr, sorted(known)))
         raise ValueError(f"only must name what can be measured here: {valid}; got {name!r}")
-    found = [
+    chosen = [
         item._replace(cases=tuple(c for c in item.cases if names_of(item, c) & only))
         for item in worklist
     ]
-    return [item for item in found if item.cases]
+    return [item for item in chosen if item.cases]

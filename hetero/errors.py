@@ -31,7 +31,7 @@ class DeviceError(HeteroError, RuntimeError):
     x : numpy.ndarray, number or None
         What a solve can go on from: the last iterate that was saved on the host.
     iterations : int
-        How many it had taken.
+        The number of iterations until then.
     """
 
     device: str | None = None
@@ -56,4 +56,4 @@ class ProfileError(HeteroError, ValueError):
 
 
 class GraphError(HeteroError, RuntimeError):
-    """What a graph cannot hold was asked for while it was captured."""
+    """A call that a graph cannot hold, while it was captured; or a wrong use of a graph."""

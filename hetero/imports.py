@@ -1,11 +1,11 @@
-"""Imports: those that wait until something is needed, and those of hetero's own processes.
+"""Lazy imports, and imports of hetero's own child processes.
 
-The first are made by `load` alone, which one thread runs at a time.
+Lazy imports go through `load` alone, which one thread runs at a time.
 
 While a thread imports a package, Python lets another one import a module of it. Circular imports
 then fail in both, and in some packages, such as Numba, for as long as the process lives. And a
-child that was forked meanwhile waits for ever for the module that nobody finishes. So modules are
-imported under one lock, for which a fork waits, and each package before the modules within.
+child that is forked meanwhile waits for ever for a module that no thread finishes. So modules are
+imported under one lock, which a fork waits for, and each package before the modules within.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ sys.modules["hetero"] = util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules["hetero"])
 """
 _BEGAN_IN = os.path.realpath("")
-_PATIENCE = 20.0  # seconds that a fork waits for each lock at most
+_PATIENCE = 20.0  # seconds, the most that a fork waits for each lock
 _COMPILER = "numba.core.compiler_lock"
 _lock = locks.new()
-_held: list[list[Any]] = []  # what each fork that is under way holds
+_held: list[list[Any]] = []  # the locks of each fork in progress
 
 
 def load(name: str) -> Any:
-    """The module of this name, which is imported unless it was.
+    """The module of this name, imported if necessary.
 
     Parameters
     ----------
     name : str
-        Its whole name, such as "scipy.signal".
+        Its full name, such as "scipy.signal".
 
     Raises
     ------
     ImportError
         As by the ``import`` statement.
     """
-    found = sys.modules.get(name)
-    if found is not None and not _is_being_imported(found):
-        return found
+    module = sys.modules.get(name)
+    if module is not None and not _is_being_imported(module):
+        return module
     with _lock:
         at = name.find(".")
         while at >= 0:
@@ -61,14 +61,14 @@ def load(name: str) -> Any:
 def in_child(code: str) -> list[str]:
     """The command of a Python process that imports what this one would, hetero first.
 
-    But nothing from the folder of this program's script, or from where it was started: a module
-    there may have the name of one of Python's, and would be run in its place.
+    But nothing from the folder of this program's script, or from its working directory: a module
+    there may shadow one of Python's.
     """
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     folders = {os.path.realpath(os.path.dirname(script or "")), os.path.realpath(""), _BEGAN_IN}
     paths = [path for path in sys.path if path and os.path.realpath(path) not in folders]
     numba = importlib.util.find_spec("numba")
-    if numba is not None and numba.origin is not None:  # it may be what lies there
+    if numba is not None and numba.origin is not None:  # which may be in such a folder
         paths.append(os.path.dirname(os.path.dirname(numba.origin)))
     begin = _CHILD.format(path=paths, file=sys.modules["hetero"].__file__)
     return [sys.executable, "-P", "-c", begin + code]

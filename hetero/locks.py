@@ -20,14 +20,14 @@ _all: weakref.WeakKeyDictionary[Any, Callable[[], None] | None] = weakref.WeakKe
 def new(mend: Callable[[], None] | None = None) -> Any:
     """A reentrant lock that is free in a forked child.
 
-    What it guards must be right at every step for the thread that holds it, since a signal handler
-    or a KeyboardInterrupt can come in between.
+    The state that it guards must be consistent at every step for the thread that holds it, since a
+    signal handler or a KeyboardInterrupt can come in between.
 
     Parameters
     ----------
     mend : callable, optional
-        Called in a forked child where another thread held the lock: what that thread was changing
-        is half changed, and will not be finished.
+        Called in a forked child where another thread held the lock: that thread's change is
+        incomplete, and will not be finished.
 
     Returns
     -------
@@ -40,9 +40,9 @@ def new(mend: Callable[[], None] | None = None) -> Any:
 
 @contextlib.contextmanager
 def sole(shared: Any, make: Callable[[], Any]) -> Iterator[Any]:
-    """Something that two cannot use at once, for the calling thread alone.
+    """Exclusive use of an object by the calling thread.
 
-    A signal handler in the middle of its own thread's use gets another one.
+    A signal handler that interrupts its own thread's use gets another object.
 
     Parameters
     ----------
@@ -67,11 +67,11 @@ def _after_fork() -> None:
         if lock.acquire(blocking=False):  # free, or held by the thread that forked
             lock.release()
             continue
-        lock._at_fork_reinit()  # as the standard library renews its own
+        lock._at_fork_reinit()  # as the standard library does with its own
         if mend is not None:
             mend()
 
 
-# Hooks run in the order of registration: who needs a lock in a hook of his own imports this first.
+# Hooks run in the order of registration: a module with a hook that needs a lock imports this first.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""Where hetero keeps files, and whom it believes that they are its own."""
+"""Where hetero keeps files, and which files only this user can have written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-ABANDONED = 3600.0  # seconds after which nobody still writes a temporary file
+ABANDONED = 3600.0  # seconds after which no process still writes a temporary file
 TEMPORARY = ".hetero-tmp"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # in this file system
 _refused: set[Path] = set()
@@ -23,13 +23,13 @@ log = logging.getLogger("hetero")
 
 
 def cache_directory() -> Path:
-    """The user's cache directory for hetero; who writes there makes it, private (0700).
+    """The user's cache directory for hetero; it is made by the first write, private (0700).
 
-    It lies in ``XDG_CACHE_HOME`` or in the home directory. A user who has neither gets one in the
-    system's folder for temporary files.
+    It lies in ``XDG_CACHE_HOME`` or in the home directory. Without either it lies in the system's
+    folder for temporary files.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(base):  # a relative one is invalid and to be ignored, says its standard
+    if os.path.isabs(base):  # its standard has relative ones ignored
         return Path(base) / "hetero"
     home = os.path.expanduser("~")
     if os.path.isabs(home):
@@ -40,7 +40,7 @@ def cache_directory() -> Path:
 def private_folder(*names: str, root: Path | None = None) -> Path | None:
     """A folder below the cache directory that is this user's alone; made where it is not there.
 
-    What lies in it can be believed: nobody else could have written it.
+    Its files can be trusted: no other user could have written them.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def distrust(path: Path) -> str | None:
     OSError
         If it cannot be looked at.
     """
-    for info in (os.lstat(path), os.stat(path)):  # a link can be theirs, and what it leads to
+    for info in (os.lstat(path), os.stat(path)):  # a link, and its target
         if (obstacle := _others(info)) is not None:
             return obstacle
     above = os.stat(path.parent)
@@ -128,7 +128,7 @@ def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
 
 
 def read_file(path: str | os.PathLike[str], most: int) -> bytes:
-    """The content of a regular file of at most so many bytes.
+    """The content of a regular file of at most ``most`` bytes.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
 def read_own_file(path: Path) -> bytes:
     """The content of a regular file that only this user (or root) can have written.
 
-    It is the opened file that is looked at, so that no other one can be put in its place meanwhile.
+    The opened file is checked, so that it cannot be replaced between check and use.
 
     Raises
     ------
@@ -182,8 +182,8 @@ def read_own_file(path: Path) -> bytes:
 def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[int | None]:
     """Hold a lock among processes; the file is made where it is not there, and stays.
 
-    The block gets the file's handle; or None where the file system has no locks, and others may be
-    in it too. A process that is given the handle holds the lock as well, until both let go of it.
+    The block gets the file's handle; or None where the file system has no locks, so that others may
+    be in it too. A process that inherits the handle holds the lock as well, until both close it.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[in
     OSError
         If the file cannot be opened, or is a link or anything but a regular file.
     """
-    # Not through a link, and nothing is cut off: somebody may have put another's name here.
+    # Not through a link, and without truncation: it may point to another file.
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -212,7 +212,7 @@ def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[in
         try:
             yield held
         finally:
-            # Else a forked child, which has the file open too, keeps it.
+            # Otherwise a forked child, which has the file open too, would keep the lock.
             with contextlib.suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_UN)
     finally:
@@ -247,5 +247,5 @@ def sweep(folder: Path, name: str | None = None, seconds: float = ABANDONED) -> 
                 continue
             if time.time() - entry.stat(follow_symlinks=False).st_mtime >= seconds:
                 os.unlink(entry.path)
-    except OSError as error:  # another process swept too, or may not be disturbed
+    except OSError as error:  # another process sweeps, too, or access is denied
         log.debug("%s was not swept: %s", folder, error)

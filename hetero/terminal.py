@@ -1,4 +1,4 @@
-"""What a person at a terminal sees of a command while it runs: one line, drawn over itself."""
+"""Progress of a command: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _drawn: list[Bar] = []
 
 
 class Bar:
-    """What is done now and how far it is; call it with a fraction from 0 to 1 and a text."""
+    """A progress bar, redrawn in place; call it with a fraction from 0 to 1 and a text."""
 
     def __call__(self, fraction: float, text: str) -> None:
         filled = round(_WIDTH * min(max(fraction, 0.0), 1.0))
@@ -27,7 +27,7 @@ class Bar:
 
 
 class Lines:
-    """The same where there is no terminal: a line now and then on the standard error.
+    """Progress without a terminal: a line now and then on the standard error.
 
     Parameters
     ----------
@@ -53,19 +53,19 @@ def progress_bar() -> Bar | None:
 
 
 def clear() -> None:
-    """Take away the bar that is on the screen, so that other text has the line to itself."""
+    """Erase the bar from the screen, so that other text has the line to itself."""
     if _drawn:
         _drawn.clear()
         print(f"\r{'':<{_WIDTH + 3 + _room()}}\r", end="", file=sys.stderr, flush=True)
 
 
 def _room() -> int:
-    """Characters beside the bar."""
+    """Characters that are left next to the bar."""
     return max(shutil.get_terminal_size((80, 24)).columns - _WIDTH - 4, 20)
 
 
 def _cut(text: str, room: int) -> str:
-    """The text without its middle, where it is too long: what it begins and ends with counts."""
+    """The text, without its middle if it is too long."""
     if len(text) <= room:
         return text
     end = room // 2
@@ -87,7 +87,7 @@ class LogHandler(logging.StreamHandler):
 
 
 def part(progress: Progress | None, start: float, end: float) -> Progress | None:
-    """Progress of a part that goes from one fraction of the whole to another."""
+    """Progress of a part, from one fraction of the whole to another."""
     if progress is None:
         return None
     return lambda fraction, text: progress(start + (end - start) * min(fraction, 1.0), text)

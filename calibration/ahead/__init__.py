@@ -1,1 +1,1 @@
-"""Kernels compiled ahead of their measurement, by processes beside it."""
+"""Kernels compiled by other processes, ahead of their measurement."""

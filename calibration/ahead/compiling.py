@@ -1,9 +1,9 @@
-"""Compiling what will be measured while something else is, by processes of low priority.
+"""Compiling in processes of low priority, ahead of measuring.
 
-One after another the CPU's loops take a minute, and so do a GPU's kernels. What a GPU times by its
-own clock does not mind them: its library's calls are measured first, which need nothing compiled,
-then its own kernels as soon as they are compiled, and all that the host times when everything is.
-What is compiled is left in caches on disk; whatever fails here is compiled when it is measured.
+One after another the CPU's loops take a minute to compile, and so do a GPU's kernels. That does not
+disturb what a GPU times by its own clock: first library calls, which need nothing compiled, then
+hetero's kernels as soon as they are compiled. What the host times is measured when all is compiled.
+Results go to caches on disk; what fails here is compiled when it is measured.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from hetero.host.compiled import loop_compiler, loops
 from hetero.imports import in_child, load
 from hetero.ops.cases import Case, Place
 
-# Without what ends an interpreter and a CUDA context in order, which takes half a second.
+# It skips the orderly end of interpreter and CUDA context, which takes half a second.
 _COMMAND = (
     "import os; from hetero.calibration.ahead import kernel_compiler; "
     "kernel_compiler.compile_asked(); os._exit(0)"
 )
 
 
-def begin() -> Beside:
-    """Begin with what every calibration needs, before it is known which devices there are.
+def begin() -> Compilation:
+    """Begin with what every calibration needs, before the devices are known.
 
-    That are all loops, and where there may be a GPU a process that hears of its kernels later.
+    These are all loops, and where there may be a GPU a spare process that gets its kernels later.
     """
-    registry.operations()  # which say what loops there are
+    registry.operations()  # registers their loops
     names, may_be = loops.every(), importlib.util.find_spec("pycuda") is not None
     is_new = not all(map(loops.is_ready, names))
-    made = Beside(loop_compiler.Processes(names, beside=may_be, early=True))
+    made = Compilation(loop_compiler.Processes(names, measuring=may_be, early=True))
     try:
         if is_new and may_be:
             made.spare = _process()
@@ -60,9 +60,9 @@ def compile_ahead(
     worklist: Iterable[Any],
     quick: bool,
     tables: Mapping[str, Any],
-    beside: bool = False,
-    begun: Beside | None = None,
-) -> Beside:
+    measuring: bool = False,
+    begun: Compilation | None = None,
+) -> Compilation:
     """Begin to compile what cases need.
 
     Parameters
@@ -72,20 +72,20 @@ def compile_ahead(
         Whether they are those of a quick calibration.
     tables : dict
         Card -> tuning table that its kernels are planned by.
-    beside : bool, optional
+    measuring : bool, optional
         Whether something is measured meanwhile.
-    begun : Beside, optional
-        What `begin` gave: it is ended if this fails.
+    begun : Compilation, optional
+        The result of `begin`; it is ended if this fails.
     """
-    found: dict[str, tuple[Place, list[Case]]] = {}
+    by_place: dict[str, tuple[Place, list[Case]]] = {}
     for _, place, cases in worklist:
-        found.setdefault(place.name, (place, []))[1].extend(cases)
-    names = _loops(found.values())
-    made = begun or Beside(loop_compiler.Processes(names, beside))
+        by_place.setdefault(place.name, (place, []))[1].extend(cases)
+    names = _loops(by_place.values())
+    made = begun or Compilation(loop_compiler.Processes(names, measuring))
     try:
         if begun is not None:
             begun.ask(names)
-        for place, cases in found.values():
+        for place, cases in by_place.values():
             if len(place.devices) == 1 and traits(place.kind).own_clock:
                 made.add(Kernels(place, cases, quick, tables, made.taken()))
         made.end_spare()
@@ -95,7 +95,7 @@ def compile_ahead(
     return made
 
 
-class Beside:
+class Compilation:
     """Processes that compile loops, and kernels, while something else is done.
 
     Parameters
@@ -113,39 +113,39 @@ class Beside:
         self._loops.ask(names)
 
     def taken(self) -> subprocess.Popen[str] | None:
-        """The process that hears of its kernels later, once."""
+        """Take the spare process, if there is one."""
         spare, self.spare = self.spare, None
         return spare
 
     def end_spare(self) -> None:
-        """End the process that heard of no kernels."""
+        """End the spare process if nothing has taken it."""
         if (spare := self.taken()) is not None:
             _end(spare)
 
     def add(self, one: Kernels) -> None:
-        """One more process, of a device's kernels."""
+        """Add the process of a device's kernels."""
         self._kernels.append(one)
 
     def look(self) -> None:
-        """Take note of those that have ended, and begin others."""
+        """Note which processes have ended, and begin others."""
         self._loops.look()
 
     def wait_for_own_clock(self, name: str) -> None:
-        """Until the kernels are compiled that a device of that name times by its own clock."""
+        """Wait for the kernels that a device of this name times by its own clock."""
         self._loops.look()
         for one in self._kernels:
             if one.name == name:
                 one.wait_for_first()
 
-    def wait(self, told: Callable[[int], None] | None = None) -> None:
-        """Until all have ended; ``told`` gets the number of loops whenever it changes."""
-        loops.load_packages()  # while they run yet: it takes a second the first time
-        self._loops.wait(told)
+    def wait(self, report: Callable[[int], None] | None = None) -> None:
+        """Wait until all have ended; ``report`` gets the number of loops left when it changes."""
+        loops.load_packages()  # meanwhile: it takes a second the first time
+        self._loops.wait(report)
         for one in self._kernels:
             one.wait()
 
     def stop(self) -> None:
-        """End those that run yet, and begin no others."""
+        """End those that still run, and begin no others."""
         self._loops.stop()
         self.end_spare()
         for one in self._kernels:
@@ -155,7 +155,7 @@ class Beside:
 class Kernels:
     """A process that compiles the kernels of what is measured on a CUDA device.
 
-    None is begun where they are in the cache: all of a list, unless some were taken out of it.
+    None is begun where the cache has the mark that all of them are compiled.
 
     Parameters
     ----------
@@ -191,13 +191,13 @@ class Kernels:
             json.dump(asked | {"tables": dict(tables)}, file)
 
     def wait_for_first(self) -> None:
-        """Until what the device times by its own clock is compiled, or the process has ended."""
+        """Wait for the kernels that the device times by its own clock, or the process's end."""
         if self.process is not None and not self.process.stdout.closed:
             self.process.stdout.readline()
             self.process.stdout.close()
 
     def wait(self) -> None:
-        """Until all is compiled."""
+        """Wait until all is compiled."""
         if self.process is not None:
             self.wait_for_first()
             self.process.wait()
@@ -230,7 +230,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _mark(place: Place, names: list[str], quick: bool, tables: Mapping[str, Any]) -> str:
-    """The file in the cache that says that the kernels of these cases are compiled."""
+    """Name of the cached file that marks the kernels of these cases as compiled."""
     card = [place.info.get(name) for name in ("name", "arch", "multiprocessors")]
     key = *card, cubin.compiler(), names, quick, json.dumps(tables, sort_keys=True), _sources()
     return f"ahead-{hashlib.sha256(repr(key).encode()).hexdigest()[:40]}"
@@ -238,17 +238,17 @@ def _mark(place: Place, names: list[str], quick: bool, tables: Mapping[str, Any]
 
 @functools.cache
 def _sources() -> str:
-    """A digest of all kernels and of what plans their launches."""
-    found = hashlib.sha256()
+    """A digest of all kernels and of the modules that plan their launches."""
+    digest = hashlib.sha256()
     for path in sorted(Path(kernels.__file__).parent.rglob("*")):
         if path.suffix in (".cu", ".py", ".json"):
-            found.update(path.read_bytes())
-    return found.hexdigest()
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
-def _loops(found: Iterable[tuple[Place, list[Case]]]) -> list[str]:
+def _loops(work: Iterable[tuple[Place, list[Case]]]) -> list[str]:
     """The names of the CPU's loops that cases need, and of those that any of them may use."""
-    on_cpu = [case for place, cases in found if not place.devices for case in cases]
+    on_cpu = [case for place, cases in work if not place.devices for case in cases]
     names = loops.served() if on_cpu else []
     for case in on_cpu:
         problem, needed = case.problem, case.implementation.loops
@@ -263,7 +263,7 @@ def compile_kernels(device: Device, wanted: Iterable[Kernel]) -> None:
     ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
 
     def compiled(one: Kernel) -> None:
-        with contextlib.suppress(HeteroError):  # who measures it will say so
+        with contextlib.suppress(HeteroError):  # measuring it reports the error
             device.compiled(*one)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -1,7 +1,7 @@
-"""The process that compiles a device's kernels beside a calibration; see
+"""The process that compiles a device's kernels during a calibration; see
 `hetero.calibration.ahead.compiling`, which starts it.
 
-It lists what cases launch, and says when those kernels are compiled that are waited for first.
+It lists the kernels that cases launch, and reports when those that are needed first are compiled.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from hetero.profile import inventory, tuning
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-KIND = "cubin"  # of things in the cache
-_FIRST = "first"  # said when the kernels that are waited for first are compiled
+KIND = "cubin"  # category in the cache
+_FIRST = "first"  # printed when the kernels that are needed first are compiled
 _NICE, _NICER = 10, 9  # priority of those kernels, and how much lower that of the others is
 _thread = threading.local()
 
 
 def compile_asked() -> None:
-    """Compile the kernels of the cases that standard input names, in a process that is there for
-    that, and make the plans of their transforms: the code that those need stays in caches."""
+    """Compile the kernels of the cases that standard input names, in a process of their own, and
+    make the plans of their transforms; the code of both goes to caches on disk."""
     # Not above: whatever imports this for the first time when the interpreter ends could not.
     ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
     _make_nicer(_NICE)
-    inventory.devices()  # this may be begun before it is known what is to be done
+    inventory.devices()  # while the request may still be to come
     asked = json.load(sys.stdin)
     name = asked["place"]
     info = inventory.devices()[name]
@@ -54,14 +54,14 @@ def compile_asked() -> None:
     with (
         tuning.using(asked["tables"]),
         ThreadPoolExecutor(os.cpu_count()) as pool,
-        ThreadPoolExecutor(1) as beside,
+        ThreadPoolExecutor(1) as waiter,
     ):
         worklist = all_cases(registry.operations(), [place], budget, [])
         cases = [case for item in worklist for case in item.cases]
         cases = [case for case in cases if str(case) in set(asked["cases"])]
         first = [case for case in cases if has_own_clock(case)]
         made = [pool.submit(_make, listing, one) for one in kernels_of(listing, first)]
-        made.append(beside.submit(_say_when, [*made]))
+        made.append(waiter.submit(_say_when, [*made]))
         made += [pool.submit(_make_nicely, listing, one) for one in kernels_of(listing, cases)]
         made += [pool.submit(_make_nicely, listing, one) for one in _of_several(listing, budget)]
         _make_plans(name, listing)
@@ -71,9 +71,9 @@ def compile_asked() -> None:
 
 
 def _of_several(listing: Listing, budget: Budget) -> list[Kernel]:
-    """The kernels of solves that devices like this one share, where this is their first one: those
-    of the smallest, the others launch what one device does."""
-    found = []
+    """The kernels of solves shared by all devices like this one, if this is the first of them; of
+    the smallest sizes only, since larger ones launch what one device does."""
+    needed = []
     for group in pricing.groups(inventory.devices()).values() if not budget.quick else ():
         if group["members"][0] == listing.name:
             number = len(group["members"])
@@ -81,20 +81,19 @@ def _of_several(listing: Listing, budget: Budget) -> list[Kernel]:
             for item in all_cases(registry.operations(), [place], budget, []):
                 cases = [case for case in item.cases if case.axes]
                 small = [replace(case, axes=[case.axes[0][:1], *case.axes[1:]]) for case in cases]
-                found += kernels_of(listing, small, number)
-    return found
+                needed += kernels_of(listing, small, number)
+    return needed
 
 
 def _make_plans(name: str, listing: Listing) -> None:
-    """Make the plans of transforms that were listed: the first time each takes a tenth of a
-    second and more."""
+    """Make the plans of the listed transforms: the first time each takes 0.1 s and more."""
     if listing.layouts:
         device = devices.get(name)
         with device.active():
             for layouts in listing.layouts.values():
-                with contextlib.suppress(HeteroError):  # who measures it will say so
+                with contextlib.suppress(HeteroError):  # measuring it reports the error
                     device.transforms(layouts)
-                device.trim()  # others measure with its memory
+                device.trim()  # its memory is needed for measuring
 
 
 def _make_nicer(by: int) -> None:
@@ -104,7 +103,7 @@ def _make_nicer(by: int) -> None:
 
 
 def _say_when(first: Iterable[Future[None]]) -> None:
-    """Say that all of these are done, when they are."""
+    """Report when all of these are done."""
     for one in first:
         one.result()
     with contextlib.suppress(BrokenPipeError):
@@ -117,7 +116,7 @@ def _make(device: Device, wanted: Kernel) -> None:
 
 
 def _make_nicely(device: Device, wanted: Kernel) -> None:
-    """`_make`, by a thread that from then on gives way to those that nobody made nicer."""
+    """`_make` in a thread of lower priority than those of the kernels that are needed first."""
     if not getattr(_thread, "is_nicer", False):
         _make_nicer(_NICER)
         _thread.is_nicer = True

@@ -1,7 +1,7 @@
-"""Which kernels and transforms cases need, told by a device that does nothing.
+"""Which kernels and transforms cases need, recorded by a device that computes nothing.
 
-What a solve launches depends on its sizes and on how it goes: it is run, on a device that has the
-real one's limits, no memory and no time, and that only notes what it is asked for.
+What a solve launches depends on its sizes and on its course: it is run on a device that has the
+limits of the real one, but no memory, and only records what it is asked for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hetero.errors import HeteroError
 from hetero.ops.cases import Case, Dims, Passes, SampleGrid, TimedSolves, grid
 from hetero.registry import Arguments
 
-_MOST = 100_000  # launches of one run: what the device tells may never end a loop
+_MOST = 100_000  # launches of one run: with results that mean nothing a loop may never end
 _ALIGNED = 256  # bytes, as what allocators give
 
 log = logging.getLogger("hetero")
@@ -31,7 +31,7 @@ Kernel = tuple[str, tuple[tuple[str, int | str], ...]]  # a file's name, and its
 
 
 class Listing(Device):
-    """Notes the kernels and the transforms that it is asked for.
+    """Records the kernels and the transforms that it is asked for.
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ class Listing(Device):
     Attributes
     ----------
     wanted : dict
-        Whose keys are the kernels: files and macros, in the order they were asked for.
+        Its keys are the kernels: files and macros, in the order of the requests.
     layouts : dict
-        Whose values are what plans of transforms were asked for by.
+        Its values are the layouts that plans of transforms were requested with.
     local : object
         As a CUDA device's, for its libraries.
     """
@@ -68,7 +68,7 @@ class Listing(Device):
         return dict(self._info)
 
     def begin(self) -> None:
-        """Another run begins."""
+        """Begin another run."""
         self._launches = 0
 
     @contextlib.contextmanager
@@ -127,7 +127,7 @@ class Listing(Device):
 
 
 class _Nothing:
-    """A kernel, plans of transforms or a library that do nothing, whatever they are asked for."""
+    """A kernel, a plan of a transform or a library that does nothing on any call."""
 
     most_blocks = _MOST
 
@@ -147,13 +147,13 @@ def kernels_of(device: Listing, cases: Iterable[Case], number: int = 1) -> list[
             device.begin()
             try:
                 run(device, case, dims)
-            except Exception as error:  # what it would have launched is compiled when it is
+            except Exception as error:  # its kernels are compiled when they are measured
                 log.debug("the kernels of %s %s are not listed: %s", case, dims, error)
     return [one for one in device.wanted if one not in before]
 
 
 def sizes(case: Case) -> list[Dims]:
-    """All that will be measured of a case."""
+    """All sizes that will be measured of a case."""
     if isinstance(case.how, Passes):
         return [*case.how.knots.values(), *case.how.held_out.values()]
     if isinstance(case.how, SampleGrid):

@@ -1,1 +1,1 @@
-"""What a machine does around calls: links, overheads, BLAS's threads, equal GPUs."""
+"""Costs of a machine other than computing: links, overheads, BLAS's threads, equal GPUs."""

@@ -1,9 +1,9 @@
-"""From how much work on BLAS's threads are put to sleep, so that a loop gets their cores.
+"""The least work for which BLAS's threads are put to sleep, so that a loop gets their cores.
 
-A loop right after a product shares its cores with threads that look for more products. To have
-them sleep gives it those cores, and the next product wakes them. Which of the two is dearer
-depends on the host: on one that lends its processors to others a woken thread may come milliseconds
-late. So both are timed as a program has them, products and loops in turn.
+A loop right after a product shares its cores with BLAS threads that busy-wait for more work. To put
+them to sleep frees the cores, but the next product must wake them. Which costs more depends on the
+host: on a virtual machine a thread may take milliseconds to wake. So both are timed as programs run
+them, products and loops in turn.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from hetero.registry import thread_counts
 
 SECONDS = 2.0  # in all
 _POINTS = (2e-4, 8e-4, 3e-3)  # seconds of the loops that are tried
-_NEAR = 2.0  # a point stands for loops of so many times its seconds, or a part of it
-_TRIED = 6  # calls that are looked at for each of them
-_LEAST, _MOST = 9, 120  # duels for a loop; those beyond the least while its share of time lasts
+_NEAR = 2.0  # a point stands for loops within this factor of its seconds
+_TRIED = 6  # candidate calls for each of them
+_LEAST, _MOST = 9, 120  # duels for a loop; more than the least only within its share of time
 _TURNS = 4  # of products and loops, in each half of a duel
-_GAIN, _LOSS = 0.97, 1.05  # times that with threads that spin: to be worth it, to be too much
-_LATER = 1e-2  # seconds of work from which on they sleep where a loop of `LONG` lost by it
-_EXTENT = 600  # of the product: all threads have part in it
+_GAIN, _LOSS = 0.97, 1.05  # ratios to the time with spinning threads: worth it; too slow
+_LATER = 1e-2  # seconds of work from which on they sleep where that slows a loop of `LONG`
+_EXTENT = 600  # of the product: enough for all threads
 
 
 def least_work(measured: Iterable[Measured]) -> float | None:
-    """Seconds of a loop's work from which on BLAS's threads are better asleep.
+    """Seconds of a loop from which on it pays to put BLAS's threads to sleep.
 
     Parameters
     ----------
     measured : iterable of Measured
-        The cases of the CPU among these whose loops take as long as those to be tried are run.
+        Those of the CPU with loops of about `_POINTS` seconds are run again.
 
     Returns
     -------
     float or None
-        None: nothing was found that is better than `hetero.host.blas_spin.LONG`.
+        None: nothing is better than `hetero.host.blas_spin.LONG`.
     """
     if not blas_spin.spin_is_shortened():
         return None
@@ -54,33 +54,33 @@ def least_work(measured: Iterable[Measured]) -> float | None:
     def product() -> None:
         A @ A
 
-    bench, end, found = Bench(), time.perf_counter() + SECONDS, None
+    bench, end, least = Bench(), time.perf_counter() + SECONDS, None
     left = [*_loops(measured, bench)]
     while left:
         seconds, loop = left.pop()  # the longest one
-        # What the shortest gains is least, and takes most to tell: it has all time that is left.
+        # The shortest loop gains least, which takes longest to measure: it has all time left.
         share = time.perf_counter() + SECONDS / (len(_POINTS) + 1) if left else end
         ratio = compared(
             loop, product, blas_spin.shorten_spin, blas_spin.restore_spin, share=share, end=end
         )
         if ratio is None:
-            return found
+            return least
         if max(ratio) > _LOSS:
-            return _LATER if found is None and seconds > LONG / _NEAR else found
+            return _LATER if least is None and seconds > LONG / _NEAR else least
         if ratio.typical < _GAIN:  # longer loops gain less in proportion
-            found = seconds / math.sqrt(_NEAR)
-    return found
+            least = seconds / math.sqrt(_NEAR)
+    return least
 
 
 class Ratio(NamedTuple):
-    """Seconds of products and loops in turn with threads that sleep over those with ones that spin.
+    """Time of products and loops in turn with sleeping threads over that with spinning ones.
 
     Attributes
     ----------
     typical : float
         The median of the duels.
     whole : float
-        Of all their time: a product that is late now and then counts by what it costs.
+        The ratio of total times: a product that is sometimes late counts by what it costs.
     """
 
     typical: float
@@ -90,7 +90,7 @@ class Ratio(NamedTuple):
 def _loops(measured: Iterable[Measured], bench: Bench) -> list[tuple[float, Callable[[], object]]]:
     """Calls of the CPU's loops with their seconds, the one nearest to each of `_POINTS`.
 
-    Of those whose loops several threads share: the others want no core that BLAS leaves.
+    Only of multi-threaded loops: the others need none of the cores that BLAS leaves.
     """
     calls = [
         (seconds, one.case, dims)
@@ -98,16 +98,16 @@ def _loops(measured: Iterable[Measured], bench: Bench) -> list[tuple[float, Call
         if not one.place.devices and thread_counts.pool(one.case.implementation) == limits.LOOPS
         for dims, seconds in _timed(one.case, one.samples.seconds)
     ]
-    found = []
+    chosen = []
     for point in _POINTS:
         near = [c for c in calls if point / _NEAR < c[0] < _NEAR * point]
         near.sort(key=lambda c: abs(math.log(c[0] / point)))
         for seconds, case, dims in near[:_TRIED]:
             call = bench.waiting(case, case.problem(*dims))
             if blas_spin.shares_loops(call):
-                found.append((seconds, call))
+                chosen.append((seconds, call))
                 break
-    return found
+    return chosen
 
 
 def _timed(case: Case, samples: dict[Dims, float]) -> Iterator[tuple[Dims, float]]:
@@ -132,19 +132,18 @@ def compared(
     share: float = -math.inf,
     end: float = math.inf,
 ) -> Ratio | None:
-    """What products and loops in turn gain by threads that sleep.
+    """Time of products and loops in turn with sleeping threads over that with spinning ones.
 
     Parameters
     ----------
     loop, product : callable
         By the loops' threads; by BLAS's.
     quiet, usual : callable
-        From the one on threads of BLAS that are idle sleep, from the other on they spin.
+        Make idle threads of BLAS sleep, and spin again.
     clock : callable
         Seconds.
     share, end : float
-        By the clock: until when more duels than the least are made; when it is given up with
-        fewer than these.
+        By the clock: the end of duels beyond the least number; when to give up with fewer.
 
     Returns
     -------

@@ -14,8 +14,8 @@ Way = tuple[str, str]  # direction and kind of memory
 
 _DIRECTIONS = ("upload", "download")
 _LEAST_STAGED = 1 << 18  # bytes of a staged copy that is measured
-_CACHED = 1 << 20  # bytes of an operand that is in a cache yet when a call begins
-_UNCACHED = 1 << 28  # bytes, of which no cache holds those that were used longest ago
+_CACHED = 1 << 20  # bytes of an operand that is still in a cache when a call begins
+_UNCACHED = 1 << 28  # bytes: more than caches hold, so that the oldest are not in them
 _PERIOD = 1 << 24  # random bytes, which are repeated
 _REST = 3e-4  # seconds after which a thread that helps to copy sleeps
 
@@ -23,10 +23,10 @@ _REST = 3e-4  # seconds after which a thread that helps to copy sleeps
 class Copies:
     """Copies of any size between a device, which is active, and each kind of the host's memory.
 
-    As in calls, downloads to pageable memory go to a new result, whose memory was used before where
-    that is so in calls (`hetero.host.pages`), and uploads from it come from a place that no
-    cache holds, unless they are so small that a program has just made them. It is copied by the
-    driver alone, or "staged" where the device can, beside threads that `rest`.
+    As in calls, downloads to pageable memory go to a new result, in reused memory where calls have
+    that (`hetero.host.pages`), and uploads from it come from memory that no cache holds, unless
+    they are so small that a program has just made them. Pageable memory is copied by the driver
+    alone, or "staged" where the device can, by threads that `rest` lets fall asleep first.
 
     Parameters
     ----------
@@ -56,9 +56,9 @@ class Copies:
         self.renew(largest)
 
     def renew(self, nbytes: int) -> None:
-        """Allocate pageable memory for so many bytes anew: it is not equally fast everywhere.
+        """Allocate pageable memory anew for ``nbytes``: its speed depends on its place.
 
-        It is more than what caches hold, if there is as much. Longer copies are of what was there.
+        It exceeds the caches if possible. Longer copies use the memory allocated before.
         """
         self._pageable = self._pinned[: max(nbytes, _UNCACHED)].copy()
         if len(self._pageable) == len(self._pinned):
@@ -71,7 +71,7 @@ class Copies:
             time.sleep(_REST)
 
     def _source(self, nbytes: int) -> np.ndarray:
-        """Pageable memory, another part of it each time."""
+        """Pageable memory, a different part each time."""
         if nbytes < _CACHED:
             return self._pageable[:nbytes]
         if nbytes > len(self._pageable):
@@ -81,7 +81,7 @@ class Copies:
         return self._pageable[begin : begin + nbytes]
 
     def __call__(self, direction: str, memory: str, nbytes: int) -> None:
-        """Copy so many bytes; a direction and a kind of memory are one of `ways`."""
+        """Copy ``nbytes``; direction and kind of memory are one of `ways`."""
         device = self._device
         if memory == PINNED:
             array = self._pinned[:nbytes]
@@ -111,5 +111,5 @@ def ways(device: Device) -> tuple[Way, ...]:
 
 
 def is_asked(way: Way, nbytes: int) -> bool:
-    """Whether copies of so many bytes are measured; small ones are never staged."""
+    """Whether copies of this size are measured; small ones are never staged."""
     return way[1] != STAGED or nbytes >= _LEAST_STAGED

@@ -1,6 +1,6 @@
 """Equal devices: one of several GPUs of a kind is measured, and probes compare the others.
 
-They may not be: in another slot, hotter, shared with somebody, or limited to less power.
+They may differ: by slot, temperature, other users or power limit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hetero.calibration.measure.workbench import Bench
 from hetero.devices.base import Device
 from hetero.ops.cases import Budget, Case, Place, SampleGrid
 
-SECONDS = 2.0  # that confirming one takes, about
+SECONDS = 2.0  # about what confirming one takes
 _ROUNDS = 5
 _ALIKE = 0.1  # relative difference below which two devices count as equal
 _SIGMAS = 4.0  # standard errors: the significance threshold of a difference
@@ -28,7 +28,7 @@ _LARGEST = 1 << 26  # bytes of a transfer
 
 
 class Difference(NamedTuple):
-    """In what a GPU differs from the one that was measured, and whether only its links do."""
+    """How a GPU differs from the one that was measured, and whether only its links do."""
 
     text: str
     only_links: bool
@@ -37,10 +37,9 @@ class Difference(NamedTuple):
 def difference(
     first: Place, second: Place, cases: Iterable[Case], budget: Budget
 ) -> Difference | None:
-    """In what a GPU differs from the one that was measured; None where it does not.
+    """How a GPU differs from the one that was measured; None where it does not.
 
-    Both are asked in turn, so that what else the machine does hits both alike. What seems to
-    differ is asked once more.
+    Both are timed in turn, so that other load hits both alike. A difference is measured twice.
 
     Parameters
     ----------
@@ -61,7 +60,7 @@ def difference(
 
 
 def _ratio(one: Callable[[], float], other: Callable[[], float]) -> float | None:
-    """How many times as long the other one takes; None where that is noise, or next to nothing."""
+    """The ratio of the second call's time to the first's; None where it is insignificant."""
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(2):
         for _ in range(_ROUNDS):
@@ -78,12 +77,12 @@ Probe = tuple[str, tuple[Callable[[], float], Callable[[], float]]]
 
 
 def _links(first: Place, second: Place, nbytes: int) -> Iterable[Probe]:
-    found: dict[str, list[Callable[[], float]]] = {}
+    calls: dict[str, list[Callable[[], float]]] = {}
     for place in (first, second):
         (device,) = place.devices
         for name, call in _transfers(device, nbytes).items():
-            found.setdefault(name, []).append(call)
-    return [(name, (one, other)) for name, (one, other) in found.items()]
+            calls.setdefault(name, []).append(call)
+    return [(name, (one, other)) for name, (one, other) in calls.items()]
 
 
 def _transfers(device: Device, nbytes: int) -> dict[str, Callable[[], float]]:

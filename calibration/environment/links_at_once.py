@@ -1,10 +1,10 @@
-"""Links while all equal GPUs copy: what a copy on each takes, and what beginning on all takes.
+"""Links while all equal GPUs copy: the time of a copy on each, and of beginning on all.
 
 A copy on each of two GPUs, begun by two threads, lasts longer than one alone for two reasons: both
-share the host's memory and its threads, and one of them begins later. The first one counts for each
-copy, the second once for a call. What beginning takes is told by pinned memory, whose copies need
-no threads: a single one on all takes so much longer than one of a row, of those that begin and end
-while all others copy. Without that, single copies are what calls make: they begin together.
+share the host's memory and its threads, and one of them begins later. The first counts for each
+copy, the second once for a call. Copies of pinned memory, which need no threads, separate the two:
+the time to begin is what a single copy on all takes longer than one of a row, of those that begin
+and end while all others copy. The rest is measured by single copies, which calls make as well.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from hetero.ops.cases import Budget, Place
 from hetero.profile import PINNED, STAGED, Profile
 
 Times = dict[Way, dict[int, float]]  # bytes -> times
-SECONDS = 2.0  # that measuring takes, about and at most
-_FAR = 2.0  # times the least sample: what takes longer met something else
+SECONDS = 2.0  # of measuring, at most
+_FAR = 2.0  # times the least sample: longer ones were disturbed
 _ROUNDS = 3
 _SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 4, 6))  # bytes of a copy, to 256 MiB
 _SAMPLES = 4  # single copies of a size, in each round
-_IN_ROWS = _SIZES[1:3]  # bytes of the pinned copies that tell what beginning takes
+_IN_ROWS = _SIZES[1:3]  # bytes of the pinned copies that measure the time to begin
 _ROW, _LONG = 1 << 28, 0.02  # bytes that each device copies in a row; seconds of it
 _LEAST_ROW = 4  # copies, however long they take
-_LEAST = 0.25  # of a copy's time, that is left of it without what beginning takes
-_NOISE = 1.05  # times as long as alone: what is below is as alone
+_LEAST = 0.25  # of a copy's time, that is left at least when the time to begin is subtracted
+_NOISE = 1.05  # times as long as alone: less counts as equal
 _HOST = "host"
 
 
-class Found(NamedTuple):
+class CopyTimes(NamedTuple):
     """What was measured of several devices that copy at once.
 
     Attributes
@@ -59,7 +59,7 @@ class Found(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """Whether processors were taken, and what was seen of each way and size.
+    """Whether processors were stolen, and the seconds of each way and size.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Together:
         self.ways = self._copies[0].ways
 
     def renew(self) -> None:
-        """Take other pageable memory."""
+        """Allocate pageable memory anew."""
         for copies in self._copies:
             copies.renew(self._largest)
 
@@ -110,7 +110,7 @@ class Together:
         return once(partial(at_once.run, self._devices, tasks, nbytes))
 
     def row(self, way: Way, nbytes: int, number: int) -> list[list[float]]:
-        """When each device began the first of so many copies, and when each of them ended."""
+        """Times at which each device began the first of ``number`` copies, and ended each."""
         marks: list[list[float]] = [[] for _ in self._devices]
 
         def copy(which: int) -> None:
@@ -126,9 +126,9 @@ class Together:
 
 
 def steady(rows: Sequence[Sequence[Sequence[float]]]) -> float:
-    """Seconds of a copy on each device while all copy, as if all went at the same rate.
+    """Seconds of a copy on each device while all copy, at the mean of their rates.
 
-    Where they went one after the other, as devices do that depend on each other, it is the sum.
+    Where the copies ran one after the other, as devices that share a bus may do, it is the sum.
 
     Parameters
     ----------
@@ -144,8 +144,8 @@ def steady(rows: Sequence[Sequence[Sequence[float]]]) -> float:
         for number, each in enumerate(marks):
             every[number] += [b - a for a, b in pairwise(each)]
             inside[number] += [b - a for a, b in pairwise(each) if begin <= a and b <= end]
-    found = [median(part or whole) for part, whole in zip(inside, every, strict=True)]
-    return len(found) / sum(1.0 / seconds for seconds in found) if at_once else sum(found)
+    typical = [median(part or whole) for part, whole in zip(inside, every, strict=True)]
+    return len(typical) / sum(1.0 / seconds for seconds in typical) if at_once else sum(typical)
 
 
 def measured(
@@ -153,7 +153,7 @@ def measured(
     sizes: Sequence[int],
     is_made: Callable[[Way, int], bool],
     clock: Callable[[], float] = time.perf_counter,
-) -> Found:
+) -> CopyTimes:
     """Seconds of copies of several devices at once, in rounds, each with other pageable memory.
 
     Rounds in which other virtual machines took processors count only where there is no other.
@@ -165,7 +165,7 @@ def measured(
         Bytes, ascending; the largest are left out where all rounds of them would take longer than
         `SECONDS`.
     is_made : callable
-        Whether calls copy so many bytes in some way.
+        ``is_made(way, nbytes)``: whether calls copy this size in this way.
     clock : callable, optional
         Seconds.
     """
@@ -202,12 +202,12 @@ def measured(
     seconds: Times = {way: {} for way in copies.ways}
     for (way, nbytes), whole in middles.items():
         seconds[way][nbytes] = max(whole - begin, _LEAST * whole)
-    return Found(seconds, begin)
+    return CopyTimes(seconds, begin)
 
 
 def is_made(links: dict[str, Any]) -> Callable[[Way, int], bool]:
-    """Whether calls copy so many bytes in some way: pageable memory is staged from where on that is
-    the faster one, by these links."""
+    """Whether calls copy a size in some way: pageable memory is staged from the size on from which
+    that is faster, by these links."""
     alone = Profile({"name": "", "devices": {}, "links": {"": links}})
     least = {way: alone.least_staged("", way) for way in ("upload", "download")}
 
@@ -219,8 +219,8 @@ def is_made(links: dict[str, Any]) -> Callable[[Way, int], bool]:
 
 
 def times(links: dict[str, Any], seconds: Times) -> Times:
-    """How many times as long copies at once take as one alone, by links with samples."""
-    found: Times = {}
+    """Ratios of the times of copies at once to those of one alone, by links with samples."""
+    ratios: Times = {}
     for (direction, memory), of_way in seconds.items():
         samples = links.get(direction, {}).get(memory, {}).get("samples")
         if samples is None:
@@ -228,17 +228,17 @@ def times(links: dict[str, Any], seconds: Times) -> Times:
         known = np.log(samples["bytes"]), np.log(samples["seconds"])
         for nbytes, taken in of_way.items():
             ratio = taken / float(np.exp(np.interp(log(nbytes), *known)))
-            found.setdefault((direction, memory), {})[nbytes] = ratio if ratio > _NOISE else 1.0
-    return found
+            ratios.setdefault((direction, memory), {})[nbytes] = ratio if ratio > _NOISE else 1.0
+    return ratios
 
 
 def near(samples: list[float]) -> list[float]:
-    """Those that met nothing else."""
+    """The samples that were not disturbed."""
     return [s for s in samples if s <= _FAR * min(samples)]
 
 
 def curves(links: dict[str, Any], times: Times) -> dict[str, Any]:
-    """Link models of those ways of which some size differs: direction -> kind of memory -> model.
+    """Link models of the ways that are slower at once: direction -> kind of memory -> model.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ def curves(links: dict[str, Any], times: Times) -> dict[str, Any]:
     times : dict
         As `times` gives them.
     """
-    found: dict[str, Any] = {}
+    models: dict[str, Any] = {}
     for (direction, memory), of_way in times.items():
         samples = links.get(direction, {}).get(memory, {}).get("samples")
         if samples is None or not of_way or all(ratio == 1.0 for ratio in of_way.values()):
@@ -258,22 +258,22 @@ def curves(links: dict[str, Any], times: Times) -> dict[str, Any]:
         )
         model = fit_link.segments(samples["bytes"], np.multiply(samples["seconds"], np.exp(logs)))
         model["samples"] = {"bytes": lengths, "times": [of_way[n] for n in lengths]}
-        found.setdefault(direction, {})[memory] = model
-    return found
+        models.setdefault(direction, {})[memory] = model
+    return models
 
 
 def together(
     place: Place, links: dict[str, Any], budget: Budget, failures: list[Failure]
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """The links of all equal devices at once, by those of the first of them; and what it takes to
+    """The links of all equal devices at once, derived from those of the first; and the seconds to
     begin on all."""
     largest = _largest(place, budget)
     sizes = [nbytes for nbytes in _SIZES if nbytes <= largest]
     if not sizes:
         return {}, {}
     try:
-        found = measured(Together(place.devices, sizes[-1]), sizes, is_made(links))
-        return curves(links, times(links, found.seconds)), {_HOST: found.begin}
+        taken = measured(Together(place.devices, sizes[-1]), sizes, is_made(links))
+        return curves(links, times(links, taken.seconds)), {_HOST: taken.begin}
     except Exception as error:
         failures.append(Failure("links", place.name, "at once", error))
         return {}, {}

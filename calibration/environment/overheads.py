@@ -31,17 +31,17 @@ from hetero.registry import Operation
 _SMALLEST = 16
 _HOST_ROUNDS, _HOST_CALLS = 40, 8
 _DISPATCH_ROUNDS = 3
-# Planned seconds, quick and in full: what it takes corrects them.
+# Planned seconds, quick and in full; measured ones correct them.
 _PACK, _AROUND = (0.2, 0.4), (3.0, 6.0)
 
 
 def pack(budget: Budget) -> dict[str, Any]:
-    """Model of packing a host array that is not dense, by bytes of the packed one."""
+    """Model of packing a strided host array, by bytes of the packed one."""
     sizes = axis(1024, min(budget.largest_transfer, 2**27), 4.0)
     source = np.ones(sizes[-1] // 4)
     seconds = []
     for size in sizes:
-        view = source[: size // 4 : 2]  # every second one of size / 4 elements of 8 bytes
+        view = source[: size // 4 : 2]  # size / 8 elements of 8 bytes, with stride 2
         seconds.append(
             measure(lambda view=view: np.ascontiguousarray(view), budget=budget.point).seconds
         )
@@ -63,7 +63,7 @@ def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) ->
 
     What a whole call on tiny operands takes, less its transfers and its launch: for operands on the
     host, on the device, and on the device with the CPU computing (the fallback, "detour" in the
-    profile). The calls find the device as they do in a program: not active yet. Empty where no
+    profile). The device is not active when a call begins, as in a program. Empty where no
     operation has such a call.
     """
     operation, small = next(_small_calls(device, operations), (None, None))
@@ -91,12 +91,12 @@ def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) ->
         outside["there"] = partial(call, device.name, small.implementation.method)
         outside["fallback"] = partial(call, CPU, None)
     took: dict[str, float] = {}
-    for _ in range(_DISPATCH_ROUNDS):  # or a slow spell of the host would hit one and not another
+    for _ in range(_DISPATCH_ROUNDS):  # interleaved, so that a slow spell of the host hits all
         for calls, where in ((inside, device.active()), (outside, contextlib.nullcontext())):
             with where:
                 for name, one in calls.items():
-                    found = measure(one, budget=10 * budget.point / _DISPATCH_ROUNDS, least=15)
-                    took[name] = min(took.get(name, found.seconds), found.seconds)
+                    timed = measure(one, budget=10 * budget.point / _DISPATCH_ROUNDS, least=15)
+                    took[name] = min(took.get(name, timed.seconds), timed.seconds)
     del owner
     upload, download, alone = took["upload"], took["download"], took["alone"]
     around = {"host": max(took["from host"] - 2 * upload - download - alone, 0.0)}
@@ -110,7 +110,7 @@ def _small_calls(
     device: Device, operations: Iterable[Operation]
 ) -> Iterator[tuple[Operation, SmallCall]]:
     for operation in operations:
-        with contextlib.suppress(Exception):  # of a module that fails the loop tells
+        with contextlib.suppress(Exception):  # the loop reports a module that fails
             make = getattr(load(operation.cases), "small_call", None)
             small = make(device) if make is not None else None
             if small is not None:
@@ -118,7 +118,7 @@ def _small_calls(
 
 
 def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[str, str], float]:
-    """What the host adds to a call on a CUDA device, however small, beside ``dispatch`` seconds.
+    """What the host adds to each call on a CUDA device in addition to ``dispatch`` seconds.
 
     Operation and method -> seconds: of calls by the public function on arrays of the device, as a
     program makes them, less the device's own time. They are measured in turn, so that noise
@@ -146,9 +146,9 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[
     for _ in range(_HOST_ROUNDS):
         for (operation, method, _), (call, alone) in calls.items():
             call()  # not counted: another one ran before
-            found = samples.setdefault((operation, method), [])
-            found.extend(once(call) - alone for _ in range(_HOST_CALLS))
-    return {key: max(center(found) - dispatch, 0.0) for key, found in samples.items()}
+            differences = samples.setdefault((operation, method), [])
+            differences.extend(once(call) - alone for _ in range(_HOST_CALLS))
+    return {key: max(center(differences) - dispatch, 0.0) for key, differences in samples.items()}
 
 
 def plan(schedule: Schedule, places: list[Place], quick: bool) -> None:
@@ -186,7 +186,7 @@ class Overheads:
     ) -> None:
         self._places, self._worklist, self._request, self._kept = places, worklist, request, kept
         self._schedule, self._failures = schedule, failures
-        self._links: dict[str, dict[str, Any] | None] = {}  # None where they cannot be measured
+        self._links: dict[str, dict[str, Any] | None] = {}  # None where measuring failed
         self.shares: dict[tuple[str, str, str], float] = {}
 
     def measure(self) -> None:
@@ -208,14 +208,14 @@ class Overheads:
                 self._schedule.begin("links", seconds, f"links of {place.name}")
                 try:
                     with place.devices[0].active():
-                        found = quiet_links.links(place.devices[0], request.budget)
+                        links = quiet_links.links(place.devices[0], request.budget)
                 except Exception as error:
                     self._failures.append(Failure("links", place.name, "", error))
-                    found = None
-                self._links[place.name] = found
+                    links = None
+                self._links[place.name] = links
 
     def _calls(self) -> None:
-        """What the host does around calls, and the links of several devices."""
+        """The host's work around calls, and the links of several devices."""
         request, kept = self._request, self._kept
         for place in self._places:
             name = place.name
@@ -225,13 +225,13 @@ class Overheads:
             self._schedule.begin("links", seconds, f"the host's share of calls on {name}")
             try:
                 links = self._links.get(name)
-                found = kept.around.get(name) or around(place, self._worklist, request, links)
+                costs = kept.around.get(name) or around(place, self._worklist, request, links)
             except Exception as error:
                 self._failures.append(Failure("links", name, "", error))
             else:
-                kept.around[name] = found
+                kept.around[name] = costs
                 kept.write_if_due()
-                self.shares |= {(name, *key): value for key, value in found.shares.items()}
+                self.shares |= {(name, *key): value for key, value in costs.shares.items()}
         for place in self._places:
             several = len(place.devices) > 1 and place.name not in kept.around
             if several and needs_links(place, request):
@@ -242,8 +242,8 @@ class Overheads:
         links = kept.around[first].links if first in kept.around else {}
         links = links or (self._request.base or {}).get("links", {}).get(first, {})
         self._schedule.begin("company", links_at_once.SECONDS, f"links of {place.name} at once")
-        found = links_at_once.together(place, links, self._request.budget, self._failures)
-        kept.around[place.name] = Around(*found, {})
+        at_once = links_at_once.together(place, links, self._request.budget, self._failures)
+        kept.around[place.name] = Around(*at_once, {})
 
 
 def around(
@@ -266,7 +266,7 @@ def around(
 
 
 def needs_links(place: Place, request: Request) -> bool:
-    """Whether links are to be measured: not where only other things are, and they are known."""
+    """Whether links are to be measured: they are unknown, or requested."""
     base = request.base or {}
     known = place.name in base.get("links", {})
     if len(place.devices) == 1:

@@ -1,4 +1,4 @@
-"""Links of one device while nothing else is done: seconds of copies, and models of them."""
+"""Links of one device on an idle machine: seconds of copies, and models of them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from hetero.profile.constants import LEFT
 _MOST_PLAIN = 1 << 26  # bytes of a measured copy by the driver alone, where it may be staged
 _PASSES, _MORE_PASSES = 3, 2  # as long as processors are stolen
 _MOST_SECONDS = 3.0  # of all passes, where there are more
-_STOLEN = 0.05  # of the processors' time that a pass wanted
-_ALIKE = 1.15  # times the least, passes that agree
-_LONG = 1 << 26  # bytes, whose transfer is timed once in each pass
+_STOLEN = 0.05  # of the processors' time in a pass
+_ALIKE = 1.15  # times the least: passes that agree
+_LONG = 1 << 26  # bytes; a transfer of more is timed once in each pass
 _SAME_RATE = 1.1
 
 log = logging.getLogger("hetero")
@@ -32,8 +32,8 @@ log = logging.getLogger("hetero")
 def transfers(device: Device, sizes: list[int], budget: float) -> dict[Way, dict[int, float]]:
     """Seconds to move each size: (direction, kind of host memory) -> size -> seconds.
 
-    In several passes, each with other pageable memory; what counts of them `Seen` tells. A long
-    transfer that went as fast as the next smaller one is not done again.
+    In several passes, each with other pageable memory; `Seen` combines them. A long transfer with
+    the rate of the next smaller one is not repeated.
     """
     copies, seen = Copies(device, sizes[-1]), Seen()
     asked = [(way, n) for way in copies.ways for n in sizes if _is_timed(way, n, copies.ways)]
@@ -60,16 +60,16 @@ def transfers(device: Device, sizes: list[int], budget: float) -> dict[Way, dict
             "%s: %d of %d copies differ, all timed while other virtual machines took processors",
             *(device.name, doubtful, len(asked)),
         )
-    found: dict[Way, dict[int, float]] = {way: {} for way in copies.ways}
+    times: dict[Way, dict[int, float]] = {way: {} for way in copies.ways}
     for way, n in asked:
-        found[way][n] = seen.seconds(way, n)
-    return found
+        times[way][n] = seen.seconds(way, n)
+    return times
 
 
 class Seen:
-    """What copies took in each pass, apart where other virtual machines took processors then.
+    """Seconds of copies in each pass, separately for passes in which processors were stolen.
 
-    Such passes count only where there is no other.
+    Those count only where there are no others.
 
     Attributes
     ----------
@@ -82,22 +82,22 @@ class Seen:
         self.stolen: dict[tuple[Way, int], list[float]] = {}
 
     def add(self, taken: dict[tuple[Way, int], float], is_stolen: bool) -> None:
-        """What was seen in one more pass."""
+        """Add one pass."""
         passes = self.stolen if is_stolen else self.quiet
         for key, seconds in taken.items():
             passes.setdefault(key, []).append(seconds)
 
     def seconds(self, way: Way, nbytes: int) -> float:
-        """What counts: the middle pass, of long copies the fastest.
+        """The median pass; of long copies the fastest.
 
-        The fastest as well where passes differ because of others, who only add.
+        The fastest also where passes differ because of stolen time, which only adds.
         """
         key = way, nbytes
         passes = self.quiet.get(key) or self.stolen[key]
         return min(passes) if nbytes > _LONG or self._differs(key) else median_low(passes)
 
     def doubtful(self) -> set[tuple[Way, int]]:
-        """Of which nothing is known but passes that differ because of others."""
+        """Copies of which all passes met stolen time, and differ."""
         return {key for key in self.stolen if self._differs(key)}
 
     def _differs(self, key: tuple[Way, int]) -> bool:
@@ -114,7 +114,7 @@ class Seen:
 
 
 def _is_timed(way: Way, nbytes: int, ways: Sequence[Way]) -> bool:
-    """Whether copies of so many bytes are measured, where these are the ways to copy."""
+    """Whether copies of this size are measured, where these are the ways to copy."""
     is_plain = way[1] == PAGEABLE and (way[0], STAGED) in ways
     return is_asked(way, nbytes) and not (is_plain and nbytes > _MOST_PLAIN)
 
@@ -124,14 +124,14 @@ def _timed(copies: Copies, way: Way, nbytes: int, budget: float) -> float:
     call, rest = partial(copies, *way, nbytes), partial(copies.rest, way)
     if nbytes >= _LONG:
         if way[0] == "download" and way[1] != PINNED and ("download", STAGED) in copies.ways:
-            call()  # brings the result's pages
+            call()  # takes the page faults of the result
         rest()
         return once(call)  # where the first one was slow, another pass tells
     return measure(call, budget=budget / _PASSES, rest=rest).seconds
 
 
 class Theft:
-    """Whether other virtual machines take processors that this process wants, from now on."""
+    """Measures how much processor time other virtual machines steal, from now on."""
 
     def __init__(self) -> None:
         self._before = self._now()
@@ -142,7 +142,7 @@ class Theft:
         return (times.stolen if times is not None else 0.0), timing.own_time()
 
     def seen(self) -> bool:
-        """Whether they did, by more than what a tick of the system tells."""
+        """Whether time was stolen, by more than the resolution of the system's ticks."""
         stolen, own = (now - then for now, then in zip(self._now(), self._before, strict=True))
         return stolen > 2 * timing.TICK and stolen > _STOLEN * (own + stolen)
 
@@ -153,7 +153,7 @@ def links(device: Device, budget: Budget) -> dict[str, Any]:
     short = axis(1024, min(largest, _LONG), budget.link_step)
     sizes = [*short, *axis(short[-1], largest, budget.link_step**2)[1:]]
     sizes = [size // 8 * 8 for size in sizes]  # whole float64s
-    found: dict[str, Any] = {"upload": {}, "download": {}}
+    models: dict[str, Any] = {"upload": {}, "download": {}}
     for (direction, memory), seconds in transfers(device, sizes, 3 * budget.point).items():
-        found[direction][memory] = fit_link.segments([*seconds], [*seconds.values()])
-    return found
+        models[direction][memory] = fit_link.segments([*seconds], [*seconds.values()])
+    return models

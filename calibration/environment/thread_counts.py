@@ -1,7 +1,7 @@
-"""On how many threads each method of the CPU is fastest, by its work.
+"""The number of threads on which each method of the CPU is fastest, by its work.
 
-A number is believed that wins twice: it is the fastest of all that are tried, and then beats all
-threads in each of several duels. A wrong one costs every call from then on; a missed one, little.
+A number is accepted if it is the fastest of all that are tried, and then beats all threads in each
+of several duels. A wrong one costs every call from then on; a missed one, little.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from hetero.ops.cases import Budget, Case, Dims, Passes, TimedSolves
 from hetero.registry import thread_counts
 from hetero.registry.models import ModelKey
 
-_SECONDS = (5e-6, 2e-3)  # calls of less have one thread anyway, of more all of them
+_SECONDS = (5e-6, 2e-3)  # shorter calls have one thread anyway, longer ones all
 _SECONDS_OF_SOLVES = (5e-5, 1e-3)  # likewise, of a few steps
 _POINTS, _POINTS_OF_SOLVES = 8, 3
 _ALL = (0.5, 1.0)  # seconds for all cases together, quick and in full
 _FEW = 4
 _ROUNDS = 4
-_DUELS, _TRIES = 7, 3  # of each side in a duel
+_DUELS, _TRIES = 7, 3  # calls of each side in a duel
 _PAUSE = 5e-5  # after which idle threads sleep
-_GAIN = 0.8  # of the time on all threads, above which they stay: a limit costs something too
-_WIN = 0.9  # of the time on all threads: less is needed in each duel
-_FAR = 2.0  # times the least time, what is doubtful; of all threads', what is not tried again
+_GAIN = 0.8  # of the time on all threads; above it they stay, since a limit costs something
+_WIN = 0.9  # of the time on all threads: the most in each duel
+_FAR = 2.0  # times the least time: a doubtful one; times that of all threads: not tried again
 _HOPELESS = 8.0  # times the least of all threads', after which a call is not even repeated
-_BEYOND = 16.0  # times the largest work that was measured, from whose root on all threads stay
+_BEYOND = 16.0  # times the largest measured work: the last knot, with all threads
 
 
 def tables(
     measured: Iterable[Measured], budget: Budget, failures: list[Failure]
 ) -> dict[ModelKey, dict[str, Any]]:
     """The part "threads" of each model of the CPU for which not all threads are best."""
-    found = {}
+    by_model = {}
     cases = [
         one
         for one in measured
@@ -51,7 +51,7 @@ def tables(
     ]
     bench = Bench()
     last = time.perf_counter() + _ALL[not budget.quick]
-    cases.sort(key=lambda one: isinstance(one.case.how, TimedSolves))  # which take what there is
+    cases.sort(key=lambda one: isinstance(one.case.how, TimedSolves))  # they use up the time
     for number, one in enumerate(cases):
         now = time.perf_counter()
         end = now + (last - now) / (len(cases) - number)
@@ -62,8 +62,8 @@ def tables(
             failures.append(Failure(row.operation, one.place.name, "threads", error))
         else:
             if made is not None:
-                found[one.key] = made
-    return found
+                by_model[one.key] = made
+    return by_model
 
 
 def table(
@@ -116,7 +116,7 @@ def fastest(
     switches: Callable[[], int] = timing.switches,
     end: float = math.inf,
 ) -> tuple[int, float]:
-    """The number of threads whose call is fastest, and its time over that of all threads.
+    """The fastest number of threads, and its time over that of all threads.
 
     Each is called right after itself and after a pause, in which idle threads go to sleep: programs
     do both. The number with the least time is then compared with all threads in duels, one right
@@ -127,7 +127,7 @@ def fastest(
     Parameters
     ----------
     calls : dict
-        Number of threads -> the call on so many.
+        Number of threads -> the call on that many.
     most : int
         How many there are.
     clock : callable
@@ -135,11 +135,11 @@ def fastest(
     switches : callable
         How often this process had to leave a processor so far.
     end : float
-        By the clock, when all threads stay if nothing is found.
+        By the clock: all threads stay if nothing has won by then.
     """
 
     def seconds(number: int, limit: float = math.inf) -> float:
-        """Of two calls of a number, or of a first one above a limit; infinite where other load
+        """Seconds of two calls, or of a first one above the limit; infinite if other load
         disturbed one."""
         call, total, begin = calls[number], 0.0, clock()
         call()
@@ -187,13 +187,13 @@ def fastest(
 def _undisturbed(
     bench: Bench, find: Callable[[], tuple[int, float]], most: int
 ) -> tuple[int, float]:
-    """What is found twice in a row at most, once without other load; else all threads stay."""
+    """The result of ``find`` without other load, in two tries; else all threads."""
     for _ in range(2):
         bench.watch.begin()
-        found = find()
-        bench.watch.note(False)  # what took processors away, `fastest` has seen itself
-        if found[0] == most or not bench.watch.disturbed():
-            return found
+        best = find()
+        bench.watch.note(False)  # `fastest` checks for stolen processors itself
+        if best[0] == most or not bench.watch.disturbed():
+            return best
     return most, 1.0
 
 
@@ -205,7 +205,7 @@ def _call(case: Case, dims: Dims, bench: Bench) -> Callable[[], object]:
 
 
 def _points(case: Case, seconds: dict[Dims, float]) -> Iterable[tuple[Dims, float]]:
-    """Dimensions of problems of increasing work, and the flops of each."""
+    """Dimensions of problems of increasing work, with the flops of each."""
     steps, most, (low, high) = 1, _POINTS, _SECONDS
     if isinstance(case.how, TimedSolves):
         steps, most, (low, high) = case.how.few, _POINTS_OF_SOLVES, _SECONDS_OF_SOLVES
@@ -217,13 +217,13 @@ def _points(case: Case, seconds: dict[Dims, float]) -> Iterable[tuple[Dims, floa
         longest = max(map(len, axes), default=0)
         along = (tuple(a[min(i, len(a) - 1)] for a in axes) for i in range(longest))
         dims = {point: point for point in along}
-    found: dict[float, Dims] = {}
+    by_flops: dict[float, Dims] = {}
     for known, given in dims.items():
         if low <= steps * seconds.get(known, 0.0) <= high:
             row, problem = case.implementation, case.problem(*given)
-            found.setdefault(row.work(problem, {"kind": row.kind}).flops, given)
-    chosen = sorted(found)
+            by_flops.setdefault(row.work(problem, {"kind": row.kind}).flops, given)
+    chosen = sorted(by_flops)
     if isinstance(case.how, TimedSolves):
-        chosen = chosen[-most:]  # smaller ones take one thread by themselves
+        chosen = chosen[-most:]  # smaller ones run on one thread anyway
     step = max(1, -(-len(chosen) // most))
-    return [(found[flops], flops) for flops in chosen[::step]]
+    return [(by_flops[flops], flops) for flops in chosen[::step]]

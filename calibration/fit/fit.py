@@ -14,7 +14,7 @@ import numpy as np
 from hetero.ops.cases import Dims, grid
 from hetero.registry.models import Work, bind
 
-_MANY = 10.0  # overheads: a call that takes longer runs at its rate
+_MANY = 10.0  # overheads: the time of a longer call grows in proportion to its work
 
 
 def residuals(predicted: Sequence[float], measured: Sequence[float]) -> dict[str, float]:
@@ -45,7 +45,7 @@ def surface(
     held_out : dict
         Measured shapes that are no knots, for the residuals.
     among : callable
-        What counts of the seconds that each axis tells of a missing knot.
+        Combines the seconds of a missing knot that each axis gives.
 
     The constants are the samples themselves, but for those listed as extrapolated.
     """
@@ -75,7 +75,7 @@ def surface(
     return model
 
 
-def surface_beside(
+def surface_by_ratio(
     reference: dict[str, Any],
     seconds: dict[Dims, float],
     held_out: dict[Dims, float],
@@ -90,7 +90,7 @@ def surface_beside(
     reference : dict
         The other model.
     seconds, held_out : dict
-        As in `surface`; the measured knots form a grid whose largest ones may be missing.
+        As in `surface`; the measured knots form a grid that may lack the largest ones.
     """
     axes = reference["constants"]["axes"]
     other = bind(reference)
@@ -128,7 +128,7 @@ def waves(
     overhead: float,
     estimate: Callable[[Dims], float],
 ) -> dict[str, Any]:
-    """A "waves" model: how far measured seconds are from an implementation's own estimate.
+    """A "waves" model: ratios of measured seconds to an implementation's own estimate.
 
     Parameters
     ----------
@@ -160,11 +160,11 @@ def waves(
 
 
 def _all_ratios(axes: Sequence[Sequence[int]], measured: dict[Dims, float]) -> dict[Dims, float]:
-    """Of every knot; what was too slow to measure is as its largest smaller neighbour."""
+    """Ratios of all knots; one too slow to measure gets that of its largest smaller neighbour."""
     ratios: dict[Dims, float] = {}
     for dims in grid(axes):
-        found = measured.get(dims)
-        ratios[dims] = found or max(
+        ratio = measured.get(dims)
+        ratios[dims] = ratio or max(
             ratios[(*dims[:i], axis[list(axis).index(dims[i]) - 1], *dims[i + 1 :])]
             for i, axis in enumerate(axes)
             if list(axis).index(dims[i])
@@ -183,10 +183,9 @@ def _extended(
 ) -> float:
     """Seconds of a knot from its nearest smaller neighbours.
 
-    A neighbour that takes many times the overhead runs at its rate, and so will the knot. One that
-    hardly takes longer than nothing tells no rate; then the best one seen anywhere counts. A knot
-    with larger ones that were measured was not too slow, but is none that a problem has: more work
-    takes no less time, so it is as the least of them.
+    A neighbour that takes many times the overhead gives the rate for the knot. A shorter one gives
+    none; then the best rate of all knots counts. If larger knots were measured, this one was not
+    too slow, but does not occur in problems: it gets the least of their seconds.
     """
     larger = [value for other, value in measured.items() if _no_smaller(other, dims)]
     if larger:
@@ -211,10 +210,10 @@ def _no_smaller(dims: Dims, than: Dims) -> bool:
 def least_above(seconds: dict[Dims, float]) -> dict[Dims, float]:
     """The least seconds of all dimensions that are no smaller.
 
-    More work takes no less time; what was seen to be slower than more work met noise.
+    More work takes no less time; a sample that is slower than one of more work met noise.
     """
     return {
-        dims: min(found for other, found in seconds.items() if _no_smaller(other, dims))
+        dims: min(value for other, value in seconds.items() if _no_smaller(other, dims))
         for dims in seconds
     }
 
@@ -226,7 +225,7 @@ def passes(
     held_out: dict[Dims, float],
     knots: Sequence[Dims],
 ) -> dict[str, Any]:
-    """A "surface" or "filter" model on whatever grid the knots span.
+    """A "surface" or "filter" model on the grid that the knots span.
 
     Parameters
     ----------

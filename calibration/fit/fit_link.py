@@ -1,4 +1,4 @@
-"""From measured copies to a link's constants: White's segments, breakpoints found in the data."""
+"""From measured copies to a link's constants: White's segments, with fitted breakpoints."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _nonnegative_line(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> tuple[floa
 
 
 def segments(sizes: Sequence[float], seconds: Sequence[float], most: int = 8) -> dict[str, Any]:
-    """White's link model with breakpoints found in the data (eq. 3.14-3.15).
+    """White's link model with fitted breakpoints (eq. 3.14-3.15).
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""From cases to samples: timing, what is repeated, and what is kept out."""
+"""From cases to samples: timing, repetition and outliers."""

@@ -1,8 +1,8 @@
 """Calibration's loop over the operations: cases -> samples.
 
-`worklist` says what the cases are, `modelling` makes models of the samples. Each step is a function
-of data, and what it gives can be printed. Whatever fails on the way costs the models that it stands
-for: it becomes a `Failure`, and all else goes on.
+`worklist` lists the cases, `modelling` fits models to the samples. Each step is a function of data,
+and its result can be printed. An error costs only the models that it concerns: it becomes a
+`Failure`, and the rest goes on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hetero.ops.cases import Budget, Case, Dims, Place
 from hetero.registry.models import ModelKey
 
 Progress = Callable[[str, float, str], None]
-AGAIN = "again"  # what is measured once more, beside the places' names, in `Progress`
+AGAIN = "again"  # in `Progress`, in place of a place's name: what is measured once more
 
 
 class Measured(NamedTuple):
@@ -38,14 +38,14 @@ class Measured(NamedTuple):
 
 
 class Keeper:
-    """Who keeps what was measured, in case that measuring is interrupted; this one does not."""
+    """Keeps samples in case that measuring is interrupted; this base class does not."""
 
     def earlier(self, case: Case, place: Place) -> Samples | None:
-        """The samples of a case, if its turn was taken before an interruption; it counts turns."""
+        """The samples of a case if it had this turn before an interruption; counts the turns."""
         return None
 
     def add(self, one: Measured) -> None:
-        """Samples of a case after one more turn."""
+        """Keep the samples of a case after one more turn."""
 
 
 def key_of(case: Case, place: Place) -> ModelKey:
@@ -66,7 +66,7 @@ def measure(
 ) -> list[Measured]:
     """Samples of all cases that can be measured.
 
-    Those that met other load, or cannot be, are taken again at the end.
+    Those that met other load, or are implausible, are taken again at the end.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def measure(
     left = {item.place.name: 0.0 for item in worklist}
     for item in worklist:
         left[item.place.name] += sum(case.seconds for case in item.cases)
-    time_left = dict(left)  # what one case does not use is for those that follow at its place
+    time_left = dict(left)  # time that a case leaves goes to those that follow at its place
     samples: dict[ModelKey, Measured] = {}
     for item, case, seconds in in_turn(worklist):
         place, row, key = item.place, case.implementation, key_of(case, item.place)
@@ -131,43 +131,43 @@ def measure(
         else:
             keeper.add(samples[key])
         time_left[place.name] -= time.perf_counter() - begin
-    found = list(samples.values())
+    results = list(samples.values())
     if ready is not None:
         ready(None)
-    for number, (case, place, taken) in enumerate(found):
+    for number, (case, place, taken) in enumerate(results):
         row = case.implementation
         host = shares.get((place.name, row.operation, row.method))
         if host is not None:
-            found[number] = Measured(case, place, sampling.with_share(case, taken, host))
+            results[number] = Measured(case, place, sampling.with_share(case, taken, host))
 
     def again(number: int, dims: list[Dims]) -> Samples:
-        case, place, before = found[number]
+        case, place, before = results[number]
         if place.name not in gone:
             progress(AGAIN, 2 * budget.point * len(dims), f"{case} on {place.name}, again")
             try:
                 _calm(case, place)
                 with active(place):
                     taken = sampling.again(case, bench_at(place), budget, before, dims)
-                found[number] = found[number]._replace(samples=taken)
+                results[number] = results[number]._replace(samples=taken)
             except Exception as error:
                 if not alive(place):
                     failures.append(Failure("", place.name, str(case), error))
                     gone.add(place.name)
-        return found[number].samples
+        return results[number].samples
 
     seconds = time.perf_counter() - start
-    watch.count(*repeating.settle(found, again, budget, seconds, watch.noisy))
-    return found
+    watch.count(*repeating.settle(results, again, budget, seconds, watch.noisy))
+    return results
 
 
 def _calm(case: Case, place: Place) -> None:
-    """What the CPU does without BLAS is measured while that one's threads sleep."""
+    """Put BLAS's threads to sleep before a case of the CPU that does not use them."""
     if not place.devices and limits.BLAS not in case.implementation.uses:
         blas_spin.wait_until_idle()
 
 
 def active(place: Place) -> Any:
-    """A context inside which a single device's operands can be made."""
+    """A context in which operands of a single device can be made."""
     return place.devices[0].active() if len(place.devices) == 1 else contextlib.nullcontext()
 
 

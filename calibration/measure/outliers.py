@@ -1,6 +1,6 @@
 """Outliers: which samples to distrust, by their neighbours and by prior estimates.
 
-What stays impossible however often it is measured is dropped from the fits, and reported.
+Samples that stay impossible when repeated are dropped from the fits, and reported.
 
 On an idle machine true curves are far from smooth. Over 30 000 knots of an H200 and its host, the
 largest ratio to the neighbours' interpolant was 3.4, and to the next larger size 5.4; 1 to 6 % of
@@ -40,7 +40,7 @@ _MOST = 0.25  # fraction of a curve's samples, beyond which all of it is dropped
 _FEW = 2  # samples, too few for one to contradict another
 _FLAT = 10.0  # ratio of the longest sample to the shortest, below which they give no rate
 _COMPARED = 8  # knots of a curve that are compared with the prior
-_INSEPARABLE = "set-up and step cannot be told apart"
+_INSEPARABLE = "set-up and step cannot be separated"
 
 Model = dict[str, Any]
 Seconds = dict[Dims, float]
@@ -54,7 +54,7 @@ class Unbelievable(Exception):
 
 
 def estimator(case: Case, place: Place) -> Callable[[Dims], float] | None:
-    """The method's own estimate in seconds, where its model is a correction of that."""
+    """The method's own estimate in seconds, if its model is a correction of that."""
     if not getattr(case.how, "by_estimate", False):
         return None
 
@@ -95,19 +95,19 @@ def far_from_prior(
     seconds: Seconds, expected: Callable[[Dims], float]
 ) -> list[tuple[Dims, float, str]]:
     """Samples far from the prior, among the `compared` ones: ratio to the bound, and the reason."""
-    found = []
+    far = []
     for dims in dict.fromkeys(compared(seconds)):
         ratio = seconds[dims] / expected(dims)
         if ratio > TOO_SLOW:
-            found.append((dims, ratio / TOO_SLOW, f"{ratio:.0f} times the conservative constants"))
+            far.append((dims, ratio / TOO_SLOW, f"{ratio:.0f} times the conservative constants"))
         elif ratio * TOO_FAST < 1.0:
             text = f"{1.0 / ratio:.0f} times faster than by the conservative constants"
-            found.append((dims, 1.0 / (ratio * TOO_FAST), text))
-    return found
+            far.append((dims, 1.0 / (ratio * TOO_FAST), text))
+    return far
 
 
 def compared(seconds: Seconds) -> list[Dims]:
-    """The few knots of a curve that are compared with the prior, the last one among them."""
+    """A few knots of a curve, with the last one, to compare with the prior."""
     dims = list(seconds)
     return dims[:: max(len(dims) // _COMPARED, 1)] + dims[-1:]
 
@@ -183,11 +183,11 @@ def _deviations(
 ) -> dict[Dims, tuple[float, float]]:
     """Ratio of each sample to its neighbours' interpolant, and to the next larger size.
 
-    Of all axes, the least of the former and the largest of the latter. At the ends, the first
+    Over all axes, the least of the former and the largest of the latter. At the ends, the first
     sample should take no longer than the second, and the last one should keep the rate of the one
     before; ratios have no such bounds.
     """
-    found: dict[Dims, tuple[float, float]] = {}
+    deviations: dict[Dims, tuple[float, float]] = {}
     for axis, line in _lines(seconds):
         for dims, before, after in zip(line, [None, *line], [*line[1:], None], strict=False):
             if ratios and (before is None or after is None):
@@ -199,9 +199,9 @@ def _deviations(
             else:
                 expected = _interpolated(seconds, dims, axis, before, after)
             fall = 0.0 if ratios or after is None else seconds[dims] / seconds[after]
-            peak, most = found.get(dims, (math.inf, 0.0))
-            found[dims] = min(peak, exp(log(seconds[dims]) - expected)), max(most, fall)
-    return found
+            peak, most = deviations.get(dims, (math.inf, 0.0))
+            deviations[dims] = min(peak, exp(log(seconds[dims]) - expected)), max(most, fall)
+    return deviations
 
 
 def doubtful(
@@ -216,8 +216,8 @@ def doubtful(
     ratios, amount
         As in `Curves`.
     """
-    found = _deviations(seconds, ratios, amount).items()
-    beyond = {dims: max(peak / PEAK, fall / FALL) for dims, (peak, fall) in found}
+    deviations = _deviations(seconds, ratios, amount).items()
+    beyond = {dims: max(peak / PEAK, fall / FALL) for dims, (peak, fall) in deviations}
     return {dims: value for dims, value in beyond.items() if value > 1.0}
 
 
@@ -225,8 +225,8 @@ def impossible(
     seconds: Seconds, ratios: bool = False, amount: Callable[[Dims], float] = prod
 ) -> Seconds:
     """Samples to drop, with how many times too long they are; parameters as in `doubtful`."""
-    found = {dims: max(both) for dims, both in _deviations(seconds, ratios, amount).items()}
-    return {dims: value for dims, value in found.items() if value >= IMPOSSIBLE}
+    worst = {dims: max(both) for dims, both in _deviations(seconds, ratios, amount).items()}
+    return {dims: value for dims, value in worst.items() if value >= IMPOSSIBLE}
 
 
 def decreasing(seconds: Seconds) -> Seconds:
@@ -234,13 +234,13 @@ def decreasing(seconds: Seconds) -> Seconds:
 
     Of differences between samples, such as a step's seconds, either may be wrong.
     """
-    found: Seconds = {}
+    doubts: Seconds = {}
     for _, line in _lines(seconds):
         for dims, after in pairwise(line):
             beyond = seconds[dims] / seconds[after] / FALL
             for one in (dims, after) if beyond > 1.0 else ():
-                found[one] = max(found.get(one, 0.0), beyond)
-    return found
+                doubts[one] = max(doubts.get(one, 0.0), beyond)
+    return doubts
 
 
 def above_other_precision(seconds: Seconds, other: Seconds, times: float) -> Seconds:
@@ -269,27 +269,27 @@ def contradicted(
     """
     knots = set(knots)
     axes = [sorted(set(extents)) for extents in zip(*knots, strict=True)]
-    found: Seconds = {}
+    doubts: Seconds = {}
     for dims, value in held_out.items():
         ratio = value / predicted(dims)
         if ratio > HELD_OUT_TOLERANCE:
-            found[dims] = ratio / HELD_OUT_TOLERANCE
+            doubts[dims] = ratio / HELD_OUT_TOLERANCE
         elif ratio * HELD_OUT_TOLERANCE < 1.0:
             for corner in _corners(dims, axes):
                 if corner in knots:
                     beyond = 1.0 / (ratio * HELD_OUT_TOLERANCE)
-                    found[corner] = max(found.get(corner, 0.0), beyond)
-    return found
+                    doubts[corner] = max(doubts.get(corner, 0.0), beyond)
+    return doubts
 
 
 def _corners(dims: Dims, axes: list[list[int]]) -> list[Dims]:
     """The corners of the grid cell that a shape lies in."""
-    found: list[Dims] = [()]
+    corners: list[Dims] = [()]
     for extent, axis in zip(dims, axes, strict=True):
         below = [n for n in axis if n <= extent][-1:]
         above = [n for n in axis if n > extent][:1]
-        found = [(*corner, n) for corner in found for n in (*below, *above)]
-    return found
+        corners = [(*corner, n) for corner in corners for n in (*below, *above)]
+    return corners
 
 
 def between(dims: Dims, seconds: Seconds) -> float | None:
@@ -328,7 +328,7 @@ def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, dic
     if not samples.seconds:
         return samples, {}
     if _has_no_rate(case, samples):
-        raise Unbelievable(f"{len(samples.seconds)} samples tell no rate for what is larger")
+        raise Unbelievable(f"{len(samples.seconds)} samples give no rate for larger sizes")
     if (expected := prior(case, place)) is not None:
         far = far_from_prior(samples.seconds, expected)
         if len(far) > _MOST * len(compared(samples.seconds)):
@@ -341,7 +341,7 @@ def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, dic
             out[dims] = f"{times:.0f} times its neighbours"
         for dims, beyond in doubtful(curve, ratios, amount).items():
             if beyond > DISTURBED and dims in samples.marked:
-                disturbed[dims] = "beside other load only"
+                disturbed[dims] = "measured under other load only"
     if len(out) > max(_MOST * len(samples.seconds), len(samples.seconds) > _FEW):
         raise Unbelievable(f"{len(out)} of {len(samples.seconds)} samples cannot be")
     apart = solving.separable(samples)
@@ -350,7 +350,7 @@ def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, dic
     if not out:
         return samples, {}
     seconds, setup = _without(samples.seconds, out), _without(samples.setup, out)
-    if isinstance(case.how, TimedSolves):  # a size of which a sample is missing has no model
+    if isinstance(case.how, TimedSolves):  # a size without one of its samples has no model
         broken = {dims[0] for dims in samples.seconds if dims not in seconds}
         seconds = {dims: value for dims, value in seconds.items() if dims[0] not in broken}
         setup = {dims: value for dims, value in setup.items() if dims[0] not in broken}
@@ -360,7 +360,7 @@ def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, dic
 
 
 def _has_no_rate(case: Case, samples: Samples) -> bool:
-    """Whether most knots are missing, and the others are so short that overhead may be all."""
+    """Whether most knots are missing, and the others so short that they may be all overhead."""
     if isinstance(case.how, TimedSolves):
         return False
     number = len(case.how.knots) if isinstance(case.how, Passes) else prod(map(len, case.axes))
@@ -369,7 +369,7 @@ def _has_no_rate(case: Case, samples: Samples) -> bool:
 
 
 def _replaceable(samples: Samples, out: dict[Dims, str]) -> dict[Dims, str]:
-    """Those of the outliers that can be interpolated between the other samples."""
+    """The outliers that can be interpolated between the other samples."""
     left = {dims: s for dims, s in samples.seconds.items() if dims not in out}
     return {dims: why for dims, why in out.items() if between(dims, left) is not None}
 
@@ -386,9 +386,9 @@ def prior_model(key: ModelKey, kind: str, why: str) -> Model | None:
     models = profile.shipped("conservative").data["models"]
     for place in (key.place, f"{kind}:*"):
         for layout in (key.layout, "*"):
-            found = models.get(str(key._replace(place=place, layout=layout)))
-            if found is not None:
-                return {**copy.deepcopy(found), "samples": {"kept_out": why}}
+            model = models.get(str(key._replace(place=place, layout=layout)))
+            if model is not None:
+                return {**copy.deepcopy(model), "samples": {"kept_out": why}}
     return None
 
 

@@ -1,4 +1,4 @@
-"""Device time of calls that are shorter than what it takes to launch them.
+"""Device time of calls, also of those shorter than their launch.
 
 Calls are queued behind a long copy, so that the device runs them back to back, and the time
 between two events is the device's alone. If the copy ended before all calls were queued, the device
@@ -13,13 +13,13 @@ from statistics import median
 
 from hetero.devices.base import Device
 
-_HOST_SECONDS = 15e-6  # to launch one call, unless it was seen to take longer
-_MARGIN, _HELD_UP = 1.5, 3e-4  # times what it was seen to take; seconds that are no launch's
-_COPIED = 1 << 28  # bytes, by which the speed of copies is known
-_LEAST_HIDDEN = 2e-4  # seconds: a launch now and then takes far longer than the others
+_HOST_SECONDS = 15e-6  # to launch one call, unless it was measured to take longer
+_MARGIN, _HELD_UP = 1.5, 3e-4  # times the measured launch; seconds, too long for a launch
+_COPIED = 1 << 28  # bytes of the copy that measures the speed of copies
+_LEAST_HIDDEN = 2e-4  # seconds: some launches take far longer than others
 _LONGEST_COPY = 0.01  # seconds
-_LONG = 1e-3  # seconds of a call, above which one at a time is timed
-_VERY_LONG = 5e-3  # seconds of a call, above which that is done once
+_LONG = 1e-3  # seconds of a call, above which calls are timed one at a time
+_VERY_LONG = 5e-3  # seconds of a call, above which one is timed
 
 
 class Queue:
@@ -76,24 +76,24 @@ class Queue:
         repeats: int,
         host_seconds: float = _HOST_SECONDS,
     ) -> float:
-        """As `seconds`, of calls that were made before."""
+        """As `seconds`, without a warm-up."""
         device, hidden = self.device, max(count * host_seconds, _LEAST_HIDDEN)
-        found: list[float] = []
+        samples: list[float] = []
         late: list[float] = []  # other load on the host only adds to these
-        while len(found) < repeats and len(found) + len(late) < 2 * repeats:
+        while len(samples) < repeats and len(samples) + len(late) < 2 * repeats:
             self._copy_for(hidden)
             begin = device.event()
             for i in range(count):
                 call(i)
             waited = device.passed(begin)
-            (late if waited else found).append(device.elapsed(begin, device.event()) / count)
+            (late if waited else samples).append(device.elapsed(begin, device.event()) / count)
             if waited:
                 hidden = min(2 * hidden, max(_LONGEST_COPY, hidden))
-        self.waited = not found
-        return median(found) if found else min(late)
+        self.waited = not samples
+        return median(samples) if samples else min(late)
 
     def _copy_for(self, seconds: float) -> None:
-        """Keep the device busy, at least that long."""
+        """Keep the device busy for at least this time."""
         if not self._rate:
             self._rate = max(self._copied() for _ in range(3))
         needed = int(seconds * self._rate)
@@ -111,13 +111,13 @@ class Queue:
     def quickly(self, call: Callable[[int], None], repeats: int = 3) -> float:
         """Seconds of device time, with as few calls as its length allows."""
         begin = self.device.event()
-        call(0)  # its code may have to be loaded
+        call(0)  # warm-up: its code may have to be loaded
         if self.device.elapsed(begin, self.device.event()) > _VERY_LONG:
-            found = self._seconds(call, 1, 1)
-            if found > _VERY_LONG:
-                return found
+            seconds = self._seconds(call, 1, 1)
+            if seconds > _VERY_LONG:
+                return seconds
         alone, launch = self._alone(call)
-        if alone > _LONG:  # or the host was held up
+        if alone > _LONG:  # or the host was delayed
             alone, launch = map(min, (alone, launch), self._alone(call))
         if not _HOST_SECONDS < launch < _HELD_UP:
             launch = _HOST_SECONDS

@@ -1,6 +1,6 @@
-"""Which samples are taken again, within the budget: bursts of other load last, so it is done later.
+"""Repeating doubtful samples at the end, since bursts of other load last for a while.
 
-Most doubtful are taken first, in rounds, until none is doubtful or the time for repeating is up.
+The most doubtful come first, in rounds, until none is doubtful or the time for repeating is up.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from hetero.registry.models import Work, bind
 from hetero.registry.problem import DEVICE_DTYPES
 
 SINGLE = DEVICE_DTYPES[0]
-# Time: of what measuring took, on an idle machine, with slow spells, under load.
+# Fractions of the measuring time: on an idle machine, with slow spells, under load.
 _SHARE, _SHARE_RESTLESS, _SHARE_BUSY = 0.08, 0.2, 1.0
 _MOST_RESTLESS = 4.0  # seconds
 _IDLE, _BUSY = 0.02, 0.1  # fractions of bad samples, from `_SHARE` to `_SHARE_BUSY`
-_LEAST_POINTS = 50  # samples that there is time for in any case
-_CALLS = 5  # that one sample takes
+_LEAST_POINTS = 50  # samples: the time of this many is granted in any case
+_CALLS = 5  # calls of one sample
 _ROUNDS = 12
 _PART = 0.25  # of the time left, for one round: many short rounds meet more states of the machine
 _PAUSE = 0.1  # seconds between two rounds
 # How doubtful a sample is, as a ratio to the bounds in `outliers`.
 _MISSING = 1e3  # a knot that was left out: all larger ones are extrapolated from it
-_INSEPARABLE = 2.0  # a solve whose times do not separate set-up and step
+_INSEPARABLE = 2.0  # the times of a solve do not separate set-up and step
 _MARKED = 1.5  # measured under other load only
 _UNSURE = 0.9  # the last repetition improved it clearly
 _SEEN_ONCE = 0.5  # any, where the fraction of the host's samples that improved is ...
 _RESTLESS = 0.02  # ... above this: all of them may have met a slow spell
-# When a sample is believed.
+# When a sample is accepted.
 _SAME = 1.25  # ratio to an earlier sample that confirms it
 _TWICE = 2.0  # ratio to the bounds, beyond which it must be confirmed twice
 
@@ -80,7 +80,7 @@ def settle(
     seconds : float
         That measuring took so far.
     noisy : bool
-        Whether no sample is believed before it was confirmed.
+        Whether each sample must be confirmed.
     clock : callable, optional
 
     """
@@ -144,18 +144,18 @@ def settle(
 
 
 def _share(bad: float, noisy: bool) -> float:
-    """Time for repeating, as a fraction of what measuring took, by the fraction of bad samples."""
+    """Time for repeating over that of measuring, by the fraction of bad samples."""
     busy = 1.0 if noisy else min(max((bad - _IDLE) / (_BUSY - _IDLE), 0.0), 1.0)
     return _SHARE + busy * (_SHARE_BUSY - _SHARE)
 
 
 def _number(of_cases: list[Samples]) -> int:
-    """How many samples these are."""
+    """The number of all samples."""
     return sum(len(samples.seconds) + len(samples.held_out) for samples in of_cases)
 
 
 class _Judge:
-    """Says which samples of a case are doubtful.
+    """Judges which samples of a case are doubtful.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class _Judge:
         The first ones.
     budget
     noisy : bool
-        Whether the best rate among the first samples is not believed either.
+        Whether the best rate among the first samples is doubtful, too.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class _Judge:
     def doubts(self, samples: Samples, other: Samples | None) -> dict[Dims, float]:
         """Samples to take again, with the ratio to the bounds; ``other`` are of another precision.
 
-        None where it fails: an operation whose descriptions raise loses its own models only.
+        None where it fails: an operation that raises an exception loses its own models only.
         """
         with contextlib.suppress(Exception):
             if samples.seconds:
@@ -189,11 +189,11 @@ class _Judge:
 
     def _doubts(self, samples: Samples, other: Samples | None) -> dict[Dims, float]:
         case, place = self._case, self._place
-        found: dict[Dims, float] = {}
+        doubts: dict[Dims, float] = {}
 
         def add(more: dict[Dims, float]) -> None:
             for dims, beyond in more.items():
-                found[dims] = max(found.get(dims, 0.0), beyond)
+                doubts[dims] = max(doubts.get(dims, 0.0), beyond)
 
         knots = {d: s for d, s in samples.seconds.items() if d not in self._held_out}
         curves, ratios, amount = outliers.curves_of(case, place, replace(samples, seconds=knots))
@@ -205,7 +205,7 @@ class _Judge:
             add({dims: _INSEPARABLE for dims, is_so in separable.items() if not is_so})
         else:
             add(self._by_held_out(samples, knots))
-            # They seemed too slow for the other knots to be measured, or took the time for those.
+            # Other knots were left out because these samples were slow or took all the time.
             if samples.marked or _rate(samples) > _SAME * self._rate:
                 add(dict.fromkeys(_missing(case, samples, self._budget), _MISSING))
         if self._prior is not None:
@@ -218,7 +218,7 @@ class _Judge:
                 add(outliers.above_other_precision(mine, others, times))
         add(dict.fromkeys(samples.marked, _MARKED))
         add(dict.fromkeys(samples.unsure, _UNSURE))
-        return found
+        return doubts
 
     def _by_held_out(self, samples: Samples, knots: dict[Dims, float]) -> dict[Dims, float]:
         """Doubts where held-out shapes and the interpolant of the knots disagree."""
@@ -248,7 +248,7 @@ def _other_precision(cases: list[tuple[Case, Place, Samples]]) -> dict[int, int]
 
     A GPU's own clock is left out, since slow spells of the host do not touch it.
     """
-    found: dict[int, int] = {}
+    others: dict[int, int] = {}
     first: dict[tuple[str, ...], int] = {}
     for number, (case, place, _) in enumerate(cases):
         if has_own_clock(case):
@@ -256,8 +256,8 @@ def _other_precision(cases: list[tuple[Case, Place, Samples]]) -> dict[int, int]
         row = case.implementation
         before = first.setdefault((place.name, row.operation, row.method, case.layout), number)
         if before != number:
-            found |= {before: number, number: before}
-    return found
+            others |= {before: number, number: before}
+    return others
 
 
 def _rate(samples: Samples) -> float:
@@ -266,12 +266,12 @@ def _rate(samples: Samples) -> float:
 
 
 def _missing(case: Case, samples: Samples, budget: Budget) -> dict[Dims, float]:
-    """Knots that were left out, with seconds extrapolated from smaller ones: not too long."""
+    """Knots that were left out but should not take too long, with extrapolated seconds."""
     passes = isinstance(case.how, Passes)
     knots = set(case.how.knots if passes else grid(case.axes))
     longest = case.how.longest if passes else budget.longest
     axes = [sorted(set(extents)) for extents in zip(*knots, strict=True)]
-    found = {}
+    missing = {}
     for dims in knots - set(samples.seconds):
         smaller = [
             (*dims[:i], axis[axis.index(dims[i]) - 1], *dims[i + 1 :])
@@ -283,8 +283,8 @@ def _missing(case: Case, samples: Samples, budget: Budget) -> dict[Dims, float]:
             by_each = [samples.seconds[one] * prod(dims) / prod(one) for one in smaller]
             seconds = min(by_each, default=budget.point)
             if seconds <= longest:
-                found[dims] = seconds
-    return found
+                missing[dims] = seconds
+    return missing
 
 
 def _took(samples: Samples, dims: Dims) -> float:
@@ -301,7 +301,7 @@ def _affordable(
     budget: Budget,
     seconds: float,
 ) -> dict[int, list[Dims]]:
-    """Case -> samples to take again in some seconds: most doubtful first, then the shortest."""
+    """Case -> samples that can be repeated in a time: the most doubtful, then the shortest."""
     chosen: dict[int, list[Dims]] = {}
 
     def rank(doubt: Doubt) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""From cases to samples: what is measured, by how the case wants it measured."""
+"""From cases to samples: grids, passes or solves, as the case says."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hetero.calibration.measure.workbench import Bench, Samples, is_less, watche
 from hetero.ops.cases import Budget, Case, Dims, Passes, SampleGrid, TimedSolves, grid
 from hetero.registry.problem import Problem
 
-_HOST_HIDDEN = 1e-4  # seconds of device time beside which the host's share does not matter
+_HOST_HIDDEN = 1e-4  # seconds of device time from which on the host's share does not matter
 _CLEARLY = 1.5
 _LOOKS = 4
 _SHORT = 0.002  # seconds of a call, above which half of the passes are enough
-_LONG = 0.005  # above which one is
-_THIRD, _PROBES = 3, 8  # of a case's samples every so many get a second look, and about so many
-_SPELL = 0.1  # of these took less than before: all of the case may have met a slow spell
-# Seconds of a call on the CPU, and on a device: shorter ones may be all overhead, and tell no rate.
+_LONG = 0.005  # above which one pass is
+_THIRD, _PROBES = 3, 8  # a second look: at every third of a case's samples, about eight at most
+_SPELL = 0.1  # fraction of these that improved: then all of the case may have met a slow spell
+# Seconds of a call on the CPU, and on a device: shorter ones may be all overhead, and give no rate.
 _TELLS = 1e-4, 1e-3
-_LONG_LOOK = 0.01  # seconds of a call, beyond which one look is enough
+_LONG_LOOK = 0.01  # seconds of a call, beyond which there is no second look
 
 
 def take(
@@ -88,14 +88,14 @@ def again(
             sizes = {**case.how.held_out, **case.how.knots}[one]
             measured, disturbed = watched(bench, _timed, case, sizes, bench, budget)
             typical[one] = (*typical.get(one, ()), measured.seconds)
-            found = min(measured.samples)
+            taken = min(measured.samples)
         else:
-            found, disturbed = shapes.timed(one)
+            taken, disturbed = shapes.timed(one)
         where = held_out if one in held_out else seconds
-        before = where.get(one, found)
-        where[one] = min(before, found)
+        before = where.get(one, taken)
+        where[one] = min(before, taken)
         (set.add if disturbed else set.discard)(marked, one)
-        (set.add if is_less(found, before) else set.discard)(unsure, one)
+        (set.add if is_less(taken, before) else set.discard)(unsure, one)
     return replace(
         samples,
         seconds=seconds,
@@ -107,16 +107,15 @@ def again(
 
 
 def with_share(case: Case, samples: Samples, host: float) -> Samples:
-    """Samples with another share of the host in each call, which was not known when they were
-    taken."""
+    """Samples with the host's share of a call, which was not known when they were taken."""
     more = host - samples.host
     if not isinstance(case.how, SampleGrid) or not more:
         return samples
     if case.how.by_estimate:  # without any
         return replace(samples, host=host)
     seconds, held_out = (
-        {dims: taken + more for dims, taken in found.items()}
-        for found in (samples.seconds, samples.held_out)
+        {dims: taken + more for dims, taken in times.items()}
+        for times in (samples.seconds, samples.held_out)
     )
     return replace(samples, seconds=seconds, held_out=held_out, host=host)
 
@@ -146,10 +145,10 @@ class _Shapes:
         self._by_device = False  # what was timed last
 
     def _more(self, problem: Problem, device_seconds: float) -> float:
-        """What the host does for this shape beyond its share, if that is clearly more.
+        """The host's time for this shape beyond its share, if it is clearly more.
 
         A library may launch several kernels for some shapes; that costs the host, not the device.
-        What does not last is noise of the machine.
+        An excess that does not repeat is noise.
         """
         seen: list[float] = []
         while len(seen) < _LOOKS:
@@ -160,11 +159,11 @@ class _Shapes:
         return min(seen) - self.least
 
     def timed(self, dims: Dims) -> tuple[float, bool]:
-        """Seconds, and whether other load disturbed them: no device minds that of its host."""
-        found, disturbed = watched(self._bench, self.seconds, dims)
+        """Seconds, and whether other load disturbed them: a device, by waiting for its host."""
+        seconds, disturbed = watched(self._bench, self.seconds, dims)
         if self._by_device:
             disturbed = self._bench.queue.waited
-        return found, disturbed
+        return seconds, disturbed
 
     def seconds(self, dims: Dims) -> float:
         self._by_device = self._bench.queue is not None
@@ -187,10 +186,10 @@ def _grid(
     marked: set[Dims] = set()
 
     def seconds_of(dims: Dims) -> float:
-        found, disturbed = shapes.timed(dims)
+        taken, disturbed = shapes.timed(dims)
         if disturbed:
             marked.add(dims)
-        return found
+        return taken
 
     rate = _Rate({}, bench)
     for dims in sorted(grid(case.axes), key=prod):
@@ -211,7 +210,7 @@ def _grid(
 
 
 class _Rate:
-    """The best volume per second that was seen."""
+    """The best volume per second so far."""
 
     def __init__(self, seconds: dict[Dims, float], bench: Bench) -> None:
         self._tells = _TELLS[bool(bench.devices)]
@@ -223,7 +222,7 @@ class _Rate:
         self._best, self._most = max(self._best, prod(dims) / taken), max(self._most, taken)
 
     def seconds(self, dims: Dims) -> float:
-        """What a call should take; 0 where all calls were too short to tell."""
+        """Predicted seconds of a call; 0 where all calls were too short for a rate."""
         return prod(dims) / self._best if self._most > self._tells else 0.0
 
 
@@ -245,7 +244,7 @@ def _pass(
 ) -> Samples:
     """Measure all knots once more.
 
-    The fastest call tells methods and sizes apart, since what else the machine does only adds.
+    The fastest call counts, since other load only adds.
     """
     how = case.how
     if before is None:
@@ -266,10 +265,10 @@ def _pass(
         measured, disturbed = watched(bench, _timed, case, sizes, bench, budget)
         if dims not in seconds or not disturbed:
             (set.add if disturbed else set.discard)(marked, dims)
-        found = min(measured.samples)
-        earlier = seconds.get(dims, found)
-        seconds[dims] = min(earlier, found)
-        (set.add if is_less(found, earlier) else set.discard)(unsure, dims)
+        taken = min(measured.samples)
+        earlier = seconds.get(dims, taken)
+        seconds[dims] = min(earlier, taken)
+        (set.add if is_less(taken, earlier) else set.discard)(unsure, dims)
         typical[dims] = (*typical.get(dims, ()), measured.seconds)
         rate.add(dims, seconds[dims])
     return replace(
@@ -285,18 +284,18 @@ def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement
     """The samples of one pass, and their typical seconds."""
     call = bench.waiting(case, case.problem(*sizes))
     call()  # not counted: caches, pages
-    (found,) = in_turn([call], budget=budget.point / case.how.number, most=30)
-    bench.watch.note(found.disturbed, found.scattered)
-    return replace(found, seconds=robust_median(found.samples))
+    (measured,) = in_turn([call], budget=budget.point / case.how.number, most=30)
+    bench.watch.note(measured.disturbed, measured.scattered)
+    return replace(measured, seconds=robust_median(measured.samples))
 
 
 def _second_look(
     case: Case, bench: Bench, budget: Budget, seconds_left: float, before: Samples
 ) -> Samples:
-    """Look again, after the other cases, at some of what takes little time, until time is up.
+    """Measure some of the short samples again, after the other cases, until time is up.
 
-    A slow spell of the machine, a processor that another guest uses, lasts longer than one look.
-    If there was one when the case was measured, all of it gets a second look.
+    A slow spell of the machine, such as a processor that another guest uses, lasts longer than one
+    measurement. If there was one when the case was measured, all short samples are repeated.
     """
     if len(bench.devices) > 1:
         return before
@@ -304,13 +303,13 @@ def _second_look(
     whole = {dims: seconds[-1] for dims, seconds in before.timed.items()}
     short = [d for d, s in (whole or before.seconds | before.held_out).items() if s <= _LONG_LOOK]
     some = [*dict.fromkeys(short[:: max(_THIRD, len(short) // _PROBES)] + short[-1:])]
-    found = again(case, bench, budget, before, some, end)
-    if len(found.unsure) > _SPELL * len(some):
+    samples = again(case, bench, budget, before, some, end)
+    if len(samples.unsure) > _SPELL * len(some):
         rest = [dims for dims in short if dims not in some]
-        found = again(case, bench, budget, found, rest, end)
-    return found
+        samples = again(case, bench, budget, samples, rest, end)
+    return samples
 
 
 def slower(samples: Samples) -> list[float]:
-    """Of each knot, how much longer than the fastest call a typical one took, in its best pass."""
+    """Of each knot, the ratio of a typical call to the fastest one, in its best pass."""
     return [min(times) / samples.seconds[dims] for dims, times in samples.typical.items()]

@@ -15,30 +15,30 @@ from hetero.ops.cases import Budget, Case, Dims, grid
 
 SETTLES = 0.002  # seconds for which threads may go on spinning after a call
 _FEWEST = 4  # steps, of a large system
-_POINTS = 2**22  # point updates that are timed at least
-_LONG = 0.03  # seconds of a solve whose first call counts, too
+_POINTS = 2**22  # point updates, the least of a timed solve
+_LONG = 0.03  # seconds of a solve: of longer ones the first call counts, too
 _STANDS_OUT = 2.0  # ratio of the solve of more steps to the one of few
 _NO_SETUP = 1e-7  # seconds
-_LEAST_STEP = 0.1  # of a solve's time per step: what the steps take at least
+_LEAST_STEP = 0.1  # of a solve's time per step: a lower bound of its steps' time
 _SMALL = 4  # ratio of the largest size to one that is measured even if time is up
 
 
 def counts(case: Case, n: int) -> tuple[int, ...]:
-    """How many steps the solves have that are timed: one number, or two."""
+    """Numbers of steps of the solves to time: one, or few and many."""
     few, many = case.how.few, case.how.many
     if few == many:
         return (few,)
-    if few > 2:  # so many that they stand out from the set-up
+    if few > 2:  # enough to stand out from the set-up
         points = _POINTS // n
-        if case.implementation.kind == "cpu":  # where few steps of a large system take long
+        if case.implementation.kind == "cpu":  # few steps of a large system take long there
             few, many = max(min(few, points), _FEWEST), max(min(many, 2 * points), 3 * _FEWEST)
-        # and not so many that the residual of a float32 solve gets subnormal, which is slow.
+        # and few enough to keep the residual of a float32 solve from subnormals, which are slow.
         many = few + min(max(points, many - few), 512, round(8 * n ** (1 / 3)))
     return few, many
 
 
 def most_steps(case: Case, n: int) -> int:
-    """As many steps as a solve may have that is timed, where those of `counts` do not stand out."""
+    """The largest number of steps of a timed solve, where those of `counts` do not stand out."""
     few, many = case.how.few, case.how.many
     if few <= 2:
         return max(many, case.how.most)
@@ -48,10 +48,10 @@ def most_steps(case: Case, n: int) -> int:
 def timed_solves(
     case: Case, dims: Dims, bench: Bench, budget: Budget, known: tuple[int, ...] = ()
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """How many steps were timed, few and more, and the least seconds of each.
+    """The numbers of steps that were timed, few and more, and the least seconds of each.
 
-    Of a solve whose steps take less than its set-up more of them are timed, as long as that does
-    not take too long: else what the set-up takes by chance would count as steps.
+    Where the steps take less than the set-up, more of them are timed, as long as that does not take
+    too long: otherwise noise of the set-up would count as steps.
 
     Parameters
     ----------
@@ -66,16 +66,16 @@ def timed_solves(
     less = warm if warm > _LONG else None  # not counted else: caches, pages
     steps, first = (known, ()) if known else _that_stand_out(case, dims[0], call, budget, less)
     calls = [partial(call, number) for number in steps]
-    found = in_turn(calls, budget=budget.point, least=1 if known else 2, first=first)
-    for one in found:
+    timed = in_turn(calls, budget=budget.point, least=1 if known else 2, first=first)
+    for one in timed:
         bench.watch.note(one.disturbed, one.scattered)
-    return steps, tuple(one.seconds for one in found)
+    return steps, tuple(one.seconds for one in timed)
 
 
 def _that_stand_out(
     case: Case, n: int, call: Callable[[int], None], budget: Budget, less: float | None
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Numbers of steps, and what one solve of each took; ``less``: of few, if it is known."""
+    """Numbers of steps, and seconds of one solve of each; ``less``: of few, if it is known."""
     few, *more = steps = counts(case, n)
     if not more:
         return steps, () if less is None else (less,)
@@ -90,7 +90,7 @@ def _that_stand_out(
 
 
 def outside_in(sizes: Sequence[int]) -> list[int]:
-    """The first, the last, the middle one, then what lies between in the same manner."""
+    """The first, the last, the middle one, then the halves in the same manner."""
     order = [0, len(sizes) - 1]
     parts = [(0, len(sizes) - 1)]
     for low, high in parts:  # grows
@@ -102,7 +102,7 @@ def outside_in(sizes: Sequence[int]) -> list[int]:
 
 
 def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
-    """A function that solves with so many steps, operands where they run."""
+    """A function that solves with a number of steps, its operands on the device."""
     problem, run = case.problem(*dims), case.implementation.run
     arguments = case.arguments(*dims, devices=bench.devices)
     device = bench.device
@@ -114,7 +114,7 @@ def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
         arguments = arguments._replace(inputs=(bench.like(b),), output=x)
 
     def call(count: int) -> None:
-        if owners:  # which keep the buffers as long as this function is there
+        if owners:  # the closure keeps the buffers alive
             device.fill(x, b.nbytes)
             start = x
         else:  # a new array each time, as in a call
@@ -146,19 +146,19 @@ class Solves:
     def look(self, dims: Dims) -> None:
         """Time solves of these dimensions, once more if they were timed."""
         known = tuple(map(int, self._steps.get(dims, ())))
-        (steps, found), disturbed = watched(
+        (steps, times), disturbed = watched(
             self._bench,
             timed_solves,
             *(self._case, dims, self._bench, self._budget, known),
         )
-        before = self._timed.get(dims, found)
-        self._timed[dims] = tuple(map(min, found, before))
+        before = self._timed.get(dims, times)
+        self._timed[dims] = tuple(map(min, times, before))
         self._steps[dims] = tuple(map(float, steps))
         if not disturbed:
             self._marked.discard(dims)
-        elif before is found:
+        elif before is times:
             self._marked.add(dims)
-        less = any(map(is_less, found, before))
+        less = any(map(is_less, times, before))
         (set.add if less else set.discard)(self._unsure, dims)
 
     def samples(self) -> Samples:
@@ -171,13 +171,13 @@ class Solves:
 
 
 def take(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Samples:
-    """Time solves of the smallest size, the largest, and those between that time is left for.
+    """Time solves of the smallest size, the largest, and those between as time allows.
 
     Small ones are measured even if time is up: all together they take a third of the largest, and
     interpolating between the smallest and the largest would be too coarse.
 
-    Several devices share the work, from host to host, so that moving counts as set-up: two sizes
-    more, since that is a small constant and then grows with the size.
+    Where several devices share the work, their moves count as set-up: that is a small constant and
+    then grows with the size, so two more sizes are measured.
     """
     prepared(case, case.smallest, bench)(1)  # compiles
     end = time.perf_counter() + seconds_left
@@ -210,10 +210,10 @@ def parted(timed: dict[Dims, tuple[float, ...]], steps: dict[Dims, tuple[float, 
 
 def separable(samples: Samples) -> dict[Dims, bool]:
     """Whether the two times of each solve of few and more steps separate set-up from step."""
-    found = {}
+    separates = {}
     for dims, (few, *many) in samples.steps.items():
         if many:
             less, more = samples.timed[dims]
             each = (more - less) / (many[0] - few)
-            found[dims] = _LEAST_STEP * more / many[0] < each <= more / many[0]
-    return found
+            separates[dims] = _LEAST_STEP * more / many[0] < each <= more / many[0]
+    return separates

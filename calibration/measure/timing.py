@@ -1,4 +1,4 @@
-"""Time one call robustly, and notice what other processes and virtual machines take meanwhile.
+"""Robust timing of calls, and detection of other load, in this system and other virtual machines.
 
 Linux counts involuntary context switches, time stolen by other virtual machines, and what each
 processor did. A switch is a sign of other load only where other processes were busy meanwhile,
@@ -243,7 +243,7 @@ def in_turn(
             else:
                 time.sleep(_REST)
         spent = clock() - begin
-        sure = all(alone) and all(is_seen_twice(found) for found in samples)
+        sure = all(alone) and all(is_seen_twice(each) for each in samples)
         enough = spent > budget
         if not sure:
             enough = spent > (_LONGER if rounds >= _ROUNDS else _LONGEST) * budget
@@ -251,12 +251,12 @@ def in_turn(
             break
     return tuple(
         Measurement(
-            min(found),
-            tuple(found),
+            min(each),
+            tuple(each),
             disturbed=not is_alone,
-            scattered=sum(s > _OUTLIER * min(found) for s in found) >= _MANY * len(found),
+            scattered=sum(s > _OUTLIER * min(each) for s in each) >= _MANY * len(each),
         )
-        for found, is_alone in zip(samples, alone, strict=True)
+        for each, is_alone in zip(samples, alone, strict=True)
     )
 
 
@@ -305,7 +305,7 @@ class _Reading(NamedTuple):
 
 
 class Watch:
-    """Notices other load while a machine is measured.
+    """Detects other load while a machine is measured.
 
     Parameters
     ----------
@@ -353,7 +353,7 @@ class Watch:
         self._before, self._since = switches(), self._clock()
 
     def note(self, disturbed: bool, scattered: bool = False) -> None:
-        """Add what `measure` noticed itself."""
+        """Add what `measure` detected itself."""
         self._noted = disturbed or bool(self._noted)
         self._measurements += 1
         self._scattered += scattered
@@ -382,8 +382,8 @@ class Watch:
         if left or slow or self._stolen or now - self._newer.at > _INTERVAL:
             others, stolen = self._taken(now)
         self._stolen = stolen
-        for sign, found in zip(self.signs, (left and others, stolen, slow and others), strict=True):
-            self.signs[sign] += found
+        for sign, seen in zip(self.signs, (left and others, stolen, slow and others), strict=True):
+            self.signs[sign] += seen
         return stolen or (others and (left or slow))
 
     def _taken(self, now: float) -> tuple[bool, bool]:
@@ -413,7 +413,7 @@ class Watch:
             ``seconds``: how long that is; ``cores``; ``others``: how many processors other
             processes kept busy, on average, None where it is not known; ``stolen``: seconds;
             ``switches``: involuntary ones of the measuring thread; ``slow_probes``: share of the
-            probes; ``scattered``: share of the measurements whose samples were far apart;
+            probes; ``scattered``: share of the measurements with samples far apart;
             ``samples``, ``again``, ``left``: numbers of samples, of those taken again, and of those
             doubtful yet.
         """

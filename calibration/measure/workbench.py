@@ -1,4 +1,4 @@
-"""Where cases are measured: operands in memory that is kept between measurements; samples."""
+"""The operands that cases are measured on, in memory kept between measurements; samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hetero.ops.cases import Case, Dims
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
-TURNS = 16  # places among which operands rotate
+TURNS = 16  # places that operands rotate among, against caches
 _ROOM = 1 << 30  # bytes for all of them
 _LESS = 1.2  # ratio of earlier measurements to the last one, from which it is clearly shorter
 
@@ -65,7 +65,7 @@ class Samples:
 
 
 class Bench:
-    """Operands of any shape at one place, and the time that calls on them take.
+    """Operands of any shape at one place, and the timing of calls on them.
 
     Parameters
     ----------
@@ -85,14 +85,14 @@ class Bench:
 
     @property
     def queue(self) -> Queue | None:
-        """What times calls by the device's own clock, where that can be."""
+        """The `Queue` that times calls by the device's own clock; None without one."""
         timed = self.device is not None and self.device.traits.own_clock
         if timed and self._queue is None:
             self._queue = Queue(self.device)
         return self._queue
 
     def _pool(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
-        """Memory for an operand: as much as was ever asked for, filled with random numbers."""
+        """Memory for an operand, of the largest size so far, filled with random numbers."""
         key = (dtype.name, number)
         values, before, _ = self._pools.get(key, (None, 0, None))
         if before < nbytes:
@@ -106,8 +106,8 @@ class Bench:
         return self._pools[key][0]
 
     def _grown(self, values: Any, before: int, dtype: np.dtype, nbytes: int) -> np.ndarray:
-        """An array of random numbers in the host's memory: one that begins as ``values``, whose
-        first bytes are filled, or that one itself."""
+        """A host array with ``nbytes`` of random numbers: ``values``, of which the first ``before``
+        bytes are filled, or a longer one."""
         if values is None or values.nbytes < nbytes:
             before = 0
             try:  # pages that are not filled take no memory
@@ -122,7 +122,7 @@ class Bench:
         return values
 
     def _filled(self, owner: Workspace, dtype: np.dtype, nbytes: int) -> Any:
-        """A buffer of random numbers; from the host come only those that are not repeated."""
+        """A buffer of random numbers: one block from the host, repeated on the device."""
         buffer = owner.allocate(nbytes)
         block = self._block.astype(dtype)[: -(-nbytes // dtype.itemsize)]
         self.device.upload(block, buffer)
@@ -136,7 +136,7 @@ class Bench:
     def array(self, operand: Operand, number: int, turn: int = 0) -> Any:
         """An array with the operand's shape and strides; on a device, its address.
 
-        Other turns give other places, so that operands are not in the cache already.
+        Each turn has another place, so that operands are not in a cache.
         """
         pool, size, places = self._places(operand, number)
         if self.device is None:
@@ -144,17 +144,17 @@ class Bench:
         return pool + size * (turn % places) if places > 1 else pool
 
     def _places(self, operand: Operand, number: int) -> tuple[Any, int, int]:
-        """Memory for an operand, the bytes of one turn, and how many turns have their own."""
+        """Memory for an operand, the bytes of one turn, and the number of distinct places."""
         size = -(-operand.nbytes // 256) * 256
         places = max(1, min(TURNS, _ROOM // size)) if self.queue is not None else 1
         return self._pool(operand.dtype, number, size * places), size, places
 
     def like(self, values: np.ndarray) -> Any:
-        """A buffer on the device with as many random numbers as those."""
+        """A buffer on the device with random numbers, as large as this array."""
         return self._pool(values.dtype, 0, values.nbytes)
 
     def arguments(self, case: Case, problem: Problem, turn: int = 0) -> Arguments:
-        """What a run of the problem gets; on the CPU its output is made by `waiting`."""
+        """The arguments of a run of the problem; on the CPU `waiting` makes the output."""
         inputs = [
             self.array(operand, number, turn)
             for number, operand in enumerate(problem.inputs[: case.inputs])
@@ -168,7 +168,7 @@ class Bench:
     def seconds(self, case: Case, problem: Problem, budget: float) -> float:
         """Seconds of one call, until its result is there.
 
-        On a CUDA device it is its clock that measures, and the host's share is left out.
+        A CUDA device measures by its own clock, without the host's share.
         """
         if self.queue is None:
             measured = measure(self.waiting(case, problem), budget=budget, most=30)
@@ -184,11 +184,11 @@ class Bench:
         operands = (*problem.inputs[: case.inputs], problem.output)
         numbers = (*range(len(first.inputs)), len(problem.inputs))
         where = [self._places(*one) for one in zip(operands, numbers, strict=True)]
-        found = []
+        sets = []
         for turn in range(TURNS):
             *inputs, output = (pool + size * (turn % places) for pool, size, places in where)
-            found.append(first._replace(inputs=tuple(inputs), output=output))
-        return found
+            sets.append(first._replace(inputs=tuple(inputs), output=output))
+        return sets
 
     def waiting(self, case: Case, problem: Problem) -> Callable[[], None]:
         """A function that computes the problem once and returns when it is done."""
@@ -216,7 +216,7 @@ class Bench:
     def host_seconds(
         self, case: Case, problem: Problem, device_seconds: float, least: int
     ) -> float:
-        """The host's share of a call: what it takes in all, less the device's own time."""
+        """The host's share of a call: its whole time less the device's."""
         if self.queue is None:
             return 0.0
         call = self.waiting(case, problem)
@@ -231,5 +231,5 @@ def is_less(now: float, before: float) -> bool:
 def watched(bench: Bench, call: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:
     """The result of a call, and whether other load was noticed meanwhile."""
     bench.watch.begin()
-    found = call(*arguments)
-    return found, bench.watch.disturbed()
+    result = call(*arguments)
+    return result, bench.watch.disturbed()

@@ -76,20 +76,20 @@ def _of_type(kind: type) -> Library | None:
 def library_of(array: Any) -> Library | None:
     """The adapter of an array's library; None for what is no array."""
     kind = type(array)
-    found = _of_type(kind)
-    if found is None and hasattr(array, INTERFACE):  # of this array, not of its type
+    adapter = _of_type(kind)
+    if adapter is None and hasattr(array, INTERFACE):  # of this array, not of its type
         return next((library for library in LIBRARIES if library.defines(kind)), _interface)
-    return found
+    return adapter
 
 
 def maker_for(kind: str) -> Callable[..., Any] | None:
-    """``make(device, shape, dtype)`` of the library whose arrays results on a kind of device are;
+    """``make(device, shape, dtype)`` of the library that results on a kind of device belong to;
     None where the device's own library is to make them."""
     return next((make for library in LIBRARIES if (make := library.maker(kind)) is not None), None)
 
 
 def release(device: Any) -> bool:
-    """Have the libraries give back what they keep of a device's memory; True if there was some."""
+    """Have the libraries free the device memory that they cache; True if there was some."""
     return any([library.release(device) for library in LIBRARIES])  # noqa: C419  # each of them
 
 
@@ -107,7 +107,7 @@ def describe(array: Any) -> Operand:
     Raises
     ------
     TypeError
-        For anything else, and for a device array that tells nothing usable.
+        For anything else, and for a device array without a usable description.
     """
     if type(array) is np.ndarray:
         return _numpy.describe(array)

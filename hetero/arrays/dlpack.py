@@ -1,9 +1,9 @@
 """Arrays on CUDA devices that are exported by DLPack alone, without the CUDA array interface.
 
 The array's capsule is read and left to its owner; the memory stays the array's own. Its library is
-asked to let CUDA's default stream wait for the work on it. DLPack does not tell on which stream it
-is used next: what a call queued is waited for. Results are arrays of the caller's library where it
-follows the array API standard (``__array_namespace__``), else PyCUDA's.
+asked to let CUDA's default stream wait for the work on it. DLPack does not report the stream that
+uses it next, so the host waits for what a call queued. Results are arrays of the caller's library
+where it follows the array API standard (``__array_namespace__``), else PyCUDA's.
 https://dmlc.github.io/dlpack/latest/
 """
 

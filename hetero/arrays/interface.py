@@ -25,7 +25,7 @@ class Interface(Library):
     """Arrays of any library that have ``__cuda_array_interface__``."""
 
     def recognises(self, kind: type) -> bool:
-        # An instance would make up its whole interface to answer.
+        # The type is asked: an instance would build its whole interface to answer.
         return hasattr(kind, INTERFACE) and (not self.modules or self.defines(kind))
 
     def on_device(self, array: Any) -> bool:
@@ -63,7 +63,7 @@ class Interface(Library):
         )
 
     def ordinal(self, array: Any, pointer: int) -> int | None:
-        """Which CUDA device an array lies on; the interface itself does not tell."""
+        """Which CUDA device an array lies on; the interface itself does not report that."""
         device = getattr(array, "device", None)
         for attribute in ("id", "index"):  # CuPy, torch, and those that follow them
             ordinal = getattr(device, attribute, None)
@@ -72,7 +72,7 @@ class Interface(Library):
         return ordinal_of_address(pointer)
 
     def stream(self, array: Any, interface: dict[str, Any]) -> int | None:
-        """The stream whose work must be finished before the data is read."""
+        """The stream to synchronise with before the data is read."""
         return interface.get("stream")
 
 

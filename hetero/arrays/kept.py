@@ -1,9 +1,9 @@
 """Arrays on the host that do not change, so that devices may hold copies of them.
 
-An array is one of these where `keep` promises it, or where nothing can ever write to its memory:
-that of a bytes object. An array that is merely read-only may be made writeable again, and is none.
-Finalizers run anywhere, within other code of this file too, so that nothing they touch is locked:
-single operations on dicts, whatever the order.
+These are arrays that `keep` promises not to change, and those in memory that nothing can write to:
+that of a bytes object. A merely read-only array may be made writeable again, and does not count.
+Finalizers run anywhere, also within other code of this file, so that what they touch has no lock:
+they do single operations on dicts, in any order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-LEAST = 4096  # bytes: a smaller operand is moved in the time that any copy takes to begin
+LEAST = 4096  # bytes: moving a smaller operand takes no longer than starting any copy
 _MOST = 1024  # blocks of one root, such as the rows of a matrix, that are remembered without a copy
 _FLOATS = "fd"  # what devices compute in
 
@@ -22,7 +22,7 @@ _FLOATS = "fd"  # what devices compute in
 class Kept:
     """A block of host memory, or a view with gaps, that does not change.
 
-    Arrays whose elements fill the same block, such as A and A.T, are one of it.
+    Arrays over the same elements, such as A and A.T, share one.
 
     Attributes
     ----------
@@ -36,11 +36,11 @@ class Kept:
     due : set of str
         Devices that keep it when it is moved there next.
     uses : int
-        How often it is going to be used, as far as somebody said so.
+        How often it is expected to be used, 0 if that was not given.
     calls : int
-        How often it was.
+        How often it was used.
     told : str
-        Where in the program it was kept, "" where nobody did it.
+        Line of the program that kept it, "" where none did.
     checksum : bytes or None
         Of its values when they were copied, where that is asked for.
     """
@@ -65,22 +65,22 @@ class Kept:
         return tuple(dict.fromkeys(list(self.held.values())))
 
     def drop(self) -> None:
-        """Let go of all copies."""
+        """Free all copies."""
         for copies in list(self.held):
             copies.remove(self)
 
     def __reduce__(self) -> Any:
-        return type(None), ()  # in another process, and of a copied plan, nothing is kept
+        return type(None), ()  # kept copies are not pickled or copied
 
 
 class _Root:
-    """An array that owns its memory, or has it from elsewhere: what views have in common."""
+    """The blocks and promises within one array's memory, which all views of it share."""
 
     __slots__ = ("blocks", "spans")
 
     def __init__(self) -> None:
         self.blocks: dict[Any, tuple[int, int, Kept]] = {}
-        self.spans: dict[int, tuple[int, int]] = {}  # by who promised that they do not change
+        self.spans: dict[int, tuple[int, int]] = {}  # id of a kept array -> addresses
 
     def covers(self, low: int, high: int) -> bool:
         spans = list(self.spans.values())
@@ -95,11 +95,11 @@ class _Root:
         ]
 
     def drop(self, low: int, high: int) -> None:
-        """Forget the blocks there that nobody promises anything of any longer."""
+        """Forget blocks in this range that no promise covers any longer."""
         spans: set[tuple[int, int]] | None = None
         for key, begin, end, block in self.within(low, high):
             spans = set(self.spans.values()) if spans is None else spans
-            # Most blocks are as long as the promise that they are covered by.
+            # Most blocks have the bounds of a promise: test that first.
             if (begin, end) not in spans and not self.covers(begin, end):
                 self.blocks.pop(key, None)
                 block.drop()
@@ -123,16 +123,16 @@ def find(array: np.ndarray) -> Kept | None:
     if not (fixed or known.spans.get(id(array)) == (low, high) or known.covers(low, high)):
         return None
     key = (low, high) if flags.forc else (low, array.shape, array.strides)
-    found = known.blocks.get(key)
-    if found is None:
+    entry = known.blocks.get(key)
+    if entry is None:
         if len(known.blocks) >= _MOST:
             known.blocks = {k: each for k, each in list(known.blocks.items()) if each[2].held}
-        found = known.blocks.setdefault(key, (low, high, Kept(array)))
-    return found[2]
+        entry = known.blocks.setdefault(key, (low, high, Kept(array)))
+    return entry[2]
 
 
-def keep(array: np.ndarray, uses: int, told: str) -> np.ndarray:
-    """A read-only array of the same data, whose life is that of the promise; see `hetero.keep`."""
+def keep(array: np.ndarray, uses: int, where: str) -> np.ndarray:
+    """A read-only array of the same data; the promise lasts as long as it; see `hetero.keep`."""
     if array.flags.writeable:
         array = array.view()
         array.flags.writeable = False
@@ -142,15 +142,15 @@ def keep(array: np.ndarray, uses: int, told: str) -> np.ndarray:
         if id(array) not in known.spans:
             known.spans[id(array)] = _span(array)
             weakref.finalize(array, _end, id(root), id(array)).atexit = False
-    found = find(array)
-    if found is not None:
-        found.told = told
-        found.uses = found.calls + uses if uses else 0
+    kept = find(array)
+    if kept is not None:
+        kept.told = where
+        kept.uses = kept.calls + uses if uses else 0
     return array
 
 
 def written(array: np.ndarray) -> None:
-    """Let go of the copies of an array's memory, which hetero has written to."""
+    """Free the copies of an array's memory, which hetero has written to."""
     known = _roots.get(id(_root_of(array)[0])) if _roots else None
     for _, _, _, block in () if known is None else known.within(*_span(array)):
         block.drop()
@@ -166,7 +166,7 @@ def _span(array: np.ndarray) -> tuple[int, int]:
 
 
 def _root_of(array: np.ndarray) -> tuple[np.ndarray, bool]:
-    """What an array is a view of in the end, and whether that can never be written to."""
+    """The owner of an array's memory, and whether it can never be written to."""
     root = array
     while isinstance(root.base, np.ndarray):
         root = root.base

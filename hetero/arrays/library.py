@@ -25,7 +25,7 @@ class Access(NamedTuple):
     usable : callable or None
         Whether an array may be read this way; None: every one may.
     maker : callable
-        ``maker(device)(shape, dtype, like)`` gives a new array beside ``like``.
+        ``maker(device)(shape, dtype, like)`` gives a new array on the device of ``like``.
     ordered : callable
         Whether work on the library's current stream is ordered by the legacy default stream.
     context : callable or None
@@ -69,12 +69,12 @@ class Library(abc.ABC):
 
     @abc.abstractmethod
     def describe(self, array: Any) -> Operand:
-        """The operand; TypeError where the array tells nothing usable."""
+        """The operand; TypeError where the array has no usable description."""
 
     def empty(
         self, like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: NewArray
     ) -> tuple[Any, int]:
-        """A new C-contiguous array of this library beside ``like``, and its address.
+        """A new C-contiguous array on the device of ``like``, and its address.
 
         ``new_array(shape, dtype)`` gives a PyCUDA array on the same device, for libraries that
         cannot make one.
@@ -85,7 +85,7 @@ class Library(abc.ABC):
         """``make(device, shape, dtype)`` gives a new C-contiguous array on a device of that kind.
 
         None where the library has none there, or is not installed. It is asked where a result is to
-        stay on a device and no operand tells the library.
+        stay on a device and no operand has a library.
         """
         return None
 

@@ -25,7 +25,7 @@ class Numpy(Library):
         if array.flags.writeable:
             facts = array.shape, array.strides, array.dtype, HOST
             return Operand(*facts, pinned=True) if RANGES and holds(array) else Operand(*facts)
-        found = find(array)
-        copies = () if found is None else found.copies
+        kept = find(array)
+        copies = () if kept is None else kept.copies
         facts = array.shape, array.strides, array.dtype, HOST, 0, True, None
-        return Operand(*facts, copies, found, holds(array))
+        return Operand(*facts, copies, kept, holds(array))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 HOST = "host"
-UNKNOWN_STREAM = -1  # of an array whose library does not tell
+UNKNOWN_STREAM = -1  # of an array from a library that does not report its stream
 _ORDERED_STREAMS = (None, 0, 1, 2)
 _LARGEST = 2**63 - 1  # bytes, and elements along an axis: what NumPy's own sizes hold
 
@@ -28,10 +28,10 @@ class Operand(NamedTuple):
         Device address, of an OpenCL device the buffer; 0 on the host and for a `Spec`.
     readonly : bool
     stream : int or None
-        Stream whose work must be finished before the data is read (CUDA array interface, v3);
-        `UNKNOWN_STREAM` where there may be one; the default stream waits for it already.
+        Stream to synchronise with before the data is read (CUDA array interface, v3);
+        `UNKNOWN_STREAM` where there may be one, which the default stream already waits for.
     copies : tuple of str
-        Devices that hold a copy of it, beside where it lies.
+        Devices that hold a copy of it, other than its own.
     kept : Kept or None
         What is known of an array on the host that does not change; see `hetero.arrays.kept`.
     pinned : bool
@@ -197,7 +197,7 @@ def element_strides(shape: tuple[int, ...], order: str = "C") -> tuple[int, ...]
 def dense(
     shape: tuple[int, ...], dtype: np.dtype, location: str = HOST, order: str = "C"
 ) -> Operand:
-    """An operand without gaps, of no data yet."""
+    """A C-contiguous operand without data."""
     itemsize = dtype.itemsize
     strides = tuple([stride * itemsize for stride in element_strides(shape, order)])
     return Operand(shape, strides, dtype, location)

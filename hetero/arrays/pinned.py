@@ -1,4 +1,4 @@
-"""Which arrays on the host lie in pinned memory that hetero made: told by their addresses."""
+"""Which arrays on the host lie in pinned memory that hetero allocated, by their addresses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sizes() -> dict[str, int]:
 
 
 def known(array: np.ndarray, purpose: str) -> np.ndarray:
-    """Have `holds` know an array of pinned memory, and its views, as long as one of them lives."""
+    """Register an array of pinned memory for `holds`, as long as it or one of its views lives."""
     begin = array.__array_interface__["data"][0]
     entry = begin, begin + array.nbytes
     with _lock:

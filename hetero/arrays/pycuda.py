@@ -33,7 +33,7 @@ class PyCuda(Interface):
         def facts(array: Any) -> tuple[Any, ...]:
             return array.shape, array.strides, array.dtype, array.gpudata.ordinal
 
-        def usable(array: Any) -> bool:  # not every pointer of PyCUDA tells its device
+        def usable(array: Any) -> bool:  # not every pointer of PyCUDA knows its device
             return array.gpudata is not None and hasattr(array.gpudata, "ordinal")
 
         def maker(device: Any) -> Any:

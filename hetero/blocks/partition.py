@@ -1,4 +1,4 @@
-"""Ranges of a call on host arrays, each done somewhere: where they begin, and what one takes."""
+"""Ranges of a call on host arrays, each computed by one device: their bounds and prices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetero.profile import Profile
 from hetero.registry import Implementation
 from hetero.registry.problem import Problem
 
-_STEPS = (64, 16, 4)  # ranges begin at multiples of one, for what tiles and wide loads gain
+_STEPS = (64, 16, 4)  # ranges begin at multiples of one of these, for tiles and wide loads
 _LEAST_STEPS = 16  # of each range
 
 
@@ -38,16 +38,16 @@ def priced(
     return candidate_pricing.candidate(*row, None)
 
 
-def fetched(found: Candidate, part: Problem, constants: Profile) -> Candidate:
-    """A range that a device does, with the copy to where the whole's result has gaps."""
+def fetched(candidate: Candidate, part: Problem, constants: Profile) -> Candidate:
+    """Add the copy from a dense range to a result of the whole that has gaps."""
     out = part.output
-    if found.seconds is None or out.is_c_contiguous():
-        return found
-    return with_terms(found, {"pack": constants.pack(out.nbytes)})
+    if candidate.seconds is None or out.is_c_contiguous():
+        return candidate
+    return with_terms(candidate, {"pack": constants.pack(out.nbytes)})
 
 
 def with_terms(candidate: Candidate, later: Mapping[str, float]) -> Candidate:
-    """A candidate that takes longer by some terms; itself where it has no price."""
+    """A candidate with additional terms; unchanged where it has no price."""
     if candidate.seconds is None:
         return candidate
     terms = dict(candidate.terms)

@@ -1,4 +1,4 @@
-"""Running the shares of a call at once, each on its device; what one fails to do others do."""
+"""Running the shares of a call at once, each on its device, or on another one if it fails."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def run(
     by_cpu: Callable[[Share], None],
     begun: int,
 ) -> None:
-    """Do all shares; returns when none is under way any longer.
+    """Run all shares; returns when all have ended.
 
-    A device's failure is counted for it. Its share is done by a device that did its own, and where
-    that fails too, or none did, by the CPU.
+    A failure is counted for its device. The share is then done by a device that finished its own,
+    and where that fails too, or none did, by the CPU.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A call on host arrays shared by all devices of a kind: who computes which range, and the price.
+"""A call on host arrays shared by all devices of a kind: the range of each, and the price.
 
 Each device moves its own range over its own bus while the others do the same, so the call takes as
 long as the slowest of them, with links as fast as they are when all copy at once.
@@ -20,7 +20,7 @@ from hetero.registry import Cut, Implementation
 from hetero.registry.problem import Problem
 
 Devices = dict[str, dict[str, Any]]
-_ROUNDS = 3  # of finding ranges that take devices that differ equally long
+_ROUNDS = 3  # of balancing ranges between devices of different speed
 _HOME = "leaves its result on the host"
 _TOO_LITTLE = f"each device would move less than {at_once.LEAST >> 20} MiB"
 
@@ -34,8 +34,8 @@ def price(
 ) -> Plan:
     """`pricing.price`, with all devices of a kind together among the candidates.
 
-    These, or the CPU with a device, are the only ones where ``device`` names them, as "cuda:*" or
-    "cpu+cuda:0", and they can do the problem.
+    Where ``device`` names a group, as "cuda:*" or "cpu+cuda:0", and it can do the problem, the
+    group is the only candidate.
     """
     if str(device).startswith(pricing.WITH_CPU):
         shared = with_cpu.named(problem, constants, devices, device, method)
@@ -52,10 +52,10 @@ def price(
 
 
 def _staying(plan: Plan) -> Plan:
-    """A plan whose result is to stay, without devices that bring it to the host, if others do not.
+    """The plan of a result that is to stay on a device, without candidates that download it.
 
-    Each of the next calls would move such a result, which the price of one call does not tell.
-    Where only those are left that do, its problem says that the result is on the host.
+    Each later call would upload such a result again, which the price of one call leaves out. Where
+    all candidates download it, the plan's problem says that the result is on the host.
     """
     possible = [c for c in plan.candidates if c.reason is None and c.seconds is not None]
     if not any(c.device != CPU and not _comes_home(c) for c in possible):
@@ -69,7 +69,7 @@ def _staying(plan: Plan) -> Plan:
 
 
 def _comes_home(candidate: Candidate) -> bool:
-    """Whether devices compute it and leave the result on the host."""
+    """Whether devices compute it and download the result to the host."""
     blocks = candidate.implementation is not None and candidate.implementation.blocks
     return candidate.reason is None and (bool(candidate.shares) or blocks == registry.ALWAYS)
 
@@ -97,7 +97,8 @@ def _candidates(
     device: str | None,
     method: str | None,
 ) -> list[Candidate]:
-    found: list[Candidate] = []
+    """A candidate for each kind with several devices in use, and each method that may be taken."""
+    candidates: list[Candidate] = []
     for kind, members in _together(devices, device).items():
         if problem.device is not None:
             break
@@ -116,21 +117,21 @@ def _candidates(
                     and candidate_pricing.serves_limit(implementation, devices[members[0]])
                 )
             ):
-                found.append(together.candidate(problem, cut, implementation))
-    return _later(found, problem, constants)
+                candidates.append(together.candidate(problem, cut, implementation))
+    return _later(candidates, problem, constants)
 
 
-def _later(found: list[Candidate], problem: Problem, constants: Profile) -> list[Candidate]:
-    """With what the next call pays for a result that is on the host."""
+def _later(candidates: list[Candidate], problem: Problem, constants: Profile) -> list[Candidate]:
+    """Add to each price the upload that the next call pays for a result on the host."""
     later = movement.upload_next(problem, constants)
-    return [with_terms(c, later) for c in found] if later else found
+    return [with_terms(c, later) for c in candidates] if later else candidates
 
 
 def _together(devices: Devices, device: str | None) -> dict[str, list[str]]:
-    """Kind -> its devices, of which there are several that are used; one kind where it is named."""
-    found: dict[str, list[str]] = {}
+    """Kind -> its devices in use, for kinds with at least two; ``device`` may name one kind."""
+    groups: dict[str, list[str]] = {}
     if len(devices) < 3 or not (device is None or device.endswith(":*")):
-        return found
+        return groups
     for name, info in devices.items():
         kind = info["kind"]
         if device is None:
@@ -138,12 +139,12 @@ def _together(devices: Devices, device: str | None) -> dict[str, list[str]]:
         else:
             wanted = f"{kind}:*" == device
         if wanted and not info.get("set_aside"):
-            found.setdefault(kind, []).append(name)
-    return {kind: names for kind, names in found.items() if len(names) > 1}
+            groups.setdefault(kind, []).append(name)
+    return {kind: names for kind, names in groups.items() if len(names) > 1}
 
 
 class _Together:
-    """Several devices of a kind, and what each of them would take."""
+    """Prices a call that several devices of a kind share."""
 
     def __init__(
         self,
@@ -166,7 +167,7 @@ class _Together:
         self._begin = constants.dispatch(group, "host")
 
     def candidate(self, problem: Problem, cut: Cut, implementation: Implementation) -> Candidate:
-        """All of them, each with its range, by one method."""
+        """All devices, each with its range, by one method; balanced where they differ."""
         name, method = f"{self._kind}:*", implementation.method
         members = self._members[: cut.extent]
         nbytes = sum(o.nbytes for o in (*problem.inputs, problem.output))
@@ -190,40 +191,42 @@ class _Together:
     def _shares(
         self, cut: Cut, implementation: Implementation, members: list[str], weights: list[float]
     ) -> tuple[Share, ...]:
+        """A share for each device, in proportion to the weights; equal devices are priced once."""
         known: dict[tuple[str, Problem], Candidate] = {}
         cuts = bounds(cut.extent, weights)
         problems = [cut.problem(begin, end) for begin, end in cuts]
         least = min(moved(p) for p in problems)
         constants = self._alone if least < at_once.LEAST else self._at_once
-        found = []
+        shares = []
         for member, (begin, end), part in zip(members, cuts, problems, strict=True):
             key = self._twin[member], part
             if key not in known:
                 known[key] = self._priced(part, implementation, member, constants)
             one = known[key]._replace(device=member)
             plan = Plan(part, (one,), constants.title)
-            found.append(Share(cut.along, begin, end, plan))
-        return tuple(found)
+            shares.append(Share(cut.along, begin, end, plan))
+        return tuple(shares)
 
     def _priced(
         self, part: Problem, implementation: Implementation, member: str, constants: Profile
     ) -> Candidate:
+        """A range on one device, with what it loses to the others' copies."""
         info = self._infos[member]
-        found = partition.priced(part, implementation, member, info, constants, self._asked_for)
+        candidate = partition.priced(part, implementation, member, info, constants, self._asked_for)
         if implementation.blocks == registry.ALWAYS and constants is self._at_once:
-            found = _contended(found, part, member, constants)
-        return partition.fetched(found, part, constants)
+            candidate = _contended(candidate, part, member, constants)
+        return partition.fetched(candidate, part, constants)
 
 
-def _contended(found: Candidate, part: Problem, member: str, constants: Profile) -> Candidate:
-    """A method that moves blocks both ways while it computes, on one of several that all do.
+def _contended(candidate: Candidate, part: Problem, member: str, constants: Profile) -> Candidate:
+    """The price of a method that moves blocks both ways while it computes, on all devices at once.
 
-    What the host's threads copy for all devices adds up, up and down. Pinned memory needs none of
-    them, and goes both ways at once. Blocks are halves of the operands at most, and half of what
-    takes less time, copies or computing, goes on beside the rest.
+    Staged copies of all devices share the host's threads: their times add up over both directions.
+    Pinned memory needs no threads and moves both ways at once. A block is at most half an operand,
+    so half of the shorter of copying and computing overlaps with the longer.
     """
     moves = [(o, "upload") for o in part.inputs] + [(part.output, "download")]
-    compute = found.terms.get("compute", 0.0)
+    compute = candidate.terms.get("compute", 0.0)
     staged, by_way = 0.0, {"upload": 0.0, "download": 0.0}
     try:
         for operand, way in moves:
@@ -232,12 +235,12 @@ def _contended(found: Candidate, part: Problem, member: str, constants: Profile)
             by_way[way] += seconds
             staged += 0.0 if operand.pinned else seconds
     except KeyError:
-        return found
-    if found.seconds is None:
-        return found
+        return candidate
+    if candidate.seconds is None:
+        return candidate
     copies = max(staged, *by_way.values())
-    more = max(copies, compute) + min(copies, compute) / 2 - found.seconds
-    return found if more <= 0 else with_terms(found, {"upload": more})
+    more = max(copies, compute) + min(copies, compute) / 2 - candidate.seconds
+    return candidate if more <= 0 else with_terms(candidate, {"upload": more})
 
 
 def _all(
@@ -248,9 +251,9 @@ def _all(
     asked_for: bool,
     begin: float,
 ) -> Candidate:
-    """What several devices do at once, as one candidate: the slowest, or all one by one.
+    """One candidate for all devices: the slowest, or the sum where they run one after another.
 
-    To begin on all of them takes ``begin`` seconds longer than on one.
+    Starting on all of them takes ``begin`` seconds longer than on one.
     """
     method = implementation.method
     reason = next((c.reason for c in chosen if c.reason is not None), None)
@@ -258,8 +261,8 @@ def _all(
     if reason is None and unpriced and not asked_for:
         reason = candidate_pricing.UNKNOWN
     if reason is not None or unpriced:
-        found = Candidate(name, method, None, {}, reason, implementation)
-        return found if reason is not None else found._replace(shares=shares)
+        candidate = Candidate(name, method, None, {}, reason, implementation)
+        return candidate if reason is not None else candidate._replace(shares=shares)
     if min(moved(share.plan.problem) for share in shares) < at_once.LEAST:
         terms, links = {}, ""
         for one in chosen:
@@ -268,5 +271,5 @@ def _all(
         links = candidate_pricing.ALL_AT_ONCE
         terms = max(chosen, key=lambda c: c.seconds).terms
     seconds = sum(terms.values())
-    found = Candidate(name, method, seconds, terms, None, implementation, None, links, shares)
-    return with_terms(found, {"overhead": begin}) if links and begin else found
+    candidate = Candidate(name, method, seconds, terms, None, implementation, None, links, shares)
+    return with_terms(candidate, {"overhead": begin}) if links and begin else candidate

@@ -1,8 +1,8 @@
-"""method="streamed": a call on host arrays in blocks that move while others are computed.
+"""method="streamed": a call on host arrays in blocks, of which some move while others compute.
 
-An operation chooses its blocks and computes with them, by `hetero.moving.pipeline`. What all of
-them share is here: a choice is made once for each problem and room, and again for half the room
-where the device has less than it should.
+An operation chooses its blocks and computes with them, by `hetero.moving.pipeline`. What all
+operations share is here: a choice is made once for each problem and room, and again for half the
+room where the device runs out of memory.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Streamed:
         room = self._room(memory_limit.of(device))
         while (choice := self._chosen(problem, device, room)) is not None:
             try:
-                with device.active():  # whose errors are ours behind it
+                with device.active():  # turns the driver's errors into ours
                     self._compute(device, problem, arguments, choice)
                 return
             except DeviceMemoryError as error:
@@ -103,10 +103,10 @@ class Streamed:
     def _chosen(self, problem: Problem, device: Device, room: float) -> Any:
         """The choice with this machine's constants, remembered."""
         key = problem, device.name, room
-        found = self._choices.get(key)
-        if found is None:
+        choice = self._choices.get(key)
+        if choice is None:
             now = tables.generation()
             info = inventory.devices()[device.name]
-            found = self._choose(problem, device.name, info, profile.current(), room)
-            tables.remember(self._choices, key, found, now)
-        return found
+            choice = self._choose(problem, device.name, info, profile.current(), room)
+            tables.remember(self._choices, key, choice, now)
+        return choice

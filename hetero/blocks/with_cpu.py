@@ -1,9 +1,9 @@
 """A call on host arrays that the CPU and one device share, by the name "cpu+cuda:0".
 
 White chooses for each computation whether the CPU or the GPU does it (2013, section 4.6, listing
-4.18). Here one computation is cut in two ranges that end together by their own prices. The price
-leaves out what both lose to one another, when the device's copies and BLAS want the same cores and
-memory, so a call is shared only where the caller asks for it.
+4.18). Here one computation is cut in two ranges of equal predicted time. The price leaves out the
+contention of the device's copies and BLAS for cores and memory, so a call is shared only where the
+caller asks for it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from hetero.registry import Cut, Implementation
 from hetero.registry.problem import Problem
 
 Devices = dict[str, dict[str, Any]]
-_ROUNDS = 4  # of finding ranges that end together
+_ROUNDS = 4  # of balancing the two ranges
 _ALIKE = 0.02  # relative difference of their times that is good enough
 
 
 def named(
     problem: Problem, constants: Profile, devices: Devices, device: str, method: str | None
 ) -> list[Candidate]:
-    """The CPU with the named device, by each of its methods; none for what cannot be cut."""
+    """Candidates of the CPU with the named device, for each method; none for what cannot be cut."""
     placed = problem.device is not None or problem.device_obstacle
     cut = None if placed or CPU not in devices else registry.cut(problem, 2)
     if cut is None or cut.extent < 2:
@@ -46,26 +46,26 @@ def named(
 def _candidate(
     cut: Cut, constants: Profile, devices: Devices, name: str, row: Implementation
 ) -> Candidate:
-    """Both, each with its range; of the ranges tried those that end soonest."""
-    found = Candidate(pricing.WITH_CPU + name, row.method, None, {}, None, row)
+    """Both with their ranges, balanced over a few rounds; the fastest of these counts."""
+    best = Candidate(pricing.WITH_CPU + name, row.method, None, {}, None, row)
     weights: Sequence[float] = (1.0, 1.0)
     for _ in range(_ROUNDS):
         shares = _shares(cut, constants, devices, name, row, weights)
         both = [share.plan.candidates[0] for share in shares]
         reason = next((one.reason for one in both if one.reason is not None), None)
         if reason is not None:
-            return found._replace(reason=reason)
+            return best._replace(reason=reason)
         if not all(one.seconds for one in both):
-            return found if found.shares else found._replace(shares=shares)
+            return best if best.shares else best._replace(shares=shares)
         slowest = max(both, key=lambda one: one.seconds)
-        if found.seconds is None or slowest.seconds < found.seconds:
-            found = found._replace(
+        if best.seconds is None or slowest.seconds < best.seconds:
+            best = best._replace(
                 seconds=slowest.seconds, terms=slowest.terms, links=both[1].links, shares=shares
             )
         if slowest.seconds - min(one.seconds for one in both) < _ALIKE * slowest.seconds:
             break
         weights = [(s.end - s.begin) / c.seconds for s, c in zip(shares, both, strict=True)]
-    return found
+    return best
 
 
 def _shares(

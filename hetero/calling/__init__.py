@@ -1,6 +1,6 @@
-"""How a call is decided and carried out, whatever the operation.
+"""How a call of any operation is planned and run.
 
-What is remembered is forgotten when that which it was made from changes. Who tells whom:
+What is remembered is dropped when what it depends on changes. Each change invalidates:
 
     devices come, or break, or the process is forked -> their descriptions
     descriptions, or which devices are disabled      -> plans and remembered calls

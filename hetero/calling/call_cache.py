@@ -1,13 +1,13 @@
 """The call cache: what makes the second call of a shape cost a look-up.
 
-Every public function has its `Calls`. A call is found by what its plan depends on of the arrays,
-which is shapes, strides, dtypes and where they lie, and by what else the caller gave. All that is
-remembered is forgotten at once when profile or devices change.
+Every public function has its `Calls`. Its key is what a plan depends on: shapes, strides, dtypes
+and locations of the arrays, and the other arguments. All entries are dropped at once when the
+profile or the devices change.
 
-What a general call asks of arrays by their CUDA array interface takes longer than a small product.
-Arrays of the libraries that have an `Access` tell what a key needs directly; the rest of a call,
-down to the packed arguments of its kernels, is made once. Whatever is unusual, from another stream
-to a failing launch, is a `MISS`, and the general way deals with it.
+Reading an array's CUDA array interface takes longer than a small product. For libraries with an
+`Access` the key is read from attributes directly; the rest of a call, down to the packed arguments
+of its kernels, is made once. Anything unusual, from another stream to a failing launch, is a
+`MISS`, and the call goes the general way.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ _forced = forced.get
 
 
 def _is_placed() -> bool:
-    """Whether a `use` block says more than where results stay, which calls on device arrays do
-    not depend on."""
+    """Whether a `use` block sets more than ``results``, which calls on device arrays ignore."""
     outer = _forced()
     return outer is not None and outer != _STAYING
 
 
 def facts(*operands: Operand | None) -> tuple[Any, ...]:
-    """What a plan depends on of operands, as `Access.facts` tells it of arrays."""
+    """What a plan depends on of operands, as `Access.facts` gives it for arrays."""
     return tuple(
         [o and (o.shape, o.strides, o.dtype, o.location, o.readonly, o.kept) for o in operands]
     )
@@ -59,7 +58,7 @@ class Calls:
     Attributes
     ----------
     host : dict
-        Key of a call on NumPy arrays -> what it comes down to.
+        Key of a call on NumPy arrays -> the function that runs it.
     plans : dict
         Key of any other call -> its plan.
     find : dict
@@ -76,20 +75,17 @@ class Calls:
         self._lock = locks.new()
 
     def plan(self, key: Any, make: Callable[[], Plan | None]) -> Plan | None:
-        """The plan under a key; made now, and remembered if there is one, where there was none.
-
-        One that no longer holds is made anew.
-        """
+        """The plan under a key; made and remembered where there is none that still holds."""
         outer = _forced()
         if outer is not None:
             key = outer.results, besides(), key
-        found = self.plans.get(key)
-        if found is None or not found.holds():
+        plan = self.plans.get(key)
+        if plan is None or not plan.holds():
             now = generation()
-            found = make()
-            if found is not None and not found.kept:
-                remember(self.plans, key, found, now)
-        return found
+            plan = make()
+            if plan is not None and not plan.kept:
+                remember(self.plans, key, plan, now)
+        return plan
 
     def learn(
         self,
@@ -115,7 +111,7 @@ class Calls:
         generation : int
             Of the plans, see `generation`, before this one was made.
         options
-            What the implementation gets beside operands and result.
+            What the implementation gets in addition to operands and result.
         """
         devices = load("hetero.devices")
         chosen, problem = plan.chosen, plan.problem
@@ -141,7 +137,7 @@ class Calls:
         bits = _low_bits(*(o.pointer for o in operands))
         try:
             with device.active():
-                # An entry of another context stays nobody's: this one takes its place.
+                # This entry replaces one of another context.
                 call, context = table.get(key), device.context_handle()
                 if call is None or call.context != context:
                     call = _DeviceCall(device, access, problem.output, operands)
@@ -156,7 +152,7 @@ class Calls:
 
 
 def _low_bits(*addresses: int) -> int:
-    """What of the addresses decides how wide a kernel's loads may be."""
+    """The lowest bits of the addresses: they decide how wide a kernel's loads may be."""
     bits = 0
     for address in addresses:
         bits |= address & 15
@@ -169,17 +165,17 @@ _accesses: dict[type, Access] = new_table()
 def access_to(array: Any) -> Access | None:
     """How remembered calls use an array; None where its calls go the general way."""
     kind = type(array)
-    found = _accesses.get(kind)
-    if found is None:
+    access = _accesses.get(kind)
+    if access is None:
         library = library_of(array)
         try:
-            found = library and library.access(kind, _several())
+            access = library and library.access(kind, _several())
         except (ImportError, AttributeError) as error:  # another version, arranged differently
             log.info("calls on %s arrays go the general way: %s", kind.__module__, error)
-            found = None
-        if found is not None:
-            _accesses[kind] = found
-    return found
+            access = None
+        if access is not None:
+            _accesses[kind] = access
+    return access
 
 
 def _several() -> bool:
@@ -189,7 +185,7 @@ def _several() -> bool:
 
 
 def _finder(kind: type, access: Access, table: dict[Any, _DeviceCall]) -> Callable[..., Any]:
-    """How the remembered calls on one type of arrays are found."""
+    """The function that looks up remembered calls on one type of arrays."""
     facts, usable, ordered = access.facts, access.usable, access.ordered
 
     def find(A: Any, B: Any, out: Any, device: str | None, rest: Any) -> Any:

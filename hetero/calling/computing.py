@@ -1,4 +1,4 @@
-"""One run of a method: operands to where it computes, the result to where it must be."""
+"""One run of a method: operands are moved to its device, the result to its destination."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def by_host(
     threads: Threads | None = None,
     seconds: float | None = None,
 ) -> Done:
-    """Run on the CPU, on several devices that share host arrays, or on one by blocks of them."""
+    """Run on the CPU, on several devices that share host arrays, or on one in blocks."""
     hosts = call.arrays
     for number, operand in enumerate(call.operands):
         if operand.location != HOST:
@@ -65,8 +65,8 @@ def by_host(
 
 
 def on_device(device: Device, implementation: Implementation, problem: Problem, call: Call) -> Done:
-    """Run a method on one device: what is not there is uploaded, and the result is left where the
-    problem has it, on that device or downloaded to the host.
+    """Run a method on one device: operands are uploaded where needed, and the result is left on the
+    device or downloaded, as the problem says.
 
     Raises
     ------
@@ -119,14 +119,14 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
 
 
 def apart(call: Call, result: Operand) -> np.ndarray:
-    """Memory that takes a host call's result before all operands were read."""
+    """Temporary memory for a host call's result where ``out`` overlaps an operand."""
     if call.out is None or _overlap(call.out, call.arrays):
         return pages.empty(result.shape, result.dtype)
     return call.out
 
 
 def returned(call: Call, result: np.ndarray) -> np.ndarray:
-    """The result where the caller wants it."""
+    """The result as the caller wants it."""
     if call.out is None or call.out is result:
         return result
     call.out[...] = result
@@ -142,7 +142,7 @@ def _to_caller(result: np.ndarray, problem: Problem, call: Call) -> Any:
 
 
 def _begin(device: Device, output: Any, result: Operand, call: Call) -> None:
-    """Bring the start of a solve to its output, which has the strides of a new array."""
+    """Copy the start of a solve to its output, which has the strides of a new array."""
     if isinstance(call.start, np.ndarray):
         device.upload(np.ascontiguousarray(call.start, result.dtype), output)
     elif call.start is not None:

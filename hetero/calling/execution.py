@@ -1,10 +1,9 @@
-"""Running a plan: what it chose, and what is done instead where a device fails or has no room.
+"""Running a plan, with fallbacks where a device fails or has no room.
 
-What runs is what the plan chose. If a device fails, the result still comes, from the CPU, with
-one warning; a device that fails a second time is set aside. If it has no room, the call is tried
-with the memory that we keep freed, then in blocks, before it is the CPU's. The operands stay
-as they are until the result is there whole, so that the CPU can begin anew; of a solve it goes on
-from the last iterate that was saved.
+What runs is what the plan chose. If a device fails, the CPU computes the result, with one warning;
+a device that fails a second time is set aside. If it has no room, the call is tried again with
+cached memory freed, then in blocks, then on the CPU. Operands are not overwritten until the result
+is complete, so that the CPU can start over; a solve goes on from the last saved iterate.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def members(name: str) -> tuple[Device, ...]:
 
 
 def _fallback(problem: Problem) -> Implementation:
-    """The CPU's fastest way, or any that can do the problem where none is priced."""
+    """The CPU's fastest candidate, or any that can do the problem where none is priced."""
     try:
         return planner.plan(problem, CPU).chosen.implementation
     except HeteroError:
@@ -113,12 +112,12 @@ def _fallback(problem: Problem) -> Implementation:
 
 
 def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
-    """Run a plan on its devices: as it is, with more room each time, at last in blocks.
+    """Run a plan on its devices: as planned, then with more memory freed, at last in blocks.
 
     Raises
     ------
     DeviceError
-        With the operands as they were; ``out`` may be half written, unless it overlaps one.
+        Operands are unchanged; ``out`` may be half written, unless it overlaps one.
     """
     short, limit = None, memory_limit.current()
     for run_once in _ways(used, plan, call):
@@ -140,7 +139,7 @@ def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
 
 
 def _ways(used: tuple[Device, ...], plan: Plan, call: Call) -> Iterator[Callable[[Call], Done]]:
-    """What `_attempt` tries in turn, each where the one before was short of memory."""
+    """What `_attempt` tries in turn, as long as the one before ran out of memory."""
     as_planned = partial(_as_planned, used, plan)
     yield as_planned
     for _ in _made_room(used, sum(o.nbytes for o in (*call.operands, plan.problem.output))):
@@ -151,6 +150,7 @@ def _ways(used: tuple[Device, ...], plan: Plan, call: Call) -> Iterator[Callable
 
 
 def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
+    """Run the chosen method, after freeing kept copies beyond the memory limit."""
     row, problem, limit = plan.chosen.implementation, plan.problem, memory_limit.current()
     if limit is not None:
         for device in used:
@@ -184,15 +184,15 @@ def _made_room(used: tuple[Device, ...], nbytes: int) -> Iterator[None]:
 
 
 def _takes_blocks(used: tuple[Device, ...], plan: Plan) -> bool:
-    """Whether one device can do a call on host arrays that it has no room for, block by block."""
+    """Whether one device can do a call on host arrays block by block."""
     if plan.chosen.implementation.blocks != registry.WHEN_SHORT or len(used) > 1:
         return False
     return all(o.location == HOST for o in (*plan.problem.inputs, plan.problem.output))
 
 
 def _by_blocks(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
-    """What does a call block by block that one device has no room for as a whole; None where
-    nothing does, or did already."""
+    """The method that does a call block by block on a device without room for the whole; None where
+    there is none, or where it ran already."""
     chosen, problem = plan.chosen.implementation, plan.problem
     if len(used) > 1 or chosen.blocks == registry.ALWAYS:
         return None

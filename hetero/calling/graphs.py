@@ -64,7 +64,7 @@ class Graph:
                 check(driver.cuGraphDestroy(captured))
 
     def launch(self) -> None:
-        """Do all captured work again, in order, in the device's default stream; returns at once.
+        """Run all captured work, in order, in the device's default stream; returns at once.
 
         Raises
         ------
@@ -106,7 +106,7 @@ def graph(device: str | None = None) -> Graph:
     Returns
     -------
     Graph
-        It keeps the arrays, and what the kernels need beside them, until it is dropped.
+        It keeps the arrays, and the workspaces of the kernels, until it is dropped.
 
     Raises
     ------

@@ -14,7 +14,7 @@ _DISTURBED = "by other load: run 'hetero calibrate' again when nothing else runs
 
 
 class Inventory(dict):
-    """A plain dict whose ``print`` is readable."""
+    """A dict with a readable ``print``."""
 
     def __str__(self) -> str:
         return "\n".join(_lines(self, 0))
@@ -41,7 +41,7 @@ def machine() -> Inventory:
     Returns
     -------
     Inventory
-        ``cpu`` (among it ``loop_threads``: whose threads run the loops, and why not TBB's;
+        ``cpu`` (among it ``loop_threads``: the library that runs the loops, and why not TBB;
         and ``blas_timeout``: how long the idle threads of each BLAS spin), ``devices`` (name ->
         description), ``links`` (device -> GB/s of large transfers by direction and memory, as
         calibrated; "cuda*2" is each of two at once), ``kernels`` (GPU -> the tuning table that its
@@ -104,16 +104,16 @@ def _fit(stored: profile.Stored) -> str:
     if stored.obstacle is not None:
         return f"not used: {stored.obstacle}"
     data, aside = stored.holding.data, stored.holding.aside
-    told = [f"{stored.holding.here} constants, of {data.get('created', 'an unknown time')}"]
-    told += [f"{len(names)} put aside, {change}" for change, names in aside.items()]
-    told += [f"nothing of {name}, which is new" for name in stored.holding.new]
+    lines = [f"{stored.holding.here} constants, of {data.get('created', 'an unknown time')}"]
+    lines += [f"{len(names)} put aside, {change}" for change, names in aside.items()]
+    lines += [f"nothing of {name}, which is new" for name in stored.holding.new]
     if stored.unfinished:
-        told.append(stored.unfinished)
-    return ("fits: " if stored.complete else "fits in part: ") + "; ".join(told)
+        lines.append(stored.unfinished)
+    return ("fits: " if stored.complete else "fits in part: ") + "; ".join(lines)
 
 
 def summary() -> str:
-    """The CPU, its BLAS, and the devices beside it in one line; one more for each broken device."""
+    """The CPU, its BLAS and the other devices in one line; one more for each broken device."""
     devices.proven()
     here = inventory.devices()
     processor = here["cpu"]

@@ -25,7 +25,7 @@ from hetero.registry.problem import Problem
 
 log = logging.getLogger("hetero")
 
-# The CUDA device whose work becomes part of a graph in this thread.
+# The CUDA device that this thread captures a graph on.
 capturing: ContextVar[str | None] = ContextVar("hetero_capturing", default=None)
 
 
@@ -158,8 +158,8 @@ _options = attrgetter(*(f.name for f in fields(Problem) if f.name not in ("input
 
 
 def _key(problem: Problem) -> tuple[Any, ...]:
-    """All that a price can depend on: every field, and of the operands all but the address, whether
-    they may be written to, and the stream."""
+    """All that a price can depend on: every field, and of the operands all but address, stream and
+    whether they may be written to."""
     operands = [
         (o.shape, o.strides, o.dtype, o.location, o.copies, o.pinned) for o in problem.inputs
     ]
@@ -177,18 +177,18 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     """
     limit = memory_limits.current()
     key = (device, method, limit, _key(problem))
-    found = _plans.get(key)
-    if found is None or not found.holds():
+    planned = _plans.get(key)
+    if planned is None or not planned.holds():
         new = problem
         if any([o.kept is not None for o in problem.inputs]):  # noqa: C419  # plans keep no array
             inputs = tuple([o._replace(kept=None) for o in problem.inputs])
             new = replace(problem, inputs=inputs)
-        found = _planned(new, device, method, key)
+        planned = _planned(new, device, method, key)
     if any([o.kept is not None for o in problem.inputs]) and (  # noqa: C419  # of every call
-        found.keepable or any([o.copies for o in problem.inputs])  # noqa: C419
+        planned.keepable or any([o.copies for o in problem.inputs])  # noqa: C419
     ):
-        return ski_rental.placed(found, problem, key, lambda p: plan(p, device, method))
-    return found
+        return ski_rental.placed(planned, problem, key, lambda p: plan(p, device, method))
+    return planned
 
 
 def _planned(problem: Problem, device: str | None, method: str | None, key: Any) -> Plan:
@@ -238,7 +238,7 @@ def plan_call(
 
 
 class Machine:
-    """Whose constants and devices plans are made with: this one's, as they are at each plan."""
+    """This machine's constants and devices, read anew for each plan."""
 
     is_here = True
 
@@ -287,8 +287,8 @@ _only = tables.new_table()
 
 
 def only_choice(operation: str) -> registry.Implementation | None:
-    """The implementation that each plan for operands on the host comes down to unless placement is
-    forced; None where there are several, or numbers of threads, so that prices decide."""
+    """The only implementation for operands on the host where placement is not forced; None where
+    prices decide, between several or between numbers of threads."""
     if operation not in _only:
         now = tables.generation()
         usable = [
@@ -299,11 +299,11 @@ def only_choice(operation: str) -> registry.Implementation | None:
         rows = [
             i for i in registry.considered(operation) if any(i.kind == u["kind"] for u in usable)
         ]
-        found = rows[0] if len(rows) == 1 and rows[0].kind == CPU else None
-        if found is not None and counts_threads(operation):
-            found = None
-        tables.remember(_only, operation, found, now)
-        return found
+        row = rows[0] if len(rows) == 1 and rows[0].kind == CPU else None
+        if row is not None and counts_threads(operation):
+            row = None
+        tables.remember(_only, operation, row, now)
+        return row
     return _only.get(operation)
 
 
@@ -311,18 +311,18 @@ _counted = tables.new_table()
 
 
 def counts_threads(operation: str) -> bool:
-    """Whether this machine's profile has numbers of threads for an operation on the CPU; none is
-    looked for where nothing was calibrated."""
-    found = _counted.get(operation)
-    if found is None:
+    """Whether this machine's profile has numbers of threads for an operation on the CPU; no profile
+    is read where nothing was calibrated."""
+    counts = _counted.get(operation)
+    if counts is None:
         now = tables.generation()
-        found = any(map(os.path.isfile, profile.stored())) and any(
+        counts = any(map(os.path.isfile, profile.stored())) and any(
             "threads" in model
             for key, model in profile.current().data["models"].items()
             if key.startswith(f"{CPU}|{operation}|")
         )
-        tables.remember(_counted, operation, found, now)
-    return found
+        tables.remember(_counted, operation, counts, now)
+    return counts
 
 
 def _places(plan: Plan) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which BLAS this process has, whose copy each is, who may be in it, and one thread of each."""
+"""Which BLAS libraries this process has, their owners, and which threads may be in them; one thread of each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def libraries() -> list[dict[str, Any]]:
 
 @functools.cache
 def owner(path: str) -> str:
-    """Whose copy a library is: "numpy", "scipy", or its file's name."""
+    """The package that ships a library: "numpy", "scipy", or its file's name."""
     folder, name = os.path.split(path)
     package, dot, _ = os.path.basename(folder).partition(".libs")
     return package if dot else name
@@ -39,13 +39,13 @@ def others() -> list[str]:
     """Other threads that run Python, by name; our own that never call BLAS are none."""
     running, here = sys._current_frames(), threading.get_ident()
     running.pop(here, None)
-    beside = []
+    names = []
     for thread in threading.enumerate():
         ident, name = thread.ident, thread.name
         running.pop(ident, None)  # type: ignore[arg-type]
         if ident != here and not name.startswith(OWN):
-            beside.append(name or "without a name")
-    return beside + ["without a name"] * len(running)  # that Python did not start
+            names.append(name or "without a name")
+    return names + ["without a name"] * len(running)  # that Python did not start
 
 
 @contextlib.contextmanager

@@ -1,11 +1,11 @@
-"""Finds where OpenBLAS keeps how long its idle threads spin: in a process of its own.
+"""Finds the variable of OpenBLAS that holds how long its idle threads spin.
 
     python blas_probe.py LIBRARY
 
-prints how many bytes from the library's beginning in memory the number lies, or nothing. It is a
-variable of no name, and the same distance away in every process. OpenBLAS sets it from its
-environment when it starts its threads: they are ended and started with three numbers, and the one
-place that takes all of them is it.
+runs in a process of its own, and prints the variable's offset from the library's base address, or
+nothing. The variable has no symbol; its offset is the same in every process. OpenBLAS sets it from
+the environment when it starts its threads: they are restarted with three different values, and the
+one word that takes all three is the variable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TRIED = (29, 27, 23)  # powers of two
 
 
 def main(path: str) -> None:
-    """Print where the number lies in the library of that path, if one place alone can be it."""
+    """Print the offset of the variable in the library of that path, if only one is possible."""
     os.environ["OPENBLAS_NUM_THREADS"] = "2"  # it sets nothing where there is one
     library = ctypes.PyDLL(path)
     read_environment, end, start = (getattr(library, name) for name in _CALLS)
@@ -32,14 +32,14 @@ def main(path: str) -> None:
         read_environment()
         end()
         start()
-        found = set(_places(path, 1 << exponent))
-        places = found if places is None else places & found
+        candidates = set(_places(path, 1 << exponent))
+        places = candidates if places is None else places & candidates
     if places is not None and len(places) == 1:
         print(places.pop())
 
 
 def _places(path: str, value: int) -> Iterator[int]:
-    """Where a number stands among a library's variables, in bytes from its beginning."""
+    """Offsets at which a value stands among a library's variables."""
     pattern = value.to_bytes(WORD, sys.byteorder)
     parts = mapped(path)
     for begin, end, is_writable in parts:
@@ -54,15 +54,15 @@ def _places(path: str, value: int) -> Iterator[int]:
 
 
 def mapped(path: str) -> list[tuple[int, int, bool]]:
-    """The parts of a file in this process's memory: from, to, whether it may be written."""
-    found = []
+    """The mappings of a file in this process: begin, end, whether it may be written."""
+    parts = []
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
             addresses, rights, _, _, _, *name = line.rstrip("\n").split(maxsplit=5)
             if name and name[0] == path:
                 begin, end = (int(address, 16) for address in addresses.split("-"))
-                found.append((begin, end, "w" in rights))
-    return found
+                parts.append((begin, end, "w" in rights))
+    return parts
 
 
 if __name__ == "__main__":

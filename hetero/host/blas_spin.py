@@ -1,15 +1,15 @@
-"""OpenBLAS's idle threads sleep while hetero does long work, so that this gets their cores.
+"""OpenBLAS's idle threads sleep while hetero does long work, which needs their cores.
 
-After each product they look for more work for 2^28 clock cycles, 0.1 s, and whoever wants those
-cores waits. How many cycles is a variable that they read again each time they look. Here it is
-small during long work, and then what it was: threads that spin go to sleep at once, and the next
-product wakes them. Work of `LONG` or more repays that anywhere. Where a host lends its processors
-to others, the product that wakes sleeping threads may take some milliseconds more; from how much
-shorter work on it is repaid calibration finds out. Nothing else of BLAS is touched: another thread
-may be in it, and its product is computed as always.
+After each product they busy-wait for more work for 2^28 clock cycles, 0.1 s, and other threads wait
+for those cores. The number of cycles is a variable that they read in each round. Here it is small
+during long work, and is restored afterwards: spinning threads go to sleep at once, and the next
+product wakes them. For work of `LONG` or more that pays on any host. On a virtual machine the
+product that wakes sleeping threads may take some milliseconds more; calibration measures from which
+shorter work on it pays. Nothing else of BLAS is touched: another thread may be in it, and its
+product is computed as always.
 
-The variable has no name. `blas_probe` finds out where it lies, in a process of its own, and it is
-used only where it holds what it must. That is done to the copies that NumPy's and SciPy's wheels
+The variable has no symbol. `blas_probe` finds its offset, in a process of its own, and it is used
+only where it holds a plausible value. That is done to the copies that NumPy's and SciPy's wheels
 bring, in versions that were tried; every other BLAS is left alone.
 
 ``HETERO_BLAS_TIMEOUT`` is the power of two meanwhile, 4 to 30, or 0 to leave BLAS alone.
@@ -50,14 +50,14 @@ __all__ = [
 
 OPTION = "HETERO_BLAS_TIMEOUT"
 LONG = 3e-3  # seconds of work, on a machine that was not calibrated
-_PATIENT = 0.01  # seconds of work that waits until it is found how they sleep
+_PATIENT = 0.01  # seconds: work at least this long waits for `find`
 EXPONENT = 10  # 2^10 cycles, half a microsecond
-_REST = 0.001  # seconds in which threads that spin see that they are to sleep
+_REST = 0.001  # seconds within which spinning threads read the new value
 _SHORT = 20  # 2^20 cycles, 0.5 ms: what comes after a product is hardly disturbed
 _USERS = ("OPENBLAS_THREAD_TIMEOUT", "GOTO_THREAD_TIMEOUT")  # the user's word to OpenBLAS
 _TRIED = ((0, 3, 27), (0, 3, 34))  # first and last version
-_LATE = "scipy.linalg._fblas"  # what brings SciPy's copy, if anything does
-_SECONDS = 20.0  # that the process may take, of a few milliseconds
+_LATE = "scipy.linalg._fblas"  # the module that loads SciPy's copy
+_SECONDS = 20.0  # timeout of `blas_probe`, which takes milliseconds
 
 log = logging.getLogger("hetero")
 _status: dict[str, str] = {}  # library -> what is done to it
@@ -66,9 +66,8 @@ _finding = threading.Lock()
 
 
 class _Asked(threading.local):
-    """Expected seconds of the enclosing work, and whether a multi-threaded loop has run in it.
-
-    For each of Python's threads.
+    """Expected seconds of the enclosing work, and whether a multi-threaded loop has run in it;
+    per Python thread.
     """
 
     seconds: float | None = None
@@ -76,15 +75,15 @@ class _Asked(threading.local):
 
 
 _asked = _Asked()
-# Each: the variable, its value during long work, and its value else.
+# Of each variable: its memory, its value during long work, and its value otherwise.
 _words: list[tuple[memoryview, int, int]] = []
 
 
 @contextlib.contextmanager
 def asleep(seconds: float = _PATIENT) -> Iterator[None]:
-    """A context in which the idle threads of BLAS sleep, for work of so many seconds.
+    """A context in which the idle threads of BLAS sleep, for work of this duration.
 
-    To find the variable takes 30 ms, once: shorter work does not wait for that.
+    Finding the variable takes 30 ms, once: shorter work does not wait for that.
     """
     _look(seconds)
     shorten_spin()
@@ -96,9 +95,10 @@ def asleep(seconds: float = _PATIENT) -> Iterator[None]:
 
 @contextlib.contextmanager
 def asleep_in_loops(seconds: float) -> Iterator[None]:
-    """As `asleep`, from the first loop on that the caller shares with other threads.
+    """As `asleep`, from the first multi-threaded loop on.
 
-    Loops on the calling thread alone want no other's core, and the next product none that sleeps.
+    Loops on the calling thread alone leave BLAS's cores free, and the next product starts faster
+    with threads that spin.
     """
     before, _asked.seconds = _asked.seconds, seconds
     try:
@@ -109,7 +109,7 @@ def asleep_in_loops(seconds: float) -> Iterator[None]:
 
 
 def for_loop() -> None:
-    """A loop of several threads begins: within `asleep_in_loops` BLAS's go to sleep."""
+    """Called where a multi-threaded loop begins: within `asleep_in_loops`, shortens the spin."""
     if _asked.seconds is not None:
         _asked.met = True
         _look(_asked.seconds)
@@ -117,7 +117,7 @@ def for_loop() -> None:
 
 
 def shares_loops(function: Callable[[], object]) -> bool:
-    """Call a function; whether one of its loops was shared by several threads."""
+    """Call a function; whether one of its loops was multi-threaded."""
     _asked.met = False
     with asleep_in_loops(0.0):
         function()
@@ -125,41 +125,42 @@ def shares_loops(function: Callable[[], object]) -> bool:
 
 
 def _look(seconds: float) -> None:
+    """Find the variables if that is due; in the background where the work is short."""
     if is_due():
-        find() if seconds >= _PATIENT else _find_beside()
+        find() if seconds >= _PATIENT else _find_in_background()
 
 
 def wait_until_idle() -> None:
-    """The idle threads of BLAS go to sleep, until the next product."""
+    """Wait until the idle threads of BLAS sleep, which they do until the next product."""
     with asleep():
         time.sleep(_REST)
 
 
 def shorten_spin() -> None:
-    """The idle threads of BLAS sleep, until `restore_spin`."""
+    """Let idle threads of BLAS sleep at once, until `restore_spin`."""
     for word, short, _ in _words:
         word[0] = short
 
 
 def restore_spin() -> None:
-    """They spin again as they did, after their next product."""
+    """Let them spin as before, from their next product on."""
     for word, _, before in _words:
         word[0] = before
 
 
 def find() -> None:
     """Look for the variable in every BLAS of this process that was not looked at yet."""
-    with _finding:  # one variable is found once, with what it holds when nobody has changed it
+    with _finding:  # each variable is read once, before anything has changed it
         _state.update(looked=True, scipy=_LATE in sys.modules)
         reason = _reason()
         for library in libraries():
             path = library["filepath"]
             if path not in _status:
-                _status[path] = reason or obstacle(library) or _found(path)
+                _status[path] = reason or obstacle(library) or _set_up(path)
 
 
-def _find_beside() -> None:
-    """`find`, by a thread of its own, unless one is at it."""
+def _find_in_background() -> None:
+    """`find` in a thread of its own, unless one runs."""
     if _finding.acquire(blocking=False):
         _finding.release()
         with contextlib.suppress(RuntimeError):  # no more threads: a later call tries again
@@ -172,14 +173,14 @@ def is_due() -> bool:
 
 
 def spin_is_shortened() -> bool:
-    """Whether NumPy's BLAS is one whose threads sleep while hetero works, or will from now on."""
+    """Whether the threads of NumPy's BLAS sleep while hetero works, or will from now on."""
     every = _status if _state["looked"] else _expected()
-    told = [text for path, text in every.items() if owner(path) == "numpy"]
-    return any(text.startswith("2^") for text in told) and _exponent() <= _SHORT
+    statuses = [text for path, text in every.items() if owner(path) == "numpy"]
+    return any(text.startswith("2^") for text in statuses) and _exponent() <= _SHORT
 
 
 def describe(least: float = LONG) -> dict[str, str]:
-    """What is done to each BLAS of this process, or will be from the first long work on.
+    """Status of each BLAS of this process, as it is or will be from the first long work on.
 
     Parameters
     ----------
@@ -187,18 +188,18 @@ def describe(least: float = LONG) -> dict[str, str]:
         Seconds of the work from which on it is long.
     """
     during = f" during work of {1e3 * least:.2g} ms and more"
-    told = _foretold() | _status
-    return {owner(path): f"{x}{during}" if x == _cycles() else x for path, x in told.items()}
+    statuses = _assumed() | _status
+    return {owner(path): f"{x}{during}" if x == _cycles() else x for path, x in statuses.items()}
 
 
 @functools.cache
 def _expected() -> dict[str, str]:
-    """What was foretold when it was asked for first."""
-    return _foretold()
+    """`_assumed` as of the first request."""
+    return _assumed()
 
 
-def _foretold() -> dict[str, str]:
-    """What is told before anything was looked for."""
+def _assumed() -> dict[str, str]:
+    """The expected status of each BLAS, before `find` has run."""
     reason = _reason()
     return {x["filepath"]: reason or obstacle(x) or _cycles() for x in libraries()}
 
@@ -216,8 +217,8 @@ def obstacle(library: dict[str, Any]) -> str | None:
     if library.get("prefix") != "libscipy_openblas":
         return "as it was: others than NumPy and SciPy may call it"
     version = re.match(r"(\d+)\.(\d+)\.(\d+)", str(library.get("version")))
-    found = tuple(map(int, version.groups())) if version else ()
-    if not _TRIED[0] <= found <= _TRIED[1]:
+    numbers = tuple(map(int, version.groups())) if version else ()
+    if not _TRIED[0] <= numbers <= _TRIED[1]:
         return f"as it was: OpenBLAS {library.get('version')} was not tried"
     return None
 
@@ -250,12 +251,12 @@ def _reason() -> str | None:
     return None
 
 
-def _found(path: str) -> str:
-    """Have `shorten_spin` set the variable of a library; what is told of it."""
+def _set_up(path: str) -> str:
+    """Have `shorten_spin` set the variable of a library; gives its status."""
     path = os.path.realpath(path)
     distance = _distance(path)
     if distance is None:
-        return "as it was: it was not found how long its threads spin"
+        return "as it was: it is unknown how long its threads spin"
     parts = blas_probe.mapped(path)
     address = parts[0][0] + distance if parts else 0
     if not any(begin <= address < end and is_writable for begin, end, is_writable in parts):
@@ -270,7 +271,7 @@ def _found(path: str) -> str:
 
 def _distance(path: str) -> int | None:
     """What `blas_probe` prints of a library."""
-    names = ("LD_LIBRARY_PATH", "PATH")  # and nothing that tells BLAS anything
+    names = ("LD_LIBRARY_PATH", "PATH")  # no variable that BLAS reads
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", blas_probe.__file__, path],
@@ -283,7 +284,7 @@ def _distance(path: str) -> int | None:
         )
         return int(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        log.info("how long the threads of %s spin was not found: %s", path, error)
+        log.info("no variable for the spin of the threads of %s: %s", path, error)
         return None
 
 

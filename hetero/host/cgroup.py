@@ -35,9 +35,9 @@ _V1 = _Version(
 
 
 def available_memory() -> int | None:
-    """Bytes that the control groups of this process leave to it; None where none has a limit."""
-    found = [_left(folder, version) for folder, version in _groups()]
-    return min((left for left in found if left is not None), default=None)
+    """Bytes that this process may still take within its control groups; None without a limit."""
+    remaining = [_left(folder, version) for folder, version in _groups()]
+    return min((left for left in remaining if left is not None), default=None)
 
 
 def _groups() -> Iterator[tuple[Path, _Version]]:

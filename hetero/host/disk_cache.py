@@ -1,13 +1,12 @@
-"""A cache on disk of compiled code for the next process, believed only where that is safe.
+"""A cache on disk of compiled code for the next process, with authenticated files.
 
 It is kept in a folder that is this user's alone (`paths.private_folder`), and each file begins with
-a digest of its name and content, made with a key of that user's. A file that was damaged, put in
-another's place or made elsewhere is not read. Where nothing can be kept, everything works, and is
-compiled again in the next process.
+a keyed digest of its name and content. A file that was damaged, renamed or made by another user is
+not read. Where nothing can be kept, everything works, and is compiled again in the next process.
 
-Other sources, compilers and processors have files of other names, and nobody knows which of them
-are wanted still. A file's time of modification tells when it was last used; what was not for long
-is removed, and the oldest beyond a size. Whoever wanted it compiles it again.
+File names depend on sources, compilers and processors, and outdated ones cannot be recognised. A
+file's time of modification is that of its last use; files that were not used for long are removed,
+and the oldest beyond a total size.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from pathlib import Path
 from hetero import paths
 
 _BYTES = 32  # of a digest, and of the key
-_UNUSED = 30 * 86400.0  # seconds after which what nobody used is removed
+_UNUSED = 30 * 86400.0  # seconds without use, after which a file is removed
 _MOST = 256 << 20  # bytes of one kind: all loops of one version take 7 MB
-_NOTED = 86400.0  # seconds within which the time of a use is exact enough
+_NOTED = 86400.0  # seconds: a file's time of use is not updated more often
 _swept: set[Path] = set()
 
-_NOT_KEPT = (".lock", paths.TEMPORARY)  # ends of other files' names
+_NOT_KEPT = (".lock", paths.TEMPORARY)  # suffixes of files that are no entries
 
 log = logging.getLogger("hetero")
 
 
 def read(kind: str, name: str, root: Path | None = None) -> bytes | None:
-    """What was kept under a name; None where there is nothing, or it cannot be believed.
+    """The content of an entry; None where there is none, or its digest does not match.
 
     Parameters
     ----------
@@ -66,13 +65,13 @@ def read(kind: str, name: str, root: Path | None = None) -> bytes | None:
 
 
 def in_use(kind: str, names: Iterable[str], root: Path | None = None) -> bool:
-    """Whether all of these are there; if so, they stay for as long as if they had been read."""
+    """Whether all of these are there; if so, this counts as a use of each."""
     folder = paths.private_folder(kind, root=root)
     return folder is not None and all(_note(folder / name) for name in names)
 
 
 def write(kind: str, name: str, content: bytes, root: Path | None = None) -> None:
-    """Keep bytes under a name for `read`. What cannot be kept costs time, nothing else."""
+    """Keep bytes under a name for `read`; a failure to write is only logged."""
     folder = paths.private_folder(kind, root=root)
     if folder is None:
         return
@@ -87,26 +86,26 @@ def write(kind: str, name: str, content: bytes, root: Path | None = None) -> Non
 
 
 def _note(path: Path) -> bool:
-    """Note that a file is used; whether it is there."""
+    """Update a file's time of use; gives whether it is there."""
     try:
         if time.time() - path.stat().st_mtime > _NOTED:
             os.utime(path)
     except OSError:
-        return path.exists()  # it may belong to somebody else who may write here: root
+        return path.exists()  # it may belong to root, who may write here
     return True
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove what was not used for long, and of the rest the oldest if all of it is too much."""
+    """Remove files that were not used for long, and the oldest ones beyond the total size."""
     now, total = time.time(), 0
     try:
         with os.scandir(folder) as entries:
-            found = [
+            files = [
                 (entry.stat(follow_symlinks=False), entry.path)
                 for entry in entries
                 if entry.is_file(follow_symlinks=False) and not entry.name.endswith(_NOT_KEPT)
             ]
-        for info, path in sorted(found, key=lambda one: one[0].st_mtime, reverse=True):
+        for info, path in sorted(files, key=lambda one: one[0].st_mtime, reverse=True):
             total += info.st_size
             if now - info.st_mtime > _UNUSED or total > _MOST:
                 Path(path).unlink(missing_ok=True)  # another process may have been faster
@@ -115,30 +114,30 @@ def _remove_unused(folder: Path) -> None:
 
 
 def _digest(key: bytes, name: str, content: bytes) -> bytes:
-    """Of `_BYTES` bytes."""
-    found = hashlib.blake2b(name.encode() + b"\0", digest_size=_BYTES, key=key)
-    found.update(content)
-    return found.digest()
+    """The keyed digest of an entry, of `_BYTES` bytes."""
+    digest = hashlib.blake2b(name.encode() + b"\0", digest_size=_BYTES, key=key)
+    digest.update(content)
+    return digest.digest()
 
 
 def _key(folder: Path) -> bytes:
     """The user's key, made where there is none."""
     path, new = folder / "key", secrets.token_bytes(_BYTES)
     try:
-        found = paths.read_own_file(path)
+        key = paths.read_own_file(path)
     except FileNotFoundError:
         _put_first(path, new)
         return path.read_bytes()
     except ValueError:  # others may know it
-        found = b""
-    if len(found) == _BYTES:
-        return found
+        key = b""
+    if len(key) == _BYTES:
+        return key
     paths.replace_file(path, new)  # what was made with the old one is lost
     return path.read_bytes()
 
 
 def _put_first(path: Path, content: bytes) -> None:
-    """Make a file unless another process was faster; it is whole as soon as it is there."""
+    """Create a file atomically, unless another process was faster."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{paths.TEMPORARY}")
     paths.replace_file(temporary, content)
     try:

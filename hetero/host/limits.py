@@ -1,9 +1,8 @@
 """Calls on fewer of the CPU's threads: of the loops', or of the BLAS that NumPy calls.
 
 Numba keeps a number of threads for each of Python's threads. OpenBLAS has one for the process:
-it is lowered only while no other thread runs Python, so that none can be in BLAS meanwhile, nobody
-else's product gets fewer threads, and no one else's limit is undone. Who prices a call and who
-runs it ask the same: `state`, and what it says is taken.
+it is lowered only while no other thread runs Python, so that no other thread can be in BLAS, gets
+fewer threads for its product, or has its limit undone. Pricing and running a call both use `state`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _AFFIXES = [(prefix, suffix) for prefix in ("scipy_", "") for suffix in ("64_", 
 
 
 class State(NamedTuple):
-    """What decides on how many of its threads BLAS runs a call.
+    """The state that decides how many threads BLAS uses for a call.
 
     Attributes
     ----------
@@ -39,20 +38,20 @@ class State(NamedTuple):
     number: int
 
     def taken(self, count: int) -> int:
-        """On how many threads a call runs that is to run on at most so many."""
+        """The number of threads that a call limited to ``count`` runs on."""
         return min(count, self.number) if self.alone else self.number
 
 
 def state() -> State | None:
-    """What holds for a call of BLAS now; None where its threads cannot be limited."""
-    found = _blas()
-    return None if found is None else State(_is_alone(), found[0]())
+    """The current state of BLAS; None where its threads cannot be limited."""
+    accessors = _blas()
+    return None if accessors is None else State(_is_alone(), accessors[0]())
 
 
 def number() -> int | None:
     """How many threads BLAS takes by itself now; None where they cannot be limited."""
-    found = _blas()
-    return None if found is None else found[0]()
+    accessors = _blas()
+    return None if accessors is None else accessors[0]()
 
 
 def most(pool: str) -> int | None:
@@ -66,11 +65,11 @@ def most(pool: str) -> int | None:
 
 
 def limited(pool: str, count: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that runs on at most so many threads of a pool."""
+    """``function``, limited to ``count`` threads of a pool."""
     if pool == LOOPS:
         return _limited_loops(count, function)
-    found = _blas()
-    return function if found is None else _limited_blas(count, function, *found)
+    accessors = _blas()
+    return function if accessors is None else _limited_blas(count, function, *accessors)
 
 
 def _limited_loops(count: int, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,7 +92,7 @@ def _limited_blas(
         try:
             put(count)
             return function(*arguments, **options)
-        finally:  # others that began meanwhile take so many by themselves
+        finally:  # the default of calls that other threads began meanwhile
             put(number)
 
     return run
@@ -101,7 +100,7 @@ def _limited_blas(
 
 @functools.cache
 def _blas() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
-    """What gets and sets the number of threads of NumPy's OpenBLAS."""
+    """The functions that get and set the number of threads of NumPy's OpenBLAS."""
     for library in blas.libraries():
         path = library["filepath"]
         if blas.owner(path) != "numpy" or library.get("internal_api") != "openblas":
@@ -121,8 +120,7 @@ def _blas() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
 def _is_alone() -> bool:
     """Whether no other thread runs Python, but for those of ours that never call BLAS.
 
-    Nothing is remembered: a thread may end and another one begin, which makes their number the same
-    as before. Where there is none at all, two counts tell: of those that Python started, and of
-    those that run Python, whoever started them.
+    Nothing is remembered, since one thread may end while another begins. Where there is no other at
+    all, two counts show it: of the threads that Python started, and of all that run Python.
     """
     return (_thread._count() == 0 and len(sys._current_frames()) == 1) or not blas.others()

@@ -1,13 +1,13 @@
-"""Memory of large results that is used again: its pages are there already.
+"""Reuse of the memory of large results, which avoids page faults.
 
-A new array of 1 GiB has no pages. Whoever writes to it first waits for the system to find and to
-clear them, which takes longer than bringing the values from a device, or than computing them where
-that is little. So the memory of a large array that was made here is kept when the array and all its
-views are gone, for the next one of about that size: as long as large copies or results are made,
-and no more than a share of the machine's memory, or of what the process may have (``ulimit -v``).
-What lies unused for a moment the system may take back if it runs short of memory (``MADV_FREE``).
-Not sooner: to say so interrupts every processor that runs a thread of this process, which other
-guests of the machine may have just then, and whoever writes to the pages next pays again.
+A new array of 1 GiB has no pages: the first write to each is a page fault, in which the system
+allocates and clears it. That takes longer than downloading the values from a device, or than
+computing them if that is cheap. So the memory of a large array that was made here is kept when the
+array and all its views are gone, for the next one of about that size: as long as large copies or
+results are made, and no more than a share of the machine's memory, or of what the process may have
+(``ulimit -v``). Memory that is unused for a moment may be reclaimed by the system (``MADV_FREE``);
+not at once, since that call interrupts every processor that runs a thread of this process, and the
+next write to the pages may fault again.
 """
 
 from __future__ import annotations
@@ -41,38 +41,38 @@ _LEAST = 4 << 20  # bytes; malloc keeps what is smaller by itself
 # Bytes that malloc keeps at most, in a program that asks for them again: with its own, a page at
 # most, they are not more than 32 MiB.
 _MALLOC = (32 << 20) - mmap.PAGESIZE
-_IDLE = 60.0  # seconds without a large result of the CPU's after which none is kept for another
-_REST = 0.25  # seconds in which memory that is used again and again is taken again
-_VERY_LARGE = 1 << 30  # bytes of memory that the system may have at once
+_IDLE = 60.0  # seconds without a large result of the CPU, after which none is kept
+_REST = 0.25  # seconds within which memory in constant use is taken again
+_VERY_LARGE = 1 << 30  # bytes of a block that the system may reclaim at once
 _SHARE = 1 / 16  # of the machine's memory, at most
 _SPARE = 1.25  # times what is asked for, at most
 _PAGE = 2 << 20  # bytes of a huge page
-# What a process may have of addresses, and of memory of its own; not on Windows.
+# Limits of a process's address space and data segment; not on Windows.
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA) if resource is not None else ()
 
-_kept: list[_Block] = []  # the one that was used last comes last; each change is one step
-_users: set[str] = set()  # who makes large arrays; nothing is kept where there are none
+_kept: list[_Block] = []  # in order of use; each change is one atomic operation
+_users: set[str] = set()  # users of large arrays; nothing is kept without any
 _COPIES, _RESULTS = "copies", "results"
-# When a result was asked for, in seconds; the thread that looks after what is kept, and whether it
-# sleeps until somebody wakes it.
+# Time of the last result, in seconds; the thread of `_look_after`, and whether it sleeps until
+# `_disturb` wakes it.
 _state: dict[str, Any] = {"asked": 0.0, "thread": None, "sleeps": False}
 _wake: queue.SimpleQueue[None] = queue.SimpleQueue()  # put by finalizers, too
 _lock = locks.new()
 
 
 class _Block:
-    """Memory of whole huge pages, as far as the system has them."""
+    """Memory aligned to huge pages, which it consists of where the system has them."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self.looks = 0  # that were taken at it since it came back
+        self.looks = 0  # rounds of `_rest` since it came back
         self._pages = mmap.mmap(-1, nbytes + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._advise("MADV_HUGEPAGE")
         begin = np.frombuffer(self._pages, np.uint8).__array_interface__["data"][0]
         self.address = -(-begin // _PAGE) * _PAGE
 
     def rest(self) -> None:
-        """Let the system take the pages if it needs them."""
+        """Let the system reclaim the pages if it needs them."""
         self._advise("MADV_FREE")
 
     def _advise(self, name: str) -> None:
@@ -82,7 +82,7 @@ class _Block:
 
 
 class Lent:
-    """What an array and its views hold on to: a block that comes back when they are gone."""
+    """The base object of an array and its views; returns the block when all of them are gone."""
 
     def __init__(self, block: _Block, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self._block, self._process = block, os.getpid()
@@ -108,7 +108,7 @@ class Lent:
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """As ``np.empty``; large ones in memory that was used before, if there is some.
+    """As ``np.empty``; large arrays use memory that was kept, if there is some.
 
     Such an array does not own its memory (``flags.owndata``), and is like others in all else.
     """
@@ -121,14 +121,14 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     if block is None:
         try:
             block = _Block(wanted)
-        except (OSError, ValueError):  # what is kept may be what is missing; else NumPy says so
+        except (OSError, ValueError):  # free what is kept; if that does not suffice NumPy raises
             clear()
             return np.empty(shape, dtype)
     return np.asarray(Lent(block, tuple(map(int, shape)), dtype))
 
 
 def maker(nbytes: int) -> Callable[..., np.ndarray]:
-    """What makes arrays of so many bytes that the CPU computes: ``np.empty``, or as `empty`."""
+    """The allocator of results of this size that the CPU computes: ``np.empty``, or as `empty`."""
     return np.empty if nbytes <= _MALLOC else _result
 
 
@@ -139,7 +139,7 @@ def _result(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def _look_after() -> None:
-    """Let the system have what lies unused, and end where nobody makes large arrays any longer."""
+    """The thread that lets the system reclaim unused blocks; it ends when there are no users."""
     while True:
         with contextlib.suppress(queue.Empty):
             _wake.get(timeout=_pause())
@@ -156,7 +156,7 @@ def _look_after() -> None:
 
 def _pause() -> float | None:
     """Seconds until there is something to do; None where that is not known."""
-    _state["sleeps"] = True  # before the look, so that what comes back after it wakes
+    _state["sleeps"] = True  # set first, so that a block that comes back after the check wakes it
     if any(block.looks < 2 for block in list(_kept)):
         _state["sleeps"] = False
         return _REST
@@ -166,20 +166,20 @@ def _pause() -> float | None:
 
 
 def _disturb() -> None:
-    """Wake the thread that looks after what is kept, if it sleeps."""
+    """Wake the thread of `_look_after` if it sleeps."""
     if _state["sleeps"]:
         _state["sleeps"] = False
         _wake.put(None)
 
 
 def _rest() -> None:
-    """Let the system have what is seen here for the second time since it came back."""
+    """Let the system reclaim blocks that were unused for two rounds."""
     for block in list(_kept):
         if block.looks == 0:
             block.looks = 1
         elif block.looks == 1:
             with contextlib.suppress(ValueError):  # another thread has it
-                _kept.remove(block)  # so that nobody writes to it meanwhile
+                _kept.remove(block)  # no other thread may take it meanwhile
                 block.rest()
                 block.looks = 2
                 _kept.insert(0, block)
@@ -188,7 +188,7 @@ def _rest() -> None:
 
 
 def _after_fork() -> None:
-    """The thread is not there in a forked child, where nobody has made anything yet."""
+    """Reset the state in a forked child, which does not have the thread."""
     global _wake
     _wake = queue.SimpleQueue()
     _state.update(thread=None, sleeps=False)
@@ -200,7 +200,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _taken(nbytes: int) -> _Block | None:
-    """The smallest block that has room, is not much larger, and was used last."""
+    """Take the smallest block that fits and is not much larger; of equal ones the last used."""
     fits = [block for block in _kept[::-1] if nbytes <= block.nbytes <= _SPARE * nbytes]
     for block in sorted(fits, key=lambda block: block.nbytes):
         with contextlib.suppress(ValueError):  # another thread has it
@@ -210,21 +210,21 @@ def _taken(nbytes: int) -> _Block | None:
 
 
 def _shrink(most: float) -> None:
-    """Give back what was used longest ago, until there are so many bytes."""
+    """Free the least recently used blocks, until at most ``most`` bytes are kept."""
     with contextlib.suppress(IndexError):  # another thread does so
         while sum(block.nbytes for block in list(_kept)) > most:
             _kept.pop(0)
 
 
 def _most() -> float:
-    """Bytes that are kept at most: pages can be taken back, but the addresses cannot."""
+    """Bytes that are kept at most: the system can reclaim pages, but not addresses."""
     limits = (resource.getrlimit(which)[0] for which in _LIMITS)
     return _SHARE * min(_physical(), *(each for each in limits if each >= 0), math.inf)
 
 
 @functools.cache
 def _physical() -> float:
-    """Bytes that the machine has."""
+    """Bytes of the machine's memory."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # not on Unix
@@ -232,7 +232,7 @@ def _physical() -> float:
 
 
 def open_(user: str = _COPIES) -> None:
-    """From now on memory is kept; large copies are being made, or what else ``user`` names."""
+    """Keep memory from now on, for ``user``: large copies, or large results."""
     if user in _users or not _most():
         return
     with _lock:
@@ -251,7 +251,7 @@ def open_(user: str = _COPIES) -> None:
 
 
 def close(user: str = _COPIES) -> None:
-    """Keep none any longer, unless for another user, and give back what there is."""
+    """End keeping for ``user``; free what is kept if there is no other user."""
     _users.discard(user)
     if not _users:
         clear()
@@ -259,7 +259,7 @@ def close(user: str = _COPIES) -> None:
 
 
 def clear() -> None:
-    """Give back what is kept."""
+    """Free what is kept."""
     del _kept[:]
 
 

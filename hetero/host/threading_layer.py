@@ -1,10 +1,10 @@
-"""Whose threads run the loops: TBB's, where pip installed them and the user chose no others.
+"""Which threads run the loops: TBB's, where pip installed it and the user chose no others.
 
-A loop that is cut for 16 threads and waits for all of them waits for the slowest to begin. Where
-another library's idle threads spin on the cores, as OpenBLAS's do for some milliseconds, that is a
-time slice of the system's. TBB's threads take a part when they come, and the caller does what
-nobody took. Numba prefers TBB, but looks for its library only where the system's loader does, and
-pip puts it elsewhere.
+A loop that is cut into 16 parts for 16 threads waits for the last thread to begin. Where another
+library's idle threads spin on the cores, as OpenBLAS's do for some milliseconds, that takes a time
+slice of the scheduler. With TBB, threads take parts when they arrive, and the caller does the rest.
+Numba prefers TBB, but looks for its library only where the system's loader does, and pip puts it
+elsewhere.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _PACKAGE = "tbb"
 _LIBRARY = "libtbb.so.12"
 _COMES_FOR = ("Linux", "x86_64")
 _LEAST = 12060  # the oldest interface of TBB that Numba takes
-_TBB_FIRST = ("tbb", "threadsafe", "forksafe", "safe")  # choices that lead to TBB where it is
+_TBB_FIRST = ("tbb", "threadsafe", "forksafe", "safe")  # settings for which Numba prefers TBB
 _loaded: list[ctypes.CDLL] = []
 
 
 def prepare() -> None:
-    """Load TBB from where pip put it, so that Numba finds it when it starts its threads.
+    """Load TBB from pip's folder, so that Numba uses it when it starts its threads.
 
-    Nothing is done where they were started, where the user named a layer without TBB, and where a
-    TBB is loaded.
+    Nothing is done where threads were started, where the user chose a layer without TBB, and where
+    a TBB is loaded.
     """
     if _running() is None and _is_wanted() and not _is_loaded() and not _loaded:
         path = installed()
@@ -72,7 +72,7 @@ def installed() -> Path | None:
 
 
 def _running() -> str | None:
-    """The layer whose threads were started in this process."""
+    """The threading layer that was started in this process."""
     numba = load("numba")
 
     try:

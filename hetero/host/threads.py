@@ -1,10 +1,10 @@
 """Loops for the CPU, compiled by Numba and shared among its threads.
 
-A kernel is a plain function whose loops are `parts.part`, decorated with `threaded`. It is compiled
-on its first call with new types, and kept on disk for the next process. Sums may be reordered so
-that they vectorise; nothing else is relaxed, so that NaN and infinity keep their meaning. A kernel
-that sums in parallel sums in chunks whose bounds do not depend on the number of threads, and adds
-the chunks up in order: results repeat.
+A kernel is a plain function with loops that are `parts.part`, decorated with `threaded`. It is
+compiled on its first call with new types, and kept on disk for the next process. Sums may be
+reordered so that they vectorise; nothing else is relaxed, so that NaN and infinity keep their
+meaning. Parallel sums are reproducible: the bounds of their chunks do not depend on the number of
+threads, and chunks are added in order.
 
 The threads are TBB's where it is there (`layer`). Numba's other threads (GNU OpenMP) do not survive
 a fork: using them in the child ends the process. A forked child therefore runs the same loops
@@ -38,10 +38,10 @@ threading_layer.prepare()  # before anything here starts Numba's threads
 
 
 def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile ``function(team, *arguments)``; called without the team, all threads are that.
+    """Compile ``function(team, *arguments)``; it is called without the team, on all threads.
 
-    Its attribute ``alone`` does the same on the calling thread. Even one thread's share would be
-    another one's, and waited for: on busy cores that takes milliseconds.
+    Its attribute ``alone`` does the same on the calling thread. With a team of one, another thread
+    would do the work while the caller waits: on busy cores that takes milliseconds.
     """
     kernel = serial(function)
 
@@ -83,22 +83,22 @@ def thread_count() -> int:
 
 
 def task_count() -> int:
-    """In how many tasks loops are done at most."""
+    """The largest number of tasks that loops are cut into."""
     threads = thread_count()
     return parts.TASKS * threads if threads > 1 else 1
 
 
 def shared(elements: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function whose kernels are to use as many threads as so many elements are worth."""
+    """Call a function with the number of threads that pays for this number of elements."""
     return capped(max(1, elements // _SHARE), function, *arguments)
 
 
 def capped(most: int, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call a function whose kernels are to use at most so many threads.
+    """Call a function with its kernels limited to ``most`` threads.
 
-    Whenever an interrupt comes, the number of threads is then what it was: Python looks for signals
-    when it enters a function of its own, and the threading layer's is none, nor is a ``with`` in
-    between. `numba.set_num_threads` would be one; compiled, it takes 0.3 s of every process.
+    An interrupt at any point leaves the number of threads as it was: Python handles signals when it
+    enters a function of its own, which the threading layer's is not, and no ``with`` comes between.
+    `numba.set_num_threads` is such a function; compiled, it takes 0.3 s of every process.
     """
     if _state["forked"]:
         return function(*arguments, **options)

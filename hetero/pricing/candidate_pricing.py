@@ -43,7 +43,7 @@ def candidate(
     asked_for : bool
         Whether the caller names the device.
     blas : limits.State or None
-        What decides on the number of BLAS's threads.
+        The state of BLAS that decides the number of its threads.
     """
     method = implementation.method
     reason = info.get("set_aside")
@@ -92,7 +92,7 @@ def candidate(
                 if here and thread_counts.pool(implementation) == limits.BLAS:
                     threads = thread_counts.now(threads, blas)
                 overhead, compute = overhead * threads.ratio, compute * threads.ratio
-            # What several devices share goes by way of the host, and is priced from there on.
+            # Calls that several devices share go through the host, and are priced from there.
             before, after = movement.of(problem, CPU if group else name, constants)
             if group and constants.moves_apart(*key):
                 shares = movement.to_all(problem, info, constants)
@@ -125,11 +125,11 @@ def _of_others(
     constants: Profile,
     asked_for: bool,
 ) -> Candidate:
-    """A candidate whose price follows from those of others."""
+    """A candidate of a method that is composed of others, priced by theirs."""
     assert implementation.price is not None
     terms, made_of, reason = implementation.price(problem, name, info, constants)
     if terms is not None and implementation.blocks == registry.ALWAYS:
-        # Which leaves its result on the host.
+        # It leaves its result on the host.
         terms = {**terms, **movement.upload_next(problem, constants)}
     elsewhere = info.get("elsewhere", False)
     if terms is None and reason is None and (elsewhere or not asked_for):
@@ -148,7 +148,7 @@ def _dispatch(problem: Problem, name: str, constants: Profile) -> float:
 
 
 def _elsewhere(problem: Problem, name: str) -> str | None:
-    """Operands of another device are moved as dense blocks."""
+    """Why operands of another device cannot be moved: only dense blocks are."""
     for operand in (*problem.inputs, problem.output):
         if operand.location not in (HOST, name) and not operand.is_c_contiguous():
             return f"an operand on {operand.location} is not contiguous"
@@ -156,15 +156,15 @@ def _elsewhere(problem: Problem, name: str) -> str | None:
 
 
 def serves_limit(implementation: Implementation, info: dict[str, Any]) -> bool:
-    """Whether a method does what others have no room for, on a device of which a call may take only
-    so much: then it is considered, however little there is to do."""
+    """Whether a method moves blocks, on a device with a memory limit: then it is considered for
+    problems of any size."""
     return implementation.blocks == registry.ALWAYS and "memory_limit" in info
 
 
 def too_large(problem: Problem, name: str, info: dict[str, Any]) -> str | None:
     """Why a device has no room for a problem's operands, None where it has.
 
-    Copies that are there already count by a limit of what a call may take.
+    With a memory limit, copies that are on the device already count as well.
     """
     needed, limited = 0, "memory_limit" in info
     for operand in (*problem.inputs, problem.output):

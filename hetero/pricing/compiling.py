@@ -1,9 +1,9 @@
-"""Methods whose loops are still to be compiled: what that adds to their price, and who serves.
+"""Methods with loops still to be compiled: what that adds to their price, and what runs meanwhile.
 
-A method on the CPU says by `Implementation.loops` what must be compiled for it. Until that is there
-its price has a term "compiling". What is cheaper meanwhile is chosen and runs, and the loops are
-compiled beside the program; plans are made anew when they are ready. Where waiting costs less than
-any other method takes, or the caller asked for this one, the call waits.
+A method on the CPU names by `Implementation.loops` what must be compiled for it. Until that is done
+its price has a term "compiling". A cheaper method runs meanwhile, and other processes compile the
+loops; when they are ready, plans are made anew. Where waiting costs less than any other method
+takes, or the caller asked for this one, the call waits.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ log = logging.getLogger("hetero")
 
 
 def seconds_left(implementation: Implementation, problem: Problem) -> float:
-    """How long compiling will take before a method can run on this machine's CPU."""
+    """Seconds of compiling before a method can run on this machine's CPU."""
     if implementation.loops is None:
         return 0.0
     return sum(map(loops.seconds_left, implementation.loops(problem)))
 
 
 def stand_in_cost(implementation: Implementation, problem: Problem) -> Cost | None:
-    """The price of a method that is not measured, since it only stands in for others."""
+    """The conservative cost of a stand-in, which is not measured."""
     if implementation.stands_in is None:
         return None
     constants, kind = _conservative(), implementation.kind
@@ -48,7 +48,7 @@ def _conservative() -> profile.Profile:
 def not_needed(
     implementation: Implementation, problem: Problem, others: Iterable[Candidate]
 ) -> str | None:
-    """Why a method that only stands in for others is put aside: none of them is to be compiled."""
+    """Why a stand-in is put aside where no other method has to be compiled; None if it is not."""
     if any(TERM in candidate.terms for candidate in others):
         return None
     assert implementation.stands_in is not None
@@ -56,7 +56,7 @@ def not_needed(
 
 
 def see_to(plan: Plan, chosen: Candidate) -> None:
-    """Before a plan runs: compile what its choice needs, or begin with what would be faster."""
+    """Before a plan runs, compile what its choice needs, or begin to compile faster candidates."""
     if TERM in chosen.terms:
         names = _names(chosen, plan.problem)
         if names:

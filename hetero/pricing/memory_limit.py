@@ -1,4 +1,4 @@
-"""How much of a device's memory a call may take: what `use` blocks or the environment say."""
+"""How much of a device's memory a call may take: the limit of `use` blocks or the environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNITS = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", 1):
     _UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power}
 log = logging.getLogger("hetero")
-_SHARE = 0.9  # of a device's memory, beside what its driver keeps
+_SHARE = 0.9  # of a device's memory; its driver keeps the rest
 
 Devices = dict[str, dict[str, Any]]
 
@@ -44,9 +44,9 @@ def parsed(limit: float | str, name: str = "memory_limit") -> int:
     """
     nbytes: float = 0
     if isinstance(limit, str):
-        found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE]\+?[0-9]+)?)\s*([a-zA-Z]*)\s*", limit)
-        if found and found[2].upper() in _UNITS:
-            nbytes = float(found[1]) * _UNITS[found[2].upper()]
+        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE]\+?[0-9]+)?)\s*([a-zA-Z]*)\s*", limit)
+        if match and match[2].upper() in _UNITS:
+            nbytes = float(match[1]) * _UNITS[match[2].upper()]
     elif isinstance(limit, bool) or not hasattr(limit, "__float__"):
         raise TypeError(f"{name} must be a number of bytes or a string, got {limit!r}")
     else:
@@ -77,7 +77,7 @@ def _of_environment(given: str) -> int | None:
 
 
 def limited(devices: Devices, limit: int | None) -> Devices:
-    """Descriptions of devices of which a call may take only so much."""
+    """Descriptions of devices with a limit of their memory for each call."""
     if limit is None:
         return devices
     return {
@@ -87,7 +87,7 @@ def limited(devices: Devices, limit: int | None) -> Devices:
 
 
 def of(device: Device) -> dict[str, Any]:
-    """A device's description, of which a call that begins now may take only so much."""
+    """A device's description, with the limit of a call that begins now."""
     limit, info = current(), device.describe()
     return info if limit is None else {**info, "memory_limit": limit}
 
@@ -100,7 +100,7 @@ def room(info: dict[str, Any]) -> float:
 
 
 def too_much(nbytes: int, info: dict[str, Any]) -> str | None:
-    """Why a call cannot take so many bytes of a device, None where it can."""
+    """Why a call cannot take ``nbytes`` of a device's memory, None where it can."""
     if nbytes <= room(info):
         return None
     limit, memory = info.get("memory_limit"), info["memory_bytes"]

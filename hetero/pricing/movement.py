@@ -1,4 +1,4 @@
-"""What must move for a call, priced: to where it is computed, and the result from there.
+"""Prices of moving operands to the device that computes, and the result from it.
 
 A result that stays is priced by where it is expected to be used next; see `hetero.moving.results`.
 """
@@ -19,7 +19,7 @@ UPLOAD_NEXT = "upload next"  # of a result on the host that a device is expected
 
 
 def of(problem: Problem, name: str, constants: Profile) -> tuple[Terms, Terms]:
-    """Seconds of what must move to compute on a device: terms before and after computing."""
+    """Seconds of moves for computing on a device: terms before and after computing."""
     here = HOST if name == CPU else name
     before: Terms = {}
     after: Terms = upload_next(problem, constants) if here == HOST else {}
@@ -43,7 +43,7 @@ def of(problem: Problem, name: str, constants: Profile) -> tuple[Terms, Terms]:
                 staged.append((operand.nbytes, term))
             if is_packed:
                 packing = constants.pack(operand.nbytes)
-                if is_staged:  # on the way
+                if is_staged:  # packed by the threads that copy
                     packing = max(packing / staging.usual_lanes() - term, 0.0)
                 terms["pack"] = terms.get("pack", 0.0) + packing
             terms["upload"] = terms.get("upload", 0.0) + term
@@ -74,8 +74,8 @@ def is_staged(problem: Problem, name: str, constants: Profile) -> bool:
 
 
 def upload_next(problem: Problem, constants: Profile) -> Terms:
-    """Seconds to move a result that is on the host to where it is expected to be used next; nothing
-    where that is not said, or the link not known."""
+    """Seconds to upload a result on the host to the device that is expected to use it next; empty
+    where that, or its link, is not known."""
     if problem.next_device is None:
         return {}
     try:
@@ -86,7 +86,7 @@ def upload_next(problem: Problem, constants: Profile) -> Terms:
 
 
 def to_all(problem: Problem, info: dict[str, Any], constants: Profile) -> tuple[Terms, Terms]:
-    """Seconds to move a share of each operand on the host to each of several devices, and back.
+    """Seconds to move shares of the operands from the host to several devices, and the result back.
 
     Parameters
     ----------

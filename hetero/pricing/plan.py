@@ -33,13 +33,13 @@ class Candidate(NamedTuple):
     implementation : Implementation or None
         None where the candidate stands for several.
     threads : Threads or None
-        How many of the CPU's threads it takes; None where that is not known.
+        The number of the CPU's threads it takes; None where that is not known.
     links : str
-        How the copies go: "all at once", "staged"; "" where they are plain, or nothing moves.
+        Kind of copies: "all at once", "staged"; "" where they are plain, or nothing moves.
     shares : tuple of Share
-        Who does what of a call that several devices do at once, in ranges; else empty.
+        The range of each device, of a call that several devices share; else empty.
     made_of : str
-        What it is made of, in words, where it is made of other methods' work.
+        The methods it is composed of, in words; "" where there are none.
     """
 
     device: str
@@ -55,7 +55,7 @@ class Candidate(NamedTuple):
 
 
 def _is_limited(candidate: Candidate) -> bool:
-    """Whether its price, or how it runs, may depend on whether BLAS can be limited now."""
+    """Whether its price or its run depends on whether BLAS's threads can be limited now."""
     if candidate.shares:
         return any(share.plan.blas is not None for share in candidate.shares)
     row = candidate.implementation
@@ -63,7 +63,7 @@ def _is_limited(candidate: Candidate) -> bool:
 
 
 class Share(NamedTuple):
-    """What one of several devices does of a call while the others do theirs.
+    """The part of a call that one of several devices computes.
 
     Attributes
     ----------
@@ -104,15 +104,15 @@ class Plan:
     whole : str
         How the parts make the whole, such as "sum of 2 real convolutions".
     moves : dict of str to float
-        Seconds of what the whole needs beside its parts, such as "download" and "upload".
+        Seconds of what the whole needs in addition to its parts, such as "download".
     blas : limits.State or None
-        What its numbers of BLAS's threads were decided by; None where there are none.
+        State of BLAS that numbers of its threads were chosen for; None where there are none.
     keepable : bool
         Whether copies of operands on a device would make the call faster.
     kept : tuple of KeptOperand
         Operands that do not change, where copies of them count; see `hetero.moving.ski_rental`.
     limited : bool
-        Whether it depends on who else may be in BLAS.
+        Whether it depends on other threads that may be in BLAS.
     """
 
     problem: Problem
@@ -136,7 +136,8 @@ class Plan:
     def holds(self) -> bool:
         """Whether BLAS's threads are as they were when it was made.
 
-        Who else may be in BLAS is asked only where it counts: that takes 6 us beside 16 threads.
+        Other threads that may be in BLAS are counted only where that matters: it takes 6 us with
+        16 threads.
         """
         if self.blas is not None:
             now = limits.state() if self.limited else limits.number()
@@ -211,7 +212,7 @@ class Plan:
             chosen = None
         else:
             chosen = {"device": best.device, "method": best.method, "seconds": best.seconds}
-        found = {
+        content = {
             "operation": self.problem.operation,
             "dims": list(self.problem.dims),
             "batch": self.problem.batch,
@@ -221,11 +222,11 @@ class Plan:
             "candidates": rows,
         }
         if self.kept:
-            found["kept"] = [one.to_dict() for one in self.kept]
+            content["kept"] = [one.to_dict() for one in self.kept]
         if self.parts:
             parts = [part.to_dict() for part in self.parts]
-            found |= {"whole": self.whole, "moves": dict(self.moves), "parts": parts}
-        return found
+            content |= {"whole": self.whole, "moves": dict(self.moves), "parts": parts}
+        return content
 
     def __repr__(self) -> str:
         return str(self)
@@ -235,14 +236,14 @@ class Plan:
         return "\n".join(lines)
 
     def _table(self) -> list[str]:
-        """The candidates; or the parts, those that are alike once, each with its candidates."""
+        """Lines of the candidates; or of the parts with theirs, equal parts once."""
         if self.parts:
-            found = [f"-> {self.whole}{self._sum()}"]
+            lines = [f"-> {self.whole}{self._sum()}"]
             for part, alike in groupby(self.parts, lambda part: [str(part.problem), part._table()]):
                 number = len(list(alike))
                 times = f"{number} times " if number > 1 else ""
-                found += [f"   {times}{part[0]}", *(f"   {line}" for line in part[1])]
-            return found
+                lines += [f"   {times}{part[0]}", *(f"   {line}" for line in part[1])]
+            return lines
         lines = []
         alone = sum(c.reason is None for c in self.candidates) == 1
         for position, c in enumerate(self.candidates):
@@ -284,7 +285,7 @@ def _share_dict(share: Share) -> dict[str, Any]:
 
 
 def _on(candidate: Candidate) -> str:
-    """On how many threads a candidate runs, where that is known."""
+    """The number of threads a candidate runs on, as text; "" where it is not known."""
     threads = candidate.threads
     if threads is None or candidate.implementation is None:
         return ""
@@ -296,7 +297,7 @@ def _on(candidate: Candidate) -> str:
 
 
 def _together(chosen: list[Candidate], moves: dict[str, float]) -> Candidate:
-    """What several parts run, as one."""
+    """One candidate that stands for those of several parts."""
     terms = dict(moves)
     for part in chosen:
         for name, seconds in part.terms.items():

@@ -137,7 +137,7 @@ def price(
 
 
 def _keepable(possible: list[Candidate], problem: Problem) -> bool:
-    """Whether what must be moved from the host decides what is chosen, or costs that time.
+    """Whether uploads decide the choice, or are part of its price.
 
     ``possible`` are the candidates that can run, the chosen one first.
     """
@@ -156,7 +156,7 @@ def _keepable(possible: list[Candidate], problem: Problem) -> bool:
 def _blas_state(
     implementations: Iterable[Implementation], devices: dict[str, dict[str, Any]]
 ) -> limits.State | None:
-    """What decides on the number of BLAS's threads, where one of these would run on them here."""
+    """The state of BLAS, where one of these implementations would run on its threads here."""
     if CPU not in devices or devices[CPU].get("elsewhere"):
         return None
     if all(thread_counts.pool(i) != limits.BLAS for i in implementations):
@@ -203,19 +203,19 @@ def groups(devices: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
     A group's constants are kept under its kind and number, "cuda*2".
     """
-    found: dict[str, dict[str, Any]] = {}
+    by_kind: dict[str, dict[str, Any]] = {}
     if not any(["same_as" in info for info in devices.values()]):  # noqa: C419  of every new plan
-        return found
+        return by_kind
     for name, info in devices.items():
         members = [n for n, i in devices.items() if n == name or i.get("same_as") == name]
         members = [n for n in members if not devices[n].get("set_aside")]
-        if len(members) > 1 and f"{info['kind']}:*" not in found:
-            found[f"{info['kind']}:*"] = {
+        if len(members) > 1 and f"{info['kind']}:*" not in by_kind:
+            by_kind[f"{info['kind']}:*"] = {
                 **info,
                 "members": tuple(members),
                 "constants": f"{info['kind']}*{len(members)}",
                 "memory_bytes": sum(devices[n]["memory_bytes"] for n in members),
             }
             if (limit := info.get("memory_limit")) is not None:  # of each of them
-                found[f"{info['kind']}:*"]["memory_limit"] = limit * len(members)
-    return found
+                by_kind[f"{info['kind']}:*"]["memory_limit"] = limit * len(members)
+    return by_kind

@@ -1,4 +1,4 @@
-"""What the enclosing `use` blocks say of a call."""
+"""The settings of the enclosing `use` blocks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Settings(NamedTuple):
-    """What the enclosing `use` blocks say; each field is None where they say nothing.
+    """The settings of the enclosing `use` blocks; fields that none of them sets are None.
 
     Attributes
     ----------
@@ -24,12 +24,12 @@ class Settings(NamedTuple):
     memory_limit: int | None = None
 
 
-# What is remembered holds outside of `use` blocks only.
+# Remembered calls hold outside of `use` blocks only.
 forced: ContextVar[Settings | None] = ContextVar("hetero_forced", default=None)
 
 
 def besides() -> tuple[Any, ...] | None:
-    """What `use` blocks say that a call's key has no place for; None where they say nothing."""
+    """Settings of `use` blocks that are not part of a call's key; None where none is set."""
     outer = forced.get()
     if outer is None or outer.memory_limit is None:
         return None

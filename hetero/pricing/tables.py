@@ -1,4 +1,4 @@
-"""What is remembered of plans and calls, and forgotten at once when profile or devices change."""
+"""Tables of plans and calls, all emptied at once when profile or devices change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST = 4096  # entries of a table
 
 
 class _Tables:
-    """All tables, and the number of times that they were emptied."""
+    """All tables, and how many times they were emptied."""
 
     def __init__(self) -> None:
         self.lock = locks.new(self.forget)

@@ -28,7 +28,7 @@ aligned" and "C odd", "* odd" for everything odd. Those that come with hetero ha
 `encoding`     the bytes of a file, and their checksum
 `places`       where profiles are kept: one file for each fingerprint
 `constants`    `Profile`: constants, ready to be asked
-`links`        what it tells of copies
+`links`        its models of copies
 `reading`      files checked and read
 `validity`     which constants of a profile hold on this machine as it is now
 `finding`      the profile that fits; the current one

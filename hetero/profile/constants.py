@@ -19,12 +19,12 @@ LEFT = 0.1  # of the samples may be doubtful in a calibration that is trusted
 
 
 def doubtful_share(seen: dict[str, Any]) -> float:
-    """Which part of a calibration's samples is doubtful, by what a watch noticed, `Watch.seen`."""
+    """The fraction of doubtful samples of a calibration, from the result of `Watch.seen`."""
     return seen.get("left", 0) / max(seen.get("samples", 0), 1)
 
 
 def is_trusted(seen: dict[str, Any]) -> bool:
-    """Whether so few samples are doubtful that a calibration can be trusted."""
+    """Whether few enough samples are doubtful to trust a calibration."""
     return doubtful_share(seen) <= LEFT
 
 
@@ -65,21 +65,21 @@ class Profile(Links):
         except KeyError:
             pass
         model = self.model(device, kind, operation, method, dtype, layout)
-        found = None if model is None else bind(model)
-        self._costs[key] = found
-        return found
+        cost = None if model is None else bind(model)
+        self._costs[key] = cost
+        return cost
 
     def moves_apart(
         self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
     ) -> bool:
-        """Whether the model of several devices leaves out what is moved to them and back."""
+        """Whether the model of several devices leaves out moving operands and results."""
         model = self.model(device, kind, operation, method, dtype, layout) or {}
         return bool(model.get("moves_apart"))
 
     def threads(
         self, operation: str, method: str, dtype: str, layout: str, work: Work
     ) -> Threads | None:
-        """How many threads a method of the CPU takes for some work; None where that is not known
+        """The number of threads of a method on the CPU for some work; None where it is not known
         or all are best."""
         model = self.model(CPU, CPU, operation, method, dtype, layout) or {}
         table = model.get("threads")
@@ -109,7 +109,7 @@ class Profile(Links):
         return self._links[key](nbytes)
 
     def dispatch(self, device: str, case: str) -> float:
-        """Seconds of the host's own work around one call, beside moving and launching.
+        """Seconds of the host's own work around one call, without moving and launching.
 
         Parameters
         ----------
@@ -128,9 +128,9 @@ class Profile(Links):
         return float(self.data["host"].get("blas_sleep", blas_spin.LONG))
 
     def machine(self) -> dict[str, dict[str, Any]]:
-        """Its devices as another machine's: none of its packages is looked for on this one.
+        """Its devices, described as those of another machine.
 
-        What was measured there was there, and what has no constants is not considered.
+        Packages of this machine do not matter: what has constants can run there, and nothing else.
         """
         tables = self.data.get("kernels", {})
         return {
@@ -140,16 +140,16 @@ class Profile(Links):
 
     @property
     def is_partial(self) -> bool:
-        """Whether not all was measured."""
+        """Whether some constants were not measured."""
         return "unfinished" in self.data
 
     def dtypes(self) -> dict[str, set[str]]:
-        """What it has constants for: operation -> dtypes."""
-        found: dict[str, set[str]] = {}
+        """Operation -> dtypes that it has constants for."""
+        dtypes: dict[str, set[str]] = {}
         for key in self.data["models"]:
             known = ModelKey.parse(key)
-            found.setdefault(known.operation, set()).add(known.dtype)
-        return found
+            dtypes.setdefault(known.operation, set()).add(known.dtype)
+        return dtypes
 
     def residuals(self) -> dict[str, dict[str, float]]:
         """Model key -> relative errors of the fit: mean, p95, worst."""
@@ -164,12 +164,12 @@ class Profile(Links):
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the profile atomically, under a lock; the default place is `places.default_path`.
 
-        A link of this user's (or root's) stays, and the file that it leads to is replaced.
+        A symbolic link of this user (or root) stays; the file that it points to is replaced.
         """
         target = places.place(path)
         content = encoding.encode(self.data)
         with paths.locked(target.with_name(target.name + ".lock")) as alone:
-            # Who holds the lock knows that none of them is being written now.
+            # Under the lock no other process writes temporary files.
             paths.sweep(target.parent, target.name, paths.ABANDONED if alone is None else 0.0)
             paths.replace_file(target, content, durable=True)
         return target

@@ -42,18 +42,18 @@ class Stored(NamedTuple):
 
     @property
     def unfinished(self) -> str:
-        """Why it holds a part of this machine's constants only; empty where it holds all."""
+        """Why it holds only a part of this machine's constants; empty where it holds all."""
         return str(self.holding.data.get("unfinished", {}).get("why", "")) if self.holding else ""
 
     @property
     def complete(self) -> bool:
         """Whether all constants of it hold, and it was measured to the end."""
-        found = self.holding
-        return self.obstacle is None and not (found.aside or found.new or self.unfinished)
+        holding = self.holding
+        return self.obstacle is None and not (holding.aside or holding.new or self.unfinished)
 
 
 def survey() -> list[Stored]:
-    """The stored profiles, the one that fits best first; none is a reason to fail."""
+    """The stored profiles, the one that fits best first; unreadable ones do not raise."""
     return sorted(map(_look, places.stored()), key=_rank, reverse=True)
 
 
@@ -65,14 +65,14 @@ def current() -> Profile:
     what cannot be used.
     """
     global _current
-    found = _current
-    if found is None:
+    loaded = _current
+    if loaded is None:
         with _lock:
             if _current is None:
                 _current = _load()
                 staging.believe(_current.stages())
-            found = _current
-    return found
+            loaded = _current
+    return loaded
 
 
 def set_current(new: Profile | None) -> None:
@@ -105,15 +105,16 @@ def held() -> dict[str, Any] | None:
 
 
 def _look(path: Path) -> Stored:
+    """A stored profile, with what holds of it, or why it cannot be used."""
     try:
-        found = validity.holding(reading.believed(path).data)
+        holding = validity.holding(reading.believed(path).data)
     except (ProfileError, OSError) as error:
         return Stored(path, None, str(error))
-    return Stored(path, found, found.obstacle)
+    return Stored(path, holding, holding.obstacle)
 
 
 def _rank(stored: Stored) -> tuple[Any, ...]:
-    """Larger for what fits better."""
+    """A sort key: larger for profiles that fit better."""
     if stored.obstacle is not None:
         return (False,)
     data = stored.holding.data
@@ -121,7 +122,7 @@ def _rank(stored: Stored) -> tuple[Any, ...]:
 
 
 def _best() -> Stored | None:
-    """The stored profile that fits best, or one that says why none does; None without a file."""
+    """The stored profile that fits best; if none does, one with the reason; None without a file."""
     files = places.stored()
     if not files:
         return None
@@ -133,6 +134,7 @@ def _best() -> Stored | None:
 
 
 def _load() -> Profile:
+    """The stored profile that fits best, or the conservative one with a line that says why."""
     best = _best()
     named = os.environ.get("HETERO_PROFILE")
     if best is not None and best.obstacle is None:
@@ -162,7 +164,7 @@ def _load() -> Profile:
 
 
 def _served(best: Stored) -> Profile:
-    """What holds of a profile; where that is not all, with conservative constants beside it."""
+    """What holds of a profile, with conservative constants for the rest."""
     holding = best.holding
     for change, names in holding.aside.items():
         log.warning(
@@ -229,19 +231,19 @@ def completed(
 
 
 def _row(key: str) -> tuple[str, ...]:
-    """What a conservative constant stands for: place, operation, method and dtype of a model."""
+    """Place, operation, method and dtype of a model: what a conservative constant stands in for."""
     return tuple(key.split("|")[:4])
 
 
 def listed(names: list[str]) -> str:
-    """Names of constants for a message, without dtype and layout, not too many of them."""
+    """Names of a few constants for a message, without dtype and layout."""
     short = list(dict.fromkeys(" ".join(name.split("|")[:3]) for name in names))
     more = f" and {len(short) - _SHOWN} more" if len(short) > _SHOWN else ""
     return ", ".join(short[:_SHOWN]) + more
 
 
 def _only(aside: list[str], left: dict[str, Any]) -> str:
-    """The options of ``hetero calibrate`` that measure what is put aside and no more, if any."""
+    """The options of ``hetero calibrate`` that measure just what is put aside, if there are any."""
     keys = [ModelKey.parse(name) for name in aside if name.count("|") == len(ModelKey._fields) - 1]
     others = [ModelKey.parse(name) for name in left["models"]]
     for field in ("place", "method", "operation"):

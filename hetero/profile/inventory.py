@@ -11,7 +11,7 @@ from hetero import locks
 from hetero.devices import cpu
 from hetero.imports import load
 
-SLOT = "pci_bus_id"  # of a device; the same card in another one is no other card
+SLOT = "pci_bus_id"  # of a device; a card in another slot counts as the same
 _PACKAGES = (
     *("numpy", "scipy", "numba", "tbb", "opencv-python", "opencv-python-headless"),
     *("pycuda", "pyopencl", "nvmath-python", "nvidia-cublas", "nvidia-cufft"),
@@ -37,30 +37,30 @@ class _Inventory:
 
     def devices(self) -> dict[str, dict[str, Any]]:
         """Device name -> description; "cpu" first. A device set aside stays, with ``set_aside``."""
-        found = self.described
-        if found is None:
+        infos = self.described
+        if infos is None:
             now = self._changes
-            found = {"cpu": dict(cpu.describe())}
+            infos = {"cpu": dict(cpu.describe())}
             for name, device in backends.available().items():
                 info = dict(device.describe())
-                twin = next((n for n, i in found.items() if n != "cpu" and _same(i, info)), None)
+                twin = next((n for n, i in infos.items() if n != "cpu" and _same(i, info)), None)
                 if twin is not None:
                     info["same_as"] = twin
                 reason = backends.disabled(name)
                 if reason:
                     info["set_aside"] = reason
-                found[name] = info
+                infos[name] = info
             with self._lock:
                 if now == self._changes:  # else the devices changed meanwhile
-                    self.described = found
-        return found
+                    self.described = infos
+        return infos
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever the devices at hand change."""
         self._listeners.append(listener)
 
     def changed(self) -> None:
-        """Say that a device was disabled, or that devices must be looked for again."""
+        """Drop the descriptions: a device was disabled, or devices must be looked for again."""
         with self._lock:
             self._changes += 1
             self.described = None
@@ -78,7 +78,7 @@ believed, broken, newly_broken = backends.believed, backends.broken, backends.ne
 
 
 def fingerprint() -> dict[str, Any]:
-    """What constants depend on; `hetero.profile.validity` tells which on what."""
+    """What constants depend on; `hetero.profile.validity` has the dependences."""
     processor = cpu.describe()
     return {
         "cpu": {
@@ -90,7 +90,7 @@ def fingerprint() -> dict[str, Any]:
             name: {
                 key: info.get(key) for key in ("name", SLOT, "memory_bytes", "driver", "toolkit")
             }
-            # Also of broken ones: they are here, whether or not that is known by now.
+            # Also of broken ones, whether or not that is known by now.
             for name, device in backends.everything().items()
             for info in (device.describe(),)
         },
@@ -100,13 +100,13 @@ def fingerprint() -> dict[str, Any]:
 
 
 def host_devices() -> set[str]:
-    """Devices that are this machine's CPU once more, which is not measured twice."""
+    """Devices that are this machine's CPU again, such as an OpenCL one; they are not measured."""
     everything = backends.everything().items()
     return {name for name, device in everything if device.describe().get("is_host_cpu")}
 
 
 def _loop_threads(cores: int) -> int:
-    """Threads of the CPU's compiled loops, as Numba will take them; it need not be loaded yet."""
+    """Threads of the CPU's compiled loops, as Numba will count them; it is not imported."""
     try:
         return int(os.environ["NUMBA_NUM_THREADS"])
     except (KeyError, ValueError):

@@ -1,4 +1,4 @@
-"""What copies cost, by the links of a profile: alone, or of several devices at once."""
+"""Prices of copies by the links of a profile: alone, or on several devices at once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Self
 from hetero.registry.models import bind_link
 
 PAGEABLE, PINNED, STAGED = "pageable", "pinned", "staged"
-# Bytes that may be staged. Those who help with smaller copies would meet BLAS's threads that spin:
-# only from these on they are put to sleep (`hetero.host.copying.copy_jobs`).
+# Bytes that may be staged. The threads that help with smaller copies would compete with BLAS's
+# spinning ones, which are put to sleep from these on only (`hetero.host.copying.copy_jobs`).
 _STAGED_SIZES = [round(2.0 ** (step / 4)) for step in range(4 * 22, 4 * 31 + 1)]
 
 
 class Links:
-    """The part of a `Profile` that tells what copies take.
+    """The part of a `Profile` that predicts copies.
 
     Parameters
     ----------
@@ -62,19 +62,19 @@ class Links:
             return self._links[key]
         except KeyError:
             pass
-        found = curve = self._at_once(device, direction, memory)
+        seconds = curve = self._at_once(device, direction, memory)
         least = self.least_staged(device, direction) if memory == PAGEABLE else inf
         if least < inf:
             staged = self._at_once(device, direction, STAGED)
 
-            def found(nbytes: int) -> float:
+            def seconds(nbytes: int) -> float:
                 return staged(nbytes) if nbytes >= least else curve(nbytes)
 
-        self._links[key] = found
-        return found
+        self._links[key] = seconds
+        return seconds
 
     def _at_once(self, device: str, direction: str, memory: str) -> Callable[[int], float]:
-        """A curve; of several devices at once that of one alone, where it is no other."""
+        """A curve; for several devices at once that of one alone, unless it was measured."""
         try:
             return self.curve(device, direction, memory)
         except KeyError:
@@ -83,8 +83,8 @@ class Links:
             return self.curve(_alone(device), direction, memory)
 
     def curve(self, device: str, direction: str, memory: str) -> Callable[[int], float]:
-        """One curve as it was measured; as `link`, but that ``memory`` may be "staged", pageable
-        memory through pinned buffers (`hetero.host.copying.staging`), and "pageable" never is."""
+        """One curve as it was measured; parameters as in `link`, but "staged" is pageable memory
+        through pinned buffers (`hetero.host.copying.staging`), and "pageable" by the driver."""
         key = (device, direction, memory)
         if key not in self._links:
             for name in (*self._group, *self._names(device, device.partition(":")[0])):
@@ -98,7 +98,7 @@ class Links:
         return self._links[key]
 
     def _in_turn(self, curve: Callable[[int], float]) -> Callable[[int], float]:
-        """A curve for as many copies as go one after the other."""
+        """A curve for the copies of all devices one after another, where they share a bus."""
         times = self._times
         return curve if times == 1 else lambda nbytes: times * curve(nbytes)
 
@@ -111,13 +111,13 @@ class Links:
             Of the devices together, "cuda*2". Where their links were not measured they are taken
             to share one bus: copies at once take as long as one after the other.
         """
-        found = self._together.get(group)
-        if found is None:
-            found = self._together[group] = type(self)(self.data)
-            found._group, found._quiet = (group,), self
+        variant = self._together.get(group)
+        if variant is None:
+            variant = self._together[group] = type(self)(self.data)
+            variant._group, variant._quiet = (group,), self
             if group not in self.data["links"]:
-                found._times = int(group.partition("*")[2])
-        return found
+                variant._times = int(group.partition("*")[2])
+        return variant
 
     def least_staged(self, device: str, direction: str) -> float:
         """Bytes from which on staged copies of pageable memory are faster, whatever their size;
@@ -127,18 +127,18 @@ class Links:
         """
         key = _alone(device), direction
         if key not in self._least:
-            found = inf
+            least = inf
             with contextlib.suppress(KeyError):
                 plain, staged = (self._quiet.curve(*key, memory) for memory in (PAGEABLE, STAGED))
                 for nbytes in reversed(_STAGED_SIZES):
                     if staged(nbytes) >= plain(nbytes):
                         break
-                    found = nbytes
-            self._least[key] = found
+                    least = nbytes
+            self._least[key] = least
         return self._least[key]
 
     def stages(self) -> dict[str, dict[str, float]]:
-        """Device -> direction -> `least_staged`, of all devices whose staged copies are known."""
+        """Device -> direction -> `least_staged`, of all devices with known staged copies."""
         return {
             name: {way: self.least_staged(name, way) for way in ("upload", "download")}
             for name in self.devices

@@ -1,4 +1,4 @@
-"""Where profiles are kept: a file for each fingerprint, side by side in the user's cache directory.
+"""Where profiles are kept: a file for each fingerprint, in the user's cache directory.
 
 Nodes of a cluster share a home directory, and a batch job gets other cores and another card.
 """
@@ -16,15 +16,15 @@ from hetero import paths
 from hetero.imports import load
 from hetero.profile import inventory
 
-_MOST = 32  # files that are looked at, the newest ones
+_MOST = 32  # files that are read, the newest ones
 _PARTIAL, _PARTIAL_ONLY = ".partial", ".only.partial"
 
 
 def default_path() -> Path:
     """Where this machine's profile is kept.
 
-    That is the file that ``HETERO_PROFILE`` names, or one in the user's cache directory whose name
-    stands for the fingerprint.
+    That is the file that ``HETERO_PROFILE`` names, or one in the user's cache directory, named by a
+    hash of the fingerprint.
     """
     named = os.environ.get("HETERO_PROFILE")
     return Path(named) if named else _folder() / f"{_identity()}.json"
@@ -33,7 +33,7 @@ def default_path() -> Path:
 def partial(path: Path, only: Sequence[str] = ()) -> Path:
     """Where a calibration that will write this profile keeps what it has so far.
 
-    One of ``only`` some constants does not disturb one of all.
+    A calibration of ``only`` some constants has a file of its own.
     """
     return path.with_name(path.name + (_PARTIAL_ONLY if only else _PARTIAL))
 
@@ -41,26 +41,26 @@ def partial(path: Path, only: Sequence[str] = ()) -> Path:
 def stored() -> list[Path]:
     """The files that may hold a profile of this machine, finished or not, the newest first.
 
-    With ``HETERO_PROFILE`` there is one, and what an interrupted calibration left beside it.
+    With ``HETERO_PROFILE`` there is one, and what an interrupted calibration left next to it.
     The file ``profile.json`` is that of former versions.
     """
     named = os.environ.get("HETERO_PROFILE")
     if named:
-        found = [Path(named), *(Path(named + end) for end in (_PARTIAL, _PARTIAL_ONLY))]
+        candidates = [Path(named), *(Path(named + end) for end in (_PARTIAL, _PARTIAL_ONLY))]
     else:
-        found = [paths.cache_directory() / "profile.json"]
+        candidates = [paths.cache_directory() / "profile.json"]
         try:
             names = sorted(os.listdir(_folder()))
         except OSError:
             names = []
-        found += [_folder() / n for n in names if n.endswith((".json", _PARTIAL))]
-    dated = [(_changed(path), path) for path in found]
+        candidates += [_folder() / n for n in names if n.endswith((".json", _PARTIAL))]
+    dated = [(_changed(path), path) for path in candidates]
     there = [(date, path) for date, path in dated if date is not None]
     return [path for _, path in sorted(there, reverse=True)[:_MOST]]
 
 
 def place(path: str | os.PathLike[str] | None = None) -> Path:
-    """Where a profile will be stored, at the end of the user's own links; its folder is made.
+    """The file of a profile to store, with the user's own links resolved; its folder is made.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def place(path: str | os.PathLike[str] | None = None) -> Path:
     """
     tempfile = load("tempfile")
     target = Path(path) if path is not None else default_path()
-    # In a folder of many users' a link can be another's, and lead to a file of this one's.
+    # In a shared folder a link of another user could point to a file of this one.
     if target.is_symlink() and os.lstat(target).st_uid in (os.geteuid(), 0):
         target = Path(os.path.realpath(target))
     for folder in (target.parent.parent, target.parent):  # the cache directory is private too
@@ -86,19 +86,19 @@ def _folder() -> Path:
 
 
 def _identity() -> str:
-    """A name for the fingerprint: the same one whatever slots the cards are in."""
-    found, same = inventory.fingerprint(), inventory.host_devices()
+    """A hash of the fingerprint: the same whatever slots the cards are in."""
+    fingerprint, same = inventory.fingerprint(), inventory.host_devices()
     devices = {
         name: {key: value for key, value in info.items() if key != inventory.SLOT}
-        for name, info in found["devices"].items()
+        for name, info in fingerprint["devices"].items()
         if name not in same
     }
-    text = json.dumps({**found, "devices": devices}, sort_keys=True)
+    text = json.dumps({**fingerprint, "devices": devices}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _changed(path: Path) -> float | None:
-    """When a file changed, or None where there is none. One that cannot be looked at is there."""
+    """When a file changed; None where there is none, 0 where it cannot be read."""
     try:
         return os.lstat(path).st_mtime
     except FileNotFoundError:

@@ -48,6 +48,7 @@ def parse(content: bytes) -> Profile:
 
 
 def _parse(content: bytes) -> Profile:
+    """Check schema, checksum and every constant."""
     try:
         data = json.loads(content)
     except ValueError as error:
@@ -77,7 +78,7 @@ def _parse(content: bytes) -> Profile:
 
 
 def _without_former(data: dict[str, Any]) -> dict[str, Any]:
-    """A profile's content without what earlier versions measured and nothing asks for now."""
+    """A profile's content without constants of earlier versions that nothing uses now."""
     links = {
         device: {
             direction: {m: model for m, model in kinds.items() if not m.endswith(" beside BLAS")}
@@ -125,8 +126,7 @@ def _try_out(data: dict[str, Any]) -> None:
 def shipped(name: str) -> Profile:
     """A profile that comes with hetero: "conservative", "tesla-t10", "h100", "h200".
 
-    Its content is read once and is the same object for all who ask: to be copied before it is
-    changed.
+    Its content is read once and is the same object for all callers: copy it before changing it.
     """
     return Profile(_content(name))
 
@@ -153,7 +153,7 @@ def named(name: str) -> Profile:
 
 
 def believed(path: Path) -> Profile:
-    """As `read`, unless anybody could have put the file there."""
+    """As `read`, unless other users could have written the file."""
     file, folder = os.stat(path), os.stat(path.parent)
     theirs = file.st_uid not in (os.geteuid(), 0)
     if stat.S_ISREG(file.st_mode) and (

@@ -1,4 +1,4 @@
-"""Which tuning table the kernels of a device are planned by.
+"""The tuning table that the kernels of a device are planned by.
 
 Its card's own where the profile holds one (``hetero calibrate --kernels`` measures it), else the
 nearest of those that come with hetero.
@@ -23,10 +23,10 @@ _measuring: dict[str, Any] = {}
 def of_device(device: Any) -> Table:
     """The table of a device of this machine."""
     name = getattr(device, "name", "")
-    found = _by_device.get(name)
-    if found is None:
-        found = _by_device[name] = of_info(inventory.devices().get(name, {}))
-    return found
+    table = _by_device.get(name)
+    if table is None:
+        table = _by_device[name] = of_info(inventory.devices().get(name, {}))
+    return table
 
 
 def of_info(info: Mapping[str, Any]) -> Table:

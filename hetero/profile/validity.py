@@ -15,7 +15,7 @@ from hetero.host import limits
 from hetero.profile import inventory
 from hetero.registry.models import ModelKey
 
-# What constants depend on: parts of the fingerprint. "device" is the one that they are of.
+# What constants depend on: parts of the fingerprint. "device" is their own device.
 DEPENDENCE: dict[str, tuple[str, ...]] = {
     "pack": ("hetero", "cpu"),
     "links": ("hetero", "cpu", "device"),
@@ -24,10 +24,10 @@ DEPENDENCE: dict[str, tuple[str, ...]] = {
     "models of the CPU": ("hetero", "cpu", "cores"),
     "models of devices": ("hetero", "cpu", "device"),
 }
-# Beside these a model depends on what its implementation uses (`Implementation.uses`), and a
-# device on the package that it is reached through.
+# A model also depends on what its implementation uses (`Implementation.uses`), and a device on the
+# package that it is reached through.
 BINDINGS = {"cuda": "pycuda", "opencl": "pyopencl"}
-BESIDE = {"loops": ("loops", "tbb")}  # TBB's threads run them, where they are
+PARTS_OF = {"loops": ("loops", "tbb")}  # TBB's threads run them, where it is installed
 
 
 class Holding(NamedTuple):
@@ -77,13 +77,13 @@ def holding(data: dict[str, Any]) -> Holding:
     number = sum(_is_here(key, now["devices"]) for key in left["models"])
     obstacle = None
     if not number and data["models"]:
-        told = [*sorting.aside, *devices.gone.values()]
-        obstacle = told[0] if told else "it has no constants of this machine's devices"
+        reasons = [*sorting.aside, *devices.gone.values()]
+        obstacle = reasons[0] if reasons else "it has no constants of this machine's devices"
     return Holding({**data, **left}, sorting.aside, devices.new, number, obstacle)
 
 
 class _Devices(NamedTuple):
-    """Which of a profile's devices are which of this machine's.
+    """How a profile's devices correspond to those of this machine.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class _Devices(NamedTuple):
 
     @property
     def taken(self) -> set[str]:
-        """Names here of devices that were measured, or are as one that was."""
+        """Names here of devices that were measured, or equal one that was."""
         return {*self.names.values(), *self.twins}
 
     def are_together(self, place: str) -> bool:
@@ -113,7 +113,8 @@ class _Devices(NamedTuple):
         return number.isdecimal() and sum(kind_of(n) == kind for n in self.taken) == int(number)
 
     def described(self, known: dict[str, Any]) -> dict[str, Any]:
-        found = {}
+        """Descriptions of a profile's devices, under their names here."""
+        infos = {}
         for name, info in known.items():
             if name in self.names or name == "cpu":
                 info = dict(info)
@@ -121,15 +122,15 @@ class _Devices(NamedTuple):
                 twin = self.names.get(info.pop("same_as", ""))
                 if twin is not None and twin != here:
                     info["same_as"] = twin
-                found[here] = info
+                infos[here] = info
         for name, twin in self.twins.items():
-            if twin in found and name not in found:
-                found[name] = {**found[twin], "same_as": found[twin].get("same_as", twin)}
-        return found
+            if twin in infos and name not in infos:
+                infos[name] = {**infos[twin], "same_as": infos[twin].get("same_as", twin)}
+        return infos
 
 
 def _devices(was: Any, now: dict[str, dict[str, Any]], described: dict[str, Any]) -> _Devices:
-    """Devices are known by what they are: another number or slot makes no other card."""
+    """Match devices by their cards: numbers and slots may differ."""
     was = {n: i for n, i in was.items() if isinstance(i, dict)} if isinstance(was, dict) else {}
     names: dict[str, str] = {}
     closest = (
@@ -150,7 +151,7 @@ def _devices(was: Any, now: dict[str, dict[str, Any]], described: dict[str, Any]
     for old, new in list(names.items()):
         first = described.get(old, {}).get("same_as")
         if first in was and _card(was[first]) == _card(now[new]):
-            names.setdefault(first, new)  # which was measured in place of all, and is not here
+            names.setdefault(first, new)  # that one was measured in place of all, and is not here
     twins = {}
     for new in now:
         if new not in names.values():
@@ -182,21 +183,21 @@ def changes(was: dict[str, Any]) -> str:
 
 
 def _changes(was: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
-    """Part -> how it changed. What an older version did not record is taken to be as it was."""
-    found = {}
+    """Part -> how it changed; what an older version did not record counts as unchanged."""
+    changes = {}
     for part, path in inventory.PARTS.items():
         before, after = was, now
         for step in path:
             before = before.get(step) if isinstance(before, dict) else None
             after = after.get(step)
         if before != after and not (before is None and part == "loops"):
-            found[part] = _difference(" ".join(path), before, after)
+            changes[part] = _difference(" ".join(path), before, after)
     before = was.get("packages")
     before, after = before if isinstance(before, dict) else {}, now["packages"]
     for name in before:
         if before[name] != after.get(name):
-            found[name] = f"package {name} was {before[name]!r}, is {after.get(name)!r}"
-    return found
+            changes[name] = f"package {name} was {before[name]!r}, is {after.get(name)!r}"
+    return changes
 
 
 def _difference(name: str, was: Any, now: Any) -> str:
@@ -208,7 +209,7 @@ def _difference(name: str, was: Any, now: Any) -> str:
 
 
 class _Sorting:
-    """Tells what is kept from what is put aside."""
+    """Sorts constants into those that hold and those that are put aside."""
 
     def __init__(self, changed: dict[str, str], devices: _Devices, now: Iterable[str]) -> None:
         self.aside: dict[str, list[str]] = {}
@@ -217,29 +218,30 @@ class _Sorting:
         self._devices = devices
 
     def kept(self, section: str, entries: dict[str, Any]) -> dict[str, Any]:
-        """Of "links" or "dispatch": name of a device -> constants."""
-        found = {}
+        """The constants of "links" or "dispatch" that hold, by name of the device here."""
+        kept = {}
         for name, value in entries.items():
             here = self._devices.names.get(name, name)
             if self.holds(f"{here}|{section}", name, DEPENDENCE[section]):
-                found[here] = value
-        return found
+                kept[here] = value
+        return kept
 
     def models(self, models: dict[str, Any]) -> dict[str, Any]:
-        found = {}
+        held = {}
         for text, model in models.items():
             key = ModelKey.parse(text)
             kind = "models of the CPU" if key.place == "cpu" else "models of devices"
             here = str(key._replace(place=self._devices.names.get(key.place, key.place)))
             if self.holds(here, key.place, (*DEPENDENCE[kind], *_used(key))):
-                found[here] = model
-        return found
+                held[here] = model
+        return held
 
     def holds(self, name: str, place: str, parts: Iterable[str]) -> bool:
+        """Whether all parts that a constant depends on are unchanged; else put it aside."""
         parts = tuple(parts)
         if "device" in parts:
             if place in self._devices.gone:
-                # Nobody asks for what is of a device that is not here.
+                # Constants of a device that is not here are of no use.
                 if place in self._now and place not in self._devices.taken:
                     self.aside.setdefault(self._devices.gone[place], []).append(name)
                 return False
@@ -254,10 +256,10 @@ class _Sorting:
 
 
 def _used(key: ModelKey) -> tuple[str, ...]:
-    """What the speed of a model's implementation depends on beside its place."""
+    """What the speed of a model's implementation depends on in addition to its place."""
     rows = (row for row in registry.lookup(key.operation) if row.method == key.method)
     uses = next((row.uses for row in rows if row.kind == kind_of(key.place)), ())
-    return tuple(part for name in uses for part in BESIDE.get(name, (name,)))
+    return tuple(part for name in uses for part in PARTS_OF.get(name, (name,)))
 
 
 def kind_of(place: str) -> str:

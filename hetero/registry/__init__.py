@@ -1,4 +1,4 @@
-"""Operations, and their implementations: what there is, on which kind of device, by which method.
+"""Operations and their implementations, by method and kind of device.
 
 An implementation is one way to do an operation on one kind of device. The operations' packages
 register both when they are imported; planner, calibration, evaluation, the command line and tests
@@ -51,7 +51,7 @@ class Operation:
     cases, benchmarks : str
         Modules, imported on use: what calibration measures, and what ``hetero bench`` compares.
     cut : callable or None
-        ``cut(problem, parts)`` gives the `Cut` of a problem of host arrays into at least so many
+        ``cut(problem, parts)`` gives the `Cut` of a problem of host arrays into at least that many
         parts, or None where there is nothing to cut, or nothing to gain by it.
     public : dict
         Further public names of hetero's -> the module that has them, imported on use.
@@ -77,18 +77,18 @@ class Operation:
 
 
 class Cut(NamedTuple):
-    """How a call of host arrays is cut into smaller ones that compute a range of its result each.
+    """How a call on host arrays is cut into smaller ones that each compute a range of its result.
 
     Attributes
     ----------
     along : str
-        Of what the ranges are, such as "rows".
+        What the ranges consist of, such as "rows".
     extent : int
-        How many of these the result has.
+        The number of these in the result.
     problem : callable
         ``problem(begin, end)`` gives the `Problem` of a range.
     arrays : callable
-        ``arrays(begin, end, arrays, options)`` gives what of the call's arrays the range needs.
+        ``arrays(begin, end, arrays, options)`` gives the parts of the arrays that the range needs.
     output : callable
         ``output(begin, end, out)`` gives the view of the whole's result that the range fills.
     """
@@ -138,7 +138,7 @@ class Price(NamedTuple):
 
 
 class Shaping(NamedTuple):
-    """With which blocks the kernel of a problem can be launched.
+    """The block shapes that the kernel of a problem can be launched with.
 
     Attributes
     ----------
@@ -149,8 +149,8 @@ class Shaping(NamedTuple):
     run : callable
         ``run(shape, arguments)`` computes `Arguments.output` with one of them.
     launches : callable or None
-        ``launches(shape)`` gives the launches with one of them, whose programs can be compiled
-        several at a time.
+        ``launches(shape)`` gives the launches with one of them; several of their programs can be
+        compiled at a time.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -183,39 +183,39 @@ class Implementation:
         ``work(problem, info)`` counts the `Work`.
     run : callable or None
         ``run(devices, problem, arguments)`` computes `Arguments.output`, and gives how it ended, or
-        None where there is nothing to tell. ``devices`` is a tuple: empty on the CPU, one device
-        whose `active` was entered, or several. None: can be priced, cannot be run yet.
+        None where there is nothing to report. ``devices`` is a tuple: empty on the CPU, one active
+        device, or several. None: can be priced, cannot be run yet.
     shared : callable or None
-        ``shared(problem)`` tells whether several devices of the kind can do the problem together.
+        ``shared(problem)`` gives whether several devices of the kind can do the problem together.
     blocks : str
         When ``run`` takes one device with arrays on the host, of which it moves blocks itself:
         `ALWAYS`; or `WHEN_SHORT`, where the device has no room for them, a way that a plan takes
         only where the device is named. "": never.
     prepare : callable or None
-        ``prepare(device, problem, alignment, options)`` gives what ``run`` comes down to for
-        addresses that ``alignment`` divides, as ``launch(a, b, c)`` of the operands and the
-        result, in the current context. An operation on one array gets its address twice.
+        ``prepare(device, problem, alignment, options)`` gives the launch of ``run`` for addresses
+        that ``alignment`` divides, as ``launch(a, b, c)`` of the operands and the result, in
+        the current context. An operation on one array gets its address twice.
     falls_short : callable or None
         ``falls_short(problem)`` gives the reason why the implementation is not expected to reach
         the tolerance within the caller's limit; it is chosen only where all others are out.
     uses : tuple of str
-        What its speed depends on beside the CPU's cores or the device: packages, "blas", and
+        What its speed depends on but the CPU's cores or the device: packages, "blas", and
         "loops", the number of threads of the CPU's compiled loops.
     loops : callable or None
         ``loops(problem)`` names the compiled loops that it needs on the CPU, as
         `hetero.host.compiled.loops.Family.of` does.
     stands_in : callable or None
         Of a method that serves while others are compiled, or only where it is named:
-        ``stands_in(problem)`` gives the reason why it is not considered else, or None where it is.
+        ``stands_in(problem)`` gives why it is not considered otherwise, or None where it is.
     price : callable or None
         Of a method that is made of others: ``price(problem, device's name, info, profile)``
         gives its `Price` by theirs and by the links. None: it has models of its own.
     rung : Rung or None
-        Of a step of the way to the family's best kernel: it is taken by name only, whatever it
-        costs, and neither priced nor measured otherwise.
+        Of a step on the way to the family's best kernel: it is taken by name only, and neither
+        priced nor calibrated otherwise.
     shaping : callable or None
-        ``shaping(device, problem)`` gives the `Shaping` of a method with one kernel whose blocks
-        can have other shapes.
+        ``shaping(device, problem)`` gives the `Shaping` of a method with one kernel that takes
+        blocks of other shapes.
     traits : Any
         What else the operation's own planning and cases ask of a method, in place of its name.
     """
@@ -265,7 +265,7 @@ _restores: list[Callable[[str, str, str], Implementation]] = [registered]
 
 
 def restore_by(function: Callable[[str, str, str], Implementation]) -> None:
-    """Have pickled rows found by a function of the module that registers all operations.
+    """Have pickled rows looked up by a function of the module that registers all operations.
 
     A process that unpickles a row imports that module first.
     """
@@ -282,7 +282,7 @@ _implementations: dict[str, list[Implementation]] = {}
 def register(implementation: Implementation) -> Implementation:
     """Add an implementation; a second one of the same operation, kind and method is an error.
 
-    The same functions of a module that was reloaded take the place of the former ones.
+    The functions of a reloaded module replace the former ones.
     """
     entries = _implementations.setdefault(implementation.operation, [])
     for position, entry in enumerate(entries):
@@ -328,8 +328,8 @@ def considered(operation: str) -> tuple[Implementation, ...]:
 
 def rungs(operation: str, kind: str) -> list[Implementation]:
     """An operation's rungs on a kind of device, in the order of the ladder."""
-    found = [i for i in lookup(operation) if i.rung is not None and i.kind == kind]
-    return sorted(found, key=lambda i: i.rung.number)
+    rows = [i for i in lookup(operation) if i.rung is not None and i.kind == kind]
+    return sorted(rows, key=lambda i: i.rung.number)
 
 
 _operations: dict[str, Operation] = {}
@@ -350,16 +350,16 @@ def operations() -> tuple[Operation, ...]:
 
 
 def cut(problem: Problem, parts: int) -> Cut | None:
-    """How a problem of host arrays is cut into at least so many parts; None where it is not.
+    """How a problem of host arrays is cut into at least that many parts; None where it is not.
 
-    The parts move their operands, whatever copies of the whole ones there are.
+    Parts always move their operands, even if devices hold copies of the whole ones.
     """
-    found = _operations.get(problem.operation)
-    if found is None or found.cut is None:
+    row = _operations.get(problem.operation)
+    if row is None or row.cut is None:
         return None
     inputs = tuple([o._replace(copies=(), kept=None) for o in problem.inputs])
     # They are put together on the host.
-    return found.cut(replace(problem, inputs=inputs, next_device=None), parts)
+    return row.cut(replace(problem, inputs=inputs, next_device=None), parts)
 
 
 def operation(name: str) -> Operation:
@@ -370,8 +370,8 @@ def operation(name: str) -> Operation:
     ValueError
         The message names the operations there are.
     """
-    for found in _operations.values():
-        if name in (found.name, found.function):
-            return found
+    for one in _operations.values():
+        if name in (one.name, one.function):
+            return one
     names = [*_operations, *(o.function for o in operations() if o.function != o.name)]
     raise ValueError(f"operation must be one of {', '.join(map(repr, names))}, got {name!r}")

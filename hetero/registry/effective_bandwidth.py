@@ -22,8 +22,8 @@ def rate(bandwidth: dict[str, Any]) -> Callable[[tuple[int, ...]], float]:
 
         def of_filter(dims: tuple[int, ...]) -> float:
             n, filter_size = sqrt(dims[0] * dims[1]), sqrt(dims[2] * dims[3])
-            # The gain of small filters was fitted where they are small beside the image; the
-            # crossover stated for FS ~ n (n <= 11) holds only without it.
+            # The gain of small filters was fitted where they are much smaller than the image;
+            # the crossover stated for FS ~ n (n <= 11) holds only without it.
             gain = a / sqrt(filter_size) if filter_size < n else 0.0
             return unit * max(gain - n / b + c, bandwidth["least"])
 

@@ -32,19 +32,19 @@ def fitted(
 
     Notes
     -----
-    Least squares of relative errors; a term whose coefficient would be negative is left out, the
-    most negative one first.
+    Least squares of relative errors; terms with negative coefficients are left out, the most
+    negative one first.
     """
     grid = np.array([_products(dims, terms) for dims in product(*axes)])
     rows = grid / np.array(seconds)[:, None]
     largest = rows.max(axis=0)  # of a column: then a solver's tolerance is the same for each
     left = list(range(len(terms)))
     while True:
-        found = np.linalg.lstsq(rows[:, left] / largest[left], np.ones(len(rows)), rcond=None)[0]
-        if found.min() >= 0.0:
+        solution = np.linalg.lstsq(rows[:, left] / largest[left], np.ones(len(rows)), rcond=None)[0]
+        if solution.min() >= 0.0:
             break
-        left.pop(int(found.argmin()))
-    kept, coefficients = tuple(terms[i] for i in left), found / largest[left]
+        left.pop(int(solution.argmin()))
+    kept, coefficients = tuple(terms[i] for i in left), solution / largest[left]
 
     def predicted(dims: Sequence[float]) -> float:
         return float(np.dot(coefficients, _products(dims, kept)))

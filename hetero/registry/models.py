@@ -41,13 +41,13 @@ class Work(NamedTuple):
     bytes : float
         Fewest bytes moved through the device's memory: each operand and the result once.
     repeat : int
-        How often the work above is done one after another.
+        How many times the work above is repeated, one after another.
     calls : float
         How many times the fixed overhead of a call is incurred.
     estimate : float
-        Seconds by the implementation's own reckoning, for the form "waves"; 0 where it has none.
+        Seconds by the implementation's own estimate, for the form "waves"; 0 where it has none.
     terms : tuple of tuple of int
-        Products of which dimensions a step's seconds are a sum of, for the form "solve" beyond the
+        Products of dimensions that a step's seconds are a sum of, for the form "solve" beyond the
         measured sizes: (0, 0) is the square of the first. Empty: the rate of the last size holds.
     """
 
@@ -61,12 +61,12 @@ class Work(NamedTuple):
 
 
 class ModelKey(NamedTuple):
-    """Which implementation's time a model of a profile tells; a string there.
+    """The implementation that a model of a profile predicts; stored as a string.
 
     Attributes
     ----------
     place : str
-        A device, "cuda:*" for every device of a kind, or "cuda*2" for so many together.
+        A device, "cuda:*" for every device of a kind, or "cuda*2" for two together.
     operation, method, dtype : str
     layout : str
         What besides dims decides the speed; "*" stands for every layout.
@@ -158,8 +158,8 @@ def _surface(constants: dict[str, Any]) -> Cost:
 def _waves(constants: dict[str, Any]) -> Cost:
     """An implementation's own estimate times a ratio, which is interpolated as a surface is.
 
-    The estimate of the own matrix products counts waves of blocks (White 2013, section 3.3), whose
-    steps no grid of measured shapes would show; the ratio tells what this machine makes of it.
+    The estimate of hetero's own matrix products counts waves of blocks (White 2013, section 3.3):
+    its steps would be lost between measured shapes. The ratio is this machine's correction.
     Beyond the last knot the last ratio holds.
     """
     overhead = constants["overhead"]
@@ -194,7 +194,7 @@ def _bandwidth(constants: dict[str, Any]) -> Cost:
 
 
 def _solve(constants: dict[str, Any]) -> Cost:
-    """Set-up, and as many steps as the work says, each a surface over the dimensions."""
+    """Set-up and the work's number of steps, each a surface over the dimensions."""
     setup, step = (_part(constants[part]) for part in ("setup", "step"))
 
     def cost(work: Work) -> tuple[float, float]:
@@ -207,7 +207,7 @@ def _part(constants: dict[str, Any]) -> Callable[[Work], float]:
     """Seconds of a solve's set-up or of one step.
 
     Beyond the last knots they grow as the sum of products that fits all knots best, where the work
-    names its terms. A launch does not grow with the rows, nor do bytes of rows with the clusters.
+    names its terms: a launch does not grow with the rows, nor do bytes of rows with the clusters.
     """
     axes, seconds = constants["axes"], constants["seconds"]
     surface = _surface({"overhead": 0.0, **constants})
@@ -227,7 +227,7 @@ def _part(constants: dict[str, Any]) -> Callable[[Work], float]:
 def _filter(constants: dict[str, Any]) -> Cost:
     """A surface over the points of the result and of the filter, four extents in pairs.
 
-    The result is made in blocks of so many columns, ``block``, whole ones only.
+    The result is made in whole blocks of ``block`` columns.
     """
     surface = _surface(constants)
     block = constants.get("block", 1)
@@ -266,9 +266,9 @@ def try_out(model: dict[str, Any]) -> None:
     """
     cost, constants = bind(model), model["constants"]
     dims = (64,) * _DIMENSIONS.get(model["form"], lambda constants: 4)(constants)
-    found = cost(Work(dims, 1e6, 1e6, estimate=1e-3))
-    if not all(0.0 <= seconds < inf for seconds in found):
-        raise ValueError(f"it gives {found} seconds")
+    predicted = cost(Work(dims, 1e6, 1e6, estimate=1e-3))
+    if not all(0.0 <= seconds < inf for seconds in predicted):
+        raise ValueError(f"it gives {predicted} seconds")
 
 
 # Of the forms that know how many dimensions they take; the others take what they are given.

@@ -1,4 +1,4 @@
-"""One call without its data: what the planner prices."""
+"""A `Problem`: one call without its data, which the planner prices."""
 
 from __future__ import annotations
 
@@ -38,9 +38,8 @@ class Problem:
     options : NamedTuple or None
         The operation's own, as far as a price can depend on them; they must be hashable.
     next_device : str or None
-        The result of operands on the host stays where it is computed, and this is the device that
-        is expected to use it next; None: it goes to the output's location. See
-        `hetero.moving.results`.
+        The device that is expected to use the result next, which then stays where it is computed;
+        None: it goes to the output's location. See `hetero.moving.results`.
     """
 
     operation: str
@@ -73,7 +72,7 @@ class Problem:
 
 
 def check_dims(operation: str, dims: tuple[int, ...], *forms: str) -> None:
-    """Raise ValueError unless the dimensions are as many as a form names, and at least 1 each.
+    """Raise ValueError unless the dimensions fit one of the forms and are at least 1 each.
 
     Parameters
     ----------

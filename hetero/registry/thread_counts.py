@@ -1,10 +1,10 @@
-"""How many of the CPU's threads a method gets: as many as were measured to be fastest.
+"""The number of the CPU's threads that a method gets, as measured to be fastest.
 
-Little work takes few threads: to wake one more, and to wait for it, can cost more than it does. The
+Little work takes few threads: waking one more and waiting for it can cost more than it saves. The
 model of a method on the CPU may have a part "threads": amounts of work, the number of threads that
-was fastest for each, and its time over that of all threads. The work is that between two waits: one
-product of a batch, one step of a solve. Between two amounts the nearer one counts, by ratio; beyond
-them the last one.
+was fastest for each, and its time over that of all threads. The work is that between two barriers:
+one product of a batch, one step of a solve. Between two amounts the nearer one counts, by ratio;
+beyond them the last one.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from hetero.registry.models import Work
 
 
 class Threads(NamedTuple):
-    """How many threads a run takes.
+    """The number of threads of a run.
 
     Attributes
     ----------
     number : int
-        Of BLAS's; of the loops' at most, which take fewer of themselves for little work.
+        Of BLAS's threads; of the loops' at most, which take fewer for little work by themselves.
     of : int
-        How many there are.
+        The number of all threads.
     ratio : float
         Seconds over those on all threads.
     wanted : int
-        That was measured to be faster than all; 0 where all are best. BLAS may take another number:
-        see `now`.
+        The number measured to be faster than all; 0 where all are best. BLAS may take another
+        one: see `now`.
     """
 
     number: int
@@ -44,7 +44,7 @@ class Threads(NamedTuple):
 
 
 def pool(implementation: Implementation) -> str | None:
-    """Whose threads an implementation for the CPU runs on, if they are of one library."""
+    """The pool of threads that an implementation for the CPU runs on, if it is a single one."""
     if implementation.kind != "cpu":
         return None
     blas, loops = limits.BLAS in implementation.uses, limits.LOOPS in implementation.uses
@@ -69,7 +69,7 @@ def choose(table: dict[str, Any], work: Work) -> Threads:
 
 
 def now(threads: Threads, blas: limits.State | None) -> Threads:
-    """What a run on BLAS's threads takes, as they are now, of what it should take."""
+    """The threads of a run on BLAS in its current state, where it should take ``threads``."""
     if blas is None:
         return Threads(threads.of, threads.of)
     number = blas.taken(threads.number)
@@ -95,7 +95,7 @@ def check(table: dict[str, Any]) -> None:
 def limited(
     implementation: Implementation, threads: Threads | None, function: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """A function that runs an implementation, on as many threads as its plan says."""
+    """A function that runs an implementation on its plan's number of threads."""
     if threads is None or threads.number >= threads.of:
         return function
     library = pool(implementation)
@@ -110,10 +110,9 @@ def undisturbed(
     function: Callable[..., Any],
     least: float = blas_spin.LONG,
 ) -> Callable[..., Any]:
-    """A function that runs a method of the CPU: BLAS sleeps during ``least`` seconds and more.
+    """A function that runs a method of the CPU, with BLAS asleep if that takes ``least`` seconds.
 
-    Where the method's loops can be few enough for one thread, it sleeps from the first one on that
-    takes several.
+    If the method has compiled loops, BLAS sleeps from the first multi-threaded one on.
     """
     if seconds is None or seconds < least or limits.BLAS in implementation.uses:
         return function

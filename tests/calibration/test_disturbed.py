@@ -18,7 +18,7 @@ import pytest
 from hetero.calibration.measure import timing
 
 WORST = 1.3  # times the seconds of what a quiet calibration chooses
-SAID = "other work ran beside the calibration"
+SAID = "other work ran during the calibration"
 NOT_TRUSTED = "cannot be trusted"
 
 

@@ -163,7 +163,7 @@ def test_residuals_of_a_surface_are_those_of_shapes_left_out():
 # -- A surface beside another one ------------------------------------------------------------------
 
 
-def test_a_surface_beside_another_keeps_its_steps():
+def test_a_surface_by_ratio_another_keeps_its_steps():
     """A step that both have at one size is not smoothed by knots that skip it."""
     axes = [[16, 32, 64, 128, 256]] * 2
 
@@ -173,7 +173,7 @@ def test_a_surface_beside_another_keeps_its_steps():
     reference = fit.surface(axes, {d: step(*d) for d in fit.grid(axes)}, {})
     factor = {16: 1.0, 64: 2.0, 256: 2.0}
     coarse = {(m, k): step(m, k) * factor[k] for m in axes[0][::2] for k in axes[0][::2]}
-    model = fit.surface_beside(reference, coarse, {(100, 200): 2.0 * step(100, 200)})
+    model = fit.surface_by_ratio(reference, coarse, {(100, 200): 2.0 * step(100, 200)})
     cost = bind(model)
     for m in axes[0]:
         for k, ratio in ((16, 1.0), (32, 2**0.5), (64, 2.0), (128, 2.0), (256, 2.0)):
@@ -181,12 +181,12 @@ def test_a_surface_beside_another_keeps_its_steps():
     assert model["residuals"]["worst"] < 0.2
 
 
-def test_a_surface_beside_another_beyond_what_was_measured():
+def test_a_surface_by_ratio_another_beyond_what_was_measured():
     """Knots too slow to measure get the ratio of the largest smaller one."""
     axes = [[16, 32, 64, 128]] * 2
     reference = fit.surface(axes, {d: 1e-9 * d[0] * d[1] for d in fit.grid(axes)}, {})
     coarse = {(16, 16): 3e-9 * 256, (16, 64): 3e-9 * 1024, (64, 16): 3e-9 * 1024}
-    cost = bind(fit.surface_beside(reference, coarse, {}))
+    cost = bind(fit.surface_by_ratio(reference, coarse, {}))
     for dims in fit.grid(axes):
         assert sum(cost(Work(dims, 0.0, 0.0))) == pytest.approx(3e-9 * dims[0] * dims[1], rel=1e-3)
 

@@ -1,4 +1,4 @@
-"""The CPU's loops are compiled beside what a GPU's own clock times, and beside nothing else."""
+"""The CPU's loops are compiled while a GPU's own clock times, and at no other time."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def calibration(monkeypatch):
         given.extend(measured)
         return {"models": {}}
 
-    def compile_ahead(found, quick, tables, beside, begun):
+    def compile_ahead(found, quick, tables, measuring, begun):
         done.append("begun")
-        assert beside
+        assert measuring
         return Loops()
 
     monkeypatch.setattr(sampling, "take", take)
@@ -134,10 +134,10 @@ def calibration(monkeypatch):
     return measure, done
 
 
-def test_loops_are_compiled_beside_a_gpus_own_clock_only(calibration):
+def test_loops_are_compiled_only_while_a_gpus_own_clock_times(calibration):
     measure, done = calibration
     given, in_order = measure()
-    assert [one.key for one in given] == in_order, "as if nothing were compiled beside"
+    assert [one.key for one in given] == in_order, "as if nothing were compiled meanwhile"
     begun, *rest, stopped = done
     assert (begun, stopped) == ("begun", "stopped")
     kernels, compiled = rest.index("kernels of cuda:0"), rest.index("compiled")
@@ -266,7 +266,7 @@ def test_the_longest_are_begun_first_and_all_end(monkeypatch):
     assert len(begun) == 18, "the last two do not wait for others"
     assert niced == []
     begun.clear()
-    loop_compiler.Processes(seconds, beside=True)
+    loop_compiler.Processes(seconds, measuring=True)
     assert begun[:2] == ["c", "d"]
     assert niced == begun, "what is measured comes first"
 
@@ -290,7 +290,7 @@ def test_what_is_early_leaves_half_of_the_machine_alone(monkeypatch):
     monkeypatch.setattr(loop_compiler.loops, "family_of", lambda name: family)
     monkeypatch.setattr(loop_compiler.os, "cpu_count", lambda: 8)
     names = [str(n) for n in range(8)]
-    found = loop_compiler.Processes(["there", *names], beside=True, early=True)
+    found = loop_compiler.Processes(["there", *names], measuring=True, early=True)
     assert begun == names[:4]
     assert niced == begun, "whatever else is done comes first"
     found.look()
@@ -309,8 +309,8 @@ def test_what_was_begun_is_asked_for_the_rest(monkeypatch):
     asked, spares = [], []
 
     class Processes:
-        def __init__(self, names, beside=False, early=False):
-            asked.append((names, beside, early))
+        def __init__(self, names, measuring=False, early=False):
+            asked.append((names, measuring, early))
 
         def ask(self, names):
             asked.append(names)
@@ -336,7 +336,7 @@ def test_what_was_begun_is_asked_for_the_rest(monkeypatch):
     monkeypatch.setattr(compiling, "Kernels", Kernels)
     monkeypatch.setattr(compiling, "_process", process)
     monkeypatch.setattr(compiling, "_end", ended.append)
-    monkeypatch.setattr(compiling, "_loops", lambda found: ["x in float32"])
+    monkeypatch.setattr(compiling, "_loops", lambda work: ["x in float32"])
     monkeypatch.setattr(loops, "is_ready", lambda name: False)
     for is_there in (True, False):
         found = is_there or None
@@ -358,12 +358,12 @@ def test_what_was_begun_is_asked_for_the_rest(monkeypatch):
     assert compiling.begin().spare is None, "nothing is to be compiled"
 
 
-def test_a_process_for_each_device_beside_those_of_the_loops(monkeypatch):
+def test_a_process_for_each_device_and_those_of_the_loops(monkeypatch):
     asked = []
 
     class Processes:
-        def __init__(self, names, beside=False, early=False):
-            asked.append((names, beside))
+        def __init__(self, names, measuring=False, early=False):
+            asked.append((names, measuring))
             assert not early
 
         def look(self):
@@ -394,7 +394,7 @@ def test_a_process_for_each_device_beside_those_of_the_loops(monkeypatch):
 
     monkeypatch.setattr(loop_compiler, "Processes", Processes)
     monkeypatch.setattr(compiling, "Kernels", Kernels)
-    monkeypatch.setattr(compiling, "_loops", lambda found: ["x in float32"])
+    monkeypatch.setattr(compiling, "_loops", lambda work: ["x in float32"])
     begun = [(["x in float32"], True), ("cuda:0", 7, False, {"a card": {}})]
     left = compiling.compile_ahead(portions(), False, {"a card": {}}, True)
     assert asked == begun, "nothing is waited for, and several devices need nothing of their own"

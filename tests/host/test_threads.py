@@ -246,15 +246,15 @@ def test_another_number_there_is_left(unread):
     words = (ctypes.c_uint32 * 1024).from_address(begin)
     other = next(i for i, w in enumerate(words) if w not in [1 << e for e in range(32)])
     unread.setattr(blas_spin, "_distance", lambda _: begin + 4 * other - base)
-    assert "is no number of cycles" in blas_spin._found(path)
+    assert "is no number of cycles" in blas_spin._set_up(path)
     unread.setattr(blas_spin, "_distance", lambda _: distance)
-    assert blas_spin._found(path) == "2^10 cycles"
+    assert blas_spin._set_up(path) == "2^10 cycles"
 
 
 def test_what_cannot_be_found_is_told(unread, tmp_path):
     broken = tmp_path / "libopenblas.so"
     broken.write_bytes(b"no library")
-    assert blas_spin._found(str(broken)) == "as it was: it was not found how long its threads spin"
+    assert blas_spin._set_up(str(broken)) == "as it was: it is unknown how long its threads spin"
 
 
 def test_blas_is_left_alone_where_the_user_says_so(monkeypatch):
@@ -305,7 +305,7 @@ KNOWN = {
 def test_an_unknown_blas_is_left_alone(different, told, unread):
     library = {**KNOWN, **different}
     unread.setattr(blas_spin, "libraries", lambda: [library])
-    unread.setattr(blas_spin, "_found", lambda path: pytest.fail(path))
+    unread.setattr(blas_spin, "_set_up", lambda path: pytest.fail(path))
     blas_spin.find()
     assert blas_spin.describe() == {"numpy": f"as it was: {told}"}
 
@@ -313,7 +313,7 @@ def test_an_unknown_blas_is_left_alone(different, told, unread):
 def test_a_library_is_looked_at_once(unread):
     looked = []
     unread.setattr(blas_spin, "libraries", lambda: [KNOWN])
-    unread.setattr(blas_spin, "_found", lambda path: looked.append(path) or "done")
+    unread.setattr(blas_spin, "_set_up", lambda path: looked.append(path) or "done")
     blas_spin.find()
     blas_spin.find()
     assert looked == [KNOWN["filepath"]]

@@ -220,7 +220,7 @@ def calibrated(monkeypatch, hasty, profile_file):
         patch.setattr(overheads, "pack", lambda budget: LINE)
         patch.setattr(links_at_once, "_SIZES", (2**12,))  # of what toys have room for
         patch.setattr(links_at_once, "Together", planted("at once", None))
-        patch.setattr(links_at_once, "measured", lambda *_: links_at_once.Found(slow, 3e-4))
+        patch.setattr(links_at_once, "measured", lambda *_: links_at_once.CopyTimes(slow, 3e-4))
         inventory.changed()
 
         def calibrate(quick=False, **options):

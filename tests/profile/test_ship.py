@@ -38,7 +38,7 @@ def data():
     for layout, less in (("C odd", 1), ("F aligned", 0)):
         few = [[n - less for n in FEW]] * 2
         measured = {d: seconds(d, 1.4) * noise() for d in grid(few)}
-        beside = fit.surface_beside(first, measured, {})
+        beside = fit.surface_by_ratio(first, measured, {})
         data["models"][f"cuda:0|matvec|library|float32|{layout}"] = beside
     return data
 

@@ -1,8 +1,8 @@
-"""A process that forks those that compile the CPU's loops.
+"""A server process that forks the processes that compile the CPU's loops.
 
-Each of them imports Numba and fills its tables of types first, which takes as long as compiling a
-small family. Here one process does that, and every process that compiles is a copy of it. It runs
-no threads, so that a copy is whole. It ends, and with it all of them, when who asked is gone.
+Importing Numba and filling its tables of types takes as long as compiling a small family. Here one
+process does that, and every process that compiles is a fork of it. It runs no threads, so that a
+fork is complete. It ends, with all of its children, when the process that started it is gone.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from hetero.host.compiled import loops
 from hetero.imports import in_child, load
 
 _COMMAND = "from hetero.host.compiled import fork_server; fork_server.serve()"
-_LOOK, _IDLE = 0.01, 0.5  # seconds between two looks at what has ended, and at who asked
+_LOOK, _IDLE = 0.01, 0.5  # seconds between two polls of the children, and of the client
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _IMPORTED = "hetero.host.threads"  # by all loops
 
 
 def environment() -> dict[str, str]:
-    """That of processes that compile loops, and have no others do so."""
-    found = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    # Both ways to compile for threads need two; nothing is to be gained by more.
+    """The environment of processes that compile loops, and start no others for that."""
+    variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    # Both ways to compile for threads need two threads; more gain nothing.
     threads = dict.fromkeys(_ONE_THREAD, "1") | {"NUMBA_NUM_THREADS": "2"}
-    return found | threads | {loops.OFF: "0"}
+    return variables | threads | {loops.OFF: "0"}
 
 
 class Server:
-    """The process, as the one sees it that asked for it."""
+    """The client's side of the server process."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -91,7 +91,7 @@ class Server:
             child.pid = pid
 
     def stop(self) -> None:
-        """End it, and all of those that it forked; wait for their end."""
+        """Kill it and all of its children; wait for their end."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)  # another one may be ignored
         self._process.wait()
@@ -119,25 +119,25 @@ class Child:
         self.has_ended = False
 
     def poll(self) -> int | None:
-        """0 if it has ended, in whatever way; else None."""
+        """0 if it has ended in any way; else None."""
         if not (self.has_ended or self._server.is_gone):
             self._server.look()
         return 0 if self.has_ended or self._server.is_gone else None
 
 
 def serve() -> None:
-    """Fork a process for each line of the standard input, until that ends; say when they begin and
-    end. Whatever ends this process ends those that it forked."""
+    """Fork a process for each line of the standard input, until that ends; report when they begin
+    and end. The children end with this process, however that ends."""
     try:
         _serve()
-    finally:  # also where nobody is there any more to be told
+    finally:  # also where nobody reads the standard output any more
         os.killpg(0, signal.SIGKILL)
 
 
 def _serve() -> None:
     asker = os.getppid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who asked may ignore it, and so would this
-    said = os.dup(sys.stdout.fileno())  # which each child holds as long as it is there
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the client may ignore it, which is inherited
+    said = os.dup(sys.stdout.fileno())  # each child holds it open until it ends
     _discard_output()
     _import_all()
     numbers: dict[int, int] = {}  # process -> the line that asked for it
@@ -146,7 +146,7 @@ def _serve() -> None:
     def say(number: int, pid: int | None) -> None:
         os.write(said, json.dumps((number, pid)).encode() + b"\n")
 
-    while os.getppid() == asker:  # the input ends later where a fork of who asked has it, too
+    while os.getppid() == asker:  # a fork of the client may hold the input open
         if select.select([0], [], [], _LOOK if numbers else _IDLE)[0]:
             text = os.read(0, 1 << 16)
             if not text:
@@ -172,7 +172,7 @@ def _discard_output() -> None:
 
 
 def _import_all() -> None:
-    """What Numba does once in a process, before it compiles."""
+    """Have Numba do what it does once in a process, before it compiles."""
     load(_IMPORTED)
     cpu_target = load("numba.core.registry").cpu_target
 

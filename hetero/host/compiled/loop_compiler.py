@@ -1,8 +1,8 @@
-"""Compiling the CPU's loops in processes beside this one; see `hetero.host.compiled.loops`.
+"""Compiling the CPU's loops in other processes; see `hetero.host.compiled.loops`.
 
-In the background one family is compiled at a time on a machine, at the lowest priority, by a
-process that goes on if this one ends. Who cannot wait gets a process at once. None compiles what
-another one does: it waits for that.
+In the background a machine compiles one family at a time, at the lowest priority, in a process that
+outlives this one. A call that cannot wait gets a process at once. Loops that another process
+compiles are waited for.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from hetero import locks, paths
 from hetero.host.compiled import fork_server, loops
 from hetero.imports import in_child, load
 
-_LOOK = 0.02  # seconds between two looks at what compiles
+_LOOK = 0.02  # seconds between two polls of the processes
 _COMMAND = "from hetero.host.compiled import loops; loops.compile_here({!r}, {!r}, {!r})"
-_LAST, _BESIDE = 19, 10  # how low the priority is where nobody waits, and beside measuring
+_LAST, _MEASURING = 19, 10  # nice values: in the background, and while something is measured
 
 log = logging.getLogger("hetero")
 
 
 class _Background:
-    """What is to be compiled beside this process, and the thread that sees to it."""
+    """The queue of loops to compile in the background, and the thread that works it off."""
 
     def __init__(self) -> None:
         self.lock = locks.new()
         self.forget()
 
     def forget(self) -> None:
-        """As in a new process."""
+        """Reset to the state of a new process."""
         self.failed: set[str] = set()
         self.waiting: dict[str, threading.Event] = {}
         self.thread: threading.Thread | None = None
 
     def begin(self, name: str) -> None:
-        """Have loops compiled, unless they are."""
+        """Queue loops for compiling, unless they are compiled."""
         with self.lock:
             if name in self.waiting or name in self.failed or loops.is_ready(name):
                 return
@@ -97,13 +97,13 @@ def on_ready(listener: Callable[[], None]) -> None:
 
 
 def wait(name: str, seconds: float | None = None) -> bool:
-    """Wait for what was begun in the background; gives whether it is done."""
+    """Wait for loops in the background queue; gives whether they are done."""
     event = _background.waiting.get(name)
     return event is None or event.wait(seconds)
 
 
 class Serving:
-    """What serves for a dtype: a module of compiled loops, or another one until these are ready.
+    """The module for a dtype: that of the compiled loops, or another one until these are ready.
 
     Parameters
     ----------
@@ -117,14 +117,14 @@ class Serving:
         self._ready: dict[np.dtype, ModuleType] = {}  # what a call has to look up
 
     def __call__(self, dtype: np.dtype) -> ModuleType:
-        found = self._ready.get(dtype)
-        if found is not None:
-            return found
+        module = self._ready.get(dtype)
+        if module is not None:
+            return module
         compiled, meanwhile = self._names
         name = self._family.of(dtype)
         if loops.is_ready(name):
-            found = self._ready[dtype] = load(compiled)
-            return found
+            module = self._ready[dtype] = load(compiled)
+            return module
         begin(name)
         return load(meanwhile)
 
@@ -136,22 +136,21 @@ class Processes:
     ----------
     names : iterable of str
         Those that take longest are begun first.
-    beside : bool, optional
-        Whether something is measured meanwhile, which comes first.
+    measuring : bool, optional
+        Whether something is measured meanwhile: then their priority is low.
     early : bool, optional
-        Whether it is not known yet what will be asked for: until then half of the hyperthreads
-        are left alone.
+        Whether more names follow by `ask`: until then half of the hyperthreads stay free.
     """
 
-    def __init__(self, names: Iterable[str], beside: bool = False, early: bool = False) -> None:
+    def __init__(self, names: Iterable[str], measuring: bool = False, early: bool = False) -> None:
         self._left: list[str] = []
         self._running: list[tuple[str, Any]] = []
         self._server: fork_server.Server | None = None
-        self._nice, self._early = _BESIDE if beside else 0, early
+        self._nice, self._early = _MEASURING if measuring else 0, early
         self._ask(names)
         try:
             self._begin()
-        except BaseException:  # nobody else knows of those that were begun
+        except BaseException:  # the caller does not get an object to stop
             self.stop()
             raise
 
@@ -186,21 +185,21 @@ class Processes:
         return self._server.begin(name, self._nice)
 
     def look(self) -> None:
-        """Take note of those that have ended, and begin others."""
+        """Note which processes have ended, and begin others."""
         ended = [entry for entry in self._running if entry[1].poll() is not None]
         self._running = [entry for entry in self._running if entry not in ended]
         self._begin()
         for name, _ in ended:
             _ended(name)
 
-    def wait(self, told: Callable[[int], None] | None = None) -> None:
-        """Until all have ended; ``told`` gets the number of the others whenever it changes."""
+    def wait(self, report: Callable[[int], None] | None = None) -> None:
+        """Wait until all have ended; ``report`` gets the number left whenever it changes."""
         before = 0
         try:
             while self._running:
                 left = len(self._running) + len(self._left)
-                if told is not None and left != before:
-                    told(left)
+                if report is not None and left != before:
+                    report(left)
                 before = left
                 time.sleep(_LOOK)  # whichever ends first
                 self.look()
@@ -208,7 +207,7 @@ class Processes:
             self.stop()
 
     def stop(self) -> None:
-        """End those that run yet, and begin no others."""
+        """End those that still run, and begin no others."""
         self._left.clear()
         if self._server is not None:
             self._server.stop()
@@ -221,15 +220,15 @@ class Processes:
 
 
 def ensure(names: Iterable[str]) -> None:
-    """Compile loops now; what could not be, whoever calls it compiles."""
+    """Compile loops now; those that cannot be are compiled by the call that needs them."""
     Processes(names).wait()
 
 
 def _ended(name: str) -> None:
-    """Say that loops are compiled; or that they could not be, and what serves goes on serving."""
+    """Notify the listeners that loops are compiled; or warn once that they could not be."""
     if not loops.is_ready(name):
         if name not in _background.failed:
-            log.warning("the loops of %s could not be compiled beside this process", name)
+            log.warning("the loops of %s could not be compiled ahead of their use", name)
         _background.failed.add(name)
         return
     for listener in _listeners:

@@ -2,8 +2,9 @@
 
 Numba takes seconds for a family of loops, and the interpreter stands still meanwhile. A family is
 therefore compiled by a process of its own, which runs a few small problems. What it compiled lies
-in the cache on disk for all later processes, and a list of the files beside it says that it is
-whole. The list's name tells what machine code depends on: sources, versions and the processor.
+in the cache on disk for all later processes, with a list of its files, so that an
+incomplete set shows. The list's name is a digest of what machine code depends on: sources, versions
+and the processor.
 
 `loop_compiler` starts such processes. Where they cannot be, or their files cannot be
 kept, loops are compiled by the call that needs them.
@@ -51,7 +52,7 @@ class Family(NamedTuple):
     seconds : float
         What compiling them takes on a core, about.
     examples : str
-        "module:function", whose ``function(dtype)`` calls all of the loops in all ways.
+        "module:function": ``function(dtype)`` calls all of the loops in all ways.
     served : bool
         Whether NumPy or other loops serve within the same methods until they are compiled,
         whatever the plan.
@@ -103,15 +104,15 @@ def seconds(name: str) -> float:
 
 
 def seconds_left(name: str) -> float:
-    """How long loops have to be compiled before they can be used: 0 where they are.
+    """Seconds of compiling before loops can be used: 0 where they are compiled.
 
-    0 also where they cannot be compiled ahead: whoever calls them first does it then.
+    0 also where they cannot be compiled ahead: the first call compiles them then.
     """
     return 0.0 if is_ready(name) else seconds(name)
 
 
 def is_ready(name: str) -> bool:
-    """Whether there is nothing to be done before loops are called; looks at the disk."""
+    """Whether loops can be called without waiting for a compilation; looks at the disk."""
     if name in _ready:
         return True
     if not can_be_made() or _on_disk(name):
@@ -131,7 +132,7 @@ def can_be_made() -> bool:
 
 
 def folder_of_lists() -> Path | None:
-    """Where the lists lie, and locks beside them; None where nothing can be kept."""
+    """The folder of the lists and of their locks; None where nothing can be kept."""
     return paths.private_folder(_KIND, root=_root())
 
 
@@ -144,7 +145,7 @@ def lock_of(name: str) -> Path | None:
 def load_packages() -> None:
     """Import what methods on the CPU import when they are first called, for a second."""
     for name in _PACKAGES:
-        with contextlib.suppress(ImportError):  # who needs it will say so
+        with contextlib.suppress(ImportError):  # reported by the call that needs it
             load(name)
 
 
@@ -194,18 +195,18 @@ def _root() -> Path | None:
 
 @functools.cache
 def _made_of() -> str | None:
-    """What machine code depends on beside the dtype; None where that cannot be told."""
+    """A digest of what machine code depends on but the dtype; None where sources are not there."""
     metadata = load("importlib.metadata")
-    found = hashlib.sha256(sys.implementation.cache_tag.encode())
+    digest = hashlib.sha256(sys.implementation.cache_tag.encode())
     try:
         for package in ("hetero", "numba", "llvmlite", "numpy"):
-            found.update(f"{package} {metadata.version(package)}\n".encode())
-        found.update(sources.digest(_sources()).encode())
+            digest.update(f"{package} {metadata.version(package)}\n".encode())
+        digest.update(sources.digest(_sources()).encode())
     except (OSError, metadata.PackageNotFoundError):  # in an archive, or not installed
         return None
     chosen = {k: v for k, v in os.environ.items() if k.startswith("NUMBA_CPU_")}
-    found.update(f"{_processor()} {sorted(chosen.items())}".encode())
-    return found.hexdigest()
+    digest.update(f"{_processor()} {sorted(chosen.items())}".encode())
+    return digest.hexdigest()
 
 
 def _sources() -> list[Path]:
@@ -215,27 +216,27 @@ def _sources() -> list[Path]:
 
 
 def _processor() -> str:
-    """What the processor is and can do, as the system describes its first core."""
+    """Model and features of the processor, as the system describes its first core."""
     try:
         with open("/proc/cpuinfo", "rb") as file:
             first = file.read(1 << 14).partition(b"\n\n")[0]
     except OSError:
         return platform.processor() or platform.machine()
-    told = (b"vendor_id", b"cpu family", b"model", b"flags", b"Features", b"CPU ")
-    return repr([line for line in first.splitlines() if line.startswith(told)])
+    facts = (b"vendor_id", b"cpu family", b"model", b"flags", b"Features", b"CPU ")
+    return repr([line for line in first.splitlines() if line.startswith(facts)])
 
 
 __all__ = ["as_loops_take"]
 
 
 class _Writable:
-    """An array's memory, said to be writable."""
+    """An array's memory, presented as writable."""
 
     def __init__(self, array: np.ndarray) -> None:
         interface: dict[str, Any] = dict(array.__array_interface__)
         interface["data"] = (interface["data"][0], False)
         self.__array_interface__ = interface
-        self.array = array  # whose memory it is
+        self.array = array  # keeps the memory alive
 
 
 def as_loops_take(array: np.ndarray) -> np.ndarray:

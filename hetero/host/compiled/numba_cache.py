@@ -1,8 +1,8 @@
 """Numba's compiled loops in a cache on disk, for the next process.
 
-Numba's own cache raises where it finds no folder to write to, where the disk is full and where a
-file of its is damaged; and it runs machine code that it does not check. Here a loop that cannot be
-read is compiled, and one that cannot be written is not kept.
+Numba's own cache raises without a folder to write to, on a full disk and on a damaged file; and it
+runs machine code without checking it. Here a loop that cannot be read is compiled, and one that
+cannot be written is not kept.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from numba.core.serialize import dumps
 from hetero.host import disk_cache
 from hetero.host.compiled import loops, sources
 
-KIND = "numba"  # of things in the cache
+KIND = "numba"  # category in the cache
 VERSIONS = (numba.__version__, llvmlite.__version__, sys.implementation.cache_tag)
 
 log = logging.getLogger("hetero")
 
 
 def njit(function: Callable[..., Any], **options: Any) -> Any:
-    """`numba.njit`, whose results are kept."""
+    """`numba.njit` with results kept on disk."""
     dispatcher = numba.njit(**options)(function)
     dispatcher._cache = _Kept(function, options)
     return dispatcher
 
 
 class _Kept(NullCache):
-    """What Numba asks before, and tells after, it compiles a function for argument types."""
+    """The cache object that Numba loads from and saves to for each set of argument types."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self._function = function
@@ -56,7 +56,7 @@ class _Kept(NullCache):
             return None
         try:
             target_context.refresh()
-            # The store has checked that nobody but this user wrote it.
+            # `disk_cache` has checked that only this user wrote it.
             result = CompileResult._rebuild(target_context, *pickle.loads(content))
         except Exception as error:  # of another Numba, or what it needs is gone: compiled again
             log.info("the compiled loop %s cannot be used: %s", name, error)
@@ -78,7 +78,7 @@ class _Kept(NullCache):
         loops.used.add(name)
 
     def _name(self, sig: Any, codegen: Any) -> str | None:
-        """A file's name, by all that the code depends on; None where it is not to be kept."""
+        """A file's name, by a digest of what the code depends on; None if it is not to be kept."""
         function = self._function
         if function.__closure__ is not None:
             return None
@@ -87,7 +87,7 @@ class _Kept(NullCache):
             return None  # a function's name says nothing of its code
         try:
             digest = _digest(inspect.getfile(function))
-        except OSError:  # there is no source to tell versions by
+        except OSError:  # there is no source that a version could be derived from
             return None
         key = (
             *(function.__module__, function.__qualname__, digest),
@@ -98,7 +98,7 @@ class _Kept(NullCache):
 
 
 def root() -> Path | None:
-    """Where the user wants Numba's files, if he says so."""
+    """The folder that the user sets for Numba's files, if any."""
     return Path(config.CACHE_DIR) / "hetero" if config.CACHE_DIR else None
 
 

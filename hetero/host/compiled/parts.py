@@ -1,9 +1,9 @@
-"""Loops in parts, some for each thread of a team, within compiled code.
+"""Parallel loops in compiled code: a loop is cut into parts that the threads of a team compute.
 
-Numba's own parallel loops take it three times as long to compile: the body, a wrapper of the body
-and the function around are optimised one after another, each with all that it calls, and once more
-for one thread. Here a part is compiled together with the function that calls it, once, for however
-many threads. They are Numba's, through the same entry of its threading layer.
+Numba's own parallel loops take three times as long to compile: the body, its wrapper and the
+enclosing function are optimised separately, each with all that it calls, and once more for one
+thread. Here a part is compiled together with the function that calls it, once, for any number of
+threads. The threads are Numba's, through the same entry of its threading layer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OPTIONS: dict[str, Any] = {
 }
 ALONE = 0  # the team of the calling thread
 _LARGEST = sys.float_info.max
-TASKS = 2  # for each thread: where one comes late, or not at all, the others have little more to do
+TASKS = 2  # for each thread: where one comes late or never, the others have little more to do
 _THREADS = 48  # bits below the number of threads: an address
 _TASKS = 60  # bits below the number of tasks for each
 _MODULES = {"tbb": "tbbpool", "omp": "omppool", "workqueue": "workqueue"}
@@ -56,7 +56,7 @@ def thread_count() -> int:
     """The threads that Numba would use now; the first call starts them.
 
     Later ones do not ask `numba.get_num_threads`, which takes a lock that forked processes share:
-    whoever is killed or interrupted while holding it keeps it from all of them for ever.
+    a process that is killed or interrupted while holding it blocks all others for ever.
     """
     _start()
     return int(layers._get_num_threads())
@@ -68,7 +68,7 @@ def _start() -> None:
 
 
 def team() -> int:
-    """The threads that Numba would use now: their number, and what hands out tasks to them."""
+    """The threads that Numba would use now: their number and the function that starts tasks."""
     threads = thread_count()
     if threads == 1:
         return ALONE
@@ -107,9 +107,9 @@ def part(body: Callable[..., None]) -> Any:
 
 
 def inlined(body: Callable[..., Any]) -> Any:
-    """Make ``body`` a function whose text becomes part of compiled functions that call it.
+    """Make ``body`` a function that is inlined into the compiled functions that call it.
 
-    It takes longer to compile than a `helper`, and what varies between calls is sooner known.
+    It takes longer to compile than a `helper`, but constants of the caller are propagated into it.
     """
     return numba.njit(inline="always", **OPTIONS)(body)
 
@@ -152,7 +152,7 @@ def _share(context, builder, made, arguments, values):  # type: ignore
 
 
 def _record(context, arguments):  # type: ignore
-    """What threads find: whether one failed, the count, in how many tasks, and the arguments."""
+    """The record that threads read: error flag, count, number of tasks, and the arguments."""
     return ir.LiteralStructType([_byte, _word, _word, context.get_value_type(arguments)])
 
 
@@ -160,7 +160,7 @@ def _task_of(context, module, made, arguments, record):  # type: ignore
     """A function that does some tasks one after another, as the threading layer calls it."""
     function = ir.Function(module, _task, f"{made.mangled_name}.task")
     function.linkage = "internal"
-    function.attributes.add("noinline")  # there are two calls, and one is enough of its code
+    function.attributes.add("noinline")  # it is called twice: do not duplicate its code
     builder = ir.IRBuilder(function.append_basic_block())
     begin, length, _, data = function.args
     room = builder.bitcast(data, record.as_pointer())
@@ -202,13 +202,13 @@ def helper(body: Callable[..., Any]) -> Any:
     def made(typing, taken):  # type: ignore
         if taken not in known:
             known[taken] = _compiled(typing, body, taken, None)
-        found = known[taken]
+        compiled = known[taken]
 
         def generate(context, builder, signature, values):  # type: ignore
-            _link(context, found)
-            return context.call_internal(builder, found.fndesc, signature, values)
+            _link(context, compiled)
+            return context.call_internal(builder, compiled.fndesc, signature, values)
 
-        return found.signature, generate
+        return compiled.signature, generate
 
     names = ", ".join(inspect.signature(body).parameters)
     space: dict[str, Any] = {"made": made}
@@ -220,13 +220,13 @@ def helper(body: Callable[..., Any]) -> Any:
 def is_finite(value):  # type: ignore
     """Whether a number is neither infinite nor NaN.
 
-    `math.isfinite` looks at its difference from itself, which sums that may be reordered make 0.
+    `math.isfinite` tests ``x - x``, which reassociation optimises to 0.
     """
     return abs(value) <= _LARGEST
 
 
 class _Unfinished(JITCodeLibrary):
-    """Code that is optimised, and made machine code, where it is linked into what calls it."""
+    """Code that is optimised and compiled to machine code once it is linked into its caller."""
 
     def _ensure_finalized(self) -> None: ...
 
@@ -235,7 +235,7 @@ class _Unfinished(JITCodeLibrary):
 
 
 def _compiled(typing, body, taken, result, noalias=False):  # type: ignore
-    """Machine-independent code of a function, in a library that is not finished."""
+    """LLVM code of a function, in a library that is not finalized."""
     flags = Flags()
     cpu_target.options.parse_as_flags(flags, dict(OPTIONS))
     flags.no_compile = flags.no_cpython_wrapper = True
@@ -250,6 +250,6 @@ def _compiled(typing, body, taken, result, noalias=False):  # type: ignore
 
 
 def _link(context, made):  # type: ignore
-    """Link a function, and what it calls, into what is being compiled."""
+    """Link a function, and what it calls, into the library that is being compiled."""
     for library in (made.library, *made.library._linking_libraries):
         context.active_code_library.add_linking_library(library)

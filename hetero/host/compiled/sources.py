@@ -1,4 +1,4 @@
-"""Which sources compiled loops are made of: a module's own, and those whose names it imports."""
+"""Which sources compiled loops are made of: a module's own, and those that it imports from."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def made_of(files: Iterable[Path]) -> dict[Path, str]:
     OSError
         Where one of them is not there, or where Python runs the bytecode of an earlier text.
     """
-    waiting, found = list(files), {}
+    waiting, texts = list(files), {}
     while waiting:
         path = waiting.pop()
-        if path not in found:
+        if path not in texts:
             if _has_stale_bytecode(path):
                 raise OSError(f"{path} has changed within a second, and its bytecode has not")
-            found[path] = path.read_text(encoding="utf-8")
-            waiting += [_place(path, *name) for name in _IMPORTED.findall(found[path])]
-    return found
+            texts[path] = path.read_text(encoding="utf-8")
+            waiting += [_place(path, *name) for name in _IMPORTED.findall(texts[path])]
+    return texts
 
 
 def _place(path: Path, beginning: str, module: str) -> Path:

@@ -55,9 +55,19 @@ class GridSlab(NamedTuple):
         return self._replace(held=held, first=self.first - begin, last=self.last - begin)
 
     @property
+    def packed(self) -> bool:
+        """Whether one line begins where the one before ends, as in the caller's arrays."""
+        return self.pitch == self.columns
+
+    @property
     def plane_bytes(self) -> int:
         """Bytes of a row (a plane in 3-D)."""
         return self.lines * self.pitch * ELEMENT_BYTES[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer."""
+        return self.held * self.plane_bytes
 
     def weights(self) -> tuple[float, float, float]:
         """1 / spacing^2 along rows, lines (0 in 2-D) and columns."""

@@ -11,8 +11,7 @@ from ..common.launch import ELEMENT_BYTES, Launch, LaunchPlan
 from ..common.refit import Clock, Limits, RefitCase, Search, Timer
 from ..common.tuning import Table
 from .grid_slab import GridSlab
-from .plan import sweep
-from .plan_blocked import DEPTHS, blocked, default_depth
+from .plan import DEPTHS, blocked, default_depth, sweep
 
 __all__ = ["candidates", "refit"]
 
@@ -71,10 +70,7 @@ def _single(shape: tuple[int, ...], dtype: str, limits: Limits) -> RefitCase:
     grid = GridSlab.of(shape, (1.0,) * len(shape), dtype)
 
     def plan(table: Table) -> LaunchPlan:
-        one = sweep(
-            grid, ((0, grid.held),), multiprocessors=limits.multiprocessors,
-            block_limit=limits.block_limit, tuning=table,
-        )  # fmt: skip
+        one = sweep(grid, ((0, grid.held),), limits.target(table))
         return LaunchPlan(_there_and_back(one), 0, "")
 
     return RefitCase(plan, _buffers(grid), cold=False)
@@ -87,11 +83,9 @@ def _passes(
     grid = GridSlab.of(shape, (1.0,) * len(shape), dtype)
 
     def plan(table: Table) -> LaunchPlan:
-        sweeps = depth or default_depth(grid, table)
-        one = blocked(
-            grid, ((0, grid.held),), sweeps, warps=limits.capability is not None,
-            multiprocessors=limits.multiprocessors, block_limit=limits.block_limit, tuning=table,
-        )  # fmt: skip
+        target = limits.target(table)
+        sweeps = depth or default_depth(grid, target)
+        one = blocked(grid, ((0, grid.held),), sweeps, target)
         launches = itertools.cycle(_there_and_back(one))
         return LaunchPlan(tuple(itertools.islice(launches, whole // sweeps)), 0, "")
 

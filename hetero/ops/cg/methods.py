@@ -11,8 +11,8 @@ import numpy as np
 from hetero import registry
 from hetero.imports import load
 from hetero.ops.cg.operands import NAME
-from hetero.ops.krylov.loops import ROWS, STENCILS
-from hetero.ops.linear_systems.tolerances import digits
+from hetero.ops.linear_systems.loops import ROWS, STENCILS
+from hetero.ops.linear_systems.solve import digits
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem

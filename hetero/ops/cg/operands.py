@@ -10,7 +10,7 @@ import numpy as np
 
 from hetero.arrays import Operand, Spec, array_or_spec, dense, describe, is_device_array, name_of
 from hetero.imports import load
-from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance, digits
+from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, digits
 from hetero.ops.linear_systems.vectors import number_dtype, real_dtype
 from hetero.registry.problem import Problem, check_dims
 

@@ -12,9 +12,9 @@ from hetero.host.compiled import loop_compiler, loops
 from hetero.imports import load
 from hetero.moving import transfer
 from hetero.ops.cg import operands
+from hetero.ops.linear_systems.loops import CYCLES
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
 from hetero.ops.linear_systems.vectors import on_host
-from hetero.ops.multigrid.loops import CYCLES
 
 
 class System:

@@ -1,7 +1,7 @@
 """Conjugate gradients on devices: matrix, vectors and scalars stay there until the end.
 
 `_iterate` is the method. The launches of its steps are in `cg_loops` and `cg_matrices`, what lies
-on the devices is in `cg_vectors`, and what several devices tell each other in
+on the devices is in `cg_vectors`, and what several devices copy from each other in
 `hetero.ops.linear_systems.exchange`.
 """
 
@@ -17,9 +17,8 @@ import numpy as np
 
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
-from hetero.ops.krylov.cg_loops import Loop, MatrixLoop, Preconditioned, Sweeps
+from hetero.ops.krylov.cg_loops import Loop, MatrixLoop, Preconditioned, Sweeps, persistent
 from hetero.ops.krylov.cg_matrices import CsrMatrix, DenseMatrix, StencilMatrix
-from hetero.ops.krylov.cg_persistent import persistent
 from hetero.ops.krylov.cg_vectors import HALO, Vectors
 from hetero.ops.linear_systems import scaling
 from hetero.ops.linear_systems.types import (

@@ -15,20 +15,8 @@ from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Launch
 from hetero.ops.krylov.cg_vectors import Vectors
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Part
-from hetero.ops.linear_systems.partition import Copy, gather_copies
+from hetero.ops.linear_systems.partition import Copy
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
-
-
-def grid_of(
-    stencil: Stencil, rows: int, low: bool = False, high: bool = False
-) -> plan_cg_stencil.GridShare:
-    """A share of ``rows`` rows of a stencil's grid."""
-    weights = [1.0 / h**2 for h in stencil.spacing]
-    if len(weights) == 2:
-        return plan_cg_stencil.GridShare(
-            rows, 1, stencil.shape[1], (weights[0], 0.0, weights[1]), low, high
-        )
-    return plan_cg_stencil.GridShare(rows, *stencil.shape[1:], tuple(weights), low, high)
 
 
 class Matrix(abc.ABC):
@@ -57,7 +45,6 @@ class Matrix(abc.ABC):
         self.diagonal = diagonal
         self.plain = plain
         self.sums = 2 if plain else (8 if diagonal else 4)
-        self.blocks: list[int] = []
         self.sizes = [end - begin for begin, end in vectors.spans]
         self._item = vectors.dtype.itemsize
         for part, rows in zip(self.parts, self.sizes, strict=True):
@@ -75,12 +62,10 @@ class Matrix(abc.ABC):
         """Start launches that change p."""
         self.exchange.run(launches)
 
-    def _make_sums(self) -> None:
-        """Make room for the block sums of all parts in each, and say how many there are."""
-        for number, part in enumerate(self.parts):
-            part.allocate(8 * self.sums * sum(self.blocks), "partial")
-            part.numbers["blocks_before"] = sum(self.blocks)
-            part.numbers["first_block"] = sum(self.blocks[:number])
+    def _make_sums(self, blocks: list[int]) -> list[Copy]:
+        """Make room for the sums of the product's blocks of each part."""
+        self.blocks = blocks
+        return self.exchange.share_sums(blocks, self.sums, "partial")
 
 
 class StencilMatrix(Matrix):
@@ -91,19 +76,9 @@ class StencilMatrix(Matrix):
         (part,) = self.parts
         part.allocate(vectors.n * self._item, "p")
         residual, product = plan_cg_stencil.stencil(
-            grid_of(stencil, stencil.shape[0]),
-            dtype=vectors.dtype.name,
-            x_halo=0,
-            r_start=0,
-            p_start=0,
-            pitch=int(np.prod(stencil.shape[1:])),
-            scaled=False,
-            multiprocessors=part.device.multiprocessors,
-            block_limit=part.device.block_limit,
-            tuning=vectors.tuning,
+            plan_cg_stencil.GridShare.of(*stencil), vectors.target(part), dtype=vectors.dtype.name
         )
-        self.blocks = [product.grid]
-        self._make_sums()
+        self._make_sums([product.grid])
         self._residual = part.bind(residual, inverse="r")
         self._product = part.bind(product)
 
@@ -127,22 +102,13 @@ class CsrMatrix(Matrix):
         super().__init__(vectors, diagonal, plain)
         shares, needs = self._upload_all(system)
         plans = [
-            plan_cg.csr(
-                share,
-                dtype=vectors.dtype.name,
-                diagonal=diagonal,
-                multiprocessors=part.device.multiprocessors,
-                block_limit=part.device.block_limit,
-                tuning=vectors.tuning,
-            )
+            plan_cg.csr(share, vectors.target(part), dtype=vectors.dtype.name, diagonal=diagonal)
             for part, share in zip(self.parts, shares, strict=True)
         ]
-        self.blocks = [residual.grid for residual, _, _ in plans]
-        self._make_sums()
+        sums = self._make_sums([residual.grid for residual, _, _ in plans])
         copies = self._pack(shares, needs, [plain for _, _, plain in plans])
         self._foreign_x = self.exchange.bind(BufferCopies(copies, "x", "packed"))
         self._foreign_p = self.exchange.bind(BufferCopies(copies, "p", "packed"))
-        sums = gather_copies([8 * self.sums * blocks for blocks in self.blocks])
         self._gather = self.exchange.bind(BufferCopies(sums, "partial", "partial"))
         self._residuals: list[list[Bound]] = []
         self._products: tuple[list, list] = [], []
@@ -221,9 +187,7 @@ class CsrMatrix(Matrix):
             joined = np.concatenate([*wanted, np.empty(0, np.int64)]).astype(share.index)
             part.upload(joined, "places")
             part.allocate(len(joined) * self._item, "packed")
-            launch = plan_cg.pack(
-                plan, len(joined), part.device.multiprocessors, self.vectors.tuning
-            )
+            launch = plan_cg.pack(plan, len(joined), self.vectors.target(part))
             self._pack_x.append([part.bind(launch, p="x")] if wanted else [])
             self._pack_p.append([part.bind(launch, p="p")] if wanted else [])
         return copies
@@ -250,7 +214,7 @@ class DenseMatrix(Matrix):
         super().__init__(vectors, diagonal, plain)
         (part,) = self.parts
         part.allocate(vectors.n * self._item, "p")
-        device, dtype, strides = part.device, vectors.dtype, system.strides
+        dtype, strides = vectors.dtype, system.strides
         if isinstance(system.array, np.ndarray):
             array = np.asarray(system.array, dtype)
             if array.flags.f_contiguous and not array.flags.c_contiguous:
@@ -263,25 +227,20 @@ class DenseMatrix(Matrix):
         self._launch_plans = {
             name: self._plan(part, name, system.n, strides, dtype) for name in "xp"
         }
-        size = {
-            "dtype": dtype.name,
-            "aligned": part.is_aligned("x", "b"),
-            "multiprocessors": device.multiprocessors,
-            "block_limit": device.block_limit,
-            "tuning": vectors.tuning,
-        }
-        residual, sums, _ = plan_cg.vectors(system.n, diagonal=diagonal, **size)
-        dots, _, _ = plan_cg.dots(system.n, **size)
-        self.blocks = [residual.grid]
+        target = vectors.target(part)
+        size = {"dtype": dtype.name, "aligned": part.is_aligned("x", "b")}
+        residual, sums, _ = plan_cg.vectors(system.n, target, diagonal=diagonal, **size)
+        dots, _, _ = plan_cg.dots(system.n, target, **size)
         self._residual_sums = 8 if diagonal else 4
         part.allocate(8 * self._residual_sums * residual.grid, "residual sums")
-        self._make_sums()
+        self._make_sums([residual.grid])
         self._residual = part.bind(residual, partial="residual sums")
         self._sums = part.bind(dots, a="q", b="p") if plain else part.bind(sums)
 
     def _plan(
         self, part: Part, vector: str, n: int, strides: tuple[int, int], dtype: np.dtype
     ) -> kernels.LaunchPlan:
+        target = self.vectors.target(part)
         return kernels.plan_matvec(
             m=n,
             k=n,
@@ -290,11 +249,11 @@ class DenseMatrix(Matrix):
             a_strides=(0, *strides),
             x_strides=(0, 1),
             y_strides=(0, 1),
-            multiprocessors=part.device.multiprocessors,
+            multiprocessors=target.multiprocessors,
             alignment=16 if part.is_aligned("A", vector) else dtype.itemsize,
-            block_limit=part.device.block_limit,
+            block_limit=target.block_limit,
             capability=part.device.capability,
-            tuning=self.vectors.tuning,
+            tuning=target.table,
         )
 
     def _multiply(self, vector: str) -> None:

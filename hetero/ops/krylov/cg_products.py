@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.host.compiled import loop_compiler, loops
 from hetero.host.compiled.loops import as_loops_take
 from hetero.imports import load
-from hetero.ops.krylov.loops import STENCILS
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
 
 Times = Callable[[np.ndarray, np.ndarray], object]
@@ -130,17 +128,6 @@ def true_residual(
     else:
         return residual
     return float(np.linalg.norm(b - product))
-
-
-def apply_stencil(stencil: Stencil, p: np.ndarray) -> np.ndarray:
-    """A p for a vector of the stencil's points."""
-    name = STENCILS.of(p.dtype)
-    ready = loops.is_ready(name)
-    if not ready:
-        loop_compiler.begin(name)
-    q = np.empty_like(p)
-    (compiled if ready else plain)(stencil, p.dtype).times(p, q)
-    return q
 
 
 def _box(stencil: Stencil, dtype: np.dtype) -> tuple[int, int, int, np.ndarray]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from hetero.devices import at_once
 from hetero.devices.base import Device
+from hetero.kernels.common.tuning import Target
 from hetero.ops.linear_systems.exchange import Exchange, Part
 from hetero.ops.linear_systems.partition import Slab, slabs, split
 from hetero.ops.linear_systems.types import Csr, Stencil, unknowns
@@ -49,9 +50,6 @@ class Vectors:
     exchange : Exchange
     parts : sequence of Part
         With buffers "b", "x" (of a `Csr`, `load_x` makes it), "inverse", "record0", "record1".
-    tuning : Table
-        That all parts' launches are planned by: sums over blocks are the same only if blocks have
-        as many threads everywhere.
     result : numpy.ndarray or device buffer
         The caller's x.
     """
@@ -77,7 +75,7 @@ class Vectors:
         alone = len(self.slabs) == 1
         self.parts = [Part(device, alone) for device, _ in zip(devices, self.slabs, strict=False)]
         self.exchange = Exchange(self.parts)
-        self.tuning = tuning.of_device(devices[0])
+        self._table = tuning.of_device(devices[0])
         # Elements of neighbours before and after a part's own x.
         self._beyond = [
             (X_HALO * plane * bool(slab.above), X_HALO * plane * bool(slab.below))
@@ -85,6 +83,14 @@ class Vectors:
         ]
         self.result = x
         self._load(system, b, x, inverse)
+
+    def target(self, part: Part) -> Target:
+        """What a part's launches are planned for.
+
+        All parts' by the same table: sums over blocks are the same only if blocks have as many
+        threads everywhere.
+        """
+        return tuning.target(part.device, self._table)
 
     def _load(self, system: Any, b: Any, x: Any, inverse: np.ndarray | None) -> None:
         held = {"b": b, "x": x} | ({} if inverse is None else {"inverse": inverse})

@@ -10,7 +10,7 @@ import numpy as np
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.kernels import Launch
-from hetero.ops.linear_systems.partition import Copy
+from hetero.ops.linear_systems.partition import Copy, gather_copies
 
 Bound = list[Any]  # kernel, grid, block, arguments
 Moves = tuple[list[int], list[tuple[Any, ...]]]
@@ -189,6 +189,19 @@ class Exchange:
                 self.ready(number)
         if moves:
             self.copy(moves)
+
+    def share_sums(self, blocks: Sequence[int], sums: int, *names: str) -> list[Copy]:
+        """Make room in each part for the block sums of all parts, one after the other.
+
+        Returns the copies that bring them together. Each part has ``blocks`` of them, each with
+        ``sums`` doubles; launches know the numbers "blocks_before", those of all parts, and
+        "first_block", those of the parts before.
+        """
+        for number, part in enumerate(self.parts):
+            part.allocate(8 * sums * sum(blocks), *names)
+            part.numbers["blocks_before"] = sum(blocks)
+            part.numbers["first_block"] = sum(blocks[:number])
+        return gather_copies([8 * sums * count for count in blocks])
 
     def total(self, name: str, blocks: Sequence[int], sums: int) -> np.ndarray:
         """Add up block sums: of each part ``blocks`` rows of ``sums`` doubles; waits for them."""

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
+from hetero.host.compiled import loop_compiler, loops
 from hetero.imports import load
+from hetero.ops.linear_systems.loops import STENCILS
 from hetero.ops.linear_systems.types import Stencil
 
 
@@ -75,13 +77,20 @@ class Poisson(LinearOperator):
         return self.stencil.spacing
 
     def _matvec(self, x: np.ndarray) -> np.ndarray:
-        apply_stencil = load("hetero.ops.krylov.cg_products").apply_stencil
         x = x.reshape(-1)
         if x.dtype.kind == "c":
             result = np.empty(x.size, np.result_type(self.dtype, np.complex64))
             result.real, result.imag = self._matvec(x.real), self._matvec(x.imag)
             return result
-        return apply_stencil(self.stencil, np.ascontiguousarray(x, self.dtype))
+        x, q = np.ascontiguousarray(x, self.dtype), np.empty(x.size, self.dtype)
+        name = STENCILS.of(self.dtype)
+        ready = loops.is_ready(name)
+        if not ready:
+            loop_compiler.begin(name)
+        products = load("hetero.ops.krylov.cg_products")
+        product = (products.compiled if ready else products.plain)(self.stencil, self.dtype)
+        product.times(x, q)
+        return q
 
     def _adjoint(self) -> Poisson:
         return self

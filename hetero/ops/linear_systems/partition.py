@@ -63,6 +63,11 @@ class Slab(NamedTuple):
     below: int
 
     @property
+    def first(self) -> int:
+        """First row that it holds, as a row of the whole grid."""
+        return self.begin - self.above
+
+    @property
     def own(self) -> int:
         """Rows of its own."""
         return self.end - self.begin

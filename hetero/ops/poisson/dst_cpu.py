@@ -16,8 +16,8 @@ from scipy.fft import dstn, idstn
 
 from hetero.devices import cpu
 from hetero.host.compiled import loop_compiler, loops
+from hetero.ops.linear_systems.loops import CYCLES
 from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
-from hetero.ops.multigrid.loops import CYCLES
 
 _SERIAL = 1 << 14  # points below which SciPy's threads cost more than they save
 _BLOCK = 1 << 15  # points that NumPy's passes take at a time: their temporaries stay in the cache

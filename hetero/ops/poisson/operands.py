@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero.arrays import Spec, array_or_spec, dense, describe, name_of
-from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance
+from hetero.kernels.jacobi.rungs import RUNGS
+from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance
 from hetero.ops.linear_systems.vectors import real_dtype
-from hetero.ops.poisson.methods import NAME, UNLIMITED, PoissonOptions
-from hetero.ops.poisson.rungs import SWEEPING
 from hetero.registry.problem import Problem, check_dims
 
+NAME = "poisson"
 DIMS = ("NY NX", "NZ NY NX")
+UNLIMITED = 10**9  # iterations, where the caller sets no limit
+SWEEPING = ("jacobi", *RUNGS)  # methods that make as many sweeps as are asked for
 _RTOL = {"float32": float(np.finfo(np.float32).eps), "float64": 1e-8}
+
+
+class PoissonOptions(NamedTuple):
+    """What a price depends on beside f.
+
+    Attributes
+    ----------
+    rtol : float
+        How much smaller the residual must get.
+    limit : int
+        Most iterations.
+    exactly : bool
+        Whether as many sweeps as the limit were asked for, whatever the residual is.
+    """
+
+    rtol: float
+    limit: int
+    exactly: bool = False
 
 
 def problem(

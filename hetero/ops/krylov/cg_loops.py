@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hetero.devices.cuda.cooperative import CooperativeKernel
@@ -47,7 +47,7 @@ class Loop(abc.ABC):
         self.every = False
 
     @abc.abstractmethod
-    def residual(self) -> tuple[float, float]:
+    def residual(self) -> Sequence[float]:
         """Compute r = b - A x, from where an iteration starts; returns r.r and b.b."""
 
     @abc.abstractmethod
@@ -120,11 +120,10 @@ class Sweeps(Loop):
         self._first_rows = bind(BufferCopies(rows, "state1", "state1"))
         self._x_rows = bind(BufferCopies(halo_copies(slabs, row, X_HALO), "x", "x"))
 
-    def residual(self) -> tuple[float, float]:
+    def residual(self) -> Sequence[float]:
         self.exchange.run([()] * len(self.parts), self._x_rows)
         self.exchange.run(self._residuals, self._first_rows)
-        r_r, b_b = self.exchange.total("residual sums", self._residual_blocks, 2)
-        return float(r_r), float(b_b)
+        return self.exchange.total("residual sums", self._residual_blocks, 2)
 
     def start(self, target: float) -> None:
         new_records(self.parts, -1, target)
@@ -173,10 +172,9 @@ class Persistent(Loop):
         self._blocks = [residual.grid]
         self._residual = part.bind(residual, p="p1", inverse="x", partial="residual sums")
 
-    def residual(self) -> tuple[float, float]:
+    def residual(self) -> Sequence[float]:
         self._part.start(self._residual)
-        r_r, b_b = self.exchange.total("residual sums", self._blocks, 2)
-        return float(r_r), float(b_b)
+        return self.exchange.total("residual sums", self._blocks, 2)
 
     def start(self, target: float) -> None:
         new_records(self.parts, -1, target)
@@ -227,7 +225,7 @@ class _OverMatrix(Loop):
         self._matrix = matrix
         self._done = 0
 
-    def residual(self) -> tuple[float, float]:
+    def residual(self) -> Sequence[float]:
         return self._matrix.residual()
 
     def start(self, target: float) -> None:

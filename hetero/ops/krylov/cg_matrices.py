@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
 from hetero import kernels
-from hetero.devices import at_once
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Launch
@@ -22,13 +20,7 @@ from hetero.ops.linear_systems.types import Csr, Dense, Stencil
 class Matrix(abc.ABC):
     """A on one or several parts, whose buffers hold x, b, r, p, q and the block sums.
 
-    Parameters
-    ----------
-    vectors : Vectors
-    diagonal : bool
-        Whether a diagonal matrix preconditions.
-    plain : bool
-        Whether another preconditioner does, by launches of its own.
+    Preconditioned by a diagonal matrix, if ``diagonal``, or by launches of its own, if ``plain``.
 
     Attributes
     ----------
@@ -51,7 +43,7 @@ class Matrix(abc.ABC):
             part.allocate(rows * self._item, "r", "q")
 
     @abc.abstractmethod
-    def residual(self) -> tuple[float, float]:
+    def residual(self) -> Sequence[float]:
         """r = b - A x, p = r or inverse * r; returns r.r and b.b."""
 
     @abc.abstractmethod
@@ -82,10 +74,9 @@ class StencilMatrix(Matrix):
         self._residual = part.bind(residual, inverse="r")
         self._product = part.bind(product)
 
-    def residual(self) -> tuple[float, float]:
+    def residual(self) -> Sequence[float]:
         self.exchange.run([(self._residual,)])
-        r_r, b_b = self.exchange.total("partial", self.blocks, 2)
-        return float(r_r), float(b_b)
+        return self.exchange.total("partial", self.blocks, 2)
 
     def product(self, turn: int) -> None:
         self.exchange.run([(self._product,)])
@@ -125,21 +116,15 @@ class CsrMatrix(Matrix):
         found: dict[int, tuple[plan_cg.Rows, np.ndarray]] = {}
 
         def upload(number: int) -> None:
-            span = self.vectors.spans[number]
-            found[number] = self._upload(self.parts[number], system, span)
+            found[number] = self._upload(number, system)
 
-        numbers = range(len(self.parts))
-        nbytes = (system.data.nbytes + system.indices.nbytes) // len(self.parts)
-        devices = [part.device for part in self.parts]
-        at_once.run(devices, [partial(upload, number) for number in numbers], nbytes)
-        shares, needs = zip(*(found[number] for number in numbers), strict=True)
+        self.exchange.at_once(upload, system.data.nbytes + system.indices.nbytes)
+        shares, needs = zip(*(found[number] for number in range(len(found))), strict=True)
         return list(shares), list(needs)
 
-    def _upload(
-        self, part: Part, system: Csr, span: tuple[int, int]
-    ) -> tuple[plan_cg.Rows, np.ndarray]:
+    def _upload(self, number: int, system: Csr) -> tuple[plan_cg.Rows, np.ndarray]:
         """Put a part's rows in its memory, make its x and p; returns their foreign columns too."""
-        begin, end = span
+        part, (begin, end) = self.parts[number], self.vectors.spans[number]
         pointers = system.indptr[begin : end + 1]
         where = slice(int(pointers[0]), int(pointers[-1]))
         indices, values = system.indices[where], system.data[where]
@@ -192,12 +177,12 @@ class CsrMatrix(Matrix):
             self._pack_p.append([part.bind(launch, p="p")] if wanted else [])
         return copies
 
-    def residual(self) -> tuple[float, float]:
+    def residual(self) -> Sequence[float]:
         self.exchange.run(self._pack_x, self._foreign_x)
         self.exchange.run(self._residuals)
-        r_r, b_b = self.exchange.total("partial", self.blocks, 2)
+        sums = self.exchange.total("partial", self.blocks, 2)
         self.change([()] * len(self.parts))
-        return float(r_r), float(b_b)
+        return sums
 
     def product(self, turn: int) -> None:
         self.exchange.run(self._products[turn], self._gather)
@@ -261,11 +246,10 @@ class DenseMatrix(Matrix):
         buffers = {"A": part.buffers["A"], "x": part.buffers[vector], "y": part.buffers["q"]}
         part.device.run_launches(self._launch_plans[vector], buffers, self._item)
 
-    def residual(self) -> tuple[float, float]:
+    def residual(self) -> Sequence[float]:
         self._multiply("x")
         self.exchange.run([(self._residual,)])
-        sums = self.exchange.total("residual sums", self.blocks, self._residual_sums)
-        return float(sums[0]), float(sums[1])
+        return self.exchange.total("residual sums", self.blocks, self._residual_sums)[:2]
 
     def product(self, turn: int) -> None:
         self._multiply("p")

@@ -100,16 +100,8 @@ def true_residual(
 ) -> float:
     """norm(b - A x), in float64 where rounding to float32 may hide that it misses a bound.
 
-    That is where the bound is near the rounding error of the residual itself.
-
-    Parameters
-    ----------
-    system : Stencil, Csr, Dense or LinearOperator
-        Of an operator that is not a matrix there is no better value.
-    b, x : (n,) ndarray, real or complex
-    residual : float
-        As computed in b's dtype.
-    bound, norm_b : float
+    That is where the bound is near the rounding error of ``residual`` as computed in b's dtype. Of
+    an operator that is not a matrix there is no better value.
     """
     n, matrix = len(b), getattr(system, "A", None)
     least = _ROUNDINGS * np.finfo(b.dtype).eps * norm_b
@@ -167,8 +159,7 @@ def into(
 ) -> Callable[[np.ndarray, np.ndarray], None]:
     """``f(p, q)`` that writes ``function(p)`` to q; TypeError where q cannot hold it.
 
-    p and q are vectors of ``dtype``. If that is complex, they may be passed as real ones of twice
-    the length.
+    p and q are vectors of ``dtype``, a complex one's also as real ones of twice the length.
     """
     is_complex = dtype.kind == "c"
 

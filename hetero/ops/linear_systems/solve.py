@@ -62,22 +62,10 @@ def execute(
     system_on: Callable[[tuple[Any, ...]], tuple[Any, Any]],
     read: tuple[Operand, ...] = (),
 ) -> Solved:
-    """Run a solve's plan, for a result beside b.
+    """Run a solve's plan from the caller's x0, for a result where b lies.
 
-    Parameters
-    ----------
-    plan : Plan
-    solve : Solve
-        System and preconditioner are not set yet.
-    b : array
-        The caller's right-hand side.
-    x0 : array or None
-        The caller's start.
-    system_on : callable
-        ``system_on(used)`` gives system and preconditioner as those devices want them; none: the
-        CPU.
-    read : tuple of Operand
-        Descriptions of device arrays that the system holds.
+    ``system_on(used)`` gives system and preconditioner for those devices, or without any for the
+    CPU; ``solve`` has neither yet. ``read`` describes device arrays that the system holds.
     """
     execution = load("hetero.calling.execution")
 

@@ -32,6 +32,16 @@ class Stencil(NamedTuple):
     shape: tuple[int, ...]
     spacing: tuple[float, ...]
 
+    @property
+    def box(self) -> tuple[tuple[int, int, int], tuple[float, float, float]]:
+        """Extents and 1 / spacing^2 of rows, lines and columns; 2-D has one line, of weight 0."""
+        weights = [1.0 / h**2 for h in self.spacing]
+        flat = 3 - len(weights)
+        return (
+            (self.shape[0], *(1,) * flat, *self.shape[1:]),
+            (weights[0], *(0.0,) * flat, *weights[1:]),
+        )
+
 
 class Csr(NamedTuple):
     """A square sparse matrix in compressed rows; index arrays are int32, or int64 if they must."""

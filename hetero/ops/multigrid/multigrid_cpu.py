@@ -61,11 +61,9 @@ class _Level:
 
 def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
     """2-norms of f - A u and of f, contiguous arrays."""
-    weights = [1.0 / h**2 for h in stencil.spacing]
-    weights[1:1] = [0.0] * (3 - len(weights))
-    nz, *ny, nx = stencil.shape
-    sums = np.empty((nz * math.prod(ny), 2))
-    given = u.reshape(-1), as_loops_take(f.reshape(-1)), nz, math.prod(ny), nx
+    (nz, ny, nx), weights = stencil.box
+    sums = np.empty((nz * ny, 2))
+    given = u.reshape(-1), as_loops_take(f.reshape(-1)), nz, ny, nx
     threads.shared(f.size, multigrid.squares, *given, np.array(weights, f.dtype), sums)
     residual, whole = np.sqrt(sums.sum(axis=0))
     return float(residual), float(whole)

@@ -90,23 +90,11 @@ def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]
 def solve(
     stencil: Stencil, f: np.ndarray, u: np.ndarray, *, rtol: float = 0.0, refinements: int = 1
 ) -> Outcome:
-    """Solve A u = f directly.
+    """Solve A u = f directly, with at most so many steps of iterative refinement.
 
-    Parameters
-    ----------
-    stencil : Stencil
-    f, u : numpy.ndarray
-        Right-hand side; the result. float32 or float64.
-    rtol : float
-        Asked of norm(f - A u) / norm(f). A solve that misses it is refined; not where it is eps or
-        more and far below what rounding u makes of the residual.
-    refinements : int
-        Most steps of iterative refinement.
-
-    Returns
-    -------
-    Outcome
-        ROUNDING where that leaves the residual above the tolerance.
+    A solve is refined that misses ``rtol``, asked of norm(f - A u) / norm(f); not where it is eps
+    or more and far below what rounding u makes of the residual. ROUNDING where the residual stays
+    above it. f and u are float32 or float64.
     """
     eps = float(np.finfo(f.dtype).eps)
     with np.errstate(all="ignore"):

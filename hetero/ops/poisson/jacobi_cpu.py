@@ -58,11 +58,8 @@ class _CpuSolve:
     def __init__(
         self, stencil: Stencil, f: np.ndarray, u: np.ndarray, blocking: int | None
     ) -> None:
-        flat = len(stencil.shape) == 2
-        shape = (stencil.shape[0], 1, stencil.shape[1]) if flat else stencil.shape
-        weights = [1.0 / step**2 for step in stencil.spacing]
-        self._weights = (weights[0], 0.0, weights[1]) if flat else (*weights,)
-        diagonal = 2.0 * sum(weights)
+        shape, self._weights = stencil.box
+        diagonal = 2.0 * sum(self._weights)
         self._factors = tuple(f.dtype.type(w / diagonal) for w in (*self._weights, 1.0))
         self._f = as_loops_take(np.ascontiguousarray(f)).reshape(shape)
         self.u = np.array(u, f.dtype, order="C").reshape(shape)

@@ -21,21 +21,9 @@ class Slice(Part):
     """A slab of the grid on its device: f, u, and where the next u goes.
 
     All methods are to be called inside the device's `active`. The present u and the next one take
-    turns in the buffers "u0" and "u1".
-
-    Parameters
-    ----------
-    device : Device
-    slab : Slab
-        Holds ``depth`` rows of each neighbour.
-    whole : plan_jacobi.GridSlab
-        The whole grid.
-    depth : int
-        Most sweeps of a pass.
-    alone : bool
-        Whether it is the only one; see `Part`.
-    sweeper : callable, optional
-        ``sweeper(device, grid)`` plans one sweep of a grid that is alone, instead of the best way.
+    turns in the buffers "u0" and "u1". A pass makes at most ``depth`` sweeps; the slab holds as
+    many rows of each neighbour. ``sweeper(device, grid)``, if any, plans one sweep of a grid that
+    is alone, instead of the best way.
 
     Attributes
     ----------

@@ -60,12 +60,11 @@ def solve(
     ----------
     device : Device
         Active.
-    stencil : Stencil
     f, u : ndarray of ``stencil.shape``
         C-contiguous, float32 or float64. ``u`` is the start and gets the result.
     room : float
         Bytes of the device's memory that may be used.
-    reach : int, optional
+    reach : int
         Most sweeps of a slab before it comes down.
     **limits
         Sweeps or tolerances; see `iterate`.

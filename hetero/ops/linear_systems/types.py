@@ -43,6 +43,19 @@ class Stencil(NamedTuple):
         )
 
 
+def checked_spacing(spacing: Any, ndim: int) -> tuple[float, ...]:
+    """Distances of neighbouring points, one per axis; ValueError where they are none."""
+    if isinstance(spacing, float):
+        distances = (float(spacing),) * ndim
+    elif np.shape(spacing) in ((), (ndim,)):
+        distances = tuple(map(float, np.broadcast_to(np.asarray(spacing, float), (ndim,))))
+    else:
+        raise ValueError(f"spacing must be one number or {ndim}, got {spacing!r}")
+    if not all(0.0 < h < math.inf for h in distances):
+        raise ValueError(f"spacing must be positive, got {spacing!r}")
+    return distances
+
+
 class Csr(NamedTuple):
     """A square sparse matrix in compressed rows; index arrays are int32, or int64 if they must."""
 

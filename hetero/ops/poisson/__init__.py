@@ -12,7 +12,7 @@ from hetero.arrays import array_or_spec, describe
 from hetero.calling import call_cache, planner
 from hetero.moving.results import staying
 from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, warn
-from hetero.ops.linear_systems.types import least_tolerance
+from hetero.ops.linear_systems.types import checked_spacing, least_tolerance
 from hetero.ops.poisson import methods, operands  # noqa: F401  # the former registers them
 from hetero.ops.poisson.equation import Equation, checked_faces
 from hetero.ops.poisson.operands import NAME, SWEEPING, UNLIMITED, from_dims, problem
@@ -114,7 +114,7 @@ def solve_poisson(
     """
     device, method = planner.placement(device, method)
     f, x0 = array_or_spec(f), None if x0 is None else array_or_spec(x0)
-    spacing = operands.spacings(spacing, len(f.shape))
+    spacing = checked_spacing(spacing, len(f.shape))
     rtol = None if rtol is None else checked_tolerance("rtol", rtol)
     maxiter = None if maxiter is None else checked_limit(maxiter, UNLIMITED)
     faces = checked_faces(tuple(f.shape), boundary)

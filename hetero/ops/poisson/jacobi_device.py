@@ -116,7 +116,7 @@ class _DeviceSolve:
         self._dtype = dtype
         self._passes_at_once = 16
         self._save_at = time.monotonic() + _CHECKPOINT
-        whole = plan_jacobi.GridSlab.of(stencil.shape, stencil.spacing, dtype.name)
+        whole = plan_jacobi.GridSlab.of(*stencil, dtype.name)
         first = tuning.target(devices[0])  # for all: their passes go together
         self._depth = blocking or plan_jacobi.default_depth(whole, first)
         cuts = slabs(stencil.shape[0], len(devices), self._depth)

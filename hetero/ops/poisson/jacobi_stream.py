@@ -102,7 +102,7 @@ class _Streamed:
         self.now = u
         self._next: np.ndarray | None = None
         self._device, self._f, self._reach = device, f, reach
-        self._grid = plan_jacobi.GridSlab.of(stencil.shape, stencil.spacing, f.dtype.name)
+        self._grid = plan_jacobi.GridSlab.of(*stencil, f.dtype.name)
         self._target = tuning.target(device)
         self._depth = plan_jacobi.default_depth(self._grid, self._target)
         self._row = f[0].nbytes

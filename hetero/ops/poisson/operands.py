@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from hetero.arrays import Spec, array_or_spec, dense, describe, name_of
 from hetero.kernels.jacobi.rungs import RUNGS
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance
+from hetero.ops.linear_systems.types import checked_spacing
 from hetero.ops.linear_systems.vectors import real_dtype
 from hetero.registry.problem import Problem, check_dims
 
@@ -52,7 +52,7 @@ def problem(
     f = array_or_spec(f)
     if len(f.shape) not in (2, 3):
         raise ValueError(f"f must have 2 or 3 dimensions, got shape {tuple(f.shape)}")
-    distances = spacings(spacing, len(f.shape))
+    distances = checked_spacing(spacing, len(f.shape))
     limit = checked_limit(maxiter, UNLIMITED)
     inputs = {"f": describe(f).unkept()._replace(pointer=0)}
     if x0 is not None:
@@ -82,16 +82,3 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     """The problem with NY NX or NZ NY NX points, as ``hetero explain poisson`` asks for it."""
     check_dims(NAME, dims, *DIMS)
     return problem(Spec(dims, dtype, on=on))
-
-
-def spacings(spacing: Any, ndim: int) -> tuple[float, ...]:
-    """Distances of neighbouring points, one per axis; ValueError where they are none."""
-    if isinstance(spacing, float):
-        found = (float(spacing),) * ndim
-    elif np.shape(spacing) in ((), (ndim,)):
-        found = tuple(map(float, np.broadcast_to(np.asarray(spacing, float), (ndim,))))
-    else:
-        raise ValueError(f"spacing must be one number or {ndim}, got {spacing!r}")
-    if not all(0.0 < h < math.inf for h in found):
-        raise ValueError(f"spacing must be positive, got {spacing!r}")
-    return found

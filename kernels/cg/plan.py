@@ -23,18 +23,11 @@ _SCALARS = ("partial_before", "before", "after", "blocks_before")
 
 
 class Rows(NamedTuple):
-    """A device's share of a sparse matrix: whole rows.
-
-    Attributes
-    ----------
-    rows, entries : int
-        Of this share.
-    index : {"int32", "int64"}
-    """
+    """A device's share of a sparse matrix: whole rows."""
 
     rows: int
     entries: int
-    index: str
+    index: str  # "int32" or "int64"
 
 
 @lru_cache(maxsize=256)

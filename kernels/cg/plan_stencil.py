@@ -6,6 +6,7 @@ whoever runs a plan puts in what they stand for.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,24 +21,14 @@ _OVERLAP = 4  # rows that a tile reads beyond its own
 
 
 class GridShare(NamedTuple):
-    """A device's share of a grid of points, split along its first axis.
-
-    Attributes
-    ----------
-    rows, lines, columns : int
-        Points of this share; ``lines`` is 1 for a grid of two axes.
-    weights : tuple of float
-        1 / spacing**2 along rows, lines (0.0 in 2-D) and columns.
-    low, high : bool
-        Whether other devices have rows before and after these.
-    """
+    """A device's share of a grid of points, split along its first axis."""
 
     rows: int
-    lines: int
+    lines: int  # 1 for a grid of two axes
     columns: int
-    weights: tuple[float, float, float]
-    low: bool = False
-    high: bool = False
+    weights: tuple[float, float, float]  # 1 / spacing**2 along rows, lines (0.0 in 2-D), columns
+    low: bool = False  # whether other devices have rows before these
+    high: bool = False  # and after
 
     @classmethod
     def of(
@@ -69,12 +60,12 @@ class GridShare(NamedTuple):
 class _Tiles(NamedTuple):
     """How a sweep divides its grid among blocks."""
 
-    columns: int
+    columns: int  # threads of a block along the columns, and along the lines
     lines: int
-    resident: int
-    strips: int
+    resident: int  # blocks of a multiprocessor
+    strips: int  # tiles along the columns, and along the lines
     bands: int
-    chunk: int
+    chunk: int  # rows of a tile
     tiles: int
     blocks: int
 
@@ -92,16 +83,8 @@ def sweeps(
 ) -> tuple[Launch, Launch]:
     """Plan the sweeps of a stencil: the first from the first row on, the second from the last.
 
-    Parameters
-    ----------
-    halo : int
-        Rows of neighbours in memory, where there are any, in "now" and "next".
-    x_halo : int
-        Likewise in "x" and "inverse".
-    aligned : bool
-        Whether 16 divides all addresses.
-    diagonal : bool
-        Whether z = inverse * r, rather than z = r.
+    Where there are neighbours, ``halo`` of their rows lie in "now" and "next", and ``x_halo`` in
+    "x" and "inverse". ``aligned``: 16 divides all addresses.
 
     Returns
     -------
@@ -218,15 +201,9 @@ def stencil(
 ) -> tuple[Launch, Launch]:
     """Plan r = b - A x, p = r or inverse * r; and q = A p, each with two sums.
 
-    Parameters
-    ----------
-    x_halo : int
-        Rows of neighbours in memory, where there are any, in "x", "inverse", and "p" of a product.
-    r_start, p_start, pitch : int
-        Where row 0 of r and of p is in their buffers, and the distance of rows; in elements.
-        Default: those of vectors.
-    scaled : bool
-        Whether p = inverse * r.
+    Where there are neighbours, ``x_halo`` of their rows lie in "x", "inverse", and "p" of a
+    product. ``r_start`` and ``p_start`` are where row 0 of r and of p is in their buffers, rows are
+    ``pitch`` elements apart; by default as in vectors. ``scaled``: p = inverse * r.
 
     Returns
     -------
@@ -262,7 +239,7 @@ def _tiles(grid: GridShare, width: int, diagonal: bool, target: Target) -> _Tile
         shapes = [(*map(int, size.split("x")), resident) for size, resident in planes.items()]
     shapes = [s for s in shapes if s[0] * s[1] <= target.block_limit] or [_SMALLEST[grid.dims]]
     edge = ceil_div(2, width)
-    best = None
+    best, least = None, math.inf
     for columns, lines, resident in shapes:
         strips = ceil_div(grid.columns, (columns - 2 * edge) * width)
         bands = ceil_div(grid.lines, lines - 4) if grid.dims == 3 else 1
@@ -274,7 +251,7 @@ def _tiles(grid: GridShare, width: int, diagonal: bool, target: Target) -> _Tile
             walked = ceil_div(tiles, blocks) * (chunk + _OVERLAP)
             # Threads that the multiprocessor works for, busy or not, and rows that each walks.
             cost = walked * resident * columns * lines
-            if best is None or cost < 0.95 * best[0]:
-                best = cost, columns, lines, resident, strips, bands, chunk, tiles, blocks
-    _, columns, lines, resident, strips, bands, chunk, tiles, blocks = best
-    return _Tiles(columns, lines, resident, strips, bands, chunk, tiles, min(tiles, blocks))
+            if cost < 0.95 * least:
+                block, used = (columns, lines, resident), min(tiles, blocks)
+                best, least = _Tiles(*block, strips, bands, chunk, tiles, used), cost
+    return best

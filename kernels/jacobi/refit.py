@@ -11,7 +11,7 @@ from ..common.launch import ELEMENT_BYTES, Launch, LaunchPlan
 from ..common.refit import Clock, Limits, RefitCase, Search, Timer
 from ..common.tuning import Table
 from .grid_slab import GridSlab
-from .plan import DEPTHS, blocked, default_depth, sweep
+from .plan import DEPTHS, default_depth, sweeps
 
 __all__ = ["candidates", "refit"]
 
@@ -37,7 +37,7 @@ def candidates(table: Table, limits: Limits) -> Iterator[LaunchPlan]:
 def _searches(table: Table, limits: Limits) -> Iterator[Search]:
     """All figures, in the order in which they are found."""
     single = {
-        dims: [_single(shape, dtype, limits) for shape, dtype in _both(shapes)]
+        dims: [_passes(shape, dtype, limits, 2, 1) for shape, dtype in _both(shapes)]
         for dims, shapes in (("2", _FLAT), ("3", _SOLID))
     }
     both = single["2"] + single["3"]
@@ -65,17 +65,6 @@ def _both(shapes: Any) -> Iterator[tuple[Any, str]]:
     return itertools.product(shapes, ELEMENT_BYTES)
 
 
-def _single(shape: tuple[int, ...], dtype: str, limits: Limits) -> RefitCase:
-    """Two single sweeps, there and back."""
-    grid = GridSlab.of(shape, (1.0,) * len(shape), dtype)
-
-    def plan(table: Table) -> LaunchPlan:
-        one = sweep(grid, ((0, grid.held),), limits.target(table))
-        return LaunchPlan(_there_and_back(one), 0, "")
-
-    return RefitCase(plan, _buffers(grid), cold=False)
-
-
 def _passes(
     shape: tuple[int, ...], dtype: str, limits: Limits, whole: int, depth: int | None = None
 ) -> RefitCase:
@@ -84,10 +73,10 @@ def _passes(
 
     def plan(table: Table) -> LaunchPlan:
         target = limits.target(table)
-        sweeps = depth or default_depth(grid, target)
-        one = blocked(grid, ((0, grid.held),), sweeps, target)
+        each = depth or default_depth(grid, target)
+        one = sweeps(grid, ((0, grid.held),), each, target)
         launches = itertools.cycle(_there_and_back(one))
-        return LaunchPlan(tuple(itertools.islice(launches, whole // sweeps)), 0, "")
+        return LaunchPlan(tuple(itertools.islice(launches, whole // each)), 0, "")
 
     return RefitCase(plan, _buffers(grid), cold=False)
 
@@ -100,4 +89,4 @@ def _there_and_back(launch: Launch) -> tuple[Launch, Launch]:
 
 
 def _buffers(grid: GridSlab) -> dict[str, int]:
-    return dict.fromkeys(("u", "f", "u_new"), grid.held * grid.plane_bytes)
+    return dict.fromkeys(("u", "f", "u_new"), grid.nbytes)

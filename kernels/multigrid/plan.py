@@ -34,31 +34,19 @@ _PAIRS = 32  # of a window in 3-D
 class Sweep(NamedTuple):
     """How multigrid.cu's pass over a grid is launched.
 
-    Attributes
-    ----------
-    shape, coarse : (nz, ny, nx)
-        Points of each axis, of the grid and of the next coarser one.
-    dtype : str
-    pairs, rows : int
-        A block's window is 2 * pairs points wide and so many rows high; its threads are their
-        product.
-    resident : int
-        Blocks that a multiprocessor is to hold: as many as registers allow without spills, where
-        points are read in pairs; one less where they are not.
-    ahead : int
-        Planes by which the cache is told what will be read.
-    tile : (z, y, x)
-        Most coarse points of a tile along each axis.
+    A block's window is 2 * pairs points wide and ``rows`` high; its threads are pairs * rows. A
+    multiprocessor is to hold ``resident`` blocks: as many as registers allow without spills, where
+    points are read in pairs; one less where they are not.
     """
 
-    shape: tuple[int, int, int]
-    coarse: tuple[int, int, int]
+    shape: tuple[int, int, int]  # points of each axis, (nz, ny, nx)
+    coarse: tuple[int, int, int]  # those of the next coarser grid
     dtype: str
     pairs: int
     rows: int
     resident: int
-    ahead: int
-    tile: tuple[int, int, int]
+    ahead: int  # planes that are prefetched
+    tile: tuple[int, int, int]  # most coarse points of a tile along each axis
 
     def defines(self, aligned: bool, first: int, mode: int) -> tuple[tuple[str, int | str], ...]:
         """Macros; ``aligned``: rows begin at addresses that two elements divide."""

@@ -74,44 +74,21 @@ def scipy() -> tuple[Any, Any, Any]:
 
 
 class CgOptions(NamedTuple):
-    """What a price depends on beside the operands.
+    """What a price depends on besides the operands."""
 
-    Attributes
-    ----------
-    rtol : float
-        How much smaller the residual must get.
-    iterations : int
-        How many to expect.
-    """
-
-    rtol: float
-    iterations: int
+    rtol: float  # how much smaller the residual must get
+    iterations: int  # how many to expect
 
 
 class Kind(NamedTuple):
-    """What a call is, but for its tolerances.
+    """What a call is, but for its tolerances."""
 
-    Attributes
-    ----------
-    vectors : tuple of Operand
-        b, and x0 where it is a vector.
-    dtype : numpy.dtype
-    layout : str
-        Of A, with the preconditioner that counts.
-    entries : int
-        Of A.
-    obstacle : str or None
-        Why no device can do it.
-    share : float
-        Of the iterations without M, that are left with it.
-    """
-
-    vectors: tuple[Operand, ...]
+    vectors: tuple[Operand, ...]  # b, and x0 where it is a vector
     dtype: np.dtype
-    layout: str
-    entries: int
-    obstacle: str | None
-    share: float
+    layout: str  # of A, with the preconditioner that counts
+    entries: int  # of A
+    obstacle: str | None  # why no device can do it
+    share: float  # of the iterations without M that are left with it
 
 
 def inspected(A: Any, b: Any, x0: Any, M: Any) -> Kind:

@@ -21,16 +21,10 @@ _AT_A_TIME = 1 << 20  # elements of a dense matrix that are converted to float64
 
 
 class Product(NamedTuple):
-    """A system's product, and whole iterations with it where these are compiled.
+    """A system's product, ``times(p, q)`` that writes q = A p.
 
-    Attributes
-    ----------
-    times : callable
-        ``times(p, q)`` writes q = A p.
-    run : callable or None
-        Compiled: ``run(inverse, x, r, p, q, sums, sums_z, state, bound, limit)``.
-    sums : numpy.ndarray or None
-        Room for the sums of either.
+    Where whole iterations with it are compiled, also
+    ``run(inverse, x, r, p, q, sums, sums_z, state, bound, limit)``, and room for the sums.
     """
 
     times: Times

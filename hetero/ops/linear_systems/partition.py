@@ -35,19 +35,11 @@ def split(rows: int, parts: int, least: int = 1) -> list[tuple[int, int]]:
 
 
 class Slab(NamedTuple):
-    """What one device holds of a grid: rows ``begin - above`` to ``end + below``, in this order.
+    """What one device holds of a grid: rows ``begin - above`` to ``end + below``, in this order."""
 
-    Attributes
-    ----------
-    begin, end : int
-        Its own rows, as rows of the whole grid.
-    above, below : int
-        Halo rows before and after them; 0 at the ends of the grid.
-    """
-
-    begin: int
+    begin: int  # its own rows, as rows of the whole grid
     end: int
-    above: int
+    above: int  # halo rows before and after them; 0 at the ends of the grid
     below: int
 
     @property

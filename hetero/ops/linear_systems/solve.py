@@ -19,30 +19,15 @@ from hetero.pricing.plan import Plan
 
 
 class Solve(NamedTuple):
-    """What a solver's ``run`` gets as options, beside the right-hand side and x.
+    """What a solver's ``run`` gets; done when norm(b - A x) <= max(rtol norm(b), atol)."""
 
-    Attributes
-    ----------
-    system : Stencil, Csr, Dense or LinearOperator
-        See `hetero.ops.linear_systems.types`.
-    rtol, atol : float
-        Done when norm(b - A x) <= max(rtol norm(b), atol).
-    maxiter : int
-        Most iterations.
-    preconditioner : object or None
-    callback : callable or None
-        Called with x after each iteration.
-    exactly : bool
-        Make ``maxiter`` iterations whatever the residual is; for methods that can.
-    """
-
-    system: Any
+    system: Any  # Stencil, Csr, Dense or LinearOperator
     rtol: float
     atol: float
     maxiter: int
     preconditioner: Any = None
-    callback: Callable[[Any], object] | None = None
-    exactly: bool = False
+    callback: Callable[[Any], object] | None = None  # called with x after each iteration
+    exactly: bool = False  # makes maxiter iterations whatever the residual is, if it can
 
 
 class Solved(NamedTuple):

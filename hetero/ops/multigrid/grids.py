@@ -37,20 +37,11 @@ _EVEN = 1.6  # ratio of spacings up to which axes are coarsened together
 
 
 class Grid(NamedTuple):
-    """One level: a box of (nz, ny, nx) points, ny = 1 in 2-D, and the way to the next coarser one.
+    """One level: a box of points, and the way to the next coarser one."""
 
-    Attributes
-    ----------
-    shape : (nz, ny, nx)
-    weights : tuple of float
-        1 / spacing^2 along z, y, x; 0 for the one that 2-D has not.
-    transfers : tuple of Transfer or None
-        To the next coarser grid; None for the coarsest.
-    """
-
-    shape: tuple[int, int, int]
-    weights: tuple[float, float, float]
-    transfers: tuple[Transfer, ...] | None
+    shape: tuple[int, int, int]  # (nz, ny, nx), ny = 1 in 2-D
+    weights: tuple[float, float, float]  # 1 / spacing^2 along z, y, x; in 2-D 0 along y
+    transfers: tuple[Transfer, ...] | None  # to the next coarser grid; None for the coarsest
 
     @property
     def points(self) -> int:

@@ -28,39 +28,18 @@ _LARGEST_FACTOR = 386  # from here on all prime factors cost the same
 
 @dataclass(frozen=True)
 class Method:
-    """What a method's rows have in common, whatever the kind of device.
-
-    Attributes
-    ----------
-    name : str
-    solve : callable
-        ``solve(devices, problem, arguments)``, on the CPU without devices.
-    expected : callable
-        ``expected(problem)``: iterations that the tolerance takes.
-    passes : float
-        Passes over f's memory that an iteration makes, for profiles without measured constants.
-    times_f, lines : float
-        Memory on the CPU but for f: in times of f, and in lines of the longest axis.
-    iterations : str
-        What they are called; "" for a method that is direct.
-    any_order : bool
-        Whether it does not matter on the CPU which axis is the first.
-    coarsest : callable or None
-        ``coarsest(kind)``: points of the grids that one iteration solves on a kind of device.
-    cost : callable or None
-        ``cost(extent, kind)``: how much longer an axis takes than another one as long.
-    """
+    """What a method's rows have in common, whatever the kind of device."""
 
     name: str
-    solve: Callable[..., Outcome]
-    expected: Callable[[Problem], float]
-    passes: float
-    times_f: float
-    iterations: str = ""
-    lines: float = 0.0
-    any_order: bool = False
-    coarsest: Callable[[str], int] | None = None
-    cost: Callable[[int, str], float] | None = None
+    solve: Callable[..., Outcome]  # ``solve(devices, problem, arguments)``; no devices: the CPU
+    expected: Callable[[Problem], float]  # iterations that the tolerance takes
+    passes: float  # over f's memory in an iteration, for profiles without measured constants
+    times_f: float  # memory on the CPU but for f, in times of f
+    lines: float = 0.0  # and in lines of the longest axis
+    iterations: str = ""  # what they are called; "" for a method that is direct
+    any_order: bool = False  # on the CPU any axis may be the first
+    coarsest: Callable[[str], int] | None = None  # points that one iteration solves, by kind
+    cost: Callable[[int, str], float] | None = None  # of an extent on a kind, in usual ones
 
     def register(self, **row: Any) -> None:
         """Add a row for some kinds of devices; see `registry.register_method`."""

@@ -75,22 +75,13 @@ def checked_faces(shape: tuple[int, ...], boundary: Any) -> list[Face]:
 
 
 class Scaled(NamedTuple):
-    """The equation in other units.
+    """The equation in other units."""
 
-    Attributes
-    ----------
-    f, x0 : numpy.ndarray
-        Right-hand side with the boundary's share; initial guess, or None.
-    spacing : tuple of float
-    solution, residual : int
-        u is 2^solution times what solves this equation, and f - A u is 2^residual times its own.
-    """
-
-    f: np.ndarray
+    f: np.ndarray  # right-hand side with the boundary's share
     x0: np.ndarray | None
     spacing: tuple[float, ...]
-    solution: int
-    residual: int
+    solution: int  # u is 2^solution times what solves this equation,
+    residual: int  # and f - A u is 2^residual times its own
 
 
 class Equation:

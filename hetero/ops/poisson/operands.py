@@ -21,21 +21,11 @@ _RTOL = {"float32": float(np.finfo(np.float32).eps), "float64": 1e-8}
 
 
 class PoissonOptions(NamedTuple):
-    """What a price depends on beside f.
+    """What a price depends on besides f."""
 
-    Attributes
-    ----------
-    rtol : float
-        How much smaller the residual must get.
-    limit : int
-        Most iterations.
-    exactly : bool
-        Whether as many sweeps as the limit were asked for, whatever the residual is.
-    """
-
-    rtol: float
-    limit: int
-    exactly: bool = False
+    rtol: float  # how much smaller the residual must get
+    limit: int  # most iterations
+    exactly: bool = False  # as many sweeps as the limit are wanted, whatever the residual is
 
 
 def problem(

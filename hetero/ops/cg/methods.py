@@ -74,13 +74,18 @@ def _run(
 ) -> Outcome:
     """Solve; ``plain``: on the CPU with nothing that has to be compiled."""
     (b,), x, solve = arguments
-    limits = {"rtol": solve.rtol, "atol": solve.atol, "maxiter": solve.maxiter}
-    others = {"preconditioner": solve.preconditioner, "callback": solve.callback}
+    system, rtol, atol, maxiter, preconditioner, callback, _ = solve
+    options = {
+        "rtol": rtol,
+        "atol": atol,
+        "maxiter": maxiter,
+        "preconditioner": preconditioner,
+        "callback": callback,
+    }
     if devices:
         on_devices = load("hetero.ops.krylov.cg_device").solve
-        return on_devices(devices, solve.system, b, x, dtype=problem.dtype, **limits, **others)
-    on_cpu = load("hetero.ops.krylov.cg_cpu").solve
-    return on_cpu(solve.system, b, x, plain=plain, **limits, **others)
+        return on_devices(devices, system, b, x, dtype=problem.dtype, **options)
+    return load("hetero.ops.krylov.cg_cpu").solve(system, b, x, plain=plain, **options)
 
 
 _run_plain = functools.partial(_run, plain=True)

@@ -67,10 +67,8 @@ def checked_matrix(A: Any) -> Any:
 @functools.cache
 def scipy() -> tuple[Any, Any, Any]:
     """issparse, LinearOperator, aslinearoperator: a statement of imports takes 2 us each time."""
-    issparse = load("scipy.sparse").issparse
-    LinearOperator = load("scipy.sparse.linalg").LinearOperator
-    aslinearoperator = load("scipy.sparse.linalg").aslinearoperator
-    return issparse, LinearOperator, aslinearoperator
+    linalg = load("scipy.sparse.linalg")
+    return load("scipy.sparse").issparse, linalg.LinearOperator, linalg.aslinearoperator
 
 
 class CgOptions(NamedTuple):

@@ -15,7 +15,7 @@ import functools
 import math
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from hetero.ops.krylov.cg_products import Product
 from hetero.ops.linear_systems import scaling, types
 from hetero.ops.linear_systems.types import Outcome
 
+# What iterations work on: product, loops of vectors, preconditioner, callback, the norm of r at
+# which they end, and x, r and room for a product, all real.
+_Iteration = tuple[Product, ModuleType, Any, Any, float, np.ndarray, np.ndarray, np.ndarray]
 _CHECK = 100_000  # iterations between looks at Ctrl-C, divided by thousands of unknowns
 
 
@@ -66,23 +69,11 @@ def solve(
     product = (cg_products.plain if plain else cg_products.compiled)(system, b.dtype)
     of_vectors = cpu_vectors.serving(b.real.dtype)
     norm_b = of_vectors.norm(scaling.real_view(b))
-    run = functools.partial(_solve, system, product, of_vectors, rtol, preconditioner)
+    given = system, product, of_vectors, rtol, preconditioner
     if scaling.is_safe(norm_b, b.real.itemsize):
-        return run(b, x, atol, maxiter, callback, norm_b)
+        return _solve(*given, b, x, atol, maxiter, callback, norm_b)
+    run = functools.partial(_solve, *given)
     return scaling.solve(run, b, x, atol=atol, maxiter=maxiter, callback=callback)
-
-
-class _Iteration(NamedTuple):
-    """What iterations work on: real vectors; they end where norm(r) is ``bound`` or less."""
-
-    product: Product
-    of_vectors: ModuleType
-    preconditioner: Any
-    callback: Callable[[np.ndarray], object] | None
-    bound: float
-    x: np.ndarray
-    r: np.ndarray
-    q: np.ndarray
 
 
 def _solve(
@@ -131,7 +122,7 @@ def _solve(
                 return Outcome(types.LIMIT, done, residual)
             before = residual
             run = _compiled if compiled else _generic
-            on = _Iteration(product, of_vectors, preconditioner, callback, lowest, x, r, q)
+            on = product, of_vectors, preconditioner, callback, lowest, x, r, q
             status, iterations = run(on, maxiter - done)
             done += iterations
             if compiled and of_vectors.times_zero(x) != 0.0:

@@ -245,8 +245,9 @@ def hasty(monkeypatch):
 @pytest.fixture
 def small_demo(monkeypatch, hasty):
     """What `hetero demo` computes is small; `make demo` runs it as it is."""
-    for operation, side in (("convolve2d", 256), ("kmeans", 128), ("poisson", 64)):
+    for operation, side in (("convolve2d", 256), ("kmeans", 128)):
         monkeypatch.setattr(f"hetero.ops.{operation}.demonstration._SIDE", side)
+    monkeypatch.setattr("hetero.ops.poisson.benchmarks._SIDE", 64)
     with optimising():  # its products are as large as ever
         yield
 

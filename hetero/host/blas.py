@@ -1,4 +1,4 @@
-"""Which BLAS libraries this process has, their owners, and which threads may be in them; one thread of each."""
+"""Which BLAS libraries this process has, who may be in them, and one thread of each."""
 
 from __future__ import annotations
 

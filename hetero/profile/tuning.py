@@ -12,7 +12,7 @@ from typing import Any
 
 from hetero import profile
 from hetero.kernels.common import tuning as tables
-from hetero.kernels.common.tuning import Table
+from hetero.kernels.common.tuning import Table, Target
 from hetero.profile import inventory
 
 _by_device: dict[str, Table] = {}
@@ -27,6 +27,12 @@ def of_device(device: Any) -> Table:
     if table is None:
         table = _by_device[name] = of_info(inventory.devices().get(name, {}))
     return table
+
+
+def target(device: Any, table: Table | None = None) -> Target:
+    """A device as launch plans take it, with its own table or another one."""
+    table = table or of_device(device)
+    return Target(device.multiprocessors, device.block_limit, table, device.traits.warps)
 
 
 def of_info(info: Mapping[str, Any]) -> Table:

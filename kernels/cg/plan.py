@@ -1,7 +1,8 @@
 """Launch plans of conjugate gradients on vectors, and of a sparse matrix's products.
 
 Arguments that are names stand for buffers, or for numbers that change from launch to launch;
-whoever runs a plan puts in what they stand for. Stencils are planned in `plan_stencil`.
+whoever runs a plan puts in what they stand for. Stencils are planned in `plan_stencil`. With
+``diagonal`` z = inverse * r, else z = r, and launches have no buffer "inverse".
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..common import tuning as tables
 from ..common.launch import REAL, VECTOR_BYTES, Launch, ceil_div, check_dtype
+from ..common.tuning import Target
 
 __all__ = ["Rows", "csr", "diagonal_defines", "dots", "pack", "vector_width", "vectors"]
 
@@ -18,45 +19,20 @@ _INDEX = {"int32": "int", "int64": "index_t"}
 
 _SMALLEST_BLOCK = 64
 _SHARED_BYTES = 49152  # that a kernel may declare
+_SCALARS = ("partial_before", "before", "after", "blocks_before")
 
 
 class Rows(NamedTuple):
-    """A device's share of a sparse matrix: whole rows.
-
-    Attributes
-    ----------
-    rows, entries : int
-        Of this share.
-    index : {"int32", "int64"}
-    """
+    """A device's share of a sparse matrix: whole rows."""
 
     rows: int
     entries: int
-    index: str
+    index: str  # "int32" or "int64"
 
 
 @lru_cache(maxsize=256)
-def csr(
-    part: Rows,
-    *,
-    dtype: str,
-    diagonal: bool,
-    multiprocessors: int,
-    block_limit: int = 1024,
-    tuning: tables.Table | None = None,
-) -> tuple[Launch, Launch, Launch]:
+def csr(part: Rows, target: Target, *, dtype: str, diagonal: bool) -> tuple[Launch, Launch, Launch]:
     """Plan r = b - A x; q = A p with the sums of a step; and q = A p with p.q and p.p.
-
-    Parameters
-    ----------
-    part : Rows
-    dtype : {"float32", "float64"}
-    diagonal : bool
-        Whether z = inverse * r, rather than z = r.
-    multiprocessors, block_limit : int
-        Of the device.
-    tuning : Table, optional
-        The figures that blocks are chosen by. Default: `hetero.kernels.common.tuning.default`.
 
     Returns
     -------
@@ -65,19 +41,18 @@ def csr(
         (any if not ``diagonal``), "partial"; of the second, "p", "q", "r", "before", "inverse"
         if ``diagonal``, "partial"; of the third, "p", "q", "partial". Number: "first_block".
     """
-    tuning = tuning or tables.default()
-    threads = _threads(block_limit, tuning)
+    threads = _threads(target)
     mean = ceil_div(part.entries, part.rows) if part.entries else 1
     # A row has one thread if rows have few entries, whose products fit in shared memory; otherwise
     # several, each with some of them in flight.
     room = _SHARED_BYTES // (threads * check_dtype(dtype))
-    if mean <= min(tuning["cg.short_row"], room):
+    if mean <= min(target.figure("cg.short_row"), room):
         lanes, depth = 1, mean
     else:
-        lanes, depth = 2, tuning["cg.row_depth"]
+        lanes, depth = 2, target.figure("cg.row_depth")
         while lanes < 32 and lanes * depth < mean:
             lanes *= 2
-    blocks = _blocks(part.rows * lanes, threads, multiprocessors, tuning)
+    blocks = _blocks(part.rows * lanes, threads, target)
     defines = (
         ("REAL", REAL[dtype]), ("INDEX", _INDEX[part.index]), ("THREADS", threads),
         ("LANES", lanes), ("DEPTH", depth),
@@ -98,44 +73,24 @@ def csr(
     )
 
 
-def pack(
-    product: Launch, count: int, multiprocessors: int, tuning: tables.Table | None = None
-) -> Launch:
+def pack(product: Launch, count: int, target: Target) -> Launch:
     """Plan packed[i] = p[places[i]], compiled as the third of `csr` was.
 
     Buffers: "p", "places", "packed".
     """
-    blocks = max(1, _blocks(count, product.block, multiprocessors, tuning or tables.default()))
+    blocks = max(1, _blocks(count, product.block, target))
     arguments = ("p", "places", "packed", count, blocks)
     return product._replace(kernel="csr_pack", grid=blocks, arguments=arguments)
 
 
 @lru_cache(maxsize=256)
 def vectors(
-    n: int,
-    *,
-    dtype: str,
-    aligned: bool,
-    diagonal: bool,
-    multiprocessors: int,
-    block_limit: int = 1024,
-    tuning: tables.Table | None = None,
+    n: int, target: Target, *, dtype: str, aligned: bool, diagonal: bool
 ) -> tuple[Launch, Launch, Launch]:
     """Plan r = b - q, p = r or inverse * r; the sums of a step, for products that give none; and
     the step of x, r and p.
 
-    Parameters
-    ----------
-    n : int
-    dtype : {"float32", "float64"}
-    aligned : bool
-        Whether 16 divides all addresses.
-    diagonal : bool
-        Whether z = inverse * r, rather than z = r.
-    multiprocessors, block_limit : int
-        Of the device.
-    tuning : Table, optional
-        The figures that blocks are chosen by. Default: `hetero.kernels.common.tuning.default`.
+    ``aligned``: 16 divides all addresses.
 
     Returns
     -------
@@ -144,32 +99,17 @@ def vectors(
         second: "p", "q", "r", "inverse" likewise, "partial"; of the third: "x", "r", "p", "q",
         "inverse" likewise, "partial_before", "before", "after"; number: "blocks_before".
     """
-    defines, blocks, threads = _over(n, dtype, aligned, multiprocessors, block_limit, tuning)
-    defines += diagonal_defines(diagonal)
     inverse = ("inverse",) if diagonal else ()
-    residual = ("b", "q", "r", "p", *inverse, "partial", n, blocks)
-    sums = ("p", "q", "r", *inverse, "partial", n, blocks)
-    advance = (
-        "x", "r", "p", "q", *inverse, "partial_before", "before", "after", "blocks_before", n,
-        blocks,
-    )  # fmt: skip
-    return (
-        Launch("cg.cu", "cg_residual", defines, blocks, threads, residual),
-        Launch("cg.cu", "cg_sums", defines, blocks, threads, sums),
-        Launch("cg.cu", "cg_advance", defines, blocks, threads, advance),
-    )
+    extra = diagonal_defines(diagonal)
+    return _over(n, target, dtype, aligned, "cg.cu", extra, {
+        "cg_residual": ("b", "q", "r", "p", *inverse, "partial"),
+        "cg_sums": ("p", "q", "r", *inverse, "partial"),
+        "cg_advance": ("x", "r", "p", "q", *inverse, *_SCALARS),
+    })  # fmt: skip
 
 
 @lru_cache(maxsize=256)
-def dots(
-    n: int,
-    *,
-    dtype: str,
-    aligned: bool,
-    multiprocessors: int,
-    block_limit: int = 1024,
-    tuning: tables.Table | None = None,
-) -> tuple[Launch, Launch, Launch]:
+def dots(n: int, target: Target, *, dtype: str, aligned: bool) -> tuple[Launch, Launch, Launch]:
     """Plan the vectors' part of an iteration with a preconditioner of its own launches.
 
     Returns
@@ -179,17 +119,11 @@ def dots(
         "before", "after"; x and r: "x", "r", "p", "q", "partial_before", "before", "after". The
         number "blocks_before" belongs to the last two.
     """
-    defines, blocks, threads = _over(n, dtype, aligned, multiprocessors, block_limit, tuning)
-    scalars = ("partial_before", "before", "after", "blocks_before", n, blocks)
-
-    def plan(kernel: str, *arguments: str | int) -> Launch:
-        return Launch("cg_preconditioned.cu", kernel, defines, blocks, threads, arguments)
-
-    return (
-        plan("cg_dots", "a", "b", "partial", n, blocks),
-        plan("cg_direct", "p", "z", *scalars),
-        plan("cg_correct", "x", "r", "p", "q", *scalars),
-    )
+    return _over(n, target, dtype, aligned, "cg_preconditioned.cu", (), {
+        "cg_dots": ("a", "b", "partial"),
+        "cg_direct": ("p", "z", *_SCALARS),
+        "cg_correct": ("x", "r", "p", "q", *_SCALARS),
+    })  # fmt: skip
 
 
 def vector_width(dtype: str, extent: int, aligned: bool) -> int:
@@ -203,27 +137,31 @@ def diagonal_defines(diagonal: bool) -> tuple[tuple[str, int], ...]:
     return (("DIAGONAL", 1),) if diagonal else ()
 
 
-def _threads(block_limit: int, tuning: tables.Table) -> int:
-    threads = tuning["cg.threads"]
-    return threads if block_limit >= threads else _SMALLEST_BLOCK
+def _threads(target: Target) -> int:
+    threads = target.figure("cg.threads")
+    return threads if target.block_limit >= threads else _SMALLEST_BLOCK
 
 
-def _blocks(work: int, threads: int, multiprocessors: int, tuning: tables.Table) -> int:
+def _blocks(work: int, threads: int, target: Target) -> int:
     """Blocks for so many threads' work, no more than a multiprocessor should have."""
-    return min(ceil_div(work, threads), multiprocessors * tuning["cg.blocks"])
+    return min(ceil_div(work, threads), target.multiprocessors * target.figure("cg.blocks"))
 
 
 def _over(
     n: int,
+    target: Target,
     dtype: str,
     aligned: bool,
-    multiprocessors: int,
-    block_limit: int,
-    tuning: tables.Table | None,
-) -> tuple[tuple[tuple[str, int | str], ...], int, int]:
-    """Return defines, blocks and threads of a kernel over the elements of vectors."""
+    source: str,
+    macros: tuple[tuple[str, int], ...],
+    kernels: dict[str, tuple[str, ...]],
+) -> tuple[Launch, ...]:
+    """Launches of kernels over the elements of vectors, by name, with the buffers of each."""
     width = vector_width(dtype, n, aligned)
-    tuning = tuning or tables.default()
-    threads = _threads(block_limit, tuning)
-    blocks = _blocks(ceil_div(n, width), threads, multiprocessors, tuning)
-    return (("REAL", REAL[dtype]), ("WIDTH", width), ("THREADS", threads)), blocks, threads
+    threads = _threads(target)
+    blocks = _blocks(ceil_div(n, width), threads, target)
+    defines = (("REAL", REAL[dtype]), ("WIDTH", width), ("THREADS", threads), *macros)
+    return tuple(
+        Launch(source, kernel, defines, blocks, threads, (*buffers, n, blocks))
+        for kernel, buffers in kernels.items()
+    )

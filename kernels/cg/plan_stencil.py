@@ -6,38 +6,45 @@ whoever runs a plan puts in what they stand for.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..common import tuning as tables
 from ..common.launch import REAL, Launch, ceil_div, check_dtype
+from ..common.tuning import Target
 from .plan import diagonal_defines, vector_width
 
-__all__ = ["Cooperative", "GridShare", "cooperative", "settle", "stencil", "sweeps"]
+__all__ = ["GridShare", "cooperative", "settle", "stencil", "sweeps"]
 
 _SMALLEST = {2: (64, 1, 1), 3: (8, 8, 1)}
 _OVERLAP = 4  # rows that a tile reads beyond its own
 
 
 class GridShare(NamedTuple):
-    """A device's share of a grid of points, split along its first axis.
-
-    Attributes
-    ----------
-    rows, lines, columns : int
-        Points of this share; ``lines`` is 1 for a grid of two axes.
-    weights : tuple of float
-        1 / spacing**2 along rows, lines (0.0 in 2-D) and columns.
-    low, high : bool
-        Whether other devices have rows before and after these.
-    """
+    """A device's share of a grid of points, split along its first axis."""
 
     rows: int
-    lines: int
+    lines: int  # 1 for a grid of two axes
     columns: int
-    weights: tuple[float, float, float]
-    low: bool = False
-    high: bool = False
+    weights: tuple[float, float, float]  # 1 / spacing**2 along rows, lines (0.0 in 2-D), columns
+    low: bool = False  # whether other devices have rows before these
+    high: bool = False  # and after
+
+    @classmethod
+    def of(
+        cls,
+        shape: tuple[int, ...],
+        spacing: tuple[float, ...],
+        rows: int | None = None,
+        low: bool = False,
+        high: bool = False,
+    ) -> GridShare:
+        """The share of ``rows`` rows of a grid of ``shape`` points, or all of it."""
+        flat = (1,) if len(shape) == 2 else ()
+        weights = [1.0 / h**2 for h in spacing]
+        weights[1:1] = [0.0] * len(flat)
+        rows = shape[0] if rows is None else rows
+        return cls(rows, *flat, *shape[1:], tuple(weights), low, high)
 
     @property
     def plane(self) -> int:
@@ -50,29 +57,15 @@ class GridShare(NamedTuple):
         return 3 if self.weights[1] else 2
 
 
-class Cooperative(NamedTuple):
-    """A launch whose blocks are all on the device at once.
-
-    Attributes
-    ----------
-    launch : Launch
-    shared_bytes : int
-        Dynamic shared memory of a block.
-    """
-
-    launch: Launch
-    shared_bytes: int
-
-
 class _Tiles(NamedTuple):
     """How a sweep divides its grid among blocks."""
 
-    columns: int
+    columns: int  # threads of a block along the columns, and along the lines
     lines: int
-    resident: int
-    strips: int
+    resident: int  # blocks of a multiprocessor
+    strips: int  # tiles along the columns, and along the lines
     bands: int
-    chunk: int
+    chunk: int  # rows of a tile
     tiles: int
     blocks: int
 
@@ -80,38 +73,18 @@ class _Tiles(NamedTuple):
 @lru_cache(maxsize=256)
 def sweeps(
     grid: GridShare,
+    target: Target,
     *,
     dtype: str,
     halo: int,
     x_halo: int,
     aligned: bool,
     diagonal: bool,
-    multiprocessors: int,
-    block_limit: int = 1024,
-    shape: tuple[int, int, int] | None = None,
-    tuning: tables.Table | None = None,
 ) -> tuple[Launch, Launch]:
     """Plan the sweeps of a stencil: the first from the first row on, the second from the last.
 
-    Parameters
-    ----------
-    grid : GridShare
-    dtype : {"float32", "float64"}
-    halo : int
-        Rows of neighbours in memory, where there are any, in "now" and "next".
-    x_halo : int
-        Likewise in "x" and "inverse".
-    aligned : bool
-        Whether 16 divides all addresses.
-    diagonal : bool
-        Whether z = inverse * r, rather than z = r.
-    multiprocessors, block_limit : int
-        Of the device.
-    shape : tuple of int, optional
-        Threads along the columns and the lines, and blocks of a multiprocessor, instead of the
-        plan's own.
-    tuning : Table, optional
-        The figures that blocks are chosen by. Default: `hetero.kernels.common.tuning.default`.
+    Where there are neighbours, ``halo`` of their rows lie in "now" and "next", and ``x_halo`` in
+    "x" and "inverse". ``aligned``: 16 divides all addresses.
 
     Returns
     -------
@@ -121,8 +94,12 @@ def sweeps(
         (the place of the first block's sums in "partial"), "add".
     """
     width = vector_width(dtype, grid.columns, aligned)
-    tuning = tuning or tables.default()
-    tiles = _tiles(grid, width, diagonal, multiprocessors, block_limit, shape, tuning)
+    tiles = _tiles(grid, width, diagonal, target)
+    defines = (
+        ("REAL", REAL[dtype]), ("WIDTH", width), ("DIMS", grid.dims),
+        ("COLUMNS", tiles.columns), ("LINES", tiles.lines), ("RESIDENT", tiles.resident),
+        *diagonal_defines(diagonal),
+    )  # fmt: skip
     pitch = 2 * grid.plane
     first = -halo if grid.low else 0
     last = grid.rows + (halo if grid.high else 0)
@@ -137,7 +114,7 @@ def sweeps(
         Launch(
             source="cg_stencil.cu",
             kernel="cg_sweep",
-            defines=_sweep_defines(grid, dtype, width, tiles, diagonal),
+            defines=defines,
             grid=tiles.blocks,
             block=tiles.columns * tiles.lines,
             arguments=(
@@ -152,44 +129,28 @@ def sweeps(
 
 
 @lru_cache(maxsize=256)
-def cooperative(
-    grid: GridShare,
-    *,
-    dtype: str,
-    multiprocessors: int,
-    shared_limit: int,
-    block_limit: int = 1024,
-    tuning: tables.Table | None = None,
-) -> Cooperative | None:
-    """Plan many iterations on a small grid in one launch; None if the grid is too large for it.
+def cooperative(grid: GridShare, target: Target, *, dtype: str, shared_limit: int) -> Launch | None:
+    """Plan many iterations on a small grid in one launch, whose blocks all run at once.
 
-    Parameters
-    ----------
-    grid : GridShare
-    dtype : {"float32", "float64"}
-    multiprocessors, shared_limit, block_limit : int
-        Of the device; ``shared_limit`` is in bytes.
-    tuning : Table, optional
-        As for `sweeps`.
+    None if the grid is too large for it. A block may have ``shared_limit`` bytes of shared memory.
 
     Returns
     -------
-    Cooperative or None
+    Launch or None
         Buffers: "x", "r", "p0", "p1", "partial0", "partial1", "before", "after", "arrivals"
         (4 bytes, zero); number: "iterations".
     """
-    tuning = tuning or tables.default()
-    threads = min(tuning["cg.cooperative_threads"], block_limit)
+    threads = min(target.figure("cg.cooperative_threads"), target.block_limit)
     if grid.dims != 2 or grid.columns > threads:
         return None
-    strip = ceil_div(grid.rows, min(grid.rows, multiprocessors))
+    strip = ceil_div(grid.rows, min(grid.rows, target.multiprocessors))
     blocks = ceil_div(grid.rows, strip)
     points = ceil_div(strip + 2, threads // grid.columns)
     plane_bytes = (strip + 4) * (grid.columns + 2) * check_dtype(dtype)
     shared_bytes = ceil_div(2 * plane_bytes, 8) * 8 + 4 * 8 * threads
-    if points > tuning["cg.cooperative_points"][dtype] or shared_bytes > shared_limit:
+    if points > target.figure("cg.cooperative_points")[dtype] or shared_bytes > shared_limit:
         return None
-    launch = Launch(
+    return Launch(
         source="cg_cooperative.cu",
         kernel="cg_persist",
         defines=(("REAL", REAL[dtype]), ("THREADS", threads), ("POINTS", points)),
@@ -197,12 +158,11 @@ def cooperative(
         block=threads,
         arguments=(
             "x", "r", "p0", "p1", "partial0", "partial1", "before", "after", "arrivals",
-            grid.rows,
-            grid.columns, strip, blocks, "iterations", float(grid.weights[0]),
+            grid.rows, grid.columns, strip, blocks, "iterations", float(grid.weights[0]),
             float(grid.weights[2]),
         ),
+        shared_bytes=shared_bytes,
     )  # fmt: skip
-    return Cooperative(launch, shared_bytes)
 
 
 @lru_cache(maxsize=256)
@@ -230,33 +190,20 @@ def settle(grid: GridShare, sweep: Launch, halo: int, x_halo: int) -> Launch:
 @lru_cache(maxsize=256)
 def stencil(
     grid: GridShare,
+    target: Target,
     *,
     dtype: str,
-    x_halo: int,
-    r_start: int,
-    p_start: int,
-    pitch: int,
-    scaled: bool,
-    multiprocessors: int,
-    block_limit: int = 1024,
-    tuning: tables.Table | None = None,
+    x_halo: int = 0,
+    r_start: int = 0,
+    p_start: int = 0,
+    pitch: int | None = None,
+    scaled: bool = False,
 ) -> tuple[Launch, Launch]:
     """Plan r = b - A x, p = r or inverse * r; and q = A p, each with two sums.
 
-    Parameters
-    ----------
-    grid : GridShare
-    dtype : {"float32", "float64"}
-    x_halo : int
-        Rows of neighbours in memory, where there are any, in "x", "inverse", and "p" of a product.
-    r_start, p_start, pitch : int
-        Where row 0 of r and of p is in their buffers, and the distance of rows; in elements.
-    scaled : bool
-        Whether p = inverse * r.
-    multiprocessors, block_limit : int
-        Of the device.
-    tuning : Table, optional
-        As for `sweeps`.
+    Where there are neighbours, ``x_halo`` of their rows lie in "x", "inverse", and "p" of a
+    product. ``r_start`` and ``p_start`` are where row 0 of r and of p is in their buffers, rows are
+    ``pitch`` elements apart; by default as in vectors. ``scaled``: p = inverse * r.
 
     Returns
     -------
@@ -264,9 +211,10 @@ def stencil(
         Buffers of the first: "x", "b", "r", "p", "inverse" (any if not ``scaled``), "partial"; of
         the second: "p", "q", "partial".
     """
-    tuning = tuning or tables.default()
-    threads = min(tuning["cg.stencil_threads"], block_limit)
-    blocks = min(grid.rows * grid.lines, multiprocessors * tuning["cg.stencil_blocks"])
+    threads = min(target.figure("cg.stencil_threads"), target.block_limit)
+    most = target.multiprocessors * target.figure("cg.stencil_blocks")
+    blocks = min(grid.rows * grid.lines, most)
+    pitch = grid.plane if pitch is None else pitch
     defines = (("REAL", REAL[dtype]), ("DIMS", grid.dims), ("THREADS", threads))
     sizes = (*grid[:3], x_halo if grid.low else 0, int(grid.low), int(grid.high))
     weights = tuple(map(float, grid.weights))
@@ -281,49 +229,29 @@ def stencil(
     )
 
 
-def _sweep_defines(
-    grid: GridShare, dtype: str, width: int, tiles: _Tiles, diagonal: bool
-) -> tuple[tuple[str, int | str], ...]:
-    return (
-        ("REAL", REAL[dtype]), ("WIDTH", width), ("DIMS", grid.dims),
-        ("COLUMNS", tiles.columns), ("LINES", tiles.lines), ("RESIDENT", tiles.resident),
-        *diagonal_defines(diagonal),
-    )  # fmt: skip
-
-
-def _tiles(
-    grid: GridShare,
-    width: int,
-    diagonal: bool,
-    multiprocessors: int,
-    block_limit: int,
-    shape: tuple[int, int, int] | None,
-    tuning: tables.Table,
-) -> _Tiles:
+def _tiles(grid: GridShare, width: int, diagonal: bool, target: Target) -> _Tiles:
     """Choose the block's shape and the rows of a tile by the rows that the slowest block walks."""
-    if shape is not None:
-        shapes = [shape]
-    elif grid.dims == 2:
-        rows = tuning["cg.diagonal_row_blocks" if diagonal else "cg.row_blocks"]
+    if grid.dims == 2:
+        rows = target.figure("cg.diagonal_row_blocks" if diagonal else "cg.row_blocks")
         shapes = [(int(columns), 1, resident) for columns, resident in rows.items()]
     else:
-        planes = tuning["cg.plane_blocks"][str(width)]
+        planes = target.figure("cg.plane_blocks")[str(width)]
         shapes = [(*map(int, size.split("x")), resident) for size, resident in planes.items()]
-    shapes = [s for s in shapes if s[0] * s[1] <= block_limit] or [_SMALLEST[grid.dims]]
+    shapes = [s for s in shapes if s[0] * s[1] <= target.block_limit] or [_SMALLEST[grid.dims]]
     edge = ceil_div(2, width)
-    best = None
+    best, least = None, math.inf
     for columns, lines, resident in shapes:
         strips = ceil_div(grid.columns, (columns - 2 * edge) * width)
         bands = ceil_div(grid.lines, lines - 4) if grid.dims == 3 else 1
-        blocks = multiprocessors * resident
+        blocks = target.multiprocessors * resident
         for rounds in range(1, 9):
             chunks = max(1, rounds * blocks // (strips * bands))
-            chunk = max(ceil_div(grid.rows, chunks), min(tuning["cg.least_rows"], grid.rows))
+            chunk = max(ceil_div(grid.rows, chunks), min(target.figure("cg.least_rows"), grid.rows))
             tiles = strips * bands * ceil_div(grid.rows, chunk)
             walked = ceil_div(tiles, blocks) * (chunk + _OVERLAP)
             # Threads that the multiprocessor works for, busy or not, and rows that each walks.
             cost = walked * resident * columns * lines
-            if best is None or cost < 0.95 * best[0]:
-                best = cost, columns, lines, resident, strips, bands, chunk, tiles, blocks
-    _, columns, lines, resident, strips, bands, chunk, tiles, blocks = best
-    return _Tiles(columns, lines, resident, strips, bands, chunk, tiles, min(tiles, blocks))
+            if cost < 0.95 * least:
+                block, used = (columns, lines, resident), min(tiles, blocks)
+                best, least = _Tiles(*block, strips, bands, chunk, tiles, used), cost
+    return best

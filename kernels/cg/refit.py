@@ -78,14 +78,8 @@ def _near(blocks: int) -> list[int]:
     return [near for near in range(blocks - 1, blocks + 2) if near > 0]
 
 
-def _device(limits: Limits) -> dict[str, int]:
-    return {"multiprocessors": limits.multiprocessors, "block_limit": limits.block_limit}
-
-
 def _grid(shape: tuple[int, ...]) -> GridShare:
-    if len(shape) == 2:
-        return GridShare(shape[0], 1, shape[1], (1.0, 0.0, 1.0))
-    return GridShare(*shape, (1.0, 1.0, 1.0))
+    return GridShare.of(shape, (1.0,) * len(shape))
 
 
 def _sizes(n: int, dtype: str, limits: Limits, *names: str) -> dict[str, Any]:
@@ -102,8 +96,8 @@ def _sweeps(shape: tuple[int, ...], dtype: str, limits: Limits, diagonal: bool) 
 
     def plan(table: Table) -> LaunchPlan:
         down, up = sweeps(
-            grid, dtype=dtype, halo=0, x_halo=0, aligned=True, diagonal=diagonal,
-            **_device(limits), tuning=table,
+            grid, limits.target(table), dtype=dtype, halo=0, x_halo=0, aligned=True,
+            diagonal=diagonal,
         )  # fmt: skip
         numbers = {"blocks_before": down.grid, "first_block": 0}
         up = up._replace(arguments=tuple(turned.get(a, a) for a in up.arguments))
@@ -121,11 +115,7 @@ def _stencil(shape: tuple[int, ...], dtype: str, limits: Limits) -> RefitCase:
     grid = _grid(shape)
 
     def plan(table: Table) -> LaunchPlan:
-        both = stencil(
-            grid, dtype=dtype, x_halo=0, r_start=0, p_start=0, pitch=grid.plane, scaled=False,
-            **_device(limits), tuning=table,
-        )  # fmt: skip
-        return LaunchPlan(both, 0, "")
+        return LaunchPlan(stencil(grid, limits.target(table), dtype=dtype), 0, "")
 
     names = ("x", "b", "r", "p", "q", "inverse")
     return RefitCase(plan, _sizes(grid.rows * grid.plane, dtype, limits, *names), cold=False)
@@ -135,9 +125,9 @@ def _vectors(n: int, dtype: str, limits: Limits) -> RefitCase:
     """The vectors' part of an iteration, in one launch and in several."""
 
     def plan(table: Table) -> LaunchPlan:
-        size = {"dtype": dtype, "aligned": True, **_device(limits), "tuning": table}
-        *_, advance = vectors(n, diagonal=False, **size)
-        return _numbered(advance, *dots(n, **size))
+        target = limits.target(table)
+        *_, advance = vectors(n, target, dtype=dtype, aligned=True, diagonal=False)
+        return _numbered(advance, *dots(n, target, dtype=dtype, aligned=True))
 
     names = ("x", "r", "p", "q", "z", "a", "b")
     return RefitCase(plan, _sizes(n, dtype, limits, *names), cold=False)
@@ -149,9 +139,9 @@ def _iteration(length: int, dtype: str, limits: Limits) -> RefitCase:
     pointers, indices = _matrix(n, length)
 
     def plan(table: Table) -> LaunchPlan:
-        size = {"dtype": dtype, "diagonal": False, **_device(limits), "tuning": table}
-        _, product, _ = csr(Rows(n, n * length, "int32"), **size)
-        *_, advance = vectors(n, aligned=True, **size)
+        target, kind = limits.target(table), {"dtype": dtype, "diagonal": False}
+        _, product, _ = csr(Rows(n, n * length, "int32"), target, **kind)
+        *_, advance = vectors(n, target, aligned=True, **kind)
         return _numbered(product, advance)
 
     sizes = _sizes(n, dtype, limits, "x", "r", "p", "q")

@@ -15,7 +15,7 @@ from statistics import median, median_low
 from typing import Any, NamedTuple, Protocol
 
 from .launch import Launch, LaunchPlan
-from .tuning import Table, parse
+from .tuning import Table, Target, parse
 
 __all__ = [
     "Buffers",
@@ -57,6 +57,11 @@ class Limits(NamedTuple):
     block_limit: int
     shared_limit: int
     capability: tuple[int, int] | None
+
+    def target(self, table: Table) -> Target:
+        """The device as plans by a table take it."""
+        warps = self.capability is not None
+        return Target(self.multiprocessors, self.block_limit, table, warps)
 
 
 class RefitCase(NamedTuple):

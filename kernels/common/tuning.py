@@ -12,9 +12,18 @@ import math
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["SCHEMA_VERSION", "Table", "default", "nearest", "parse", "shipped", "shipped_names"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "Table",
+    "Target",
+    "default",
+    "nearest",
+    "parse",
+    "shipped",
+    "shipped_names",
+]
 
 SCHEMA_VERSION = 1
 _DEFAULT = "h200"
@@ -59,6 +68,30 @@ class Table:
             for name, figure in self.data["figures"].items()
         }
         return {**self.data, **card, "figures": figures}
+
+
+class Target(NamedTuple):
+    """The device that launches are planned for.
+
+    Attributes
+    ----------
+    multiprocessors : int
+    block_limit : int
+        Most threads of a block.
+    table : Table or None
+        The figures that blocks are chosen by; None: the `default`.
+    warps : bool
+        Whether it is NVIDIA's, whose lanes exchange through registers.
+    """
+
+    multiprocessors: int
+    block_limit: int = 1024
+    table: Table | None = None
+    warps: bool = False
+
+    def figure(self, name: str) -> Any:
+        """A figure of the table."""
+        return (self.table or default())[name]
 
 
 def parse(data: Any, name: str = "measured") -> Table:

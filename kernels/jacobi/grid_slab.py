@@ -10,33 +10,15 @@ __all__ = ["GridSlab", "Ranges", "two"]
 
 
 class GridSlab(NamedTuple):
-    """A slab of a grid as it lies in a buffer of a device.
+    """A slab of a grid as it lies in a buffer of a device."""
 
-    Attributes
-    ----------
-    dims : int
-        2 or 3.
-    held : int
-        Rows (2-D) or planes (3-D) in the buffer.
-    first, last : int
-        Where the grid begins and ends, counted in rows of the buffer: 0 and ``held``, or beyond
-        them where the slab has neighbours.
-    lines, columns : int
-        Lines of a plane, 1 in 2-D; points of a line.
-    pitch : int
-        Elements from one line to the next, a multiple of those in 16 bytes.
-    dtype : str
-    spacing : tuple of float
-        Per axis.
-    """
-
-    dims: int
-    held: int
-    first: int
-    last: int
-    lines: int
-    columns: int
-    pitch: int
+    dims: int  # 2 or 3
+    held: int  # rows (2-D) or planes (3-D) in the buffer
+    first: int  # where the grid begins and ends, in rows of the buffer: 0 and `held`,
+    last: int  # or beyond them where the slab has neighbours
+    lines: int  # of a plane; 1 in 2-D
+    columns: int  # points of a line
+    pitch: int  # elements from one line to the next, a multiple of those in 16 bytes
     dtype: str
     spacing: tuple[float, ...]
 
@@ -55,9 +37,19 @@ class GridSlab(NamedTuple):
         return self._replace(held=held, first=self.first - begin, last=self.last - begin)
 
     @property
+    def packed(self) -> bool:
+        """Whether one line begins where the one before ends, as in the caller's arrays."""
+        return self.pitch == self.columns
+
+    @property
     def plane_bytes(self) -> int:
         """Bytes of a row (a plane in 3-D)."""
         return self.lines * self.pitch * ELEMENT_BYTES[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer."""
+        return self.held * self.plane_bytes
 
     def weights(self) -> tuple[float, float, float]:
         """1 / spacing^2 along rows, lines (0 in 2-D) and columns."""

@@ -11,8 +11,7 @@ from ..common.launch import ELEMENT_BYTES, Launch, LaunchPlan
 from ..common.refit import Clock, Limits, RefitCase, Search, Timer
 from ..common.tuning import Table
 from .grid_slab import GridSlab
-from .plan import sweep
-from .plan_blocked import DEPTHS, blocked, default_depth
+from .plan import DEPTHS, default_depth, sweeps
 
 __all__ = ["candidates", "refit"]
 
@@ -38,7 +37,7 @@ def candidates(table: Table, limits: Limits) -> Iterator[LaunchPlan]:
 def _searches(table: Table, limits: Limits) -> Iterator[Search]:
     """All figures, in the order in which they are found."""
     single = {
-        dims: [_single(shape, dtype, limits) for shape, dtype in _both(shapes)]
+        dims: [_passes(shape, dtype, limits, 2, 1) for shape, dtype in _both(shapes)]
         for dims, shapes in (("2", _FLAT), ("3", _SOLID))
     }
     both = single["2"] + single["3"]
@@ -66,20 +65,6 @@ def _both(shapes: Any) -> Iterator[tuple[Any, str]]:
     return itertools.product(shapes, ELEMENT_BYTES)
 
 
-def _single(shape: tuple[int, ...], dtype: str, limits: Limits) -> RefitCase:
-    """Two single sweeps, there and back."""
-    grid = GridSlab.of(shape, (1.0,) * len(shape), dtype)
-
-    def plan(table: Table) -> LaunchPlan:
-        one = sweep(
-            grid, ((0, grid.held),), multiprocessors=limits.multiprocessors,
-            block_limit=limits.block_limit, tuning=table,
-        )  # fmt: skip
-        return LaunchPlan(_there_and_back(one), 0, "")
-
-    return RefitCase(plan, _buffers(grid), cold=False)
-
-
 def _passes(
     shape: tuple[int, ...], dtype: str, limits: Limits, whole: int, depth: int | None = None
 ) -> RefitCase:
@@ -87,13 +72,11 @@ def _passes(
     grid = GridSlab.of(shape, (1.0,) * len(shape), dtype)
 
     def plan(table: Table) -> LaunchPlan:
-        sweeps = depth or default_depth(grid, table)
-        one = blocked(
-            grid, ((0, grid.held),), sweeps, warps=limits.capability is not None,
-            multiprocessors=limits.multiprocessors, block_limit=limits.block_limit, tuning=table,
-        )  # fmt: skip
+        target = limits.target(table)
+        each = depth or default_depth(grid, target)
+        one = sweeps(grid, ((0, grid.held),), each, target)
         launches = itertools.cycle(_there_and_back(one))
-        return LaunchPlan(tuple(itertools.islice(launches, whole // sweeps)), 0, "")
+        return LaunchPlan(tuple(itertools.islice(launches, whole // each)), 0, "")
 
     return RefitCase(plan, _buffers(grid), cold=False)
 
@@ -106,4 +89,4 @@ def _there_and_back(launch: Launch) -> tuple[Launch, Launch]:
 
 
 def _buffers(grid: GridSlab) -> dict[str, int]:
-    return dict.fromkeys(("u", "f", "u_new"), grid.held * grid.plane_bytes)
+    return dict.fromkeys(("u", "f", "u_new"), grid.nbytes)

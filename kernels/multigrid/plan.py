@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
-from ..common import tuning as tables
-from ..common.launch import ceil_div, check_dtype
+from ..common.launch import REAL, Launch, ceil_div, check_dtype
+from ..common.tuning import Target
 
-__all__ = ["Sweep", "coarse_points", "plan_sweep"]
+__all__ = [
+    "DOWN",
+    "DOWN_FROM_ZERO",
+    "TABLES",
+    "UP",
+    "UP_WITH_SQUARES",
+    "Sweep",
+    "coarse_points",
+    "plan_sweep",
+]
+
+DOWN, DOWN_FROM_ZERO, UP, UP_WITH_SQUARES = range(4)  # modes of a pass, as in multigrid.cu
+# Buffers of a pass with what it must know of each axis: fields of `transfers.Transfer`.
+TABLES = (
+    *(f"{axis} {field}" for axis in "zyx" for field in ("left", "weight")),
+    *(f"{axis} {field}" for axis in "yx" for field in ("first", "taps")),
+)
 
 _COARSE_BYTES = 44 << 10  # of 48 KB of shared memory, for the grids of multigrid_coarse.cu
 _HALO = 3  # points around a tile that its own depend on
@@ -17,34 +34,61 @@ _PAIRS = 32  # of a window in 3-D
 class Sweep(NamedTuple):
     """How multigrid.cu's pass over a grid is launched.
 
-    Attributes
-    ----------
-    pairs, rows : int
-        A block's window is 2 * pairs points wide and so many rows high; its threads are their
-        product.
-    resident : int
-        Blocks that a multiprocessor is to hold: as many as registers allow without spills, where
-        points are read in pairs; one less where they are not.
-    ahead : int
-        Planes by which the cache is told what will be read.
-    tile : (z, y, x)
-        Most coarse points of a tile along each axis.
+    A block's window is 2 * pairs points wide and ``rows`` high; its threads are pairs * rows. A
+    multiprocessor is to hold ``resident`` blocks: as many as registers allow without spills, where
+    points are read in pairs; one less where they are not.
     """
 
+    shape: tuple[int, int, int]  # points of each axis, (nz, ny, nx)
+    coarse: tuple[int, int, int]  # those of the next coarser grid
+    dtype: str
     pairs: int
     rows: int
     resident: int
-    ahead: int
-    tile: tuple[int, int, int]
+    ahead: int  # planes that are prefetched
+    tile: tuple[int, int, int]  # most coarse points of a tile along each axis
 
-    def defines(self, aligned: bool) -> tuple[tuple[str, int], ...]:
+    def defines(self, aligned: bool, first: int, mode: int) -> tuple[tuple[str, int | str], ...]:
         """Macros; ``aligned``: rows begin at addresses that two elements divide."""
+        real = REAL[self.dtype]
         return (
+            ("REAL", real),
+            ("REAL2", f"{real}2"),
             ("PAIRS", self.pairs),
             ("ROWS", self.rows),
             ("RESIDENT", self.resident if aligned else max(self.resident - 1, 1)),
             ("AHEAD", self.ahead),
             ("ALIGNED", int(aligned)),
+            ("MODE", mode),
+            ("FIRST", first),
+        )
+
+    def launch(
+        self,
+        weights: tuple[float, float, float],
+        tiles: tuple[int, int, int],
+        omega: float,
+        aligned: bool,
+        first: int,
+        mode: int,
+    ) -> Launch:
+        """A pass with 1 / spacing^2 along each axis, and so many tiles along each.
+
+        Buffers: "u", "f", "out", "coarse", "sums" (8 bytes a tile), the axes' tiles "z", "y", "x",
+        and `TABLES`.
+        """
+        diagonal = 2.0 * sum(weights)
+        box = (*self.shape, *weights, diagonal, 1.0 / diagonal, omega)
+        return Launch(
+            source="multigrid.cu",
+            kernel="sweep",
+            defines=self.defines(aligned, first, mode),
+            grid=math.prod(tiles),
+            block=self.pairs * self.rows,
+            arguments=(
+                *("u", "f", "out", "coarse", "sums", *box),
+                *(*self.coarse, "z", "y", "x", *tiles[1:], *TABLES),
+            ),
         )
 
 
@@ -54,35 +98,20 @@ def coarse_points(dtype: str, shared_limit: int) -> int:
 
 
 def plan_sweep(
-    shape: tuple[int, int, int],
-    coarse: tuple[int, int, int],
-    dtype: str,
-    multiprocessors: int,
-    block_limit: int,
-    tuning: tables.Table | None = None,
+    shape: tuple[int, int, int], coarse: tuple[int, int, int], dtype: str, target: Target
 ) -> Sweep:
     """Choose a window and tiles for passes between a grid and the next coarser one.
 
-    Parameters
-    ----------
-    shape, coarse : (nz, ny, nx)
-        Points of each axis; ny = 1 in 2-D.
-    dtype : str
-        "float32" or "float64".
-    multiprocessors, block_limit : int
-        Of the device.
-    tuning : Table, optional
-        The figures that windows are chosen by. Default: `hetero.kernels.common.tuning.default`.
+    Both have (nz, ny, nx) points, with ny = 1 in 2-D.
     """
     check_dtype(dtype)
-    tuning = tuning or tables.default()
-    flat = shape[1] == 1
+    figure, flat = target.figure, shape[1] == 1
     if flat:
-        pairs, rows, resident = tuning["multigrid.pairs"], 1, tuning["multigrid.resident"][dtype]
+        pairs, rows, resident = figure("multigrid.pairs"), 1, figure("multigrid.resident")[dtype]
     else:
-        pairs, rows, resident = _PAIRS, tuning["multigrid.window_rows"][dtype], 1
-    if pairs * rows > block_limit:
-        pairs, rows = (block_limit, 1) if flat else (16, 16)
+        pairs, rows, resident = _PAIRS, figure("multigrid.window_rows")[dtype], 1
+    if pairs * rows > target.block_limit:
+        pairs, rows = (target.block_limit, 1) if flat else (16, 16)
     # A window holds a tile with its halo and, along x, what it takes to begin at an even point. A
     # coarsened axis has up to two fine points between coarse ones, and as many before the first.
     x = pairs - _HALO - 2 if coarse[2] < shape[2] else pairs
@@ -90,8 +119,9 @@ def plan_sweep(
     if not flat:
         y = rows // 2 - _HALO - 1 if coarse[1] < shape[1] else rows - 2 * _HALO - 1
     across = ceil_div(coarse[1], y) * ceil_div(coarse[2], x)
-    z = tuning["multigrid.most_planes"]
-    enough = tuning["multigrid.blocks"] * multiprocessors
-    while z > tuning["multigrid.least_planes"] and across * ceil_div(coarse[0], z) < enough:
+    z = figure("multigrid.most_planes")
+    enough = figure("multigrid.blocks") * target.multiprocessors
+    while z > figure("multigrid.least_planes") and across * ceil_div(coarse[0], z) < enough:
         z //= 2
-    return Sweep(pairs, rows, resident, tuning["multigrid.ahead"] if flat else 0, (z, y, x))
+    ahead = figure("multigrid.ahead") if flat else 0
+    return Sweep(shape, coarse, dtype, pairs, rows, resident, ahead, (z, y, x))

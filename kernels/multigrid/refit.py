@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 
 from ..common import refit as common
-from ..common.launch import ELEMENT_BYTES, REAL, Launch, LaunchPlan
+from ..common.launch import ELEMENT_BYTES, Launch, LaunchPlan
 from ..common.refit import Clock, Limits, RefitCase, Search, Timer
 from ..common.tuning import Table
-from .plan import plan_sweep
+from .plan import DOWN, TABLES, UP, plan_sweep
 from .transfers import Transfer, tiles, transfer
 
 __all__ = ["candidates", "refit"]
 
 _FLAT = ((511, 1, 511), (1024, 1, 1024), (2047, 1, 2047))
 _SOLID = ((63, 63, 63), (128, 128, 128))
-_DOWN, _UP = 0, 2  # as in multigrid.cu
 _SUMS_BYTES = 1 << 20
 
 
@@ -52,6 +51,36 @@ def _searches(table: Table, limits: Limits) -> Iterator[Search]:
     yield Search("multigrid.blocks", (2, 4, 8, 16), every)
 
 
+def _passes(shape: tuple[int, int, int], dtype: str, limits: Limits) -> RefitCase:
+    """A pass down and a pass up between a grid and the next coarser one."""
+    coarse = tuple(n // 2 if n > 1 else 1 for n in shape)
+    axes = {axis: transfer(n, m) for axis, n, m in zip("zyx", shape, coarse, strict=True)}
+    weights = (1.0, 1.0 if shape[1] > 1 else 0.0, 1.0)
+    buffers = _Tiles(
+        axes, dict.fromkeys(("u", "f", "work"), math.prod(shape) * ELEMENT_BYTES[dtype])
+    )
+    buffers |= {"coarse": math.prod(coarse) * ELEMENT_BYTES[dtype], "sums": _SUMS_BYTES}
+    for name in TABLES:
+        axis, field = name.split()
+        values = getattr(axes[axis], field)
+        buffers[name] = values if values.dtype == np.int32 else values.astype(dtype)
+
+    def plan(table: Table) -> LaunchPlan:
+        sweep = plan_sweep(shape, coarse, dtype, limits.target(table))
+        tiles = {axis: f"{axis} {points}" for axis, points in zip("zyx", sweep.tile, strict=True)}
+        counts = tuple(len(buffers[name]) for name in tiles.values())
+
+        def one(mode: int, **names: str) -> Launch:
+            names |= tiles
+            launch = sweep.launch(weights, counts, 1.0, shape[2] % 2 == 0, 0, mode)
+            return launch._replace(arguments=tuple(names.get(a, a) for a in launch.arguments))
+
+        passes = one(DOWN, out="work"), one(UP, u="work", out="u")
+        return LaunchPlan(passes, 0, "")
+
+    return RefitCase(plan, buffers, cold=False)
+
+
 class _Tiles(dict[str, Any]):
     """Buffers, of which tiles are made when they are asked for: "z 32" are of 32 coarse points."""
 
@@ -63,40 +92,3 @@ class _Tiles(dict[str, Any]):
         axis, points = name.split()
         found = self[name] = tiles(self._axes[axis], int(points))
         return found
-
-
-def _passes(shape: tuple[int, int, int], dtype: str, limits: Limits) -> RefitCase:
-    """A pass down and a pass up between a grid and the next coarser one."""
-    coarse = tuple(n // 2 if n > 1 else 1 for n in shape)
-    axes = {axis: transfer(n, m) for axis, n, m in zip("zyx", shape, coarse, strict=True)}
-    weights = (1.0, 1.0 if shape[1] > 1 else 0.0, 1.0)
-    diagonal = 2.0 * sum(weights)
-    box = (*shape, *weights, diagonal, 1.0 / diagonal, 1.0)
-    real = REAL[dtype]
-    itemsize = ELEMENT_BYTES[dtype]
-    known: dict[str, Any] = dict.fromkeys(("u", "f", "work"), math.prod(shape) * itemsize)
-    known |= {"coarse": math.prod(coarse) * itemsize, "sums": _SUMS_BYTES}
-    for axis, t in axes.items():
-        known |= {f"{axis}_left": t.left, f"{axis}_weight": t.weight.astype(dtype)}
-        known |= {f"{axis}_first": t.first, f"{axis}_taps": t.taps.astype(dtype)}
-    buffers = _Tiles(axes, known)
-    tables = tuple(f"{axis}_{what}" for axis in "zyx" for what in ("left", "weight"))
-    tables += tuple(f"{axis}_{what}" for axis in "yx" for what in ("first", "taps"))
-
-    def plan(table: Table) -> LaunchPlan:
-        found = plan_sweep(shape, coarse, dtype, limits.multiprocessors, limits.block_limit, table)
-        names = [f"{axis} {points}" for axis, points in zip("zyx", found.tile, strict=True)]
-        counts = [len(buffers[name]) for name in names]
-
-        def one(mode: int, *vectors: str) -> Launch:
-            defines = (
-                ("REAL", real), ("REAL2", f"{real}2"), *found.defines(shape[2] % 2 == 0),
-                ("MODE", mode), ("FIRST", 0),
-            )  # fmt: skip
-            arguments = (*vectors, "coarse", "sums", *box, *coarse, *names, *counts[1:], *tables)
-            block = found.pairs * found.rows
-            return Launch("multigrid.cu", "sweep", defines, math.prod(counts), block, arguments)
-
-        return LaunchPlan((one(_DOWN, "u", "f", "work"), one(_UP, "work", "f", "u")), 0, "")
-
-    return RefitCase(plan, buffers, cold=False)

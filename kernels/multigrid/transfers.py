@@ -14,22 +14,14 @@ _TAPS = 4  # fine points that a coarse one takes from, at most
 class Transfer(NamedTuple):
     """One axis between a fine grid of n points and a coarse one of m.
 
-    Attributes
-    ----------
-    left : (n,) int32
-        Coarse point to the left of each fine one, -1 for the boundary; the other is the next one.
-    weight : (n,) float64
-        Weight of the right one; the left one has the rest.
-    first : (m,) int32
-        First fine point that each coarse one takes from; it may lie outside, with weight 0.
-    taps : (m, 4) float64
-        Their weights.
+    Each fine point is interpolated between the coarse one to its left, -1 for the boundary, and the
+    next one. A coarse one takes from four fine ones, of which some may lie outside, with weight 0.
     """
 
-    left: np.ndarray
-    weight: np.ndarray
-    first: np.ndarray
-    taps: np.ndarray
+    left: np.ndarray  # (n,) int32
+    weight: np.ndarray  # (n,) float64, of the right one; the left one has the rest
+    first: np.ndarray  # (m,) int32, the first of the four
+    taps: np.ndarray  # (m, 4) float64, their weights
 
 
 def transfer(n: int, m: int) -> Transfer:

@@ -252,7 +252,7 @@ def test_demo(data, tmp_path, profile_file, small_demo):
 
 def test_the_demos_equation_is_an_ordinary_one():
     """Conjugate gradients take about the steps that are priced; the error is of second order."""
-    from hetero.ops.poisson.demonstration import example
+    from hetero.ops.poisson.benchmarks import example
 
     errors_seen = []
     for n in (31, 63):

@@ -42,7 +42,8 @@ from hetero.ops.convolve2d.window import window_of
 from hetero.ops.kmeans import compiled_cpu
 from hetero.ops.kmeans.compiled_cpu import HamerlyBackend
 from hetero.ops.kmeans.fit import Fit, fit
-from hetero.ops.krylov import cg_examples, cg_products
+from hetero.ops.krylov import cg_products
+from hetero.ops.linear_systems import loops as solver_loops
 from hetero.ops.linear_systems.types import Stencil
 
 TESTS = Path(__file__).parents[1] / "support"
@@ -659,8 +660,8 @@ def dispatchers(loop):
 EXAMPLES = {
     kmeans: [compiled_cpu.compile_clusters],
     kmeans_bounds: [compiled_cpu.compile_bounds],
-    csr: [cg_examples.rows],
-    cg: [cg_examples.rows, cg_examples.stencils],
+    csr: [solver_loops.rows],
+    cg: [solver_loops.rows, solver_loops.stencils],
     vectors: [cpu_vectors.examples],
 }
 

@@ -34,7 +34,7 @@ from hetero.ops.convolve2d.window import BOUNDARIES, MODES, window_of
 from hetero.ops.linear_systems.types import Stencil
 from hetero.ops.matvec import rungs as matvec_rows
 from hetero.ops.poisson import jacobi_device
-from hetero.ops.poisson.rungs import sweeper
+from hetero.ops.poisson.methods import sweeper
 from hetero.registry import Arguments
 
 DTYPES = ("float32", "float64")

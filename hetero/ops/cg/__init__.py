@@ -15,8 +15,7 @@ from hetero.moving.results import staying
 from hetero.ops.cg import methods, operands  # noqa: F401  # the former registers them
 from hetero.ops.cg.operands import from_dims, problem
 from hetero.ops.cg.system import System
-from hetero.ops.linear_systems.solve import Solve, execute, warn
-from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance
+from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, execute, warn
 from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE
 from hetero.ops.linear_systems.vectors import on_host
 from hetero.pricing.plan import CPU, Plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,8 @@ import numpy as np
 from hetero import registry
 from hetero.imports import load
 from hetero.ops.cg.operands import NAME
-from hetero.ops.krylov.loops import ROWS, STENCILS
-from hetero.ops.linear_systems.tolerances import digits
+from hetero.ops.linear_systems.loops import ROWS, STENCILS
+from hetero.ops.linear_systems.solve import digits
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
@@ -68,48 +69,26 @@ def _loops(problem: Problem) -> tuple[str, ...]:
     return (family.of(problem.dtype),)
 
 
-def _stands_in(problem: Problem) -> str:
-    return "stands in while 'numba' is compiled"
-
-
-def _on_cpu(plain: bool) -> Callable[..., Outcome]:
-    """``run`` on the CPU; ``plain``: with nothing that has to be compiled."""
-
-    def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
-        cg_cpu = load("hetero.ops.krylov.cg_cpu")
-        (b,), x, solve = arguments
-        return cg_cpu.solve(
-            solve.system,
-            b,
-            x,
-            rtol=solve.rtol,
-            atol=solve.atol,
-            maxiter=solve.maxiter,
-            preconditioner=solve.preconditioner,
-            callback=solve.callback,
-            plain=plain,
-        )
-
-    return run
-
-
-def _run_on_devices(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
-    cg_device = load("hetero.ops.krylov.cg_device")
+def _run(
+    devices: tuple[Device, ...], problem: Problem, arguments: Arguments, plain: bool = False
+) -> Outcome:
+    """Solve; ``plain``: on the CPU with nothing that has to be compiled."""
     (b,), x, solve = arguments
-    return cg_device.solve(
-        devices,
-        solve.system,
-        b,
-        x,
-        rtol=solve.rtol,
-        atol=solve.atol,
-        maxiter=solve.maxiter,
-        preconditioner=solve.preconditioner,
-        callback=solve.callback,
-        dtype=problem.dtype,
-    )
+    system, rtol, atol, maxiter, preconditioner, callback, _ = solve
+    options = {
+        "rtol": rtol,
+        "atol": atol,
+        "maxiter": maxiter,
+        "preconditioner": preconditioner,
+        "callback": callback,
+    }
+    if devices:
+        on_devices = load("hetero.ops.krylov.cg_device").solve
+        return on_devices(devices, system, b, x, dtype=problem.dtype, **options)
+    return load("hetero.ops.krylov.cg_cpu").solve(system, b, x, plain=plain, **options)
 
 
+_run_plain = functools.partial(_run, plain=True)
 _SPARSE = ("csr", "stencil2", "stencil3")
 _COMPILED = ("loops", "numba")
 registry.register_method(
@@ -118,7 +97,7 @@ registry.register_method(
     kinds=("cpu",),
     excludes=_obstacle("dense"),
     work=_work,
-    run=_on_cpu(plain=True),
+    run=_run_plain,
     uses=("blas", "numpy", *_COMPILED),
 )
 registry.register_method(
@@ -127,7 +106,7 @@ registry.register_method(
     kinds=("cpu",),
     excludes=_obstacle(*_SPARSE),
     work=_work,
-    run=_on_cpu(plain=False),
+    run=_run,
     loops=_loops,
     uses=_COMPILED,
 )
@@ -137,8 +116,8 @@ registry.register_method(
     kinds=("cpu",),
     excludes=_obstacle(*_SPARSE),
     work=_work,
-    run=_on_cpu(plain=True),
-    stands_in=_stands_in,
+    run=_run_plain,
+    stands_in=lambda problem: "stands in while 'numba' is compiled",
 )
 registry.register_method(
     operation=NAME,
@@ -146,7 +125,7 @@ registry.register_method(
     kinds=("cpu",),
     excludes=_obstacle("operator"),
     work=_work,
-    run=_on_cpu(plain=True),
+    run=_run_plain,
     uses=_COMPILED,
 )
 registry.register_method(
@@ -155,6 +134,6 @@ registry.register_method(
     kinds=registry.PORTABLE,
     excludes=_obstacle("dense", *_SPARSE),
     work=_work,
-    run=_run_on_devices,
+    run=_run,
     shared=_shared,
 )

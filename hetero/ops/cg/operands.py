@@ -10,7 +10,7 @@ import numpy as np
 
 from hetero.arrays import Operand, Spec, array_or_spec, dense, describe, is_device_array, name_of
 from hetero.imports import load
-from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance, digits
+from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, digits
 from hetero.ops.linear_systems.vectors import number_dtype, real_dtype
 from hetero.registry.problem import Problem, check_dims
 
@@ -67,51 +67,26 @@ def checked_matrix(A: Any) -> Any:
 @functools.cache
 def scipy() -> tuple[Any, Any, Any]:
     """issparse, LinearOperator, aslinearoperator: a statement of imports takes 2 us each time."""
-    issparse = load("scipy.sparse").issparse
-    LinearOperator = load("scipy.sparse.linalg").LinearOperator
-    aslinearoperator = load("scipy.sparse.linalg").aslinearoperator
-    return issparse, LinearOperator, aslinearoperator
+    linalg = load("scipy.sparse.linalg")
+    return load("scipy.sparse").issparse, linalg.LinearOperator, linalg.aslinearoperator
 
 
 class CgOptions(NamedTuple):
-    """What a price depends on beside the operands.
+    """What a price depends on besides the operands."""
 
-    Attributes
-    ----------
-    rtol : float
-        How much smaller the residual must get.
-    iterations : int
-        How many to expect.
-    """
-
-    rtol: float
-    iterations: int
+    rtol: float  # how much smaller the residual must get
+    iterations: int  # how many to expect
 
 
 class Kind(NamedTuple):
-    """What a call is, but for its tolerances.
+    """What a call is, but for its tolerances."""
 
-    Attributes
-    ----------
-    vectors : tuple of Operand
-        b, and x0 where it is a vector.
-    dtype : numpy.dtype
-    layout : str
-        Of A, with the preconditioner that counts.
-    entries : int
-        Of A.
-    obstacle : str or None
-        Why no device can do it.
-    share : float
-        Of the iterations without M, that are left with it.
-    """
-
-    vectors: tuple[Operand, ...]
+    vectors: tuple[Operand, ...]  # b, and x0 where it is a vector
     dtype: np.dtype
-    layout: str
-    entries: int
-    obstacle: str | None
-    share: float
+    layout: str  # of A, with the preconditioner that counts
+    entries: int  # of A
+    obstacle: str | None  # why no device can do it
+    share: float  # of the iterations without M that are left with it
 
 
 def inspected(A: Any, b: Any, x0: Any, M: Any) -> Kind:

@@ -12,9 +12,9 @@ from hetero.host.compiled import loop_compiler, loops
 from hetero.imports import load
 from hetero.moving import transfer
 from hetero.ops.cg import operands
+from hetero.ops.linear_systems.loops import CYCLES
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
 from hetero.ops.linear_systems.vectors import on_host
-from hetero.ops.multigrid.loops import CYCLES
 
 
 class System:
@@ -100,14 +100,10 @@ class System:
         A = self._matrix
         if hasattr(A, "stencil"):  # a constant diagonal changes no iterate
             return None
-        if hasattr(A, "indptr"):
-            diagonal = A.diagonal()
-        elif is_device_array(A):
-            diagonal = on_host(A, describe(A), self._dtype).diagonal()
-        else:
-            diagonal = A.diagonal()
+        if is_device_array(A):
+            A = on_host(A, describe(A), self._dtype)
         with np.errstate(all="ignore"):
-            return 1.0 / diagonal.real.astype(self._dtype.type(0).real.dtype)
+            return 1.0 / A.diagonal().real.astype(self._dtype.type(0).real.dtype)
 
     def _multigrid(self, used: tuple[Any, ...]) -> Any:
         stencil, dtype = self._matrix.stencil, self._dtype

@@ -11,6 +11,7 @@ solve are therefore updated as real ones of twice the length; only A and M see t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from types import ModuleType
@@ -25,6 +26,9 @@ from hetero.ops.krylov.cg_products import Product
 from hetero.ops.linear_systems import scaling, types
 from hetero.ops.linear_systems.types import Outcome
 
+# What iterations work on: product, loops of vectors, preconditioner, callback, the norm of r at
+# which they end, and x, r and room for a product, all real.
+_Iteration = tuple[Product, ModuleType, Any, Any, float, np.ndarray, np.ndarray, np.ndarray]
 _CHECK = 100_000  # iterations between looks at Ctrl-C, divided by thousands of unknowns
 
 
@@ -40,23 +44,17 @@ def solve(
     callback: Callable[[np.ndarray], object] | None = None,
     plain: bool = False,
 ) -> Outcome:
-    """Solve A x = b.
+    """Solve A x = b; see `cg_device.solve` for what is not listed.
 
     Parameters
     ----------
     system : Stencil, Csr, Dense or LinearOperator
         A LinearOperator if b is complex.
-    b : (n,) ndarray of float32, float64, complex64 or complex128
-    x : (n,) ndarray of b's dtype
-        Start in, result out.
-    rtol, atol : float
-        Done when norm(b - A x) <= max(rtol norm(b), atol).
-    maxiter : int
+    b, x : (n,) ndarray of float32, float64, complex64 or complex128
+        Right-hand side; start in, result out.
     preconditioner : None, (n,) ndarray or callable
         The diagonal of an approximate inverse of A, or ``apply(r, z)`` that writes z = M r. If b
         is complex, the callable takes what `cg_products.into` makes.
-    callback : callable, optional
-        Called with x after each iteration.
     plain : bool
         Use nothing that has to be compiled.
 
@@ -67,22 +65,14 @@ def solve(
         and the true one does not, the iteration starts anew from there; when that no longer halves
         the true residual, rounding has the last word and the status is LIMIT.
     """
-
-    def run(
-        b: np.ndarray, x: np.ndarray, atol: float, maxiter: int, callback: Any, norm_b: float = -1.0
-    ) -> Outcome:
-        norm_b = norm(scaling.real_view(b)) if norm_b < 0.0 else norm_b
-        return _solve(
-            system, product, of_vectors, b, x, norm_b, rtol, atol, maxiter, preconditioner, callback
-        )
-
     b = as_loops_take(b)
     product = (cg_products.plain if plain else cg_products.compiled)(system, b.dtype)
     of_vectors = cpu_vectors.serving(b.real.dtype)
-    norm = of_vectors.norm
-    norm_b = norm(scaling.real_view(b))
+    norm_b = of_vectors.norm(scaling.real_view(b))
+    given = system, product, of_vectors, rtol, preconditioner
     if scaling.is_safe(norm_b, b.real.itemsize):
-        return run(b, x, atol, maxiter, callback, norm_b)
+        return _solve(*given, b, x, atol, maxiter, callback, norm_b)
+    run = functools.partial(_solve, *given)
     return scaling.solve(run, b, x, atol=atol, maxiter=maxiter, callback=callback)
 
 
@@ -90,19 +80,21 @@ def _solve(
     system: Any,
     product: Product,
     of_vectors: ModuleType,
+    rtol: float,
+    preconditioner: Any,
     b: np.ndarray,
     x: np.ndarray,
-    norm_b: float,
-    rtol: float,
     atol: float,
     maxiter: int,
-    preconditioner: Any,
     callback: Callable[[np.ndarray], object] | None,
+    norm_b: float | None = None,
 ) -> Outcome:
+    """Iterate, and begin anew from the true residual until that meets the tolerance."""
+    norm = of_vectors.norm
+    norm_b = norm(scaling.real_view(b)) if norm_b is None else norm_b
     bound = max(rtol * norm_b, atol)
     # The recurrence's own residual falls without end; products that vanish look like indefinite A.
     lowest = max(bound, types.least_tolerance(b.dtype) * norm_b)
-    norm = of_vectors.norm
     given = b, x
     if b.dtype.kind == "c":
         whole, notify = x, callback
@@ -130,9 +122,8 @@ def _solve(
                 return Outcome(types.LIMIT, done, residual)
             before = residual
             run = _compiled if compiled else _generic
-            status, iterations = run(
-                product, of_vectors, x, r, q, preconditioner, lowest, maxiter - done, callback
-            )
+            on = product, of_vectors, preconditioner, callback, lowest, x, r, q
+            status, iterations = run(on, maxiter - done)
             done += iterations
             if compiled and of_vectors.times_zero(x) != 0.0:
                 # The compiled loops do not look at x; those in Python do, in each iteration.
@@ -144,19 +135,10 @@ def _solve(
                 return Outcome(status, done, norm(b - q))
 
 
-def _compiled(
-    product: Product,
-    of_vectors: ModuleType,
-    x: np.ndarray,
-    r: np.ndarray,
-    q: np.ndarray,
-    inverse: np.ndarray | None,
-    bound: float,
-    limit: int,
-    callback: Callable[[np.ndarray], object] | None,
-) -> tuple[str, int]:
+def _compiled(on: _Iteration, limit: int) -> tuple[str, int]:
     """Iterations as compiled loops, with a way back to Python now and then for Ctrl-C."""
     cpu_cg, _ = cg_products.kernels()
+    product, of_vectors, inverse, callback, bound, x, r, q = on
     assert product.run is not None
     assert product.sums is not None
     statuses = {
@@ -184,18 +166,9 @@ def _compiled(
             return statuses[code], done
 
 
-def _generic(
-    product: Product,
-    of_vectors: ModuleType,
-    x: np.ndarray,
-    r: np.ndarray,
-    q: np.ndarray,
-    preconditioner: Any,
-    bound: float,
-    limit: int,
-    callback: Callable[[np.ndarray], object] | None,
-) -> tuple[str, int]:
+def _generic(on: _Iteration, limit: int) -> tuple[str, int]:
     """Iterations in Python."""
+    product, of_vectors, preconditioner, callback, bound, x, r, q = on
     z = r if preconditioner is None else np.empty_like(r)
     p = np.zeros(x.shape, x.dtype)
     times, dot, isfinite = product.times, of_vectors.dot, math.isfinite

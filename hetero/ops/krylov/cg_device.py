@@ -1,7 +1,7 @@
 """Conjugate gradients on devices: matrix, vectors and scalars stay there until the end.
 
 `_iterate` is the method. The launches of its steps are in `cg_loops` and `cg_matrices`, what lies
-on the devices is in `cg_vectors`, and what several devices tell each other in
+on the devices is in `cg_vectors`, and what several devices copy from each other in
 `hetero.ops.linear_systems.exchange`.
 """
 
@@ -17,9 +17,8 @@ import numpy as np
 
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
-from hetero.ops.krylov.cg_loops import Loop, MatrixLoop, Preconditioned, Sweeps
+from hetero.ops.krylov.cg_loops import Loop, MatrixLoop, Preconditioned, Sweeps, persistent
 from hetero.ops.krylov.cg_matrices import CsrMatrix, DenseMatrix, StencilMatrix
-from hetero.ops.krylov.cg_persistent import persistent
 from hetero.ops.krylov.cg_vectors import HALO, Vectors
 from hetero.ops.linear_systems import scaling
 from hetero.ops.linear_systems.types import (
@@ -121,25 +120,23 @@ def solve(
     conjugate gradients for solving linear systems", J. Res. Nat. Bur. Stand. 49 (1952).
     """
     dtype = _dtype(dtype, b, x, system)
-    watch = _Watch(callback, check_every)
-    try:
-        goal = _Goal(rtol, atol, maxiter)
-        return _on_devices(devices, system, b, x, dtype, preconditioner, goal, watch)
-    except _OutOfRange:
-        pass
 
-    def scaled(b: Any, x: Any, atol: float, maxiter: int, callback: Any) -> Outcome:
-        goal, watch = _Goal(rtol, atol, maxiter, checked=True), _Watch(callback, check_every)
+    def run(
+        b: Any, x: Any, atol: float, maxiter: int, callback: Any, checked: bool = True
+    ) -> Outcome:
+        goal, watch = _Goal(rtol, atol, maxiter, checked), _Watch(callback, check_every)
         return _on_devices(devices, system, b, x, dtype, preconditioner, goal, watch)
 
+    with contextlib.suppress(_OutOfRange):
+        return run(b, x, atol, maxiter, callback, checked=False)
     limits = {"atol": atol, "maxiter": maxiter, "callback": callback}
     if isinstance(b, np.ndarray) and isinstance(x, np.ndarray):
-        return scaling.solve(scaled, b, x, **limits)
+        return scaling.solve(run, b, x, **limits)
     with devices[0].active():
         rhs, start = (np.empty(unknowns(system), dtype) for _ in range(2))
         devices[0].download(b, rhs)
         devices[0].download(x, start)
-        outcome = scaling.solve(scaled, rhs, start, **limits)
+        outcome = scaling.solve(run, rhs, start, **limits)
         devices[0].upload(start, x)
     return outcome
 
@@ -154,7 +151,7 @@ class _Goal(NamedTuple):
     rtol: float
     atol: float
     maxiter: int
-    checked: bool = False
+    checked: bool
 
 
 def _iterate(loop: Loop, vectors: Vectors, goal: _Goal, watch: _Watch) -> Outcome:

@@ -1,27 +1,27 @@
-"""The three iterations of conjugate gradients on devices, as launches.
+"""The iterations of conjugate gradients on devices, as launches.
 
-`Sweeps` is for stencils: one launch per iteration. `MatrixLoop` is for matrices: a product, then
-one launch for the vectors. Both are PR-CG (kernels/cg/cg_scalars.cu). `Preconditioned` is the
-recurrence of Hestenes and Stiefel, for a preconditioner that is launches of its own.
-
-All have the same methods: `residual` (r = b - A x, and where an iteration starts from), `start`,
-`advance` (start the launches after which x is the iterate of that number, unless the iteration
-stopped before), `record` (how far it came; waits), `finish` (makes x whole).
+Stencils: `Sweeps` takes one launch per iteration, `Persistent` many iterations per launch.
+Matrices: `MatrixLoop` takes a product, then one launch for the vectors. All three are PR-CG
+(kernels/cg/cg_scalars.cu). `Preconditioned` is the recurrence of Hestenes and Stiefel, for a
+preconditioner that is launches of its own.
 """
 
 from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from hetero.devices.cuda.cooperative import CooperativeKernel
+from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
-from hetero.ops.krylov.cg_matrices import Matrix, grid_of
+from hetero.kernels.cg.plan_stencil import GridShare
+from hetero.ops.krylov.cg_matrices import Matrix
 from hetero.ops.krylov.cg_vectors import HALO, X_HALO, Vectors, new_records, read_record
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Exchange
-from hetero.ops.linear_systems.partition import gather_copies, halo_copies
+from hetero.ops.linear_systems.partition import halo_copies
 from hetero.ops.linear_systems.types import Stencil
 
 
@@ -47,8 +47,8 @@ class Loop(abc.ABC):
         self.every = False
 
     @abc.abstractmethod
-    def residual(self) -> tuple[float, float]:
-        """Compute r = b - A x; returns r.r and b.b."""
+    def residual(self) -> Sequence[float]:
+        """Compute r = b - A x, from where an iteration starts; returns r.r and b.b."""
 
     @abc.abstractmethod
     def start(self, target: float) -> None:
@@ -56,11 +56,11 @@ class Loop(abc.ABC):
 
     @abc.abstractmethod
     def advance(self, to: int) -> None:
-        """Start the launches up to iterate ``to``."""
+        """Start the launches after which x is iterate ``to``, unless the iteration stops before."""
 
     @abc.abstractmethod
     def record(self) -> tuple[int, int]:
-        """(status, iterations since `start`)."""
+        """(status, iterations since `start`); waits for them."""
 
     def finish(self) -> None:  # noqa: B027  # nothing to do where x does not lag
         """Make x the iterate of the record."""
@@ -71,65 +71,48 @@ class Sweeps(Loop):
 
     def __init__(self, vectors: Vectors, stencil: Stencil, diagonal: bool) -> None:
         super().__init__(vectors.exchange)
-        parts, slabs, dtype = self.parts, vectors.slabs, vectors.dtype
+        slabs, dtype = vectors.slabs, vectors.dtype
         plane = math.prod(stencil.shape[1:])
-        self._sums = 8 if diagonal else 4
         self._next = 0
         plans, self._residual_blocks, self._residuals = [], [], []
-        for part, slab in zip(parts, slabs, strict=True):
-            device = part.device
-            grid = grid_of(stencil, slab.own, slab.above > 0, slab.below > 0)
+        for part, slab in zip(self.parts, slabs, strict=True):
+            target = vectors.target(part)
+            grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
             part.allocate(2 * plane * slab.held * dtype.itemsize, "state0", "state1")
-            size = {
-                "dtype": dtype.name,
-                "x_halo": X_HALO,
-                "multiprocessors": device.multiprocessors,
-                "block_limit": device.block_limit,
-                "tuning": vectors.tuning,
-            }
+            size = {"dtype": dtype.name, "x_halo": X_HALO}
             aligned = part.is_aligned("x", *(("inverse",) if diagonal else ()))
             pair = plan_cg_stencil.sweeps(
-                grid, halo=HALO, aligned=aligned, diagonal=diagonal, **size
+                grid, target, halo=HALO, aligned=aligned, diagonal=diagonal, **size
             )
-            plans.append((pair, plan_cg_stencil.settle(grid, pair[0], HALO, X_HALO)))
+            plans.append((part, pair, plan_cg_stencil.settle(grid, pair[0], HALO, X_HALO)))
             start = slab.above * 2 * plane
-            residual, _ = plan_cg_stencil.stencil(
-                grid,
-                r_start=start + plane,
-                p_start=start,
-                pitch=2 * plane,
-                scaled=diagonal,
-                **size,
-            )
+            where = {"r_start": start + plane, "p_start": start, "pitch": 2 * plane}
+            residual, _ = plan_cg_stencil.stencil(grid, target, scaled=diagonal, **where, **size)
             part.allocate(16 * residual.grid, "residual sums")
             self._residual_blocks.append(residual.grid)
             known = {} if diagonal else {"inverse": "x"}
             self._residuals.append(
                 [part.bind(residual, r="state1", p="state1", partial="residual sums", **known)]
             )
-        self._blocks = [pair[0].grid for pair, _ in plans]
-        for number, part in enumerate(parts):
-            part.allocate(8 * self._sums * sum(self._blocks), "partial0", "partial1")
-            part.numbers["blocks_before"] = sum(self._blocks)
-            part.numbers["first_block"] = sum(self._blocks[:number])
-        self._bound: dict[tuple[int, int], list[list[Bound]]] = {}
-        for turn in (0, 1):
-            for add in (0, 1, 2):
-                self._bound[turn, add] = [
-                    [part.bind(pair[turn], add=add, **_turned(turn))]
-                    for part, (pair, _) in zip(parts, plans, strict=True)
-                ]
+        blocks = [pair[0].grid for _, pair, _ in plans]
+        gather = self.exchange.share_sums(blocks, 8 if diagonal else 4, "partial0", "partial1")
+        self._bound = {
+            (turn, add): [
+                [part.bind(pair[turn], add=add, **_turned(turn))] for part, pair, _ in plans
+            ]
+            for turn in (0, 1)
+            for add in (0, 1, 2)
+        }
         self._settle = [
             [
                 [part.bind(settle, even="state0", odd="state1", record=f"record{turn}")]
-                for part, (_, settle) in zip(parts, plans, strict=True)
+                for part, _, settle in plans
             ]
             for turn in (0, 1)
         ]
         row = plane * dtype.itemsize
         bind = self.exchange.bind
         rows = halo_copies(slabs, 2 * row, HALO)
-        gather = gather_copies([8 * self._sums * blocks for blocks in self._blocks])
         self._moves = [
             bind(BufferCopies(rows, state, state), BufferCopies(gather, partial, partial))
             for state, partial in (("state0", "partial0"), ("state1", "partial1"))
@@ -137,11 +120,10 @@ class Sweeps(Loop):
         self._first_rows = bind(BufferCopies(rows, "state1", "state1"))
         self._x_rows = bind(BufferCopies(halo_copies(slabs, row, X_HALO), "x", "x"))
 
-    def residual(self) -> tuple[float, float]:
+    def residual(self) -> Sequence[float]:
         self.exchange.run([()] * len(self.parts), self._x_rows)
         self.exchange.run(self._residuals, self._first_rows)
-        r_r, b_b = self.exchange.total("residual sums", self._residual_blocks, 2)
-        return float(r_r), float(b_b)
+        return self.exchange.total("residual sums", self._residual_blocks, 2)
 
     def start(self, target: float) -> None:
         new_records(self.parts, -1, target)
@@ -164,31 +146,86 @@ class Sweeps(Loop):
         self.exchange.run(self._settle[(self._next - 1) % 2])
 
 
-class MatrixLoop(Loop):
-    """A matrix, alone or with a diagonal preconditioner; rows over one or several parts."""
+class Persistent(Loop):
+    """A stencil on a 2-D grid whose vectors fit in the registers of one device.
+
+    Use `persistent`, which knows whether they do. ``kernel`` has ``launch(grid, arguments)``.
+    """
+
+    # A launch takes 20 us to start, load and store; it ends by itself when the iteration does.
+    first_batch = 64
+    batch_seconds = 4e-3
+
+    def __init__(
+        self, vectors: Vectors, stencil: Stencil, plan: Launch, kernel: CooperativeKernel
+    ) -> None:
+        super().__init__(vectors.exchange)
+        (part,), dtype = self.parts, vectors.dtype
+        self._part, self._plan, self._kernel = part, plan, kernel
+        self._done = self._turn = 0
+        grid = GridShare.of(*stencil)
+        part.allocate(grid.rows * grid.plane * dtype.itemsize, "r", "p0", "p1")
+        part.allocate(8 * 4 * plan.grid, "partial0", "partial1")
+        part.allocate(16, "arrivals")
+        residual, _ = plan_cg_stencil.stencil(grid, vectors.target(part), dtype=dtype.name)
+        part.allocate(16 * residual.grid, "residual sums")
+        self._blocks = [residual.grid]
+        self._residual = part.bind(residual, p="p1", inverse="x", partial="residual sums")
+
+    def residual(self) -> Sequence[float]:
+        self._part.start(self._residual)
+        return self.exchange.total("residual sums", self._blocks, 2)
+
+    def start(self, target: float) -> None:
+        new_records(self.parts, -1, target)
+        self._done = -1  # the first step only leads to iterate 0
+
+    def advance(self, to: int) -> None:
+        if to > self._done:
+            self._part.device.fill(self._part.buffers["arrivals"], 4)
+            arguments = self._part.values(
+                self._plan,
+                iterations=to - self._done,
+                before=f"record{self._turn}",
+                after=f"record{1 - self._turn}",
+            )
+            self._kernel.launch(self._plan.grid, arguments)
+            self._done = to
+            self._turn = 1 - self._turn
+
+    def record(self) -> tuple[int, int]:
+        return read_record(self._part, f"record{self._turn}")
+
+
+def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
+    """The iteration in cooperative launches; None if grid, device or software do not allow it."""
+    (part,) = vectors.parts
+    device = part.device
+    plan = plan_cg_stencil.cooperative(
+        GridShare.of(*stencil),
+        vectors.target(part),
+        dtype=vectors.dtype.name,
+        shared_limit=device.shared_limit,
+    )
+    if plan is None:
+        return None
+    kernel = device.cooperative(
+        plan.source, plan.kernel, plan.defines, plan.block, plan.shared_bytes
+    )
+    if kernel is None or kernel.most_blocks < plan.grid:
+        return None
+    return Persistent(vectors, stencil, plan, kernel)
+
+
+class _OverMatrix(Loop):
+    """What iterations on a matrix have in common."""
 
     def __init__(self, matrix: Matrix) -> None:
         super().__init__(matrix.exchange)
         self._matrix = matrix
         self._done = 0
-        self._advance: list[list[list[Bound]]] = [[], []]
-        for part, rows in zip(self.parts, matrix.sizes, strict=True):
-            vectors = ("x", "b", *(("inverse",) if matrix.diagonal else ()))
-            *_, advance = plan_cg.vectors(
-                rows,
-                dtype=matrix.vectors.dtype.name,
-                aligned=part.is_aligned(*vectors),
-                diagonal=matrix.diagonal,
-                multiprocessors=part.device.multiprocessors,
-                block_limit=part.device.block_limit,
-                tuning=matrix.vectors.tuning,
-            )
-            for turn in (0, 1):
-                scalars = {"before": f"record{turn}", "after": f"record{1 - turn}"}
-                bound = part.bind(advance, partial_before="partial", **scalars)
-                self._advance[turn].append([bound])
 
-    def residual(self) -> tuple[float, float]:
+    def residual(self) -> Sequence[float]:
         return self._matrix.residual()
 
     def start(self, target: float) -> None:
@@ -197,66 +234,71 @@ class MatrixLoop(Loop):
 
     def advance(self, to: int) -> None:
         for iteration in range(self._done, to):
-            turn = iteration % 2
-            self._matrix.product(turn)
-            self._matrix.change(self._advance[turn])
+            self._iterate(iteration % 2)
         self._done = max(self._done, to)
+
+    @abc.abstractmethod
+    def _iterate(self, turn: int) -> None:
+        """Start the launches of an iteration, an even or an odd one."""
+
+
+class MatrixLoop(_OverMatrix):
+    """A matrix, alone or with a diagonal preconditioner; rows over one or several parts."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        super().__init__(matrix)
+        self._advance: list[list[list[Bound]]] = [[], []]
+        for part, rows in zip(self.parts, matrix.sizes, strict=True):
+            vectors = ("x", "b", *(("inverse",) if matrix.diagonal else ()))
+            *_, advance = plan_cg.vectors(
+                rows,
+                matrix.vectors.target(part),
+                dtype=matrix.vectors.dtype.name,
+                aligned=part.is_aligned(*vectors),
+                diagonal=matrix.diagonal,
+            )
+            for turn in (0, 1):
+                scalars = {"before": f"record{turn}", "after": f"record{1 - turn}"}
+                bound = part.bind(advance, partial_before="partial", **scalars)
+                self._advance[turn].append([bound])
+
+    def _iterate(self, turn: int) -> None:
+        self._matrix.product(turn)
+        self._matrix.change(self._advance[turn])
 
     def record(self) -> tuple[int, int]:
         return read_record(self.parts[0], f"record{self._done % 2}")
 
 
-class Preconditioned(Loop):
+class Preconditioned(_OverMatrix):
     """A matrix on one part, and ``apply(r, z)`` that starts the launches of z = M r."""
 
     def __init__(self, matrix: Matrix, apply: Callable[[Any, Any], None]) -> None:
-        super().__init__(matrix.exchange)
+        super().__init__(matrix)
         n, dtype = matrix.vectors.n, matrix.vectors.dtype
         (part,) = self.parts
-        self._matrix = matrix
-        self._part = part
         self._apply = apply
-        self._done = 0
         part.allocate(n * dtype.itemsize, "z")
+        target = matrix.vectors.target(part)
         dots, direct, correct = plan_cg.dots(
-            n,
-            dtype=dtype.name,
-            aligned=part.is_aligned("x"),
-            multiprocessors=part.device.multiprocessors,
-            block_limit=part.device.block_limit,
-            tuning=matrix.vectors.tuning,
+            n, target, dtype=dtype.name, aligned=part.is_aligned("x")
         )
         part.allocate(16 * dots.grid, "dots")
         self._dots = part.bind(dots, a="z", b="r", partial="dots")
-        self._direct = part.bind(
-            direct,
-            partial_before="dots",
-            before="record0",
-            after="record1",
-            blocks_before=dots.grid,
-        )
-        self._correct = part.bind(
-            correct, partial_before="partial", before="record1", after="record0"
-        )
+        there = {"before": "record0", "after": "record1", "blocks_before": dots.grid}
+        self._direct = part.bind(direct, partial_before="dots", **there)
+        back = {"before": "record1", "after": "record0"}
+        self._correct = part.bind(correct, partial_before="partial", **back)
 
-    def residual(self) -> tuple[float, float]:
-        return self._matrix.residual()
-
-    def start(self, target: float) -> None:
-        new_records(self.parts, 0, target)
-        self._done = 0
-
-    def advance(self, to: int) -> None:
-        part = self._part
-        for _ in range(self._done, to):
-            self._apply(part.buffers["r"], part.buffers["z"])
-            part.start(self._dots, self._direct)
-            self._matrix.product(0)
-            part.start(self._correct)
-        self._done = max(self._done, to)
+    def _iterate(self, turn: int) -> None:
+        (part,) = self.parts
+        self._apply(part.buffers["r"], part.buffers["z"])
+        part.start(self._dots, self._direct)
+        self._matrix.product(0)
+        part.start(self._correct)
 
     def record(self) -> tuple[int, int]:
-        return read_record(self._part, "record0")
+        return read_record(self.parts[0], "record0")
 
 
 def _turned(turn: int) -> dict[str, str]:

@@ -4,43 +4,23 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
 from hetero import kernels
-from hetero.devices import at_once
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Launch
 from hetero.ops.krylov.cg_vectors import Vectors
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Part
-from hetero.ops.linear_systems.partition import Copy, gather_copies
+from hetero.ops.linear_systems.partition import Copy
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
-
-
-def grid_of(
-    stencil: Stencil, rows: int, low: bool = False, high: bool = False
-) -> plan_cg_stencil.GridShare:
-    """A share of ``rows`` rows of a stencil's grid."""
-    weights = [1.0 / h**2 for h in stencil.spacing]
-    if len(weights) == 2:
-        return plan_cg_stencil.GridShare(
-            rows, 1, stencil.shape[1], (weights[0], 0.0, weights[1]), low, high
-        )
-    return plan_cg_stencil.GridShare(rows, *stencil.shape[1:], tuple(weights), low, high)
 
 
 class Matrix(abc.ABC):
     """A on one or several parts, whose buffers hold x, b, r, p, q and the block sums.
 
-    Parameters
-    ----------
-    vectors : Vectors
-    diagonal : bool
-        Whether a diagonal matrix preconditions.
-    plain : bool
-        Whether another preconditioner does, by launches of its own.
+    Preconditioned by a diagonal matrix, if ``diagonal``, or by launches of its own, if ``plain``.
 
     Attributes
     ----------
@@ -57,14 +37,13 @@ class Matrix(abc.ABC):
         self.diagonal = diagonal
         self.plain = plain
         self.sums = 2 if plain else (8 if diagonal else 4)
-        self.blocks: list[int] = []
         self.sizes = [end - begin for begin, end in vectors.spans]
         self._item = vectors.dtype.itemsize
         for part, rows in zip(self.parts, self.sizes, strict=True):
             part.allocate(rows * self._item, "r", "q")
 
     @abc.abstractmethod
-    def residual(self) -> tuple[float, float]:
+    def residual(self) -> Sequence[float]:
         """r = b - A x, p = r or inverse * r; returns r.r and b.b."""
 
     @abc.abstractmethod
@@ -75,12 +54,10 @@ class Matrix(abc.ABC):
         """Start launches that change p."""
         self.exchange.run(launches)
 
-    def _make_sums(self) -> None:
-        """Make room for the block sums of all parts in each, and say how many there are."""
-        for number, part in enumerate(self.parts):
-            part.allocate(8 * self.sums * sum(self.blocks), "partial")
-            part.numbers["blocks_before"] = sum(self.blocks)
-            part.numbers["first_block"] = sum(self.blocks[:number])
+    def _make_sums(self, blocks: list[int]) -> list[Copy]:
+        """Make room for the sums of the product's blocks of each part."""
+        self.blocks = blocks
+        return self.exchange.share_sums(blocks, self.sums, "partial")
 
 
 class StencilMatrix(Matrix):
@@ -91,26 +68,15 @@ class StencilMatrix(Matrix):
         (part,) = self.parts
         part.allocate(vectors.n * self._item, "p")
         residual, product = plan_cg_stencil.stencil(
-            grid_of(stencil, stencil.shape[0]),
-            dtype=vectors.dtype.name,
-            x_halo=0,
-            r_start=0,
-            p_start=0,
-            pitch=int(np.prod(stencil.shape[1:])),
-            scaled=False,
-            multiprocessors=part.device.multiprocessors,
-            block_limit=part.device.block_limit,
-            tuning=vectors.tuning,
+            plan_cg_stencil.GridShare.of(*stencil), vectors.target(part), dtype=vectors.dtype.name
         )
-        self.blocks = [product.grid]
-        self._make_sums()
+        self._make_sums([product.grid])
         self._residual = part.bind(residual, inverse="r")
         self._product = part.bind(product)
 
-    def residual(self) -> tuple[float, float]:
+    def residual(self) -> Sequence[float]:
         self.exchange.run([(self._residual,)])
-        r_r, b_b = self.exchange.total("partial", self.blocks, 2)
-        return float(r_r), float(b_b)
+        return self.exchange.total("partial", self.blocks, 2)
 
     def product(self, turn: int) -> None:
         self.exchange.run([(self._product,)])
@@ -127,22 +93,13 @@ class CsrMatrix(Matrix):
         super().__init__(vectors, diagonal, plain)
         shares, needs = self._upload_all(system)
         plans = [
-            plan_cg.csr(
-                share,
-                dtype=vectors.dtype.name,
-                diagonal=diagonal,
-                multiprocessors=part.device.multiprocessors,
-                block_limit=part.device.block_limit,
-                tuning=vectors.tuning,
-            )
+            plan_cg.csr(share, vectors.target(part), dtype=vectors.dtype.name, diagonal=diagonal)
             for part, share in zip(self.parts, shares, strict=True)
         ]
-        self.blocks = [residual.grid for residual, _, _ in plans]
-        self._make_sums()
+        sums = self._make_sums([residual.grid for residual, _, _ in plans])
         copies = self._pack(shares, needs, [plain for _, _, plain in plans])
         self._foreign_x = self.exchange.bind(BufferCopies(copies, "x", "packed"))
         self._foreign_p = self.exchange.bind(BufferCopies(copies, "p", "packed"))
-        sums = gather_copies([8 * self.sums * blocks for blocks in self.blocks])
         self._gather = self.exchange.bind(BufferCopies(sums, "partial", "partial"))
         self._residuals: list[list[Bound]] = []
         self._products: tuple[list, list] = [], []
@@ -159,21 +116,15 @@ class CsrMatrix(Matrix):
         found: dict[int, tuple[plan_cg.Rows, np.ndarray]] = {}
 
         def upload(number: int) -> None:
-            span = self.vectors.spans[number]
-            found[number] = self._upload(self.parts[number], system, span)
+            found[number] = self._upload(number, system)
 
-        numbers = range(len(self.parts))
-        nbytes = (system.data.nbytes + system.indices.nbytes) // len(self.parts)
-        devices = [part.device for part in self.parts]
-        at_once.run(devices, [partial(upload, number) for number in numbers], nbytes)
-        shares, needs = zip(*(found[number] for number in numbers), strict=True)
+        self.exchange.at_once(upload, system.data.nbytes + system.indices.nbytes)
+        shares, needs = zip(*(found[number] for number in range(len(found))), strict=True)
         return list(shares), list(needs)
 
-    def _upload(
-        self, part: Part, system: Csr, span: tuple[int, int]
-    ) -> tuple[plan_cg.Rows, np.ndarray]:
+    def _upload(self, number: int, system: Csr) -> tuple[plan_cg.Rows, np.ndarray]:
         """Put a part's rows in its memory, make its x and p; returns their foreign columns too."""
-        begin, end = span
+        part, (begin, end) = self.parts[number], self.vectors.spans[number]
         pointers = system.indptr[begin : end + 1]
         where = slice(int(pointers[0]), int(pointers[-1]))
         indices, values = system.indices[where], system.data[where]
@@ -221,19 +172,17 @@ class CsrMatrix(Matrix):
             joined = np.concatenate([*wanted, np.empty(0, np.int64)]).astype(share.index)
             part.upload(joined, "places")
             part.allocate(len(joined) * self._item, "packed")
-            launch = plan_cg.pack(
-                plan, len(joined), part.device.multiprocessors, self.vectors.tuning
-            )
+            launch = plan_cg.pack(plan, len(joined), self.vectors.target(part))
             self._pack_x.append([part.bind(launch, p="x")] if wanted else [])
             self._pack_p.append([part.bind(launch, p="p")] if wanted else [])
         return copies
 
-    def residual(self) -> tuple[float, float]:
+    def residual(self) -> Sequence[float]:
         self.exchange.run(self._pack_x, self._foreign_x)
         self.exchange.run(self._residuals)
-        r_r, b_b = self.exchange.total("partial", self.blocks, 2)
+        sums = self.exchange.total("partial", self.blocks, 2)
         self.change([()] * len(self.parts))
-        return float(r_r), float(b_b)
+        return sums
 
     def product(self, turn: int) -> None:
         self.exchange.run(self._products[turn], self._gather)
@@ -250,7 +199,7 @@ class DenseMatrix(Matrix):
         super().__init__(vectors, diagonal, plain)
         (part,) = self.parts
         part.allocate(vectors.n * self._item, "p")
-        device, dtype, strides = part.device, vectors.dtype, system.strides
+        dtype, strides = vectors.dtype, system.strides
         if isinstance(system.array, np.ndarray):
             array = np.asarray(system.array, dtype)
             if array.flags.f_contiguous and not array.flags.c_contiguous:
@@ -263,25 +212,20 @@ class DenseMatrix(Matrix):
         self._launch_plans = {
             name: self._plan(part, name, system.n, strides, dtype) for name in "xp"
         }
-        size = {
-            "dtype": dtype.name,
-            "aligned": part.is_aligned("x", "b"),
-            "multiprocessors": device.multiprocessors,
-            "block_limit": device.block_limit,
-            "tuning": vectors.tuning,
-        }
-        residual, sums, _ = plan_cg.vectors(system.n, diagonal=diagonal, **size)
-        dots, _, _ = plan_cg.dots(system.n, **size)
-        self.blocks = [residual.grid]
+        target = vectors.target(part)
+        size = {"dtype": dtype.name, "aligned": part.is_aligned("x", "b")}
+        residual, sums, _ = plan_cg.vectors(system.n, target, diagonal=diagonal, **size)
+        dots, _, _ = plan_cg.dots(system.n, target, **size)
         self._residual_sums = 8 if diagonal else 4
         part.allocate(8 * self._residual_sums * residual.grid, "residual sums")
-        self._make_sums()
+        self._make_sums([residual.grid])
         self._residual = part.bind(residual, partial="residual sums")
         self._sums = part.bind(dots, a="q", b="p") if plain else part.bind(sums)
 
     def _plan(
         self, part: Part, vector: str, n: int, strides: tuple[int, int], dtype: np.dtype
     ) -> kernels.LaunchPlan:
+        target = self.vectors.target(part)
         return kernels.plan_matvec(
             m=n,
             k=n,
@@ -290,11 +234,11 @@ class DenseMatrix(Matrix):
             a_strides=(0, *strides),
             x_strides=(0, 1),
             y_strides=(0, 1),
-            multiprocessors=part.device.multiprocessors,
+            multiprocessors=target.multiprocessors,
             alignment=16 if part.is_aligned("A", vector) else dtype.itemsize,
-            block_limit=part.device.block_limit,
+            block_limit=target.block_limit,
             capability=part.device.capability,
-            tuning=self.vectors.tuning,
+            tuning=target.table,
         )
 
     def _multiply(self, vector: str) -> None:
@@ -302,11 +246,10 @@ class DenseMatrix(Matrix):
         buffers = {"A": part.buffers["A"], "x": part.buffers[vector], "y": part.buffers["q"]}
         part.device.run_launches(self._launch_plans[vector], buffers, self._item)
 
-    def residual(self) -> tuple[float, float]:
+    def residual(self) -> Sequence[float]:
         self._multiply("x")
         self.exchange.run([(self._residual,)])
-        sums = self.exchange.total("residual sums", self.blocks, self._residual_sums)
-        return float(sums[0]), float(sums[1])
+        return self.exchange.total("residual sums", self.blocks, self._residual_sums)[:2]
 
     def product(self, turn: int) -> None:
         self._multiply("p")

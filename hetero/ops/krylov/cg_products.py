@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.host.compiled import loop_compiler, loops
 from hetero.host.compiled.loops import as_loops_take
 from hetero.imports import load
-from hetero.ops.krylov.loops import STENCILS
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
 
 Times = Callable[[np.ndarray, np.ndarray], object]
@@ -23,16 +21,10 @@ _AT_A_TIME = 1 << 20  # elements of a dense matrix that are converted to float64
 
 
 class Product(NamedTuple):
-    """A system's product, and whole iterations with it where these are compiled.
+    """A system's product, ``times(p, q)`` that writes q = A p.
 
-    Attributes
-    ----------
-    times : callable
-        ``times(p, q)`` writes q = A p.
-    run : callable or None
-        Compiled: ``run(inverse, x, r, p, q, sums, sums_z, state, bound, limit)``.
-    sums : numpy.ndarray or None
-        Room for the sums of either.
+    Where whole iterations with it are compiled, also
+    ``run(inverse, x, r, p, q, sums, sums_z, state, bound, limit)``, and room for the sums.
     """
 
     times: Times
@@ -102,16 +94,8 @@ def true_residual(
 ) -> float:
     """norm(b - A x), in float64 where rounding to float32 may hide that it misses a bound.
 
-    That is where the bound is near the rounding error of the residual itself.
-
-    Parameters
-    ----------
-    system : Stencil, Csr, Dense or LinearOperator
-        Of an operator that is not a matrix there is no better value.
-    b, x : (n,) ndarray, real or complex
-    residual : float
-        As computed in b's dtype.
-    bound, norm_b : float
+    That is where the bound is near the rounding error of ``residual`` as computed in b's dtype. Of
+    an operator that is not a matrix there is no better value.
     """
     n, matrix = len(b), getattr(system, "A", None)
     least = _ROUNDINGS * np.finfo(b.dtype).eps * norm_b
@@ -130,17 +114,6 @@ def true_residual(
     else:
         return residual
     return float(np.linalg.norm(b - product))
-
-
-def apply_stencil(stencil: Stencil, p: np.ndarray) -> np.ndarray:
-    """A p for a vector of the stencil's points."""
-    name = STENCILS.of(p.dtype)
-    ready = loops.is_ready(name)
-    if not ready:
-        loop_compiler.begin(name)
-    q = np.empty_like(p)
-    (compiled if ready else plain)(stencil, p.dtype).times(p, q)
-    return q
 
 
 def _box(stencil: Stencil, dtype: np.dtype) -> tuple[int, int, int, np.ndarray]:
@@ -180,8 +153,7 @@ def into(
 ) -> Callable[[np.ndarray, np.ndarray], None]:
     """``f(p, q)`` that writes ``function(p)`` to q; TypeError where q cannot hold it.
 
-    p and q are vectors of ``dtype``. If that is complex, they may be passed as real ones of twice
-    the length.
+    p and q are vectors of ``dtype``, a complex one's also as real ones of twice the length.
     """
     is_complex = dtype.kind == "c"
 

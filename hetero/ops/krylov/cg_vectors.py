@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from hetero.devices import at_once
 from hetero.devices.base import Device
+from hetero.kernels.common.tuning import Target
 from hetero.ops.linear_systems.exchange import Exchange, Part
 from hetero.ops.linear_systems.partition import Slab, slabs, split
 from hetero.ops.linear_systems.types import Csr, Stencil, unknowns
@@ -28,15 +27,8 @@ _RUNNING = 0
 class Vectors:
     """b, x and a diagonal preconditioner of a solve, in parts, from the caller and back.
 
-    Parameters
-    ----------
-    devices : sequence of Device
-        Those that may take part.
-    system : Stencil, Csr or Dense
-    b, x : (n,) numpy.ndarray or device buffer
-    dtype : numpy.dtype
-    inverse : (n,) numpy.ndarray, optional
-        The inverse of the diagonal matrix that preconditions.
+    b and x are arrays of n elements on the host, or device buffers; ``inverse`` is the inverse of
+    the diagonal matrix that preconditions.
 
     Attributes
     ----------
@@ -49,9 +41,6 @@ class Vectors:
     exchange : Exchange
     parts : sequence of Part
         With buffers "b", "x" (of a `Csr`, `load_x` makes it), "inverse", "record0", "record1".
-    tuning : Table
-        That all parts' launches are planned by: sums over blocks are the same only if blocks have
-        as many threads everywhere.
     result : numpy.ndarray or device buffer
         The caller's x.
     """
@@ -77,7 +66,7 @@ class Vectors:
         alone = len(self.slabs) == 1
         self.parts = [Part(device, alone) for device, _ in zip(devices, self.slabs, strict=False)]
         self.exchange = Exchange(self.parts)
-        self.tuning = tuning.of_device(devices[0])
+        self._table = tuning.of_device(devices[0])
         # Elements of neighbours before and after a part's own x.
         self._beyond = [
             (X_HALO * plane * bool(slab.above), X_HALO * plane * bool(slab.below))
@@ -85,6 +74,14 @@ class Vectors:
         ]
         self.result = x
         self._load(system, b, x, inverse)
+
+    def target(self, part: Part) -> Target:
+        """What a part's launches are planned for.
+
+        All parts' by the same table: sums over blocks are the same only if blocks have as many
+        threads everywhere.
+        """
+        return tuning.target(part.device, self._table)
 
     def _load(self, system: Any, b: Any, x: Any, inverse: np.ndarray | None) -> None:
         held = {"b": b, "x": x} | ({} if inverse is None else {"inverse": inverse})
@@ -115,12 +112,11 @@ class Vectors:
     def _at_once(self, copy: Callable[..., object], vectors: int = 1) -> None:
         """``copy(part, begin, end, above, below)`` for all parts, whose span of so many vectors it
         copies."""
-        tasks = [partial(copy, part, *span, *beyond) for part, span, beyond in self._each()]
-        nbytes = vectors * self.n * self.dtype.itemsize // len(tasks)
-        at_once.run([part.device for part in self.parts], tasks, nbytes)
 
-    def _each(self) -> Iterator[tuple[Part, tuple[int, int], tuple[int, int]]]:
-        return zip(self.parts, self.spans, self._beyond, strict=True)
+        def task(number: int) -> None:
+            copy(self.parts[number], *self.spans[number], *self._beyond[number])
+
+        self.exchange.at_once(task, vectors * self.n * self.dtype.itemsize)
 
     def fetch(self) -> np.ndarray:
         """The present x, on the host."""
@@ -146,7 +142,8 @@ class Vectors:
         self._copy("x", "start")
 
     def _copy(self, to: str, source: str) -> None:
-        for part, (begin, end), (above, below) in self._each():
+        each = zip(self.parts, self.spans, self._beyond, strict=True)
+        for part, (begin, end), (above, below) in each:
             nbytes = (above + end - begin + below) * self.dtype.itemsize
             if to not in part.buffers:
                 part.allocate(nbytes, to)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.kernels import Launch
-from hetero.ops.linear_systems.partition import Copy
+from hetero.ops.linear_systems.partition import Copy, gather_copies
 
 Bound = list[Any]  # kernel, grid, block, arguments
 Moves = tuple[list[int], list[tuple[Any, ...]]]
@@ -19,12 +21,8 @@ Moves = tuple[list[int], list[tuple[Any, ...]]]
 class Part(Workspace):
     """One device's share of a solve: its buffers by name, and launches on them.
 
-    Parameters
-    ----------
-    device : Device
-    alone : bool
-        Whether it is the only part: then all runs in the device's default queue and inside its
-        `active`, which the caller has entered. Otherwise in a stream of this part's own.
+    One that is ``alone`` runs in the device's default queue and inside its `active`, which the
+    caller has entered; others in a stream of their own.
 
     Attributes
     ----------
@@ -107,13 +105,9 @@ class Exchange:
     used in turn need nothing more, nor does one buffer with another `copy` in between. Else, with
     copies made aside, it must wait for the others too (``wait(part, all_parts=True)``).
 
-    Parameters
-    ----------
-    parts : sequence of Part
-    aside : bool
-        Copy in streams of their own, beside what the parts compute. Otherwise copies are made in
-        the order of each part's own stream, after the `ready` of all parts, and there is nothing
-        to `wait` for.
+    Copies made ``aside`` have streams of their own and overlap what the parts compute. Otherwise
+    they are made in the order of each part's own stream, after the `ready` of all parts, and there
+    is nothing to `wait` for.
     """
 
     def __init__(self, parts: Sequence[Part], aside: bool = False) -> None:
@@ -190,13 +184,31 @@ class Exchange:
         if moves:
             self.copy(moves)
 
-    def total(self, name: str, blocks: Sequence[int], sums: int) -> np.ndarray:
+    def share_sums(self, blocks: Sequence[int], sums: int, *names: str) -> list[Copy]:
+        """Make room in each part for the block sums of all parts, one after the other.
+
+        Returns the copies that bring them together. Each part has ``blocks`` of them, each with
+        ``sums`` doubles; launches know the numbers "blocks_before", those of all parts, and
+        "first_block", those of the parts before.
+        """
+        for number, part in enumerate(self.parts):
+            part.allocate(8 * sums * sum(blocks), *names)
+            part.numbers["blocks_before"] = sum(blocks)
+            part.numbers["first_block"] = sum(blocks[:number])
+        return gather_copies([8 * sums * count for count in blocks])
+
+    def total(self, name: str, blocks: Sequence[int], sums: int) -> list[float]:
         """Add up block sums: of each part ``blocks`` rows of ``sums`` doubles; waits for them."""
         totals = np.zeros(sums)
         for part, count in zip(self.parts, blocks, strict=True):
             with np.errstate(over="ignore", invalid="ignore"):
                 totals += part.download(name, np.empty((count, sums))).sum(axis=0)
-        return totals
+        return totals.tolist()
+
+    def at_once(self, task: Callable[[int], object], nbytes: int) -> None:
+        """``task(number)`` for all parts, which copy so many bytes together; see `at_once.run`."""
+        tasks = [partial(task, number) for number in range(len(self.parts))]
+        at_once.run([part.device for part in self.parts], tasks, nbytes // len(tasks))
 
     def synchronize(self) -> None:
         """Wait for all that the parts' devices were given to do."""

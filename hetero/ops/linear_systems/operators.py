@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
+from hetero.host.compiled import loop_compiler, loops
 from hetero.imports import load
-from hetero.ops.linear_systems.types import Stencil
+from hetero.ops.linear_systems.loops import STENCILS
+from hetero.ops.linear_systems.types import Stencil, checked_spacing
 
 
 class Poisson(LinearOperator):
@@ -54,11 +56,7 @@ class Poisson(LinearOperator):
             raise ValueError(f"shape must be (ny, nx) or (nz, ny, nx), got {shape!r}") from None
         if len(grid) not in (2, 3) or any(n < 1 for n in grid):
             raise ValueError(f"shape must be 2 or 3 positive extents, got {shape!r}")
-        if np.ndim(spacing) != 0 and np.shape(spacing) != (len(grid),):
-            raise ValueError(f"spacing must be one number or {len(grid)}, got {spacing!r}")
-        spacings = tuple(float(h) for h in np.broadcast_to(spacing, (len(grid),)))
-        if not all(0.0 < h < math.inf for h in spacings):
-            raise ValueError(f"spacing must be positive, got {spacing!r}")
+        spacings = checked_spacing(spacing, len(grid))
         if np.dtype(dtype) not in (np.float32, np.float64):
             raise ValueError(f"dtype must be float32 or float64, got {np.dtype(dtype)}")
         self.stencil = Stencil(grid, spacings)
@@ -75,13 +73,20 @@ class Poisson(LinearOperator):
         return self.stencil.spacing
 
     def _matvec(self, x: np.ndarray) -> np.ndarray:
-        apply_stencil = load("hetero.ops.krylov.cg_products").apply_stencil
         x = x.reshape(-1)
         if x.dtype.kind == "c":
             result = np.empty(x.size, np.result_type(self.dtype, np.complex64))
             result.real, result.imag = self._matvec(x.real), self._matvec(x.imag)
             return result
-        return apply_stencil(self.stencil, np.ascontiguousarray(x, self.dtype))
+        x, q = np.ascontiguousarray(x, self.dtype), np.empty(x.size, self.dtype)
+        name = STENCILS.of(self.dtype)
+        ready = loops.is_ready(name)
+        if not ready:
+            loop_compiler.begin(name)
+        products = load("hetero.ops.krylov.cg_products")
+        product = (products.compiled if ready else products.plain)(self.stencil, self.dtype)
+        product.times(x, q)
+        return q
 
     def _adjoint(self) -> Poisson:
         return self
@@ -96,17 +101,14 @@ class Poisson(LinearOperator):
 
     def tocsr(self) -> Any:
         """The matrix as a `scipy.sparse.csr_array`."""
-        csr_array = load("scipy.sparse").csr_array
-        diags_array = load("scipy.sparse").diags_array
-        eye_array = load("scipy.sparse").eye_array
-        kron = load("scipy.sparse").kron
-        total = None
+        sparse = load("scipy.sparse")
+        kron, eye_array, total = sparse.kron, sparse.eye_array, None
         for axis, (n, h) in enumerate(zip(self.grid, self.spacing, strict=True)):
-            line = diags_array([2.0, -1.0, -1.0], offsets=[0, 1, -1], shape=(n, n)) / h**2
+            line = sparse.diags_array([2.0, -1.0, -1.0], offsets=[0, 1, -1], shape=(n, n)) / h**2
             before, after = math.prod(self.grid[:axis]), math.prod(self.grid[axis + 1 :])
             part = kron(kron(eye_array(before), line), eye_array(after))
             total = part if total is None else total + part
-        return csr_array(total, dtype=self.dtype)
+        return sparse.csr_array(total, dtype=self.dtype)
 
     def eigenvalue_bounds(self) -> tuple[float, float]:
         """Smallest and largest eigenvalue: sums over the axes of 4 / h^2 sin^2 and cos^2."""

@@ -13,22 +13,10 @@ from typing import NamedTuple
 
 
 def split(rows: int, parts: int, least: int = 1) -> list[tuple[int, int]]:
-    """Cut ``rows`` rows into contiguous parts whose sizes differ by at most one.
+    """Cut rows into contiguous parts whose sizes differ by at most one, the longer ones first.
 
-    Parameters
-    ----------
-    rows : int
-        At least 1.
-    parts : int
-        How many are wanted, at least 1.
-    least : int
-        Fewest rows of a part, at least 1. Where there are too few rows, there are fewer parts; one
-        part there always is.
-
-    Returns
-    -------
-    list of (int, int)
-        First row of each part, and the row after its last. The longer parts come first.
+    Each part is given by its first row and the row after its last. Where there are too few rows for
+    ``least`` in each, there are fewer parts than wanted, at least one.
 
     Examples
     --------
@@ -47,20 +35,17 @@ def split(rows: int, parts: int, least: int = 1) -> list[tuple[int, int]]:
 
 
 class Slab(NamedTuple):
-    """What one device holds of a grid: rows ``begin - above`` to ``end + below``, in this order.
+    """What one device holds of a grid: rows ``begin - above`` to ``end + below``, in this order."""
 
-    Attributes
-    ----------
-    begin, end : int
-        Its own rows, as rows of the whole grid.
-    above, below : int
-        Halo rows before and after them; 0 at the ends of the grid.
-    """
-
-    begin: int
+    begin: int  # its own rows, as rows of the whole grid
     end: int
-    above: int
+    above: int  # halo rows before and after them; 0 at the ends of the grid
     below: int
+
+    @property
+    def first(self) -> int:
+        """First row that it holds, as a row of the whole grid."""
+        return self.begin - self.above
 
     @property
     def own(self) -> int:
@@ -99,14 +84,8 @@ class Copy(NamedTuple):
 def halo_copies(slabs: Sequence[Slab], row_bytes: int, depth: int | None = None) -> list[Copy]:
     """What fills the halos: each part's rows next to its own, from the neighbours that own them.
 
-    Parameters
-    ----------
-    slabs : sequence of Slab
-    row_bytes : int
-        Bytes from one row (or plane) of a buffer to the next.
-    depth : int, optional
-        Halo rows that the buffers have room for, on each side where there are any. Default: as
-        the slabs say.
+    Rows (or planes) of a buffer are ``row_bytes`` apart. With ``depth`` the buffers have room for
+    that many halo rows, on each side where there are any, instead of those of the slabs.
     """
     held = [
         slab
@@ -130,10 +109,7 @@ def halo_copies(slabs: Sequence[Slab], row_bytes: int, depth: int | None = None)
 
 
 def gather_copies(sizes: Sequence[int]) -> list[Copy]:
-    """Each part's bytes for all others; every buffer holds all, in the order of the parts.
-
-    ``sizes`` are the bytes of each part.
-    """
+    """The bytes of each part, ``sizes``, for all others: every buffer holds all, in order."""
     begins = [0, *itertools.accumulate(sizes)]
     return [
         Copy(target, source, sizes[source], begins[source], begins[source])

@@ -20,12 +20,8 @@ _SAFE = {4: 2.0**50, 8: 2.0**300}
 def is_safe(norm: float, itemsize: int) -> bool:
     """Whether a solve may begin with a right-hand side of this norm as it is.
 
-    Parameters
-    ----------
-    norm : float
-        Also 0 or inf, where the sum of squares vanished or overflowed, or NaN.
-    itemsize : int
-        Bytes of a real number.
+    The norm may be 0 or inf, where the sum of squares vanished or overflowed, or NaN; a real number
+    has ``itemsize`` bytes.
     """
     most = _SAFE[itemsize]
     return 1.0 / most <= norm <= most
@@ -42,22 +38,9 @@ def solve(
 ) -> Outcome:
     """Solve A x = b with the largest element of b brought to about 1 by a power of two.
 
-    Parameters
-    ----------
-    run : callable
-        ``run(b, x, atol, maxiter, callback)`` solves from x, which it overwrites, and gives an
-        `Outcome`.
-    b, x : (n,) ndarray, real or complex
-        Right-hand side; start in, result out. A start beside which b vanishes is taken for zero.
-    atol : float
-    maxiter : int
-    callback : callable, optional
-        Called with x at its own scale.
-
-    Returns
-    -------
-    Outcome
-        CONVERGED only where x itself, rounded to its own scale, meets the tolerance.
+    ``run(b, x, atol, maxiter, callback)`` solves from x, which it overwrites, and gives an
+    `Outcome`. A start next to which b vanishes is taken for zero. ``callback`` gets x at its own
+    scale; CONVERGED only where x itself, rounded to that, meets the tolerance.
     """
     with np.errstate(all="ignore"):
         largest = float(np.abs(real_view(b)).max())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,30 +19,15 @@ from hetero.pricing.plan import Plan
 
 
 class Solve(NamedTuple):
-    """What a solver's ``run`` gets as options, beside the right-hand side and x.
+    """What a solver's ``run`` gets; done when norm(b - A x) <= max(rtol norm(b), atol)."""
 
-    Attributes
-    ----------
-    system : Stencil, Csr, Dense or LinearOperator
-        See `hetero.ops.linear_systems.types`.
-    rtol, atol : float
-        Done when norm(b - A x) <= max(rtol norm(b), atol).
-    maxiter : int
-        Most iterations.
-    preconditioner : object or None
-    callback : callable or None
-        Called with x after each iteration.
-    exactly : bool
-        Make ``maxiter`` iterations whatever the residual is; for methods that can.
-    """
-
-    system: Any
+    system: Any  # Stencil, Csr, Dense or LinearOperator
     rtol: float
     atol: float
     maxiter: int
     preconditioner: Any = None
-    callback: Callable[[Any], object] | None = None
-    exactly: bool = False
+    callback: Callable[[Any], object] | None = None  # called with x after each iteration
+    exactly: bool = False  # makes maxiter iterations whatever the residual is, if it can
 
 
 class Solved(NamedTuple):
@@ -60,22 +47,10 @@ def execute(
     system_on: Callable[[tuple[Any, ...]], tuple[Any, Any]],
     read: tuple[Operand, ...] = (),
 ) -> Solved:
-    """Run a solve's plan, for a result beside b.
+    """Run a solve's plan from the caller's x0, for a result where b lies.
 
-    Parameters
-    ----------
-    plan : Plan
-    solve : Solve
-        System and preconditioner are not set yet.
-    b : array
-        The caller's right-hand side.
-    x0 : array or None
-        The caller's start.
-    system_on : callable
-        ``system_on(used)`` gives system and preconditioner as those devices want them; none: the
-        CPU.
-    read : tuple of Operand
-        Descriptions of device arrays that the system holds.
+    ``system_on(used)`` gives system and preconditioner for those devices, or without any for the
+    CPU; ``solve`` has neither yet. ``read`` describes device arrays that the system holds.
     """
     execution = load("hetero.calling.execution")
 
@@ -114,3 +89,32 @@ def warn(what: str, outcome: Any, residual: str) -> None:
         RuntimeWarning,
         stacklevel=3,
     )
+
+
+def checked_tolerance(name: str, value: Any) -> float:
+    """A tolerance as float; ValueError where it is no number, negative or NaN."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a number of at least 0, got {value!r}") from None
+    if not number >= 0.0:
+        raise ValueError(f"{name} must be at least 0, got {value!r}")
+    return number
+
+
+def checked_limit(maxiter: Any, default: int) -> int:
+    """``maxiter`` as int; ValueError where it is no whole number, or negative."""
+    if maxiter is None:
+        return default
+    try:
+        number = operator.index(maxiter)
+    except TypeError:
+        raise ValueError(f"maxiter must be a whole number, got {maxiter!r}") from None
+    if number < 0:
+        raise ValueError(f"maxiter must be at least 0, got {maxiter!r}")
+    return number
+
+
+def digits(rtol: float, dtype: np.dtype) -> float:
+    """ln of the factor a residual must shrink by, no further than rounding lets it."""
+    return -math.log(min(max(rtol, float(np.finfo(dtype).eps)), 1.0))

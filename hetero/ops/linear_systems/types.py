@@ -19,18 +19,35 @@ NOT_FINITE = "not finite"
 class Stencil(NamedTuple):
     """-div grad on a box of interior points, Dirichlet: 5 points in 2-D, 7 in 3-D.
 
-    (A u)_i = sum over axes of (2 u_i - u_before - u_after) / spacing**2, with zero outside.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Points of each axis, (ny, nx) or (nz, ny, nx); arrays are C-contiguous.
-    spacing : tuple of float
-        Distance of neighbours, per axis.
+    (A u)_i = sum over axes of (2 u_i - u_before - u_after) / spacing**2, with zero outside. Arrays
+    are C-contiguous.
     """
 
-    shape: tuple[int, ...]
-    spacing: tuple[float, ...]
+    shape: tuple[int, ...]  # points of each axis, (ny, nx) or (nz, ny, nx)
+    spacing: tuple[float, ...]  # distance of neighbours, per axis
+
+    @property
+    def box(self) -> tuple[tuple[int, int, int], tuple[float, float, float]]:
+        """Extents and 1 / spacing^2 of rows, lines and columns; 2-D has one line, of weight 0."""
+        weights = [1.0 / h**2 for h in self.spacing]
+        flat = 3 - len(weights)
+        return (
+            (self.shape[0], *(1,) * flat, *self.shape[1:]),
+            (weights[0], *(0.0,) * flat, *weights[1:]),
+        )
+
+
+def checked_spacing(spacing: Any, ndim: int) -> tuple[float, ...]:
+    """Distances of neighbouring points, one per axis; ValueError where they are none."""
+    if isinstance(spacing, float):
+        distances = (float(spacing),) * ndim
+    elif np.shape(spacing) in ((), (ndim,)):
+        distances = tuple(map(float, np.broadcast_to(np.asarray(spacing, float), (ndim,))))
+    else:
+        raise ValueError(f"spacing must be one number or {ndim}, got {spacing!r}")
+    if not all(0.0 < h < math.inf for h in distances):
+        raise ValueError(f"spacing must be positive, got {spacing!r}")
+    return distances
 
 
 class Csr(NamedTuple):
@@ -42,19 +59,11 @@ class Csr(NamedTuple):
 
 
 class Dense(NamedTuple):
-    """A dense n x n matrix.
+    """A dense n x n matrix."""
 
-    Attributes
-    ----------
-    array : numpy.ndarray or device buffer
-    n : int
-    strides : tuple of int
-        (row, column), in elements.
-    """
-
-    array: Any
+    array: Any  # numpy.ndarray or device buffer
     n: int
-    strides: tuple[int, int]
+    strides: tuple[int, int]  # of rows and of columns, in elements
 
 
 def unknowns(system: Stencil | Csr | Dense) -> int:
@@ -65,24 +74,12 @@ def unknowns(system: Stencil | Csr | Dense) -> int:
 
 
 class Outcome(NamedTuple):
-    """How a solve ended.
+    """How a solve ended."""
 
-    Attributes
-    ----------
-    status : str
-        CONVERGED, LIMIT, ROUNDING, INDEFINITE or NOT_FINITE.
-    iterations : int
-        Iterations, sweeps or cycles done.
-    residual : float
-        2-norm of the true residual b - A x of the x that is returned.
-    right_side : float or None
-        2-norm of b; None from a solver that did not need it.
-    """
-
-    status: str
-    iterations: int
-    residual: float
-    right_side: float | None = None
+    status: str  # CONVERGED, LIMIT, ROUNDING, INDEFINITE or NOT_FINITE
+    iterations: int  # iterations, sweeps or cycles done
+    residual: float  # 2-norm of the true residual b - A x of the x that is returned
+    right_side: float | None = None  # 2-norm of b; None from a solver that did not need it
 
 
 def least_tolerance(dtype: Any) -> float:

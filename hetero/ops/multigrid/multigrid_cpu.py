@@ -1,9 +1,4 @@
-"""-div grad u = f on the CPU by geometric multigrid: V(1,1)-cycles of red-black over-relaxation.
-
-After U. Trottenberg, C. Oosterlee, A. Schueller, "Multigrid", Academic Press, 2001; the
-over-relaxation after I. Yavneh, "On red-black SOR smoothing in multigrid", SIAM J. Sci. Comput. 17
-(1996), 180-192.
-"""
+"""-div grad u = f on the CPU by geometric multigrid: the passes of `grids.Hierarchy` as loops."""
 
 from __future__ import annotations
 
@@ -19,10 +14,9 @@ from hetero.host import threads
 from hetero.host.compiled.loops import as_loops_take
 from hetero.kernels.cpu import multigrid
 from hetero.kernels.multigrid import transfers
-from hetero.ops.linear_systems import grids
-from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome, Stencil
+from hetero.ops.linear_systems.types import Outcome, Stencil
+from hetero.ops.multigrid import grids
 
-_STALLED = 0.7  # a cycle that leaves more of the residual than this has met rounding
 _TILE_PLANES = 32  # coarse planes of a tile: twice as many fine ones, and six more are read
 _TILE_BYTES = 1 << 20  # of a tile's planes in work: they stay in the cache
 
@@ -50,78 +44,63 @@ class _Level:
         )
         self.work = np.empty(grid.points, dtype)
         self.u, self.f = (None, None) if finest else np.empty((2, grid.points), dtype)
+        self._number = dtype.type
+
+    def residual(self) -> float:
+        """2-norm of f - A u as the last pass with squares left it."""
+        return math.sqrt(self.sums.sum())
 
     def sweep(
-        self, u: Any, f: Any, out: Any, coarse: Any, *, omega: Any, first: int, mode: int
+        self, u: Any, f: Any, out: Any, coarse: Any, *, omega: float, first: int, mode: int
     ) -> None:
-        """A pass over the grid, as `hetero.kernels.cpu.multigrid.sweep` tells."""
-        given = u, f, out, coarse, self.sums, *self._before, omega, first, mode, *self._after
+        """Make a pass over the grid; see `hetero.kernels.cpu.multigrid.sweep`."""
+        vectors = u, f, out, coarse, self.sums, *self._before
+        given = *vectors, self._number(omega), first, mode, *self._after
         threads.shared(u.size, multigrid.sweep, *given)
 
 
 def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
     """2-norms of f - A u and of f, contiguous arrays."""
-    weights = [1.0 / h**2 for h in stencil.spacing]
-    weights[1:1] = [0.0] * (3 - len(weights))
-    nz, *ny, nx = stencil.shape
-    sums = np.empty((nz * math.prod(ny), 2))
-    given = u.reshape(-1), as_loops_take(f.reshape(-1)), nz, math.prod(ny), nx
+    (nz, ny, nx), weights = stencil.box
+    sums = np.empty((nz * ny, 2))
+    given = u.reshape(-1), as_loops_take(f.reshape(-1)), nz, ny, nx
     threads.shared(f.size, multigrid.squares, *given, np.array(weights, f.dtype), sums)
     residual, whole = np.sqrt(sums.sum(axis=0))
     return float(residual), float(whole)
 
 
-class CpuHierarchy:
-    """The grids of one stencil with room for a cycle.
+class _Coarsest:
+    """The coarsest grid, which a dense inverse solves."""
 
-    Parameters
-    ----------
-    stencil : Stencil
-    dtype : float32 or float64
-    """
+    def __init__(self, grid: grids.Grid, dtype: np.dtype) -> None:
+        self._inverse = grids.coarsest_inverse(grid).astype(dtype)
+        self.u, self.f = np.empty((2, grid.points), dtype)
+
+    def cycle(self, f: np.ndarray, u: np.ndarray, *, omega: float, symmetric: bool) -> None:
+        """u = A^-1 f."""
+        multigrid.solve_coarsest(self._inverse, f, u)
+
+
+class CpuHierarchy(grids.Hierarchy):
+    """The grids of one stencil on the CPU; its vectors are flat arrays of float32 or float64."""
 
     def __init__(self, stencil: Stencil, dtype: np.dtype) -> None:
-        self.dtype = np.dtype(dtype)
+        super().__init__()
+        dtype = np.dtype(dtype)
         self.grids = grids.hierarchy(stencil, grids.coarsest("cpu"))
-        self._levels = [
-            _Level(fine, coarse, self.dtype, finest=number == 0)
+        self.levels = [
+            _Level(fine, coarse, dtype, finest=number == 0)
             for number, (fine, coarse) in enumerate(zip(self.grids, self.grids[1:], strict=False))
         ]
-        last = self.grids[-1]
-        self._inverse = grids.coarsest_inverse(last).astype(self.dtype)
-        self._coarsest = np.empty((2, last.points), self.dtype)
+        self.coarsest = _Coarsest(self.grids[-1], dtype)
+        self.exact = bool(self.levels)
         self._stencil = stencil
-        self.lock = locks.new()  # for those who share it
-        self.user: int | None = None  # the process that is at work with it
 
-    def cycle(self, f: np.ndarray, u: np.ndarray) -> float:
-        """Improve u by one cycle, flat arrays; returns the 2-norm of f - A u."""
-        return self._cycle(0, f, u, from_zero=False, symmetric=False)
+    def norms(self, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
+        return norms(self._stencil, f, u)
 
-    def apply(self, r: np.ndarray, z: np.ndarray) -> None:
-        """z = M r with one cycle from zero, smoothing back in reverse: M is symmetric."""
-        self._cycle(0, r.reshape(-1), z.reshape(-1), from_zero=True, symmetric=True)
-
-    def _cycle(
-        self, number: int, f: np.ndarray, u: np.ndarray, *, from_zero: bool, symmetric: bool
-    ) -> float:
-        if number == len(self._levels):
-            multigrid.solve_coarsest(self._inverse, f, u)
-            return 0.0 if number else norms(self._stencil, f, u)[0]
-        level = self._levels[number]
-        coarser = self._levels[number + 1 :]
-        coarse_u, coarse_f = (coarser[0].u, coarser[0].f) if coarser else self._coarsest
-        # Over-relaxing helps cycles; the symmetric one is better without.
-        omega = self.dtype.type(1.0 if symmetric else grids.OMEGA)
-
-        mode = multigrid.DOWN_FROM_ZERO if from_zero else multigrid.DOWN
-        level.sweep(u, f, level.work, coarse_f, omega=omega, first=0, mode=mode)
-        self._cycle(number + 1, coarse_f, coarse_u, from_zero=True, symmetric=symmetric)
-        last = number == 0 and not symmetric
-        mode = multigrid.UP_WITH_SQUARES if last else multigrid.UP
-        first = 1 if symmetric else 0
-        level.sweep(level.work, f, u, coarse_u, omega=omega, first=first, mode=mode)
-        return math.sqrt(level.sums.sum()) if last else 0.0
+    def zero(self, u: np.ndarray) -> None:
+        u[...] = 0
 
 
 @functools.lru_cache(maxsize=2)
@@ -138,40 +117,9 @@ def solve(
     atol: float = 0.0,
     maxiter: int,
 ) -> Outcome:
-    """Solve A u = f by cycles.
-
-    Parameters
-    ----------
-    stencil : Stencil
-    f, u : ndarray of float32 or float64, C-contiguous
-        Right-hand side; start in, result out.
-    rtol, atol : float
-        Done when norm(f - A u) <= max(rtol norm(f), atol).
-    maxiter : int
-        Most cycles.
-
-    Returns
-    -------
-    Outcome
-        ROUNDING where a cycle no longer reduces the residual.
-    """
-    shared = CpuHierarchy(stencil, f.dtype) if f.size > 1 << 24 else _hierarchy(stencil, f.dtype)
-    rhs, x = as_loops_take(f.reshape(-1)), u.reshape(-1)
+    """Solve A u = f by cycles, of C-contiguous arrays; see `grids.Hierarchy.solve`."""
     again = functools.partial(CpuHierarchy, stencil, f.dtype)
+    shared = again() if f.size > 1 << 24 else _hierarchy(stencil, f.dtype)
+    rhs, x = as_loops_take(f.reshape(-1)), u.reshape(-1)
     with locks.sole(shared, again) as hierarchy, np.errstate(all="ignore"):
-        residual, whole = norms(stencil, rhs, x)
-        if whole == 0.0:
-            x[...] = 0
-            return Outcome(CONVERGED, 0, 0.0, 0.0)
-        bound = max(rtol * whole, atol)
-        for done in range(maxiter + 1):
-            if not math.isfinite(residual):
-                return Outcome(NOT_FINITE, done, residual, whole)
-            if residual <= bound:
-                return Outcome(CONVERGED, done, residual, whole)
-            if done == maxiter:
-                break
-            before, residual = residual, hierarchy.cycle(rhs, x)
-            if _STALLED * before < residual < math.inf and done and residual > bound:
-                return Outcome(ROUNDING, done + 1, residual, whole)
-    return Outcome(LIMIT, maxiter, residual, whole)
+        return hierarchy.solve(rhs, x, rtol=rtol, atol=atol, maxiter=maxiter)

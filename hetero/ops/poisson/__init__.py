@@ -10,16 +10,12 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import array_or_spec, describe
 from hetero.calling import call_cache, planner
-from hetero.imports import load
 from hetero.moving.results import staying
-from hetero.ops.linear_systems.solve import Solve, warn
-from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance
-from hetero.ops.poisson import operands
-from hetero.ops.poisson import rhs as poisson_rhs
-from hetero.ops.poisson.equation import Equation
-from hetero.ops.poisson.methods import NAME, UNLIMITED
-from hetero.ops.poisson.operands import from_dims, problem
-from hetero.ops.poisson.rungs import SWEEPING
+from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, warn
+from hetero.ops.linear_systems.types import checked_spacing, least_tolerance
+from hetero.ops.poisson import methods, operands  # noqa: F401  # the former registers them
+from hetero.ops.poisson.equation import Equation, checked_faces
+from hetero.ops.poisson.operands import NAME, SWEEPING, UNLIMITED, from_dims, problem
 from hetero.pricing.plan import Plan
 
 __all__ = ["OPERATION", "from_dims", "problem", "solve_poisson"]
@@ -116,13 +112,12 @@ def solve_poisson(
     >>> bool(abs(u - np.outer(s, s)).max() < 3e-4)
     True
     """
-    least_tolerance = load("hetero.ops.linear_systems.types").least_tolerance
     device, method = planner.placement(device, method)
     f, x0 = array_or_spec(f), None if x0 is None else array_or_spec(x0)
-    spacing = operands.spacings(spacing, len(f.shape))
+    spacing = checked_spacing(spacing, len(f.shape))
     rtol = None if rtol is None else checked_tolerance("rtol", rtol)
     maxiter = None if maxiter is None else checked_limit(maxiter, UNLIMITED)
-    faces = poisson_rhs.checked_faces(tuple(f.shape), boundary)
+    faces = checked_faces(tuple(f.shape), boundary)
     asked = {"spacing": spacing, "rtol": rtol, "maxiter": maxiter, "method": method}
 
     def make() -> Plan:

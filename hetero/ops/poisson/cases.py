@@ -9,10 +9,8 @@ import numpy as np
 
 from hetero.arrays import spec
 from hetero.devices.base import Device
-from hetero.imports import load
 from hetero.ops import poisson
 from hetero.ops.cases import Budget, Case, Place, TimedSolves, numbers
-from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.cases import (
     SECONDS,
     even_grid,
@@ -21,21 +19,24 @@ from hetero.ops.linear_systems.cases import (
     unknowns,
 )
 from hetero.ops.linear_systems.solve import Solve
+from hetero.ops.linear_systems.types import Stencil
+from hetero.ops.multigrid import grids
+from hetero.ops.poisson import methods, operands
 from hetero.registry import Arguments
 from hetero.registry.models import ModelKey
 from hetero.registry.problem import DEVICE_DTYPES, Problem
 
-_OPERATION = "poisson"
 _AS_CG = {"stencil2": "2d", "stencil3": "3d"}  # layouts of cg that this operation's method runs
-_AHEAD = ("multigrid", "jacobi")  # methods whose loops take long to compile
+_AHEAD = (methods.MULTIGRID, methods.JACOBI)  # whose loops take long to compile
 
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation, in two and three dimensions."""
-    for row in rows(_OPERATION, place):
-        if row.method == "cg":
+    for row in rows(operands.NAME, place):
+        method = methods.BY_NAME[row.method]
+        if method is methods.CG:
             continue  # the same code as for the operation of that name; see `derived`
-        direct, cycles = row.method == "dst", row.method == "multigrid"
+        direct, cycles = not method.iterations, method.coarsest is not None
         how = TimedSolves(1, 1) if direct else timed(budget, cycles)
         one_grid = [grids.coarsest(place.kind)] if cycles else []
         for dtype in DEVICE_DTYPES:
@@ -47,9 +48,9 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
                     how,
                     [one_grid + unknowns(place, budget, cycles)],
                     functools.partial(_problem, ndim, dtype),
-                    functools.partial(_arguments, ndim, dtype, row.method),
+                    functools.partial(_arguments, ndim, dtype, direct),
                     seconds=SECONDS,
-                    ahead=f"{row.method} in {dtype}" if row.method in _AHEAD else "",
+                    ahead=f"{row.method} in {dtype}" if method in _AHEAD else "",
                 )
                 if row.excludes(case.problem(*case.smallest), place.info) is None:
                     yield case
@@ -58,7 +59,9 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
 def derived(models: dict[ModelKey, dict]) -> dict[ModelKey, dict]:
     """The models of method "cg": those of the operation of that name on stencils."""
     return {
-        key._replace(operation=_OPERATION, method="cg", layout=_AS_CG[key.layout]): model
+        key._replace(
+            operation=operands.NAME, method=methods.CG.name, layout=_AS_CG[key.layout]
+        ): model
         for key, model in models.items()
         if key.operation == "cg" and key.layout in _AS_CG
     }
@@ -69,11 +72,9 @@ def _problem(ndim: int, dtype: str, n: int) -> Problem:
 
 
 def _arguments(
-    ndim: int, dtype: str, method: str, n: int, *, devices: tuple[Device, ...] = ()
+    ndim: int, dtype: str, direct: bool, n: int, *, devices: tuple[Device, ...] = ()
 ) -> Arguments:
-    """Only "dst" has a tolerance: without one it would refine. Its extents are those it likes."""
-    Stencil = load("hetero.ops.linear_systems.types").Stencil
-    direct = method == "dst"
+    """Only a direct method has a tolerance, else it would refine; its extents suit transforms."""
     shape = tuple(side - direct for side in even_grid(n, ndim))
     f = numbers(shape, dtype)  # no solve ends before its last step
     solve = Solve(Stencil(shape, (1.0,) * ndim), 1e-8 * direct, 0.0, 1)

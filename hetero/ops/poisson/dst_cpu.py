@@ -16,8 +16,8 @@ from scipy.fft import dstn, idstn
 
 from hetero.devices import cpu
 from hetero.host.compiled import loop_compiler, loops
+from hetero.ops.linear_systems.loops import CYCLES
 from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
-from hetero.ops.multigrid.loops import CYCLES
 
 _SERIAL = 1 << 14  # points below which SciPy's threads cost more than they save
 _BLOCK = 1 << 15  # points that NumPy's passes take at a time: their temporaries stay in the cache
@@ -90,23 +90,11 @@ def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]
 def solve(
     stencil: Stencil, f: np.ndarray, u: np.ndarray, *, rtol: float = 0.0, refinements: int = 1
 ) -> Outcome:
-    """Solve A u = f directly.
+    """Solve A u = f directly, with at most so many steps of iterative refinement.
 
-    Parameters
-    ----------
-    stencil : Stencil
-    f, u : numpy.ndarray
-        Right-hand side; the result. float32 or float64.
-    rtol : float
-        Asked of norm(f - A u) / norm(f). A solve that misses it is refined; not where it is eps or
-        more and far below what rounding u makes of the residual.
-    refinements : int
-        Most steps of iterative refinement.
-
-    Returns
-    -------
-    Outcome
-        ROUNDING where that leaves the residual above the tolerance.
+    A solve is refined that misses ``rtol``, asked of norm(f - A u) / norm(f); not where it is eps
+    or more and far below what rounding u makes of the residual. ROUNDING where the residual stays
+    above it. f and u are float32 or float64.
     """
     eps = float(np.finfo(f.dtype).eps)
     with np.errstate(all="ignore"):

@@ -38,17 +38,10 @@ def eigenvalues(stencil: Stencil) -> list[np.ndarray]:
 
 
 class Solver:
-    """One shape's transforms and buffers.
+    """One shape's transforms and buffers, on a device that is active in this thread.
 
-    Parameters
-    ----------
-    device : Device
-        Active in this thread.
-    stencil : Stencil
-    dtype : numpy.dtype
-    transform : callable
-        ``transform(device, length, rows, dtype)`` makes a function that transforms a buffer of
-        rows in place; `hetero.devices.cuda.cufft.RealTransform`.
+    ``transform(device, length, rows, dtype)`` makes a function that transforms a buffer of rows in
+    place.
     """
 
     def __init__(
@@ -151,25 +144,10 @@ def solve(
     rtol: float = 0.0,
     refinements: int = 1,
 ) -> Outcome:
-    """Solve A u = f directly.
+    """Solve A u = f directly, with at most so many steps of iterative refinement.
 
-    Parameters
-    ----------
-    device : Device
-    stencil : Stencil
-    f, u : device buffer
-        Right-hand side; the result. Contiguous.
-    dtype : dtype-like
-        float32 or float64.
-    rtol : float
-        Asked of norm(f - A u) / norm(f); a solve that misses it is refined.
-    refinements : int
-        Most steps of iterative refinement.
-
-    Returns
-    -------
-    Outcome
-        ROUNDING where that leaves the residual above the tolerance.
+    f and u are contiguous buffers. A solve is refined that misses ``rtol``, asked of
+    norm(f - A u) / norm(f); ROUNDING where the residual stays above it.
     """
     with device.active():
         make = functools.partial(Solver, device, stencil, np.dtype(dtype))

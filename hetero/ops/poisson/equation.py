@@ -1,9 +1,14 @@
-"""The equation of one call: solved in its own units, or in others where squares would overflow."""
+"""The equation of one call: f with the boundary's share, in its own units or in others.
+
+Where the spacing, f or the boundary's values are so large or small that squares or quotients of
+them overflow or vanish, the equation is solved in other units, powers of two, which change no
+digit: A' v = g with spacing' = spacing / 2^e, g = f 2^(2 e - k) and u = v 2^k.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,70 +16,168 @@ from hetero.arrays import HOST, describe, name_of
 from hetero.imports import load
 from hetero.moving.results import on_host as with_host_result
 from hetero.ops.linear_systems.solve import Solve, Solved, execute
+from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
 from hetero.ops.linear_systems.vectors import like, on_host
-from hetero.ops.poisson import rhs as poisson_rhs
 from hetero.pricing.plan import Plan
 
 if TYPE_CHECKING:
-    from hetero.ops.linear_systems.types import Outcome
+    from collections.abc import Iterable
 
+# Exponents of two between which spacings and right-hand sides are taken as they are. Sums of
+# squares are in double; solutions and sine transforms are at most 2^70 times as large as f h^2.
+_SPACING = {"float32": 16, "float64": 100}
+_VALUES = {"float32": 32, "float64": 300}
+_FARTHEST = 100  # a spacing 2^100 times the least decouples its axis whatever the extents
+_START = 40  # an initial guess 2^40 times as large as f h^2 is farther from u than zero
 _ROUNDINGS = 4.0  # how often that of u may be in what a method leaves
 # Residuals below are those of numbers whose squares may have vanished.
 _LEAST_RESIDUAL = {"float32": 1e-30, "float64": 1e-150}
+_DOUBLE = np.dtype(np.float64)
+
+
+class Face(NamedTuple):
+    """Boundary values on one side: a number or an array of f's shape without the axis."""
+
+    axis: int
+    layer: int  # of the points next to it: 0 or -1
+    value: np.ndarray
+
+
+def checked_faces(shape: tuple[int, ...], boundary: Any) -> list[Face]:
+    """The sides with values other than zero; ValueError for what are no boundary values."""
+    if isinstance(boundary, float) and boundary == 0.0:
+        return []
+    ndim = len(shape)
+    try:
+        if not isinstance(boundary, (tuple, list)) and np.ndim(boundary) == 0:
+            sides = [(boundary, boundary)] * ndim
+        else:
+            sides = [tuple(pair) for pair in boundary]
+    except TypeError:  # a number in a pair's place
+        sides = []
+    if len(sides) != ndim or any(len(pair) != 2 for pair in sides):
+        raise ValueError(f"boundary must be a number or {ndim} pairs, got {boundary!r}")
+    faces = []
+    for axis, pair in enumerate(sides):
+        across = tuple(shape[:axis]) + tuple(shape[axis + 1 :])
+        for layer, value in zip((0, -1), pair, strict=True):
+            value = np.asarray(value)
+            if value.dtype.kind not in "fiub":
+                raise ValueError(f"boundary must be real, got dtype {value.dtype}")
+            if value.shape not in ((), across):
+                raise ValueError(
+                    f"boundary of axis {axis} must be a number or of shape {across}, "
+                    f"got shape {value.shape}"
+                )
+            if np.any(value):
+                faces.append(Face(axis, layer, value))
+    return faces
+
+
+class Scaled(NamedTuple):
+    """The equation in other units."""
+
+    f: np.ndarray  # right-hand side with the boundary's share
+    x0: np.ndarray | None
+    spacing: tuple[float, ...]
+    solution: int  # u is 2^solution times what solves this equation,
+    residual: int  # and f - A u is 2^residual times its own
 
 
 class Equation:
-    """What is to be solved, in its own units or in those of `poisson_rhs.Scaled`."""
+    """What is to be solved, in its own units or in those of `Scaled`."""
 
     def __init__(
-        self,
-        f: Any,
-        x0: Any,
-        spacing: tuple[float, ...],
-        faces: list[poisson_rhs.Face],
-        dtype: np.dtype,
+        self, f: Any, x0: Any, spacing: tuple[float, ...], faces: list[Face], dtype: np.dtype
     ) -> None:
-        self.f, self.x0, self.spacing, self.faces, self.dtype = f, x0, spacing, faces, dtype
+        self._f, self._x0, self._spacing, self._faces = f, x0, spacing, faces
+        self._dtype, self._dtype_name = dtype, name_of(dtype)
         self._rhs = f
-        self._scaled: poisson_rhs.Scaled | None = None
+        self._scaled: Scaled | None = None
 
     def solve(self, plan: Plan, solve: Solve) -> Solved:
-        """Run the plan; in other units where the numbers at hand turn out to need it."""
-        CONVERGED = load("hetero.ops.linear_systems.types").CONVERGED
-        Outcome = load("hetero.ops.linear_systems.types").Outcome
-        Stencil = load("hetero.ops.linear_systems.types").Stencil
-        shape = tuple(self.f.shape)
+        """Run the plan; in other units where the values turn out to need it."""
+        shape = tuple(self._f.shape)
         if 0 in shape:
-            nothing = Outcome(CONVERGED, 0, 0.0, 0.0)
-            return Solved(
-                np.zeros(shape, self.dtype), nothing, plan.chosen.device, plan.chosen.method
-            )
-        if not poisson_rhs.unusual(self.spacing, self.dtype):
-            self._rhs = poisson_rhs.with_boundary(self.f, self.spacing, self.faces, self.dtype)
-            solved = self._run(plan, solve, Stencil(shape, self.spacing), self._rhs, self.x0)
-            least = _LEAST_RESIDUAL[name_of(self.dtype)]
+            chosen, nothing = plan.chosen, Outcome(CONVERGED, 0, 0.0, 0.0)
+            return Solved(np.zeros(shape, self._dtype), nothing, chosen.device, chosen.method)
+        most = _SPACING[self._dtype_name]
+        if all(2.0**-most <= h <= 2.0**most for h in self._spacing):
+            self._rhs = self._with_boundary()
+            solved = _run(plan, solve, Stencil(shape, self._spacing), self._rhs, self._x0)
+            least = _LEAST_RESIDUAL[self._dtype_name]
             outcome = solved.outcome
             if outcome.status == CONVERGED and least <= outcome.residual < math.inf:
                 return solved
-            given = self.f, self.x0, self.spacing, self.faces, self.dtype
-            if not poisson_rhs.out_of_range(*given, outcome.right_side):
+            if not self._is_out_of_range(outcome.right_side):
                 return solved
-        self._scaled = scaled = poisson_rhs.scaled(
-            self.f, self.x0, self.spacing, self.faces, self.dtype
-        )
+        self._scaled = scaled = self._in_units_of_powers()
         self._rhs = scaled.f
         stencil = Stencil(shape, scaled.spacing)
-        solved = self._run(with_host_result(plan), solve, stencil, scaled.f, scaled.x0)
+        solved = _run(with_host_result(plan), solve, stencil, scaled.f, scaled.x0)
         return self._in_own_units(solved, stencil, solve.rtol)
 
-    @staticmethod
-    def _run(plan: Plan, solve: Solve, stencil: Any, rhs: Any, x0: Any) -> Solved:
-        return execute(plan, solve, rhs, x0, lambda used: (stencil, None))
+    def _with_boundary(self) -> Any:
+        """f plus value / spacing**2 next to each side; an array of f's kind, or f itself."""
+        if not self._faces:
+            return self._f
+        operand = describe(self._f)
+        total = np.array(on_host(self._f, operand, self._dtype))
+        with np.errstate(all="ignore"):  # `_is_out_of_range` sees to what is not finite
+            self._add_boundary(total, self._spacing, 0)
+        return total if operand.location == HOST else like(self._f, total)
 
-    def _in_own_units(self, solved: Solved, stencil: Any, rtol: float) -> Solved:
-        """The solution as it is to be returned, judged anew where its dtype has not the range."""
-        types = load("hetero.ops.linear_systems.types")
-        dst_cpu = load("hetero.ops.poisson.dst_cpu")
+    def _add_boundary(self, total: np.ndarray, spacing: tuple[float, ...], exponent: int) -> None:
+        for axis, layer, value in self._faces:
+            index: list[Any] = [slice(None)] * total.ndim
+            index[axis] = layer
+            share = np.ldexp(value.astype(np.float64), exponent) / spacing[axis] ** 2
+            total[tuple(index)] += share
+
+    def _is_out_of_range(self, right_side: float | None) -> bool:
+        """Whether right-hand side or initial guess are too large or too small for their squares.
+
+        ``right_side`` is the 2-norm of the whole right-hand side, if a solver computed it: mostly
+        it answers alone, and nothing is fetched from a device.
+        """
+        f, x0, most = self._f, self._x0, _VALUES[self._dtype_name]
+        start = None if x0 is None else _exponent(on_host(x0, describe(x0), self._dtype))
+        if right_side is not None:
+            least = math.ldexp(math.sqrt(math.prod(f.shape)), -most)
+            if least <= right_side <= math.ldexp(1.0, most):  # and so is the largest value
+                return (start or 0) > most
+        values = _exponent(on_host(f, describe(f), self._dtype))
+        largest = _largest((values, *self._boundary_exponents(self._spacing)))
+        return largest is not None and (abs(largest) > most or (start or 0) > most)
+
+    def _in_units_of_powers(self) -> Scaled:
+        """The equation in units in which the largest value of the right-hand side is about 1."""
+        values, x0 = on_host(self._f, describe(self._f), _DOUBLE), self._x0
+        e = math.frexp(min(self._spacing))[1]
+        parts = [math.frexp(h) for h in self._spacing]
+        spacing = tuple(math.ldexp(h, min(n - e, _FARTHEST)) for h, n in parts)
+        own = _shifted(_exponent(values), 2 * e)
+        k = _largest((own, *self._boundary_exponents(spacing))) or 0
+        if x0 is not None:
+            x0 = on_host(x0, describe(x0), _DOUBLE).reshape(values.shape)
+            if (_exponent(x0) or 0) - k > _START:
+                x0 = None
+        with np.errstate(all="ignore"):
+            total = np.ldexp(values, 2 * e - k)
+            self._add_boundary(total, spacing, -k)
+            if x0 is not None:
+                x0 = np.ldexp(x0, -k).astype(self._dtype)
+            return Scaled(total.astype(self._dtype), x0, spacing, k, k - 2 * e)
+
+    def _boundary_exponents(self, spacing: tuple[float, ...]) -> list[int | None]:
+        """Exponents of the boundary's shares, or one more."""
+        return [
+            _shifted(_exponent(value.astype(np.float64)), 2 - 2 * math.frexp(spacing[axis])[1])
+            for axis, _, value in self._faces
+        ]
+
+    def _in_own_units(self, solved: Solved, stencil: Stencil, rtol: float) -> Solved:
+        """The solution to return, judged anew where its dtype has not the range."""
         assert self._scaled is not None
         exponent = self._scaled.solution
         outcome = solved.outcome
@@ -82,35 +185,35 @@ class Equation:
             u = np.ldexp(solved.x, exponent)
             returned = np.ldexp(u, -exponent)
             if not np.array_equal(returned, solved.x):
-                residual = dst_cpu.norms(stencil, self._scaled.f, returned)[0]
-                status = types.ROUNDING
+                norms = load("hetero.ops.poisson.dst_cpu").norms
+                residual = norms(stencil, self._scaled.f, returned)[0]
+                status = ROUNDING
                 if not math.isfinite(residual):
-                    status = types.NOT_FINITE
+                    status = NOT_FINITE
                 elif residual <= rtol * self._right_side(outcome):
-                    status = types.CONVERGED
+                    status = CONVERGED
                 outcome = outcome._replace(status=status, residual=residual)
-        if describe(self.f).location != HOST:
-            u = like(self.f, u)
+        if describe(self._f).location != HOST:
+            u = like(self._f, u)
         return solved._replace(x=u, outcome=outcome)
 
     def _right_side(self, outcome: Outcome) -> float:
-        """2-norm of the right-hand side as it was solved for."""
+        """2-norm of the right-hand side that was solved for."""
         if outcome.right_side is not None:
             return outcome.right_side
-        return poisson_rhs.norm(on_host(self._rhs, describe(self._rhs), self.dtype))
+        return _norm(on_host(self._rhs, describe(self._rhs), self._dtype))
 
     def converged(self, outcome: Outcome, *, to_rounding: bool) -> bool:
         """Whether the tolerance is met; with ``to_rounding``, also where that ended the solve.
 
         Rounding u alone leaves up to eps norm(A) norm(u) <= eps cond(A) norm(f).
         """
-        types = load("hetero.ops.linear_systems.types")
+        if outcome.status != ROUNDING or not to_rounding:
+            return outcome.status == CONVERGED
         Poisson = load("hetero.ops.linear_systems.operators").Poisson
-        if outcome.status != types.ROUNDING or not to_rounding:
-            return outcome.status == types.CONVERGED
-        spacing = self._scaled.spacing if self._scaled else self.spacing
-        condition = Poisson(tuple(self.f.shape), spacing).condition_number()
-        most = _ROUNDINGS * float(np.finfo(self.dtype).eps) * condition
+        spacing = self._scaled.spacing if self._scaled else self._spacing
+        condition = Poisson(tuple(self._f.shape), spacing).condition_number()
+        most = _ROUNDINGS * float(np.finfo(self._dtype).eps) * condition
         return outcome.residual <= most * self._right_side(outcome)
 
     def residual(self, outcome: Outcome) -> float:
@@ -126,3 +229,30 @@ class Equation:
             return 0.0
         whole = self._right_side(outcome)
         return outcome.residual / whole if whole > 0.0 else math.inf
+
+
+def _run(plan: Plan, solve: Solve, stencil: Stencil, rhs: Any, x0: Any) -> Solved:
+    return execute(plan, solve, rhs, x0, lambda used: (stencil, None))
+
+
+def _norm(values: np.ndarray) -> float:
+    """2-norm, also where squares overflow or vanish."""
+    norm = load("hetero.ops.cpu_vectors").serving(values.dtype).norm
+    exponent = _exponent(values) or 0
+    with np.errstate(all="ignore"):
+        return float(np.ldexp(norm(np.ldexp(values, -exponent).reshape(-1)), exponent))
+
+
+def _exponent(values: np.ndarray) -> int | None:
+    """Of two, of the largest absolute value; None for zeros or what is not finite."""
+    largest = max(float(values.max()), -float(values.min()))
+    return math.frexp(largest)[1] if 0.0 < largest < math.inf else None
+
+
+def _shifted(exponent: int | None, by: int) -> int | None:
+    return None if exponent is None else exponent + by
+
+
+def _largest(exponents: Iterable[int | None]) -> int | None:
+    """The largest of those that are known."""
+    return max((e for e in exponents if e is not None), default=None)

@@ -24,8 +24,8 @@ from hetero.errors import DeviceError
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.exchange import BufferCopies, Exchange
 from hetero.ops.linear_systems.partition import halo_copies, slabs
-from hetero.ops.linear_systems.types import CONVERGED, DeviceFailed, Outcome, Stencil
-from hetero.ops.poisson.jacobi_schedule import Schedule, iterate
+from hetero.ops.linear_systems.types import DeviceFailed, Outcome, Stencil
+from hetero.ops.poisson.jacobi_schedule import iterate
 from hetero.ops.poisson.jacobi_slab import Slice, Sweeper
 from hetero.profile import tuning
 
@@ -40,13 +40,10 @@ def solve(
     f: Any,
     u: Any,
     *,
-    sweeps: int | None = None,
-    rtol: float | None = None,
-    atol: float = 0.0,
-    maxiter: int = 10**9,
     blocking: int | None = None,
     dtype: Any = None,
     sweeper: Sweeper | None = None,
+    **limits: Any,
 ) -> Outcome:
     """Sweep until the residual is small, or a number of times.
 
@@ -59,34 +56,21 @@ def solve(
     f, u : ndarray of ``stencil.shape``, or device buffers
         C-contiguous, float32 or float64. ``u`` is the start and gets the result. Device buffers,
         with one device only, must lie on it, in the order of its default stream.
-    sweeps : int, optional
-        Make exactly that many sweeps.
-    rtol, atol : float
-        Without ``sweeps``: done when norm(f - A u) <= max(rtol norm(f), atol). The residual is
-        looked at every so many sweeps, so that a few more may be made than were needed.
-    maxiter : int
-        Most sweeps.
     blocking : int, optional
         Sweeps that a pass makes: 1, or one of `plan_jacobi.DEPTHS` in 2-D. Default: by the grid.
     dtype : dtype, optional
         Of device buffers. Default: float64.
     sweeper : callable, optional
         On one device: ``sweeper(device, grid)`` plans one sweep, and all are made by it.
-
-    Returns
-    -------
-    Outcome
-        CONVERGED, LIMIT, ROUNDING (the residual no longer falls) or NOT_FINITE; the residual is
-        that of the ``u`` returned, computed in double.
+    **limits
+        Sweeps or tolerances; see `iterate`.
 
     Raises
     ------
     DeviceFailed
         With a ``u`` saved on the host a few seconds before at most, or None.
     """
-    target = None if sweeps is not None else (rtol or 0.0)
-    limit = maxiter if sweeps is None else sweeps
-    run = norm = None
+    run = None
     try:
         with contextlib.ExitStack() as stack:
             if len(devices) == 1:  # one context for all that follows, not one for each launch
@@ -94,16 +78,9 @@ def solve(
             passes = blocking if sweeper is None else 1, sweeper
             run = _DeviceSolve(devices, stencil, f, u, *passes, np.dtype(dtype or _dtype(f)))
             stack.push(run.close)
-            if target is not None:
-                norm = run.right_side()
-                if norm == 0.0:
-                    run.zero()
-                    run.store(u)
-                    return Outcome(CONVERGED, 0, 0.0, 0.0)
-                target = max(target * norm, atol)
-            outcome = iterate(run, Schedule(target, limit))
+            outcome = iterate(run, **limits)
             run.store(u)
-            return outcome._replace(right_side=norm)
+            return outcome
     except DeviceError as error:
         saved = (run.saved, run.saved_sweeps) if run is not None else (None, 0)
         raise DeviceFailed(error, *saved) from error
@@ -114,12 +91,10 @@ def _dtype(f: Any) -> Any:
 
 
 class _DeviceSolve:
-    """A solve on its devices.
+    """A solve on its devices; see `Run`.
 
     Attributes
     ----------
-    sweeps : int
-        Sweeps that the present u has seen.
     saved, saved_sweeps
         The last u on the host, or None, and its sweeps.
     """
@@ -141,9 +116,9 @@ class _DeviceSolve:
         self._dtype = dtype
         self._passes_at_once = 16
         self._save_at = time.monotonic() + _CHECKPOINT
-        whole = plan_jacobi.GridSlab.of(stencil.shape, stencil.spacing, dtype.name)
-        table = tuning.of_device(devices[0])  # for all, whose passes go together
-        self._depth = blocking or plan_jacobi.default_depth(whole, table)
+        whole = plan_jacobi.GridSlab.of(*stencil, dtype.name)
+        first = tuning.target(devices[0])  # for all: their passes go together
+        self._depth = blocking or plan_jacobi.default_depth(whole, first)
         cuts = slabs(stencil.shape[0], len(devices), self._depth)
         devices = devices[: len(cuts)]
         self._slices = [
@@ -156,11 +131,10 @@ class _DeviceSolve:
         self._halos = [self._exchange.bind(BufferCopies(rows, u, u)) for u in ("u0", "u1")]
 
     def right_side(self) -> float:
-        """Norm of f; it is the residual of zero, which the other buffer holds before any sweep."""
+        # The residual of zero, which the other buffer holds before any sweep.
         return self._norm(other=True)
 
     def residual(self) -> float:
-        """Norm of f - A u."""
         return self._norm(other=False)
 
     def _norm(self, other: bool) -> float:
@@ -176,7 +150,6 @@ class _DeviceSolve:
             return math.sqrt(np.concatenate(sums).sum())
 
     def zero(self) -> None:
-        """Set u to zero."""
         for each in self._slices:
             with each.device.active():
                 each.zero()

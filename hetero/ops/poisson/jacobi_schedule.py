@@ -1,29 +1,14 @@
-"""When a Jacobi iteration looks at its residual, and when it ends."""
+"""Jacobi's method but for its sweeps: when the residual is computed, and when it ends."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Protocol
 
 from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome
 
 _FEWEST = 64
 _MOST = 8192
-
-
-class Verdict(NamedTuple):
-    """What follows from a residual.
-
-    Attributes
-    ----------
-    status : str or None
-        Why the iteration ends; None: it goes on.
-    sweeps : int
-        Sweeps until the next look.
-    """
-
-    status: str | None
-    sweeps: int
 
 
 class Schedule:
@@ -52,14 +37,14 @@ class Schedule:
         """Sweeps before the first look: 0 where a start may be good enough."""
         return self._limit if self._target is None else 0
 
-    def judge(self, done: int, residual: float) -> Verdict:
-        """What to do after ``done`` sweeps with that residual norm."""
+    def judge(self, done: int, residual: float) -> tuple[str | None, int]:
+        """After ``done`` sweeps: why it ends, or None, and sweeps until the next residual."""
         if not math.isfinite(residual):
-            return Verdict(NOT_FINITE, 0)
+            return NOT_FINITE, 0
         if self._target is not None and residual <= self._target:
-            return Verdict(CONVERGED, 0)
+            return CONVERGED, 0
         if done >= self._limit:
-            return Verdict(LIMIT, 0)
+            return LIMIT, 0
         sweeps = _FEWEST
         if self._last is not None:
             before, norm = self._last
@@ -69,9 +54,9 @@ class Schedule:
             else:
                 self._stalled += 1
                 if self._stalled == 2:
-                    return Verdict(ROUNDING, 0)
+                    return ROUNDING, 0
         self._last = done, residual
-        return Verdict(None, min(sweeps, self._limit - done))
+        return None, min(sweeps, self._limit - done)
 
     def _left(self, sweeps_per_e: float, residual: float) -> int:
         """Sweeps to the target if each e-th part of the residual takes that many."""
@@ -80,12 +65,62 @@ class Schedule:
         return int(min(max(sweeps_per_e * math.log(residual / self._target), _FEWEST), _MOST))
 
 
-def iterate(run: Any, schedule: Schedule) -> Outcome:
-    """Let a run ``advance(sweeps)`` and look at its ``residual()`` as the schedule says."""
+class Run(Protocol):
+    """A solve wherever it runs: ``sweeps`` that the present u has seen, and what it can do."""
+
+    sweeps: int
+
+    def advance(self, sweeps: int) -> None:
+        """Make sweeps."""
+
+    def residual(self) -> float:
+        """Norm of f - A u, computed in double."""
+
+    def right_side(self) -> float:
+        """Norm of f; called before the first sweep."""
+
+    def zero(self) -> None:
+        """Make u zero."""
+
+
+def iterate(
+    run: Run,
+    *,
+    sweeps: int | None = None,
+    rtol: float | None = None,
+    atol: float = 0.0,
+    maxiter: int = 10**9,
+) -> Outcome:
+    """Sweep until the residual is small, or a number of times.
+
+    Parameters
+    ----------
+    run : Run
+    sweeps : int, optional
+        Make exactly that many sweeps.
+    rtol, atol : float
+        Without ``sweeps``: done when norm(f - A u) <= max(rtol norm(f), atol). The residual is
+        computed only now and then, so that a few more may be made than were needed.
+    maxiter : int
+        Most sweeps.
+
+    Returns
+    -------
+    Outcome
+        CONVERGED, LIMIT, ROUNDING (the residual no longer falls) or NOT_FINITE.
+    """
+    target = norm = None
+    if sweeps is None:
+        norm = run.right_side()
+        if norm == 0.0:
+            run.zero()
+            return Outcome(CONVERGED, 0, 0.0, 0.0)
+        target = max((rtol or 0.0) * norm, atol)
+    schedule = Schedule(target, maxiter if sweeps is None else sweeps)
     run.advance(schedule.first())
     while True:
         residual = run.residual()
-        status, sweeps = schedule.judge(run.sweeps, residual)
+        status, more = schedule.judge(run.sweeps, residual)
         if status is not None:
-            return Outcome(status, run.sweeps, residual)
-        run.advance(sweeps)
+            return Outcome(status, run.sweeps, residual, norm)
+        run.advance(more)

@@ -21,21 +21,9 @@ class Slice(Part):
     """A slab of the grid on its device: f, u, and where the next u goes.
 
     All methods are to be called inside the device's `active`. The present u and the next one take
-    turns in the buffers "u0" and "u1".
-
-    Parameters
-    ----------
-    device : Device
-    slab : Slab
-        Holds ``depth`` rows of each neighbour.
-    whole : plan_jacobi.GridSlab
-        The whole grid.
-    depth : int
-        Most sweeps of a pass.
-    alone : bool
-        Whether it is the only one; see `Part`.
-    sweeper : callable, optional
-        ``sweeper(device, grid)`` plans one sweep of a grid that is alone, instead of the best way.
+    turns in the buffers "u0" and "u1". A pass makes at most ``depth`` sweeps; the slab holds as
+    many rows of each neighbour. ``sweeper(device, grid)``, if any, plans one sweep of a grid that
+    is alone, instead of the best way.
 
     Attributes
     ----------
@@ -56,7 +44,8 @@ class Slice(Part):
     ) -> None:
         super().__init__(device, alone)
         self._sweeper = sweeper
-        self.grid = whole.slab(slab.begin - slab.above, slab.held)
+        self._target = tuning.target(device)
+        self.grid = whole.slab(slab.first, slab.held)
         self.newest = 0
         self._slab = slab
         self._bound: dict[Any, Bound] = {}
@@ -75,28 +64,26 @@ class Slice(Part):
     def fill(self, f: Any, u: Any) -> None:
         """Allocate, and bring what the caller gives; returns when it is there."""
         device, grid = self.device, self.grid
-        nbytes = grid.held * grid.plane_bytes
-        self._bring("f", f, nbytes)
-        self._bring("u0", u, nbytes)
-        device.fill(self.allocate(nbytes, "u1"), nbytes)
-        self._sums = plan_jacobi.residual_sums(grid, block_limit=device.block_limit)
+        self._bring("f", f)
+        self._bring("u0", u)
+        device.fill(self.allocate(grid.nbytes, "u1"), grid.nbytes)
+        self._sums = plan_jacobi.residual_sums(grid, self._target)
         self.allocate(8 * self._sums * self._slab.own, "partial")
         if self.stream is not None:
             device.synchronize()  # this far the default queue did the work
 
-    def _bring(self, name: str, values: Any, nbytes: int) -> None:
+    def _bring(self, name: str, values: Any) -> None:
         """The rows of an array, or of a buffer of the caller, as the kernels need them."""
         grid = self.grid
         if not isinstance(values, np.ndarray):
             if self._usable(values):
                 self.buffers[name] = values
                 return
-            self.device.fill(self.allocate(nbytes, name), nbytes)
+            self.device.fill(self.allocate(grid.nbytes, name), grid.nbytes)
             self._change_pitch(values, self.buffers[name], grid.columns, grid.pitch)
             return
-        begin = self._slab.begin - self._slab.above
-        rows = values[begin : begin + grid.held]
-        if grid.pitch == grid.columns:
+        rows = values[self._slab.first : self._slab.first + grid.held]
+        if grid.packed:
             padded = np.ascontiguousarray(rows, grid.dtype)
         else:
             padded = np.zeros((*rows.shape[:-1], grid.pitch), grid.dtype)
@@ -106,12 +93,10 @@ class Slice(Part):
     def _usable(self, buffer: Any) -> bool:
         """Whether the kernels can work in a buffer of the caller as it is."""
         aligned = not isinstance(buffer, int) or buffer % VECTOR_BYTES == 0
-        return aligned and self.grid.pitch == self.grid.columns
+        return aligned and self.grid.packed
 
     def _change_pitch(self, source: Any, target: Any, source_pitch: int, target_pitch: int) -> None:
-        launch = plan_jacobi.change_pitch(
-            self.grid, source_pitch, target_pitch, block_limit=self.device.block_limit
-        )
+        launch = plan_jacobi.change_pitch(self.grid, source_pitch, target_pitch, self._target)
         self.start(self.bind(launch, source=source, target=target))
 
     def store(self, u: Any) -> None:
@@ -122,22 +107,21 @@ class Slice(Part):
             if not self._usable(u):
                 self._change_pitch(now, u, grid.pitch, grid.columns)
             elif now is not u:
-                device.copy(u, now, grid.held * grid.plane_bytes)
+                device.copy(u, now, grid.nbytes)
             return
         if self.stream is not None:
             device.synchronize(self.stream)
         rows = u[slab.begin : slab.end]
-        direct = grid.pitch == grid.columns and rows.flags.c_contiguous
-        lines = (*rows.shape[:-1], grid.pitch)
-        values = rows if direct else np.empty(lines, grid.dtype)
+        direct = grid.packed and rows.flags.c_contiguous
+        values = rows if direct else np.empty((*rows.shape[:-1], grid.pitch), grid.dtype)
         device.download(now, values, slab.above * grid.plane_bytes)
         if not direct:
             rows[...] = values[..., : grid.columns]
 
     def zero(self) -> None:
         """Set u to zero."""
-        nbytes = self.grid.held * self.grid.plane_bytes
-        self.device.fill(self.buffers[f"u{self.newest}"], nbytes, stream=self.stream)
+        u = self.buffers[f"u{self.newest}"]
+        self.device.fill(u, self.grid.nbytes, stream=self.stream)
 
     def swap(self) -> None:
         """What was written is the present u now."""
@@ -152,22 +136,12 @@ class Slice(Part):
             if not self._rows[which]:
                 return
             names = {"u": f"u{self.newest}", "u_new": f"u{1 - self.newest}"}
-            bound = self._bound[key] = self.bind(self._plan(which, depth), **names)
+            if self._sweeper is not None:
+                launch = self._sweeper(self.device, self.grid)
+            else:
+                launch = plan_jacobi.sweeps(self.grid, self._rows[which], depth, self._target)
+            bound = self._bound[key] = self.bind(launch, **names)
         self.start(bound)
-
-    def _plan(self, which: str, depth: int) -> Launch:
-        device = self.device
-        if self._sweeper is not None:
-            return self._sweeper(device, self.grid)
-        limits = {
-            "multiprocessors": device.multiprocessors,
-            "block_limit": device.block_limit,
-            "tuning": tuning.of_device(device),
-        }
-        if depth == 1:
-            return plan_jacobi.sweep(self.grid, self._rows[which], **limits)
-        warps = device.traits.warps
-        return plan_jacobi.blocked(self.grid, self._rows[which], depth, warps=warps, **limits)
 
     def start_residual(self, other: bool) -> None:
         """Start the sums of (f - A u)^2, for the present u or for what the other buffer holds."""
@@ -175,12 +149,7 @@ class Slice(Part):
         key = "residual", which
         if key not in self._bound:
             rows = self._slab.above, self._slab.above + self._slab.own
-            launch = plan_jacobi.residual(
-                self.grid,
-                rows,
-                block_limit=self.device.block_limit,
-                tuning=tuning.of_device(self.device),
-            )
+            launch = plan_jacobi.residual(self.grid, rows, self._target)
             self._bound[key] = self.bind(launch, u=f"u{which}")
         self.start(self._bound[key])
 

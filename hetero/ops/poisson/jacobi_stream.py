@@ -24,8 +24,8 @@ from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.moving import pipeline
 from hetero.moving.pipeline import Load, Slot, Step, Store
 from hetero.ops.linear_systems.partition import Slab
-from hetero.ops.linear_systems.types import CONVERGED, DeviceFailed, Outcome, Stencil
-from hetero.ops.poisson.jacobi_schedule import Schedule, iterate
+from hetero.ops.linear_systems.types import DeviceFailed, Outcome, Stencil
+from hetero.ops.poisson.jacobi_schedule import iterate
 from hetero.profile import tuning
 
 _TURNS = 2  # slabs on the device: one moves while another is computed
@@ -51,10 +51,8 @@ def solve(
     u: np.ndarray,
     *,
     room: float,
-    sweeps: int | None = None,
-    rtol: float | None = None,
-    maxiter: int = 10**9,
     reach: int = _REACH,
+    **limits: Any,
 ) -> Outcome:
     """Sweep until the residual is small, or a number of times.
 
@@ -62,15 +60,14 @@ def solve(
     ----------
     device : Device
         Active.
-    stencil : Stencil
     f, u : ndarray of ``stencil.shape``
         C-contiguous, float32 or float64. ``u`` is the start and gets the result.
     room : float
         Bytes of the device's memory that may be used.
-    sweeps, rtol, maxiter
-        As for `hetero.ops.poisson.jacobi_device.solve`.
-    reach : int, optional
+    reach : int
         Most sweeps of a slab before it comes down.
+    **limits
+        Sweeps or tolerances; see `iterate`.
 
     Raises
     ------
@@ -78,32 +75,22 @@ def solve(
         With the u of the last time that all slabs had come down; where not even three rows have
         room, because of a DeviceMemoryError.
     """
-    target = None if sweeps is not None else (rtol or 0.0)
     run = _Streamed(device, stencil, f, u, reach)
-    norm = None
     try:
         run.take_room(_SHARE * room)
-        if target is not None:
-            norm = run.right_side()
-            if norm == 0.0:
-                u[...] = 0.0
-                return Outcome(CONVERGED, 0, 0.0, 0.0)
-            target *= norm
-        outcome = iterate(run, Schedule(target, maxiter if sweeps is None else sweeps))
+        outcome = iterate(run, **limits)
     except DeviceError as error:
         raise DeviceFailed(error, run.now, run.sweeps) from error
     if run.now is not u:
         u[...] = run.now
-    return outcome._replace(right_side=norm)
+    return outcome
 
 
 class _Streamed:
-    """A solve; see `hetero.ops.poisson.jacobi_schedule.iterate`.
+    """A solve; see `Run`.
 
     Attributes
     ----------
-    sweeps : int
-        That ``now`` has seen.
     now : ndarray
         The present u. The next one is written to another array, and they change places.
     """
@@ -115,12 +102,13 @@ class _Streamed:
         self.now = u
         self._next: np.ndarray | None = None
         self._device, self._f, self._reach = device, f, reach
-        self._grid = plan_jacobi.GridSlab.of(stencil.shape, stencil.spacing, f.dtype.name)
-        self._depth = plan_jacobi.default_depth(self._grid, tuning.of_device(device))
+        self._grid = plan_jacobi.GridSlab.of(*stencil, f.dtype.name)
+        self._target = tuning.target(device)
+        self._depth = plan_jacobi.default_depth(self._grid, self._target)
         self._row = f[0].nbytes
-        self._packed = self._grid.pitch == self._grid.columns
-        self._planned = functools.cache(self._pass)
-        self._chunks = plan_jacobi.residual_sums(self._grid, block_limit=device.block_limit)
+        self._packed = self._grid.packed
+        self._planned = functools.cache(plan_jacobi.sweeps)
+        self._chunks = plan_jacobi.residual_sums(self._grid, self._target)
 
     def take_room(self, room: float) -> None:
         """Allocate; where there is less room than there should be, half of it, and so on."""
@@ -169,14 +157,16 @@ class _Streamed:
             sweeps -= some
 
     def residual(self) -> float:
-        """Norm of f - A u."""
         return self._norm(self.now)
 
     def right_side(self) -> float:
-        """Norm of f; it is the residual of zero."""
         return self._norm(None)
 
+    def zero(self) -> None:
+        self.now[...] = 0.0
+
     def _norm(self, u: np.ndarray | None) -> float:
+        """Norm of f - A u, None being zero."""
         sums = np.empty((len(self._f), self._chunks))
         pipeline.run(self._device, map(functools.partial(self._look, u, sums), *self._numbered(1)))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -190,16 +180,16 @@ class _Streamed:
     def _visit(self, sweeps: int, slab: Slab, turn: Turn) -> Step:
         """A slab goes up, sees sweeps and comes down."""
         passes = list(plan_jacobi.passes(sweeps, self._depth))
-        grid = self._grid.slab(slab.begin - slab.above, slab.held)
+        grid = self._grid.slab(slab.first, slab.held)
         result = turn.other if self._packed and len(passes) % 2 else turn.u
 
         def compute() -> None:
-            names = self._unpacked(grid, turn, ("f", "u"))
+            names = self._unpacked(grid, turn)
             for depth in passes:
                 # But for the grid's own ends, rows are right whose neighbours are.
                 begin = depth if grid.first < 0 else 0
                 end = grid.held - (depth if grid.last > grid.held else 0)
-                self._start(self._planned(grid, (begin, end), depth), names)
+                self._start(self._planned(grid, ((begin, end),), depth, self._target), names)
                 names["u"], names["u_new"] = names["u_new"], names["u"]
             if not self._packed:
                 self._pitch(grid, names["u"], result.buffer, grid.pitch, grid.columns)
@@ -209,55 +199,39 @@ class _Streamed:
 
     def _look(self, u: np.ndarray | None, sums: np.ndarray, slab: Slab, turn: Turn) -> Step:
         """A slab goes up, and the sums of the squares of its residual come down."""
-        grid = self._grid.slab(slab.begin - slab.above, slab.held)
+        grid = self._grid.slab(slab.first, slab.held)
 
         def compute() -> None:
             if u is None:
                 self._device.fill(turn.u.buffer, slab.held * self._row)
-            names = self._unpacked(grid, turn, ("f", "u"))
+            names = self._unpacked(grid, turn)
             names["partial"] = turn.sums.buffer
-            launch = plan_jacobi.residual(
-                grid,
-                (slab.above, slab.above + slab.own),
-                block_limit=self._device.block_limit,
-                tuning=tuning.of_device(self._device),
-            )
-            self._start(launch, names)
+            rows = slab.above, slab.above + slab.own
+            self._start(plan_jacobi.residual(grid, rows, self._target), names)
 
         store = Store(turn.sums, sums[slab.begin : slab.end])
         return Step(compute, self._loads(slab, turn, u), (store,), (turn.u, turn.other))
 
     def _loads(self, slab: Slab, turn: Turn, u: np.ndarray | None) -> tuple[Load, ...]:
-        rows = slice(slab.begin - slab.above, slab.end + slab.below)
+        rows = slice(slab.first, slab.end + slab.below)
         loads = (Load(self._f[rows], turn.f),)
         return loads if u is None else (*loads, Load(u[rows], turn.u))
 
-    def _unpacked(self, grid: plan_jacobi.GridSlab, turn: Turn, which: Any) -> dict[str, Any]:
+    def _unpacked(self, grid: plan_jacobi.GridSlab, turn: Turn) -> dict[str, Any]:
         """The buffers of a launch by name, lines of f and u being as far apart as it wants them."""
         if self._packed:
             return {"f": turn.f.buffer, "u": turn.u.buffer, "u_new": turn.other.buffer}
         buffers = self._space.buffers
-        for name, slot in zip(which, turn, strict=False):
-            self._device.fill(buffers[name], grid.held * grid.plane_bytes)
+        for name, slot in (("f", turn.f), ("u", turn.u)):
+            self._device.fill(buffers[name], grid.nbytes)
             self._pitch(grid, slot.buffer, buffers[name], grid.columns, grid.pitch)
-        self._device.fill(buffers["other"], grid.held * grid.plane_bytes)
+        self._device.fill(buffers["other"], grid.nbytes)
         return {"f": buffers["f"], "u": buffers["u"], "u_new": buffers["other"]}
-
-    def _pass(self, grid: plan_jacobi.GridSlab, rows: tuple[int, int], depth: int) -> Launch:
-        device = self._device
-        limits = {
-            "multiprocessors": device.multiprocessors,
-            "block_limit": device.block_limit,
-            "tuning": tuning.of_device(device),
-        }
-        if depth == 1:
-            return plan_jacobi.sweep(grid, (rows,), **limits)
-        return plan_jacobi.blocked(grid, (rows,), depth, warps=device.traits.warps, **limits)
 
     def _pitch(
         self, grid: plan_jacobi.GridSlab, source: Any, target: Any, before: int, after: int
     ) -> None:
-        launch = plan_jacobi.change_pitch(grid, before, after, block_limit=self._device.block_limit)
+        launch = plan_jacobi.change_pitch(grid, before, after, self._target)
         self._start(launch, {"source": source, "target": target})
 
     def _start(self, launch: Launch, buffers: dict[str, Any]) -> None:

@@ -1,242 +1,76 @@
-"""Poisson's equation: its implementations, their costs, and how many iterations they take."""
+"""The ways to solve Poisson's equation: what they have in common, and a row for each kind."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero import registry
-from hetero.host.compiled.loops import Family
+from hetero.host.compiled.loops import Family, register
 from hetero.imports import load
-from hetero.ops.krylov.loops import STENCILS
-from hetero.ops.linear_systems import grids
-from hetero.ops.linear_systems.tolerances import digits
-from hetero.ops.multigrid.loops import CYCLES
-from hetero.ops.poisson import rungs
-from hetero.ops.poisson.loops import SWEEPS
-from hetero.ops.poisson.rungs import SWEEPING
+from hetero.kernels import Launch
+from hetero.kernels.jacobi.plan import GridSlab
+from hetero.kernels.jacobi.rungs import RUNGS, Shape, chosen, shapes, sweep_rung
+from hetero.ops import rungs
+from hetero.ops.linear_systems.loops import CYCLES, STENCILS
+from hetero.ops.linear_systems.types import LIMIT, ROUNDING, Stencil
+from hetero.ops.multigrid import grids
+from hetero.ops.poisson import costs
+from hetero.ops.poisson.costs import Method
 from hetero.pricing import memory_limit
 from hetero.registry import Arguments
-from hetero.registry.models import Work
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
+    from hetero.ops.linear_systems.solve import Solve
     from hetero.ops.linear_systems.types import Outcome
+    from hetero.ops.poisson.jacobi_slab import Sweeper
 
-NAME = "poisson"
-UNLIMITED = 10**9  # iterations, where the caller sets no limit
-_CYCLE_FACTOR = {2: 0.07, 3: 0.1}  # what one multigrid cycle leaves of the residual
-_LARGEST_PLANE = 1 << 18  # points
-# Memory on the CPU beside f: so many times f, and of lines of the longest axis.
-_TIMES_F = {"dst": 4.0, "multigrid": 4.5, "cg": 8.0, "jacobi": 7.0}
-_LINES = {"dst": 40.0, "multigrid": 35.0, "cg": 0.0, "jacobi": 0.0}
-_SMALL = 1 << 26  # bytes that are not asked for
 _LEAST_ROWS = 16  # a device's share, at least
-_SWEEPS_PER_CYCLE = 10.0  # passes over the finest grid, for profiles without measured constants
+# Points in all sweeps that a rung makes at most: a single thread's take half a minute on an H200.
+_MOST_POINTS = {"sequential": 1 << 29}
+SWEEPS = register(Family("sweeps", 3.0, f"{__name__}:sweeps"))
 
 
-class PoissonOptions(NamedTuple):
-    """What a price depends on beside f.
-
-    Attributes
-    ----------
-    rtol : float
-        How much smaller the residual must get.
-    limit : int
-        Most iterations.
-    exactly : bool
-        Whether as many sweeps as the limit were asked for, whatever the residual is.
-    """
-
-    rtol: float
-    limit: int
-    exactly: bool = False
-
-
-def expected_iterations(problem: Problem, method: str) -> int:
-    """Cycles, iterations or sweeps that the tolerance takes; 1 for "dst".
-
-    Multigrid: a cycle leaves 0.07 of the residual in 2-D, 0.1 in 3-D. With s the mean over the axes
-    of sin^2(pi / (2 (n + 1))), Jacobi's sweep leaves 1 - 2 s, and conjugate gradients take a
-    quarter of the square root of the condition number, 1 / sqrt(s), times ln(2 / rtol), as
-    `Poisson.expected_iterations`. That is for equal spacings; others are not known here, and the
-    longest axis decides alone, which is the worst they can do.
-    """
-    logarithm = digits(problem.options.rtol, np.dtype(problem.dtype))
-    if method == "dst":
-        return 1
-    if method == "multigrid":
-        return max(1, math.ceil(logarithm / -math.log(_CYCLE_FACTOR[len(problem.dims)])))
-    extents = (max(problem.dims),) if problem.layout.endswith("uneven") else problem.dims
-    sines = [math.sin(math.pi / (2 * (max(n, 1) + 1))) ** 2 for n in extents]
-    mean = sum(sines) / len(sines)
-    if method == "cg":
-        iterations = (logarithm + math.log(2.0)) / (4.0 * math.sqrt(mean))
-    else:
-        iterations = logarithm / (-math.log1p(-2.0 * mean) if mean < 0.5 else math.inf)
-    return max(1, math.ceil(iterations))
-
-
-def _iterations(problem: Problem, method: str, kind: str) -> int:
-    """Iterations that will be made: what the tolerance takes, or as many as the caller allows.
-
-    One cycle solves a grid that is no larger than the coarsest one may be.
-    """
-    rtol, limit, _ = problem.options
-    if method == "jacobi" and rtol == 0.0 and limit < UNLIMITED:
-        return max(1, limit)
-    if method == "multigrid" and math.prod(problem.dims) <= grids.coarsest(kind):
-        return 1
-    return max(1, min(expected_iterations(problem, method), limit))
-
-
-_ITERATION_NAMES = {"multigrid": "cycles", "cg": "iterations", "jacobi": "sweeps"}
-
-
-def _falls_short(method: str) -> Callable[[Problem], str | None]:
-    def reason(problem: Problem) -> str | None:
-        iterations = expected_iterations(problem, method)
-        if method == "dst" or iterations <= problem.options.limit:
-            return None
-        name, limit = _ITERATION_NAMES[method], problem.options.limit
-        return f"takes about {iterations:.3g} {name}, {limit} are allowed"
-
-    return reason
-
-
-_LARGEST_FACTOR = 386  # from here on all prime factors cost the same
-_PASSES = {"dst": 40.0, "multigrid": _SWEEPS_PER_CYCLE, "cg": 10.0, "jacobi": 3.0}
-
-
-def _transform_factor(n: int, kind: str) -> float:
-    """How much longer a sine transform of n points takes for the prime factors of n + 1.
-
-    Measured: SciPy's 1.4 to 1.8 times with a prime factor of 29 to 43, 5 to 11 times beyond 250;
-    cuFFT's 3.8 times beyond 127.
-    """
-    rest, prime, largest = n + 1, 2, 1
-    while prime * prime <= rest and prime < _LARGEST_FACTOR:
-        while rest % prime == 0:
-            rest, largest = rest // prime, prime
-        prime += 1
-    largest = max(largest, rest)
-    if kind == "cpu":
-        return 1.0 + min(largest / 55.0, 7.0)
-    return 3.8 if largest > 127 else 1.0
-
-
-def _working(method: str) -> Callable[[Problem, dict[str, Any]], Work]:
-    def work(problem: Problem, info: dict[str, Any]) -> Work:
-        n = math.prod(problem.dims)
-        if method == "dst":  # counted as points
-            factors = [_transform_factor(extent, info["kind"]) for extent in problem.dims]
-            n = max(round(n * sum(factors) / len(factors)), 1)
-        moved = _PASSES[method] * n * np.dtype(problem.dtype).itemsize
-        return Work((n,), 10.0 * n, moved, _iterations(problem, method, info["kind"]))
-
-    return work
-
-
-def _obstacle(method: str) -> Callable[[Problem, dict[str, Any]], str | None]:
-    def excludes(problem: Problem, info: dict[str, Any]) -> str | None:
-        if problem.options.exactly and method not in SWEEPING:
-            return "does not sweep, and a number of sweeps was asked for"
-        return None
-
-    return excludes
-
-
-def _no_cufft(problem: Problem, info: dict[str, Any]) -> str | None:
-    here = None if info.get("elsewhere") else load("hetero.devices.cuda.cufft").obstacle()
-    return _obstacle("dst")(problem, info) or here
-
-
-def memory_needed(method: str, shape: tuple[int, ...], itemsize: int) -> float:
-    """Bytes that a solve on the CPU takes beside f, its result included; an upper estimate."""
-    return itemsize * (_TIMES_F[method] * math.prod(shape) + _LINES[method] * max(shape))
-
-
-def _check_memory(method: str, f: np.ndarray) -> None:
-    """MemoryError where the solve would take more than there is: before it does, not by and by."""
-    needed = memory_needed(method, f.shape, f.itemsize)
-    if needed < _SMALL:
-        return
-    cpu = load("hetero.devices.cpu")
-    available = cpu.available_memory()
-    if needed > available:
-        raise MemoryError(
-            f"solve_poisson by {method!r} takes about {needed / 2**30:.1f} GiB more for f of shape "
-            f"{f.shape}, {available / 2**30:.1f} GiB are available; 'jacobi' takes least"
-        )
-
-
-def _on_cpu(method: str, run: Callable[..., Outcome]) -> Callable[..., Outcome]:
-    """``run`` on the CPU, with the longest axis first if the others make planes beyond the cache.
-
-    Room is taken for several planes, and a thin grid's could be the whole of it.
-    """
-
-    def on_cpu(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
-        (f,), u, solve = arguments
-        _check_memory(method, f)
-        shape = solve.system.shape
-        axis = shape.index(max(shape))
-        if method == "cg" or axis == 0 or math.prod(shape[1:]) <= _LARGEST_PLANE:
-            return run(devices, problem, arguments)
-        order = [axis, *(a for a in range(len(shape)) if a != axis)]
-        system = solve.system._replace(
-            shape=tuple(shape[a] for a in order),
-            spacing=tuple(solve.system.spacing[a] for a in order),
-        )
-        transposed, result = (np.ascontiguousarray(v.transpose(order)) for v in (f, u))
-        outcome = run(
-            devices, problem, Arguments((transposed,), result, solve._replace(system=system))
-        )
-        u.transpose(order)[...] = result
-        return outcome
-
-    return on_cpu
+def sweeps(dtype: np.dtype) -> None:
+    """Call every compiled loop of Jacobi's method."""
+    jacobi_cpu = load("hetero.ops.poisson.jacobi_cpu")
+    f = np.ones((40, 40), dtype)
+    jacobi_cpu.solve(Stencil(f.shape, (1.0, 1.0)), f, np.zeros_like(f), rtol=1e-3, maxiter=20)
 
 
 def _dst(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     (f,), u, solve = arguments
     if devices:
-        dst_device = load("hetero.ops.poisson.dst_device")
-        return dst_device.solve(
-            devices[0], solve.system, f, u, dtype=problem.dtype, rtol=solve.rtol
-        )
-    dst_cpu = load("hetero.ops.poisson.dst_cpu")
-    return dst_cpu.solve(solve.system, f, u, rtol=solve.rtol)
+        on_device = load("hetero.ops.poisson.dst_device").solve
+        return on_device(devices[0], solve.system, f, u, dtype=problem.dtype, rtol=solve.rtol)
+    return load("hetero.ops.poisson.dst_cpu").solve(solve.system, f, u, rtol=solve.rtol)
 
 
 def _multigrid(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     (f,), u, solve = arguments
     limits = {"rtol": solve.rtol, "maxiter": solve.maxiter}
     if devices:
-        multigrid_device = load("hetero.ops.multigrid.multigrid_device")
-        return multigrid_device.solve(devices[0], solve.system, f, u, dtype=problem.dtype, **limits)
-    multigrid_cpu = load("hetero.ops.multigrid.multigrid_cpu")
-    return multigrid_cpu.solve(solve.system, f, u, **limits)
+        on_device = load("hetero.ops.multigrid.multigrid_device").solve
+        return on_device(devices[0], solve.system, f, u, dtype=problem.dtype, **limits)
+    return load("hetero.ops.multigrid.multigrid_cpu").solve(solve.system, f, u, **limits)
 
 
 def _cg(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     """Where they end before their limit, they have met rounding."""
-    LIMIT = load("hetero.ops.linear_systems.types").LIMIT
-    ROUNDING = load("hetero.ops.linear_systems.types").ROUNDING
     (f,), u, solve = arguments
     vectors = [v.reshape(-1) if isinstance(v, np.ndarray) else v for v in (f, u)]
     most = min(solve.maxiter, 10 * math.prod(solve.system.shape))
     limits = {"rtol": solve.rtol, "atol": 0.0, "maxiter": most}
     if devices:
-        cg_device = load("hetero.ops.krylov.cg_device")
-        outcome = cg_device.solve(devices, solve.system, *vectors, dtype=problem.dtype, **limits)
+        on_devices = load("hetero.ops.krylov.cg_device").solve
+        outcome = on_devices(devices, solve.system, *vectors, dtype=problem.dtype, **limits)
     else:
-        cg_cpu = load("hetero.ops.krylov.cg_cpu")
-        outcome = cg_cpu.solve(solve.system, *vectors, **limits)
+        outcome = load("hetero.ops.krylov.cg_cpu").solve(solve.system, *vectors, **limits)
     if outcome.status == LIMIT and outcome.iterations < most:
         return outcome._replace(status=ROUNDING)
     return outcome
@@ -244,24 +78,27 @@ def _cg(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> 
 
 def _jacobi(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     (f,), u, solve = arguments
-    limits = {"rtol": solve.rtol, "maxiter": solve.maxiter}
-    if solve.exactly:
-        limits |= {"rtol": None, "sweeps": solve.maxiter}
+    limits = _limits(solve)
     if len(devices) == 1 and isinstance(u, np.ndarray):  # there is no room for the whole
-        jacobi_stream = load("hetero.ops.poisson.jacobi_stream")
         with devices[0].active():
             room = memory_limit.room(memory_limit.of(devices[0]))
-            return jacobi_stream.solve(devices[0], solve.system, f, u, room=room, **limits)
+            streamed = load("hetero.ops.poisson.jacobi_stream").solve
+            return streamed(devices[0], solve.system, f, u, room=room, **limits)
     if devices:
-        jacobi_device = load("hetero.ops.poisson.jacobi_device")
-        return jacobi_device.solve(devices, solve.system, f, u, dtype=problem.dtype, **limits)
-    jacobi_cpu = load("hetero.ops.poisson.jacobi_cpu")
-    return jacobi_cpu.solve(solve.system, f, u, **limits)
+        on_devices = load("hetero.ops.poisson.jacobi_device").solve
+        return on_devices(devices, solve.system, f, u, dtype=problem.dtype, **limits)
+    return load("hetero.ops.poisson.jacobi_cpu").solve(solve.system, f, u, **limits)
 
 
-def _loops_of(family: Family) -> Callable[[Problem], tuple[str, ...]]:
-    """What is compiled for a method on the CPU."""
-    return lambda problem: (family.of(problem.dtype),)
+def _limits(solve: Solve) -> dict[str, Any]:
+    """When sweeps end, as `jacobi_schedule.iterate` takes it."""
+    sweeps = solve.maxiter if solve.exactly else None
+    return {"rtol": solve.rtol, "maxiter": solve.maxiter, "sweeps": sweeps}
+
+
+def _no_cufft(problem: Problem, info: dict[str, Any]) -> str | None:
+    here = None if info.get("elsewhere") else load("hetero.devices.cuda.cufft").obstacle()
+    return DST.excludes(problem, info) or here
 
 
 def _shared(problem: Problem) -> bool:
@@ -269,88 +106,109 @@ def _shared(problem: Problem) -> bool:
     return problem.dims[0] >= 2 * _LEAST_ROWS
 
 
-_COMPILED = ("loops", "numba")
-registry.register_method(
-    operation=NAME,
-    method="dst",
+DST = Method(
+    name="dst",
+    solve=_dst,
+    expected=lambda problem: 1,
+    passes=40.0,
+    times_f=4.0,
+    lines=40.0,
+    cost=costs.transform_cost,
+)
+DST.register(kinds=("cpu",), run=DST.on_cpu, uses=("scipy",))
+DST.register(kinds=("cuda",), run=_dst, excludes=_no_cufft, uses=("nvmath-python", "nvidia-cufft"))
+
+MULTIGRID = Method(
+    name="multigrid",
+    solve=_multigrid,
+    expected=costs.cycles,
+    iterations="cycles",
+    passes=10.0,
+    times_f=4.5,
+    lines=35.0,
+    coarsest=grids.coarsest,
+)
+MULTIGRID.register(
     kinds=("cpu",),
-    excludes=_obstacle("dst"),
-    work=_working("dst"),
-    run=_on_cpu("dst", _dst),
-    falls_short=_falls_short("dst"),
-    uses=("scipy",),
+    run=MULTIGRID.on_cpu,
+    uses=("loops", "numba"),
+    loops=lambda problem: (CYCLES.of(problem.dtype),),
 )
-registry.register_method(
-    operation=NAME,
-    method="dst",
-    kinds=("cuda",),
-    excludes=_no_cufft,
-    work=_working("dst"),
-    run=_dst,
-    falls_short=_falls_short("dst"),
-    uses=("nvmath-python", "nvidia-cufft"),
+MULTIGRID.register(kinds=registry.PORTABLE, run=_multigrid)
+
+CG = Method(
+    name="cg",
+    solve=_cg,
+    expected=costs.gradients,
+    iterations="iterations",
+    passes=10.0,
+    times_f=8.0,
+    any_order=True,
 )
-registry.register_method(
-    operation=NAME,
-    method="multigrid",
+CG.register(
     kinds=("cpu",),
-    excludes=_obstacle("multigrid"),
-    work=_working("multigrid"),
-    run=_on_cpu("multigrid", _multigrid),
-    falls_short=_falls_short("multigrid"),
-    uses=_COMPILED,
-    loops=_loops_of(CYCLES),
+    run=CG.on_cpu,
+    uses=("loops", "numba"),
+    loops=lambda problem: (STENCILS.of(problem.dtype),),
 )
-registry.register_method(
-    operation=NAME,
-    method="multigrid",
-    kinds=registry.PORTABLE,
-    excludes=_obstacle("multigrid"),
-    work=_working("multigrid"),
-    run=_multigrid,
-    falls_short=_falls_short("multigrid"),
+CG.register(kinds=registry.PORTABLE, run=_cg, shared=_shared)
+
+JACOBI = Method(
+    name="jacobi",
+    solve=_jacobi,
+    expected=costs.sweeps,
+    iterations="sweeps",
+    passes=3.0,
+    times_f=7.0,
 )
-registry.register_method(
-    operation=NAME,
-    method="cg",
+JACOBI.register(
     kinds=("cpu",),
-    excludes=_obstacle("cg"),
-    work=_working("cg"),
-    run=_on_cpu("cg", _cg),
-    falls_short=_falls_short("cg"),
-    uses=_COMPILED,
-    loops=_loops_of(STENCILS),
+    run=JACOBI.on_cpu,
+    uses=("loops", "numba"),
+    loops=lambda problem: (SWEEPS.of(problem.dtype),),
 )
-registry.register_method(
-    operation=NAME,
-    method="cg",
-    kinds=registry.PORTABLE,
-    excludes=_obstacle("cg"),
-    work=_working("cg"),
-    run=_cg,
-    falls_short=_falls_short("cg"),
-    shared=_shared,
-)
-registry.register_method(
-    operation=NAME,
-    method="jacobi",
-    kinds=("cpu",),
-    excludes=_obstacle("jacobi"),
-    work=_working("jacobi"),
-    run=_on_cpu("jacobi", _jacobi),
-    falls_short=_falls_short("jacobi"),
-    uses=_COMPILED,
-    loops=_loops_of(SWEEPS),
-)
-registry.register_method(
-    operation=NAME,
-    method="jacobi",
-    kinds=registry.PORTABLE,
-    excludes=_obstacle("jacobi"),
-    work=_working("jacobi"),
-    run=_jacobi,
-    falls_short=_falls_short("jacobi"),
-    shared=_shared,
-    blocks=registry.WHEN_SHORT,
-)
-rungs.register(NAME, _obstacle, _working, _falls_short, _iterations)
+JACOBI.register(kinds=registry.PORTABLE, run=_jacobi, shared=_shared, blocks=registry.WHEN_SHORT)
+
+BY_NAME = {method.name: method for method in (DST, MULTIGRID, CG, JACOBI)}
+
+# The rungs: kernels on the way to "jacobi", each taken by its name only.
+
+
+def sweeper(rung: str, shape: Shape | None = None) -> Sweeper:
+    """What plans a sweep by a rung, with blocks of its own shape or another one."""
+
+    def sweep(device: Device, grid: GridSlab) -> Launch:
+        return sweep_rung(rung, grid, card=device.card(), shape=shape)
+
+    return sweep
+
+
+def _climb(
+    rung: str, device: Device, problem: Problem, arguments: Arguments, shape: Shape | None = None
+) -> Outcome:
+    (f,), u, solve = arguments
+    by = {"dtype": problem.dtype, "sweeper": sweeper(rung, shape)}
+    on_devices = load("hetero.ops.poisson.jacobi_device").solve
+    return on_devices((device,), solve.system, f, u, **by, **_limits(solve))
+
+
+def _blocks(rung: str, device: Device, problem: Problem) -> tuple[tuple[Shape, ...], Shape]:
+    card, dtype = device.card(), problem.dtype
+    return shapes(rung, dtype, card), chosen(rung, dtype, card)
+
+
+def _too_long(most: float, problem: Problem, info: dict[str, Any]) -> str | None:
+    points = math.prod(problem.dims) * JACOBI.made(problem, info["kind"])
+    if points > most:
+        return f"one thread makes up to {most} points in all sweeps, not {points}"
+    return JACOBI.excludes(problem, info)
+
+
+for name, rung in RUNGS.items():
+    JACOBI.register(
+        method=name,
+        kinds=registry.PORTABLE,
+        excludes=functools.partial(_too_long, _MOST_POINTS.get(name, math.inf)),
+        **rungs.fields(name, _climb, _blocks),
+        rung=rung,
+    )

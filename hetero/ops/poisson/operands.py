@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero.arrays import Spec, array_or_spec, dense, describe, name_of
-from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance
+from hetero.kernels.jacobi.rungs import RUNGS
+from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance
+from hetero.ops.linear_systems.types import checked_spacing
 from hetero.ops.linear_systems.vectors import real_dtype
-from hetero.ops.poisson.methods import NAME, UNLIMITED, PoissonOptions
-from hetero.ops.poisson.rungs import SWEEPING
 from hetero.registry.problem import Problem, check_dims
 
+NAME = "poisson"
 DIMS = ("NY NX", "NZ NY NX")
+UNLIMITED = 10**9  # iterations, where the caller sets no limit
+SWEEPING = ("jacobi", *RUNGS)  # methods that make as many sweeps as are asked for
 _RTOL = {"float32": float(np.finfo(np.float32).eps), "float64": 1e-8}
+
+
+class PoissonOptions(NamedTuple):
+    """What a price depends on besides f."""
+
+    rtol: float  # how much smaller the residual must get
+    limit: int  # most iterations
+    exactly: bool = False  # as many sweeps as the limit are wanted, whatever the residual is
 
 
 def problem(
@@ -32,7 +42,7 @@ def problem(
     f = array_or_spec(f)
     if len(f.shape) not in (2, 3):
         raise ValueError(f"f must have 2 or 3 dimensions, got shape {tuple(f.shape)}")
-    distances = spacings(spacing, len(f.shape))
+    distances = checked_spacing(spacing, len(f.shape))
     limit = checked_limit(maxiter, UNLIMITED)
     inputs = {"f": describe(f).unkept()._replace(pointer=0)}
     if x0 is not None:
@@ -62,16 +72,3 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     """The problem with NY NX or NZ NY NX points, as ``hetero explain poisson`` asks for it."""
     check_dims(NAME, dims, *DIMS)
     return problem(Spec(dims, dtype, on=on))
-
-
-def spacings(spacing: Any, ndim: int) -> tuple[float, ...]:
-    """Distances of neighbouring points, one per axis; ValueError where they are none."""
-    if isinstance(spacing, float):
-        found = (float(spacing),) * ndim
-    elif np.shape(spacing) in ((), (ndim,)):
-        found = tuple(map(float, np.broadcast_to(np.asarray(spacing, float), (ndim,))))
-    else:
-        raise ValueError(f"spacing must be one number or {ndim}, got {spacing!r}")
-    if not all(0.0 < h < math.inf for h in found):
-        raise ValueError(f"spacing must be positive, got {spacing!r}")
-    return found

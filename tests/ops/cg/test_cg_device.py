@@ -23,8 +23,8 @@ from hetero import devices, kernels
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
-from hetero.ops.krylov import cg_device, cg_persistent
-from hetero.ops.krylov.cg_matrices import grid_of
+from hetero.kernels.common.tuning import Target
+from hetero.ops.krylov import cg_device, cg_loops
 from hetero.ops.linear_systems import types
 from hetero.ops.multigrid import multigrid_device
 
@@ -409,20 +409,19 @@ def one_block(vectors, stencil):
     """The cooperative iteration in a block of its own, which every device can hold."""
     device = vectors.parts[0].device
     plan = plan_cg_stencil.cooperative(
-        grid_of(stencil, stencil.shape[0]),
+        plan_cg_stencil.GridShare.of(*stencil),
+        Target(1),
         dtype=vectors.dtype.name,
-        multiprocessors=1,
         shared_limit=1 << 20,
     )
 
     class Kernel:
         def launch(self, grid, arguments):
-            launch = plan.launch
-            defines = (*launch.defines, ("SHARED_BYTES", plan.shared_bytes))
-            kernel = device.build(launch.source, launch.kernel, defines)
-            device.launch(kernel, grid, launch.block, arguments)
+            defines = (*plan.defines, ("SHARED_BYTES", plan.shared_bytes))
+            kernel = device.build(plan.source, plan.kernel, defines)
+            device.launch(kernel, grid, plan.block, arguments)
 
-    return cg_persistent.Persistent(vectors, stencil, plan, Kernel())
+    return cg_loops.Persistent(vectors, stencil, plan, Kernel())
 
 
 @pytest.mark.parametrize(
@@ -488,24 +487,23 @@ def every_launch():
     """One launch for each binary that plans on a large GPU ask for, but for a sparse matrix's
     numbers of entries in a row, of which there are four."""
     launches = []
-    large = {"multiprocessors": 132}
+    large = Target(132)
     for dtype, diagonal, aligned in itertools.product(DTYPES, (False, True), (False, True)):
-        options = {"dtype": dtype, "diagonal": diagonal, **large}
+        options = {"dtype": dtype, "diagonal": diagonal}
         for rows, lines, columns in ((4096, 1, 4096), (512, 1, 300), (256, 256, 256), (8, 8, 8)):
             grid = plan_cg_stencil.GridShare(rows, lines, columns, (1.0, float(lines > 1), 1.0))
-            launches += plan_cg_stencil.sweeps(grid, halo=0, x_halo=0, aligned=aligned, **options)[
-                :1
-            ]
-        launches += plan_cg.vectors(4096, aligned=aligned, **options)[:1]
-        launches += plan_cg.dots(4096, dtype=dtype, aligned=aligned, **large)[:1]
+            size = {"halo": 0, "x_halo": 0, "aligned": aligned}
+            launches += plan_cg_stencil.sweeps(grid, large, **size, **options)[:1]
+        launches += plan_cg.vectors(4096, large, aligned=aligned, **options)[:1]
+        launches += plan_cg.dots(4096, large, dtype=dtype, aligned=aligned)[:1]
         if aligned:
             for mean, index in ((5, "int32"), (16, "int64"), (40, "int32"), (300, "int64")):
-                launches += plan_cg.csr(plan_cg.Rows(1000, 1000 * mean, index), **options)[1:]
+                launches += plan_cg.csr(plan_cg.Rows(1000, 1000 * mean, index), large, **options)[
+                    1:
+                ]
     for dtype, n in itertools.product(DTYPES, (64, 256, 300, 512)):
         grid = plan_cg_stencil.GridShare(n, 1, n, (1.0, 0.0, 1.0))
-        launches.append(
-            plan_cg_stencil.cooperative(grid, dtype=dtype, shared_limit=1 << 17, **large).launch
-        )
+        launches.append(plan_cg_stencil.cooperative(grid, large, dtype=dtype, shared_limit=1 << 17))
     return {(launch.source, launch.defines): launch for launch in launches}.values()
 
 
@@ -524,7 +522,7 @@ def test_every_row_is_some_tiles():
     for rows, columns, dtype in itertools.product((1, 7, 512, 5000), (1, 30, 512, 4098), DTYPES):
         grid = plan_cg_stencil.GridShare(rows, 1, columns, (1.0, 0.0, 1.0))
         down, up = plan_cg_stencil.sweeps(
-            grid, dtype=dtype, halo=0, x_halo=0, aligned=True, diagonal=False, multiprocessors=132
+            grid, Target(132), dtype=dtype, halo=0, x_halo=0, aligned=True, diagonal=False
         )
         macros = dict(down.defines)
         at = down.arguments.index(rows)
@@ -538,10 +536,10 @@ def test_every_row_is_some_tiles():
 def test_a_grid_too_large_for_one_launch():
     for rows, columns in ((4096, 512), (512, 513), (700, 512)):
         grid = plan_cg_stencil.GridShare(rows, 1, columns, (1.0, 0.0, 1.0))
-        options = {"dtype": "float64", "multiprocessors": 132, "shared_limit": 1 << 17}
-        assert plan_cg_stencil.cooperative(grid, **options) is None
+        options = {"dtype": "float64", "shared_limit": 1 << 17}
+        assert plan_cg_stencil.cooperative(grid, Target(132), **options) is None
     cube = plan_cg_stencil.GridShare(8, 8, 8, (1.0, 1.0, 1.0))
-    assert plan_cg_stencil.cooperative(cube, **options) is None
+    assert plan_cg_stencil.cooperative(cube, Target(132), **options) is None
 
 
 # -- Oclgrind ------------------------------------------------------------------------------------

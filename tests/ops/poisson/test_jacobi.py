@@ -13,6 +13,7 @@ import pytest
 
 from hetero import devices, kernels
 from hetero.errors import DeviceError
+from hetero.kernels.common.tuning import Target
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.types import (
     CONVERGED,
@@ -337,11 +338,11 @@ def launches(warps):
     ):
         grid = plan_jacobi.GridSlab.of(shape, (1.0,) * len(shape), dtype)
         rows = ((0, shape[0]),)
-        yield plan_jacobi.sweep(grid, rows, multiprocessors=132)
-        yield plan_jacobi.residual(grid, rows[0])
-        yield plan_jacobi.change_pitch(grid, 999, 1000)
+        yield plan_jacobi.sweep(grid, rows, Target(132))
+        yield plan_jacobi.residual(grid, rows[0], Target(132))
+        yield plan_jacobi.change_pitch(grid, 999, 1000, Target(132))
         for depth in plan_jacobi.DEPTHS if len(shape) == 2 else ():
-            yield plan_jacobi.blocked(grid, rows, depth, warps=warps, multiprocessors=132)
+            yield plan_jacobi.blocked(grid, rows, depth, Target(132, warps=warps))
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
@@ -358,9 +359,9 @@ def test_every_row_has_one_strip():
     """Plans of any range of rows: as many blocks as the strips of both ranges take."""
     for rows in (((0, 1),), ((3, 900),), ((6, 12), (994, 1000)), ((0, 8192),)):
         grid = plan_jacobi.GridSlab.of((8192, 4096), (1.0, 1.0), "float32")
-        plans = [plan_jacobi.sweep(grid, rows, multiprocessors=132)]
+        plans = [plan_jacobi.sweep(grid, rows, Target(132))]
         for depth in plan_jacobi.DEPTHS:
-            plans.append(plan_jacobi.blocked(grid, rows, depth, warps=True, multiprocessors=132))
+            plans.append(plan_jacobi.blocked(grid, rows, depth, Target(132, warps=True)))
         for launch in plans:
             integers = [a for a in launch.arguments if type(a) is int]
             strip, tiles = integers[-2:]

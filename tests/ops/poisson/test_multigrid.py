@@ -20,12 +20,12 @@ from scipy.sparse.linalg import spsolve
 
 from hetero import devices
 from hetero.kernels import Launch
+from hetero.kernels.common.tuning import Target
 from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.kernels.multigrid import transfers
-from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.operators import Poisson
 from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Stencil
-from hetero.ops.multigrid import multigrid_cpu, multigrid_device
+from hetero.ops.multigrid import grids, multigrid_cpu, multigrid_device
 
 PLANES = [(127, 127), (128, 128), (97, 113), (101, 3), (40, 530)]
 BOXES = [(33, 33, 33), (32, 30, 29), (5, 40, 71)]
@@ -132,7 +132,7 @@ def test_several_tiles_along_y():
     u = np.random.default_rng(7).random(shape)
     f = (Poisson(shape) @ u.ravel()).reshape(shape)
     hierarchy = multigrid_cpu.CpuHierarchy(stencil, f.dtype)
-    tiles = hierarchy._levels[0]._after[3]
+    tiles = hierarchy.levels[0]._after[3]
     assert len({tuple(tile[5:]) for tile in tiles}) > 1
     found = np.zeros(shape)
     outcome = multigrid_cpu.solve(stencil, f, found, rtol=1e-9, maxiter=20)
@@ -364,7 +364,7 @@ def test_windows_hold_tiles_with_their_halos(dtype):
         t = transfers.transfer(n, m)
         for limit in (256, 1024):
             y = (1, 1) if flat else (n, m)
-            plan = plan_multigrid.plan_sweep((9, y[0], n), (4, y[1], m), dtype, 132, limit)
+            plan = plan_multigrid.plan_sweep((9, y[0], n), (4, y[1], m), dtype, Target(132, limit))
             assert plan.pairs * plan.rows <= limit
             assert plan.tile[1] * plan.tile[2] <= plan.pairs * plan.rows
             for begin, _, last, *_ in transfers.tiles(t, plan.tile[2]):
@@ -378,10 +378,10 @@ def test_windows_hold_tiles_with_their_halos(dtype):
 def test_compiles_without_spills(dtype, arch):
     real = {"float32": "float", "float64": "double"}[dtype]
     for shape, coarse in (((64, 1, 64), (32, 1, 32)), ((64, 64, 64), (32, 32, 32))):
-        plan = plan_multigrid.plan_sweep(shape, coarse, dtype, 132, 1024)
+        plan = plan_multigrid.plan_sweep(shape, coarse, dtype, Target(132))
         variants = ((0, 0), (0, 1), (1, 1), (3, 0), (3, 1))
         for mode, aligned in variants[arch == "sm_90" :: 2]:  # in turn
-            defines = (("REAL", real), *plan.defines(aligned), ("MODE", mode))
+            defines = plan.defines(bool(aligned), 0, mode)
             assert compiled.compile_cuda(Launch("multigrid.cu", "", defines, 1, 1, ()), arch) == 0
     for file in ("multigrid_coarse.cu", "multigrid_squares.cu"):
         assert compiled.compile_cuda(Launch(file, "", (("REAL", real),), 1, 1, ()), arch) == 0

@@ -9,7 +9,7 @@ import pytest
 from test_solve_poisson import METHODS as WAYS
 
 import hetero
-from hetero.ops.poisson import rhs as poisson_rhs
+from hetero.ops.poisson import equation
 
 pytestmark = pytest.mark.optimised  # many sweeps
 MAGNITUDES = [("float32", e) for e in (-120, -80, -60, 62, 100)]
@@ -36,7 +36,7 @@ def test_an_ordinary_f_stays_on_its_device(device, method, monkeypatch):
     def looked_at(values):
         raise AssertionError("the values were fetched")
 
-    monkeypatch.setattr(poisson_rhs, "_exponent", looked_at)
+    monkeypatch.setattr(equation, "_exponent", looked_at)
     for dtype in ("float32", "float64"):
         f = right_side(dtype)
         for rtol in (None, 0.0):

@@ -19,7 +19,8 @@ import hetero
 from hetero import devices, registry
 from hetero.devices import cpu
 from hetero.host import cgroup
-from hetero.ops.poisson import methods as poisson_methods
+from hetero.ops.poisson import costs
+from hetero.ops.poisson.methods import BY_NAME
 
 
 def ways():
@@ -249,14 +250,14 @@ def test_expected_iterations_are_about_what_it_takes(shape):
     for method in ("jacobi", "cg", "multigrid"):
         _, info = hetero.solve_poisson(f, device="cpu", method=method, return_info=True)
         problem = info["plan"].problem
-        expected = poisson_methods.expected_iterations(problem, method)
+        expected = BY_NAME[method].expected_iterations(problem)
         assert info["iterations"] <= 1.3 * expected + 64
         assert expected <= 6 * info["iterations"] + 8
 
 
 @pytest.mark.parametrize("method", ["dst", "multigrid", "jacobi"])
 def test_the_longest_axis_goes_first_where_planes_are_large(method, monkeypatch):
-    monkeypatch.setattr(poisson_methods, "_LARGEST_PLANE", 4)
+    monkeypatch.setattr(costs, "_LARGEST_PLANE", 4)
     for shape in ((2, 9), (3, 17), (2, 11, 3), (3, 4, 7), (1, 30)):
         spacing = (0.5, 0.7, 0.9)[: len(shape)]
         f = np.random.default_rng(12).random(shape)
@@ -326,7 +327,7 @@ def test_without_limits_the_machine_counts(control_group):
 
 MEASURE = """
 import sys, numpy as np, hetero
-from hetero.ops.poisson import methods as poisson_methods
+from hetero.ops.poisson.methods import BY_NAME
 method, shape = sys.argv[1], tuple(map(int, sys.argv[2].split(",")))
 before = np.ones((*shape[:-1], shape[-1] - 1), "f4")  # compiles the same loops
 hetero.solve_poisson(before, device="cpu", method=method, maxiter=3)
@@ -337,7 +338,7 @@ def peak():
 open("/proc/self/clear_refs", "w").write("5")
 before = peak()
 hetero.solve_poisson(f, device="cpu", method=method, maxiter=3)
-print((peak() - before) / f.nbytes, poisson_methods.memory_needed(method, shape, 4) / f.nbytes)
+print((peak() - before) / f.nbytes, BY_NAME[method].memory_needed(shape, 4) / f.nbytes)
 """
 
 

@@ -1,0 +1,41 @@
+"""The compiled loops of solves on the CPU by family, and small systems that call all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetero.host.compiled.loops import Family, register
+from hetero.imports import load
+from hetero.ops.linear_systems.types import Csr, Stencil
+
+ROWS = register(Family("rows", 4.5, f"{__name__}:rows"))
+STENCILS = register(Family("stencils", 4.5, f"{__name__}:stencils"))
+CYCLES = register(Family("multigrid", 6.5, f"{__name__}:cycles"))
+_N = 64
+
+
+def rows(dtype: np.dtype) -> None:
+    """Conjugate gradients on matrices in compressed rows."""
+    chunk = load("hetero.kernels.cpu.csr").CHUNK
+    for n in (_N, chunk):  # in which runs of rows are looked for
+        indptr = np.arange(n + 1, dtype=np.int32)
+        _solve(Csr(indptr, indptr[:-1].copy(), np.full(n, 2.0, dtype)), n, dtype)
+
+
+def stencils(dtype: np.dtype) -> None:
+    """Conjugate gradients on grids."""
+    _solve(Stencil((1, _N), (1.0, 1.0)), _N, dtype)
+
+
+def _solve(system: Csr | Stencil, n: int, dtype: np.dtype) -> None:
+    cg_cpu = load("hetero.ops.krylov.cg_cpu")
+    for start in (0.0, 1.0):  # from another start than 0 the residual is computed
+        x = np.full(n, start, dtype)
+        cg_cpu.solve(system, np.ones(n, dtype), x, rtol=1e-3, atol=0.0, maxiter=3)
+
+
+def cycles(dtype: np.dtype) -> None:
+    """Multigrid: a cycle goes through all of its loops."""
+    multigrid_cpu = load("hetero.ops.multigrid.multigrid_cpu")
+    f = np.ones((40, 40), dtype)
+    multigrid_cpu.solve(Stencil(f.shape, (1.0, 1.0)), f, np.zeros_like(f), rtol=1e-3, maxiter=2)

@@ -1,0 +1,201 @@
+"""Geometric multigrid: which grids there are, how to get from one to the next, and the cycle.
+
+A coarse grid has half the points of the fine one along each axis that is coarsened, evenly spread
+over the same extent; for 2^k - 1 points those are every second one, for others they lie between.
+Prolongation is linear interpolation along each axis, restriction its transpose scaled by h / H, so
+that a cycle with symmetric smoothing is a symmetric operator. Axes along which the points are much
+further apart than along another one are not coarsened until the others have caught up: point
+smoothing does nothing for them.
+
+The cycle is V(1,1), of red-black over-relaxation. `multigrid_cpu` and `multigrid_device` make its
+passes.
+
+After U. Trottenberg, C. Oosterlee, A. Schueller, "Multigrid", Academic Press, 2001, chapters 2, 5;
+the over-relaxation after I. Yavneh, "On red-black SOR smoothing in multigrid", SIAM J. Sci. Comput.
+17 (1996), 180-192.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero import locks
+from hetero.kernels.multigrid.plan import DOWN, DOWN_FROM_ZERO, UP, UP_WITH_SQUARES
+from hetero.kernels.multigrid.transfers import Transfer, transfer
+from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome, Stencil
+
+_OMEGA = (
+    1.2  # over-relaxation: a V(1,1)-cycle then leaves 0.05 in 2-D and 0.08 in 3-D, of 0.14, 0.2
+)
+_COARSEST, _COARSEST_ON_CPU = 64, 256  # points that a dense inverse takes care of
+_STALLED = 0.7  # a cycle that leaves more of the residual than this has met rounding
+_EVEN = 1.6  # ratio of spacings up to which axes are coarsened together
+
+
+class Grid(NamedTuple):
+    """One level: a box of points, and the way to the next coarser one."""
+
+    shape: tuple[int, int, int]  # (nz, ny, nx), ny = 1 in 2-D
+    weights: tuple[float, float, float]  # 1 / spacing^2 along z, y, x; in 2-D 0 along y
+    transfers: tuple[Transfer, ...] | None  # to the next coarser grid; None for the coarsest
+
+    @property
+    def points(self) -> int:
+        """Number of points."""
+        return math.prod(self.shape)
+
+
+def coarsest(kind: str) -> int:
+    """Points of the coarsest grid at most, on a kind of device."""
+    return _COARSEST_ON_CPU if kind == "cpu" else _COARSEST
+
+
+def hierarchy(stencil: Stencil, coarsest: int) -> list[Grid]:
+    """Grids from the finest to one of at most so many points, which a dense inverse takes care of.
+
+    A 2-D grid's rows are planes of one row: z is its first axis, and there is no y.
+    """
+    shape, spacing = tuple(stencil.shape), tuple(map(float, stencil.spacing))
+    if len(shape) == 2:
+        shape = shape[0], 1, shape[1]
+        spacing = spacing[0], math.inf, spacing[1]
+    grids: list[Grid] = []
+    while True:
+        weights = tuple(1.0 / h**2 for h in spacing)
+        least = min((h for n, h in zip(shape, spacing, strict=True) if n > 1), default=math.inf)
+        coarse = tuple(
+            n // 2 if n > 1 and h <= _EVEN * least else n
+            for n, h in zip(shape, spacing, strict=True)
+        )
+        if math.prod(shape) <= coarsest or coarse == shape:
+            return [*grids, Grid(shape, weights, None)]
+        transfers = tuple(transfer(n, m) for n, m in zip(shape, coarse, strict=True))
+        grids.append(Grid(shape, weights, transfers))
+        spacing = tuple(
+            h * (n + 1) / (m + 1) for h, n, m in zip(spacing, shape, coarse, strict=True)
+        )
+        shape = coarse
+
+
+def coarsest_inverse(grid: Grid) -> np.ndarray:
+    """The inverse of the coarsest grid's operator, dense, float64, symmetric."""
+    # Along an axis the operator's eigenvectors are sines. Not by BLAS: see `cpu_vectors`.
+    vectors, values = [], np.zeros((1,) * len(grid.shape))
+    for axis, (n, w) in enumerate(zip(grid.shape, grid.weights, strict=True)):
+        k = np.arange(1, n + 1)
+        vectors.append(math.sqrt(2.0 / (n + 1)) * np.sin(np.pi / (n + 1) * np.outer(k, k)))
+        along = [1] * len(grid.shape)
+        along[axis] = n
+        values = values + (4.0 * w * np.sin(0.5 * np.pi / (n + 1) * k) ** 2).reshape(along)
+    inverse = np.einsum("ik,ak,kyx->iayx", vectors[0], vectors[0], 1.0 / values)
+    inverse = np.einsum("jy,by,iayx->ijabx", vectors[1], vectors[1], inverse)
+    inverse = np.einsum("lx,cx,ijabx->ijlabc", vectors[2], vectors[2], inverse)
+    inverse = inverse.reshape(grid.points, grid.points)
+    return 0.5 * (inverse + inverse.T)
+
+
+class Hierarchy(abc.ABC):
+    """The grids of one stencil, with room for a cycle, wherever they lie.
+
+    Attributes
+    ----------
+    levels : list
+        All grids but those that ``coarsest`` cycles over. Each has vectors ``u``, ``f`` and
+        ``work``, ``sweep(u, f, out, coarse, omega=, first=, mode=)`` and ``residual()``.
+    coarsest : object
+        With ``u``, ``f`` and ``cycle(f, u, omega=, symmetric=)``.
+    exact : bool
+        Whether the residual that a cycle leaves is that of u as it is stored.
+    lock, user
+        For those who share it; see `hetero.locks.sole`.
+    """
+
+    exact = False
+
+    def __init__(self) -> None:
+        self.lock = locks.new()
+        self.user: int | None = None
+
+    @abc.abstractmethod
+    def norms(self, f: Any, u: Any) -> tuple[float, float]:
+        """2-norms of f - A u and of f."""
+
+    @abc.abstractmethod
+    def zero(self, u: Any) -> None:
+        """Make u zero."""
+
+    def residual(self) -> float:
+        """2-norm of f - A u as the last `cycle` left it; NaN where it made no pass."""
+        return self.levels[0].residual() if self.levels else math.nan
+
+    def cycle(self, f: Any, u: Any) -> None:
+        """Improve u by one cycle."""
+        self._cycle(0, f, u, from_zero=False, symmetric=False)
+
+    def apply(self, r: Any, z: Any) -> None:
+        """z = M r: one cycle from zero, smoothing back in reverse, so that M is symmetric."""
+        self._cycle(0, r, z, from_zero=True, symmetric=True)
+
+    def _cycle(self, number: int, f: Any, u: Any, *, from_zero: bool, symmetric: bool) -> None:
+        # Over-relaxing helps cycles; the symmetric one is better without.
+        omega = 1.0 if symmetric else _OMEGA
+        if number == len(self.levels):
+            self.coarsest.cycle(f, u, omega=omega, symmetric=symmetric)
+            return
+        level = self.levels[number]
+        coarser = self.levels[number + 1] if number + 1 < len(self.levels) else self.coarsest
+        (first, mode), last = passes(number, from_zero=from_zero, symmetric=symmetric)
+        level.sweep(u, f, level.work, coarser.f, omega=omega, first=first, mode=mode)
+        self._cycle(number + 1, coarser.f, coarser.u, from_zero=True, symmetric=symmetric)
+        first, mode = last
+        level.sweep(level.work, f, u, coarser.u, omega=omega, first=first, mode=mode)
+
+    def solve(self, f: Any, u: Any, *, rtol: float, atol: float, maxiter: int) -> Outcome:
+        """Solve A u = f by cycles.
+
+        Parameters
+        ----------
+        f, u : array or device buffer of float32 or float64
+            Right-hand side; start in, result out. Contiguous.
+        rtol, atol : float
+            Done when norm(f - A u) <= max(rtol norm(f), atol).
+        maxiter : int
+            Most cycles.
+
+        Returns
+        -------
+        Outcome
+            ROUNDING where a cycle no longer reduces the residual.
+        """
+        residual, whole = self.norms(f, u)
+        if whole == 0.0:
+            self.zero(u)
+            return Outcome(CONVERGED, 0, 0.0, 0.0)
+        bound = max(rtol * whole, atol)
+        done, stalled = 0, False
+        while math.isfinite(residual) and residual > bound and done < maxiter and not stalled:
+            self.cycle(f, u)
+            done += 1
+            before, residual = residual, self.residual()
+            stalled = residual > _STALLED * before and done > 1
+            # What an inexact pass finds is the residual but for the rounding of its own values.
+            if not self.exact and (not residual > bound or stalled or done == maxiter):
+                residual = self.norms(f, u)[0]
+                stalled = stalled or (done > 1 and residual > _STALLED * before)
+        if not math.isfinite(residual):
+            return Outcome(NOT_FINITE, done, residual, whole)
+        ended = ROUNDING if stalled else LIMIT
+        return Outcome(CONVERGED if residual <= bound else ended, done, residual, whole)
+
+
+_Passes = tuple[tuple[int, int], tuple[int, int]]
+
+
+def passes(number: int, *, from_zero: bool, symmetric: bool) -> _Passes:
+    """Of a level's way down and up: the color that comes first, and the mode."""
+    up = UP if number or symmetric else UP_WITH_SQUARES
+    return (0, DOWN_FROM_ZERO if from_zero else DOWN), (int(symmetric), up)

@@ -1,0 +1,175 @@
+"""What a solve of Poisson's equation costs by its method: iterations, work, memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero import registry
+from hetero.imports import load
+from hetero.ops.linear_systems.solve import digits
+from hetero.ops.poisson.operands import NAME, SWEEPING, UNLIMITED
+from hetero.registry import Arguments
+from hetero.registry.models import Work
+from hetero.registry.problem import Problem
+
+if TYPE_CHECKING:
+    from hetero.ops.linear_systems.types import Outcome
+
+_CYCLE_FACTOR = {2: 0.07, 3: 0.1}  # what one multigrid cycle leaves of the residual
+_LARGEST_PLANE = 1 << 18  # points
+_SMALL = 1 << 26  # bytes that are not asked for
+_LARGEST_FACTOR = 386  # from here on all prime factors cost the same
+
+
+@dataclass(frozen=True)
+class Method:
+    """What a method's rows have in common, whatever the kind of device."""
+
+    name: str
+    solve: Callable[..., Outcome]  # ``solve(devices, problem, arguments)``; no devices: the CPU
+    expected: Callable[[Problem], float]  # iterations that the tolerance takes
+    passes: float  # over f's memory in an iteration, for profiles without measured constants
+    times_f: float  # memory on the CPU but for f, in times of f
+    lines: float = 0.0  # and in lines of the longest axis
+    iterations: str = ""  # what they are called; "" for a method that is direct
+    any_order: bool = False  # on the CPU any axis may be the first
+    coarsest: Callable[[str], int] | None = None  # points that one iteration solves, by kind
+    cost: Callable[[int, str], float] | None = None  # of an extent on a kind, in usual ones
+
+    def register(self, **row: Any) -> None:
+        """Add a row for some kinds of devices; see `registry.register_method`."""
+        common = {
+            "operation": NAME,
+            "method": self.name,
+            "excludes": self.excludes,
+            "work": self.work,
+            "falls_short": self.falls_short,
+        }
+        registry.register_method(**(common | row))
+
+    def expected_iterations(self, problem: Problem) -> int:
+        """Cycles, iterations or sweeps that the tolerance takes; 1 where it is direct."""
+        return max(1, math.ceil(self.expected(problem)))
+
+    def made(self, problem: Problem, kind: str) -> int:
+        """Iterations that will be made: what the tolerance takes, or as many as are allowed."""
+        rtol, limit, _ = problem.options
+        if self.name in SWEEPING and rtol == 0.0 and limit < UNLIMITED:
+            return max(1, limit)
+        if self.coarsest is not None and math.prod(problem.dims) <= self.coarsest(kind):
+            return 1
+        return max(1, min(self.expected_iterations(problem), limit))
+
+    def work(self, problem: Problem, info: dict[str, Any]) -> Work:
+        """See `registry.Implementation`; a direct method's points count by what their axes cost."""
+        n, kind = math.prod(problem.dims), info["kind"]
+        if self.cost is not None:
+            factors = [self.cost(extent, kind) for extent in problem.dims]
+            n = max(round(n * sum(factors) / len(factors)), 1)
+        moved = self.passes * n * np.dtype(problem.dtype).itemsize
+        return Work((n,), 10.0 * n, moved, self.made(problem, kind))
+
+    def excludes(self, problem: Problem, info: dict[str, Any]) -> str | None:
+        """See `registry.Implementation`."""
+        if problem.options.exactly and self.name not in SWEEPING:
+            return "does not sweep, and a number of sweeps was asked for"
+        return None
+
+    def falls_short(self, problem: Problem) -> str | None:
+        """See `registry.Implementation`."""
+        wanted, limit = self.expected_iterations(problem), problem.options.limit
+        if not self.iterations or wanted <= limit:
+            return None
+        return f"takes about {wanted:.3g} {self.iterations}, {limit} are allowed"
+
+    def memory_needed(self, shape: tuple[int, ...], itemsize: int) -> float:
+        """Bytes that it takes on the CPU beside f, its result included; an upper estimate."""
+        return itemsize * (self.times_f * math.prod(shape) + self.lines * max(shape))
+
+    def on_cpu(self, devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
+        """Solve, with the longest axis first if the others make planes beyond the cache.
+
+        Room is taken for several planes, and a thin grid's could be the whole of it.
+        """
+        (f,), u, solve = arguments
+        self._check_memory(f)
+        shape = solve.system.shape
+        axis = shape.index(max(shape))
+        if self.any_order or axis == 0 or math.prod(shape[1:]) <= _LARGEST_PLANE:
+            return self.solve(devices, problem, arguments)
+        order = [axis, *(a for a in range(len(shape)) if a != axis)]
+        system = solve.system._replace(
+            shape=tuple(shape[a] for a in order),
+            spacing=tuple(solve.system.spacing[a] for a in order),
+        )
+        transposed, result = (np.ascontiguousarray(v.transpose(order)) for v in (f, u))
+        turned = Arguments((transposed,), result, solve._replace(system=system))
+        outcome = self.solve(devices, problem, turned)
+        u.transpose(order)[...] = result
+        return outcome
+
+    def _check_memory(self, f: np.ndarray) -> None:
+        """MemoryError where a solve would take more than there is: before it does, not in it."""
+        needed = self.memory_needed(f.shape, f.itemsize)
+        if needed < _SMALL:
+            return
+        available = load("hetero.devices.cpu").available_memory()
+        if needed > available:
+            raise MemoryError(
+                f"solve_poisson by {self.name!r} takes about {needed / 2**30:.1f} GiB more for f "
+                f"of shape {f.shape}, {available / 2**30:.1f} GiB are available; 'jacobi' takes "
+                "least"
+            )
+
+
+def _digits(problem: Problem) -> float:
+    return digits(problem.options.rtol, np.dtype(problem.dtype))
+
+
+def cycles(problem: Problem) -> float:
+    """A cycle leaves 0.07 of the residual in 2-D, 0.1 in 3-D."""
+    return _digits(problem) / -math.log(_CYCLE_FACTOR[len(problem.dims)])
+
+
+def _mean_sine(problem: Problem) -> float:
+    """Mean over the axes of sin^2(pi / (2 (n + 1))), the operator's least eigenvalue's share.
+
+    That is for equal spacings; others are not known here, and the longest axis decides alone, which
+    is the worst they can do.
+    """
+    extents = (max(problem.dims),) if problem.layout.endswith("uneven") else problem.dims
+    sines = [math.sin(math.pi / (2 * (max(n, 1) + 1))) ** 2 for n in extents]
+    return sum(sines) / len(sines)
+
+
+def gradients(problem: Problem) -> float:
+    """A quarter of the root of the condition number times ln(2 / rtol), as `hetero.Poisson`."""
+    return (_digits(problem) + math.log(2.0)) / (4.0 * math.sqrt(_mean_sine(problem)))
+
+
+def sweeps(problem: Problem) -> float:
+    """With s the mean sine, a sweep leaves 1 - 2 s."""
+    mean = _mean_sine(problem)
+    return _digits(problem) / (-math.log1p(-2.0 * mean) if mean < 0.5 else math.inf)
+
+
+def transform_cost(n: int, kind: str) -> float:
+    """How much longer a sine transform of n points takes for the prime factors of n + 1.
+
+    Measured: SciPy's 1.4 to 1.8 times with a prime factor of 29 to 43, 5 to 11 times beyond 250;
+    cuFFT's 3.8 times beyond 127.
+    """
+    rest, prime, largest = n + 1, 2, 1
+    while prime * prime <= rest and prime < _LARGEST_FACTOR:
+        while rest % prime == 0:
+            rest, largest = rest // prime, prime
+        prime += 1
+    largest = max(largest, rest)
+    if kind == "cpu":
+        return 1.0 + min(largest / 55.0, 7.0)
+    return 3.8 if largest > 127 else 1.0

@@ -7,8 +7,7 @@ import importlib.util
 
 import numpy as np
 
-from hetero.devices import install
-from hetero.imports import load
+from hetero.imports import INSTALL, load
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.window import Window
 
@@ -24,7 +23,7 @@ def is_here() -> bool:
 def obstacle(window: Window, here: bool = True) -> str | None:
     """Why OpenCV's filter2D cannot do it: here, or on any machine that has OpenCV."""
     if here and not is_here():
-        return f"OpenCV is not here; {install.OPENCV}"
+        return f"OpenCV is not here; {INSTALL['opencv']}"
     if window.boundary == "wrap":
         return "OpenCV does not extend periodically"
     if window.filled:

@@ -26,9 +26,13 @@ def copy(device: Any, direction: str, array: np.ndarray, buffer: Any, offset: in
     offset : int
         Bytes from the buffer's begin.
     """
-    staged = _staged(device, direction, array, buffer, offset)
-    if staged is not None:
-        staged.wait()
+    if _is_large(device, direction, array):
+        staged = _staged(device, direction, array, buffer, offset)
+        if staged is not None:
+            staged.wait()
+            return
+    if array.flags.c_contiguous:
+        device.enqueue(direction, array, buffer, offset)
     else:
         copy_packed(device, direction, array, buffer, offset)
 
@@ -59,7 +63,7 @@ def begin(
     overlap : bool
         Whether the host has something to do meanwhile.
     """
-    if not overlap:
+    if not overlap and _is_large(device, direction, array):
         staged = _staged(device, direction, array, buffer, offset, after)
         if staged is not None:
             return staged
@@ -75,12 +79,15 @@ def begin(
     return start(direction, array, buffer, offset, after)
 
 
+def _is_large(device: Any, direction: str, array: np.ndarray) -> bool:
+    """Whether staged copies of so many bytes are the faster ones, if they are pageable."""
+    return array.nbytes >= (least(device.name) or device.least_staged)[direction]
+
+
 def _staged(
     device: Any, direction: str, array: np.ndarray, buffer: Any, offset: int, after: Any = None
 ) -> Copy | None:
     """Begin a staged copy if that is faster than the driver alone; None where it is not."""
-    if array.nbytes < (least(device.name) or device.least_staged)[direction]:
-        return None
     ring = device.ring()
     if ring is None or (array.flags.c_contiguous and device.is_pinned(array)):
         return None

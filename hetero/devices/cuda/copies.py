@@ -6,7 +6,6 @@ Of a pinned matrix the bus takes row after row, the host nothing.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 from collections.abc import Iterator
 from typing import Any
@@ -103,15 +102,16 @@ def copy_rows(direction: str, array: np.ndarray, address: int, stream: int) -> N
 
 def copy_at_once(device: Any, direction: str, array: np.ndarray, address: int) -> None:
     """Copy by the driver; BLAS leaves the cores to that, if it takes long."""
-    # The first one does not wait until that is possible: 50 ms, the copy of 64 MiB takes 8.
-    is_long = array.nbytes >= LONG_BYTES
     if direction == UPLOAD:
-        with blas_spin.asleep(0.0) if is_long else contextlib.nullcontext():
-            device.driver.memcpy_htod(address, array)
+        move, ends = device.driver.memcpy_htod, (address, array)
     else:
         device.local.not_captured("bringing results to the host")
-        with blas_spin.asleep(0.0) if is_long else contextlib.nullcontext():
-            device.driver.memcpy_dtoh(array, address)
+        move, ends = device.driver.memcpy_dtoh, (array, address)
+    if array.nbytes < LONG_BYTES:
+        move(*ends)
+    else:  # the first one does not wait until BLAS can: 50 ms, the copy of 64 MiB takes 8
+        with blas_spin.asleep(0.0):
+            move(*ends)
 
 
 def enqueue(

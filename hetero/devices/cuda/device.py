@@ -129,9 +129,7 @@ class CudaDevice(Device):
     def same_in_threads(self) -> bool:
         return self.contexts.is_usual()
 
-    @staticmethod
-    def context_handle() -> int | None:
-        return library.current_context()
+    context_handle = staticmethod(library.current_context)
 
     def reopen(self) -> None:
         self.contexts.renew()
@@ -152,7 +150,7 @@ class CudaDevice(Device):
         return made, int(made.gpudata or 0)
 
     def fill(self, buffer: int, nbytes: int, offset: int = 0, stream: Any = None) -> None:
-        queue = self.local.raw(stream)
+        queue = self._queue(stream)
         for done in range(0, nbytes, _COPY_BYTES):
             size = min(_COPY_BYTES, nbytes - done)
             self.driver.memset_d8_async(buffer + offset + done, 0, size, queue)
@@ -166,7 +164,7 @@ class CudaDevice(Device):
         source_offset: int = 0,
         stream: Any = None,
     ) -> None:
-        to, begin, queue = target + target_offset, source + source_offset, self.local.raw(stream)
+        to, begin, queue = target + target_offset, source + source_offset, self._queue(stream)
         for done in range(0, nbytes, _COPY_BYTES):
             size = min(_COPY_BYTES, nbytes - done)
             self.driver.memcpy_dtod_async(to + done, begin + done, size, queue)
@@ -207,6 +205,11 @@ class CudaDevice(Device):
         """`trim` the primary context and this thread's own; others let go of what they keep."""
         self.local.not_captured("giving memory back")
         self.contexts.clear()
+
+    def _queue(self, stream: Any) -> Any:
+        """PyCUDA's stream for one of ours; None for the default one."""
+        queue = stream or self.local.queue
+        return None if queue is None else queue.raw
 
     # -- copies from and to the host
 
@@ -285,7 +288,7 @@ class CudaDevice(Device):
             (block, 1, 1),
             packed(arguments),
             shared_bytes,
-            self.local.raw(stream),
+            self._queue(stream),
         )
 
     def prepared(

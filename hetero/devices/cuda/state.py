@@ -153,11 +153,6 @@ class Local(threading.local):
     def __init__(self) -> None:
         self.kept: list[Any] = []
 
-    def raw(self, stream: Any) -> Any:
-        """PyCUDA's stream for one of ours; None for the default one."""
-        queue = stream or self.queue
-        return None if queue is None else queue.raw
-
     def not_captured(self, what: str) -> None:
         """Raise GraphError where this thread's work becomes part of a graph."""
         if self.queue is not None:

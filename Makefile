@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 # and with the toolkit's stub of libcuda to link against where the driver's is not on the linker's path.
 CUDA := $(shell command -v nvcc >/dev/null 2>&1 && command -v g++ >/dev/null 2>&1 && { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
 
-.PHONY: demo test house mutants pycuda lint clean
+.PHONY: demo test house mutants pycuda lane lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/hetero demo
@@ -40,6 +40,20 @@ pycuda: $(VENV)/.tested
 	HOME="$$PWD/$(VENV)/home" LIBRARY_PATH="$$PWD/$(VENV)/stub" \
 	  PATH="$$(nvcc -dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^#\$$ TOP=//p')/bin:$$PATH" \
 	  CFLAGS="-O0 -g0" $(PIP) 'pycuda>=2024.1'
+
+# The loops of copying threads as LLVM's text, in words that LLVM has had since version 14; with a
+# clang of that version, whose pointers have types: older ones read no others.
+CLANG := clang-14
+LANE := hetero/host/copying/lane
+lane:
+	echo "; sha256 of lane.c: $$(sha256sum < $(LANE).c | cut -d ' ' -f 1)" > $(LANE).ll
+	$(CLANG) --target=x86_64-linux-gnu -std=c11 -Wall -Wextra -Werror -Os -ffreestanding \
+	  -fno-finite-loops -fno-strict-aliasing -fno-asynchronous-unwind-tables \
+	  -Xclang -disable-lifetime-markers -S -emit-llvm -o - $(LANE).c | sed -E \
+	  -e '/^(;|target|source_filename|attributes|!llvm|![0-9]+ = !\{(!|i32 [0-9]+, !))/d' \
+	  -e 's/ #[0-9]+//; s/, !llvm.loop ![0-9]+//; s/ +; preds = .*//' \
+	  -e 's/ (noundef|nocapture|nonnull|dso_local|(local_)?unnamed_addr)\b//g' \
+	  | cat -s >> $(LANE).ll
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check --fix .

@@ -30,6 +30,14 @@ spec.loader.exec_module(sys.modules["hetero"])
 _BEGAN_IN = os.path.realpath("")
 _PATIENCE = 20.0  # seconds, the most that a fork waits for each lock
 _COMPILER = "numba.core.compiler_lock"
+# What brings the packages of the extras in setup.cfg. They are named one by one, because
+# 'pip install hetero[...]' would ask an index for hetero.
+INSTALL = {
+    "cuda": "pip install pycuda cuda-bindings nvidia-cuda-nvrtc",
+    "library": "pip install nvmath-python nvidia-cublas nvidia-cufft",
+    "opencl": "pip install pyopencl intel-opencl-rt intel-cmplr-lib-rt",
+    "opencv": "pip install opencv-python-headless",
+}
 _lock = locks.new()
 _held: list[list[Any]] = []  # the locks of each fork in progress
 

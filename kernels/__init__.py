@@ -12,11 +12,20 @@ README.md tells its idea and what was tried; `hetero.kernels.cpu` holds the loop
 """
 
 from .common.launch import Launch, LaunchPlan
-from .common.sources import prelude, source
+from .common.sources import kernel_text, prelude, source
 from .matmul.plan import plan_matmul
 from .matvec.plan import plan_matvec
 
-__all__ = ["REFITTED", "Launch", "LaunchPlan", "plan_matmul", "plan_matvec", "prelude", "source"]
+__all__ = [
+    "REFITTED",
+    "Launch",
+    "LaunchPlan",
+    "kernel_text",
+    "plan_matmul",
+    "plan_matvec",
+    "prelude",
+    "source",
+]
 
 # Families with a `refit` module, which measures their figures of a tuning table.
 REFITTED = ("matmul", "matvec", "convolution", "jacobi", "cg", "multigrid", "kmeans")

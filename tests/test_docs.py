@@ -251,14 +251,14 @@ def test_requirements_of_the_readme_are_those_of_the_package():
 
 def test_what_to_install_is_what_the_extras_hold():
     """The commands in messages name packages, and all that an extra has."""
-    from hetero.devices import install
+    from hetero.imports import INSTALL
 
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     for extra, command in (
-        ("cuda", install.CUDA),
-        ("library", install.LIBRARY),
-        ("opencl", install.OPENCL),
+        ("cuda", INSTALL["cuda"]),
+        ("library", INSTALL["library"]),
+        ("opencl", INSTALL["opencl"]),
     ):
         wanted = setup["options.extras_require"][extra].strip().splitlines()
         assert command.split()[:2] == ["pip", "install"]

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PLACES = {"hetero": "hetero", "kernels": "hetero/kernels", "calibration": "hetero/calibration"}
 SHIPPED = "hetero/calibration/profiles", "hetero/profile/data"
-WANTED = (".py", ".cu", ".h", ".json", ".html", ".typed")
+WANTED = (".py", ".cu", ".h", ".c", ".ll", ".json", ".html", ".typed")
 
 
 @pytest.fixture(scope="module")

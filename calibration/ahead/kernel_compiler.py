@@ -19,11 +19,12 @@ from hetero import devices, registry
 from hetero.calibration import request
 from hetero.calibration.ahead.listing import Kernel, Listing, kernels_of
 from hetero.calibration.worklist import all_cases, has_own_clock
-from hetero.devices.base import Device, kernel_text
+from hetero.devices.base import Device
 from hetero.devices.cuda import cubin
 from hetero.errors import HeteroError
 from hetero.host import disk_cache
 from hetero.imports import load
+from hetero.kernels import kernel_text
 from hetero.ops.cases import Budget, Place
 from hetero.pricing import pricing
 from hetero.profile import inventory, tuning

@@ -19,6 +19,7 @@ import numpy as np
 from hetero.calibration.measure import sampling, solving
 from hetero.devices.base import Device
 from hetero.errors import HeteroError
+from hetero.host.copying.copy_jobs import DOWNLOAD
 from hetero.ops.cases import Case, Dims, Passes, SampleGrid, TimedSolves, grid
 from hetero.registry import Arguments
 
@@ -103,10 +104,17 @@ class Listing(Device):
         self._end += _ALIGNED
         return self._end, None
 
-    def download(
-        self, source: Any, target: np.ndarray, offset: int = 0, stream: Any = None
+    def enqueue(
+        self,
+        direction: str,
+        array: np.ndarray,
+        buffer: Any,
+        offset: int = 0,
+        stream: Any = None,
+        awake: bool = False,
     ) -> None:
-        target[...] = 1  # zeros would be a residual that ends a solve before it begins
+        if direction == DOWNLOAD:
+            array[...] = 1  # zeros would be a residual that ends a solve before it begins
 
     def elapsed(self, start: Any, end: Any) -> float:
         return 1.0
@@ -122,7 +130,7 @@ class Listing(Device):
 
     def _nothing(self, *arguments: Any, **options: Any) -> None: ...
 
-    upload = fill = copy = copy_from_peer = synchronize = _nothing
+    fill = copy = copy_from_peer = synchronize = _nothing
     event = record = wait = new_stream = _nothing
 
 

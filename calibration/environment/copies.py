@@ -92,7 +92,7 @@ class Copies:
         if memory == STAGED:
             device.ring().start(direction, array, self._buffer, 0, device.record()).wait()
         elif nbytes >= _LEAST_STAGED:
-            device.copy_plainly(direction, array, self._buffer)
+            device.enqueue(direction, array, self._buffer)
         elif direction == "upload":
             device.upload(array, self._buffer)
         else:

@@ -30,7 +30,7 @@ class Kept:
         Of the array that it was first seen as.
     nbytes : int
     held : dict
-        What holds a copy, `hetero.devices.copies.Copies` -> name of its device.
+        What holds a copy, `hetero.devices.storage.Copies` -> name of its device.
     lost : dict
         Device name -> (seconds lost by not having moved there, in how many calls).
     due : set of str

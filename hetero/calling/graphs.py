@@ -7,10 +7,9 @@ from typing import Any
 
 from hetero import devices
 from hetero.calling import planner
-from hetero.devices import install
 from hetero.devices.cuda.cooperative import LEGACY_STREAM, check
 from hetero.errors import DeviceNotAvailable, GraphError
-from hetero.imports import load
+from hetero.imports import INSTALL, load
 from hetero.profile import inventory
 
 _CUDA = "cuda"
@@ -149,5 +148,6 @@ def _driver() -> Any:
     try:
         driver = load("cuda.bindings.driver")
     except ImportError as error:
-        raise DeviceNotAvailable(f"graphs need cuda-bindings; {install.CUDA} ({error})") from None
+        needed = f"graphs need cuda-bindings; {INSTALL['cuda']} ({error})"
+        raise DeviceNotAvailable(needed) from None
     return driver

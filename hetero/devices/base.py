@@ -1,6 +1,7 @@
-"""The interface of a device: describe, allocate, build, launch.
+"""The contract of a device: what a kind must fulfil, what it may, and what all have from it.
 
-Its base `host_copies.HostCopies` has the copies between host and device, and what orders them.
+A kind must describe itself, allocate, copy, build and launch, and order its work: the abstract
+methods. The others have a default, for kinds with one queue, one context and memory of their own.
 """
 
 from __future__ import annotations
@@ -8,30 +9,34 @@ from __future__ import annotations
 import abc
 import contextlib
 import ctypes
-import functools
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from hetero import kernels
-from hetero.devices import cards, kinds, peers
-from hetero.devices.host_copies import HostCopies
+from hetero.arrays import pinned
+from hetero.devices import host_copies, kinds, peers
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.host.copying.copy_jobs import Copy
-from hetero.kernels.procedure.card import Card
+from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy
+from hetero.host.copying.staging import Ring
+from hetero.kernels.procedure.card import Card, of_limits
 
-__all__ = ["Copy", "Device", "kernel_text", "short_host"]
+__all__ = ["Copy", "Device", "short_host"]
 
 _PROBE_BLOCK = 32  # threads
+Defines = tuple[tuple[str, int | str], ...]  # macros of a kernel file
 
 
-class Device(HostCopies):
+class Device(abc.ABC):
     """A place that computes, other than the CPU.
 
     Everything a backend reports comes as `hetero.errors.DeviceError`,
-    `DeviceMemoryError` or `KernelCompileError`.
+    `DeviceMemoryError` or `KernelCompileError`. A stream is a queue of the device's work; None
+    stands for the default one.
     """
 
     kind: str
@@ -44,6 +49,14 @@ class Device(HostCopies):
     null: Any = 0  # in place of a kernel's buffer that is not there
     has_arrays: bool = False  # whether `new_array` gives some, which operands may be
     errors: tuple[type[Exception], ...] = ()  # of the backend's library, before they become ours
+    stages: bool = False  # whether staged copies may be the faster ones
+    # Bytes from which on a copy of ordinary memory is staged, by direction, where that was not
+    # measured; infinite: never.
+    least_staged: Mapping[str, float] = MappingProxyType({UPLOAD: math.inf, DOWNLOAD: math.inf})
+    slices: Any = None  # a `hetero.host.copying.copy_jobs.Slices`, where compiled loops can copy
+    capturing: bool = False  # whether this thread's work becomes part of a graph (`hetero.graph`)
+
+    # -- what it is
 
     @property
     def traits(self) -> kinds.Traits:
@@ -56,114 +69,13 @@ class Device(HostCopies):
 
     def card(self) -> Card:
         """What launch parameters are derived from."""
-        return cards.of_limits(self)
+        return of_limits(self)
+
+    # -- where it works
 
     @abc.abstractmethod
     def active(self) -> Any:
         """Context manager inside which the other methods may be called from this thread."""
-
-    @abc.abstractmethod
-    def allocate(self, nbytes: int) -> tuple[Any, Any]:
-        """Memory for ``nbytes`` bytes: (kernel argument, owner). Freed with the owner."""
-
-    def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
-        """A new array of the backend's own type, and its address."""
-        raise DeviceError(f"{self.kind} has no array type with an address")
-
-    def fill(self, buffer: Any, nbytes: int, offset: int = 0, stream: Any = None) -> None:
-        """Set bytes of device memory to zero."""
-        self.upload(np.zeros(nbytes, np.uint8), buffer, offset, stream)
-
-    def copy(
-        self,
-        target: Any,
-        source: Any,
-        nbytes: int,
-        target_offset: int = 0,
-        source_offset: int = 0,
-        stream: Any = None,
-    ) -> None:
-        """Copy within the device's memory; offsets are in bytes."""
-        raise DeviceError(f"{self.kind} does not copy within its memory")
-
-    def copy_from_peer(
-        self,
-        target: Any,
-        peer: Device,
-        source: Any,
-        nbytes: int,
-        target_offset: int = 0,
-        source_offset: int = 0,
-        stream: Any = None,
-    ) -> None:
-        """Copy from another device of the same kind, in the order of a stream of this one.
-
-        The stream must have waited for what writes the source, if that may still run.
-        The bytes go through the host, and the host waits for them, where there is no direct path
-        between the two, or `hetero.devices.peers` found that it damages data.
-        """
-        where = nbytes, target_offset, source_offset, stream
-        if peer is self:
-            self.copy(target, source, *where)
-        elif peers.trusted(self, peer):
-            self.copy_directly(target, peer, source, *where)
-        else:
-            peers.through_host(self, target, peer, source, *where)
-
-    def link(self, peer: Device) -> bool:
-        """Open the direct path from a peer to this device; False if there is none."""
-        return False
-
-    def copy_directly(
-        self,
-        target: Any,
-        peer: Device,
-        source: Any,
-        nbytes: int,
-        target_offset: int = 0,
-        source_offset: int = 0,
-        stream: Any = None,
-    ) -> None:
-        """What `copy_from_peer` does where `link` opened a path."""
-        raise DeviceError(f"{self.kind} has no direct path to {peer.name}")
-
-    @abc.abstractmethod
-    def build(self, text: str, kernel: str, defines: tuple[tuple[str, int | str], ...]) -> Any:
-        """Compile a kernel (remembered) to something that `launch` takes."""
-
-    @abc.abstractmethod
-    def launch(
-        self,
-        kernel: Any,
-        grid: int,
-        block: int,
-        arguments: list[Any],
-        shared_bytes: int = 0,
-        stream: Any = None,
-    ) -> None:
-        """Start a kernel; arguments are buffers, 64-bit integers and doubles.
-
-        ``shared_bytes`` of dynamic shared memory are for CUDA's dialect alone: OpenCL's kernels
-        give their local arrays a size.
-        """
-
-    @contextlib.contextmanager
-    def constant_memory(
-        self,
-        text: str,
-        kernel: str,
-        defines: tuple[tuple[str, int | str], ...],
-        name: str,
-        nbytes: int,
-    ) -> Iterator[tuple[Any, Any]]:
-        """A kernel, and the constant memory that it has under a name, for this thread alone.
-
-        It can be written by `copy`, and is the kernel's argument. What is started on the default
-        queue in this context comes before what others put there.
-        """
-        buffer, owner = self.allocate(nbytes)
-        yield self.build(text, kernel, defines), buffer
-        del owner
 
     def place(self) -> Any:
         """What things that are kept on the device belong to: its context, where it has several."""
@@ -177,8 +89,8 @@ class Device(HostCopies):
         """The driver's handle of the context that is current in this thread, None without one."""
         return None
 
-    def keep(self, *things: Any) -> None:
-        """While a graph is captured: let what it uses live as long as it does."""
+    def reopen(self) -> None:
+        """Make the device usable again after failures, as far as its driver lets us."""
         return
 
     def abandon(self) -> None:
@@ -187,6 +99,44 @@ class Device(HostCopies):
         One reference too many keeps this and all it holds from ever being finalized.
         """
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
+    # -- its memory
+
+    @abc.abstractmethod
+    def allocate(self, nbytes: int) -> tuple[Any, Any]:
+        """Memory for ``nbytes`` bytes: (kernel argument, owner). Freed with the owner."""
+
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
+        """A new array of the backend's own type, and its address."""
+        raise DeviceError(f"{self.kind} has no array type with an address")
+
+    def fill(self, buffer: Any, nbytes: int, offset: int = 0, stream: Any = None) -> None:
+        """Set bytes of device memory to zero."""
+        self.enqueue(UPLOAD, np.zeros(nbytes, np.uint8), buffer, offset, stream)
+
+    def copy(
+        self,
+        target: Any,
+        source: Any,
+        nbytes: int,
+        target_offset: int = 0,
+        source_offset: int = 0,
+        stream: Any = None,
+    ) -> None:
+        """Copy within the device's memory; offsets are in bytes."""
+        raise DeviceError(f"{self.kind} does not copy within its memory")
+
+    def copy_from_peer(self, target: Any, peer: Device, source: Any, *where: Any) -> None:
+        """`copy` from another device of the same kind; see `hetero.devices.peers.copy`."""
+        peers.copy(self, target, peer, source, *where)
+
+    def link(self, peer: Device) -> bool:
+        """Open the direct path from a peer to this device; False if there is none."""
+        return False
+
+    def copy_directly(self, target: Any, peer: Device, source: Any, *where: Any) -> None:
+        """`copy` from a peer to which `link` opened a path."""
+        raise DeviceError(f"{self.kind} has no direct path to {peer.name}")
 
     def storage(self) -> Storage:
         """What the present context holds in the device's memory beyond a call."""
@@ -212,53 +162,110 @@ class Device(HostCopies):
         self.storage().copies.shed()
         self.trim()
 
-    def reopen(self) -> None:
-        """Make the device usable again after failures, as far as its driver lets us."""
-        return
+    # -- copies from and to the host
 
-    def probe(self) -> None:
-        """Compile and run a small kernel.
+    def upload(self, source: np.ndarray, target: Any, offset: int = 0) -> None:
+        """Copy a host array of any strides, packed in C order, to byte ``offset`` of a buffer.
 
-        Raises
-        ------
-        DeviceError
-            If it fails, or makes other values than it should.
+        Returns when ``source`` may change.
         """
-        x = np.arange(2 * _PROBE_BLOCK, dtype=np.float32)
-        y = np.zeros_like(x)
-        with self.active():
-            (source, _first), (target, _second) = self.allocate(x.nbytes), self.allocate(x.nbytes)
-            self.upload(x, source)
-            self.upload(y, target)
-            kernel = self.build("probe.cu", "probe", (("BLOCK", _PROBE_BLOCK),))
-            self.launch(kernel, 2, _PROBE_BLOCK, [source, target, 2])
-            self.download(target, y)
-        if not np.array_equal(y.reshape(2, -1), 2 * x.reshape(2, -1)[:, ::-1]):
-            raise DeviceError("a kernel ran without an error and made wrong values")
+        host_copies.copy(self, UPLOAD, source, target, offset)
 
-    def compile_ahead(self, wanted: Iterable[tuple[str, Any]]) -> None:
-        """Compile kernel files that `build` will be asked for, several at a time where that helps.
+    def download(self, source: Any, target: np.ndarray, offset: int = 0) -> None:
+        """Copy packed memory from byte ``offset`` of a buffer to a host array of any strides.
 
-        Parameters
-        ----------
-        wanted : iterable of (file, macros)
+        Returns when it is there.
         """
+        host_copies.copy(self, DOWNLOAD, target, source, offset)
 
-    def cooperative(
+    def begin_upload(
         self,
-        text: str,
-        kernel: str,
-        defines: tuple[tuple[str, int | str], ...],
-        block: int,
-        shared_bytes: int,
+        source: np.ndarray,
+        target: Any,
+        offset: int = 0,
+        after: Any = None,
+        overlap: bool = True,
+    ) -> Copy:
+        """Begin what `upload` does; `host_copies.begin` says what holds until `Copy.wait` returns.
+
+        ``after`` is an event that must have come before the target is overwritten; default: all
+        that the default queue holds now. Without ``overlap`` the host has nothing to do meanwhile,
+        and the copy is complete at once where the driver alone is as fast.
+        """
+        return host_copies.begin(self, UPLOAD, source, target, offset, after, overlap)
+
+    def begin_download(
+        self, source: Any, target: np.ndarray, offset: int = 0, after: Any = None
+    ) -> Copy:
+        """Begin what `download` does; ``after`` must have come before the source is read."""
+        return host_copies.begin(self, DOWNLOAD, target, source, offset, after)
+
+    @abc.abstractmethod
+    def enqueue(
+        self,
+        direction: str,
+        array: np.ndarray,
+        buffer: Any,
+        offset: int = 0,
+        stream: Any = None,
+        awake: bool = False,
     ) -> Any:
-        """A kernel for cooperative launches (`devices.cuda.cooperative`), None where there are
-        none."""
+        """Let a stream copy a pinned array; what `await_event` waits for. Others are made of this.
+
+        By the default queue it is complete at once, and the array may be in ordinary memory. It is
+        C-contiguous, or one that `copies_directly`. ``direction`` is "upload" or "download". Who
+        waits may stay ``awake`` instead of sleeping.
+        """
+
+    def await_event(self, event: Any) -> None:
+        """Hold up the host until a copy has come that a stream was given."""
+        raise DeviceError(f"{self.kind} has only one queue")
+
+    @abc.abstractmethod
+    def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
+        """Host memory (uint8) that the device copies from and to directly, counted by purpose."""
+
+    def is_pinned(self, array: np.ndarray) -> bool:
+        """Whether an array lies in memory that the device copies from and to directly."""
+        return pinned.holds(array)
+
+    def copies_directly(self, array: np.ndarray) -> bool:
+        """Whether `enqueue` takes an array as it lies in pinned memory."""
+        return self.is_pinned(array) and array.flags.c_contiguous
+
+    def ring(self) -> Ring | None:
+        """The pinned buffers of staged copies; None where there are none, or not now."""
         return None
 
-    def transforms(self, layouts: Sequence[tuple[Any, ...]]) -> Any:
-        """Plans of the device's library of Fourier transforms; see `hetero.devices.cuda.cufft`."""
-        raise DeviceError(f"{self.kind} has no library of Fourier transforms")
+    def staging(self, nbytes: int) -> np.ndarray:
+        """Host memory to copy through, the same at each call; `peers` sees to it that all wait."""
+        return np.empty(nbytes, np.uint8)
+
+    # -- kernels
+
+    @abc.abstractmethod
+    def build(self, text: str, kernel: str, defines: Defines) -> Any:
+        """Compile a kernel (remembered) to something that `launch` takes."""
+
+    def compile_ahead(self, wanted: Iterable[tuple[str, Defines]]) -> None:
+        """Compile (file, macros) that `build` will be asked for, at once where that helps."""
+        return
+
+    @abc.abstractmethod
+    def launch(
+        self,
+        kernel: Any,
+        grid: int,
+        block: int,
+        arguments: list[Any],
+        shared_bytes: int = 0,
+        stream: Any = None,
+    ) -> None:
+        """Start a kernel; arguments are buffers, 64-bit integers and doubles.
+
+        ``shared_bytes`` of dynamic shared memory are for CUDA's dialect alone: OpenCL's kernels
+        give their local arrays a size.
+        """
 
     def run_launches(
         self, launch_plan: kernels.LaunchPlan, buffers: dict[str, Any], itemsize: int
@@ -278,15 +285,98 @@ class Device(HostCopies):
         # The pool hands memory out again in the order of the queue, so no wait is needed here.
         del scratch
 
+    @contextlib.contextmanager
+    def constant_memory(
+        self, text: str, kernel: str, defines: Defines, name: str, nbytes: int
+    ) -> Iterator[tuple[Any, Any]]:
+        """A kernel, and the constant memory that it has under a name, for this thread alone.
+
+        It can be written by `copy`, and is the kernel's argument. What is started on the default
+        queue in this context comes before what others put there.
+        """
+        buffer, owner = self.allocate(nbytes)
+        yield self.build(text, kernel, defines), buffer
+        del owner
+
+    def cooperative(
+        self, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
+    ) -> Any:
+        """A kernel for cooperative launches (`devices.cuda.cooperative`), None without those."""
+        return None
+
+    def transforms(self, layouts: Sequence[tuple[Any, ...]]) -> Any:
+        """Plans of the device's library of Fourier transforms; see `hetero.devices.cuda.cufft`."""
+        raise DeviceError(f"{self.kind} has no library of Fourier transforms")
+
+    def keep(self, *things: Any) -> None:
+        """While a graph is captured: let what it uses live as long as it does."""
+        return
+
+    def probe(self) -> None:
+        """Compile and run a small kernel; DeviceError if it fails, or makes other values."""
+        x = np.arange(2 * _PROBE_BLOCK, dtype=np.float32)
+        y = np.zeros_like(x)
+        with self.active():
+            (source, _first), (target, _second) = self.allocate(x.nbytes), self.allocate(x.nbytes)
+            self.upload(x, source)
+            self.upload(y, target)
+            kernel = self.build("probe.cu", "probe", (("BLOCK", _PROBE_BLOCK),))
+            self.launch(kernel, 2, _PROBE_BLOCK, [source, target, 2])
+            self.download(target, y)
+        if not np.array_equal(y.reshape(2, -1), 2 * x.reshape(2, -1)[:, ::-1]):
+            raise DeviceError("a kernel ran without an error and made wrong values")
+
+    # -- what orders the work that was started
+
+    @abc.abstractmethod
+    def event(self, stream: Any = None) -> Any:
+        """Mark this point of a queue, for `elapsed`."""
+
+    @abc.abstractmethod
+    def elapsed(self, start: Any, end: Any) -> float:
+        """Seconds of device time between two marks; waits for the second."""
+
+    def passed(self, mark: Any) -> bool:
+        """Whether the device has come past a mark; False where that cannot be told."""
+        return False
+
+    @abc.abstractmethod
+    def synchronize(self, stream: Any = None) -> None:
+        """Wait until everything started, or one stream, has finished; errors show up here."""
+
+    def new_stream(self) -> Any:
+        """A queue that nothing orders with others but `record` and `wait`."""
+        raise DeviceError(f"{self.kind} has only one queue")
+
+    def record(self, stream: Any = None, event: Any = None) -> Any:
+        """An event that comes when all that the stream holds now is done.
+
+        An event that is no longer wanted may be given, to be used again.
+        """
+        raise DeviceError(f"{self.kind} has no events to wait for")
+
+    def wait(self, event: Any, stream: Any = None) -> None:
+        """Let a stream go on only after an event of this or another device of the same kind.
+
+        Where the default queue cannot be held, and where two devices cannot see each other's
+        events, the host waits.
+        """
+        raise DeviceError(f"{self.kind} has no events to wait for")
+
+    def follow_stream(self, handle: int) -> None:
+        """Let the default queue go on only after what another library's stream holds now.
+
+        Here, and in `precede_stream`, the host waits.
+        """
+        self.synchronize()
+
+    def precede_stream(self, handle: int) -> None:
+        """Let another library's stream go on only after what the default queue holds now."""
+        self.synchronize()
+
 
 def short_host(error: MemoryError) -> DeviceMemoryError:
     """The error for a MemoryError of Python's or NumPy's: the host is short, not the device."""
     made = DeviceMemoryError(f"out of host memory: {error}")
     made.device = "the host"
     return made
-
-
-@functools.cache
-def kernel_text(source: str, dialect: str) -> str:
-    """A kernel file with the dialect's prelude in front."""
-    return kernels.prelude(dialect) + "\n" + kernels.source(source)

@@ -35,8 +35,34 @@ class Device(Protocol):
     download: Callable[..., None]
     synchronize: Callable[..., None]
     link: Callable[[Any], bool]
+    copy: Callable[..., None]
     copy_directly: Callable[..., None]
     staging: Callable[[int], np.ndarray]
+
+
+def copy(
+    target: Device,
+    to: Any,
+    source: Device,
+    begin: Any,
+    nbytes: int,
+    target_offset: int = 0,
+    source_offset: int = 0,
+    stream: Any = None,
+) -> None:
+    """Copy from a device to another one of its kind, in the order of a stream of the target.
+
+    The stream must have waited for what writes the source, if that may still run. The bytes go
+    through the host, and the host waits for them, where there is no direct path between the two,
+    or one that damages data.
+    """
+    where = nbytes, target_offset, source_offset, stream
+    if source is target:
+        target.copy(to, begin, *where)
+    elif trusted(target, source):
+        target.copy_directly(to, source, begin, *where)
+    else:
+        through_host(target, to, source, begin, *where)
 
 
 def trusted(target: Device, source: Device) -> bool:

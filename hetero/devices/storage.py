@@ -1,4 +1,14 @@
-"""What a context holds in its device's memory beyond a call: kept for later calls, and counted."""
+"""What a context holds in its device's memory beyond a call: kept for later calls, and counted.
+
+Of copies of host operands the least valuable goes first. A copy's value is the seconds that its
+last use saved, per byte, above the level at which others were dropped before: what is not used any
+longer sinks below what is. Whoever holds the buffer of a copy may use it after it was dropped.
+
+References
+----------
+N. E. Young, "On-line file caching", Algorithmica 33 (2002), 371-383: Landlord. P. Cao and S. Irani,
+"Cost-aware WWW proxy caching algorithms", USITS 1997: GreedyDual-Size.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +18,85 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from hetero import locks
-from hetero.devices.copies import Copies
 
 T = TypeVar("T")
+
+
+class Copy:
+    """An operand's copy.
+
+    Attributes
+    ----------
+    buffer : Any
+        As a kernel takes it.
+    owner : Any
+        Frees it.
+    nbytes : int
+    value : float
+    """
+
+    __slots__ = ("buffer", "nbytes", "owner", "value")
+
+    def __init__(self, buffer: Any, owner: Any, nbytes: int) -> None:
+        self.buffer, self.owner, self.nbytes = buffer, owner, nbytes
+        self.value = 0.0
+
+
+class Copies:
+    """What one context holds copies of. Keys have a dict ``held``, which tells where their copies
+    are; see `hetero.arrays.kept.Kept`.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[Any, Copy] = {}
+        self._level = 0.0
+        self._lock = locks.new()
+
+    def find(self, key: Any) -> Copy | None:
+        return self._held.get(key)
+
+    def put(self, key: Any, copy: Copy, device: str) -> None:
+        """Hold a copy on the device of that name from now on."""
+        copy.value = self._level
+        self._held[key] = copy
+        key.held[self] = device
+
+    def used(self, key: Any, saved: float) -> None:
+        """Note the seconds that a use of a copy saved."""
+        copy = self._held.get(key)
+        if copy is not None:
+            copy.value = self._level + saved / copy.nbytes
+
+    def remove(self, key: Any) -> None:
+        """Let go of a copy; called by finalizers, so that no lock is taken."""
+        key.held.pop(self, None)
+        self._held.pop(key, None)
+
+    def nbytes(self) -> int:
+        """Bytes of all copies."""
+        return sum(copy.nbytes for copy in list(self._held.values()))
+
+    def shed(self, nbytes: int | None = None) -> bool:
+        """Let go of the least valuable copies, until there are so many bytes of them; default: all.
+
+        Memory that a call still uses is freed when that call ends.
+
+        Returns
+        -------
+        bool
+            Whether there was one.
+        """
+        found = False
+        with self._lock:
+            left = self.nbytes() if nbytes is None else nbytes
+            for key, copy in sorted(self._held.items(), key=lambda item: item[1].value):
+                if left <= 0:
+                    break
+                self._level = max(self._level, copy.value)
+                self.remove(key)
+                left -= copy.nbytes
+                found = True
+        return found
 
 
 class Storage:

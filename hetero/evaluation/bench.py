@@ -242,8 +242,8 @@ def speeds(device: Device, nbytes: int) -> dict[str, float]:
         pinned[:], second[:] = ordinary, 1
 
         def both() -> None:
-            down = device.start_download(other, second)
-            device.start_upload(pinned, there).wait()
+            down = device.begin_download(other, second)
+            device.begin_upload(pinned, there).wait()
             down.wait()
 
         ways: dict[str, Callable[[], object]] = {

@@ -77,11 +77,11 @@ class Recorded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
 
-    def start_upload(self, *arguments: Any) -> Copy:
-        return _Watched(self._device.start_upload(*arguments), UPLOAD, self)
+    def begin_upload(self, *arguments: Any) -> Copy:
+        return _Watched(self._device.begin_upload(*arguments), UPLOAD, self)
 
-    def start_download(self, *arguments: Any) -> Copy:
-        return _Watched(self._device.start_download(*arguments), DOWNLOAD, self)
+    def begin_download(self, *arguments: Any) -> Copy:
+        return _Watched(self._device.begin_download(*arguments), DOWNLOAD, self)
 
     def record(self, *arguments: Any) -> Any:
         """The engine records an event when it has begun a step's computation."""

@@ -35,7 +35,7 @@ class Download:
             if device.capturing:
                 raise GraphError("bringing results to the host cannot be part of a graph")
             transfer.follow(device, transfer.of(device, [operand]))
-            self._copy = device.start_download(operand.pointer, target, low)
+            self._copy = device.begin_download(operand.pointer, target, low)
 
     def wait(self) -> np.ndarray:
         """The array on the host, once it is there; again, the same.

@@ -17,7 +17,7 @@ from hetero import locks
 from hetero.arrays import Operand, as_array, is_device_array, kept
 from hetero.arrays.kept import Kept
 from hetero.devices.base import Device
-from hetero.devices.copies import Copy
+from hetero.devices.storage import Copy
 from hetero.devices.workspace import Workspace
 from hetero.errors import KeptOperandChanged
 

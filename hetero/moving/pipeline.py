@@ -135,7 +135,7 @@ def run(device: Device, steps: Iterable[Step]) -> None:
                 slot.free = after
             for slot, target, offset in step.stores:
                 stored[slot] = None
-                slot.leaving.append(device.start_download(slot.buffer, target, offset, after))
+                slot.leaving.append(device.begin_download(slot.buffer, target, offset, after))
             begun.popleft()
         for slot in stored:
             _stored(slot)
@@ -157,7 +157,7 @@ def _begin(device: Device, step: Step, copies: list[Copy]) -> None:
         slot.users += 1
     for source, slot, offset in step.loads:
         _stored(slot)
-        copies.append(device.start_upload(source, slot.buffer, offset, slot.free))
+        copies.append(device.begin_upload(source, slot.buffer, offset, slot.free))
 
 
 def _stored(slot: Slot) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from hetero.arrays import HOST, UNKNOWN_STREAM, Operand, describe, library_of
 from hetero.devices.base import Device
 from hetero.host import pages
-from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy
+from hetero.host.copying.copy_jobs import Copy
 from hetero.imports import load
 from hetero.moving import failures, keeping, pipeline
 
@@ -32,10 +32,10 @@ def stage(device: Device, array: Any, operand: Operand) -> tuple[Any, Any]:
     return _moved(device, array)
 
 
-def _begun(device: Device, array: Any, operand: Operand) -> tuple[Any, Any, Copy | None]:
-    """As `stage`, and the copy that is under way, if one is."""
+def _begun(device: Device, array: Any, operand: Operand) -> tuple[Any, Any, Copy]:
+    """As `stage`, and the copy, which may be under way."""
     if operand.location != HOST or operand.kept is not None:
-        return *stage(device, array, operand), None
+        return *stage(device, array, operand), Copy()
     return _begin(device, array)
 
 
@@ -50,19 +50,14 @@ def staged_copy(device: Device, array: np.ndarray, operand: Operand) -> tuple[An
 def _moved(device: Device, array: np.ndarray) -> tuple[Any, Any]:
     """(buffer, owner) of a copy of a host array."""
     buffer, owner, copy = _begin(device, array)
-    if copy is not None:
-        copy.wait()
+    copy.wait()
     return buffer, owner
 
 
-def _begin(device: Device, array: np.ndarray) -> tuple[Any, Any, Copy | None]:
-    """(buffer, owner, copy) of a host array, None where it has been copied."""
+def _begin(device: Device, array: np.ndarray) -> tuple[Any, Any, Copy]:
+    """(buffer, owner, copy) of a host array."""
     buffer, owner = device.allocate(max(array.nbytes, 1))
-    dense = as_dense(array)
-    copy = device.begin_staged(UPLOAD, dense, buffer)
-    if copy is None:
-        device.upload(np.ascontiguousarray(dense), buffer)
-    return buffer, owner, copy
+    return buffer, owner, device.begin_upload(as_dense(array), buffer, overlap=False)
 
 
 def stage_all(
@@ -76,7 +71,7 @@ def stage_all(
             if id(array) not in found:
                 buffer, owner, copy = _begun(device, array, operand)
                 found[id(array)] = buffer, owner
-                under_way += () if copy is None else (copy,)
+                under_way.append(copy)
         for copy in under_way:
             copy.wait()
     except BaseException:
@@ -103,10 +98,7 @@ def fetch(
     """A C-contiguous device buffer on the host, in ``target`` where given."""
     if target is None:
         target = pages.empty(shape, dtype)
-    if target.flags.c_contiguous:
-        device.download(source, target)
-    elif not device.staged(DOWNLOAD, target, source, 0):
-        device.copy_plainly(DOWNLOAD, target, source)
+    device.download(source, target)
     return target
 
 

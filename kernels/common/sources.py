@@ -74,6 +74,12 @@ def source(name: str) -> str:
 
 
 @cache
+def kernel_text(name: str, dialect: str) -> str:
+    """A kernel file with the dialect's `prelude` in front."""
+    return prelude(dialect) + "\n" + source(name)
+
+
+@cache
 def _files() -> dict[str, Any]:
     """Every family's kernel files by name; no two have the same one."""
     families = resources.files(__package__.rpartition(".")[0])

@@ -7,6 +7,7 @@ import pytest
 
 from hetero.arrays import describe
 from hetero.errors import DeviceMemoryError
+from hetero.host.copying.copy_jobs import Copy
 from hetero.moving import transfer
 from hetero.ops.products import tile_times, tiling
 from hetero.pricing import movement
@@ -41,16 +42,14 @@ class Device:
             raise DeviceMemoryError("out of memory")
         return nbytes, object()
 
-    def begin_staged(self, direction, array, buffer, offset=0):
-        assert direction == "upload"
+    def begin_upload(self, array, buffer, overlap):
+        assert not overlap
         if array.nbytes < 1000:
-            return None
+            self.said.append(f"{array.nbytes} plainly")
+            return Copy()
         self.said.append(f"{array.nbytes} begun")
         self.begun.append(Under(self, array.nbytes, self.fails.get(array.nbytes)))
         return self.begun[-1]
-
-    def upload(self, array, buffer):
-        self.said.append(f"{array.nbytes} plainly")
 
     def synchronize(self):
         self.said.append("waited for")

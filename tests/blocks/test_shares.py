@@ -266,13 +266,13 @@ def test_each_device_has_a_thread(two, monkeypatch):
     barrier, threads = threading.Barrier(2, timeout=20.0), {}
     for device in two:
 
-        def upload(*arguments, real=device.upload, name=device.name, **options):
+        def upload(*arguments, real=device.begin_upload, name=device.name, **options):
             if name not in threads:
                 threads[name] = threading.current_thread().name
                 barrier.wait()
             return real(*arguments, **options)
 
-        monkeypatch.setattr(device, "upload", upload)
+        monkeypatch.setattr(device, "begin_upload", upload)
     monkeypatch.setattr(at_once, "LEAST", 0)
     A, B = values(40, 30), values(30, 20)
     np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
@@ -327,7 +327,7 @@ def broken(message, error=DeviceError, after=0):
     return fails
 
 
-@pytest.mark.parametrize("what", ["upload", "allocate", "download"])
+@pytest.mark.parametrize("what", ["begin_upload", "allocate", "download"])
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("case", ["rows", "columns", "matvec"])
 def test_another_device_does_what_one_failed_to_do(
@@ -347,7 +347,7 @@ def test_another_device_does_what_one_failed_to_do(
 
 def test_one_that_fails_twice_is_set_aside(two, monkeypatch, warnings_of):
     A, B = values(40, 30), values(30, 20)
-    monkeypatch.setattr(two[1], "upload", broken("gone"))
+    monkeypatch.setattr(two[1], "begin_upload", broken("gone"))
     for _ in range(2):
         np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
     assert "set aside" in warnings_of()[-1]
@@ -381,7 +381,7 @@ def test_the_cpu_does_what_no_device_can(two, monkeypatch, warnings_of):
 
 def test_the_cpu_does_what_the_second_device_fails_to_do(two, monkeypatch, warnings_of):
     A, B = values(40, 30), values(30, 20)
-    monkeypatch.setattr(two[0], "upload", broken("gone"))
+    monkeypatch.setattr(two[0], "begin_upload", broken("gone"))
     second = two[1].download
     fails = broken("gone too", after=1)
     monkeypatch.setattr(two[1], "download", lambda *a, **o: fails(*a, real=second, **o))

@@ -160,7 +160,7 @@ def test_both_work_at_the_same_time(two, monkeypatch):  # noqa: F811
     """They meet: neither is done before the other has begun."""
     barrier, threads = threading.Barrier(2, timeout=20.0), {}
 
-    def upload(*arguments, real=two[0].upload, **options):
+    def upload(*arguments, real=two[0].begin_upload, **options):
         if "device" not in threads:
             threads["device"] = threading.current_thread().name
             barrier.wait()
@@ -171,7 +171,7 @@ def test_both_work_at_the_same_time(two, monkeypatch):  # noqa: F811
         barrier.wait()
         np.matmul(*arguments.inputs, out=arguments.output)
 
-    monkeypatch.setattr(two[0], "upload", upload)
+    monkeypatch.setattr(two[0], "begin_upload", upload)
     entries = [
         dataclasses.replace(i, run=run) if i.method == "blas" else i
         for i in registry.lookup("matmul")
@@ -194,7 +194,7 @@ def test_one_after_the_other_where_the_context_is_this_threads(two, monkeypatch)
 # -- Failures -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["upload", "allocate", "download"])
+@pytest.mark.parametrize("what", ["begin_upload", "allocate", "download"])
 @pytest.mark.parametrize("case", ["rows", "columns", "matvec"])
 def test_the_cpu_does_what_the_device_failed_to_do(two, case, what, monkeypatch, warnings_of):  # noqa: F811
     name, *shapes = PRODUCTS[case]

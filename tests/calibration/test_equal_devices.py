@@ -74,8 +74,10 @@ class Twin(toys.Toy):
 
     slower = slow_links = 0.0
 
-    def upload(self, source, target, offset=0, stream=None):
-        super().upload(source, target, offset, stream)
+    def enqueue(self, direction, *where):
+        super().enqueue(direction, *where)
+        if direction == "download":
+            return
         time.sleep(self.slower + self.slow_links)
 
     def synchronize(self, stream=None):

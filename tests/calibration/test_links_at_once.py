@@ -33,14 +33,13 @@ class Timed(FakeCuda):
         super().__init__(ordinal)
         self.done = done
 
-    def upload(self, source, target, offset=0, stream=None):
-        super().upload(source, target, offset, stream)
-        self.done.append(f"upload to {self.ordinal}")
-        self.largest = max(getattr(self, "largest", 0), source.nbytes)
-
-    def download(self, source, target, offset=0, stream=None):
-        super().download(source, target, offset, stream)
-        self.done.append(f"download from {self.ordinal}")
+    def enqueue(self, direction, array, *where):
+        super().enqueue(direction, array, *where)
+        if direction == "upload":
+            self.done.append(f"upload to {self.ordinal}")
+            self.largest = max(getattr(self, "largest", 0), array.nbytes)
+        else:
+            self.done.append(f"download from {self.ordinal}")
 
 
 class Bus:
@@ -265,12 +264,8 @@ class Both(Timed):
     def same_in_threads(self):
         return True
 
-    def upload(self, *given, **options):
-        super().upload(*given, **options)
-        self.meeting.wait()
-
-    def download(self, *given, **options):
-        super().download(*given, **options)
+    def enqueue(self, *given):
+        super().enqueue(*given)
         self.meeting.wait()
 
 

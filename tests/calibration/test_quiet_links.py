@@ -34,7 +34,7 @@ class Slowly:
         yield
         self.is_active -= 1
 
-    def copy_plainly(self, direction, array, buffer):
+    def enqueue(self, direction, array, buffer):
         self._copy(direction, array.nbytes)
 
     def _copy(self, direction, nbytes):
@@ -267,7 +267,7 @@ def test_uploads_come_from_memory_that_no_cache_holds(monkeypatch):
     places = []
     device = Slowly({})
     device.upload = lambda source, target: places.append(source.__array_interface__["data"][0])
-    device.copy_plainly = lambda way, source, target: device.upload(source, target)
+    device.enqueue = lambda way, source, target: device.upload(source, target)
     found = Copies(device, 1 << 23)
     found.renew(1 << 20)  # less than a cache
     for _ in range(5):

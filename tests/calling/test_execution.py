@@ -178,9 +178,9 @@ def test_out_of_device_memory(opencl, monkeypatch, warnings_of):
     assert len(warnings_of()) == 1
 
 
-@pytest.mark.parametrize("step", ["allocate", "upload", "download", "synchronize"])
+@pytest.mark.parametrize("step", ["allocate", "begin_upload", "download", "synchronize"])
 def test_every_step_may_fail(cuda, monkeypatch, warnings_of, step):
-    def broken(*_):
+    def broken(*_, **__):
         raise DeviceError(f"{step} broke")
 
     monkeypatch.setattr(cuda, step, broken)
@@ -225,8 +225,10 @@ def test_forked_child_computes_on_the_cpu(opencl, forced):
 
 def test_a_refused_out_does_not_keep_later_calls_from_the_device(opencl, monkeypatch):
     device, uploads = devices.get(opencl), []
-    upload = device.upload
-    monkeypatch.setattr(device, "upload", lambda *a: (uploads.append(1), upload(*a)))
+    upload = device.begin_upload
+    monkeypatch.setattr(
+        device, "begin_upload", lambda *a, **o: uploads.append(1) or upload(*a, **o)
+    )
     out = np.zeros((6, 7), np.float32)
     out.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
@@ -270,7 +272,7 @@ class HalfWay:
     def __init__(self, device, monkeypatch):
         self.count = 0
 
-        def download(source, target, offset=0, stream=None):
+        def download(source, target, offset=0):
             self.count += 1
             raw = target.reshape(-1).view(np.uint8)
             raw[: raw.size // 2] = 0xAB
@@ -384,13 +386,13 @@ def test_what_a_solve_saved_outlives_a_second_failure(cuda, monkeypatch, second)
 
 def test_what_a_failed_call_held_is_free_before_the_next_attempt(cuda, monkeypatch):
     tried, kept, seen = [], [], []
-    upload = cuda.upload
+    enqueue = cuda.enqueue
 
-    def first_upload_has_no_room(source, target, offset=0, stream=None):
+    def first_upload_has_no_room(*arguments):
         if not tried:
             tried.append(1)
             raise DeviceMemoryError("full")
-        upload(source, target, offset, stream)
+        enqueue(*arguments)
 
     def note(nbytes, allocate=cuda.allocate):
         address, memory = allocate(nbytes)
@@ -399,7 +401,7 @@ def test_what_a_failed_call_held_is_free_before_the_next_attempt(cuda, monkeypat
         return address, memory
 
     monkeypatch.setattr(cuda, "allocate", note)
-    monkeypatch.setattr(cuda, "upload", first_upload_has_no_room)
+    monkeypatch.setattr(cuda, "enqueue", first_upload_has_no_room)
     monkeypatch.setattr(cuda, "trim", lambda: [seen.append(r() is None) for r in kept] != [])
     hetero.matmul(A32, B32, device="cuda")
     assert seen == [True]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from types import SimpleNamespace
 
@@ -41,8 +40,8 @@ def test_a_kernel_is_compiled_once(compiled):
 def test_what_was_compiled_ahead_is_not_looked_up_again(compiled, monkeypatch):
     """Every fit of k-means asks for its files: reading them took most of its set-up."""
     monkeypatch.setattr(cuda_launch, "kernel_text", lambda text, dialect: text)
-    device = SimpleNamespace(dialect="cuda", arch="sm_90", ahead=set())
-    ahead = functools.partial(cuda_launch.CudaLaunches.compile_ahead, device)
+    device = SimpleNamespace(dialect="cuda", arch="sm_90", driver=None)
+    ahead = cuda_launch.Kernels(device).compile_ahead
     wanted = [(text, (("N", 4),)) for text in "abb"]
     ahead(wanted)
     assert sorted(compiled) == ["a", "b"]

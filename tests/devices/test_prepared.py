@@ -13,6 +13,8 @@ from hetero.arrays import HOST, spec
 from hetero.devices import kinds
 from hetero.devices.base import Device
 from hetero.devices.cuda import CudaDevice
+from hetero.devices.cuda.launch import Kernels
+from hetero.devices.cuda.state import Local
 from hetero.devices.storage import Storage
 from hetero.ops.convolve2d import direct_device
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
@@ -28,13 +30,13 @@ class Recorder:
 
     kind, traits = "cuda", kinds.traits("cuda")
     multiprocessors, block_limit, shared_limit, capability = 132, 1024, 227 << 10, (9, 0)
-    capturing = False
-    launch, prepared, _prepared = CudaDevice.launch, CudaDevice.prepared, CudaDevice._prepared
-    _queue = CudaDevice._queue
+    capturing, driver = False, None
+    launch, prepared, _queue = CudaDevice.launch, CudaDevice.prepared, CudaDevice._queue
     run_launches, null = Device.run_launches, Device.null
 
     def __init__(self):
-        self.local = SimpleNamespace(queue=None)
+        self.local, self.kernels = Local(), Kernels(self)
+        self.kernels.allow = self.allow
         self.launched = []
         self.allowed = {}
         self.kept = Storage()
@@ -49,7 +51,7 @@ class Recorder:
 
         return SimpleNamespace(_launch_kernel=launch, key=key)
 
-    def _allow(self, kernel, shared_bytes):
+    def allow(self, kernel, shared_bytes):
         self.allowed[kernel.key] = shared_bytes
 
     def state(self):

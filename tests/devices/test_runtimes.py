@@ -241,7 +241,7 @@ def test_a_choice_that_fails_is_replaced(cuda, monkeypatch):
     def gone(*_):
         raise DeviceError("planted")
 
-    monkeypatch.setattr(cuda, "upload", gone)
+    monkeypatch.setattr(cuda, "enqueue", gone)
     row = measured(longest=1e9)
     assert row.chosen == ("cpu", "blas")
     assert set(row.failed) == {("cuda:0", "tiled")}

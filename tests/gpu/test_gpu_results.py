@@ -31,21 +31,21 @@ def moved(monkeypatch):
     """(direction, bytes) of what goes to the device and back, but for small filters."""
     kind, found = type(devices.get("cuda:0")), []
 
-    def note(name, position, direction=None):
+    def note(name, position, direction):
         call = getattr(kind, name)
 
         def noted(self, *arguments, **named):
             done = call(self, *arguments, **named)
-            if arguments[position].nbytes >= X.nbytes and done is not False:
-                found.append((direction or arguments[0], arguments[position].nbytes))
+            if arguments[position].nbytes >= X.nbytes:
+                found.append((direction, arguments[position].nbytes))
             return done
 
         monkeypatch.setattr(kind, name, noted)
 
     note("upload", 0, "upload")
+    note("begin_upload", 0, "upload")
     note("download", 1, "download")
-    note("staged", 1)
-    note("start_download", 1, "download")
+    note("begin_download", 1, "download")
     return found
 
 

@@ -277,7 +277,7 @@ def test_results_of_devices_use_it_and_it_is_told_and_given_back(opencl):
     pages.close()
     A = np.ones((1100, 1000), np.float32)
     with device.active():
-        device.start_upload(A, device.allocate(A.nbytes)[0]).wait()  # a large copy
+        device.begin_upload(A, device.allocate(A.nbytes)[0]).wait()  # a large copy
     product = hetero.matmul(A, A.T, device=opencl, method="tiled")
     place = address(product)
     assert (product == 1000.0).all()

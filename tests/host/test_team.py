@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import mmap
 import os
 import sys
 import threading
 import time
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +20,13 @@ from hetero.host.copying import lane, lane_task, scheduling, staging, team
 rng = np.random.default_rng(3)
 WORD = ctypes.c_int64
 NOT_READY, FAILED = 600, 719
+
+
+def test_the_loops_are_those_of_the_source():
+    """`make lane` was run when the source was edited."""
+    folder = Path(lane.__file__).parent
+    digest = hashlib.sha256((folder / "lane.c").read_bytes()).hexdigest()
+    assert digest in (folder / "lane.ll").read_text("utf-8").partition("\n")[0]
 
 
 class Driver:

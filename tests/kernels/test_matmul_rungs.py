@@ -17,8 +17,8 @@ import runtimes
 
 import hetero
 from hetero import registry
-from hetero.devices import cards
 from hetero.kernels.matmul import rungs
+from hetero.kernels.procedure import card as cards
 from hetero.kernels.procedure import reckon
 
 DTYPES = ("float32", "float64")

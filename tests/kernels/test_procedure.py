@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hetero.devices.cards import of_attributes, of_limits
 from hetero.kernels.procedure import card as cards
 from hetero.kernels.procedure import derive, metrics, reckon
+from hetero.kernels.procedure.card import of_attributes, of_limits
 from hetero.kernels.procedure.reads import wavefronts
 
 T10 = cards.T10

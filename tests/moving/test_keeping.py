@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import hetero
 from hetero.arrays import Spec, describe, kept
 from hetero.calling import planner
-from hetero.devices.copies import Copies, Copy
+from hetero.devices.storage import Copies, Copy
 from hetero.moving import ski_rental
 from hetero.ops import matmul, matvec
 

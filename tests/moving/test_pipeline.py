@@ -117,7 +117,7 @@ class Racy:
 
         return Late(run, after)
 
-    def start_upload(self, source, target, offset=0, after=None):
+    def begin_upload(self, source, target, offset=0, after=None):
         size = source.nbytes
 
         def work():
@@ -125,7 +125,7 @@ class Racy:
 
         return self._copy("upload", work, after)
 
-    def start_download(self, source, target, offset=0, after=None):
+    def begin_download(self, source, target, offset=0, after=None):
         def work():
             packed = source[offset : offset + target.nbytes].copy()
             target[...] = packed.view(target.dtype).reshape(target.shape)

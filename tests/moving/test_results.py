@@ -176,7 +176,7 @@ def test_a_device_that_fails_leaves_the_result_on_the_host(cuda, monkeypatch, ca
 
     with hetero.use(device="cuda", results="device"):
         with monkeypatch.context() as patch:
-            patch.setattr(cuda, "upload", fails)
+            patch.setattr(cuda, "enqueue", fails)
             C = hetero.matmul(X, X)
         assert type(C) is np.ndarray
         D = hetero.matmul(C, C)
@@ -411,15 +411,15 @@ def test_wrong_outs(cuda):
 
 
 def test_a_download_that_fails_is_tried_once_more(cuda, monkeypatch, warnings_of):
-    array, download, tries = fakes.Cupy.of(VALUES, cuda), cuda.download, []
+    array, enqueue, tries = fakes.Cupy.of(VALUES, cuda), cuda.enqueue, []
 
     def fails_once(*arguments):
         tries.append(1)
         if len(tries) == 1:
             raise DeviceError("planted")
-        download(*arguments)
+        enqueue(*arguments)
 
-    monkeypatch.setattr(cuda, "download", fails_once)
+    monkeypatch.setattr(cuda, "enqueue", fails_once)
     np.testing.assert_array_equal(hetero.to_host(array), VALUES)
     assert len(warnings_of()) == 1
     tries.clear()
@@ -440,7 +440,7 @@ def test_one_that_is_begun_is_waited_for_once(cuda, monkeypatch):
             self.move()
             begun.remove(self)
 
-    monkeypatch.setattr(cuda, "start_download", Copy)
+    monkeypatch.setattr(cuda, "begin_download", Copy)
     pending = hetero.to_host(array, wait=False)
     assert len(begun) == 1
     got = pending.wait()
@@ -469,9 +469,9 @@ def here(monkeypatch):
         monkeypatch.setattr(device, name, noted)
 
     note("upload", lambda arguments: arguments[0])
-    note("start_upload", lambda arguments: arguments[0])
+    note("begin_upload", lambda arguments: arguments[0])
     note("download", lambda arguments: arguments[1])
-    note("start_download", lambda arguments: arguments[1])
+    note("begin_download", lambda arguments: arguments[1])
     return device, copied
 
 
@@ -479,7 +479,7 @@ def test_a_chain_on_opencl(here):
     device, copied = here
     with hetero.use(device=device.name, results="device"):
         A, y = chain(X, TAPS, X[0])
-        assert copied == ["upload"]
+        assert copied == ["begin_upload"]
         assert type(A).__module__.startswith("pyopencl")
         assert describe(A).location == describe(y).location == device.name
         copied.clear()

@@ -161,7 +161,7 @@ def install(computing: bool = True) -> None:
 def fresh() -> None:
     """Devices as in a new process."""
     for device in (devices.here.found or {}).values():
-        device._close()
+        device.contexts.close()
     devices.here.found = None
     devices.available()
     forget()
@@ -180,14 +180,14 @@ def forget() -> None:
 def drop() -> None:
     """Let go of what is kept on devices for later calls."""
     for device in (devices.here.found or {}).values():
-        for state in device._states.values():
+        for state in device.contexts.states.values():
             state.storage.drop()
     gc.collect()
 
 
 def idle(device) -> bool:
     """Whether all of the device's memory is in the pool."""
-    for state in device._states.values():
+    for state in device.contexts.states.values():
         if len(state.pool._all) != sum(map(len, state.pool._free.values())):
             return False
     return True
@@ -231,7 +231,7 @@ def sweep(name, call, method, cold: bool, good: bool) -> int:
         assert len(messages.texts) == (failed not in FREEING), (where, messages.texts)
         del result
         if good:
-            driver.unstack(device._primary is None)
+            driver.unstack(device.contexts.held is None)
         drop()
         assert idle(device), where
         assert not driver.live()["pushed"], where

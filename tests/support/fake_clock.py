@@ -206,11 +206,12 @@ def install() -> list[str]:
         def _copied(self, nbytes, rate, overhead):
             clock.spend(overhead + nbytes / rate)
 
-        def upload(self, source, target, offset=0, stream=None):
-            self._copied(source.nbytes, 2e10 if source.nbytes < 1e6 else 1.2e10, 7e-6)
-
-        def download(self, source, target, offset=0, stream=None):
-            self._copied(target.nbytes, 1.5e10 if target.nbytes < 1e6 else 0.9e10, 9e-6)
+        def enqueue(self, direction, array, buffer, offset=0, stream=None, awake=False):
+            is_small = array.nbytes < 1e6
+            if direction == "upload":
+                self._copied(array.nbytes, 2e10 if is_small else 1.2e10, 7e-6)
+            else:
+                self._copied(array.nbytes, 1.5e10 if is_small else 0.9e10, 9e-6)
 
         def fill(self, buffer, nbytes, offset=0, stream=None):
             self._copied(nbytes, 3e12, 3e-6)

@@ -94,15 +94,11 @@ class FakeCuda(Device):
         made = Array.empty(shape, dtype, self)
         return made, made.pointer
 
-    def upload(self, source, target, offset=0, stream=None):
-        assert source.flags.c_contiguous
-        self.log.append("upload")
-        ctypes.memmove(target + offset, source.ctypes.data, source.nbytes)
-
-    def download(self, source, target, offset=0, stream=None):
-        assert target.flags.c_contiguous
-        self.log.append("download")
-        ctypes.memmove(target.ctypes.data, source + offset, target.nbytes)
+    def enqueue(self, direction, array, buffer, offset=0, stream=None, awake=False):
+        assert array.flags.c_contiguous
+        self.log.append(direction)
+        ends = buffer + offset, array.ctypes.data
+        ctypes.memmove(*(ends if direction == "upload" else ends[::-1]), array.nbytes)
 
     def copy(self, target, source, nbytes):
         self.log.append("copy")

@@ -16,13 +16,13 @@ from failing_driver import install
 
 import hetero
 from hetero import devices
-from hetero.devices.cuda import rows as cuda_rows
+from hetero.devices.cuda import copies as cuda_copies
 from hetero.errors import DeviceError
 
 install()
 device = devices.get("cuda:0")
 sent = []
-plain = cuda_rows.send
+plain = cuda_copies.copy_rows
 
 
 def noted(direction, array, *others):
@@ -30,7 +30,7 @@ def noted(direction, array, *others):
     plain(direction, array, *others)
 
 
-cuda_rows.send = noted
+cuda_copies.copy_rows = noted
 whole = hetero.empty_pinned((60, 400))
 whole[...] = np.random.default_rng(1).random((60, 400))
 back = hetero.empty_pinned((70, 300))
@@ -40,12 +40,12 @@ with device.active():
     for part in (whole[3:50, 100:350], whole[None, ::2, :200], whole[:, 10:]):
         rows, length = part.shape[-2:]
         into = back[5 : 5 + rows, 20 : 20 + min(length, 250)]
-        device.start_upload(part, buffer).wait()
+        device.begin_upload(part, buffer).wait()
         packed = np.empty(part.shape)
-        device.start_download(buffer, packed).wait()
+        device.begin_download(buffer, packed).wait()
         np.testing.assert_array_equal(packed, part)
-        device.start_upload(np.ascontiguousarray(part[..., : into.shape[1]]), buffer).wait()
-        device.start_download(buffer, into).wait()
+        device.begin_upload(np.ascontiguousarray(part[..., : into.shape[1]]), buffer).wait()
+        device.begin_download(buffer, into).wait()
         np.testing.assert_array_equal(into, part.reshape(rows, length)[:, : into.shape[1]])
         assert (back[:5] == 5).all()
         assert (back[:, :20] == 5).all()
@@ -53,15 +53,15 @@ with device.active():
         back[...] = 5
     assert [way for way, _ in sent] == ["upload", "download"] * 3, sent
     for other in (whole[:, ::2], whole.T[:, :9], whole[::-1, :300], whole[:, :20]):  # go otherwise
-        device.start_upload(other, buffer).wait()
+        device.begin_upload(other, buffer).wait()
         packed = np.empty(other.shape)
-        device.start_download(buffer, packed).wait()
+        device.begin_download(buffer, packed).wait()
         np.testing.assert_array_equal(packed, other)
     assert len(sent) == 6
     failing_driver.driver.fail(1, "cuMemcpy2DAsync_v2", good=True)
     said = ""
     try:
-        device.start_upload(whole[:, 10:], buffer).wait()
+        device.begin_upload(whole[:, 10:], buffer).wait()
     except DeviceError as error:
         said = str(error)
     assert "a pinned upload failed" in said, said
@@ -81,20 +81,20 @@ def in_parts(most: int) -> None:
     for array in moved:
         array[...] = expected = rng.integers(0, 255, array.shape, np.uint8)
         count = -(-array.nbytes // most)
-        views = [part for part, _ in cuda_rows.parts(array)]
+        views = [part for part, _ in cuda_copies.parts(array)]
         assert len(views) >= count, (array.shape, len(views))
         assert all(part.nbytes <= most for part in views)
-        device.start_upload(array, buffer, 5).wait()
+        device.begin_upload(array, buffer, 5).wait()
         array[...] = 0
-        device.start_download(buffer, array, 5).wait()
+        device.begin_download(buffer, array, 5).wait()
         np.testing.assert_array_equal(array, expected)
     for name in ("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"):
         for k in range(1, 6):
             failing_driver.driver.fail(k, name, good=True)
             said = ""
             try:
-                device.start_upload(flat, buffer).wait()
-                device.start_download(buffer, flat).wait()
+                device.begin_upload(flat, buffer).wait()
+                device.begin_download(buffer, flat).wait()
             except (DeviceError, *device.errors) as error:
                 said = str(error)
             assert "planted failure" in said, (name, k, said)
@@ -119,6 +119,6 @@ def pages_are_there() -> None:
 
 with device.active():
     pages_are_there()
-    for cuda_rows._SENT in (1000, 1024, 4096):
-        in_parts(cuda_rows._SENT)
+    for cuda_copies._PART in (1000, 1024, 4096):
+        in_parts(cuda_copies._PART)
 print("right")

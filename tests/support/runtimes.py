@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from hetero import devices
-from hetero.devices import install
+from hetero.imports import INSTALL
 
 
 def opencl_device():
@@ -21,7 +21,7 @@ def opencl_device():
             return device
     why = [f"{name} is broken: {reason}" for name, reason in devices.broken().items()]
     why += [text for text in devices.missing() if text.startswith("opencl")]
-    pytest.skip("; ".join(why) or f"no OpenCL device: {install.OPENCL}")
+    pytest.skip("; ".join(why) or f"no OpenCL device: {INSTALL['opencl']}")
 
 
 @cache

@@ -25,7 +25,7 @@ def product() -> bool:
 
 assert product()
 device = devices.get("cuda:0")
-first = device._primary
+first = device.contexts.held
 driver.fail(1, good=True)  # as after a kernel that read where nothing is
 for _ in range(4):
     assert product()
@@ -44,11 +44,11 @@ assert "planted failure" in str(hetero.machine())
 assert "planted failure" in devices.broken()["cuda:0"]
 
 driver.fail(0)
-driver.unstack(device._primary is None)
+driver.unstack(device.contexts.held is None)
 hetero.reset()
 assert "set_aside" not in hetero.machine()["devices"]["cuda:0"]
 assert product()
 assert driver.calls > 5, "the device did it"
-assert device._primary != first, "in a new context"
+assert device.contexts.held != first, "in a new context"
 assert len(messages.texts) == 2, messages.texts
 print("right")

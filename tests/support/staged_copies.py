@@ -26,8 +26,7 @@ team._SLICE, team._LEAST_SLICE, team._CHUNK, team._LEAST_CHUNK = SLICE, SLICE //
 rng = np.random.default_rng(0)
 device = devices.get("cuda:0")
 lane.compile_ahead()
-assert device.sends_slices("upload")
-assert device.sends_slices("download")
+assert lanes.takes_slices(device)
 
 
 def ring(helpers=2):
@@ -111,7 +110,7 @@ def failures() -> None:
         while failed:
             used = ring(2)
             buffer, owner = device.allocate(array.nbytes)
-            device.copy_plainly("upload", moved, buffer)
+            device.enqueue("upload", np.ascontiguousarray(moved), buffer)
             driver.fail(k)
             try:
                 used.start(direction, moved, buffer).wait()
@@ -122,7 +121,7 @@ def failures() -> None:
             driver.fail(0)
             if is_right:
                 found = np.zeros_like(moved)
-                device.copy_plainly("download", found, buffer)
+                device.enqueue("download", found, buffer)
                 np.testing.assert_array_equal(found, moved)
             told += not is_right
             used.close()
@@ -145,21 +144,21 @@ def in_a_fresh_process() -> None:
     """While the loops are compiled the driver copies, and then the rest of that copy is staged."""
     sliced, plain, kept = [], [], (lanes._PLAIN, lanes._PLAINER)
     lanes._PLAIN = lanes._PLAINER = 1 << 12
-    really, uploads = device.send_slices, device.upload
+    really, enqueued = device.slices.copy, device.enqueue
 
     def noted(direction, array, *others):
         sliced.append((direction, array.nbytes))
         really(direction, array, *others)
 
-    def uploaded(view, *others):
+    def uploaded(direction, view, *others):
         plain.append(view.nbytes)
-        uploads(view, *others)
+        enqueued(direction, view, *others)
         if len(plain) == 3:
             lane._compiled = compiled
             lane.settled.set()
             until(lambda: not used.regions.is_coming("upload"))
 
-    device.send_slices = noted
+    device.slices.copy = noted
     compiled = lane._compiled
     for array in (
         rng.random(5000),
@@ -173,20 +172,20 @@ def in_a_fresh_process() -> None:
         buffer, _owner = device.allocate(array.nbytes)
         assert not used.is_worth_it("upload", array)
         if array.flags.c_contiguous:
-            device.upload = uploaded
+            device.enqueue = uploaded
         else:
             lane._compiled = compiled
             lane.settled.set()
         copy = used.start("upload", array, buffer)
         copy.wait()
-        device.__dict__.pop("upload", None)
+        device.__dict__.pop("enqueue", None)
         assert used.is_worth_it("upload", array)
         if array.flags.c_contiguous:
             assert plain == [1 << 12] * 3
             assert sliced == [("upload", array.nbytes - 3 * (1 << 12))]
         until(lambda used=used: not used.regions.is_coming("upload"))
         found = np.zeros(array.shape)
-        device.copy_plainly("download", found, buffer)
+        device.enqueue("download", found, buffer)
         np.testing.assert_array_equal(found, array)
         before = len(sliced)
         used.start("upload", array, buffer).wait()
@@ -221,7 +220,7 @@ def in_a_fresh_process() -> None:
     driver.fail(0)
     used.close()
     lanes._PLAIN, lanes._PLAINER = kept
-    del device.send_slices
+    del device.slices.copy
 
 
 def blas_is_looked_at_beside() -> None:
@@ -233,9 +232,8 @@ def blas_is_looked_at_beside() -> None:
     blas_spin.find, cuda_copies.LONG_BYTES = None, 1000
     array = rng.random(500)
     buffer, _owner = device.allocate(array.nbytes)
-    with copy_jobs.plainly():
-        device.upload(array, buffer)
-        device.download(buffer, array)
+    device.enqueue("upload", array, buffer)
+    device.enqueue("download", array, buffer)
     blas_spin.is_due, blas_spin._find_beside, blas_spin.find = due, beside, find
     cuda_copies.LONG_BYTES = long
     assert len(asked) == 2
@@ -245,9 +243,9 @@ def lost_context() -> None:
     """Pinned arrays stay what they are when their context is given up."""
     with device.active():
         array = device.pinned(1 << 16)
-        device.start_upload(rng.random(1000), device.allocate(8000)[0]).wait()
+        device.begin_upload(rng.random(1000), device.allocate(8000)[0]).wait()
     array[:] = 7
-    device.give_up_context()
+    device.contexts.give_up()
     assert (array == 7).all()
     assert device.is_pinned(array)
     del array
@@ -255,7 +253,7 @@ def lost_context() -> None:
     assert not pinned.sizes(), pinned.sizes()
     with device.active():
         buffer, _owner = device.allocate(8000)
-        device.start_upload(rng.random(1000), buffer).wait()
+        device.begin_upload(rng.random(1000), buffer).wait()
 
 
 with device.active():

@@ -129,11 +129,12 @@ class Toy(Device):
         memory = np.zeros(-(-nbytes // 8) * 8, np.uint8)
         return memory, memory
 
-    def upload(self, source, target, offset=0, stream=None):
-        target[offset : offset + source.nbytes] = source.reshape(-1).view(np.uint8)
-
-    def download(self, source, target, offset=0, stream=None):
-        target.reshape(-1).view(np.uint8)[...] = source[offset : offset + target.nbytes]
+    def enqueue(self, direction, array, buffer, offset=0, stream=None, awake=False):
+        host, there = array.reshape(-1).view(np.uint8), buffer[offset : offset + array.nbytes]
+        if direction == "upload":
+            there[...] = host
+        else:
+            host[...] = there
 
     def copy(self, target, source, nbytes, target_offset=0, source_offset=0, stream=None):
         part = source[source_offset : source_offset + nbytes]

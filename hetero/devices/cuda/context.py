@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
-import functools
 import logging
 import os
 import threading
@@ -12,9 +10,9 @@ from typing import Any
 
 from hetero import locks
 from hetero.devices.base import Device, short_host
-from hetero.devices.cuda.state import Local, State
-from hetero.devices.storage import Storage
-from hetero.errors import DeviceError, DeviceMemoryError, GraphError
+from hetero.devices.cuda import library
+from hetero.devices.cuda.state import State
+from hetero.errors import DeviceError, DeviceMemoryError
 
 log = logging.getLogger("hetero")
 
@@ -38,14 +36,14 @@ class Active:
 
     def __enter__(self) -> Device:
         device = self._device
-        context = device.driver.Context
+        contexts, context = device.contexts, device.driver.Context
         self._pushed = False
         try:
             current = context.get_current()
-            if current is None or not device.owns(current):
-                device.primary().push()
+            if current is None or not contexts.owns(current):
+                contexts.primary().push()
                 self._pushed = True
-            state = device.find_state()
+            state = contexts.find_state()
         except Exception as error:
             if self._pushed:
                 self._pop()
@@ -82,103 +80,85 @@ class Active:
         except device.driver.Error as error:
             refused = error
         try:
-            if context.get_current() == device.primary():
+            if context.get_current() == device.contexts.primary():
                 context.pop()
         except device.driver.Error as error:
             log.debug("%s: the context is given up: %s", device.name, error)
-            device.give_up_context()
+            device.contexts.give_up()
         return refused
 
 
-class CudaContexts(Device):
-    """A device with the contexts that work is done in, and what belongs to each.
+class Contexts:
+    """The contexts that work of a device is done in, and what belongs to each.
 
     Parameters
     ----------
-    driver : module
-        ``pycuda.driver``.
-    ordinal : int
+    device : CudaDevice
+
+    Attributes
+    ----------
+    held : Context or None
+        The primary one, while it is retained.
+    states : dict
+        Context -> `State`.
     """
 
-    def __init__(self, driver: Any, ordinal: int) -> None:
-        self.driver = driver
-        self.errors = (driver.Error,)
-        self.ordinal = ordinal
-        self.name = f"cuda:{ordinal}"
-        self.local = Local()
-        self.ahead: set[tuple[str, Any]] = set()  # kernel files that were compiled, with macros
-        self._device = driver.Device(ordinal)
-        self._bus_id = self._device.pci_bus_id()
-        self._primary: Any = None
-        self._states: dict[Any, State] = {}
+    def __init__(self, device: Any) -> None:
+        self.held: Any = None
+        self.states: dict[Any, State] = {}
+        self._device, self._driver, self._ordinal = device, device.driver, device.ordinal
+        self._raw = device.driver.Device(device.ordinal)
+        self._bus_id = self._raw.pci_bus_id()
         self._lock = locks.new()
         self._process = os.getpid()
 
     def primary(self) -> Any:
         """The primary context, retained on first use and given back at exit."""
         with self._lock:
-            if self._primary is None:
-                self._primary = self._device.retain_primary_context()
-                atexit.register(self._close)
-            return self._primary
+            if self.held is None:
+                self.held = self._raw.retain_primary_context()
+                atexit.register(self.close)
+            return self.held
 
     def owns(self, context: Any) -> bool:
         """Whether a current context belongs to this device."""
         return context.get_device().pci_bus_id() == self._bus_id
 
-    def active(self) -> Active:
-        return Active(self)
-
-    def state(self) -> State:
-        """What belongs to the context that `active` made current in this thread."""
-        return self.local.state
-
-    def place(self) -> State:
-        return self.local.state
-
-    def holds(self, place: State) -> bool:
-        """Whether the context that something belongs to is still in use."""
-        return any(state is place for state in self._states.values())
-
-    def same_in_threads(self) -> bool:
-        """Not where this thread has a context of its own, in which its arrays lie."""
-        current = self.driver.Context.get_current()
+    def is_usual(self) -> bool:
+        """Whether this thread works in the primary context; not where it has one of its own, in
+        which its arrays lie."""
+        current = self._driver.Context.get_current()
         return current is None or not self.owns(current) or current == self.primary()
-
-    @staticmethod
-    def context_handle() -> int | None:
-        handle = ctypes.c_void_p()
-        _driver_library().cuCtxGetCurrent(ctypes.byref(handle))
-        return handle.value
 
     def find_state(self) -> State:
         """What belongs to the current context."""
-        context = self.driver.Context.get_current()
+        context = self._driver.Context.get_current()
         try:
-            return self._states[context]
+            return self.states[context]
         except KeyError:
             with self._lock:
-                return self._states.setdefault(context, State(self.driver, self.ordinal))
+                return self.states.setdefault(context, State(self._driver, self._ordinal))
 
-    def _close(self) -> None:
-        if os.getpid() != self._process or self._primary is None:
+    def close(self) -> None:
+        """Give everything back, at the process's end."""
+        if os.getpid() != self._process or self.held is None:
             return  # a forked child must not touch its parent's context
         try:
-            with self.active():
-                self.driver.Context.synchronize()
-                for state in self._states.values():
+            with self._device.active():
+                self._driver.Context.synchronize()
+                for state in self.states.values():
                     state.close()
         except DeviceError:  # the process is ending; the driver frees the rest
             pass
-        self.give_up_context()
+        self.give_up()
 
-    def give_up_context(self) -> None:
+    def give_up(self) -> None:
         """Give the primary context back, whatever state it is in; the next use gets a new one.
 
         From then on PyCUDA makes no call to the driver for what belongs to the old one.
         """
         with self._lock:
-            primary, self._primary = self._primary, None
+            primary, self.held = self.held, None
             if primary is None:
                 return
             handle = primary.handle
@@ -188,65 +168,45 @@ class CudaContexts(Device):
                 detach.join()
             except RuntimeError:  # the interpreter is ending and starts no threads
                 primary.detach()
-            self.driver.Context.get_current()  # here PyCUDA forgets one that is detached
-            library, ordinal = _driver_library(), ctypes.c_int()
-            if self.context_handle() == handle:
-                library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
-            library.cuDeviceGet(ctypes.byref(ordinal), self.ordinal)
-            library.cuDevicePrimaryCtxRelease_v2(ordinal)
-            lost = [s for c, s in self._states.items() if c == primary]
-            self._states = {c: s for c, s in self._states.items() if c != primary}
+            self._driver.Context.get_current()  # here PyCUDA forgets one that is detached
+            if library.current_context() == handle:
+                library.pop_context()
+            library.release_primary_context(self._ordinal)
+            lost = [s for c, s in self.states.items() if c == primary]
+            self.states = {c: s for c, s in self.states.items() if c != primary}
         for state in lost:
-            state.storage.drop_all()
-            state.end_copies()
+            state.let_go()
 
-    def reopen(self) -> None:
+    def renew(self) -> None:
+        """Give up a primary context that work has made unusable."""
         try:
-            with self.active():
-                self.driver.Context.synchronize()
+            with self._device.active():
+                self._driver.Context.synchronize()
         except DeviceError as error:
-            log.debug("%s gets a new context: %s", self.name, error)
-            self.give_up_context()
+            log.debug("%s gets a new context: %s", self._device.name, error)
+            self.give_up()
 
-    def storage(self) -> Storage:
-        return self.state().storage
-
-    def memory_held(self) -> dict[str, int]:
+    def memory(self) -> dict[str, int]:
+        """Purpose -> bytes of the device's memory, in all contexts."""
         found: dict[str, int] = {}
-        for state in list(self._states.values()):
+        for state in list(self.states.values()):
             for purpose, nbytes in state.memory().items():
                 found[purpose] = found.get(purpose, 0) + nbytes
         return found
 
-    def trim(self) -> bool:
-        with self.active():
-            return self.state().trim()
-
-    def shed(self, nbytes: int | None = None) -> bool:
-        with self.active():
-            return self.state().shed(nbytes)
-
     def clear(self) -> None:
-        """`trim` the primary context and this thread's own; others let go of what they keep."""
-        if self.capturing:
-            raise GraphError("giving memory back cannot be part of a graph")
-        for state in list(self._states.values()):
-            state.storage.drop_all()
-            state.end_copies()
+        """Let go of what contexts keep; give back what the primary and this thread's own have."""
+        for state in list(self.states.values()):
+            state.let_go()
         try:
-            current, primary = self.driver.Context.get_current(), self._primary
+            current, primary = self._driver.Context.get_current(), self.held
             if current is not None and self.owns(current):
-                self.trim()
+                self._device.trim()
             if primary is not None and primary != current:
                 primary.push()
                 try:
-                    self.trim()
+                    self._device.trim()
                 finally:
                     primary.pop()
-        except self.driver.Error as error:
+        except self._driver.Error as error:
             raise reported(error) from error
-
-
-@functools.cache
-def _driver_library() -> Any:
-    return ctypes.CDLL("libcuda.so.1")

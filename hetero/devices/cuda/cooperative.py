@@ -11,9 +11,9 @@ import logging
 from typing import Any
 
 from hetero import imports
-from hetero.devices.base import kernel_text
 from hetero.devices.cuda import cubin
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
+from hetero.kernels import kernel_text
 
 LEGACY_STREAM = 0
 _OUT_OF_MEMORY = 2

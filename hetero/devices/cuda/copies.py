@@ -1,115 +1,152 @@
-"""Copies between the host and a CUDA device: plain, in slices through pinned buffers, by rows."""
+"""Copies between the host and a CUDA device: pinned arrays, of which the rows may lie apart, and
+slices of ordinary ones by compiled loops.
+
+Of a pinned matrix the bus takes row after row, the host nothing.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from hetero.arrays.pinned import holds, known
-from hetero.devices.cuda import pinned
-from hetero.devices.cuda import rows as cuda_rows
-from hetero.devices.cuda.launch import CudaLaunches
+from hetero.devices.cuda.library import driver, error_text
 from hetero.devices.cuda.state import Lent
 from hetero.errors import DeviceError
 from hetero.host import blas_spin
 from hetero.host.copying import lane, team
-from hetero.host.copying.copy_jobs import DOWNLOAD, LONG_BYTES, UPLOAD, here
-from hetero.host.copying.lanes import PURPOSE
-from hetero.host.copying.staging import Ring, compile_ahead
+from hetero.host.copying.copy_jobs import LONG_BYTES, UPLOAD, pieces
+
+_HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
+_LEAST = 256  # bytes of a row; the bus is slow with less
+_PART = 64 << 20  # bytes that are copied at once: both directions then share the bus better
 
 
-def _undisturbed(array: np.ndarray) -> Any:
-    """A context in which a BLAS leaves the cores to the copy of a host array, if that is long."""
-    # The first one does not wait until that is possible: 50 ms, the copy of 64 MiB takes 8.
-    return blas_spin.asleep(0.0) if array.nbytes >= LONG_BYTES else contextlib.nullcontext()
+class _Copy(ctypes.Structure):
+    """CUDA_MEMCPY2D."""
+
+    _fields_ = [
+        *((f"src{name}", ctypes.c_size_t) for name in ("X", "Y")),
+        ("srcMemoryType", ctypes.c_uint),
+        *((f"src{name}", ctypes.c_void_p) for name in ("Host", "Device", "Array")),
+        ("srcPitch", ctypes.c_size_t),
+        *((f"dst{name}", ctypes.c_size_t) for name in ("X", "Y")),
+        ("dstMemoryType", ctypes.c_uint),
+        *((f"dst{name}", ctypes.c_void_p) for name in ("Host", "Device", "Array")),
+        ("dstPitch", ctypes.c_size_t),
+        ("WidthInBytes", ctypes.c_size_t),
+        ("Height", ctypes.c_size_t),
+    ]
 
 
-class CudaCopies(CudaLaunches):
-    """What a CUDA device does of `hetero.devices.host_copies`."""
+def rows(array: np.ndarray) -> tuple[int, int, int] | None:
+    """(number, bytes, pitch) of the rows of a matrix; None where that is not what it is.
 
-    stages = True
-    least_staged = MappingProxyType({UPLOAD: 8 << 20, DOWNLOAD: 8 << 20})  # before calibration
+    Parameters
+    ----------
+    array : numpy.ndarray
+        Axes of length 1 may come first.
+    """
+    if array.ndim < 2 or array.size != array.shape[-1] * array.shape[-2]:
+        return None
+    number, length = array.shape[-2:]
+    nbytes, pitch = length * array.itemsize, array.strides[-2]
+    if array.strides[-1] != array.itemsize or pitch < nbytes or nbytes < _LEAST:
+        return None
+    return number, nbytes, pitch
 
-    def upload(self, source: np.ndarray, target: int, offset: int = 0, stream: Any = None) -> None:
-        if stream is None:
-            if not self.staged(UPLOAD, source, target, offset):
-                with _undisturbed(source):
-                    self.driver.memcpy_htod(target + offset, source)
+
+def parts(array: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+    """What an array is copied in, one after the other, and the packed bytes before each."""
+    if array.nbytes <= _PART:
+        yield array, 0
+        return
+    count, piece = pieces(array, _PART)
+    for number in range(count):
+        yield piece(number)
+
+
+def copy_rows(direction: str, array: np.ndarray, address: int, stream: int) -> None:
+    """Begin to copy a matrix to packed device memory, or from there, in the order of a stream.
+
+    Parameters
+    ----------
+    direction : {"upload", "download"}
+    array : numpy.ndarray
+        Pinned, of which `rows` knows the rows.
+    address : int
+        On the device.
+    stream : int
+        The driver's handle.
+
+    Raises
+    ------
+    DeviceError
+        If the driver refuses.
+    """
+    found = rows(array)
+    assert found is not None
+    number, nbytes, pitch = found
+    host = array.__array_interface__["data"][0]
+    there = {"Device": address, "MemoryType": _DEVICE, "Pitch": nbytes}
+    here = {"Host": host, "MemoryType": _HOST, "Pitch": pitch}
+    source, target = (here, there) if direction == UPLOAD else (there, here)
+    told = {f"src{k}": v for k, v in source.items()} | {f"dst{k}": v for k, v in target.items()}
+    copy = _Copy(WidthInBytes=nbytes, Height=number, **told)
+    status = driver().cuMemcpy2DAsync_v2(ctypes.byref(copy), ctypes.c_void_p(stream))
+    if status:
+        raise DeviceError(f"a pinned {direction} failed: {error_text(status)}")
+
+
+def copy_at_once(device: Any, direction: str, array: np.ndarray, address: int) -> None:
+    """Copy by the driver; BLAS leaves the cores to that, if it takes long."""
+    if direction == UPLOAD:
+        move, ends = device.driver.memcpy_htod, (address, array)
+    else:
+        device.local.not_captured("bringing results to the host")
+        move, ends = device.driver.memcpy_dtoh, (array, address)
+    if array.nbytes < LONG_BYTES:
+        move(*ends)
+    else:  # the first one does not wait until BLAS can: 50 ms, the copy of 64 MiB takes 8
+        with blas_spin.asleep(0.0):
+            move(*ends)
+
+
+def enqueue(
+    device: Any, direction: str, array: np.ndarray, address: int, stream: Any, awake: bool
+) -> Any:
+    """Let a stream copy; the event of its end, see `Device.enqueue`."""
+    driver = device.driver
+    # One event for all parts: the bus rests for 10 us where a stream comes past one.
+    for part, begin in parts(array):
+        if not part.flags.c_contiguous:
+            copy_rows(direction, part, address + begin, stream.handle)
+        elif direction == UPLOAD:
+            driver.memcpy_htod_async(address + begin, part, stream.raw)
         else:
-            self.driver.memcpy_htod_async(target + offset, source, stream.raw)
+            driver.memcpy_dtoh_async(part, address + begin, stream.raw)
+    if awake:
+        return device.record(stream)
+    asleep = driver.event_flags.DISABLE_TIMING | driver.event_flags.BLOCKING_SYNC
+    event = Lent(device.state().copied, lambda: driver.Event(asleep))
+    event.raw.record(stream.raw)
+    return event
 
-    def download(
-        self, source: int, target: np.ndarray, offset: int = 0, stream: Any = None
-    ) -> None:
-        if stream is None:
-            self._not_captured("bringing results to the host")
-            if not self.staged(DOWNLOAD, target, source, offset):
-                with _undisturbed(target):
-                    self.driver.memcpy_dtoh(target, source + offset)
-        else:
-            self.driver.memcpy_dtoh_async(target, source + offset, stream.raw)
 
-    def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
-        if self.same_in_threads():
-            made = pinned.cuda_pages(nbytes, self.ordinal, purpose != PURPOSE)
-        else:
-            made = self.driver.pagelocked_empty(max(nbytes, 1), np.uint8)
-        return known(made, purpose)[:nbytes]
+class SliceCopies:
+    """What `hetero.host.copying.copy_jobs.Slices` asks of a CUDA device.
 
-    def is_pinned(self, array: np.ndarray) -> bool:
-        return holds(array) or pinned.driver_knows(array)
+    Parameters
+    ----------
+    device : CudaDevice
+    """
 
-    def ring(self) -> Ring | None:
-        if here.is_plain or self.capturing or not self.same_in_threads():
-            return None
-        state = self.state()
-        if state.ring is None:
-            with self._lock:
-                if state.ring is None:
-                    compile_ahead()
-                    state.ring = Ring(self, ahead=True)
-        return state.ring
+    def __init__(self, device: Any) -> None:
+        self._device = device
 
-    def send(
-        self,
-        direction: str,
-        array: np.ndarray,
-        buffer: int,
-        offset: int,
-        stream: Any,
-        awake: bool = False,
-    ) -> Any:
-        # One mark for all parts: the bus rests for 10 us where a stream comes past one.
-        for part, begin in cuda_rows.parts(array):
-            to = buffer + offset + begin
-            if not part.flags.c_contiguous:
-                cuda_rows.send(direction, part, to, stream.handle)
-            elif direction == UPLOAD:
-                self.driver.memcpy_htod_async(to, part, stream.raw)
-            else:
-                self.driver.memcpy_dtoh_async(part, to, stream.raw)
-        if awake:
-            return self.record(stream)
-        flags = self.driver.event_flags
-        asleep = flags.DISABLE_TIMING | flags.BLOCKING_SYNC
-        mark = Lent(self.state().copied, lambda: self.driver.Event(asleep))
-        mark.raw.record(stream.raw)
-        return mark
-
-    def sends_rows(self, array: np.ndarray) -> bool:
-        return cuda_rows.rows(array) is not None
-
-    def sends_slices(self, direction: str) -> bool:
-        return lane.ready("serve") is not None
-
-    def will_send_slices(self, direction: str) -> bool:
-        return lane.ready("serve") is not None or not lane.settled.is_set()
-
-    def send_slices(
+    def copy(
         self,
         direction: str,
         array: np.ndarray,
@@ -120,26 +157,19 @@ class CudaCopies(CudaLaunches):
         cancel: Any,
         helpers: int,
     ) -> None:
-        told = team.cut(direction, array, region.nbytes)
-        marks = [self.state().handle_of_event() for _ in range(told["buffers"])]
-        told |= lane.functions(pinned.driver())[direction]
-        told |= {f"event {number}": mark for number, mark in enumerate(marks)}
-        told |= {
+        """Copy an array, of which the rows are contiguous, by the calling thread and helpers."""
+        state = self._device.state()
+        task = team.cut(direction, array, region.nbytes)
+        marks = [state.handle_of_event() for _ in range(task["buffers"])]
+        task |= lane.functions(driver())[direction]
+        task |= {f"event {number}": mark for number, mark in enumerate(marks)}
+        task |= {
             "device": buffer + offset,
             "base": region.__array_interface__["data"][0],
             "stream": stream.handle,
             "cancel": ctypes.addressof(cancel),
         }
-        status = team.current(helpers).run(direction, told)
-        self.state().handles_of_events.extend(marks)
+        status = team.current(helpers).run(direction, task)
+        state.handles_of_events.extend(marks)
         if status > 0:
-            raise DeviceError(f"a staged {direction} failed: {pinned.error_text(status)}")
-
-    def await_sent(self, mark: Any) -> None:
-        mark.raw.synchronize()
-
-    def staging(self, nbytes: int) -> np.ndarray:
-        state = self.state()
-        if state.staging is None or state.staging.nbytes < nbytes:
-            state.staging = self.pinned(nbytes, "pinned, between devices")
-        return state.staging[:nbytes]
+            raise DeviceError(f"a staged {direction} failed: {error_text(status)}")

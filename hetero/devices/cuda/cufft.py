@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hetero import locks
-from hetero.devices import install
 from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.imports import load
+from hetero.imports import INSTALL, load
 
 _R2C, _C2R, _D2Z, _Z2D = 0x2A, 0x2C, 0x6A, 0x6C  # cufftType
 
@@ -25,7 +24,7 @@ def obstacle() -> str | None:
         cufft = load("nvmath.bindings.cufft")
         cufft.get_version()
     except Exception:  # package or library missing, or too old
-        return f"cuFFT is not here; {install.LIBRARY}"
+        return f"cuFFT is not here; {INSTALL['library']}"
     return None
 
 

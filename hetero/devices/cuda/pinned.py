@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from hetero.devices import at_once
+from hetero.devices.cuda.library import driver, error_text
 from hetero.errors import DeviceError, DeviceMemoryError
 
 _HUGE_PAGE = 2 << 20  # bytes
@@ -146,16 +147,3 @@ def sleeping_event() -> int:
 def end_event(handle: int) -> None:
     """Give an event of `sleeping_event` back to the driver."""
     driver().cuEventDestroy_v2(ctypes.c_void_p(handle))
-
-
-def error_text(status: int) -> str:
-    """What the CUDA driver says of an error's number."""
-    text = ctypes.c_char_p()
-    driver().cuGetErrorString(status, ctypes.byref(text))
-    return f"{(text.value or b'unknown').decode()} (error {status})"
-
-
-@functools.cache
-def driver() -> Any:
-    """The CUDA driver's library."""
-    return ctypes.CDLL("libcuda.so.1")

@@ -16,6 +16,7 @@ from hetero import locks
 from hetero.devices.cuda import pinned
 from hetero.devices.cuda.pool import Pool
 from hetero.devices.storage import Storage
+from hetero.errors import GraphError
 from hetero.host.copying.staging import Ring
 
 
@@ -83,8 +84,12 @@ class State:
         except IndexError:
             return pinned.sleeping_event()
 
-    def end_copies(self) -> None:
-        """End the threads that copy, and give their buffers back."""
+    def let_go(self) -> None:
+        """Keep nothing any longer; end the threads that copy, and give their buffers back."""
+        self.storage.drop_all()
+        self._end_copies()
+
+    def _end_copies(self) -> None:
         if self.ring is not None:
             self.ring.close()
 
@@ -93,7 +98,7 @@ class State:
         self.storage.drop_all()
         for kept in (self.shared_bytes, self.kernels, self.constants, self.handles, self.modules):
             kept.clear()
-        self.end_copies()
+        self._end_copies()
         for unused in (self.streams, self.events, self.marks, self.copied):
             unused.clear()
         while self.handles_of_events:
@@ -147,3 +152,8 @@ class Local(threading.local):
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
+
+    def not_captured(self, what: str) -> None:
+        """Raise GraphError where this thread's work becomes part of a graph."""
+        if self.queue is not None:
+            raise GraphError(f"{what} cannot be part of a graph")

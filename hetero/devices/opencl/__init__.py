@@ -14,16 +14,17 @@ import numpy as np
 from hetero import locks
 from hetero.arrays.opencl import set_name
 from hetero.arrays.pinned import known
-from hetero.devices import budget, install
-from hetero.devices.base import Device, kernel_text, short_host
+from hetero.devices import budget
+from hetero.devices.base import Defines, Device, short_host
 from hetero.devices.opencl import programs as opencl_programs
 from hetero.devices.opencl import runtime as opencl_runtime
 from hetero.devices.opencl.programs import captured_stderr, cause
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
-from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, here
+from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
 from hetero.host.copying.staging import Ring
-from hetero.imports import load
+from hetero.imports import INSTALL, load
+from hetero.kernels import kernel_text
 
 _MOST = 256  # programs that are kept: shapes without end have programs without end
 _SCALARS = {int: np.int64, float: np.float64}
@@ -35,10 +36,10 @@ def find() -> tuple[list[Device], list[str]]:
     try:
         load("pyopencl")
     except ImportError:
-        return [], [f"opencl: PyOpenCL is not installed; {install.OPENCL}"]
+        return [], [f"opencl: PyOpenCL is not installed; {INSTALL['opencl']}"]
     except Exception as error:
         return [], [f"opencl: PyOpenCL cannot be imported ({error})"]
-    brings = f"; {install.OPENCL} brings one for x86-64 CPUs on Linux"
+    brings = f"; {INSTALL['opencl']} brings one for x86-64 CPUs on Linux"
     try:
         if opencl_runtime.installed() is not None:
             brings = ""
@@ -183,20 +184,6 @@ class OpenCLDevice(Device):
         made = array.Array(self._open()[1], shape, dtype)
         return made, made.base_data
 
-    def upload(self, source: np.ndarray, target: Any, offset: int = 0, stream: Any = None) -> None:
-        if stream is None and self.staged(UPLOAD, source, target, offset):
-            return
-        queue, wait = self._queue(stream), stream is None
-        self.cl.enqueue_copy(queue, target, source, dst_offset=offset, is_blocking=wait)
-
-    def download(
-        self, source: Any, target: np.ndarray, offset: int = 0, stream: Any = None
-    ) -> None:
-        if stream is None and self.staged(DOWNLOAD, target, source, offset):
-            return
-        queue, wait = self._queue(stream), stream is None
-        self.cl.enqueue_copy(queue, target, source, src_offset=offset, is_blocking=wait)
-
     def fill(self, buffer: Any, nbytes: int, offset: int = 0, stream: Any = None) -> None:
         if nbytes:
             self.cl.enqueue_fill_buffer(
@@ -221,7 +208,7 @@ class OpenCLDevice(Device):
             dst_offset=target_offset,
         )
 
-    def build(self, text: str, kernel: str, defines: tuple[tuple[str, int | str], ...]) -> Any:
+    def build(self, text: str, kernel: str, defines: Defines) -> Any:
         key = (text, kernel, defines, threading.get_ident())  # a cl.Kernel holds its arguments
         try:
             return self._kernels[key]
@@ -245,7 +232,7 @@ class OpenCLDevice(Device):
             ) from error
         return made
 
-    def _built(self, text: str, defines: tuple[tuple[str, int | str], ...]) -> Any:
+    def _built(self, text: str, defines: Defines) -> Any:
         options = [f"-D{name}={value}" for name, value in defines]
         source = kernel_text(text, self.dialect)
         return opencl_programs.built(self._open()[0], self._device, source, options)
@@ -320,8 +307,6 @@ class OpenCLDevice(Device):
         return known(array, purpose)[:nbytes]
 
     def ring(self) -> Ring | None:
-        if here.is_plain:
-            return None
         if self._ring is None:
             place = self.place()
             with self._lock:
@@ -329,25 +314,26 @@ class OpenCLDevice(Device):
                     self._ring = Ring(self)
         return self._ring
 
-    def send(
+    def enqueue(
         self,
         direction: str,
         array: np.ndarray,
         buffer: Any,
-        offset: int,
-        stream: Any,
+        offset: int = 0,
+        stream: Any = None,
         awake: bool = False,
     ) -> Any:
-        copy = self.cl.enqueue_copy
+        copy, queue, wait = self.cl.enqueue_copy, self._queue(stream), stream is None
         if direction == UPLOAD:
-            sent = copy(stream, buffer, array, dst_offset=offset, is_blocking=False)
+            sent = copy(queue, buffer, array, dst_offset=offset, is_blocking=wait)
         else:
-            sent = copy(stream, array, buffer, src_offset=offset, is_blocking=False)
-        stream.flush()
+            sent = copy(queue, array, buffer, src_offset=offset, is_blocking=wait)
+        if not wait:
+            queue.flush()
         return sent
 
-    def await_sent(self, mark: Any) -> None:
-        mark.wait()
+    def await_event(self, event: Any) -> None:
+        event.wait()
 
     def clear(self) -> None:
         super().clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import itertools
 import logging
@@ -10,7 +9,7 @@ import math
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -35,25 +34,30 @@ class Here(threading.local):
     ----------
     is_lane : bool
         Whether it does nothing but copy pieces.
-    is_plain : bool
-        Whether it begins no staged copies.
     """
 
     is_lane = False
-    is_plain = False
 
 
 here = Here()
 
 
-@contextlib.contextmanager
-def plainly() -> Iterator[None]:
-    """A context in which this thread's copies go through no ring."""
-    before, here.is_plain = here.is_plain, True
-    try:
-        yield
-    finally:
-        here.is_plain = before
+class Slices(Protocol):
+    """How compiled loops (`hetero.host.copying.lane`) copy for a device."""
+
+    def copy(
+        self,
+        direction: str,
+        array: np.ndarray,
+        buffer: Any,
+        offset: int,
+        region: np.ndarray,
+        stream: Any,
+        cancel: Any,
+        helpers: int,
+    ) -> None:
+        """Copy an array, of which the rows are contiguous, through pinned memory, with helpers,
+        until it is done or `cancel` holds a value that is not 0."""
 
 
 class Device(Protocol):
@@ -65,14 +69,27 @@ class Device(Protocol):
     pinned: Callable[..., np.ndarray]
     new_stream: Callable[[], Any]
     wait: Callable[..., None]
-    send: Callable[..., Any]
-    await_sent: Callable[[Any], None]
+    enqueue: Callable[..., Any]
+    await_event: Callable[[Any], None]
     synchronize: Callable[..., None]
     passed: Callable[[Any], bool]
-    sends_slices: Callable[[str], bool]
-    will_send_slices: Callable[[str], bool]
-    send_slices: Callable[..., None]
-    copy_plainly: Callable[..., None]
+    slices: Slices | None
+
+
+def copy_packed(
+    device: Device, direction: str, array: np.ndarray, buffer: Any, offset: int = 0
+) -> None:
+    """Let the driver copy a host array of any strides, packed in C order, at once."""
+    if not array.nbytes:
+        return
+    if array.flags.c_contiguous:
+        device.enqueue(direction, array, buffer, offset)
+    elif direction == UPLOAD:
+        device.enqueue(direction, np.ascontiguousarray(array), buffer, offset)
+    else:
+        packed = np.empty(array.shape, array.dtype)
+        device.enqueue(direction, packed, buffer, offset)
+        array[...] = packed
 
 
 class Copy:
@@ -202,7 +219,7 @@ class Direct(Copy):
     ----------
     device : Device
     marks : list
-        As its `send` gives them, in the order in which they come.
+        As its `enqueue` gives them, in the order in which they come.
     array : numpy.ndarray
         Kept alive until then.
     """
@@ -214,7 +231,7 @@ class Direct(Copy):
         if self._marks:
             with self._device.active():
                 while self._marks:
-                    self._device.await_sent(self._marks[0])
+                    self._device.await_event(self._marks[0])
                     del self._marks[0]
             self._array = None
 

@@ -8,6 +8,9 @@ does so too while there is nothing to send; in a long copy it sleeps for moments
 takes no core from the program, and copies only what nobody else takes. What they share is a task
 (`lane_task`).
 
+The loops are written in C, `lane.c`, and shipped as what a compiler makes of it for any processor,
+`lane.ll` (``make lane``). LLVM translates that here, so that who installs hetero needs no compiler.
+
     upload:    chunks of a slice may be copied when its buffer is free; the slice is sent when all
                of them were, and its buffer is free when it has arrived
     download:  slices are fetched ahead, as many as there are buffers; chunks may be copied when
@@ -26,6 +29,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hetero.host.copying.lane_task import LOOPS
@@ -78,7 +82,7 @@ def compile_ahead(begins: Callable[[], object] = lambda: None) -> None:
         for name in ("memcpy", "sched_yield", "sem_init", "sem_post", "sem_wait", "usleep"):
             address(getattr(system, name))
         _load()
-        _text()
+        load("llvmlite.binding")
         begins()
         found = {name: loop(name) for name in LOOPS}
     except Exception as error:  # of LLVM or the system, where these are others
@@ -111,18 +115,12 @@ def _load() -> None:
 
 
 @functools.cache
-def _text() -> str:
-    """The loops in LLVM's language; with it all of Python's that compiling needs is loaded."""
-    return str(load("hetero.host.copying.lane_code").assembly())
-
-
-@functools.cache
 def _loops() -> dict[str, Callable[[Any], int]]:
     binding = load("llvmlite.binding")
 
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    module = binding.parse_assembly(_text())
+    module = binding.parse_assembly(Path(__file__).with_name("lane.ll").read_text("utf-8"))
     module.verify()
     machine = binding.Target.from_default_triple().create_target_machine(opt=2)
     engine = binding.create_mcjit_compiler(module, machine)

@@ -11,15 +11,16 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from hetero.errors import DeviceError
+from hetero.host.copying import lane
 from hetero.host.copying.copy_jobs import (
     DOWNLOAD,
     UPLOAD,
     Device,
     Job,
     behind,
+    copy_packed,
     here,
     pieces,
-    plainly,
 )
 from hetero.host.copying.scheduling import be_nice, be_punctual
 
@@ -99,7 +100,7 @@ class Lane:
         flying: collections.deque[Slot] = collections.deque()
         taken = 0
         try:
-            with plainly(), self._device.active():
+            with self._device.active():
                 try:
                     while (number := job.take()) is not None:
                         taken += 1
@@ -140,14 +141,14 @@ class Lane:
         if not self._free:
             if job.after is not None:
                 self._device.wait(job.after)
-            self._device.copy_plainly(job.direction, view, job.buffer, offset)
+            copy_packed(self._device, job.direction, view, job.buffer, offset)
             return
         buffer = self._free.pop()
         packed = buffer[: view.nbytes].view(view.dtype).reshape(view.shape)
         try:
             if job.direction == UPLOAD:
                 np.copyto(packed, view)
-            mark = self._device.send(job.direction, packed, job.buffer, offset, self._stream)
+            mark = self._device.enqueue(job.direction, packed, job.buffer, offset, self._stream)
         except BaseException:
             self._free.append(buffer)
             raise
@@ -158,14 +159,14 @@ class Lane:
 
         The driver copies what comes before these and their buffers are there.
         """
-        is_ready = self._device.sends_slices(job.direction)
+        is_ready = takes_slices(self._device)
         count, piece = pieces(array, _PLAIN if is_ready else _PLAINER)
         for number in range(count):
             view, begin = piece(number)
             region = self._region_now(job.direction, array.nbytes)
             rest = behind(array, begin) if region is not None else None
             if rest is not None:
-                self._device.send_slices(
+                self._device.slices.copy(
                     *(job.direction, rest, job.buffer, offset + begin),
                     *(region, self._stream, job.flag, self._ring.helpers),
                 )
@@ -178,12 +179,9 @@ class Lane:
         if not view.flags.c_contiguous:
             if job.after is not None:
                 self._device.wait(job.after)
-            self._device.copy_plainly(job.direction, view, job.buffer, offset)
+            copy_packed(self._device, job.direction, view, job.buffer, offset)
             return
-        if job.direction == UPLOAD:
-            self._device.upload(view, job.buffer, offset, self._stream)
-        else:
-            self._device.download(job.buffer, view, offset, self._stream)
+        self._device.enqueue(job.direction, view, job.buffer, offset, self._stream)
         self._device.synchronize(self._stream)
 
     def _region_now(self, direction: str, nbytes: int) -> np.ndarray | None:
@@ -192,7 +190,7 @@ class Lane:
             self._region = self._ring.regions.take(direction)
         if self._region is None and self._ring.regions.is_coming(direction):
             return None
-        return self._region_for(nbytes) if self._device.sends_slices(direction) else None
+        return self._region_for(nbytes) if takes_slices(self._device) else None
 
     def _region_for(self, nbytes: int) -> np.ndarray | None:
         """Pinned memory for so many bytes on their way, or what there is."""
@@ -223,7 +221,7 @@ class Lane:
     def _arrive(self, job: Job, flying: collections.deque[Slot]) -> None:
         """Wait for the oldest slice, and bring it where it belongs."""
         slot = flying[0]
-        self._device.await_sent(slot.mark)
+        self._device.await_event(slot.mark)
         flying.popleft()
         self._free.append(slot.buffer)
         if job.direction == DOWNLOAD and not job.is_cancelled:
@@ -238,6 +236,16 @@ class Lane:
             log.debug("%s: a slice did not arrive: %s", self._device.name, error)
         self._free += [slot.buffer for slot in flying]
         flying.clear()
+
+
+def takes_slices(device: Device, soon: bool = False) -> bool:
+    """Whether compiled loops copy for a device, which take the interpreter's lock once.
+
+    ``soon``: or will, when they are compiled.
+    """
+    if device.slices is None:
+        return False
+    return lane.ready("serve") is not None or (soon and not lane.settled.is_set())
 
 
 def wanted_region(nbytes: int, most: int) -> int:

@@ -40,7 +40,7 @@ from hetero.host.copying.copy_jobs import (
     here,
     in_rows,
 )
-from hetero.host.copying.lanes import Lane, Way, wanted_region
+from hetero.host.copying.lanes import Lane, Way, takes_slices, wanted_region
 from hetero.host.copying.scheduling import be_nice
 from hetero.host.copying.warming import Regions
 
@@ -142,7 +142,7 @@ class Ring:
         share = -(-array.nbytes // (self.lanes * self.buffers)) + 4095 & ~4095
         most = min(max(share, self.least_bytes), self.slice_bytes)
         is_whole = False
-        if self._takes_rows(direction) and (rows := in_rows(array)):
+        if takes_slices(self.device, soon=self._ahead) and (rows := in_rows(array)):
             (array,) = rows
             most, is_whole = array.nbytes, True
         if after is not None and self.device.passed(after):
@@ -166,19 +166,14 @@ class Ring:
             Lane(self, None).do(job, buffered=False)
         return started
 
-    def _takes_rows(self, direction: str) -> bool:
-        """Whether an array in rows goes in slices, or will before it is copied."""
-        able = self.device.will_send_slices if self._ahead else self.device.sends_slices
-        return able(direction)
-
     def is_worth_it(self, direction: str, array: np.ndarray) -> bool:
         """Whether a copy that is waited for at once is faster by `start` than by the driver.
 
         Not while the loops are compiled, which is begun with the first copy.
         """
-        if not self._ahead or array.nbytes >= _LONG or self.device.sends_slices(direction):
+        if not self._ahead or array.nbytes >= _LONG or takes_slices(self.device):
             return True
-        if not (self.device.will_send_slices(direction) and in_rows(array)):
+        if not (takes_slices(self.device, soon=True) and in_rows(array)):
             return True
         self.regions.ask(direction, 1, wanted_region(array.nbytes, self.region_bytes))
         return False
@@ -215,7 +210,7 @@ class Ring:
             for part, begin in parts:
                 awake = part.nbytes <= _AWAKE
                 to = buffer, offset + begin
-                marks.append(self.device.send(direction, part, *to, stream, awake))
+                marks.append(self.device.enqueue(direction, part, *to, stream, awake))
         except BaseException:
             self.device.synchronize(stream)  # of the parts before
             raise

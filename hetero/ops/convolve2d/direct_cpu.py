@@ -9,9 +9,8 @@ from types import ModuleType
 
 import numpy as np
 
-from hetero.devices import install
 from hetero.host.compiled import loop_compiler, loops
-from hetero.imports import load
+from hetero.imports import INSTALL, load
 from hetero.ops import cpu_vectors
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.window import Window, mode_of
@@ -158,7 +157,7 @@ def opencv_is_here() -> bool:
 def opencvs_obstacle(window: Window, here: bool = True) -> str | None:
     """Why OpenCV's filter2D cannot do it: here, or on any machine that has OpenCV."""
     if here and not opencv_is_here():
-        return f"OpenCV is not here; {install.OPENCV}"
+        return f"OpenCV is not here; {INSTALL['opencv']}"
     if window.boundary == "wrap":
         return "OpenCV does not extend periodically"
     if window.filled:

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from hetero.devices import install
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.imports import load
+from hetero.imports import INSTALL, load
 from hetero.registry.problem import Problem
 
 _N, _T = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
@@ -39,7 +38,7 @@ def obstacle(info: dict[str, Any]) -> str | None:
     """Why there is no cuBLAS for a device, None where there is."""
     if info.get("library") or info.get("elsewhere"):
         return None
-    return f"cuBLAS is not here; {install.LIBRARY}"
+    return f"cuBLAS is not here; {INSTALL['library']}"
 
 
 def gemm_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:

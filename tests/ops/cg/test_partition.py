@@ -306,10 +306,10 @@ def check_streams(device):
         device.download(c, seen)
         np.testing.assert_array_equal(seen, np.r_[values[:2500], np.zeros(2500)])
         pinned = device.pinned(values.nbytes).view(float)
-        device.download(b, pinned, stream=first)
+        device.enqueue("download", pinned, b, stream=first)
         device.synchronize(first)
         np.testing.assert_array_equal(pinned[2500:], values[:2500])
-        device.upload(pinned[2500:], b, stream=second)
+        device.enqueue("upload", pinned[2500:], b, stream=second)
         start, end = device.event(second), device.event(second)
         device.synchronize()
         assert device.elapsed(start, end) >= 0

@@ -246,7 +246,7 @@ def test_an_interrupt_in_the_middle(streaming, opencl, monkeypatch):
 def test_values_are_looked_at_before_anything_moves(streaming, opencl, monkeypatch, share, first):
     """Beside copies that takes longer; what hardly fits memory is read once only."""
     said, device = [], devices.get(opencl)
-    start = type(device).start_upload
+    start = type(device).begin_upload
 
     def looked(views, *given):
         said.append("look")
@@ -259,7 +259,7 @@ def test_values_are_looked_at_before_anything_moves(streaming, opencl, monkeypat
     monkeypatch.setattr(traits, "of_row", lambda row: traits.Traits(transforms=True))
     monkeypatch.setattr(streamed, "_LOOKED_AHEAD", share)
     monkeypatch.setattr(streamed, "is_wide", looked)
-    monkeypatch.setattr(type(device), "start_upload", loaded)
+    monkeypatch.setattr(type(device), "begin_upload", loaded)
     a, b = rng.random((150, 61)), rng.random((6, 5))
     result = hetero.convolve2d(a, b, "same", "wrap", device=opencl, method="streamed")
     np.testing.assert_allclose(result, signal.convolve2d(a, b, "same", "wrap"), rtol=1e-13)

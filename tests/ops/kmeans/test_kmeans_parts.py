@@ -91,13 +91,13 @@ def test_blocks_that_stay(device, stay, weighted, monkeypatch):
     X, rows = points(1000, 2, 3), 100
     weights = np.random.default_rng(1).random(1000) if weighted else None
     room = (stay + 3) * (2 * X[:rows].nbytes + 16 * rows) / 0.75 + 64
-    sent, real = [], type(device).start_upload
+    sent, real = [], type(device).begin_upload
 
-    def start_upload(self, source, *where):
+    def begin_upload(self, source, *where):
         sent.append(source.shape)
         return real(self, source, *where)
 
-    monkeypatch.setattr(type(device), "start_upload", start_upload)
+    monkeypatch.setattr(type(device), "begin_upload", begin_upload)
     init = X[:3].copy()
     found = parted([device], X, 3, weights, rows=rows, room=room, init=init)
     agrees(found, X, 3, init=init, sample_weight=weights)

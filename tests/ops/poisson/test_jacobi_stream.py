@@ -135,15 +135,15 @@ def test_every_allocation_may_fail(device, monkeypatch):
 def test_a_failure_brings_the_last_whole_u(device, error, monkeypatch):
     stencil, f, start = problem((40, 64), "float64")
     room, stores = room_for(13, f.shape, "float64"), []
-    real = type(device).start_download
+    real = type(device).begin_download
 
-    def start_download(self, *given):
+    def begin_download(self, *given):
         stores.append(given)
         if len(stores) == 12:
             raise error
         return real(self, *given)
 
-    monkeypatch.setattr(type(device), "start_download", start_download)
+    monkeypatch.setattr(type(device), "begin_download", begin_download)
     with pytest.raises(type(error)) as failed:
         jacobi_stream.solve(device, stencil, f, start.copy(), room=room, sweeps=9, reach=3)
     monkeypatch.undo()

@@ -294,7 +294,7 @@ def test_every_allocation_may_fail(opencl, small, monkeypatch, warnings_of, kept
     assert not sum(device.memory_held().values())
 
 
-@pytest.mark.parametrize("call", ["start_upload", "start_download", "launch"])
+@pytest.mark.parametrize("call", ["begin_upload", "begin_download", "launch"])
 @pytest.mark.parametrize("number", [1, 3, 7])
 def test_a_device_that_fails_in_the_middle(opencl, small, monkeypatch, warnings_of, call, number):
     A, B = integers((13, 8), 1), integers((8, 11), 2)
@@ -318,7 +318,7 @@ def test_a_device_that_fails_in_the_middle(opencl, small, monkeypatch, warnings_
 def test_an_interrupt_in_the_middle(opencl, small, monkeypatch):
     A, B = integers((13, 8), 1), integers((8, 11), 2)
     device, calls = type(devices.get(opencl)), []
-    plain = device.start_download
+    plain = device.begin_download
 
     def interrupted(*arguments, **options):
         calls.append(1)
@@ -327,7 +327,7 @@ def test_an_interrupt_in_the_middle(opencl, small, monkeypatch):
         return plain(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(device, "start_download", interrupted)
+        patch.setattr(device, "begin_download", interrupted)
         with pytest.raises(KeyboardInterrupt):
             hetero.matmul(A, B, device=opencl, method="streamed")
     assert devices.disabled(opencl) is None

@@ -1,0 +1,391 @@
+"""One NVIDIA GPU, through PyCUDA."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from hetero import locks
+from hetero.arrays.pinned import known
+from hetero.devices import budget
+from hetero.devices.base import Defines, Device
+from hetero.devices.cuda import cooperative, copies, cubin, cufft, library, pinned
+from hetero.devices.cuda.context import Active, Contexts
+from hetero.devices.cuda.launch import UNASKED_SHARED_BYTES, Kernels, packed
+from hetero.devices.cuda.state import Lent, Local, State
+from hetero.devices.storage import Storage
+from hetero.devices.workspace import Workspace
+from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
+from hetero.host.copying.lanes import PURPOSE
+from hetero.host.copying.staging import Ring, compile_ahead
+from hetero.imports import load
+from hetero.kernels import LaunchPlan
+from hetero.kernels.procedure.card import Card, of_attributes
+
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
+_COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32 bits
+
+
+class CudaDevice(Device):
+    """One NVIDIA GPU.
+
+    Parameters
+    ----------
+    ordinal : int
+
+    Attributes
+    ----------
+    driver : module
+        ``pycuda.driver``.
+    arch : str
+        Such as "sm_90".
+    contexts : Contexts
+        That work is done in.
+    kernels : Kernels
+    local : Local
+        What each thread does with the device.
+    """
+
+    kind = "cuda"
+    dialect = "cuda"
+    has_arrays = True
+    stages = True
+    least_staged = MappingProxyType({UPLOAD: 8 << 20, DOWNLOAD: 8 << 20})  # before calibration
+
+    def __init__(self, ordinal: int) -> None:
+        self.driver = driver = load("pycuda.driver")
+        self.errors = (driver.Error,)
+        self.ordinal = ordinal
+        self.name = f"cuda:{ordinal}"
+        self.contexts, self.kernels, self.local = Contexts(self), Kernels(self), Local()
+        self.slices = copies.SliceCopies(self)
+        self._ring_lock = locks.new()
+        self._device = driver.Device(ordinal)
+        attribute = driver.device_attribute
+        self.multiprocessors = self._device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
+        self.block_limit = self._device.get_attribute(attribute.MAX_THREADS_PER_BLOCK)
+        self.shared_limit = self._device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+        self.capability = self._device.compute_capability()
+        self.arch = "sm_{}{}".format(*self.capability)
+        self._description = self._describe()
+        self._card: Card | None = None
+
+    # -- what it is
+
+    @property
+    def clock_rate(self) -> float:
+        """The highest clock of the multiprocessors, in Hz."""
+        return 1e3 * self._device.get_attribute(self.driver.device_attribute.CLOCK_RATE)
+
+    def card(self) -> Card:
+        if self._card is None:
+            attribute = self.driver.device_attribute
+            self._card = of_attributes(
+                self, lambda name: self._device.get_attribute(getattr(attribute, name))
+            )
+        return self._card
+
+    def describe(self) -> dict[str, Any]:
+        """kind, name, pci_bus_id, memory_bytes, multiprocessors, block_limit, shared_limit, arch,
+        driver, toolkit, library."""
+        return dict(self._description)
+
+    def _describe(self) -> dict[str, Any]:
+        version = self.driver.get_driver_version()
+        return {
+            "kind": self.kind,
+            "name": self._device.name(),
+            "pci_bus_id": self._device.pci_bus_id(),
+            "memory_bytes": int(self._device.total_memory()),
+            "multiprocessors": self.multiprocessors,
+            "block_limit": self.block_limit,
+            "shared_limit": self.shared_limit,
+            "arch": self.arch,
+            "driver": f"{version // 1000}.{version % 1000 // 10}",
+            "toolkit": cubin.compiler(),
+            "library": _library_version(),
+        }
+
+    # -- where it works
+
+    def active(self) -> Active:
+        return Active(self)
+
+    def state(self) -> State:
+        """What belongs to the context that `active` made current in this thread."""
+        return self.local.state
+
+    def place(self) -> State:
+        return self.local.state
+
+    def holds(self, place: State) -> bool:
+        """Whether the context that something belongs to is still in use."""
+        return any(state is place for state in self.contexts.states.values())
+
+    def same_in_threads(self) -> bool:
+        return self.contexts.is_usual()
+
+    context_handle = staticmethod(library.current_context)
+
+    def reopen(self) -> None:
+        self.contexts.renew()
+
+    # -- its memory
+
+    def allocate(self, nbytes: int) -> tuple[int, Any]:
+        pool = self.state().pool
+        owner = budget.allocated(self.name, budget.rounded(nbytes), lambda: pool.allocate(nbytes))
+        self.keep(owner)
+        return int(owner), owner
+
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
+        """A C-contiguous PyCUDA GPUArray from the pool, and its address."""
+        gpuarray = load("pycuda.gpuarray")
+        with self.active():
+            made = gpuarray.GPUArray(shape, dtype, allocator=self.state().pool.allocate)
+        return made, int(made.gpudata or 0)
+
+    def fill(self, buffer: int, nbytes: int, offset: int = 0, stream: Any = None) -> None:
+        queue = self._queue(stream)
+        for done in range(0, nbytes, _COPY_BYTES):
+            size = min(_COPY_BYTES, nbytes - done)
+            self.driver.memset_d8_async(buffer + offset + done, 0, size, queue)
+
+    def copy(
+        self,
+        target: int,
+        source: int,
+        nbytes: int,
+        target_offset: int = 0,
+        source_offset: int = 0,
+        stream: Any = None,
+    ) -> None:
+        to, begin, queue = target + target_offset, source + source_offset, self._queue(stream)
+        for done in range(0, nbytes, _COPY_BYTES):
+            size = min(_COPY_BYTES, nbytes - done)
+            self.driver.memcpy_dtod_async(to + done, begin + done, size, queue)
+
+    def link(self, peer: Device) -> bool:
+        if not isinstance(peer, CudaDevice) or not self._device.can_access_peer(peer._device):
+            return False
+        context = self.driver.Context
+        with peer.active():
+            other = context.get_current()
+        with self.active():
+            try:
+                context.enable_peer_access(other)
+            except self.driver.Error as error:
+                if "already enabled" not in str(error).replace("_", " ").lower():
+                    raise
+        return True
+
+    def copy_directly(self, target: int, peer: Device, source: int, *where: Any) -> None:
+        # Under unified addressing the driver tells from the addresses which devices they are on.
+        self.copy(target, source, *where)
+
+    def storage(self) -> Storage:
+        return self.state().storage
+
+    def memory_held(self) -> dict[str, int]:
+        return self.contexts.memory()
+
+    def trim(self) -> bool:
+        with self.active():
+            return self.state().trim()
+
+    def shed(self, nbytes: int | None = None) -> bool:
+        with self.active():
+            return self.state().shed(nbytes)
+
+    def clear(self) -> None:
+        """`trim` the primary context and this thread's own; others let go of what they keep."""
+        self.local.not_captured("giving memory back")
+        self.contexts.clear()
+
+    def _queue(self, stream: Any) -> Any:
+        """PyCUDA's stream for one of ours; None for the default one."""
+        queue = stream or self.local.queue
+        return None if queue is None else queue.raw
+
+    # -- copies from and to the host
+
+    def enqueue(
+        self,
+        direction: str,
+        array: np.ndarray,
+        buffer: int,
+        offset: int = 0,
+        stream: Any = None,
+        awake: bool = False,
+    ) -> Any:
+        if stream is None:
+            return copies.copy_at_once(self, direction, array, buffer + offset)
+        return copies.enqueue(self, direction, array, buffer + offset, stream, awake)
+
+    def await_event(self, event: Any) -> None:
+        event.raw.synchronize()
+
+    def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
+        if self.same_in_threads():
+            made = pinned.cuda_pages(nbytes, self.ordinal, purpose != PURPOSE)
+        else:
+            made = self.driver.pagelocked_empty(max(nbytes, 1), np.uint8)
+        return known(made, purpose)[:nbytes]
+
+    def is_pinned(self, array: np.ndarray) -> bool:
+        return super().is_pinned(array) or pinned.driver_knows(array)
+
+    def copies_directly(self, array: np.ndarray) -> bool:
+        is_taken = array.flags.c_contiguous or copies.rows(array) is not None
+        return is_taken and self.is_pinned(array)
+
+    def ring(self) -> Ring | None:
+        if self.capturing or not self.same_in_threads():
+            return None
+        state = self.state()
+        if state.ring is None:
+            with self._ring_lock:
+                if state.ring is None:
+                    compile_ahead()
+                    state.ring = Ring(self, ahead=True)
+        return state.ring
+
+    def staging(self, nbytes: int) -> np.ndarray:
+        state = self.state()
+        if state.staging is None or state.staging.nbytes < nbytes:
+            state.staging = self.pinned(nbytes, "pinned, between devices")
+        return state.staging[:nbytes]
+
+    # -- kernels
+
+    def build(self, text: str, kernel: str, defines: Defines) -> Any:
+        try:
+            return self.state().kernels[text, kernel, defines]
+        except KeyError:
+            return self.kernels.load(text, kernel, defines)
+
+    def compile_ahead(self, wanted: Iterable[tuple[str, Defines]]) -> None:
+        self.kernels.compile_ahead(wanted)
+
+    def launch(
+        self,
+        kernel: Any,
+        grid: int,
+        block: int,
+        arguments: list[int | float],
+        shared_bytes: int = 0,
+        stream: Any = None,
+    ) -> None:
+        if shared_bytes > UNASKED_SHARED_BYTES:
+            self.kernels.allow(kernel, shared_bytes)
+        # What prepared_async_call does, less its inspection.
+        kernel._launch_kernel(
+            (grid, 1, 1),
+            (block, 1, 1),
+            packed(arguments),
+            shared_bytes,
+            self._queue(stream),
+        )
+
+    def prepared(
+        self, launch_plan: LaunchPlan, names: tuple[str, str, str], itemsize: int, **numbers: float
+    ) -> Callable[[int, int, int], None]:
+        """A launch plan in the current context, as a function of three named buffers' addresses.
+
+        ``numbers`` are what else the launches name.
+        """
+        return self.kernels.prepared(launch_plan, names, itemsize, **numbers)
+
+    def constant_memory(
+        self, text: str, kernel: str, defines: Defines, name: str, nbytes: int
+    ) -> contextlib.AbstractContextManager[tuple[Any, int]]:
+        self.local.not_captured("what fills constant memory")
+        return self.kernels.constant_memory(text, kernel, defines, name)
+
+    def cooperative(
+        self, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
+    ) -> cooperative.CooperativeKernel | None:
+        return cooperative.load(self, text, kernel, defines, block, shared_bytes)
+
+    def transforms(self, layouts: Sequence[tuple[Any, ...]]) -> cufft.Plans:
+        return cufft.Plans(self, layouts)
+
+    # -- graphs
+
+    @property
+    def capturing(self) -> bool:
+        return self.local.queue is not None
+
+    def begin_capture(self, queue: Any) -> None:
+        """From now on this thread's work without a stream goes to one that is captured."""
+        self.local.queue = queue
+
+    def keep(self, *things: Any) -> None:
+        if self.local.queue is not None:
+            self.local.kept.extend(things)
+
+    def end_capture(self) -> Workspace:
+        """Back to the default stream; holds what must live as long as the captured work."""
+        kept, self.local.queue, self.local.kept = self.local.kept, None, []
+        held = Workspace(self, "graphs")
+        for thing in kept:
+            ours = isinstance(thing, self.driver.PointerHolderBase)
+            held.hold(thing, thing.size if ours else 0)
+        return held
+
+    # -- what orders the work that was started
+
+    def event(self, stream: Any = None) -> Any:
+        mark = Lent(self.state().marks, self.driver.Event)
+        mark.raw.record(stream and stream.raw)
+        return mark
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        end.raw.synchronize()
+        return end.raw.time_since(start.raw) * 1e-3
+
+    def passed(self, mark: Any) -> bool:
+        return mark.raw.query()
+
+    def synchronize(self, stream: Any = None) -> None:
+        if stream is None:
+            self.local.not_captured("waiting for the device")
+            self.driver.Context.synchronize()
+        else:
+            stream.raw.synchronize()
+
+    def new_stream(self) -> Any:
+        return Lent(self.state().streams, lambda: self.driver.Stream(_NON_BLOCKING))
+
+    def record(self, stream: Any = None, event: Any = None) -> Any:
+        if event is None:
+            untimed = self.driver.event_flags.DISABLE_TIMING
+            event = Lent(self.state().events, lambda: self.driver.Event(untimed))
+        event.raw.record(stream and stream.raw)
+        return event
+
+    def wait(self, event: Any, stream: Any = None) -> None:
+        if stream is None:  # PyCUDA has no object for the default stream
+            event.raw.synchronize()
+        else:
+            stream.raw.wait_for_event(event.raw)
+
+    def follow_stream(self, handle: int) -> None:
+        self.local.not_captured("waiting for another stream")
+        library.order(handle, library.LEGACY)
+
+    def precede_stream(self, handle: int) -> None:
+        self.local.not_captured("holding another stream")
+        library.order(library.LEGACY, handle)
+
+
+def _library_version() -> str | None:
+    try:
+        cublas = load("nvmath.bindings.cublas")
+        return ".".join(str(cublas.get_property(part)) for part in range(3))
+    except Exception:  # package or library missing, or too old: there is no cuBLAS for us
+        return None

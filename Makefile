@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 # and with the toolkit's stub of libcuda to link against where the driver's is not on the linker's path.
 CUDA := $(shell command -v nvcc >/dev/null 2>&1 && command -v g++ >/dev/null 2>&1 && { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
 
-.PHONY: demo test house mutants pycuda lane lint clean
+.PHONY: demo test house constants mutants pycuda lane lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/hetero demo
@@ -23,6 +23,10 @@ test: $(VENV)/.tested
 # How large the house is, room by room; it fails beyond the limits in tests/house.toml.
 house: $(VENV)/.tested
 	$(BIN)/python tests/house.py
+
+# The page of the constants that tune the CPU's side, from the sources.
+constants: $(VENV)/.tested
+	$(BIN)/python tests/constants.py
 
 # Plants mistakes one by one and lists those that no test sees: make mutants SEED=7 COUNT=150 JOBS=2.
 SEED ?= 1

@@ -27,7 +27,7 @@ from hetero.kernels.procedure.card import Card, of_limits
 
 __all__ = ["Copy", "Device", "short_host"]
 
-_PROBE_BLOCK = 32  # threads
+_PROBE_BLOCK = 32  # threads, of the kernel that finds what a device can do
 Defines = tuple[tuple[str, int | str], ...]  # macros of a kernel file
 
 

@@ -18,7 +18,7 @@ from hetero import locks
 from hetero.errors import DeviceError, DeviceMemoryError
 
 _PATTERN_BYTES = (1 << 20) + 24  # several pieces of any path, and a rest
-_STAGING_BYTES = 8 << 20
+_STAGING_BYTES = 8 << 20  # of the host's buffer, through which devices without a path copy
 
 _trusted: dict[frozenset[str], bool] = {}
 _lock = locks.new()

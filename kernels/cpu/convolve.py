@@ -24,7 +24,7 @@ from .convolve_blocks import BLOCK, ROWS, block, copy, flat_block, half_block, l
 __all__ = ["FILL", "SYMM", "WRAP", "block_width", "direct", "separable"]
 
 
-_TILE_ROWS = 32
+_TILE_ROWS = 32  # rows of a tile of the image: it stays in a core's own cache
 _TILE = 4096  # bytes of one row of a tile, at most
 _DTYPES = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 _MANY = 8  # tiles for each thread, of which one more or less does not matter

@@ -18,7 +18,7 @@ __all__ = ["BLOCK", "ROWS", "block", "copy", "flat_block", "half_block", "load",
 _WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
 _VECTOR = 64 if _WIDE else 32  # bytes
 ROWS = 4 if _WIDE else 3
-_VECTORS = 4
+_VECTORS = 4  # vectors of a row of sums that stay in registers
 BLOCK = _VECTOR * _VECTORS  # bytes of one row of a block
 
 

@@ -33,7 +33,7 @@ __all__ = [
     "potentials",
 ]
 
-BLOCK = 64  # rows
+BLOCK = 64  # rows of points that are labelled together
 TILE = 512  # centroids, whose distances from a block's rows stay in the cache
 _SERIAL = 1 << 16  # elements below which one thread is faster
 

@@ -20,9 +20,9 @@ from hetero.host.threads import shared, threaded
 
 __all__ = ["SHARED", "dot", "norm", "scale_and_add", "step", "times_zero"]
 
-SHARED = 1 << 17
+SHARED = 1 << 17  # elements: shorter vectors gain nothing by a second thread
 _LIGHT = 4  # elements as expensive as one of those that `shared` counts
-_CHUNK = 4096
+_CHUNK = 4096  # elements of a chunk, which one thread adds up
 
 
 def _by_size(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -177,8 +177,11 @@ def installed(*, operation: bool = True, method: bool = True, kind: bool = True,
         if operation:
             registry.register_operation(OPERATION)
             for place, run in (("cpu", run_here), ("toy", run_there)):
-                row = registry.Implementation
-                registry.register(row("double", "numpy", place, registry.no_obstacle, work, run))
+                registry.register(
+                    registry.Implementation(
+                        "double", "numpy", place, registry.no_obstacle, work, run
+                    )
+                )
         if method:
             registry.register_method(
                 operation="convolve2d",

@@ -15,8 +15,8 @@ from hetero.devices.cuda import cubin
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 from hetero.kernels import kernel_text
 
-LEGACY_STREAM = 0
-_OUT_OF_MEMORY = 2
+LEGACY_STREAM = 0  # the driver's name for the stream that waits for all others
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY, a code of the driver
 # Invalid value, no binary for this card, PTX of another version, not found, too many blocks for a
 # cooperative launch, not supported.
 _UNABLE = frozenset({1, 209, 218, 222, 500, 720, 801})

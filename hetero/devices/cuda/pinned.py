@@ -21,12 +21,12 @@ from hetero.devices import at_once
 from hetero.devices.cuda.library import driver, error_text
 from hetero.errors import DeviceError, DeviceMemoryError
 
-_HUGE_PAGE = 2 << 20  # bytes
+_HUGE_PAGE = 2 << 20  # bytes of a huge page
 _TOUCHED = 4 << 20  # bytes for each thread that touches pages, at least
-_MOST_THREADS = 8
+_MOST_THREADS = 8  # that touch pages: more wait for one another in the kernel
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, from Linux 5.14 on
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: pinned for every context
-_BLOCKING_SYNC, _NO_TIMING = 1, 2  # CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING
+_BLOCKING_SYNC, _NO_TIMING = 1, 2  # the driver's CU_EVENT_BLOCKING_SYNC and _DISABLE_TIMING
 _MEMORY_TYPE, _HOST = 2, 1  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_HOST
 
 

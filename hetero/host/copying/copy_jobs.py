@@ -242,7 +242,7 @@ class Direct(Copy):
             log.debug("a copy that nobody waited for failed: %s", error)
 
 
-_LEAST_ROW = 128  # bytes
+_LEAST_ROW = 128  # bytes of a row that is copied by a job of its own, at least
 
 
 def in_rows(array: np.ndarray) -> tuple[np.ndarray] | tuple[()]:

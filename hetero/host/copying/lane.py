@@ -39,7 +39,7 @@ __all__ = ["address", "compile_ahead", "functions", "loop", "ready", "settled"]
 
 log = logging.getLogger("hetero")
 _compiled: dict[str, Callable[[Any], int]] = {}
-_SWITCH = 1e-4  # seconds
+_SWITCH = 1e-4  # seconds after which Python's lock is handed on while threads are set up
 settled = threading.Event()  # once `compile_ahead` has finished or failed
 
 

@@ -36,6 +36,6 @@ SHARED = {
     "semaphore": 3 * _LINE,
     "open": 4 * _LINE,
 }
-TASKS = 16
+TASKS = 16  # copies that may be open at once
 TASKS_AT = 5 * _LINE
 BLOCK = TASKS_AT + TASKS * TASK

@@ -16,10 +16,10 @@ import threading
 
 __all__ = ["be_nice", "be_punctual"]
 
-_NICE = 15
+_NICE = 15  # steps of nice(2): a thirtieth of the time of a usual thread
 _SLICE = 100_000  # nanoseconds, the least that the system takes
 _SLACK = 1_000  # nanoseconds that the system may let a thread oversleep; usually 50 000
-_SET_TIMER_SLACK = 29  # PR_SET_TIMERSLACK
+_SET_TIMER_SLACK = 29  # prctl's PR_SET_TIMERSLACK
 _CALLS = {"x86_64": 314, "aarch64": 274}  # numbers of sched_setattr
 
 

@@ -18,19 +18,19 @@ from hetero.host.copying import lane, lane_task, scheduling
 _NAME = "hetero-copy helper"  # begins as all threads of ours that never call BLAS
 _LOOKS = 100  # for a task, before a helper sleeps
 _ALIGNED = 128  # bytes: two cache lines, which a processor may load together
-_HUGE_PAGE = 2 << 20  # bytes
+_HUGE_PAGE = 2 << 20  # bytes of a huge page
 _TASK = ctypes.c_int64 * len(lane_task.FIELDS)
 _FIRST = min(lane_task.FIELDS.values())  # word
 _COUNTS = 8 * (_FIRST - lane_task.NEXT)  # bytes, of what is counted anew
 
 _SLICE = 4 << 20  # bytes that the driver sends at once, at most
-_LEAST_SLICE = 256 << 10
+_LEAST_SLICE = 256 << 10  # bytes that the driver sends at once, at least
 _IN_CALLS = 400 << 10  # bytes that are sent in the time of the calls for a slice, 8 us
 _CHUNK = 256 << 10  # bytes that a thread copies at once
-_LEAST_CHUNK = 64 << 10
+_LEAST_CHUNK = 64 << 10  # bytes that a thread copies at once, at least
 _CHUNKS = 32  # of what is small: several for each thread
 _LONG = 64 << 20  # bytes from which on the one who leads sleeps while others copy
-_REST = 40  # microseconds
+_REST = 40  # microseconds of sleep of the one who leads, while others copy
 _PATIENCE = 4  # rests while nobody else copies
 MOST = 8  # who help one copy; more only wait for the same memory, and are to be woken
 _ENOUGH = 4  # who help; fewer would not keep the bus busy without the one who leads

@@ -11,7 +11,7 @@ from typing import Any
 from hetero.errors import DeviceError
 
 LEGACY = 0  # the default stream of the current context, where our work goes
-_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_NO_TIMING = 2  # the driver's CU_EVENT_DISABLE_TIMING
 
 
 @functools.cache

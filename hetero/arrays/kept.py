@@ -16,7 +16,7 @@ import numpy as np
 
 LEAST = 4096  # bytes: a smaller operand is moved in the time that any copy takes to begin
 _MOST = 1024  # blocks of one root, such as the rows of a matrix, that are remembered without a copy
-_FLOATS = "fd"  # what devices compute in
+FLOATS = "fd"  # what devices compute in
 
 
 class Kept:
@@ -43,10 +43,13 @@ class Kept:
         Where in the program it was kept, "" where nobody did it.
     checksum : bytes or None
         Of its values when they were copied, where that is asked for.
+    guard : object or None
+        ``guard.arm()`` has writes watched before a copy is made, and gives whether that can be
+        done; None where somebody promised that there are none.
     """
 
     __slots__ = (
-        *("__weakref__", "calls", "checksum", "dtype", "due", "held", "lost", "nbytes"),
+        *("__weakref__", "calls", "checksum", "dtype", "due", "guard", "held", "lost", "nbytes"),
         *("shape", "told", "uses"),
     )
 
@@ -58,6 +61,7 @@ class Kept:
         self.uses = self.calls = 0
         self.told = ""
         self.checksum: bytes | None = None
+        self.guard: Any = None
 
     @property
     def copies(self) -> tuple[str, ...]:
@@ -111,18 +115,17 @@ _roots: dict[int, _Root] = {}
 def find(array: np.ndarray) -> Kept | None:
     """What is known of an array that does not change; None for one that may."""
     flags = array.flags
-    if flags.writeable or array.nbytes < LEAST or array.dtype.char not in _FLOATS:
+    if flags.writeable or array.nbytes < LEAST or array.dtype.char not in FLOATS:
         return None
-    root, fixed = _root_of(array)
+    root, fixed = root_of(array)
     known = _roots.get(id(root))
     if known is None:
         if not fixed:
             return None
         known = _add(root)
-    low, high = _span(array)
+    key, (low, high) = key_of(array)
     if not (fixed or known.spans.get(id(array)) == (low, high) or known.covers(low, high)):
         return None
-    key = (low, high) if flags.forc else (low, array.shape, array.strides)
     found = known.blocks.get(key)
     if found is None:
         if len(known.blocks) >= _MOST:
@@ -136,7 +139,7 @@ def keep(array: np.ndarray, uses: int, told: str) -> np.ndarray:
     if array.flags.writeable:
         array = array.view()
         array.flags.writeable = False
-    root, fixed = _root_of(array)
+    root, fixed = root_of(array)
     if not fixed:
         known = _roots.get(id(root)) or _add(root)
         if id(array) not in known.spans:
@@ -151,7 +154,7 @@ def keep(array: np.ndarray, uses: int, told: str) -> np.ndarray:
 
 def written(array: np.ndarray) -> None:
     """Let go of the copies of an array's memory, which hetero has written to."""
-    known = _roots.get(id(_root_of(array)[0])) if _roots else None
+    known = _roots.get(id(root_of(array)[0])) if _roots else None
     for _, _, _, block in () if known is None else known.within(*_span(array)):
         block.drop()
         block.checksum = None
@@ -165,7 +168,13 @@ def _span(array: np.ndarray) -> tuple[int, int]:
     return begin, begin + array.nbytes
 
 
-def _root_of(array: np.ndarray) -> tuple[np.ndarray, bool]:
+def key_of(array: np.ndarray) -> tuple[Any, tuple[int, int]]:
+    """What arrays have in common whose elements fill the same block, and the block's addresses."""
+    low, high = _span(array)
+    return (low, high) if array.flags.forc else (low, array.shape, array.strides), (low, high)
+
+
+def root_of(array: np.ndarray) -> tuple[np.ndarray, bool]:
     """What an array is a view of in the end, and whether that can never be written to."""
     root = array
     while isinstance(root.base, np.ndarray):

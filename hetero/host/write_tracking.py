@@ -1,9 +1,9 @@
 """Which pages of this process's memory were written to, as Linux tells: userfaultfd and pagemap.
 
 A range is write-protected in asynchronous mode: the first write to a page lifts the protection of
-that page, whoever writes, without a signal and without anybody to wait for. A scan of the page table
-then tells whether a page lost its protection, 0.02 ms for a gigabyte in huge pages. The price is the
-first write to each page, 1.5 to 4 us, after which the page is as before.
+that page, whoever writes, without a signal and without a wait. A scan of the page table tells
+whether a page lost its protection, in 0.02 ms for a gigabyte of huge pages. The price is the first
+write to each page, 1.5 to 4 us, after which the page is as before.
 
 What cannot be seen are writes that do not go through this process's page table: by a device to
 memory that was pinned before it was protected, and by another process to shared memory.

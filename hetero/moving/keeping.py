@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.arrays import Operand, as_array, is_device_array, kept
+from hetero.arrays import Operand, as_array, is_device_array, kept, watched
 from hetero.arrays.kept import Kept
 from hetero.devices.base import Device
 from hetero.devices.copies import Copy
@@ -142,6 +142,8 @@ def _made(
         return None
     if over > 0:
         copies.shed(int(over) + 1)
+    if known.guard is not None and not known.guard.arm():
+        return None
     space = Workspace(device, PURPOSE)
     buffer, owner = move()
     space.hold(owner, getattr(owner, "size", array.nbytes))
@@ -168,7 +170,7 @@ def shed_beyond(device: Device, limit: int, operands: Iterable[Operand]) -> None
 
 def lose(name: str) -> None:
     """A device failed: what it holds copies of is not relied on any longer."""
-    for known in kept.every():
+    for known in (*kept.every(), *watched.every()):
         for copies, where in list(known.held.items()):
             if where == name:
                 copies.remove(known)

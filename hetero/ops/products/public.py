@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, layouts, overlap
+from hetero.arrays import (
+    HOST,
+    Operand,
+    as_array,
+    describe,
+    is_device_array,
+    layouts,
+    overlap,
+    watched,
+)
 from hetero.arrays.kept import written
 from hetero.calling import call_cache, planner
 from hetero.calling.call_cache import MISS, Calls
@@ -197,9 +206,9 @@ def _by_copies(
     """A function that asks for a plan of its own where an operand does not change, else runs."""
 
     def by_copies(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
-        if A.flags.writeable and B.flags.writeable:
+        if max(A.nbytes, B.nbytes) < watched.LEAST and A.flags.writeable and B.flags.writeable:
             return run(A, B, out)
-        inputs = describe(A), describe(B)
+        inputs = watched.known(A, describe(A)), watched.known(B, describe(B))
         if inputs[0].kept is None and inputs[1].kept is None:
             return run(A, B, out)
         plan = planner.plan(replace(problem, inputs=inputs), device, method)

@@ -43,13 +43,10 @@ class Kept:
         Where in the program it was kept, "" where nobody did it.
     checksum : bytes or None
         Of its values when they were copied, where that is asked for.
-    guard : object or None
-        ``guard.arm()`` has writes watched before a copy is made, and gives whether that can be
-        done; None where somebody promised that there are none.
     """
 
     __slots__ = (
-        *("__weakref__", "calls", "checksum", "dtype", "due", "guard", "held", "lost", "nbytes"),
+        *("__weakref__", "calls", "checksum", "dtype", "due", "held", "lost", "nbytes"),
         *("shape", "told", "uses"),
     )
 
@@ -61,7 +58,6 @@ class Kept:
         self.uses = self.calls = 0
         self.told = ""
         self.checksum: bytes | None = None
-        self.guard: Any = None
 
     @property
     def copies(self) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
 """Ordinary arrays on the host that are used again, watched so that devices may hold copies of them.
 
-Nobody promised anything of such an array. What is known of one is that a call had the same memory
-before, with the same values as far as a sample shows. Before it is copied to a device to stay, its
-pages are write-protected (`hetero.host.write_tracking`), and each later call asks whether one was
-written to. If so, the copies are dropped, and the array is left alone for twice as many calls as
-the time before: one that a program writes to between its calls is soon not watched any more.
+Nobody promised anything of such an array. When a call has the memory of an earlier call again, with
+the same values as far as a sample shows, its pages are write-protected
+(`hetero.host.write_tracking`), and each later call asks whether one was written to. As long as none
+was, the array counts as one that does not change: what is lost by not having it on a device adds up
+(`hetero.moving.ski_rental`), until it is copied there. A write drops the copies, and the array is
+left alone for some calls, the more of them the less its last watch was good for.
 
 It is the memory that counts: X, X.T and a new array object on the same buffer are one operand.
 """
@@ -12,7 +13,7 @@ It is the memory that counts: X, X.T and a new array object on the same buffer a
 from __future__ import annotations
 
 import os
-import weakref
+import time
 from collections import OrderedDict
 from typing import Any
 
@@ -21,14 +22,16 @@ import numpy as np
 from hetero import locks
 from hetero.arrays import kept
 from hetero.arrays.kept import Kept
-from hetero.arrays.operand import Operand
+from hetero.arrays.pinned import holds
 from hetero.host import write_tracking
 
 LEAST = 1 << 20  # bytes: what is smaller is moved in the time that a call takes anyway
 OFF = "HETERO_WATCH"
 _MOST = 64  # arrays that are remembered; the one that was not used for longest is forgotten
-_SAMPLES = 64  # values that are compared from call to call while an array is not watched
-_LONGEST = 1 << 12  # calls for which an array that was written to is left alone, at most
+_IDLE = 30.0  # seconds without a call, after which an array is forgotten when another one is used
+_SAMPLES = 64  # values that are compared with those of the call before, until an array is watched
+_ENOUGH = 8  # calls without a write, for which watching was worth its price
+_LEAST_PATIENCE, _MOST_PATIENCE = 4, 1 << 12  # calls for which an array that was written to is left
 
 
 class _Seen:
@@ -37,47 +40,60 @@ class _Seen:
     Attributes
     ----------
     block : Kept
-        What plans know; its ``guard`` is this.
-    root : weakref or None
-        Of the array that owns the memory.
+        What plans know.
+    used : float
+        When a call had it last, in seconds of `time.monotonic`.
     """
 
-    __slots__ = ("__weakref__", "_left", "_patience", "_sample", "_span", "_watch", "block", "root")
+    __slots__ = ("_intact", "_left", "_patience", "_sample", "_span", "_watch", "block", "used")
 
     def __init__(self, array: np.ndarray, span: tuple[int, int]) -> None:
         self.block, self._span = Kept(array), span
-        self.block.guard = self
-        self.root: Any = None
+        self.used = time.monotonic()
         self._sample = _sample(array)
         self._watch: write_tracking.Watch | None = None
-        self._left, self._patience = 0, 1  # calls in which it is left alone: now, the next time
+        self._intact = 0  # calls since the watch began
+        self._left, self._patience = 0, _LEAST_PATIENCE
 
-    def is_same(self, array: np.ndarray) -> bool:
-        """Whether the array has the values of the call before, as far as that is known."""
+    def is_intact(self, array: np.ndarray) -> bool:
+        """Whether nobody wrote to the array since an earlier call; asked once by each call."""
         if self._watch is not None:
             if not self._watch.is_written():
+                self._intact += 1
                 return True
-            self.release()
-            self._left = self._patience = min(2 * self._patience, _LONGEST)
-        elif self._left:
+            self._leave()
+            return False
+        if self._left:
             self._left -= 1
         else:
-            before, self._sample = self._sample, _sample(array)
-            if before == self._sample:
-                return True
-            self.block.lost.clear()
-            return False
+            self._begin(array)
         if not self._left:
             self._sample = _sample(array)
-        return False
-
-    def arm(self) -> bool:
-        """Watch from now on, before the array is copied; False where that cannot be done."""
-        if self._watch is None:
-            self._watch = write_tracking.watch(*self._span)
-            if self._watch is None:
-                self._left = _LONGEST
         return self._watch is not None
+
+    def look(self) -> None:
+        """Drop the copies if the memory was written to or given back; the array may be gone."""
+        if self._watch is not None and self._watch.is_gone():
+            self._leave()
+
+    def _leave(self) -> None:
+        """Leave the array alone for some calls."""
+        in_vain = self._intact < _ENOUGH
+        self._patience = min(4 * self._patience, _MOST_PATIENCE) if in_vain else _LEAST_PATIENCE
+        self._left = self._patience
+        self.release()
+
+    def is_clean(self) -> bool:
+        """Whether it is watched, and nobody wrote there."""
+        return self._watch is not None and not self._watch.is_written()
+
+    def _begin(self, array: np.ndarray) -> None:
+        """Watch it if its values are those of the call before."""
+        if _sample(array) != self._sample:
+            return
+        self._intact, self._watch = 0, write_tracking.watch(*self._span)
+        if self._watch is None:
+            self._left = _MOST_PATIENCE
 
     def release(self) -> None:
         """Drop the copies, and stop watching."""
@@ -92,40 +108,48 @@ _lock = locks.new()
 _seen: OrderedDict[Any, _Seen] = OrderedDict()
 
 
-def known(array: np.ndarray, operand: Operand) -> Operand:
-    """An input with what is known of its memory; the operand itself where that is nothing.
-
-    Called once for each call that has the array.
-    """
-    if operand.nbytes < LEAST or operand.kept is not None or operand.pinned or is_off():
-        return operand
-    if array.dtype.char not in kept.FLOATS:
-        return operand
+def note(array: np.ndarray) -> Kept | None:
+    """Count a call that has an array; what is known of it if nobody wrote there since another."""
+    if array.nbytes < LEAST or array.dtype.char not in kept.FLOATS or is_off():
+        return None
     key, span = kept.key_of(array)
-    seen = _seen.get(key)
-    if seen is None:
-        _add(key, span, array)
-        return operand
-    if not seen.is_same(array):
-        return operand
-    return operand._replace(copies=seen.block.copies, kept=seen.block)
+    with _lock:
+        seen = _seen.get(key)
+        _look_at_oldest(key)
+        if seen is None:
+            if not holds(array):
+                _seen[key] = _Seen(array, span)
+            return None
+        _seen.move_to_end(key)
+        seen.used = time.monotonic()
+        return seen.block if seen.is_intact(array) else None
+
+
+def _look_at_oldest(present: Any) -> None:
+    """Drop the copies of the array that was not used for longest, if it is gone by all appearances.
+
+    A weak reference would tell its end, but NumPy resizes no array that has one.
+    """
+    key, oldest = next(iter(_seen.items()), (present, None))
+    if key == present:
+        return
+    if len(_seen) >= _MOST or time.monotonic() - oldest.used > _IDLE:
+        _forget(key)
+    else:
+        oldest.look()
+
+
+def peek(array: np.ndarray) -> Kept | None:
+    """What is known of an array that is watched and was not written to; counts no call."""
+    if not _seen or array.nbytes < LEAST:
+        return None
+    seen = _seen.get(kept.key_of(array)[0])
+    return seen.block if seen is not None and seen.is_clean() else None
 
 
 def is_off() -> bool:
     """Whether the user switched it off, or Linux does not tell which pages were written to."""
     return os.environ.get(OFF) == "0" or write_tracking.obstacle() is not None
-
-
-def _add(key: Any, span: tuple[int, int], array: np.ndarray) -> None:
-    seen = _Seen(array, span)
-    root, _ = kept.root_of(array)
-    if root.base is None:  # else another object owns the memory, and may outlive this array
-        seen.root = weakref.ref(root, lambda _: _forget(key))
-    with _lock:
-        _seen[key] = seen
-        oldest = next(iter(_seen)) if len(_seen) > _MOST else None
-    if oldest is not None:
-        _forget(oldest)
 
 
 def _forget(key: Any) -> None:

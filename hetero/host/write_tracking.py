@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import mmap
 import os
 import platform
@@ -38,7 +39,7 @@ _FEATURES = 1 << 15 | 1 << 13 | 1  # WP_ASYNC, WP_UNPOPULATED, PAGEFAULT_FLAG_WP
 _WRITE_PROTECT = 2  # UFFDIO_REGISTER_MODE_WP
 _SCAN = 0xC0606610  # PAGEMAP_SCAN
 _PROTECT, _CHECK = 1, 2  # PM_SCAN_WP_MATCHING, PM_SCAN_CHECK_WPASYNC
-_WRITTEN, _PRESENT = 1 << 1, 1 << 3
+_WRITTEN, _FILE, _PRESENT = 1 << 1, 1 << 2, 1 << 3  # PAGE_IS_...; shared memory counts as a file
 _REGIONS = 64  # that a scan reports at once
 _ARGUMENT = struct.Struct("12Q")
 
@@ -75,8 +76,15 @@ class Watch:
             high, self.end - high
         )
 
+    def is_gone(self) -> bool:
+        """Whether its whole pages were written to or given back; asked of memory that may be freed,
+        whose bytes are not read."""
+        return self._pages is not None and not (
+            _tracker.is_mapped(*self._pages) and _tracker.is_clean(*self._pages)
+        )
+
     def is_written(self) -> bool:
-        """Whether anybody may have written there since it was protected."""
+        """Whether anybody may have written there since it was protected; it must be mapped."""
         if not self._written:
             self._written = self._read_edges() != self._edges or (
                 self._pages is not None and not _tracker.is_clean(*self._pages)
@@ -103,9 +111,7 @@ class _Tracker:
             number = _SYSCALL.get(platform.machine())
             if fcntl is None or number is None or not sys.platform.startswith("linux"):
                 raise Unavailable("written pages are told by Linux on x86-64 and arm64 only")
-            libc = ctypes.CDLL(None, use_errno=True)
-            libc.syscall.restype = ctypes.c_long
-            tracked = libc.syscall(number, os.O_CLOEXEC | _USER_MODE_ONLY)
+            tracked = _libc().syscall(number, os.O_CLOEXEC | _USER_MODE_ONLY)
             if tracked < 0:
                 why = os.strerror(ctypes.get_errno())
                 raise Unavailable(f"userfaultfd: {why}; is it forbidden in this container?")
@@ -125,6 +131,8 @@ class _Tracker:
         with self.lock:
             request = struct.pack("4Q", low, high - low, _WRITE_PROTECT, 0)
             _ioctl(tracked, _REGISTER, request)
+            if self._scan(low, high, _CHECK, 1, _FILE)[0]:
+                raise Unavailable("other processes may write there")
             while low < high:
                 number, low = self._scan(low, high, _PROTECT | _CHECK, _REGIONS)
                 for i in range(number):
@@ -142,13 +150,22 @@ class _Tracker:
             except OSError:  # other memory lies there now
                 return False
 
-    def _scan(self, low: int, high: int, flags: int, most: int) -> tuple[int, int]:
-        """How many regions of pages were written to or are not there, and where the scan ended."""
-        address = ctypes.addressof(self._regions)
+    def is_mapped(self, low: int, high: int) -> bool:
+        """Whether the first and the last page belong to the process."""
+        state, page = ctypes.create_string_buffer(1), mmap.PAGESIZE
+        ends = ctypes.c_void_p(low), ctypes.c_void_p(high - page)
+        return not any(_libc().mincore(end, ctypes.c_size_t(page), state) for end in ends)
+
+    def _scan(
+        self, low: int, high: int, flags: int, most: int, wanted: int = _WRITTEN | _PRESENT
+    ) -> tuple[int, int]:
+        """The number of regions of pages that were written to, or are not there, and where the scan
+        ended; or of those that are ``wanted``."""
+        address, pages = ctypes.addressof(self._regions), int(most == 1)
         request = bytearray(
             _ARGUMENT.pack(
-                *(_ARGUMENT.size, flags, low, high, 0, address, most),
-                *(1 if most == 1 else 0, _PRESENT, 0, _WRITTEN | _PRESENT, _WRITTEN),
+                *(_ARGUMENT.size, flags, low, high, 0, address, most, pages),
+                *(wanted & _PRESENT, 0, wanted, _WRITTEN),
             )
         )
         number = fcntl.ioctl(self.open()[1], _SCAN, request, True)
@@ -177,6 +194,13 @@ class _Tracker:
         files, self._files, self.watches = self._files, None, []
         for file in files or ():
             os.close(file)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    return libc
 
 
 def _ioctl(file: int, request: int, argument: bytes) -> Any:

@@ -14,6 +14,7 @@ from hetero.arrays import (
     Operand,
     as_array,
     describe,
+    describe_used,
     is_device_array,
     layouts,
     overlap,
@@ -208,7 +209,7 @@ def _by_copies(
     def by_copies(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
         if max(A.nbytes, B.nbytes) < watched.LEAST and A.flags.writeable and B.flags.writeable:
             return run(A, B, out)
-        inputs = watched.known(A, describe(A)), watched.known(B, describe(B))
+        inputs = describe_used(A), describe_used(B)
         if inputs[0].kept is None and inputs[1].kept is None:
             return run(A, B, out)
         plan = planner.plan(replace(problem, inputs=inputs), device, method)

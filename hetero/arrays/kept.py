@@ -43,11 +43,13 @@ class Kept:
         Where in the program it was kept, "" where nobody did it.
     checksum : bytes or None
         Of its values when they were copied, where that is asked for.
+    watched : bool
+        Whether nobody promised that it does not change: `hetero.arrays.watched` looks.
     """
 
     __slots__ = (
         *("__weakref__", "calls", "checksum", "dtype", "due", "held", "lost", "nbytes"),
-        *("shape", "told", "uses"),
+        *("shape", "told", "uses", "watched"),
     )
 
     def __init__(self, array: np.ndarray) -> None:
@@ -58,6 +60,7 @@ class Kept:
         self.uses = self.calls = 0
         self.told = ""
         self.checksum: bytes | None = None
+        self.watched = False
 
     @property
     def copies(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from hetero.host import write_tracking
 
 LEAST = 1 << 20  # bytes: what is smaller is moved in the time that a call takes anyway
 OFF = "HETERO_WATCH"
+asked: ContextVar[bool | None] = ContextVar("hetero_watch", default=None)  # by `use`
 _MOST = 64  # arrays that are remembered; the one that was not used for longest is forgotten
 _IDLE = 30.0  # seconds without a call, after which an array is forgotten when another one is used
 _SAMPLES = 64  # values that are compared with those of the call before, until an array is watched
@@ -49,6 +51,7 @@ class _Seen:
 
     def __init__(self, array: np.ndarray, span: tuple[int, int]) -> None:
         self.block, self._span = Kept(array), span
+        self.block.watched = True
         self.used = time.monotonic()
         self._sample = _sample(array)
         self._watch: write_tracking.Watch | None = None
@@ -110,7 +113,7 @@ _seen: OrderedDict[Any, _Seen] = OrderedDict()
 
 def note(array: np.ndarray) -> Kept | None:
     """Count a call that has an array; what is known of it if nobody wrote there since another."""
-    if array.nbytes < LEAST or array.dtype.char not in kept.FLOATS or is_off():
+    if array.nbytes < LEAST or array.dtype.char not in kept.FLOATS or obstacle():
         return None
     key, span = kept.key_of(array)
     with _lock:
@@ -141,15 +144,18 @@ def _look_at_oldest(present: Any) -> None:
 
 def peek(array: np.ndarray) -> Kept | None:
     """What is known of an array that is watched and was not written to; counts no call."""
-    if not _seen or array.nbytes < LEAST:
+    if not _seen or array.nbytes < LEAST or obstacle():
         return None
     seen = _seen.get(kept.key_of(array)[0])
     return seen.block if seen is not None and seen.is_clean() else None
 
 
-def is_off() -> bool:
-    """Whether the user switched it off, or Linux does not tell which pages were written to."""
-    return os.environ.get(OFF) == "0" or write_tracking.obstacle() is not None
+def obstacle() -> str | None:
+    """Why arrays are not watched; None where they are."""
+    wanted = asked.get()
+    if wanted is False or (wanted is None and os.environ.get(OFF) == "0"):
+        return "switched off"
+    return write_tracking.obstacle()
 
 
 def _forget(key: Any) -> None:

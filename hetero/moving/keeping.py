@@ -138,7 +138,7 @@ def _made(
     copies = device.storage().copies
     room = SHARE * device.describe().get("memory_bytes", float("inf"))
     over = copies.nbytes() + array.nbytes - room
-    if array.nbytes > room:
+    if array.nbytes > room or (known.watched and device.is_pinned(array)):
         return None
     if over > 0:
         copies.shed(int(over) + 1)

@@ -44,6 +44,7 @@ __all__ = [
     "as_array",
     "dense",
     "describe",
+    "describe_used",
     "element_strides",
     "is_device_array",
     "layouts",
@@ -99,6 +100,12 @@ def is_device_array(array: Any) -> bool:
         return False
     library = library_of(array)
     return library is not None and library.on_device(array)
+
+
+def describe_used(array: Any) -> Operand:
+    """As `describe`, for an input of a call that runs: an array of NumPy's that was used before is
+    watched, so that devices may hold copies."""
+    return _numpy.describe_used(array) if type(array) is np.ndarray else describe(array)
 
 
 def describe(array: Any) -> Operand:

@@ -16,7 +16,7 @@ import numpy as np
 
 LEAST = 4096  # bytes: moving a smaller operand takes no longer than starting any copy
 _MOST = 1024  # blocks of one root, such as the rows of a matrix, that are remembered without a copy
-_FLOATS = "fd"  # what devices compute in
+FLOATS = "fd"  # what devices compute in
 
 
 class Kept:
@@ -43,11 +43,13 @@ class Kept:
         Line of the program that kept it, "" where none did.
     checksum : bytes or None
         Of its values when they were copied, where that is asked for.
+    watched : bool
+        Whether nobody promised that it does not change: `hetero.arrays.watched` looks.
     """
 
     __slots__ = (
         *("__weakref__", "calls", "checksum", "dtype", "due", "held", "lost", "nbytes"),
-        *("shape", "told", "uses"),
+        *("shape", "told", "uses", "watched"),
     )
 
     def __init__(self, array: np.ndarray) -> None:
@@ -58,6 +60,7 @@ class Kept:
         self.uses = self.calls = 0
         self.told = ""
         self.checksum: bytes | None = None
+        self.watched = False
 
     @property
     def copies(self) -> tuple[str, ...]:
@@ -111,18 +114,17 @@ _roots: dict[int, _Root] = {}
 def find(array: np.ndarray) -> Kept | None:
     """What is known of an array that does not change; None for one that may."""
     flags = array.flags
-    if flags.writeable or array.nbytes < LEAST or array.dtype.char not in _FLOATS:
+    if flags.writeable or array.nbytes < LEAST or array.dtype.char not in FLOATS:
         return None
-    root, fixed = _root_of(array)
+    root, fixed = root_of(array)
     known = _roots.get(id(root))
     if known is None:
         if not fixed:
             return None
         known = _add(root)
-    low, high = _span(array)
+    key, (low, high) = key_of(array)
     if not (fixed or known.spans.get(id(array)) == (low, high) or known.covers(low, high)):
         return None
-    key = (low, high) if flags.forc else (low, array.shape, array.strides)
     entry = known.blocks.get(key)
     if entry is None:
         if len(known.blocks) >= _MOST:
@@ -136,7 +138,7 @@ def keep(array: np.ndarray, uses: int, where: str) -> np.ndarray:
     if array.flags.writeable:
         array = array.view()
         array.flags.writeable = False
-    root, fixed = _root_of(array)
+    root, fixed = root_of(array)
     if not fixed:
         known = _roots.get(id(root)) or _add(root)
         if id(array) not in known.spans:
@@ -151,7 +153,7 @@ def keep(array: np.ndarray, uses: int, where: str) -> np.ndarray:
 
 def written(array: np.ndarray) -> None:
     """Free the copies of an array's memory, which hetero has written to."""
-    known = _roots.get(id(_root_of(array)[0])) if _roots else None
+    known = _roots.get(id(root_of(array)[0])) if _roots else None
     for _, _, _, block in () if known is None else known.within(*_span(array)):
         block.drop()
         block.checksum = None
@@ -165,7 +167,13 @@ def _span(array: np.ndarray) -> tuple[int, int]:
     return begin, begin + array.nbytes
 
 
-def _root_of(array: np.ndarray) -> tuple[np.ndarray, bool]:
+def key_of(array: np.ndarray) -> tuple[Any, tuple[int, int]]:
+    """What arrays have in common whose elements fill the same block, and the block's addresses."""
+    low, high = _span(array)
+    return (low, high) if array.flags.forc else (low, array.shape, array.strides), (low, high)
+
+
+def root_of(array: np.ndarray) -> tuple[np.ndarray, bool]:
     """The owner of an array's memory, and whether it can never be written to."""
     root = array
     while isinstance(root.base, np.ndarray):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays.kept import find
+from hetero.arrays import kept, watched
 from hetero.arrays.library import Library
 from hetero.arrays.operand import HOST, Operand
 from hetero.arrays.pinned import RANGES, holds
@@ -22,10 +22,18 @@ class Numpy(Library):
         return False
 
     def describe(self, array: np.ndarray) -> Operand:
-        if array.flags.writeable:
-            facts = array.shape, array.strides, array.dtype, HOST
-            return Operand(*facts, pinned=True) if RANGES and holds(array) else Operand(*facts)
-        kept = find(array)
-        copies = () if kept is None else kept.copies
-        facts = array.shape, array.strides, array.dtype, HOST, 0, True, None
-        return Operand(*facts, copies, kept, holds(array))
+        return _described(array, watched.peek(array))
+
+    def describe_used(self, array: np.ndarray) -> Operand:
+        """Of an input of a call that runs: it is watched if it was used before."""
+        return _described(array, watched.note(array))
+
+
+def _described(array: np.ndarray, known: kept.Kept | None) -> Operand:
+    facts, writeable = (array.shape, array.strides, array.dtype, HOST), array.flags.writeable
+    if not writeable:
+        known = kept.find(array) or known
+    copies = () if known is None else known.copies
+    if writeable and known is None and not RANGES:
+        return Operand(*facts)
+    return Operand(*facts, 0, not writeable, None, copies, known, holds(array))

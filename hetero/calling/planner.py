@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from hetero import profile, registry
+from hetero.arrays import watched
 from hetero.blocks.shares import price
 from hetero.errors import DeviceNotAvailable
 from hetero.moving import ski_rental
@@ -52,6 +53,9 @@ class use(ContextDecorator):
         through the device in blocks, or to the CPU. Default: the environment's
         ``HETERO_MEMORY_LIMIT``; without it, and with a warning where that is no number of bytes,
         what the device has.
+    watch : bool, optional
+        False: no copies are made of arrays that are merely used again (docs/keeping.md); those of
+        `keep` stay. Default: the environment's ``HETERO_WATCH``, "0" for False.
 
     Raises
     ------
@@ -88,9 +92,11 @@ class use(ContextDecorator):
         method: str | None = None,
         results: str | None = None,
         memory_limit: float | str | None = None,
+        watch: bool | None = None,
     ) -> None:
-        self._given = device, method, results, memory_limit
+        self._given = device, method, results, memory_limit, watch
         self._token: Token[Settings | None] | None = None
+        self._watching: Token[bool | None] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._given
@@ -101,7 +107,7 @@ class use(ContextDecorator):
     def __enter__(self) -> None:
         if self._token is not None:
             raise RuntimeError("this block was entered already: call hetero.use for each one")
-        device, method, results, memory_limit = self._given
+        device, method, results, memory_limit, watch = self._given
         if device is not None:
             _require(device)
         check_method(method, [i for o in registry.operations() for i in registry.lookup(o.name)])
@@ -112,12 +118,16 @@ class use(ContextDecorator):
         outer = forced.get() or Settings()
         inner = (o if g is None else g for g, o in zip(given, outer, strict=True))
         self._token = forced.set(Settings(*inner))
+        self._watching = None if watch is None else watched.asked.set(bool(watch))
 
     def __exit__(self, *error: object) -> None:
         token, self._token = self._token, None
+        watching, self._watching = self._watching, None
         # A generator may be closed by another thread or task, in which the block never began.
         with suppress(ValueError):
             forced.reset(token)
+            if watching is not None:
+                watched.asked.reset(watching)
 
 
 def placement(device: str | None, method: str | None) -> tuple[str | None, str | None]:

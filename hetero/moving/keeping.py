@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.arrays import Operand, as_array, is_device_array, kept
+from hetero.arrays import Operand, as_array, is_device_array, kept, watched
 from hetero.arrays.kept import Kept
 from hetero.devices.base import Device
 from hetero.devices.storage import Copy
@@ -138,7 +138,7 @@ def _made(
     copies = device.storage().copies
     room = SHARE * device.describe().get("memory_bytes", float("inf"))
     over = copies.nbytes() + array.nbytes - room
-    if array.nbytes > room:
+    if array.nbytes > room or (known.watched and device.is_pinned(array)):
         return None
     if over > 0:
         copies.shed(int(over) + 1)
@@ -168,7 +168,7 @@ def shed_beyond(device: Device, limit: int, operands: Iterable[Operand]) -> None
 
 def lose(name: str) -> None:
     """A device failed: what it holds copies of is not relied on any longer."""
-    for known in kept.every():
+    for known in (*kept.every(), *watched.every()):
         for copies, where in list(known.held.items()):
             if where == name:
                 copies.remove(known)

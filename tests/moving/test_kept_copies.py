@@ -64,6 +64,12 @@ class Small(fakes.FakeCuda):
         super().enqueue(direction, array, *where)
 
 
+@pytest.fixture(autouse=True)
+def promised_alone(monkeypatch):
+    """Arrays that are merely used again stay where they are: `test_watched` is about those."""
+    monkeypatch.setenv("HETERO_WATCH", "0")
+
+
 @pytest.fixture
 def device(monkeypatch):
     """A fake "cuda:0" of the made-up machine."""

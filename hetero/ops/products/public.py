@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, layouts, overlap
+from hetero.arrays import (
+    HOST,
+    Operand,
+    as_array,
+    describe,
+    describe_used,
+    is_device_array,
+    layouts,
+    overlap,
+    watched,
+)
 from hetero.arrays.kept import written
 from hetero.calling import call_cache, planner
 from hetero.calling.call_cache import MISS, Calls
@@ -198,9 +208,9 @@ def _by_copies(
     """A function that plans anew where an operand may have a kept copy, else calls ``run``."""
 
     def by_copies(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
-        if A.flags.writeable and B.flags.writeable:
+        if max(A.nbytes, B.nbytes) < watched.LEAST and A.flags.writeable and B.flags.writeable:
             return run(A, B, out)
-        inputs = describe(A), describe(B)
+        inputs = describe_used(A), describe_used(B)
         if inputs[0].kept is None and inputs[1].kept is None:
             return run(A, B, out)
         plan = planner.plan(replace(problem, inputs=inputs), device, method)

@@ -1,0 +1,189 @@
+"""Ordinary arrays on the host that are used again, watched so that devices may hold copies of them.
+
+Nobody promised anything of such an array. When a call has the memory of an earlier call again, with
+the same values as far as a sample shows, its pages are write-protected
+(`hetero.host.write_tracking`), and each later call asks whether one was written to. As long as none
+was, the array counts as one that does not change: what is lost by not having it on a device adds up
+(`hetero.moving.ski_rental`), until it is copied there. A write drops the copies, and the array is
+left alone for some calls, the more of them the less its last watch was good for.
+
+It is the memory that counts: X, X.T and a new array object on the same buffer are one operand.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from hetero import locks
+from hetero.arrays import kept
+from hetero.arrays.kept import Kept
+from hetero.arrays.pinned import holds
+from hetero.host import write_tracking
+
+LEAST = 1 << 20  # bytes: what is smaller is moved in the time that a call takes anyway
+OFF = "HETERO_WATCH"
+asked: ContextVar[bool | None] = ContextVar("hetero_watch", default=None)  # by `use`
+_MOST = 64  # arrays that are remembered; the one that was not used for longest is forgotten
+_IDLE = 30.0  # seconds without a call, after which an array is forgotten when another one is used
+_SAMPLES = 64  # values that are compared with those of the call before, until an array is watched
+_ENOUGH = 8  # calls without a write, for which watching was worth its price
+_LEAST_PATIENCE, _MOST_PATIENCE = 4, 1 << 12  # calls for which an array that was written to is left
+
+
+class _Seen:
+    """What calls had of an array's memory.
+
+    Attributes
+    ----------
+    block : Kept
+        What plans know.
+    used : float
+        When a call had it last, in seconds of `time.monotonic`.
+    """
+
+    __slots__ = ("_intact", "_left", "_patience", "_sample", "_span", "_watch", "block", "used")
+
+    def __init__(self, array: np.ndarray, span: tuple[int, int]) -> None:
+        self.block, self._span = Kept(array), span
+        self.block.watched = True
+        self.used = time.monotonic()
+        self._sample = _sample(array)
+        self._watch: write_tracking.Watch | None = None
+        self._intact = 0  # calls since the watch began
+        self._left, self._patience = 0, _LEAST_PATIENCE
+
+    def is_intact(self, array: np.ndarray) -> bool:
+        """Whether nobody wrote to the array since an earlier call; asked once by each call."""
+        if self._watch is not None:
+            if not self._watch.is_written():
+                self._intact += 1
+                return True
+            self._leave()
+            return False
+        if self._left:
+            self._left -= 1
+        else:
+            self._begin(array)
+        if not self._left:
+            self._sample = _sample(array)
+        return self._watch is not None
+
+    def look(self) -> None:
+        """Drop the copies if the memory was written to or given back; the array may be gone."""
+        if self._watch is not None and self._watch.is_gone():
+            self._leave()
+
+    def _leave(self) -> None:
+        """Leave the array alone for some calls."""
+        in_vain = self._intact < _ENOUGH
+        self._patience = min(4 * self._patience, _MOST_PATIENCE) if in_vain else _LEAST_PATIENCE
+        self._left = self._patience
+        self.release()
+
+    def is_clean(self) -> bool:
+        """Whether it is watched, and nobody wrote there."""
+        return self._watch is not None and not self._watch.is_written()
+
+    def _begin(self, array: np.ndarray) -> None:
+        """Watch it if its values are those of the call before."""
+        if _sample(array) != self._sample:
+            return
+        self._intact, self._watch = 0, write_tracking.watch(*self._span)
+        if self._watch is None:
+            self._left = _MOST_PATIENCE
+
+    def release(self) -> None:
+        """Drop the copies, and stop watching."""
+        self.block.drop()
+        self.block.lost.clear()
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
+
+
+_lock = locks.new()
+_seen: OrderedDict[Any, _Seen] = OrderedDict()
+
+
+def note(array: np.ndarray) -> Kept | None:
+    """Count a call that has an array; what is known of it if nobody wrote there since another."""
+    if array.nbytes < LEAST or array.dtype.char not in kept.FLOATS or obstacle():
+        return None
+    key, span = kept.key_of(array)
+    with _lock:
+        seen = _seen.get(key)
+        _look_at_oldest(key)
+        if seen is None:
+            if not holds(array):
+                _seen[key] = _Seen(array, span)
+            return None
+        _seen.move_to_end(key)
+        seen.used = time.monotonic()
+        return seen.block if seen.is_intact(array) else None
+
+
+def _look_at_oldest(present: Any) -> None:
+    """Drop the copies of the array that was not used for longest, if it is gone by all appearances.
+
+    A weak reference would tell its end, but NumPy resizes no array that has one.
+    """
+    key, oldest = next(iter(_seen.items()), (present, None))
+    if key == present:
+        return
+    if len(_seen) >= _MOST or time.monotonic() - oldest.used > _IDLE:
+        _forget(key)
+    else:
+        oldest.look()
+
+
+def peek(array: np.ndarray) -> Kept | None:
+    """What is known of an array that is watched and was not written to; counts no call."""
+    if not _seen or array.nbytes < LEAST or obstacle():
+        return None
+    seen = _seen.get(kept.key_of(array)[0])
+    return seen.block if seen is not None and seen.is_clean() else None
+
+
+def obstacle() -> str | None:
+    """Why arrays are not watched; None where they are."""
+    wanted = asked.get()
+    if wanted is False or (wanted is None and os.environ.get(OFF) == "0"):
+        return "switched off"
+    return write_tracking.obstacle()
+
+
+def _forget(key: Any) -> None:
+    seen = _seen.pop(key, None)
+    if seen is not None:
+        seen.release()
+
+
+def every() -> list[Kept]:
+    """All that is known now."""
+    return [seen.block for seen in list(_seen.values())]
+
+
+def clear() -> None:
+    """Forget all."""
+    for key in list(_seen):
+        _forget(key)
+
+
+def _sample(array: np.ndarray) -> bytes:
+    """Some values, spread over the array."""
+    flat = array.T if array.flags.f_contiguous else array
+    if not flat.flags.c_contiguous:
+        index = [np.linspace(0, n - 1, _SAMPLES).astype(int) for n in array.shape]
+        return array[tuple(index)].tobytes()
+    flat = flat.reshape(-1)
+    return flat[:: max(1, flat.size // _SAMPLES)].tobytes() + flat[-1:].tobytes()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_seen.clear)

@@ -1,0 +1,250 @@
+"""Which pages were written to, as the kernel tells it: each way to write, and what is no write."""
+
+import ctypes
+import mmap
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from hetero.host import write_tracking
+
+OBSTACLE = write_tracking.obstacle()
+needs_it = pytest.mark.skipif(OBSTACLE is not None, reason=OBSTACLE or "")
+pytestmark = needs_it
+N = 1 << 20  # bytes
+
+
+def span(array):
+    begin = array.__array_interface__["data"][0]
+    return begin, begin + array.nbytes
+
+
+@pytest.fixture
+def watched():
+    """``watched(array)``; what was watched is let go of in the end."""
+    watches = []
+
+    def watch(array):
+        watches.append(write_tracking.watch(*span(array)))
+        return watches[-1]
+
+    yield watch
+    for each in watches:
+        if each is not None:
+            each.close()
+
+
+def bytes_of(nbytes=N):
+    return np.random.default_rng(0).integers(0, 255, nbytes, np.uint8)
+
+
+@pytest.mark.parametrize("nbytes", [1, 100, 4095, 4096, 4097, 12288, N, N + 1, 5 * N])
+@pytest.mark.parametrize("offset", [0, 1, 16])
+def test_each_byte_counts(watched, nbytes, offset):
+    """The first and the last one too, which share their pages with other data."""
+    whole = bytes_of(nbytes + 8192)
+    array = whole[4096 + offset :][:nbytes]
+    for at in {0, nbytes // 2, nbytes - 1}:
+        watch = watched(array)
+        assert not watch.is_written()
+        array[at] += 1
+        assert watch.is_written()
+        assert watch.is_written(), "and stays so"
+        watch.close()
+
+
+def test_reading_and_neighbours_are_no_writes(watched):
+    whole = bytes_of(3 * N)
+    array = whole[N + 100 : 2 * N + 100]
+    watch = watched(array)
+    array.sum()
+    array.copy()
+    whole[: N + 100] = 1
+    whole[2 * N + 100 :] = 1
+    assert not watch.is_written()
+
+
+def test_zeros_that_have_no_pages_yet(watched):
+    array = np.zeros(4 * N, np.uint8)
+    watch = watched(array)
+    array.sum()
+    assert not watch.is_written()
+    array[N] = 1
+    assert watch.is_written()
+
+
+def by_readinto(array):
+    with open("/dev/zero", "rb", buffering=0) as file:
+        file.readinto(memoryview(array)[5000:6000])
+
+
+def by_thread(array):
+    thread = threading.Thread(target=array.fill, args=(7,))
+    thread.start()
+    thread.join()
+
+
+def by_process_vm_writev(array):
+    """Another process writes into this one's memory."""
+    address = span(array)[0] + 5000
+    code = f"""
+import ctypes, struct
+libc = ctypes.CDLL(None, use_errno=True)
+text = ctypes.create_string_buffer(b"x" * 100, 100)
+local = struct.pack("QQ", ctypes.addressof(text), 100)
+remote = struct.pack("QQ", {address}, 100)
+done = libc.process_vm_writev({os.getpid()}, local, 1, remote, 1, 0)
+raise SystemExit(0 if done == 100 else 77)
+"""
+    if subprocess.run([sys.executable, "-c", code], check=False).returncode == 77:
+        pytest.skip("no process may write into another one's memory here")
+
+
+def by_memmove(array):
+    source = b"y" * 100
+    ctypes.memmove(span(array)[0] + 5000, source, 100)
+
+
+def by_dontneed(array):
+    _madvise(array, 4)
+
+
+def by_mapping_anew(array):
+    begin = -(-span(array)[0] // 4096) * 4096
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    assert libc.mmap(begin, 4096, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10, -1, 0) == begin
+
+
+def _madvise(array, advice):
+    begin, end = span(array)
+    begin, end = -(-begin // 4096) * 4096, end // 4096 * 4096
+    assert ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), end - begin, advice) == 0
+
+
+WRITERS = [
+    *(by_readinto, by_thread, by_process_vm_writev, by_memmove, by_dontneed, by_mapping_anew)
+]
+
+
+@pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
+def test_whoever_writes_is_seen(watched, write):
+    memory = mmap.mmap(-1, 2 * N, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    array = np.frombuffer(memory, np.uint8)
+    array[:] = 1
+    watch = watched(array)
+    write(array)
+    assert watch.is_written()
+
+
+def test_memory_that_was_unmapped_and_mapped_again():
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    begin = libc.mmap(None, N, 3, private, -1, 0)
+    ctypes.memset(begin, 1, N)
+    watch = write_tracking.watch(begin, begin + N)
+    assert not watch.is_written()
+    libc.munmap(ctypes.c_void_p(begin), N)
+    assert libc.mmap(begin, N, 3, private | 0x10, -1, 0) == begin
+    ctypes.memset(begin, 1, N)  # the same values
+    assert watch.is_written()
+    watch.close()
+    libc.munmap(ctypes.c_void_p(begin), N)
+
+
+def test_what_others_may_write_to_is_not_watched(watched, tmp_path):
+    shared = np.frombuffer(mmap.mmap(-1, N), np.uint8)
+    shared[:] = 1
+    assert watched(shared) is None
+    file = tmp_path / "array"
+    file.write_bytes(b"x" * N)
+    for mode in ("r+", "c"):
+        mapped = np.memmap(file, np.uint8, mode)
+        mapped.sum()
+        assert watched(mapped) is None
+
+
+def test_memory_that_another_userfaultfd_watches(watched):
+    array = bytes_of(2 * N)
+    other = write_tracking._Tracker()
+    begin, end = span(array)
+    begin, end = -(-begin // 4096) * 4096, end // 4096 * 4096
+    theirs = write_tracking.Watch(begin, end)
+    other.add(theirs, begin, end)
+    assert watched(array) is None
+    other.remove(theirs)
+    assert watched(array) is not None
+    other.forget()
+
+
+def test_overlapping_ranges_each_see_all_writes(watched):
+    array = bytes_of(4 * N)
+    first = watched(array)
+    array[100] += 1
+    second = watched(array[N:])  # protects pages of the first anew
+    assert first.is_written()
+    assert not second.is_written()
+    third = watched(array[: 2 * N])
+    array[3 * N] += 1
+    assert second.is_written()
+    assert not third.is_written()
+    first.close()
+    second.close()
+    assert not third.is_written(), "its own pages are watched yet"
+    array[N + 50] += 1
+    assert third.is_written()
+
+
+def test_a_write_between_two_watches_of_the_same_pages_is_not_lost(watched):
+    array = bytes_of(2 * N)
+    first = watched(array)
+    array[N] += 1
+    second = watched(array[4096:])
+    assert first.is_written()
+    assert not second.is_written()
+
+
+def test_a_forked_child_watches_its_own_memory(watched):
+    array = bytes_of(2 * N)
+    watch = watched(array)
+    child = os.fork()
+    if not child:
+        try:
+            own = write_tracking.watch(*span(array))
+            before = own.is_written()
+            array[5000] += 1
+            os._exit(0 if not before and own.is_written() else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not watch.is_written()
+    array[5000] += 1
+    assert watch.is_written()
+
+
+def test_where_the_system_call_is_forbidden():
+    code = """
+import ctypes, struct
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+ops = [(0x20, 0, 0, 0), (0x15, 0, 1, 323), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000)]
+code = b"".join(struct.pack("HBBI", *op) for op in ops)
+text = ctypes.create_string_buffer(code, len(code))
+program = struct.pack("HxxxxxxQ", len(ops), ctypes.addressof(text))
+if libc.prctl(22, 2, program, 0, 0):  # PR_SET_SECCOMP
+    raise SystemExit(77)
+from hetero.host import write_tracking
+print(write_tracking.obstacle())
+assert write_tracking.watch(0, 1 << 20) is None
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode == 77:
+        pytest.skip("no filter of system calls can be set here")
+    assert "userfaultfd: Operation not permitted" in done.stdout, done.stderr

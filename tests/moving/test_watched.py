@@ -1,0 +1,290 @@
+"""Arrays that are used again, watched for writes: copied when that is due, never stale."""
+
+import gc
+import itertools
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+from test_kept_copies import KEPT, device, operands  # noqa: F401
+
+import hetero
+from hetero.arrays import watched
+from hetero.host import write_tracking
+
+pytestmark = pytest.mark.skipif(
+    write_tracking.obstacle() is not None, reason=str(write_tracking.obstacle())
+)
+N = 1024  # rows and columns of float32: 4 MiB
+
+
+@pytest.fixture(autouse=True)
+def nothing_known():
+    watched.clear()
+    yield
+    watched.clear()
+
+
+def product(A, x):
+    """A call, checked; gives whether it ran on the device's copy."""
+    np.testing.assert_allclose(hetero.matvec(A, x), A @ x, rtol=1e-4)
+    return hetero.plan("matvec", A, x).chosen.device != "cpu"
+
+
+def test_an_array_that_is_used_again_moves_once(device):  # noqa: F811
+    A, x = operands(N)
+    on_device = [product(A, x) for _ in range(40)]
+    assert on_device == sorted(on_device), "once there it stays"
+    assert on_device[-1]
+    assert device.uploads == 1
+    assert hetero.memory()["cuda:0"] == {KEPT: A.nbytes}
+    assert "copy on cuda:0" in str(hetero.plan("matvec", A, x))
+    for same in (A.T, A.reshape(N, N), A[:], np.frombuffer(A, np.float32).reshape(N, N)):
+        product(same, x)
+    assert device.uploads == 1
+    watched.clear()
+    assert device.live == 0
+
+
+def test_the_copy_of_an_array_that_is_gone_goes_too(device, monkeypatch):  # noqa: F811
+    A, x = operands(4 * N)  # 64 MiB: the memory is given back to the system
+    while not product(A, x):
+        pass
+    del A
+    gc.collect()
+    product(operands(N)[0], operands(N)[1])
+    assert device.live == 0
+    B, y = operands(N)  # whose memory is not
+    while not product(B, y):
+        pass
+    del B
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 31)
+    product(*operands(N))
+    assert device.live == 0
+
+
+def test_the_same_call_as_kept_by_hand(device):  # noqa: F811
+    """It is moved in the call after the one in which `keep` would."""
+    A, x = operands(N)
+    K = hetero.keep(A.copy())
+    by_hand = [product(K, x) for _ in range(40)]
+    assert [product(A, x) for _ in range(40)].index(True) - by_hand.index(True) in (1, 2)
+
+
+@pytest.mark.parametrize("where", ["first", "middle", "last", "whole", "half"])
+def test_a_write_is_seen_by_the_next_call(device, where):  # noqa: F811
+    A, x = operands(N)
+    part = {
+        "first": A[:1, :1],
+        "middle": A[N // 2 : N // 2 + 1, 77:78],
+        "last": A[-1:, -1:],
+        "whole": A,
+        "half": A[: N // 2],
+    }[where]
+    for _ in range(6):
+        while not product(A, x):
+            pass
+        part += 100
+        assert not product(A, x), "its copy was dropped"
+
+
+def test_an_array_that_is_written_to_between_calls_is_left_alone(device, monkeypatch):  # noqa: F811
+    """Each watch that is in vain makes the next one later."""
+    begun, begin = [], write_tracking.watch
+    monkeypatch.setattr(write_tracking, "watch", lambda *s: begun.append(number) or begin(*s))
+    A, x = operands(N)
+    for number in range(400):  # noqa: B007  # begun has it
+        product(A, x)
+        A[3, 5] += 1
+    assert not device.uploads
+    assert 2 < len(begun) < 8
+    gaps = np.diff(begun)
+    assert all(later > 2 * sooner for sooner, later in itertools.pairwise(gaps))
+
+
+def test_what_is_written_rarely_is_worth_a_new_copy(device):  # noqa: F811
+    A, x = operands(N)
+    for _ in range(5):
+        ran = [product(A, x) for _ in range(60)]
+        assert ran[-1]
+        A[7, 7] += 1
+    assert device.uploads == 5
+
+
+def test_values_that_change_each_time_are_not_watched(device, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(write_tracking, "watch", lambda *span: pytest.fail("watched"))
+    A, x = operands(N)
+    for _ in range(30):
+        product(A, x)
+        A += 1
+
+
+def test_what_hetero_writes_itself(device):  # noqa: F811
+    A, x = operands(N)
+    B = A.copy()
+    while not product(A, x):
+        pass
+    hetero.matmul(B, B, out=A)
+    product(A, x)
+    np.testing.assert_allclose(hetero.matvec(A, x), B @ (B @ x), rtol=1e-3)
+
+
+def test_memory_that_a_new_array_gets_again(device):  # noqa: F811
+    x = operands(N)[1]
+    for seed in range(20):
+        A = np.random.default_rng(seed // 2).random((N, N), np.float32)
+        for _ in range(1 + seed % 3 * 10):
+            product(A, x)
+        del A
+
+
+def test_an_array_that_is_resized(device):  # noqa: F811
+    A, x = operands(N)
+    while not product(A, x):
+        pass
+    A.resize((N // 2, N), refcheck=False)
+    for _ in range(20):
+        product(A, x)
+    A.resize((4 * N, N), refcheck=False)
+    for _ in range(20):
+        product(A, x)
+
+
+def test_a_forked_child_knows_nothing(device):  # noqa: F811
+    A, x = operands(N)
+    while not product(A, x):
+        pass
+    child = os.fork()
+    if not child:
+        try:
+            known = watched.peek(A) is None and not watched.every()
+            A[0, 0] += 1
+            os._exit(0 if known else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert product(A, x), "the child wrote to its own memory"
+
+
+@pytest.mark.parametrize("switch", ["environment", "use"])
+def test_it_can_be_switched_off(device, monkeypatch, switch):  # noqa: F811
+    A, x = operands(N)
+    if switch == "environment":
+        monkeypatch.setenv("HETERO_WATCH", "0")
+        ran = [product(A, x) for _ in range(30)]
+    else:
+        with hetero.use(watch=False):
+            ran = [product(A, x) for _ in range(30)]
+    assert not any(ran)
+    assert not watched.every()
+
+
+def test_where_linux_does_not_tell(device, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(write_tracking, "obstacle", lambda: "this is no Linux")
+    A, x = operands(N)
+    assert not any(product(A, x) for _ in range(30))
+    K = hetero.keep(A)
+    assert any(product(K, x) for _ in range(30))
+
+
+def test_small_arrays_are_not_looked_at(device):  # noqa: F811
+    n = 511  # float32: less than 1 MiB
+    A, x = operands(n)
+    for _ in range(10):
+        product(A, x)
+    assert not watched.every()
+
+
+def test_few_arrays_are_remembered(device):  # noqa: F811
+    x = operands(N)[1]
+    arrays = [np.random.default_rng(i).random((N // 2, N), np.float32) for i in range(100)]
+    for A in arrays:
+        product(A, x)
+    assert len(watched.every()) <= 64
+
+
+# -- Random programs -------------------------------------------------------------------------------
+
+
+def program(seed, steps=40):
+    """Calls and writes in random order, by two threads; a device that copies at random."""
+    rng = np.random.default_rng(seed)
+    memory = np.empty(rng.integers(1, 4) * (1 << 17) + rng.integers(0, 4096), np.float64)
+    memory[:] = rng.random()
+    copies = {}
+
+    def views():
+        low = int(rng.integers(0, 3)) * 1000
+        high = memory.size - int(rng.integers(0, 3)) * 700
+        return [memory, memory[low:high], memory[:high], memory[low:]][rng.integers(4)]
+
+    def write(array):
+        at = int(rng.integers(array.size))
+        kind = rng.integers(5)
+        if kind == 0:
+            array[at] += 1
+        elif kind == 1:
+            array[at : at + int(rng.integers(1, 5000))] += 1
+        elif kind == 2:
+            array += 1
+        elif kind == 3:
+            array[[0, -1][rng.integers(2)]] += 1
+        else:
+            thread = threading.Thread(target=array.__setitem__, args=(at, rng.random()))
+            thread.start()
+            thread.join()
+
+    for _ in range(steps):
+        array = views()
+        if rng.random() < 0.15:
+            write(array)
+            continue
+        known = watched.note(array)
+        if known is None:
+            continue
+        key = id(known)
+        if known.held and key in copies:
+            np.testing.assert_array_equal(copies[key][1], array)
+        elif rng.random() < 0.7:
+            copies[key] = known, array.copy()
+            known.held[Holder(copies, key)] = "device"
+    watched.clear()
+
+
+class Holder:
+    """Stands for a device's copies."""
+
+    def __init__(self, copies, key):
+        self._copies, self._key = copies, key
+
+    def remove(self, known):
+        known.held.pop(self, None)
+        self._copies.pop(self._key, None)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_random_programs_never_see_a_stale_copy(seed):
+    program(seed)
+
+
+def test_the_random_programs_do_use_copies(monkeypatch):
+    """The test above would see a copy that is not dropped."""
+    monkeypatch.setattr(write_tracking.Watch, "is_written", lambda watch: False)
+
+    def programs():
+        for seed in range(50):
+            program(seed)
+
+    with pytest.raises(AssertionError):
+        programs()
+
+
+if __name__ == "__main__":
+    import sys
+
+    for seed in range(int(sys.argv[1]), int(sys.argv[2])):
+        program(seed)
+    print("none stale")

@@ -1,10 +1,13 @@
 """A measured profile as one that comes with hetero: the same constants, without raw samples.
 
 python -m hetero.calibration.ship MEASURED.json NAME SHIPPED.json
+
+The checksum is made anew: that of a profile which was edited need not be right.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,7 +37,8 @@ def _without_samples(value: Any) -> Any:
 def main(arguments: list[str]) -> None:
     """Make a profile to ship: MEASURED.json, its new name, the file to write."""
     measured, name, target = arguments
-    content = shipped(profile.read(measured).data, name)
+    content = shipped(json.loads(Path(measured).read_bytes()), name)
+    profile.parse(content)
     Path(target).write_bytes(content)
     print(f"{target}: {len(content)} bytes")
 

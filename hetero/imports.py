@@ -38,6 +38,8 @@ INSTALL = {
     "opencl": "pip install pyopencl intel-opencl-rt intel-cmplr-lib-rt",
     "opencv": "pip install opencv-python-headless",
 }
+# Modules of it need nothing of the packages around them, which take 0.5 s to import.
+_BINDINGS = "nvmath.bindings"
 _lock = locks.new()
 _held: list[list[Any]] = []  # the locks of each fork in progress
 
@@ -59,11 +61,32 @@ def load(name: str) -> Any:
     if module is not None and not _is_being_imported(module):
         return module
     with _lock:
+        if name.startswith(_BINDINGS + "."):
+            return _of_bindings(name)
         at = name.find(".")
         while at >= 0:
             importlib.import_module(name[:at])
             at = name.find(".", at + 1)
         return importlib.import_module(name)
+
+
+def _of_bindings(name: str) -> Any:
+    """A module of `_BINDINGS`, whose packages are empty meanwhile, or there already."""
+    packages = {}
+    if "nvmath" not in sys.modules and (spec := importlib.util.find_spec("nvmath")) is not None:
+        for package in ("nvmath", _BINDINGS):
+            packages[package] = ModuleType(package)
+            below = package.split(".")[1:]
+            packages[package].__path__ = [
+                os.path.join(folder, *below) for folder in spec.submodule_search_locations or ()
+            ]
+        sys.modules.update(packages)
+    try:
+        return importlib.import_module(name)
+    finally:
+        for package, empty in packages.items():
+            if sys.modules.get(package) is empty:
+                del sys.modules[package]
 
 
 def in_child(code: str) -> list[str]:

@@ -51,7 +51,7 @@ def test_calibrate_measures_them(calibrated, measured):
     models = calibrated.data["models"]
     for place in ("cpu", "toy:0"):
         assert f"{place}|double|numpy|float32|*" in models
-        assert f"{place}|convolve2d|taps|float64|*" in models
+        assert f"{place}|convolve2d|shifts|float64|*" in models
     assert {*models["cpu|double|numpy|float32|*"]["constants"]} == {"overhead", "axes", "seconds"}
     assert set(calibrated.data["links"]["toy:0"]) == {"upload", "download"}
     assert not [line for line in measured[1] if "leaves out" in line]
@@ -62,14 +62,14 @@ def test_a_full_calibration_measures_them(toy, hasty, monkeypatch, tmp_path, cap
     everything = registry.operations()
     few = [o for o in everything if o.name in ("double", "convolve2d")]
     monkeypatch.setattr(registry, "operations", lambda: few)
-    rows = [i for i in registry.lookup("convolve2d") if i.method == "taps"]
+    rows = [i for i in registry.lookup("convolve2d") if i.method == "shifts"]
     monkeypatch.setitem(registry._implementations, "convolve2d", rows)
     monkeypatch.setattr(request, "FULL", dataclasses.replace(request.QUICK, quick=False))
     found = hetero.calibrate(path=tmp_path / "p.json", devices=["cpu", "toy:0"])
     profile.set_current(None)
     forms = {key: model["form"] for key, model in found.data["models"].items()}
-    assert forms["toy:0|convolve2d|taps|float32|*"] == forms["cpu|convolve2d|taps|float32|*"]
-    assert forms["toy:0|convolve2d|taps|float32|*"] == "filter"
+    assert forms["toy:0|convolve2d|shifts|float32|*"] == forms["cpu|convolve2d|shifts|float32|*"]
+    assert forms["toy:0|convolve2d|shifts|float32|*"] == "filter"
     assert forms["toy:0|double|numpy|float64|*"] == "surface"
     assert "leaves out" not in caplog.text
 
@@ -80,7 +80,7 @@ def test_plan_and_explain_know_them(calibrated, capsys):
     assert all(c.seconds is not None for c in plan.candidates)
     image = hetero.spec((64, 64), "float32")
     methods = {(c.device, c.method) for c in hetero.plan("convolve2d", image, image).candidates}
-    assert {("cpu", "taps"), ("toy:0", "taps")} <= methods
+    assert {("cpu", "shifts"), ("toy:0", "shifts")} <= methods
     assert cli.main(["explain", "double", "1000", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["chosen"]["method"] == "numpy"
 
@@ -91,7 +91,7 @@ def test_use_places_them(place, toy):
     expected = hetero.convolve2d(image, filter, device="cpu")
     with hetero.use(device=place):
         np.testing.assert_array_equal(toys.double(np.arange(5.0)), 2 * np.arange(5.0))
-        found = hetero.convolve2d(image, filter, method="taps")
+        found = hetero.convolve2d(image, filter, method="shifts")
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
@@ -133,7 +133,7 @@ def test_verify_measures_them(calibrated, capsys):
     assert found["links"].keys() >= {"toy:0"}
     rows = verify.verify((registry.operation("convolve2d"),), count=12, largest=64)
     measured = {name for row in rows for name in row.measured}
-    assert {("cpu", "taps"), ("toy:0", "taps")} <= measured
+    assert {("cpu", "shifts"), ("toy:0", "shifts")} <= measured
 
 
 def test_verify_takes_no_operation_that_is_not_asked_for(toy):
@@ -156,7 +156,7 @@ def test_bench_compares_a_method(calibrated, monkeypatch):
 
     monkeypatch.setattr(benchmarks, "ON_CPU", ((32, 3),))
     (row,) = bench.bench(registry.operation("convolve2d"))
-    assert {"taps on cpu", "taps on toy:0"} <= row["seconds"].keys()
+    assert {"shifts on cpu", "shifts on toy:0"} <= row["seconds"].keys()
 
 
 def test_help_names_them(toy, capsys):
@@ -169,7 +169,7 @@ def test_help_names_them(toy, capsys):
 
 
 @pytest.mark.parametrize(
-    ("operation", "method"), [("double", "numpy"), ("convolve2d", "taps")], ids="-".join
+    ("operation", "method"), [("double", "numpy"), ("convolve2d", "shifts")], ids="-".join
 )
 @pytest.mark.parametrize("place", ["cpu", "toy:0"])
 def test_they_agree(toy, operation, method, place):
@@ -180,7 +180,7 @@ def test_they_agree(toy, operation, method, place):
 
 
 def test_one_that_is_wrong_does_not_agree(toy, monkeypatch):
-    (row,) = (i for i in registry.lookup("convolve2d") if (i.kind, i.method) == ("toy", "taps"))
+    (row,) = (i for i in registry.lookup("convolve2d") if (i.kind, i.method) == ("toy", "shifts"))
 
     def wrong(devices, problem, arguments):
         row.run(devices, problem, arguments)
@@ -190,11 +190,11 @@ def test_one_that_is_wrong_does_not_agree(toy, monkeypatch):
     rows[rows.index(row)] = dataclasses.replace(row, run=wrong)
     monkeypatch.setitem(registry._implementations, "convolve2d", rows)
     with pytest.raises(AssertionError):
-        test_agree.agrees(registry.operation("convolve2d"), "toy:0", "taps")
+        test_agree.agrees(registry.operation("convolve2d"), "toy:0", "shifts")
 
 
 def test_names_of_theirs_are_looked_for(toy):
     """In the sources, as those of every operation and method are."""
     names = test_names.registered()
     assert names.operations >= {"double"}
-    assert names.methods >= {"taps", "numpy"}
+    assert names.methods >= {"shifts", "numpy"}

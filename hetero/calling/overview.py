@@ -84,7 +84,7 @@ def machine() -> Inventory:
         kernels={
             name: f"{table.name}, of {table.card}, {table.data['measured']}"
             for name, info in here.items()
-            if name != "cpu" and not info.get("is_host_cpu")
+            if kinds.traits(info["kind"]).portable and not info.get("is_host_cpu")
             for table in [tuning.of_info(info)]
         },
         broken=devices.broken(),

@@ -36,7 +36,8 @@ class Device(abc.ABC):
 
     Everything a backend reports comes as `hetero.errors.DeviceError`,
     `DeviceMemoryError` or `KernelCompileError`. A stream is a queue of the device's work; None
-    stands for the default one.
+    stands for the default one. A kind without a compiler raises KernelCompileError in `build`,
+    DeviceError in `launch`, and has a `probe` of its own.
     """
 
     kind: str
@@ -65,7 +66,11 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
-        """kind, name, memory_bytes, multiprocessors, driver, toolkit and the backend's own."""
+        """kind, name, memory_bytes, multiprocessors, driver, toolkit and the backend's own.
+
+        ``is_host_cpu`` is true for this machine's CPU again, as OpenCL has it: such a device is not
+        calibrated, and computes only where it is named.
+        """
 
     def card(self) -> Card:
         """What launch parameters are derived from."""
@@ -104,7 +109,12 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def allocate(self, nbytes: int) -> tuple[Any, Any]:
-        """Memory for ``nbytes`` bytes: (kernel argument, owner). Freed with the owner."""
+        """Memory for ``nbytes`` bytes: (kernel argument, owner). Freed with the owner.
+
+        It is allocated by `hetero.devices.budget.allocated`, which counts it for a memory limit.
+        What a buffer is only the kind's own rows know: each operand begins at its first byte, and
+        lies as ``problem.strides`` says, in elements.
+        """
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
         """A new array of the backend's own type, and its address."""

@@ -81,9 +81,11 @@ def price(
         )
     if method is not None and not candidates:
         kinds = {devices[name]["kind"] for name in names}
+        there = [i for i in implementations if i.kind in kinds]
         raise MethodNotAvailable(
-            f"method must be one of {_methods(i for i in implementations if i.kind in kinds)} "
-            f"on {', '.join(names)}, got {method!r}"
+            f"method must be one of {_methods(there)} on {', '.join(names)}, got {method!r}"
+            if there
+            else f"{problem.operation} has no method on {', '.join(names)}, got {method!r}"
         )
     possible = [c for c in candidates if c.reason is None]
     if (

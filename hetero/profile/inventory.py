@@ -55,6 +55,10 @@ class _Inventory:
                     self.described = infos
         return infos
 
+    def looked(self) -> bool:
+        """Whether devices were looked for."""
+        return self.described is not None
+
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever the devices at hand change."""
         self._listeners.append(listener)
@@ -73,7 +77,12 @@ def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 
 _here = _Inventory()
-devices, on_change, changed = _here.devices, _here.on_change, _here.changed
+devices, looked, on_change, changed = (
+    _here.devices,
+    _here.looked,
+    _here.on_change,
+    _here.changed,
+)
 believed, broken, newly_broken = backends.believed, backends.broken, backends.newly_broken
 
 

@@ -59,7 +59,10 @@ def _parse(content: bytes) -> Profile:
     if version != SCHEMA_VERSION:
         raise ProfileError(f"schema_version must be {SCHEMA_VERSION}, got {version!r}")
     if data.get("sha256") != digest(data):
-        raise ProfileError("sha256 does not match the content")
+        raise ProfileError(
+            "sha256 does not match the content; if it was edited on purpose, "
+            "'python -m hetero.calibration.ship FILE NAME FILE' renews it"
+        )
     for part in _PARTS:
         if not isinstance(data.get(part), dict):
             raise ProfileError(

@@ -90,4 +90,6 @@ def test_models_are_the_same_as_before(budget, tmp_path):
     assert "leaves out" not in done.stderr
     assert set(found) >= set(BEFORE[budget])
     for name, (number, knots, mean) in BEFORE[budget].items():
-        assert found[name] == [number, knots, pytest.approx(mean, abs=1e-4)], name
+        expected = [number, knots, pytest.approx(mean, abs=1e-4)]
+        where = f"if that is meant, it goes into BEFORE[{budget!r}]"
+        assert found[name] == expected, f"{name}: {found[name]}; {where}"

@@ -254,3 +254,58 @@ os.kill(os.getpid(), signal.SIGKILL)
     (turn,) = tmp_path.rglob("turn.lock")
     with turn.open() as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def fresh(code, **environment):
+    """What a process of its own prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "hetero.matmul(np.ones((64, 64)), np.ones((64, 64)))",
+        "hetero.matvec(np.ones((512, 512)), np.ones(512))",
+        "hetero.convolve2d(np.ones((32, 32)), np.ones((3, 3)))",
+    ],
+)
+def test_a_small_first_call_looks_for_no_device(call):
+    code = f"import sys, numpy as np, hetero; {call}; print(*sys.modules)"
+    modules = fresh(code).split()
+    assert not {"pycuda", "pyopencl", "numba", "nvmath"} & {*modules}
+    larger = "hetero.matmul(np.ones((65, 64)), np.ones((64, 64)))"
+    found = "from hetero.profile import inventory; print(inventory.looked())"
+    assert fresh(f"import numpy as np, hetero; {call}; {larger}; {found}").split() == ["True"]
+
+
+def test_a_module_of_bindings_needs_nothing_of_its_packages(tmp_path):
+    """And these are as ever for who imports them later."""
+    folder = tmp_path / "nvmath" / "bindings"
+    folder.mkdir(parents=True)
+    (tmp_path / "nvmath" / "__init__.py").write_text("from nvmath import bindings\nheavy = True\n")
+    (folder / "__init__.py").write_text("from nvmath.bindings import cublas\n")
+    (folder / "cublas.py").write_text("from nvmath.bindings import _inside\nvalue = _inside.value\n")
+    (folder / "_inside.py").write_text("value = 7\n")
+    code = """
+import sys
+from hetero.imports import load
+cublas = load("nvmath.bindings.cublas")
+assert cublas.value == 7 and not {"nvmath", "nvmath.bindings"} & {*sys.modules}
+try:
+    load("nvmath.bindings.missing")
+except ImportError:
+    pass
+assert not {"nvmath", "nvmath.bindings"} & {*sys.modules}
+import nvmath
+assert nvmath.heavy and nvmath.bindings.cublas is cublas is load("nvmath.bindings.cublas")
+"""
+    fresh(code, PYTHONPATH=str(tmp_path))

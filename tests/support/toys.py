@@ -185,7 +185,7 @@ def installed(*, operation: bool = True, method: bool = True, kind: bool = True,
         if method:
             registry.register_method(
                 operation="convolve2d",
-                method="taps",
+                method="shifts",
                 kinds=("cpu", "toy"),
                 work=registry.lookup("convolve2d")[0].work,
                 run=by_taps,

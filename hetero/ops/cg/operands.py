@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import Operand, Spec, array_or_spec, dense, describe, is_device_array, name_of
+from hetero.arrays import (
+    Operand,
+    Spec,
+    array_or_spec,
+    dense,
+    describe,
+    describe_used,
+    is_device_array,
+    name_of,
+)
 from hetero.imports import load
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, digits
 from hetero.ops.linear_systems.vectors import number_dtype, real_dtype
@@ -208,7 +217,7 @@ def key_of(
     if type(b) is not np.ndarray:
         return None
     if type(A) is np.ndarray:
-        matrix = (A.shape, A.strides, A.dtype, A.flags.writeable or describe(A).kept)
+        matrix = (A.shape, A.strides, A.dtype, describe_used(A).kept)
     elif hasattr(A, "stencil"):
         matrix = (A.stencil, A.dtype)
     elif hasattr(A, "indptr"):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hetero import registry
+from hetero.arrays import describe_used
 from hetero.calling import call_cache, planner
 from hetero.ops.convolve2d import methods
 from hetero.ops.convolve2d.bands import cut
@@ -136,7 +137,8 @@ def convolve2d(
             result = call_cache.MISS
         if result is not call_cache.MISS:
             return result
-    call = checked(in1, in2, mode, boundary, fillvalue, *planner.placement(device, method))
+    placed = planner.placement(device, method)
+    call = checked(in1, in2, mode, boundary, fillvalue, *placed, describe=describe_used)
     note_channels(call.a.shape)
     return planned(call).run()
 

@@ -38,7 +38,11 @@ def _lazy(module: str, name: str) -> Callable[[], Any]:
 
 
 def _on_cpu(module: str, name: str) -> Callable[..., Any]:
-    """``run`` of a function of a stack of images, the options, the window and the results."""
+    """``run`` of a function ``compute(image, options, window, out)`` of a module.
+
+    The image is a stack (batch, h, w) of the result's dtype; ``options.filter.taps`` is the flipped
+    filter; the window may be of a band of the image, and then of no mode of SciPy's.
+    """
     compute = _lazy(module, name)
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import cache
 from math import isfinite, prod
 from typing import Any, NamedTuple
@@ -97,8 +98,9 @@ def checked(
     device: str | None = None,
     method: str | None = None,
     machine: Machine = HERE,
+    describe: Callable[[Any], Operand] = describe,
 ) -> CheckedCall:
-    """A call of arrays or `hetero.spec` stand-ins.
+    """A call of arrays or `hetero.spec` stand-ins, described by `describe` or `describe_used`.
 
     Raises
     ------

@@ -39,6 +39,7 @@ from hetero.ops.convolve2d.window import (
 )
 from hetero.pricing import settings, tables
 from hetero.pricing.plan import CPU, Plan
+from hetero.profile import inventory
 from hetero.registry import Arguments, thread_counts
 
 calls = call_cache.Calls()
@@ -118,9 +119,12 @@ def _are_few(
     dtype: np.dtype, shape: Any, filter_shape: Any, mode: str, machine: Machine = HERE
 ) -> bool:
     """Few products, on a machine whose best way for the most that count as few is the direct sum on
-    the CPU. With less to compute a device only loses: beginning and moving cost the same."""
+    the CPU. With less to compute a device only loses: beginning and moving cost the same. Where
+    devices were not looked for yet, they are not for a call as small as this."""
     if not window_of(shape, filter_shape, mode).has_few(dtype.char):
         return False
+    if machine.is_here and not inventory.looked():
+        return True
 
     def most() -> Plan:
         real = np.dtype(dtype.char.lower())

@@ -29,9 +29,11 @@ from hetero.moving import results, ski_rental
 from hetero.ops.products.operands import as_given, build
 from hetero.pricing import settings, tables
 from hetero.pricing.plan import CPU, Plan
+from hetero.profile import inventory
 from hetero.registry import thread_counts
 from hetero.registry.problem import Problem
 
+_FEW = 64**3  # products that NumPy makes in some 20 us, as long as a device takes to begin and end
 Function = Callable[..., Any]
 _ndarray = np.ndarray
 _forced = settings.forced.get
@@ -115,12 +117,20 @@ def _call(
     run = calls.host.get(key)
     if run is None:
         now = tables.generation()
-        if device is None and method is None and _is_numpy_alone():
+        free = device is None and method is None
+        if free and ((not stays and _are_few(A, B)) or _is_numpy_alone()):
             run = function
         else:
             run = _plan_on_host(function, A, B, out, device, method, stays)
         tables.remember(calls.host, key, run, now)
     return run(A, B, out)
+
+
+def _are_few(A: np.ndarray, B: np.ndarray) -> bool:
+    """Whether NumPy has made all products in the time in which a device has begun: so devices need
+    not be looked for, which takes some tenths of a second."""
+    columns = B.shape[1] if B.ndim == 2 else 1
+    return not inventory.looked() and max(A.ndim, B.ndim) <= 2 and A.size * columns <= _FEW
 
 
 def _is_numpy_alone() -> bool:

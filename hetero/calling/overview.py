@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetero import devices, profile
+from hetero.devices.kinds import traits
 from hetero.host import blas_spin, threading_layer
 from hetero.imports import load
 from hetero.pricing import pricing
@@ -84,7 +85,7 @@ def machine() -> Inventory:
         kernels={
             name: f"{table.name}, of {table.card}, {table.data['measured']}"
             for name, info in here.items()
-            if kinds.traits(info["kind"]).portable and not info.get("is_host_cpu")
+            if traits(info["kind"]).portable and not info.get("is_host_cpu")
             for table in [tuning.of_info(info)]
         },
         broken=devices.broken(),

@@ -34,10 +34,10 @@ except ImportError:  # on Windows
 _SYSCALL = {"x86_64": 323, "aarch64": 282}  # userfaultfd
 _USER_MODE_ONLY = 1  # what needs no privilege
 _API, _REGISTER, _UNREGISTER = 0xC018AA3F, 0xC020AA00, 0x8010AA01  # ioctls of userfaultfd
-_VERSION = 0xAA
+_VERSION = 0xAA  # of userfaultfd, UFFD_API
 _FEATURES = 1 << 15 | 1 << 13 | 1  # WP_ASYNC, WP_UNPOPULATED, PAGEFAULT_FLAG_WP
-_WRITE_PROTECT = 2  # UFFDIO_REGISTER_MODE_WP
-_SCAN = 0xC0606610  # PAGEMAP_SCAN
+_WRITE_PROTECT = 2  # a mode of registering, UFFDIO_REGISTER_MODE_WP
+_SCAN = 0xC0606610  # the ioctl PAGEMAP_SCAN
 _PROTECT, _CHECK = 1, 2  # PM_SCAN_WP_MATCHING, PM_SCAN_CHECK_WPASYNC
 _WRITTEN, _FILE, _PRESENT = 1 << 1, 1 << 2, 1 << 3  # PAGE_IS_...; shared memory counts as a file
 _REGIONS = 64  # that a scan reports at once

@@ -55,10 +55,6 @@ class _Inventory:
                     self.described = infos
         return infos
 
-    def looked(self) -> bool:
-        """Whether devices were looked for."""
-        return self.described is not None
-
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever the devices at hand change."""
         self._listeners.append(listener)
@@ -77,13 +73,13 @@ def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 
 _here = _Inventory()
-devices, looked, on_change, changed = (
-    _here.devices,
-    _here.looked,
-    _here.on_change,
-    _here.changed,
-)
+devices, on_change, changed = _here.devices, _here.on_change, _here.changed
 believed, broken, newly_broken = backends.believed, backends.broken, backends.newly_broken
+
+
+def looked() -> bool:
+    """Whether this process looked for devices, which takes some tenths of a second."""
+    return backends.here.found is not None
 
 
 def fingerprint() -> dict[str, Any]:

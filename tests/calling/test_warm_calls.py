@@ -33,6 +33,7 @@ USE = {
     "nothing in cuda": [{"device": "cuda"}, {}],
     "with room": [{"memory_limit": "1 GB"}],
     "to the host": [{"results": "host"}],
+    "not watched": [{"watch": False}],
 }
 THREADS = {"all": None, "one": 1}
 DEVICE = {"none": NOTHING, "None": None, "cpu": "cpu", "cuda": "cuda", "cuda:1": "cuda:1"}

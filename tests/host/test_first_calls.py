@@ -293,7 +293,9 @@ def test_a_module_of_bindings_needs_nothing_of_its_packages(tmp_path):
     folder.mkdir(parents=True)
     (tmp_path / "nvmath" / "__init__.py").write_text("from nvmath import bindings\nheavy = True\n")
     (folder / "__init__.py").write_text("from nvmath.bindings import cublas\n")
-    (folder / "cublas.py").write_text("from nvmath.bindings import _inside\nvalue = _inside.value\n")
+    (folder / "cublas.py").write_text(
+        "from nvmath.bindings import _inside\nvalue = _inside.value\n"
+    )
     (folder / "_inside.py").write_text("value = 7\n")
     code = """
 import sys

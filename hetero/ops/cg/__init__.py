@@ -131,8 +131,10 @@ def solve_cg(
             or planner.counts_threads(operands.NAME)
         ):
             return make()
-        # The CPU has one method for each layout, whatever the size.
-        return _calls.plan((device, method, (kind.layout, kind.dtype)), make)
+        # The CPU has one method for each layout, whatever the size; and where only the CPU can, it
+        # serves whatever method was named.
+        only = kind.obstacle is not None
+        return _calls.plan((device, method, (kind.layout, kind.dtype, only)), make)
 
     plan = make() if key is None else _calls.plan(key, make)
     dtype = np.dtype(plan.problem.dtype)

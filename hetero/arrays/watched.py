@@ -154,7 +154,7 @@ def obstacle() -> str | None:
     """Why arrays are not watched; None where they are."""
     wanted = asked.get()
     if wanted is False or (wanted is None and os.environ.get(OFF) == "0"):
-        return "switched off"
+        return f"{OFF}=0" if wanted is None else "switched off by hetero.use"
     return write_tracking.obstacle()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetero import devices, profile
+from hetero.arrays import watched
 from hetero.devices.kinds import traits
 from hetero.host import blas_spin, threading_layer
 from hetero.imports import load
@@ -43,10 +44,11 @@ def machine() -> Inventory:
     -------
     Inventory
         ``cpu`` (among it ``loop_threads``: the library that runs the loops, and why not TBB;
-        and ``blas_timeout``: how long the idle threads of each BLAS spin), ``devices`` (name ->
-        description), ``links`` (device -> GB/s of large transfers by direction and memory, as
-        calibrated; "cuda*2" is each of two at once), ``kernels`` (GPU -> the tuning table that its
-        kernels are planned by),
+        ``blas_timeout``: how long the idle threads of each BLAS spin; and ``write_tracking``:
+        whether arrays that are used again can have copies on devices unless they are kept by hand,
+        or why not), ``devices`` (name -> description), ``links`` (device -> GB/s of large transfers
+        by direction and memory, as calibrated; "cuda*2" is each of two at once), ``kernels`` (GPU
+        -> the tuning table that its kernels are planned by),
         ``broken`` (device -> why it is not used: it could not compile or run a small kernel, or
         made wrong values), ``missing`` (what is not here and what would bring it), ``profile`` (its
         name; what to do if other load spoiled its calibration, else None; the file it was read
@@ -79,6 +81,7 @@ def machine() -> Inventory:
             **{key: value for key, value in here["cpu"].items() if key != "kind"},
             "loop_threads": threading_layer.describe(),
             "blas_timeout": blas_spin.describe(constants.blas_sleep()),
+            "write_tracking": f"off, {why_not}" if (why_not := watched.obstacle()) else "on",
         },
         devices={name: info for name, info in here.items() if name != "cpu"},
         links=links,

@@ -110,7 +110,7 @@ class _Tracker:
         if self._files is None:
             number = _SYSCALL.get(platform.machine())
             if fcntl is None or number is None or not sys.platform.startswith("linux"):
-                raise Unavailable("written pages are told by Linux on x86-64 and arm64 only")
+                raise Unavailable("only Linux on x86-64 and arm64 reports written pages")
             tracked = _libc().syscall(number, os.O_CLOEXEC | _USER_MODE_ONLY)
             if tracked < 0:
                 why = os.strerror(ctypes.get_errno())

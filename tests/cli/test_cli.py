@@ -35,6 +35,8 @@ def test_info(run, data):
         "kernels",
     }
     assert {"name", "cores", "memory_bytes", "blas", "blas_version"} <= found["cpu"].keys()
+    tracking = found["cpu"]["write_tracking"]
+    assert tracking == "on" or tracking.startswith("off, ")
     assert found["profile"].keys() == {"name", "disturbed", "file", "calibrate_writes"}
     assert set(found["devices"]) == set(devices.available())
     for info in found["devices"].values():

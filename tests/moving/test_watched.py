@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from test_kept_copies import KEPT, device, operands  # noqa: F401
+from test_kept_copies import KEPT, device, operands, uploads  # noqa: F401
 
 import hetero
 from hetero.arrays import watched
@@ -288,3 +288,30 @@ if __name__ == "__main__":
     for seed in range(int(sys.argv[1]), int(sys.argv[2])):
         program(seed)
     print("none stale")
+
+
+@pytest.mark.parametrize("operation", ["matvec", "convolve2d", "solve_cg", "kmeans"])
+def test_every_operation_uses_the_copy_until_a_write(opencl, uploads, operation):  # noqa: F811
+    n = 400  # 1.2 MiB
+    A, b = np.random.default_rng(1).random((n, n)), np.ones(n)
+    A += A.T
+    A[np.diag_indices(n)] += n
+    start = A[:4].copy()
+    call = {
+        "matvec": lambda: hetero.matvec(A, b),
+        "convolve2d": lambda: hetero.convolve2d(A, np.ones((3, 3)), "same"),
+        "solve_cg": lambda: hetero.solve_cg(A, b, rtol=1e-10)[0],
+        "kmeans": lambda: hetero.kmeans(A, 4, init=start, max_iter=3)[0],
+    }[operation]
+    with hetero.use(device=opencl):
+        for changed in (False, True):
+            if changed:
+                A[7, 7] *= 3.0
+            uploads.clear()
+            found = [call() for _ in range(12)]
+            moved = uploads.count(A.nbytes)
+            assert 1 <= moved <= (8 if changed else 2), "each call moves it until it is watched"
+            with hetero.use(watch=False):
+                right = call()
+            for one in found:
+                np.testing.assert_allclose(one, right, rtol=1e-12)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hetero import registry
-from hetero.arrays import HOST, describe, is_device_array
+from hetero.arrays import HOST, describe, describe_used, is_device_array
 from hetero.calling import planner
 from hetero.imports import load
 from hetero.moving import results, transfer
@@ -199,6 +199,8 @@ def cluster(
     device, method = planner.placement(device, method)
     X = operands.checked_shape(X)
     options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
+    if type(X) is np.ndarray:
+        describe_used(X)  # what comes again may have a copy on a device, which the problem names
     asked = problem(X, n_clusters, **options, sample_weight=sample_weight)
     plan = planner.plan(results.staying(asked, device), device, method)
     (n, d, k), dtype = plan.problem.dims, np.dtype(plan.problem.dtype)

@@ -12,6 +12,8 @@ from hetero.cli import values
 from hetero.cli.values import DONE, NO_CHOICE, Parser, add_file, add_profile, show
 from hetero.terminal import progress_bar
 
+_MOST_AGAIN = 100_000  # calls, which take three seconds to count
+
 # -- explain ---------------------------------------------------------------------------------------
 
 
@@ -38,6 +40,8 @@ def explain_options(sub: Parser) -> None:
     sub.add_argument("--method", help=f"only this method: {', '.join(methods)}")
     text = "answer for another machine, by its constants: tesla-t10, h100, h200, or a profile's "
     add_profile(sub, f"{text}file")
+    text = "what this number of calls takes in a loop over the same large operands"
+    sub.add_argument("--again", type=values.whole, metavar="CALLS", help=text)
 
 
 def explain(arguments: argparse.Namespace) -> int:
@@ -46,6 +50,7 @@ def explain(arguments: argparse.Namespace) -> int:
     from hetero.calling.planner import OtherMachine
     from hetero.evaluation import calls
 
+    values.check("--again", arguments.again, 1, _MOST_AGAIN)
     operation = registry.operation(arguments.operation)
     options = _options(operation, arguments)
     dims = tuple(arguments.dims)
@@ -56,8 +61,15 @@ def explain(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--on must be one of {names}, got {arguments.on!r}")
     machine = OtherMachine(constants, devices)
     plan = calls.plan(operation, problem, machine, arguments.device, arguments.method, options)
-    notes = _notes(operation, arguments, devices)
-    show(arguments, plan.to_dict(), lambda: "\n".join([str(plan), *notes]))
+    notes, content = _notes(operation, arguments, devices), plan.to_dict()
+    if arguments.again is not None:
+        from hetero.moving import again
+
+        place = arguments.device, arguments.method
+        course = again.course(plan.problem, arguments.again, lambda p: machine.plan(p, *place))
+        content["again"] = course and course.to_dict()
+        notes += [f"{arguments.again} calls in a loop over the same operands", str(course)]
+    show(arguments, content, lambda: "\n".join([str(plan), *notes]))
     if plan.to_dict()["chosen"]:
         return DONE
     known = ", ".join(

@@ -57,6 +57,8 @@ class Operation:
         Further public names of hetero's -> the module that has them, imported on use.
     ladder : dict
         Methods that stand above the rungs, in the order of the ladder -> what is new in each.
+    keeps : callable
+        ``keeps(problem)``: whether its calls use copies of operands that stay on a device.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Operation:
     cut: Callable[[Problem, int], Cut | None] | None = None
     public: Mapping[str, str] = field(default_factory=dict)
     ladder: Mapping[str, str] = field(default_factory=dict)
+    keeps: Callable[[Problem], bool] = lambda problem: True
 
 
 class Cut(NamedTuple):

@@ -233,18 +233,33 @@ def filters(cuda, monkeypatch):
     """The fake device convolves too; a launch's filter is what it was prepared with."""
 
     def compute(problem, taps, window, image, out):
+        if isinstance(taps, tuple):  # a filter on the device, by its address
+            taps = fakes.view(*taps)
         o = problem.inputs[0]
         values = fakes.view(image, o.shape, o.dtype, o.strides)
         made = fakes.view(out, problem.output.shape, problem.dtype, problem.output.strides)
         mode = "same" if made.shape == values.shape else "full"
         made[...] = signal.convolve2d(values, taps, mode, window.boundary)
 
+    def there(filter, problem):
+        shape = problem.options.filter_height, problem.options.filter_width
+        dtype = np.dtype(problem.dtype)
+        return shape, dtype, tuple(stride * dtype.itemsize for stride in filter.strides)
+
     def run(devices, problem, arguments):
         (image,), out, options = arguments
-        compute(problem, options.filter.array, problem.options, image, out)
+        taps = options.filter.array
+        if taps is None:
+            taps = options.filter.pointer, *there(options.filter, problem)
+        compute(problem, taps, problem.options, image, out)
 
     def prepare(device, problem, aligned, options):
         device.log.append(f"prepare {aligned}")
+        if options.filter.array is None:
+            facts = there(options.filter, problem)
+            return lambda image, filter, out: compute(
+                problem, (filter, *facts), problem.options, image, out
+            )
         taps = options.filter.array.copy()
         return lambda image, _, out: compute(problem, taps, problem.options, image, out)
 
@@ -260,7 +275,8 @@ def convolved(device, image, filter, mode="same", **options):
     before = device.general
     found = hetero.convolve2d(image, filter, mode, **options, device="cuda", method="direct")
     boundary = options.get("boundary", "fill")
-    expected = signal.convolve2d(image.get(), filter, mode, boundary, options.get("fillvalue", 0))
+    taps = filter.get() if hasattr(filter, "get") else filter
+    expected = signal.convolve2d(image.get(), taps, mode, boundary, options.get("fillvalue", 0))
     np.testing.assert_allclose(found.get(), expected, rtol=1e-5, atol=1e-5)
     return device.general - before
 
@@ -285,6 +301,20 @@ def test_convolutions_are_remembered_by_all_that_they_depend_on(filters):
     assert calls == [0] * 8
     prepared = sum("prepare" in line for line in filters.log)
     assert prepared == 6  # of equal values in another order, and of another image, no second time
+
+
+def test_filters_that_lie_on_the_device_are_read_there(filters):
+    image, filter = put(filters, 20, 30), put(filters, 3, 5)
+    assert convolved(filters, image, filter) == 1
+    assert [convolved(filters, image, filter) for _ in range(2)] == [0, 0]
+    filter.view()[...] *= 2.0
+    assert convolved(filters, image, filter) == 0
+    assert convolved(filters, put(filters, 20, 30), put(filters, 3, 5)) == 0
+    assert convolved(filters, image, put(filters, 5, 3)) == 1
+    assert convolved(filters, image, filter, boundary="wrap") == 1
+    assert convolved(filters, image, filter, fillvalue=0.0) == 1
+    assert convolved(filters, image, filter.get()) == 1, "its values on the host are another call"
+    assert convolved(filters, image, filter) == 0
 
 
 def test_convolutions_that_go_the_general_way(filters):

@@ -323,6 +323,29 @@ def test_remembered_convolutions(library, monkeypatch):
     assert not general
 
 
+def test_a_filter_on_the_device_is_read_there_by_a_launch(library, monkeypatch):
+    tells_its_device(library)
+    from scipy import signal
+
+    execute, general = execution.execute, []
+
+    def counted(*arguments):
+        general.append(1)
+        return execute(*arguments)
+
+    monkeypatch.setattr(execution, "execute", counted)
+    with devices.get(DEVICE).active():
+        for turn in range(4):
+            image = rng.random((300, 200)).astype("float32")
+            filter = rng.random((5, 6)).astype("float32")
+            found = hetero.convolve2d(
+                library.put(image), library.put(filter), "same", device="cuda", method="direct"
+            )
+            expected = signal.convolve2d(image, filter, "same")
+            np.testing.assert_allclose(read(found), expected, rtol=1e-4, atol=1e-4)
+            assert len(general) <= 1, turn
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_more_elements_than_32_bits_count(cupy, order):
     """A has more than 2**31 elements; what lies behind them is read, and read right."""

@@ -192,5 +192,6 @@ OPERATION = registry.register_operation(
         from_dims=from_dims,
         cases="hetero.ops.cg.cases",
         benchmarks="hetero.ops.cg.benchmarks",
+        keeps=lambda problem: problem.layout == "dense",
     )
 )

@@ -125,14 +125,14 @@ def convolve2d(
             if run is not None and (result := run(in1, in2, fillvalue)) is not None:
                 return result
     elif (
-        type(in2) is _ndarray
-        and in2.size <= SMALL
-        and type(fillvalue) is int
+        type(fillvalue) is int
         and fillvalue == 0
         and (find := _find_for(type(in1))) is not None
+        and (type(in2) is not _ndarray or in2.size <= SMALL)
     ):
+        second = in1 if type(in2) is _ndarray else in2
         try:
-            result = find(in1, in1, None, device, key_of(in2, mode, boundary, method))
+            result = find(in1, second, None, device, key_of(in2, mode, boundary, method))
         except TypeError:  # as above
             result = call_cache.MISS
         if result is not call_cache.MISS:

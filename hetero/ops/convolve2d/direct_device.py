@@ -101,11 +101,13 @@ def direct(
 
 
 def prepared_direct(device: Any, problem: Problem, aligned: int, options: FilterOptions) -> Any:
-    """`direct` in the current context: a launch with the image's address, twice, and the result's.
+    """`direct` in the current context: a launch with the addresses of the image, the filter, if it
+    lies on the device, and the result.
 
-    For operands at addresses that ``aligned`` divides, and a filter that is known.
+    For operands at addresses that ``aligned`` divides.
     """
-    taps, owner, strides = taps_on(device, options.filter, problem)
+    filter = options.filter
+    taps, owner, strides = taps_on(device, filter, problem)
     planned = _launches(plan_convolve.direct, device, problem, aligned, tap_strides=strides)
     itemsize = np.dtype(problem.dtype).itemsize
     names = ("image", "taps", "out")
@@ -115,6 +117,11 @@ def prepared_direct(device: Any, problem: Problem, aligned: int, options: Filter
     def run(image: int, _: int, out: int, owner: Any = owner) -> None:  # which keeps the taps
         launch(image, taps, out)
 
+    def run_with(image: int, filter: int, out: int, last: int = 0) -> None:
+        launch(image, filter + last, out)
+
+    if filter.array is None:
+        return functools.partial(run_with, last=taps - filter.pointer)
     return run
 
 

@@ -50,17 +50,25 @@ _BOUNDARIES = (*BOUNDARIES, *ALIASES)
 # -- On a device -----------------------------------------------------------------------------------
 
 
-def key_of(filter: np.ndarray, mode: str, boundary: str, method: str | None) -> tuple[Any, ...]:
-    """What a call on a device depends on beside the image, where nothing lies beyond it but 0."""
+def key_of(filter: Any, mode: str, boundary: str, method: str | None) -> tuple[Any, ...]:
+    """What a call on a device depends on beside its arrays there, where nothing lies beyond the
+    image but 0: the values of a filter on the host are part of it."""
+    if type(filter) is not np.ndarray:
+        return mode, boundary, method
     return filter.tobytes(), filter.shape, filter.dtype, mode, boundary, method
 
 
 def learn(call: CheckedCall, plan: Plan, options: FilterOptions, now: int) -> None:
-    """Remember a call that just ran, if it is of an image on a device and a small filter."""
+    """Remember a call that just ran, if its image is on a device, and its filter small on the host,
+    or unread on the device."""
     a, b, image = call.a, call.b, call.image
-    if a.location != HOST == b.location and b.size <= SMALL and call.fillvalue == 0:
-        given = call.device, key_of(call.filter, call.mode, call.boundary, call.method)
+    if a.location == HOST or call.fillvalue != 0:
+        return
+    given = call.device, key_of(call.filter, call.mode, call.boundary, call.method)
+    if b.location == HOST and b.size <= SMALL:
         calls.learn(plan, (image, image), None, (a, a), given, now, options)
+    elif options.filter.array is None:
+        calls.learn(plan, (image, call.filter), None, (a, b), given, now, options)
 
 
 # -- SciPy's ---------------------------------------------------------------------------------------

@@ -1,0 +1,66 @@
+"""`hetero explain --again`: the calls of a loop, as they then happen."""
+
+import numpy as np
+import pytest
+from test_kept_copies import device, operands  # noqa: F401
+
+import hetero
+from hetero.arrays import watched
+from hetero.calling import planner
+from hetero.host import write_tracking
+from hetero.moving import again
+from hetero.ops import matvec
+
+CALLS = 30
+
+
+def course(problem, calls=CALLS):
+    return again.course(problem, calls, planner.plan)
+
+
+@pytest.mark.skipif(write_tracking.obstacle() is not None, reason=str(write_tracking.obstacle()))
+def test_it_is_what_happens(device, monkeypatch):  # noqa: F811
+    monkeypatch.delenv("HETERO_WATCH", raising=False)
+    watched.clear()
+    A, x = operands(1024)
+    expected = course(hetero.plan("matvec", A, x).problem)
+    ran = []
+    for _ in range(CALLS):
+        computed, moved = device.log.count("compute"), device.uploads
+        hetero.matvec(A, x)
+        on = "cuda:0" if device.log.count("compute") > computed else "cpu"
+        ran.append((on, device.uploads > moved))
+    watched.clear()
+    steps = [s for s in expected.steps for _ in range(s.first, s.last + 1)]
+    assert ran == [(step.device, step.moves == (1,)) for step in steps]
+    assert [step.moves for step in expected.steps] == [(), (1,), ()]
+    assert sum(step.seconds for step in steps) == pytest.approx(expected.seconds)
+    assert expected.seconds < expected.without == CALLS * steps[0].seconds
+
+
+def test_operands_that_are_small_or_on_a_device_stay_where_they_are(device):  # noqa: F811
+    small = np.ones((watched.LEAST // 4 // 1024 - 1, 1024), np.float32)
+    for problem in (
+        hetero.plan("matvec", small, small[0]).problem,
+        matvec.OPERATION.from_dims((4096, 4096), "float32", "cuda:0"),
+    ):
+        found = course(problem, 1000)
+        assert len(found.steps) == 1
+        assert found.seconds == pytest.approx(found.without)
+
+
+def test_the_command(run, data):
+    words = ("explain", "matvec", "8192", "8192", "--dtype", "float32", "--profile", "h200")
+    found = data(*words, "--again", "60")["again"]
+    assert [step["moves"] for step in found["steps"]] == [[], [1], []]
+    assert found["steps"][-1]["last"] == 60
+    code, out, _ = run(*words, "--again", "60")
+    assert code == 0
+    assert "operand 1 moves there" in out
+    assert "again" not in data(*words)
+    for number in ("0", "-3", "100001", "x"):
+        code, _, err = run(*words, "--again", number)
+        assert code != 0
+        assert "--again" in err
+    words = ("explain", "solve_poisson", "512", "512", "--profile", "h200")
+    assert len(data(*words, "--again", "60")["again"]["steps"]) == 1, "it keeps no operand"

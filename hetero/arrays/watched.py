@@ -33,6 +33,7 @@ _MOST = 64  # arrays that are remembered; the one that was not used for longest 
 _IDLE = 30.0  # seconds without a call, after which an array is forgotten when another one is used
 _SAMPLES = 64  # values that are compared with those of the call before, until an array is watched
 _ENOUGH = 8  # calls without a write, for which watching was worth its price
+_MOST_CREDIT, _MOST_SOURCES = 8, 1 << 12
 _LEAST_PATIENCE, _MOST_PATIENCE = 4, 1 << 12  # calls for which an array that was written to is left
 
 
@@ -45,12 +46,17 @@ class _Seen:
         What plans know.
     used : float
         When a call had it last, in seconds of `time.monotonic`.
+    source : Any
+        Of a result that was left on a device, until a call has it; see `note_result`. Else None.
     """
 
-    __slots__ = ("_intact", "_left", "_patience", "_sample", "_span", "_watch", "block", "used")
+    __slots__ = (
+        *("_intact", "_left", "_patience", "_sample", "_span", "_watch", "block", "source"),
+        "used",
+    )
 
     def __init__(self, array: np.ndarray, span: tuple[int, int]) -> None:
-        self.block, self._span = Kept(array), span
+        self.block, self._span, self.source = Kept(array), span, None
         self.block.watched = True
         self.used = time.monotonic()
         self._sample = _sample(array)
@@ -72,6 +78,11 @@ class _Seen:
             self._begin(array)
         if not self._left:
             self._sample = _sample(array)
+        return self._watch is not None
+
+    def watch_now(self) -> bool:
+        """Watch a new result; whether that is possible."""
+        self._watch = write_tracking.watch(*self._span)
         return self._watch is not None
 
     def look(self) -> None:
@@ -109,6 +120,8 @@ class _Seen:
 
 _lock = locks.new()
 _seen: OrderedDict[Any, _Seen] = OrderedDict()
+_results: OrderedDict[Any, tuple[Any, bytes]] = OrderedDict()  # key -> (source, sample)
+_credit: dict[Any, int] = {}  # source -> how many results stay on the device, used or not
 
 
 def note(array: np.ndarray) -> Kept | None:
@@ -120,12 +133,52 @@ def note(array: np.ndarray) -> Kept | None:
         seen = _seen.get(key)
         _look_at_oldest(key)
         if seen is None:
+            source, sample = _results.pop(key, (None, b""))
+            if source is not None and sample == _sample(array):
+                _trust(source)
             if not holds(array):
                 _seen[key] = _Seen(array, span)
             return None
         _seen.move_to_end(key)
         seen.used = time.monotonic()
-        return seen.block if seen.is_intact(array) else None
+        intact = seen.is_intact(array)
+        if seen.source is not None and intact:
+            _trust(seen.source)
+        seen.source = None
+        return seen.block if intact else None
+
+
+def note_result(array: np.ndarray, source: Any) -> Kept | None:
+    """Count a result that a device computed, and that nobody else has yet.
+
+    Where results of the same source were operands of later calls, and were not written to before,
+    this one is watched from now on, and what is known of it is returned: then it can stay on the
+    device. Each that stays takes one of the source's credits, and gives two when a call has it.
+    """
+    if array.dtype.char not in kept.FLOATS or obstacle():
+        return None
+    key, span = kept.key_of(array)
+    with _lock:
+        _forget(key)  # of an array that is gone
+        if not _credit.get(source):
+            _results[key] = source, _sample(array)
+            if len(_results) > _MOST:
+                _results.popitem(last=False)
+            return None
+        _credit[source] -= 1
+        seen = _Seen(array, span)
+        if not seen.watch_now():
+            return None
+        _look_at_oldest(key)
+        seen.source, _seen[key] = source, seen
+        return seen.block
+
+
+def _trust(source: Any) -> None:
+    """Let results of a source stay, as one of them was an operand."""
+    if len(_credit) > _MOST_SOURCES:
+        _credit.clear()
+    _credit[source] = min(_credit.get(source, 0) + 2, _MOST_CREDIT)
 
 
 def _look_at_oldest(present: Any) -> None:
@@ -173,6 +226,8 @@ def clear() -> None:
     """Forget all."""
     for key in list(_seen):
         _forget(key)
+    _results.clear()
+    _credit.clear()
 
 
 def _sample(array: np.ndarray) -> bytes:
@@ -186,4 +241,4 @@ def _sample(array: np.ndarray) -> bytes:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_seen.clear)
+    os.register_at_fork(after_in_child=_seen.clear)  # whose copies are the parent's

@@ -11,7 +11,7 @@ from hetero.arrays import HOST, Operand
 from hetero.devices.base import Device
 from hetero.errors import GraphError
 from hetero.host import pages
-from hetero.moving import transfer
+from hetero.moving import keeping, transfer
 from hetero.moving.calls import Call, Done
 from hetero.pricing.plan import CPU
 from hetero.registry import Implementation, thread_counts
@@ -107,6 +107,9 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
         _begin(device, buffer, result, call)
         outcome = run((device,), problem, arguments)
         values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
+        if result.location == HOST and call.out is None and outcome is None:
+            source = problem.operation, problem.dims, problem.dtype
+            keeping.keep_result(device, values, source, buffer, owner)
         del owner
     if result.location != HOST:
         values = _to_caller(values, problem, call)

@@ -20,6 +20,7 @@ from hetero.devices.base import Device
 from hetero.devices.storage import Copy
 from hetero.devices.workspace import Workspace
 from hetero.errors import KeptOperandChanged
+from hetero.pricing import memory_limit
 
 PURPOSE = "kept operands"  # what `hetero.memory` counts the copies as
 SHARE = 0.8  # of a device's memory that copies take at most
@@ -142,14 +143,31 @@ def _made(
         return None
     if over > 0:
         copies.shed(int(over) + 1)
+    return _hold(device, array, known, *move())
+
+
+def _hold(device: Device, array: np.ndarray, known: Kept, buffer: Any, owner: Any) -> Copy:
+    """What lies in a buffer, as the array's copy from now on."""
     space = Workspace(device, PURPOSE)
-    buffer, owner = move()
     space.hold(owner, getattr(owner, "size", array.nbytes))
     copy = Copy(buffer, space, array.nbytes)
     if os.environ.get(CHECK):
         known.checksum = _checksum(array)
-    copies.put(known, copy, device.name)
+    device.storage().copies.put(known, copy, device.name)
     return copy
+
+
+def keep_result(device: Device, array: np.ndarray, source: Any, buffer: Any, owner: Any) -> None:
+    """Leave a result, which ``array`` is on the host, on the device too, where there is room and
+    earlier ones of the same source were operands of later calls."""
+    if array.nbytes < watched.LEAST or memory_limit.current() is not None:
+        return
+    room = SHARE * device.describe().get("memory_bytes", float("inf"))
+    if device.storage().copies.nbytes() + array.nbytes > room or device.is_pinned(array):
+        return
+    known = watched.note_result(array, source)
+    if known is not None:
+        _hold(device, array, known, buffer, owner)
 
 
 def shed_beyond(device: Device, limit: int, operands: Iterable[Operand]) -> None:

@@ -214,9 +214,15 @@ def program(seed, steps=40):
     rng = np.random.default_rng(seed)
     memory = np.empty(rng.integers(1, 4) * (1 << 17) + rng.integers(0, 4096), np.float64)
     memory[:] = rng.random()
-    copies = {}
+    copies, results = {}, []
+
+    def hold(known, array):
+        copies[id(known)] = known, array.copy()
+        known.held[Holder(copies, id(known))] = "device"
 
     def views():
+        if results and rng.random() < 0.3:
+            return results[rng.integers(len(results))]
         low = int(rng.integers(0, 3)) * 1000
         high = memory.size - int(rng.integers(0, 3)) * 700
         return [memory, memory[low:high], memory[:high], memory[low:]][rng.integers(4)]
@@ -238,6 +244,11 @@ def program(seed, steps=40):
             thread.join()
 
     for _ in range(steps):
+        if rng.random() < 0.1:
+            results.append(rng.random(1 << 17))
+            if (known := watched.note_result(results[-1], "source")) is not None:
+                hold(known, results[-1])
+            del results[: -int(rng.integers(1, 4))]
         array = views()
         if rng.random() < 0.15:
             write(array)
@@ -245,12 +256,10 @@ def program(seed, steps=40):
         known = watched.note(array)
         if known is None:
             continue
-        key = id(known)
-        if known.held and key in copies:
-            np.testing.assert_array_equal(copies[key][1], array)
+        if known.held and id(known) in copies:
+            np.testing.assert_array_equal(copies[id(known)][1], array)
         elif rng.random() < 0.7:
-            copies[key] = known, array.copy()
-            known.held[Holder(copies, key)] = "device"
+            hold(known, array)
     watched.clear()
 
 
@@ -315,3 +324,43 @@ def test_every_operation_uses_the_copy_until_a_write(opencl, uploads, operation)
                 right = call()
             for one in found:
                 np.testing.assert_allclose(one, right, rtol=1e-12)
+
+
+def test_results_that_are_operands_later_stay_on_the_device(device):  # noqa: F811
+    A = np.random.default_rng(2).random((N // 2, N // 2), np.float32)
+    moves = []
+    with hetero.use(device="cuda:0"):
+        for turn in range(8):
+            before = device.uploads
+            C = hetero.matmul(A, A)
+            if turn == 4:
+                C[3, 5] += 1.0
+            D = hetero.matmul(C, A)
+            np.testing.assert_allclose(D, C @ A, rtol=1e-3)
+            moves.append(device.uploads - before)
+            if turn == 3:
+                assert "copy on cuda:0" in str(hetero.plan("matmul", C, A))
+    assert moves[:4] == [3, 0, 0, 0], "A and C, until both are watched, then nothing"
+    assert moves[4] == 1, "a result that was written to moves again"
+    assert moves[-1] == 0
+    del C, D
+    hetero.clear_memory()
+    assert device.live == 0
+
+
+def test_results_that_nobody_uses_do_not_stay(device):  # noqa: F811
+    A = np.random.default_rng(2).random((N // 2, N // 2), np.float32)
+    with hetero.use(device="cuda:0"):
+        for _ in range(4):
+            hetero.matmul(hetero.matmul(A, A), A)
+        kept_then = device.live
+        for _ in range(30):
+            C = hetero.matmul(A, A)
+            C *= 2.0
+        assert device.live <= kept_then
+        assert "copy" not in str(hetero.plan("matmul", C, A)).partition("operand 2")[0]
+    with hetero.use(device="cuda:0", watch=False):
+        before = device.live
+        for _ in range(6):
+            hetero.matmul(hetero.matmul(A, A), A)
+        assert device.live == before

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -22,6 +23,7 @@ from hetero import locks, paths
 from hetero.host.compiled import fork_server, loops
 from hetero.imports import in_child, load
 
+_MANY = 1 << 15  # elements from which on vectors are worth importing Numba
 _LOOK = 0.02  # seconds between two polls of the processes
 _COMMAND = "from hetero.host.compiled import loops; loops.compile_here({!r}, {!r}, {!r})"
 _LAST, _MEASURING = 19, 10  # nice values: in the background, and while something is measured
@@ -116,11 +118,15 @@ class Serving:
         self._family, self._names = family, (compiled, meanwhile)
         self._ready: dict[np.dtype, ModuleType] = {}  # what a call has to look up
 
-    def __call__(self, dtype: np.dtype) -> ModuleType:
+    def __call__(self, dtype: np.dtype, size: int = _MANY) -> ModuleType:
+        """For vectors of ``size`` elements; few do without Numba until somebody else imports it,
+        which takes 0.4 s."""
         module = self._ready.get(dtype)
         if module is not None:
             return module
         compiled, meanwhile = self._names
+        if size < _MANY and "numba" not in sys.modules:
+            return load(meanwhile)
         name = self._family.of(dtype)
         if loops.is_ready(name):
             module = self._ready[dtype] = load(compiled)

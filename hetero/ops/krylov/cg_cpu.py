@@ -67,7 +67,7 @@ def solve(
     """
     b = as_loops_take(b)
     product = (cg_products.plain if plain else cg_products.compiled)(system, b.dtype)
-    of_vectors = cpu_vectors.serving(b.real.dtype)
+    of_vectors = cpu_vectors.serving(b.real.dtype, b.size)
     norm_b = of_vectors.norm(scaling.real_view(b))
     given = system, product, of_vectors, rtol, preconditioner
     if scaling.is_safe(norm_b, b.real.itemsize):

@@ -149,6 +149,8 @@ def _made(
     if os.environ.get(CHECK):
         known.checksum = _checksum(array)
     copies.put(known, copy, device.name)
+    if known.over:  # since the call began: this call alone uses it
+        known.drop()
     return copy
 
 

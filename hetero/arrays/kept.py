@@ -45,14 +45,16 @@ class Kept:
         Of its values when they were copied, where that is asked for.
     watched : bool
         Whether nobody promised that it does not change: `hetero.arrays.watched` looks.
+    over : bool
+        Whether nobody looks any longer, so that no copy may be held: there was a write, perhaps.
     """
 
     __slots__ = (
         *("__weakref__", "calls", "checksum", "dtype", "due", "held", "lost", "nbytes"),
-        *("shape", "told", "uses", "watched"),
+        *("over", "shape", "told", "uses", "watched"),
     )
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array: np.ndarray | Kept) -> None:
         self.shape, self.dtype, self.nbytes = array.shape, array.dtype, array.nbytes
         self.held: dict[Any, str] = {}
         self.lost: dict[str, tuple[float, int]] = {}
@@ -60,7 +62,7 @@ class Kept:
         self.uses = self.calls = 0
         self.told = ""
         self.checksum: bytes | None = None
-        self.watched = False
+        self.watched = self.over = False
 
     @property
     def copies(self) -> tuple[str, ...]:
@@ -170,7 +172,9 @@ def _span(array: np.ndarray) -> tuple[int, int]:
 def key_of(array: np.ndarray) -> tuple[Any, tuple[int, int]]:
     """What arrays have in common whose elements fill the same block, and the block's addresses."""
     low, high = _span(array)
-    return (low, high) if array.flags.forc else (low, array.shape, array.strides), (low, high)
+    if array.flags.forc:
+        return (low, high), (low, high)
+    return (low, array.shape, array.strides, array.itemsize), (low, high)
 
 
 def root_of(array: np.ndarray) -> tuple[np.ndarray, bool]:

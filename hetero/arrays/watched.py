@@ -66,8 +66,9 @@ class _Seen:
 
     def is_intact(self, array: np.ndarray) -> bool:
         """Whether nobody wrote to the array since an earlier call; asked once by each call."""
-        if self._watch is not None:
-            if not self._watch.is_written():
+        watch = self._watch
+        if watch is not None:
+            if not watch.is_written():
                 self._intact += 1
                 return True
             self._leave()
@@ -87,7 +88,8 @@ class _Seen:
 
     def look(self) -> None:
         """Drop the copies if the memory was written to or given back; the array may be gone."""
-        if self._watch is not None and self._watch.is_gone():
+        watch = self._watch
+        if watch is not None and watch.is_gone():
             self._leave()
 
     def _leave(self) -> None:
@@ -99,20 +101,30 @@ class _Seen:
 
     def is_clean(self) -> bool:
         """Whether it is watched, and nobody wrote there."""
-        return self._watch is not None and not self._watch.is_written()
+        watch = self._watch  # another thread may stop watching
+        return watch is not None and not watch.is_written()
 
     def _begin(self, array: np.ndarray) -> None:
         """Watch it if its values are those of the call before."""
         if _sample(array) != self._sample:
             return
-        self._intact, self._watch = 0, write_tracking.watch(*self._span)
-        if self._watch is None:
+        watch = write_tracking.watch(*self._span)
+        if watch is None:
             self._left = _MOST_PATIENCE
+        elif self._watch is not None:  # a signal handler's call began one, and may have a copy
+            watch.close()
+        else:
+            self._intact, self._watch = 0, watch
 
     def release(self) -> None:
-        """Drop the copies, and stop watching."""
-        self.block.drop()
-        self.block.lost.clear()
+        """Drop the copies, and stop watching.
+
+        A call in another thread may be about to make a copy for the block that it was given: a
+        later watch has another block, which never has that copy.
+        """
+        old, self.block = self.block, Kept(self.block)
+        self.block.watched = old.over = True
+        old.drop()
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()
@@ -137,9 +149,9 @@ def note(array: np.ndarray) -> Kept | None:
             if source is not None and sample == _sample(array):
                 _trust(source)
             if not holds(array):
-                _seen[key] = _Seen(array, span)
+                _seen.setdefault(key, _Seen(array, span))
             return None
-        _seen.move_to_end(key)
+        _seen[key] = _seen.pop(key, seen)  # last; a signal handler may have forgotten it
         seen.used = time.monotonic()
         intact = seen.is_intact(array)
         if seen.source is not None and intact:
@@ -186,8 +198,9 @@ def _look_at_oldest(present: Any) -> None:
 
     A weak reference would tell its end, but NumPy resizes no array that has one.
     """
-    key, oldest = next(iter(_seen.items()), (present, None))
-    if key == present:
+    key = [*_seen, present][0]
+    oldest = _seen.get(key)
+    if key == present or oldest is None:
         return
     if len(_seen) >= _MOST or time.monotonic() - oldest.used > _IDLE:
         _forget(key)
@@ -200,7 +213,8 @@ def peek(array: np.ndarray) -> Kept | None:
     if not _seen or array.nbytes < LEAST or obstacle():
         return None
     seen = _seen.get(kept.key_of(array)[0])
-    return seen.block if seen is not None and seen.is_clean() else None
+    block = None if seen is None else seen.block  # before it is asked: later it may be another one
+    return block if block is not None and seen.is_clean() else None
 
 
 def obstacle() -> str | None:
@@ -224,10 +238,11 @@ def every() -> list[Kept]:
 
 def clear() -> None:
     """Forget all."""
-    for key in list(_seen):
-        _forget(key)
-    _results.clear()
-    _credit.clear()
+    with _lock:
+        for key in list(_seen):
+            _forget(key)
+        _results.clear()
+        _credit.clear()
 
 
 def _sample(array: np.ndarray) -> bytes:

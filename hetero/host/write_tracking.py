@@ -103,6 +103,7 @@ class _Tracker:
         self.lock = locks.new()
         self.watches: list[Watch] = []
         self._files: tuple[int, int] | None = None  # userfaultfd, page map
+        self._adding = False
         self._regions = (ctypes.c_uint64 * (3 * _REGIONS))()
 
     def open(self) -> tuple[int, int]:
@@ -129,22 +130,40 @@ class _Tracker:
         """Protect whole pages; other watches of them keep what was written there before."""
         tracked, _ = self.open()
         with self.lock:
-            request = struct.pack("4Q", low, high - low, _WRITE_PROTECT, 0)
-            _ioctl(tracked, _REGISTER, request)
-            if self._scan(low, high, _CHECK, 1, _FILE)[0]:
-                raise Unavailable("other processes may write there")
-            while low < high:
-                number, low = self._scan(low, high, _PROTECT | _CHECK, _REGIONS)
-                for i in range(number):
-                    begin, end, _ = self._regions[3 * i : 3 * i + 3]
-                    for other in self.watches:
-                        if other.begin < end and begin < other.end:
-                            other._written = True
+            if self._adding:
+                raise Unavailable("a signal handler came while another one is added")
+            _ioctl(tracked, _REGISTER, struct.pack("4Q", low, high - low, _WRITE_PROTECT, 0))
+            self._adding = True
             self.watches.append(watch)
+            try:
+                if self._scan(low, high, _CHECK, 1, _FILE)[0]:
+                    raise Unavailable("other processes may write there")
+                others = [other for other in self.watches if other is not watch]
+                self._protect(low, high, others)
+            except BaseException:  # KeyboardInterrupt too: marks were set, and nobody heard why
+                self._tell(self.watches, low, high)
+                self.remove(watch)
+                raise
+            finally:
+                self._adding = False
+
+    def _protect(self, low: int, high: int, others: list[Watch]) -> None:
+        """Protect pages, and tell other watches which of them were written to."""
+        while low < high:
+            number, low = self._scan(low, high, _PROTECT | _CHECK, _REGIONS)
+            for i in range(number):
+                self._tell(others, *self._regions[3 * i : 3 * i + 2])
+
+    def _tell(self, watches: list[Watch], low: int, high: int) -> None:
+        for watch in watches:
+            if watch.begin < high and low < watch.end:
+                watch._written = True
 
     def is_clean(self, low: int, high: int) -> bool:
         """Whether no page was written to, dropped or mapped anew."""
         with self.lock:
+            if self._adding:  # by the code that a signal handler came into
+                return False
             try:
                 return self._scan(low, high, _CHECK, 1)[0] == 0
             except OSError:  # other memory lies there now
@@ -157,10 +176,10 @@ class _Tracker:
         return not any(_libc().mincore(end, ctypes.c_size_t(page), state) for end in ends)
 
     def _scan(
-        self, low: int, high: int, flags: int, most: int, wanted: int = _WRITTEN | _PRESENT
+        self, low: int, high: int, flags: int, most: int, wanted: int = _WRITTEN | _PRESENT | _FILE
     ) -> tuple[int, int]:
-        """The number of regions of pages that were written to, or are not there, and where the scan
-        ended; or of those that are ``wanted``."""
+        """The number of regions of pages that were written to, are not there, or are a file's, and
+        where the scan ended; or of those that are ``wanted``."""
         address, pages = ctypes.addressof(self._regions), int(most == 1)
         request = bytearray(
             _ARGUMENT.pack(
@@ -191,7 +210,7 @@ class _Tracker:
 
     def forget(self) -> None:
         """In a forked child: the files are about the parent's memory."""
-        files, self._files, self.watches = self._files, None, []
+        files, self._files, self.watches, self._adding = self._files, None, [], False
         for file in files or ():
             os.close(file)
 

@@ -154,6 +154,8 @@ def _hold(device: Device, array: np.ndarray, known: Kept, buffer: Any, owner: An
     if os.environ.get(CHECK):
         known.checksum = _checksum(array)
     device.storage().copies.put(known, copy, device.name)
+    if known.over:  # since the call began: this call alone uses it
+        known.drop()
     return copy
 
 

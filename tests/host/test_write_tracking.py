@@ -1,5 +1,6 @@
 """Which pages were written to, as the kernel tells it: each way to write, and what is no write."""
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -171,8 +172,74 @@ def test_what_others_may_write_to_is_not_watched(watched, tmp_path):
         assert watched(mapped) is None
 
 
-def test_memory_that_another_userfaultfd_watches(watched):
+@pytest.mark.parametrize("mode", ["r+", "c", "shared"])
+def test_what_others_may_write_to_counts_as_written_once_it_is_there(watched, tmp_path, mode):
+    """Of pages that nobody has touched yet the system does not say whose they are."""
+    if mode == "shared":
+        array = np.frombuffer(mmap.mmap(-1, N), np.uint8)
+    else:
+        file = tmp_path / "array"
+        file.write_bytes(b"x" * N)
+        array = np.memmap(file, np.uint8, mode)
+    watch = watched(array)
+    array.sum()
+    assert watch is None or watch.is_written()
+
+
+def test_memory_that_is_refused_is_left_to_others(watched):
+    shared = np.frombuffer(mmap.mmap(-1, N), np.uint8)
+    shared[:] = 1
+    assert watched(shared) is None
+    other = write_tracking._Tracker()
+    with pytest.raises(write_tracking.Unavailable, match="other processes"):
+        other.add(write_tracking.Watch(*span(shared)), *span(shared))
+    other.forget()
+
+
+@pytest.mark.parametrize("steps", range(1, 4))
+def test_an_interrupt_while_pages_are_protected_hides_no_write(watched, monkeypatch, steps):
     array = bytes_of(2 * N)
+    first = watched(array)
+    array[N] += 1
+    scan, left = write_tracking._Tracker._scan, [steps]
+
+    def interrupted(*arguments):
+        found = scan(*arguments)
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write_tracking._Tracker, "_scan", interrupted)
+        with contextlib.suppress(KeyboardInterrupt):
+            watched(array[4096:])
+    assert first.is_written()
+    assert len(write_tracking._tracker.watches) == 1 + (steps > 2)
+
+
+def test_a_signal_handler_that_comes_while_pages_are_protected(watched, monkeypatch):
+    array = bytes_of(2 * N)
+    first = watched(array)
+    array[N] += 1
+    scan, seen = write_tracking._Tracker._scan, []
+
+    def interrupted(*arguments):
+        found = scan(*arguments)
+        seen.append((first.is_written(), write_tracking.watch(*span(array))))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write_tracking._Tracker, "_scan", interrupted)
+        assert watched(array[4096:]) is not None
+    assert seen
+    assert all(written and refused is None for written, refused in seen)
+
+
+def test_memory_that_another_userfaultfd_watches(watched):
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # which no earlier test watched
+    array = np.frombuffer(mmap.mmap(-1, 2 * N, flags=private), np.uint8)
+    array[:] = 1
     other = write_tracking._Tracker()
     begin, end = span(array)
     begin, end = -(-begin // 4096) * 4096, end // 4096 * 4096

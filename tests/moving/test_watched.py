@@ -3,6 +3,7 @@
 import gc
 import itertools
 import os
+import sys
 import threading
 import time
 
@@ -11,7 +12,7 @@ import pytest
 from test_kept_copies import KEPT, device, operands, uploads  # noqa: F401
 
 import hetero
-from hetero.arrays import watched
+from hetero.arrays import kept, watched
 from hetero.host import write_tracking
 
 pytestmark = pytest.mark.skipif(
@@ -206,6 +207,72 @@ def test_few_arrays_are_remembered(device):  # noqa: F811
     assert len(watched.every()) <= 64
 
 
+def test_views_of_the_same_bytes_as_numbers_of_another_size():
+    wide = np.random.default_rng(0).random((N, N))[:, ::2]
+    narrow = wide.base.view(np.float32)[:, ::4]
+    assert wide.strides == narrow.strides
+    for _ in range(3):
+        known = watched.note(wide)
+    assert known is not None
+    assert watched.note(narrow) is not known
+    assert kept.find(hetero.keep(wide)) is not kept.find(hetero.keep(narrow))
+
+
+def test_a_copy_that_is_made_while_another_thread_stops_the_watch(device, monkeypatch):  # noqa: F811
+    """It is of that call alone: a watch that begins later knows nothing of writes before it."""
+    A, x = operands(N)
+    upload = device.enqueue
+
+    def enqueue(direction, array, *where, **named):
+        upload(direction, array, *where, **named)
+        if direction == "upload" and array.nbytes == A.nbytes and not done:
+            done.append(True)
+            A[0, 0] += 100
+            watched.note(A)
+
+    done = []
+    monkeypatch.setattr(device, "enqueue", enqueue)
+    while not done:
+        hetero.matvec(A, x)
+    assert device.live == 0
+    A[5, 5] += 100
+    for _ in range(60):
+        ran = product(A, x)
+    assert ran
+
+
+def test_threads_that_look_forget_and_write(device):  # noqa: F811
+    A, x = operands(N // 2)
+    errors, interval = [], sys.getswitchinterval()
+    steps = [
+        lambda: watched.note(A),
+        lambda: watched.peek(A),
+        watched.clear,
+        lambda: A.__setitem__((3, 3), 7),
+        lambda: hetero.matvec(A, x),
+    ]
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        try:
+            for _ in range(1500):
+                steps[rng.integers(len(steps))]()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    sys.setswitchinterval(1e-6)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+    assert not errors
+    watched.clear()
+    assert not write_tracking._tracker.watches
+    assert device.live == 0
+
+
 # -- Random programs -------------------------------------------------------------------------------
 
 
@@ -292,8 +359,6 @@ def test_the_random_programs_do_use_copies(monkeypatch):
 
 
 if __name__ == "__main__":
-    import sys
-
     for seed in range(int(sys.argv[1]), int(sys.argv[2])):
         program(seed)
     print("none stale")

@@ -54,7 +54,7 @@ def bench_options(sub: Parser) -> None:
         "computed, and nothing else"
     )
     add_file(sub, "--timeline", text)
-    text = f"with {PROGRAMS}: only this one (may be repeated): {', '.join(programs.PROGRAMS)}"
+    text = f"with {PROGRAMS}: this one, and those of further --program, instead of all"
     sub.add_argument("--program", action="append", choices=programs.PROGRAMS, help=text)
     sub.add_argument("--quick", action="store_true", help=f"with {PROGRAMS}: smaller data")
 

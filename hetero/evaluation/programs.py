@@ -26,7 +26,7 @@ from hetero.pricing.plan import readable
 
 NUMPY, HETERO, KEPT, CUPY = VARIANTS = ("NumPy", "hetero", "hetero, kept", "CuPy")
 LATER, SECONDS = 5, 3.0  # the most later runs, and the time after which no other one begins
-SMALLER = 16  # times, that extents are with --quick
+SMALLER = 16  # what --quick divides extents by
 # Of values, by their root mean square; in float32 k-means moves points between clusters.
 TOLERANCE = {"float32": 3e-3, "float64": 1e-6}
 _CHILD = "import json; from hetero.evaluation import programs as p; print(json.dumps(p.measured{}))"
@@ -136,13 +136,9 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], str, list[Any], bool]] = {
 
 def _data(name: str, scale: int) -> list[Any]:
     """A program's data, extents above 64 divided by ``scale``."""
-    _, dtype, shapes, _ = PROGRAMS[name]
-    source = np.random.default_rng(0)
+    (_, dtype, shapes, _), source = PROGRAMS[name], np.random.default_rng(0)
     data = [source.random([n // scale if n > 64 else n for n in s], dtype) for s in shapes]
     return [_heat_matrix(len(data[0])), data[0].ravel()] if name == "heat" else data
-
-
-# -- What they compute by --------------------------------------------------------------------------
 
 
 def _computing_by(variant: str) -> tuple[Any, Any, Callable[[Any], Any]]:
@@ -191,22 +187,17 @@ def compare(names: Sequence[str], scale: int = 1, progress: Any = None) -> list[
     rows: list[dict[str, Any]] = []
     here = [variant for variant in VARIANTS if variant != CUPY or library("cupy") is not None]
     for number, name in enumerate(names):
-        reference = len(rows)
-        for variant in here if PROGRAMS[name][-1] else [one for one in here if one != KEPT]:
+        (_, dtype, _, reused), reference = PROGRAMS[name], len(rows)
+        for variant in here if reused else [one for one in here if one != KEPT]:
             if progress is not None:
                 progress(number / len(names), f"{name}: {variant}")
             row = {"program": name, "variant": variant, "scale": scale}
-            rows.append(row | _in_process(name, variant, scale))
-            if "failed" not in rows[-1] and "failed" not in rows[reference]:
-                rows[-1] |= _compared(rows[-1], rows[reference])
+            rows.append(row := row | _in_process(name, variant, scale))
+            if "failed" not in row and "failed" not in (other := rows[reference]):
+                close = TOLERANCE[dtype] * other["checksum"][0]
+                same = np.allclose(row["checksum"], other["checksum"], rtol=0.0, atol=close)
+                row |= {"same": bool(same), "gain": other["later"] / row["later"]}
     return rows
-
-
-def _compared(row: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Checksums begin with the root mean square of all values."""
-    close = TOLERANCE[PROGRAMS[row["program"]][1]] * other["checksum"][0]
-    same = np.allclose(row["checksum"], other["checksum"], rtol=0.0, atol=close)
-    return {"same": bool(same), "gain": other["later"] / row["later"]}
 
 
 def _in_process(name: str, variant: str, scale: int) -> dict[str, Any]:
@@ -219,10 +210,8 @@ def _in_process(name: str, variant: str, scale: int) -> dict[str, Any]:
 
 
 def measured(name: str, variant: str, scale: int) -> dict[str, Any]:
-    """Seconds of the first run, of the later ones (their median), their number, and a checksum.
-
-    The first run includes what is done once, uploads for example, but not the import of libraries.
-    """
+    """Seconds of the first run (with uploads by hand, without imports), of the later ones (their
+    median), their number, and a checksum: the root mean square of the result, and some values."""
     (run, *_), (xp, do, prepared) = PROGRAMS[name], _computing_by(variant)
     data, results, seconds = _data(name, scale), list[Any](), list[float]()
     while len(seconds) < 2 or (len(seconds) <= LATER and sum(seconds[1:]) < SECONDS):
@@ -239,15 +228,14 @@ def measured(name: str, variant: str, scale: int) -> dict[str, Any]:
 
 def text(rows: list[dict[str, Any]]) -> str:
     """What `compare` gives, in Markdown."""
-    runs = {row["program"]: PROGRAMS[row["program"]][0] for row in rows}
-    lines = [f"{name}: {run.__doc__}" for name, run in runs.items()]
-    lines.append(f"Extents are divided by {rows[0]['scale']}.\n")
-    cells = []
+    lines = {f"{row['program']}: {PROGRAMS[row['program']][0].__doc__}": None for row in rows}
+    results, cells = {True: "same", False: "WRONG", None: "not compared"}, []
     for row in rows:
         cells.append([row["program"], row["variant"], "", "", "", f"failed: {row.get('failed')}"])
         if "failed" not in row:
+            gain = f"{row['gain']:.2f}" if "gain" in row else ""
             seconds = readable(row["first"]), readable(row["later"])
-            result = "same" if row.get("same") else "WRONG"
-            cells[-1][2:] = [*seconds, f"{row.get('gain', 0.0):.2f}", result]
+            cells[-1][2:] = [*seconds, gain, results[row.get("same")]]
     head = ("program", "variant", "first run", "later runs", "NumPy / this", "result")
-    return "\n".join([*lines, *report.markdown(head, cells)])
+    scale = f"Extents are divided by {rows[0]['scale']}.\n"
+    return "\n".join([*lines, scale, *report.markdown(head, cells)])

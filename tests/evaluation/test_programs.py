@@ -82,6 +82,14 @@ def test_a_variant_that_fails_says_why(monkeypatch):
     assert "failed: ValueError: ('heat', 'NumPy', 1) |" in programs.text(rows)
 
 
+def test_where_numpy_fails_nothing_is_compared(monkeypatch):
+    def run(name, variant, scale):
+        return {"failed": "no"} if variant == "NumPy" else {"first": 1.0, "later": 1.0}
+
+    monkeypatch.setattr(programs, "_in_process", run)
+    assert "| not compared |" in programs.text(programs.compare(["heat"]))
+
+
 def test_losses_are_shown_like_gains():
     row = {"program": "heat", "variant": "NumPy", "scale": 1, "first": 1.0, "later": 2.0}
     rows = [{**row, "same": True, "gain": gain} for gain in (1.0, 0.25, 4.0)]

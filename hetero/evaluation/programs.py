@@ -222,8 +222,8 @@ def measured(name: str, variant: str, scale: int) -> dict[str, Any]:
         seconds.append(perf_counter() - began)
     values = results[0].astype("float64").ravel()
     some = values[:: len(values) // 16 + 1].tolist()
-    found = {"first": seconds[0], "later": median(seconds[1:]), "runs": len(seconds) - 1}
-    return {**found, "checksum": [float(np.sqrt(np.mean(values**2))), *some]}
+    times = {"first": seconds[0], "later": median(seconds[1:]), "runs": len(seconds) - 1}
+    return {**times, "checksum": [float(np.sqrt(np.mean(values**2))), *some]}
 
 
 def text(rows: list[dict[str, Any]]) -> str:

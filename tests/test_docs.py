@@ -145,7 +145,14 @@ def test_every_command_is_in_the_readme():
     shown = {words[1] for words in shown_commands(README)}
     assert shown >= {"info", "calibrate", "explain", "verify", "bench", "demo"}
     operations = {words[2] for words in shown_commands(README) if words[1:2] == ["bench"]}
-    assert operations == {"matmul", "convolve2d", "solve_cg", "solve_poisson", "movement"}
+    assert operations == {
+        "matmul",
+        "convolve2d",
+        "solve_cg",
+        "solve_poisson",
+        "movement",
+        "programs",
+    }
 
 
 def console_blocks():

@@ -256,4 +256,4 @@ def _sample(array: np.ndarray) -> bytes:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_seen.clear)  # whose copies are the parent's
+    os.register_at_fork(after_in_child=_seen.clear)  # the copies are the parent's

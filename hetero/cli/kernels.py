@@ -13,19 +13,23 @@ from hetero.cli import values
 from hetero.cli.values import DONE, DTYPES, FAILED, Parser, add_file, show
 from hetero.terminal import progress_bar
 
-MOVEMENT = "movement"  # what bench takes beside operations
+MOVEMENT, PROGRAMS = "movement", "programs"  # what bench takes as well as operations
 
 # -- bench -----------------------------------------------------------------------------------------
 
 
 def bench_options(sub: Parser) -> None:
     """Add those of bench."""
+    from hetero.evaluation import programs
     from hetero.ops import benchmark
 
     operations = values.operations()
     names = [name for o in operations for name in dict.fromkeys((o.name, o.function))]
-    names.append(MOVEMENT)
-    text = f"{', '.join(names)} (copies between host and device, and calls on host operands)"
+    names += [MOVEMENT, PROGRAMS]
+    text = (
+        f"{', '.join(names[:-1])} (copies between host and device, and calls on host operands), "
+        f"{PROGRAMS} (whole programs with NumPy, with hetero, with CuPy)"
+    )
     sub.add_argument("operation", choices=names, metavar="OPERATION", help=text)
     dtypes: dict[str, list[str]] = {}
     for operation in operations:
@@ -50,6 +54,9 @@ def bench_options(sub: Parser) -> None:
         "computed, and nothing else"
     )
     add_file(sub, "--timeline", text)
+    text = f"with {PROGRAMS}: this one, and those of further --program, instead of all"
+    sub.add_argument("--program", action="append", choices=programs.PROGRAMS, help=text)
+    sub.add_argument("--quick", action="store_true", help=f"with {PROGRAMS}: smaller data")
 
 
 def bench(arguments: argparse.Namespace) -> int:
@@ -62,6 +69,8 @@ def bench(arguments: argparse.Namespace) -> int:
     given = {"device": arguments.device, "progress": progress_bar()}
     if arguments.timeline is not None:
         return _timeline(arguments)
+    if arguments.operation == PROGRAMS:
+        return _programs(arguments)
     if moves:
         bench.place(arguments.device)  # or there is nothing to compile for
     operations = registry.operations() if moves else (registry.operation(arguments.operation),)
@@ -74,6 +83,16 @@ def bench(arguments: argparse.Namespace) -> int:
     columns = benchmark.of(*operations, "columns")
     show(arguments, rows, lambda: report.benchmarks(rows, columns))
     return DONE
+
+
+def _programs(arguments: argparse.Namespace) -> int:
+    from hetero.evaluation import programs
+
+    values.compile_first(values.operations())
+    names = list(dict.fromkeys(arguments.program or programs.PROGRAMS))
+    rows = programs.compare(names, programs.SMALLER if arguments.quick else 1, progress_bar())
+    show(arguments, rows, lambda: programs.text(rows))
+    return DONE if all(row.get("same") for row in rows) else FAILED
 
 
 def _timeline(arguments: argparse.Namespace) -> int:

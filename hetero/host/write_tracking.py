@@ -77,8 +77,8 @@ class Watch:
         )
 
     def is_gone(self) -> bool:
-        """Whether its whole pages were written to or given back; asked of memory that may be freed,
-        whose bytes are not read."""
+        """Whether its whole pages were written to or given back; asked of memory that may be freed:
+        no byte of it is read."""
         return self._pages is not None and not (
             _tracker.is_mapped(*self._pages) and _tracker.is_clean(*self._pages)
         )

@@ -39,7 +39,8 @@ _FEATURES = 1 << 15 | 1 << 13 | 1  # WP_ASYNC, WP_UNPOPULATED, PAGEFAULT_FLAG_WP
 _WRITE_PROTECT = 2  # a mode of registering, UFFDIO_REGISTER_MODE_WP
 _SCAN = 0xC0606610  # the ioctl PAGEMAP_SCAN
 _PROTECT, _CHECK = 1, 2  # PM_SCAN_WP_MATCHING, PM_SCAN_CHECK_WPASYNC
-_WRITTEN, _FILE, _PRESENT = 1 << 1, 1 << 2, 1 << 3  # PAGE_IS_...; shared memory counts as a file
+_WRITTEN, _PRESENT = 1 << 1, 1 << 3  # PAGE_IS_...
+_QUERY, _NEXT, _OF_FILE = 0xC0686611, 0x10, 0x20  # the ioctl PROCMAP_QUERY
 _REGIONS = 64  # that a scan reports at once
 _ARGUMENT = struct.Struct("12Q")
 
@@ -132,12 +133,12 @@ class _Tracker:
         with self.lock:
             if self._adding:
                 raise Unavailable("a signal handler came while another one is added")
+            if not _is_private(low, high):
+                raise Unavailable("other processes may write there")
             _ioctl(tracked, _REGISTER, struct.pack("4Q", low, high - low, _WRITE_PROTECT, 0))
             self._adding = True
             self.watches.append(watch)
             try:
-                if self._scan(low, high, _CHECK, 1, _FILE)[0]:
-                    raise Unavailable("other processes may write there")
                 others = [other for other in self.watches if other is not watch]
                 self._protect(low, high, others)
             except BaseException:  # KeyboardInterrupt too: marks were set, and nobody heard why
@@ -175,16 +176,14 @@ class _Tracker:
         ends = ctypes.c_void_p(low), ctypes.c_void_p(high - page)
         return not any(_libc().mincore(end, ctypes.c_size_t(page), state) for end in ends)
 
-    def _scan(
-        self, low: int, high: int, flags: int, most: int, wanted: int = _WRITTEN | _PRESENT | _FILE
-    ) -> tuple[int, int]:
-        """The number of regions of pages that were written to, are not there, or are a file's, and
-        where the scan ended; or of those that are ``wanted``."""
+    def _scan(self, low: int, high: int, flags: int, most: int) -> tuple[int, int]:
+        """The number of regions of pages that were written to, or are not there, and where the scan
+        ended."""
         address, pages = ctypes.addressof(self._regions), int(most == 1)
         request = bytearray(
             _ARGUMENT.pack(
                 *(_ARGUMENT.size, flags, low, high, 0, address, most, pages),
-                *(wanted & _PRESENT, 0, wanted, _WRITTEN),
+                *(_PRESENT, 0, _WRITTEN | _PRESENT, _WRITTEN),
             )
         )
         number = fcntl.ioctl(self.open()[1], _SCAN, request, True)
@@ -213,6 +212,31 @@ class _Tracker:
         files, self._files, self.watches, self._adding = self._files, None, [], False
         for file in files or ():
             os.close(file)
+
+
+def _is_private(low: int, high: int) -> bool:
+    """Whether what lies there is no file's, and no other process's; shared memory counts as a file.
+
+    Of pages that nobody has touched yet a scan does not tell that.
+    """
+    query = bytearray(struct.pack("3Q80x", 104, _NEXT | _OF_FILE, low))
+    with open("/proc/self/maps", "rb", buffering=0) as maps:
+        try:
+            fcntl.ioctl(maps, _QUERY, query, True)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return True
+            if error.errno != errno.ENOTTY:
+                raise
+            return not any(_is_of_file(line, low, high) for line in maps.readall().splitlines())
+    return struct.unpack_from("Q", query, 24)[0] >= high
+
+
+def _is_of_file(line: bytes, low: int, high: int) -> bool:
+    """Whether a line of the list of mappings is a file's memory in a range: before Linux 6.11."""
+    span, _, _, _, inode = line.split(maxsplit=5)[:5]
+    begin, end = (int(address, 16) for address in span.split(b"-"))
+    return begin < high and low < end and inode != b"0"
 
 
 @functools.cache

@@ -104,6 +104,7 @@ class _Tracker:
         self.lock = locks.new()
         self.watches: list[Watch] = []
         self._files: tuple[int, int] | None = None  # userfaultfd, page map
+        self._nodes: list[tuple[int, int]] = []  # of the files: others may get their numbers
         self._adding = False
         self._regions = (ctypes.c_uint64 * (3 * _REGIONS))()
 
@@ -124,7 +125,7 @@ class _Tracker:
                 os.close(tracked)
                 what = "Linux 6.7 or newer" if error.errno == errno.EINVAL else error.strerror
                 raise Unavailable(f"write tracking needs {what}") from error
-            self._files = tracked, pages
+            self._files, self._nodes = (tracked, pages), [_node(tracked), _node(pages)]
         return self._files
 
     def add(self, watch: Watch, low: int, high: int) -> None:
@@ -208,10 +209,12 @@ class _Tracker:
             _ioctl(self._files[0], _UNREGISTER, struct.pack("2Q", low, high - low))
 
     def forget(self) -> None:
-        """In a forked child: the files are about the parent's memory."""
+        """In a forked child: the files are about the parent's memory. Or they were closed."""
         files, self._files, self.watches, self._adding = self._files, None, [], False
-        for file in files or ():
-            os.close(file)
+        for file, node in zip(files or (), self._nodes, strict=False):
+            with contextlib.suppress(OSError):
+                if _node(file) == node:
+                    os.close(file)
 
 
 def _is_private(low: int, high: int) -> bool:
@@ -246,6 +249,12 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
+def _node(file: int) -> tuple[int, int]:
+    """What tells an open file from another one that got its number."""
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino
+
+
 def _ioctl(file: int, request: int, argument: bytes) -> Any:
     return fcntl.ioctl(file, request, argument)
 
@@ -274,7 +283,9 @@ def watch(begin: int, end: int) -> Watch | None:
     try:
         if made._pages is not None:
             _tracker.add(made, *made._pages)
-    except (OSError, Unavailable):
+    except (OSError, Unavailable) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EBADF, errno.ENOTTY):
+            _tracker.forget()  # somebody closed all files of the process: the next one opens them
         return None
     return made
 

@@ -163,9 +163,13 @@ def note(array: np.ndarray) -> Kept | None:
             if not holds(array):
                 _seen.setdefault(key, _Seen(array, span))
             return None
-        _seen[key] = _seen.pop(key, seen)  # last; a signal handler may have forgotten it
+        _seen[key] = _seen.pop(key, seen)  # the last one
         seen.used = time.monotonic()
-        return seen.block if seen.is_intact(array) else None
+        intact = seen.is_intact(array)
+        if _seen.get(key) is not seen:  # a signal handler forgot it meanwhile
+            seen.release()
+            return None
+        return seen.block if intact else None
 
 
 def _look_at_oldest(present: Any) -> None:

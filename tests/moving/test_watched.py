@@ -312,6 +312,20 @@ def test_threads_that_look_forget_and_write(device):  # noqa: F811
     assert device.live == 0
 
 
+def test_a_signal_handler_that_forgets_all_in_the_middle_of_a_call(monkeypatch):
+    begin = write_tracking.watch
+
+    def watch(*span):
+        made = begin(*span)
+        watched.clear()
+        return made
+
+    monkeypatch.setattr(write_tracking, "watch", watch)
+    A = operands(N)[0]
+    assert watched.note(A) is watched.note(A) is None
+    assert not write_tracking._tracker.watches
+
+
 # -- Random programs -------------------------------------------------------------------------------
 
 

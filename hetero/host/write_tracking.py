@@ -86,10 +86,12 @@ class Watch:
 
     def is_written(self) -> bool:
         """Whether anybody may have written there since it was protected; it must be mapped."""
-        if not self._written:
-            self._written = self._read_edges() != self._edges or (
-                self._pages is not None and not _tracker.is_clean(*self._pages)
-            )
+        if self._written:
+            return True
+        if self._read_edges() != self._edges or (
+            self._pages is not None and not _tracker.is_clean(*self._pages)
+        ):
+            self._written = True  # never False: another thread may have said so meanwhile
         return self._written
 
     def close(self) -> None:

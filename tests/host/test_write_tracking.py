@@ -222,6 +222,24 @@ def test_an_interrupt_while_pages_are_protected_hides_no_write(watched, monkeypa
     assert len(write_tracking._tracker.watches) == 1 + (steps > 1)
 
 
+def test_a_watch_that_begins_while_another_one_looks_hides_no_write(watched, monkeypatch):
+    array = bytes_of(2 * N)
+    first, is_clean = watched(array), write_tracking._Tracker.is_clean
+
+    def looked(*arguments):
+        clean = is_clean(*arguments)
+        with monkeypatch.context() as patch:
+            patch.setattr(write_tracking._Tracker, "is_clean", is_clean)
+            array[N] += 1
+            watched(array[4096:])
+        return clean
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write_tracking._Tracker, "is_clean", looked)
+        first.is_written()
+    assert first.is_written()
+
+
 def test_a_signal_handler_that_comes_while_pages_are_protected(watched, monkeypatch):
     array = bytes_of(2 * N)
     first = watched(array)

@@ -108,6 +108,7 @@ class _Tracker:
         self._files: tuple[int, int] | None = None  # userfaultfd, page map
         self._nodes: list[tuple[int, int]] = []  # of the files: others may get their numbers
         self._adding = False
+        self.obstacle: str | None = None  # one that stays
         self._regions = (ctypes.c_uint64 * (3 * _REGIONS))()
 
     def open(self) -> tuple[int, int]:
@@ -118,8 +119,10 @@ class _Tracker:
                 raise Unavailable("written pages are told by Linux on x86-64 and arm64 only")
             tracked = _libc().syscall(number, os.O_CLOEXEC | _USER_MODE_ONLY)
             if tracked < 0:
-                why = os.strerror(ctypes.get_errno())
-                raise Unavailable(f"userfaultfd: {why}; is it forbidden in this container?")
+                error = ctypes.get_errno()
+                why = f"userfaultfd: {os.strerror(error)}; is it forbidden in this container?"
+                self.obstacle = why if error in (errno.EPERM, errno.ENOSYS) else None
+                raise Unavailable(why)
             try:
                 _ioctl(tracked, _API, struct.pack("3Q", _VERSION, _FEATURES, 0))
                 pages = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
@@ -267,10 +270,11 @@ _tracker = _Tracker()
 def obstacle() -> str | None:
     """Why writes cannot be tracked in this process; None where they can."""
     try:
-        _tracker.open()
+        if _tracker.obstacle is None:
+            _tracker.open()
     except Unavailable as error:
         return str(error)
-    return None
+    return _tracker.obstacle
 
 
 def watch(begin: int, end: int) -> Watch | None:

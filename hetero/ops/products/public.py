@@ -221,7 +221,7 @@ def _by_copies(
     pays = large and ski_rental.may_pay(problem, lambda p: planner.plan(p, device, method))
 
     def by_copies(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
-        if not pays and A.flags.writeable and B.flags.writeable:
+        if A.flags.writeable and B.flags.writeable and (not pays or watched.obstacle()):
             return run(A, B, out)
         inputs = describe_used(A), describe_used(B)
         if inputs[0].kept is None and inputs[1].kept is None:

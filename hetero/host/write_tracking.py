@@ -39,7 +39,8 @@ _FEATURES = 1 << 15 | 1 << 13 | 1  # WP_ASYNC, WP_UNPOPULATED, PAGEFAULT_FLAG_WP
 _WRITE_PROTECT = 2  # a mode of registering, UFFDIO_REGISTER_MODE_WP
 _SCAN = 0xC0606610  # the ioctl PAGEMAP_SCAN
 _PROTECT, _CHECK = 1, 2  # PM_SCAN_WP_MATCHING, PM_SCAN_CHECK_WPASYNC
-_WRITTEN, _FILE, _PRESENT = 1 << 1, 1 << 2, 1 << 3  # PAGE_IS_...; shared memory counts as a file
+_WRITTEN, _PRESENT = 1 << 1, 1 << 3  # PAGE_IS_...
+_QUERY, _NEXT, _OF_FILE = 0xC0686611, 0x10, 0x20  # the ioctl PROCMAP_QUERY
 _REGIONS = 64  # that a scan reports at once
 _ARGUMENT = struct.Struct("12Q")
 
@@ -85,10 +86,12 @@ class Watch:
 
     def is_written(self) -> bool:
         """Whether anybody may have written there since it was protected; it must be mapped."""
-        if not self._written:
-            self._written = self._read_edges() != self._edges or (
-                self._pages is not None and not _tracker.is_clean(*self._pages)
-            )
+        if self._written:
+            return True
+        if self._read_edges() != self._edges or (
+            self._pages is not None and not _tracker.is_clean(*self._pages)
+        ):
+            self._written = True  # never False: another thread may have said so meanwhile
         return self._written
 
     def close(self) -> None:
@@ -103,7 +106,9 @@ class _Tracker:
         self.lock = locks.new()
         self.watches: list[Watch] = []
         self._files: tuple[int, int] | None = None  # userfaultfd, page map
+        self._nodes: list[tuple[int, int]] = []  # of the files: others may get their numbers
         self._adding = False
+        self.obstacle: str | None = None  # one that stays
         self._regions = (ctypes.c_uint64 * (3 * _REGIONS))()
 
     def open(self) -> tuple[int, int]:
@@ -114,8 +119,10 @@ class _Tracker:
                 raise Unavailable("only Linux on x86-64 and arm64 reports written pages")
             tracked = _libc().syscall(number, os.O_CLOEXEC | _USER_MODE_ONLY)
             if tracked < 0:
-                why = os.strerror(ctypes.get_errno())
-                raise Unavailable(f"userfaultfd: {why}; is it forbidden in this container?")
+                error = ctypes.get_errno()
+                why = f"userfaultfd: {os.strerror(error)}; is it forbidden in this container?"
+                self.obstacle = why if error in (errno.EPERM, errno.ENOSYS) else None
+                raise Unavailable(why)
             try:
                 _ioctl(tracked, _API, struct.pack("3Q", _VERSION, _FEATURES, 0))
                 pages = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
@@ -123,7 +130,7 @@ class _Tracker:
                 os.close(tracked)
                 what = "Linux 6.7 or newer" if error.errno == errno.EINVAL else error.strerror
                 raise Unavailable(f"write tracking needs {what}") from error
-            self._files = tracked, pages
+            self._files, self._nodes = (tracked, pages), [_node(tracked), _node(pages)]
         return self._files
 
     def add(self, watch: Watch, low: int, high: int) -> None:
@@ -132,12 +139,12 @@ class _Tracker:
         with self.lock:
             if self._adding:
                 raise Unavailable("a signal handler came while another one is added")
+            if not _is_private(low, high):
+                raise Unavailable("other processes may write there")
             _ioctl(tracked, _REGISTER, struct.pack("4Q", low, high - low, _WRITE_PROTECT, 0))
             self._adding = True
             self.watches.append(watch)
             try:
-                if self._scan(low, high, _CHECK, 1, _FILE)[0]:
-                    raise Unavailable("other processes may write there")
                 others = [other for other in self.watches if other is not watch]
                 self._protect(low, high, others)
             except BaseException:  # KeyboardInterrupt too: marks were set, and nobody heard why
@@ -175,16 +182,14 @@ class _Tracker:
         ends = ctypes.c_void_p(low), ctypes.c_void_p(high - page)
         return not any(_libc().mincore(end, ctypes.c_size_t(page), state) for end in ends)
 
-    def _scan(
-        self, low: int, high: int, flags: int, most: int, wanted: int = _WRITTEN | _PRESENT | _FILE
-    ) -> tuple[int, int]:
-        """The number of regions of pages that were written to, are not there, or are a file's, and
-        where the scan ended; or of those that are ``wanted``."""
+    def _scan(self, low: int, high: int, flags: int, most: int) -> tuple[int, int]:
+        """The number of regions of pages that were written to, or are not there, and where the scan
+        ended."""
         address, pages = ctypes.addressof(self._regions), int(most == 1)
         request = bytearray(
             _ARGUMENT.pack(
                 *(_ARGUMENT.size, flags, low, high, 0, address, most, pages),
-                *(wanted & _PRESENT, 0, wanted, _WRITTEN),
+                *(_PRESENT, 0, _WRITTEN | _PRESENT, _WRITTEN),
             )
         )
         number = fcntl.ioctl(self.open()[1], _SCAN, request, True)
@@ -209,10 +214,37 @@ class _Tracker:
             _ioctl(self._files[0], _UNREGISTER, struct.pack("2Q", low, high - low))
 
     def forget(self) -> None:
-        """In a forked child: the files are about the parent's memory."""
+        """In a forked child: the files are about the parent's memory. Or they were closed."""
         files, self._files, self.watches, self._adding = self._files, None, [], False
-        for file in files or ():
-            os.close(file)
+        for file, node in zip(files or (), self._nodes, strict=False):
+            with contextlib.suppress(OSError):
+                if _node(file) == node:
+                    os.close(file)
+
+
+def _is_private(low: int, high: int) -> bool:
+    """Whether what lies there is no file's, and no other process's; shared memory counts as a file.
+
+    Of pages that nobody has touched yet a scan does not tell that.
+    """
+    query = bytearray(struct.pack("3Q80x", 104, _NEXT | _OF_FILE, low))
+    with open("/proc/self/maps", "rb", buffering=0) as maps:
+        try:
+            fcntl.ioctl(maps, _QUERY, query, True)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return True
+            if error.errno != errno.ENOTTY:
+                raise
+            return not any(_is_of_file(line, low, high) for line in maps.readall().splitlines())
+    return struct.unpack_from("Q", query, 24)[0] >= high
+
+
+def _is_of_file(line: bytes, low: int, high: int) -> bool:
+    """Whether a line of the list of mappings is a file's memory in a range: before Linux 6.11."""
+    span, _, _, _, inode = line.split(maxsplit=5)[:5]
+    begin, end = (int(address, 16) for address in span.split(b"-"))
+    return begin < high and low < end and inode != b"0"
 
 
 @functools.cache
@@ -220,6 +252,12 @@ def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
     return libc
+
+
+def _node(file: int) -> tuple[int, int]:
+    """What tells an open file from another one that got its number."""
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino
 
 
 def _ioctl(file: int, request: int, argument: bytes) -> Any:
@@ -232,10 +270,11 @@ _tracker = _Tracker()
 def obstacle() -> str | None:
     """Why writes cannot be tracked in this process; None where they can."""
     try:
-        _tracker.open()
+        if _tracker.obstacle is None:
+            _tracker.open()
     except Unavailable as error:
         return str(error)
-    return None
+    return _tracker.obstacle
 
 
 def watch(begin: int, end: int) -> Watch | None:
@@ -250,7 +289,9 @@ def watch(begin: int, end: int) -> Watch | None:
     try:
         if made._pages is not None:
             _tracker.add(made, *made._pages)
-    except (OSError, Unavailable):
+    except (OSError, Unavailable) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EBADF, errno.ENOTTY):
+            _tracker.forget()  # somebody closed all files of the process: the next one opens them
         return None
     return made
 

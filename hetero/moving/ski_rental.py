@@ -33,6 +33,7 @@ from hetero.registry.problem import Problem
 
 Priced = Callable[[Problem], Plan]
 _MOST = 2.0  # times the prediction, or less than it, that a call's time counts: others disturb it
+_LEAST_SAVED = 1e-4  # seconds; to look for copies, and to plan with them, takes as long
 _clock = time.perf_counter
 _outlooks = tables.new_table()
 
@@ -165,6 +166,15 @@ def placed(plan: Plan, problem: Problem, key: Any, priced: Priced) -> Plan:
             ]
         ),
     )
+
+
+def may_pay(problem: Problem, priced: Priced) -> bool:
+    """Whether copies of all inputs on one device would save more than it takes to look for them."""
+    plan, everything = priced(problem), range(len(problem.inputs))
+    seconds = plan.candidates[0].seconds
+    names = dict.fromkeys([c.device for c in plan.candidates if _can_hold(c)])
+    ways = [_there(problem, name, everything, priced) for name in names]
+    return seconds is None or any(way and way.seconds + _LEAST_SAVED < seconds for way in ways)
 
 
 def _count_from(chosen: _Way, outlook: _Outlook, lost: dict[int, Any]) -> None:

@@ -14,6 +14,7 @@ from test_kept_copies import KEPT, device, operands, uploads  # noqa: F401
 import hetero
 from hetero.arrays import kept, watched
 from hetero.host import write_tracking
+from hetero.moving import ski_rental
 
 pytestmark = pytest.mark.skipif(
     write_tracking.obstacle() is not None, reason=str(write_tracking.obstacle())
@@ -121,6 +122,44 @@ def test_values_that_change_each_time_are_not_watched(device, monkeypatch):  # n
     for _ in range(30):
         product(A, x)
         A += 1
+
+
+def test_an_array_that_is_left_alone_costs_nothing(device, monkeypatch):  # noqa: F811
+    """Most of its calls do not even ask for its address."""
+    asked, key_of = [], kept.key_of
+    A, x = operands(N)
+    for write in (lambda i: A.__setitem__((i, 5), i), lambda i: A.__iadd__(1)):
+        for i in range(100):
+            write(i)
+            product(A, x)
+        with monkeypatch.context() as patch:
+            patch.setattr(kept, "key_of", lambda array: asked.append(array) or key_of(array))
+            for i in range(160):
+                write(i)
+                hetero.matvec((A, A.T)[i % 2], x)
+        assert len(asked) <= 20
+        asked.clear()
+
+
+def test_where_copies_save_little_nothing_is_watched(device, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(ski_rental, "_LEAST_SAVED", 1.0)
+    A, x = operands(N)
+    for _ in range(30):
+        product(A, x)
+    assert not watched.every()
+    K = hetero.keep(A)
+    assert any(product(K, x) for _ in range(30)), "what is kept by hand is not asked about"
+
+
+def test_a_part_that_is_spread_over_much_memory_is_not_watched():
+    """All of it would be, and be slower to write to."""
+    A = np.ones((4 * N, N), np.float32)
+    for _ in range(3):
+        assert watched.note(A[:, : N // 8]) is None
+    assert not watched.every()
+    for _ in range(3):
+        half = watched.note(A[:, : N // 2])
+    assert half is not None
 
 
 def test_what_hetero_writes_itself(device):  # noqa: F811
@@ -271,6 +310,20 @@ def test_threads_that_look_forget_and_write(device):  # noqa: F811
     watched.clear()
     assert not write_tracking._tracker.watches
     assert device.live == 0
+
+
+def test_a_signal_handler_that_forgets_all_in_the_middle_of_a_call(monkeypatch):
+    begin = write_tracking.watch
+
+    def watch(*span):
+        made = begin(*span)
+        watched.clear()
+        return made
+
+    monkeypatch.setattr(write_tracking, "watch", watch)
+    A = operands(N)[0]
+    assert watched.note(A) is watched.note(A) is None
+    assert not write_tracking._tracker.watches
 
 
 # -- Random programs -------------------------------------------------------------------------------

@@ -217,8 +217,11 @@ def _by_copies(
 ) -> Function:
     """A function that plans anew where an operand may have a kept copy, else calls ``run``."""
 
+    large = any(o.nbytes >= watched.LEAST for o in problem.inputs)
+    pays = large and ski_rental.may_pay(problem, lambda p: planner.plan(p, device, method))
+
     def by_copies(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
-        if max(A.nbytes, B.nbytes) < watched.LEAST and A.flags.writeable and B.flags.writeable:
+        if A.flags.writeable and B.flags.writeable and (not pays or watched.obstacle()):
             return run(A, B, out)
         inputs = describe_used(A), describe_used(B)
         if inputs[0].kept is None and inputs[1].kept is None:

@@ -91,9 +91,11 @@ def reset():
     """Forget plans, failures of devices and the profile; take the conservative constants."""
     import hetero.ops  # noqa: F401  registers every operation
     from hetero import devices, profile
+    from hetero.arrays import watched
     from hetero.devices import at_once
     from hetero.profile import inventory
 
+    watched.clear()
     at_once.close()
     devices.here.first_failure.clear()
     devices.here.reasons.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os.path
 from contextlib import ContextDecorator, suppress
 from contextvars import ContextVar, Token
@@ -11,8 +12,9 @@ from operator import attrgetter
 from typing import Any
 
 from hetero import profile, registry
-from hetero.arrays import watched
+from hetero.arrays import HOST, watched
 from hetero.blocks.shares import price
+from hetero.devices import cpu
 from hetero.errors import DeviceNotAvailable
 from hetero.moving import ski_rental
 from hetero.moving.results import staying
@@ -24,6 +26,7 @@ from hetero.pricing.settings import Settings, forced
 from hetero.profile import inventory
 from hetero.registry.problem import Problem
 
+_AT_ONCE = 2e-4  # seconds: a solve on a device from operands on the host takes no less
 log = logging.getLogger("hetero")
 
 # The CUDA device that this thread captures a graph on.
@@ -222,6 +225,16 @@ def _planned(problem: Problem, device: str | None, method: str | None, key: Any)
     # Other threads bring devices back as fast as they break.
     here = memory_limits.limited(inventory.devices(), limit)
     return price(problem, profile.current(), here, device or CPU, method)
+
+
+def at_once(problem: Problem) -> Plan | None:
+    """The CPU's plan of a call that ends before a device could begin. Only where devices were not
+    looked for: that takes longer than a thousand such calls. Conservative constants are enough."""
+    if inventory.looked() or any(o.location != HOST for o in (*problem.inputs, problem.output)):
+        return None
+    here = {CPU: dict(cpu.describe())}
+    result = price(problem, profile.shipped("conservative"), here, CPU)
+    return result if (result.candidates[0].seconds or math.inf) < _AT_ONCE else None
 
 
 def plan_call(

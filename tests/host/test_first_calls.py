@@ -276,6 +276,7 @@ def fresh(code, **environment):
         "hetero.matmul(np.ones((64, 64)), np.ones((64, 64)))",
         "hetero.matvec(np.ones((512, 512)), np.ones(512))",
         "hetero.convolve2d(np.ones((32, 32)), np.ones((3, 3)))",
+        "hetero.solve_cg(np.eye(64) + 0.1, np.ones(64))",
     ],
 )
 def test_a_small_first_call_looks_for_no_device(call):

@@ -19,6 +19,7 @@ from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolera
 from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE
 from hetero.ops.linear_systems.vectors import on_host
 from hetero.pricing.plan import CPU, Plan
+from hetero.profile import inventory
 
 __all__ = ["OPERATION", "System", "from_dims", "problem", "solve_cg"]
 
@@ -123,8 +124,12 @@ def solve_cg(
 
         def make() -> Plan:
             problem = operands.problem_of(matrix, kind, rtol, limit)
-            return planner.plan(staying(problem, device), device, method)
+            free = device is None and method is None
+            now = planner.at_once(problem) if free else None
+            return now or planner.plan(staying(problem, device), device, method)
 
+        if device is None and not inventory.looked():
+            return make()
         if (
             key is None
             or not planner.is_host_alone(device)

@@ -99,7 +99,8 @@ def course(problem: Problem, calls: int, priced: Callable[[Problem], Plan]) -> C
         for i, o in enumerate(problem.inputs)
         if o.location == HOST and o.nbytes >= watched.LEAST and o.dtype.char in FLOATS
     }
-    if not registry.operation(problem.operation).keeps(problem):
+    keeps = registry.operation(problem.operation).keeps(problem)
+    if not (keeps and ski_rental.may_pay(problem, remembered)):
         known = {}
     plan, steps = remembered(problem), []
     for number in range(1, calls + 1):

@@ -19,10 +19,11 @@ def course(problem, calls=CALLS):
 
 
 @pytest.mark.skipif(write_tracking.obstacle() is not None, reason=str(write_tracking.obstacle()))
-def test_it_is_what_happens(device, monkeypatch):  # noqa: F811
+@pytest.mark.parametrize("n", [512, 600, 800, 1024])
+def test_it_is_what_happens(device, monkeypatch, n):  # noqa: F811
     monkeypatch.delenv("HETERO_WATCH", raising=False)
     watched.clear()
-    A, x = operands(1024)
+    A, x = operands(n)
     expected = course(hetero.plan("matvec", A, x).problem)
     ran = []
     for _ in range(CALLS):
@@ -33,9 +34,11 @@ def test_it_is_what_happens(device, monkeypatch):  # noqa: F811
     watched.clear()
     steps = [s for s in expected.steps for _ in range(s.first, s.last + 1)]
     assert ran == [(step.device, step.moves == (1,)) for step in steps]
-    assert [step.moves for step in expected.steps] == [(), (1,), ()]
     assert sum(step.seconds for step in steps) == pytest.approx(expected.seconds)
-    assert expected.seconds < expected.without == CALLS * steps[0].seconds
+    assert expected.without == CALLS * steps[0].seconds
+    assert expected.seconds <= 2.0 * expected.without, "as `ski_rental` promises"
+    if n == 1024:
+        assert [step.moves for step in expected.steps] == [(), (1,), ()]
 
 
 def test_operands_that_are_small_or_on_a_device_stay_where_they_are(device):  # noqa: F811

@@ -524,6 +524,17 @@ def test_a_result_with_gaps_is_packed():
     assert plain.terms["pack"] == pytest.approx(2 * 3e-6 + sum(parts) / 2e9)
 
 
+def test_small_shares_run_one_after_another():
+    """Then their times add up; else the slowest one counts."""
+    small, large = square(64), square(8192)
+    for problem, total in ((small, sum), (large, max)):
+        chosen = shared(priced(problem, device=ALL))
+        seconds = [share.plan.candidates[0].seconds for share in chosen.shares]
+        assert len(seconds) == 2
+        begin = chosen.seconds - total(seconds)
+        assert 0.0 <= begin < 1e-3, (problem.dims, chosen.terms)
+
+
 def test_more_room_together():
     n = 11000  # A, B and the result take 1.35 GiB, half of A and of the result with B 0.9
     here = {name: dict(info) for name, info in SEVERAL.items()}

@@ -381,3 +381,31 @@ def test_copies_that_go_on_beside_the_computation_are_priced_so(staged, pinned):
         assert copies < 1.1 * in_turn
     else:
         assert copies > in_turn
+
+
+# -- What several devices share --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "filter_rows", "parts", "along"),
+    [
+        ((100, 40), 3, 2, "rows"),
+        ((100, 40), 50, 2, "rows"),  # 50 rows of the result are made of 99
+        ((100, 40), 51, 2, None),  # of all 100: each would read the whole image
+        ((100, 40), 51, 4, "rows"),
+        ((1, 40), 1, 2, None),
+        ((2, 100, 40), 90, 2, "images"),
+        ((1, 100, 40), 3, 2, None),
+    ],
+)
+def test_what_is_cut_reads_less_than_the_whole(shape, filter_rows, parts, along):
+    image, filter = np.ones(shape), np.ones((filter_rows, 3))
+    problem = hetero.plan("convolve2d", image, filter, mode="same", device="cpu").problem
+    found = registry.cut(problem, parts)
+    assert (found and found.along) == along
+    if found is not None:
+        assert found.extent == shape[0]
+        for begin in range(0, found.extent, -(-found.extent // parts)):
+            end = min(begin + -(-found.extent // parts), found.extent)
+            (part,) = found.arrays(begin, end, (image,), None)
+            assert part.size < image.size

@@ -238,12 +238,18 @@ def test_small_arrays_are_not_looked_at(device):  # noqa: F811
     assert not watched.every()
 
 
-def test_few_arrays_are_remembered(device):  # noqa: F811
-    x = operands(N)[1]
-    arrays = [np.random.default_rng(i).random((N // 2, N), np.float32) for i in range(100)]
+def test_few_arrays_are_remembered(monkeypatch):
+    arrays = [np.full(1 << 17, float(i)) for i in range(70)]
     for A in arrays:
-        product(A, x)
-    assert len(watched.every()) <= 64
+        watched.note(A)
+        watched.note(A)
+    assert 60 < len(watched.every()) <= 64
+    assert watched.note(arrays[0]) is None, "it was forgotten"
+    assert watched.note(arrays[-1]) is not None
+    monkeypatch.setattr(watched, "_IDLE", 0.0)
+    for _ in range(70):
+        watched.note(arrays[-1])
+    assert len(watched.every()) == 1, "the others were not used for long"
 
 
 def test_views_of_the_same_bytes_as_numbers_of_another_size():

@@ -31,7 +31,8 @@ _making = locks.new()  # one copy at a time: they share the bus
 def keep(A: Any, uses: int | None = None) -> Any:
     """An array that does not change, so that devices may hold copies of it for later calls.
 
-    Calls with a NumPy array move it to a device each time. One that does not change is moved once,
+    Calls with a NumPy array move it to a device each time, unless it is watched (docs/keeping.md).
+    One that does not change is moved once,
     as soon as that pays: in the call in which the time that was lost by its not being there reaches
     the time of the move. So whatever the calls, they take at most twice as long as they would
     had it been known beforehand which calls would come, as far as the predictions are right.

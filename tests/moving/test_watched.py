@@ -335,10 +335,13 @@ def test_a_signal_handler_that_forgets_all_in_the_middle_of_a_call(monkeypatch):
 # -- Random programs -------------------------------------------------------------------------------
 
 
-def program(seed, steps=40):
-    """Calls and writes in random order, by two threads; a device that copies at random."""
+def program(seed, steps=40, least=1 << 17):
+    """Calls and writes in random order, by two threads; a device that copies at random.
+
+    Some of the writes come while a copy is made.
+    """
     rng = np.random.default_rng(seed)
-    memory = np.empty(rng.integers(1, 4) * (1 << 17) + rng.integers(0, 4096), np.float64)
+    memory = np.empty(rng.integers(1, 4) * least + rng.integers(0, 4096), np.float64)
     memory[:] = rng.random()
     copies, results = {}, []
 
@@ -371,7 +374,7 @@ def program(seed, steps=40):
 
     for _ in range(steps):
         if rng.random() < 0.1:
-            results.append(rng.random(1 << 17))
+            results.append(rng.random(least))
             if (known := watched.note_result(results[-1], "source")) is not None:
                 hold(known, results[-1])
             del results[: -int(rng.integers(1, 4))]
@@ -385,7 +388,13 @@ def program(seed, steps=40):
         if known.held and id(known) in copies:
             np.testing.assert_array_equal(copies[id(known)][1], array)
         elif rng.random() < 0.7:
+            at = slice(int(rng.integers(array.size)), None, 7)
+            during = threading.Thread(target=array.__setitem__, args=(at, rng.random()))
+            if rng.random() < 0.1:
+                during.start()
             hold(known, array)
+            if during.ident is not None:
+                during.join()
     watched.clear()
 
 
@@ -418,8 +427,9 @@ def test_the_random_programs_do_use_copies(monkeypatch):
 
 
 if __name__ == "__main__":
+    watched.LEAST = 1 << 15
     for seed in range(int(sys.argv[1]), int(sys.argv[2])):
-        program(seed)
+        program(seed, least=1 << int(np.random.default_rng(seed).integers(12, 16)))
     print("none stale")
 
 

@@ -10,6 +10,8 @@ imported under one lock, which a fork waits for, and each package before the mod
 
 from __future__ import annotations
 
+import contextlib
+import importlib.machinery
 import importlib.util
 import logging  # noqa: F401  # first: a fork takes the locks of later imports before this one's
 import os
@@ -87,6 +89,23 @@ def _of_bindings(name: str) -> Any:
         for package, empty in packages.items():
             if sys.modules.get(package) is empty:
                 del sys.modules[package]
+
+
+def extension(package: str, name: str) -> Any:
+    """An extension module of a package, which is not imported for it; None where that fails.
+
+    Where somebody imports the package later, it gets the module as always.
+    """
+    with _lock, contextlib.suppress(ImportError, AttributeError, TypeError):
+        above, _, below = package.partition(".")
+        folders = [os.path.join(path, *below.split(".")) for path in load(above).__path__]
+        spec = importlib.machinery.PathFinder.find_spec(f"{package}.{name}", folders)
+        module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+        spec.loader.exec_module(module)  # type: ignore[union-attr]
+        if package not in sys.modules:
+            sys.modules.pop(f"{package}.{name}", None)  # some enter themselves
+        return module
+    return None
 
 
 def in_child(code: str) -> list[str]:

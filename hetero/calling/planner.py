@@ -27,6 +27,8 @@ from hetero.profile import inventory
 from hetero.registry.problem import Problem
 
 _AT_ONCE = 2e-4  # seconds: a solve on a device from operands on the host takes no less
+_START, _LEAST = 0.2, 1e-3  # seconds: to look for devices; what a call takes that is not remembered
+_taken = {"seconds": 0.0}  # by calls that were placed at once
 log = logging.getLogger("hetero")
 
 # The CUDA device that this thread captures a graph on.
@@ -227,14 +229,19 @@ def _planned(problem: Problem, device: str | None, method: str | None, key: Any)
     return price(problem, profile.current(), here, device or CPU, method)
 
 
-def at_once(problem: Problem) -> Plan | None:
+def at_once(problem: Problem, method: str | None = None) -> Plan | None:
     """The CPU's plan of a call that ends before a device could begin. Only where devices were not
-    looked for: that takes longer than a thousand such calls. Conservative constants are enough."""
+    looked for, and until such calls have taken as long as that does. Conservative constants are
+    enough."""
     if inventory.looked() or any(o.location != HOST for o in (*problem.inputs, problem.output)):
         return None
     here = {CPU: dict(cpu.describe())}
-    result = price(problem, profile.shipped("conservative"), here, CPU)
-    return result if (result.candidates[0].seconds or math.inf) < _AT_ONCE else None
+    result = price(problem, profile.shipped("conservative"), here, CPU, method)
+    seconds = result.candidates[0].seconds or math.inf
+    if seconds >= _AT_ONCE or _taken["seconds"] >= _START:
+        return None
+    _taken["seconds"] += max(seconds, _LEAST)
+    return result
 
 
 def plan_call(

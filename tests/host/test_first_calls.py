@@ -277,15 +277,68 @@ def fresh(code, **environment):
         "hetero.matvec(np.ones((512, 512)), np.ones(512))",
         "hetero.convolve2d(np.ones((32, 32)), np.ones((3, 3)))",
         "hetero.solve_cg(np.eye(64) + 0.1, np.ones(64))",
+        "hetero.kmeans(np.random.default_rng(0).random((500, 3)), 4)",
     ],
 )
 def test_a_small_first_call_looks_for_no_device(call):
     code = f"import sys, numpy as np, hetero; {call}; print(*sys.modules)"
     modules = fresh(code).split()
-    assert not {"pycuda", "pyopencl", "numba", "nvmath"} & {*modules}
+    assert not {"pycuda", "pyopencl", "numba", "nvmath", "scipy.signal"} & {*modules}
     larger = "hetero.matmul(np.ones((65, 64)), np.ones((64, 64)))"
     found = "from hetero.profile import inventory; print(inventory.looked())"
     assert fresh(f"import numpy as np, hetero; {call}; {larger}; {found}").split() == ["True"]
+
+
+def test_after_many_small_calls_devices_are_looked_for():
+    """So that what is the best for a program comes to be known."""
+    code = """
+import numpy as np, hetero
+from hetero.profile import inventory
+X, looked = np.random.default_rng(0).random((100, 3)), []
+for k in range(300):
+    hetero.kmeans(X, 3, random_state=k, n_init=1)
+    looked.append(inventory.looked())
+print(looked[0], looked[-1])
+"""
+    assert fresh(code).split() == ["False", "True"]
+
+
+def test_small_convolutions_without_scipys_package_are_scipys():
+    """Bit for bit, and the package is as ever for who imports it later."""
+    code = """
+import itertools, sys
+import numpy as np
+import hetero
+from hetero.ops.convolve2d import operands
+random, results = np.random.default_rng(0), []
+shapes = itertools.product([(5, 6), (2, 3), (1, 1)], [(2, 3), (1, 1), (5, 6)])
+kinds = itertools.product(["full", "same", "valid"], ["fill", "wrap", "symm", "circular"])
+dtypes = ["float32", "float64", "int16", "uint8", "complex64", "longdouble"]
+for (a, b), kind, dtype in itertools.product(shapes, list(kinds), dtypes):
+    image = (3 * random.standard_normal(a)).astype(dtype)[::-1]
+    filter, value = np.asfortranarray((3 * random.standard_normal(b)).astype(dtype)), 1
+    results.append((image, filter, *kind, value, hetero.convolve2d(image, filter, *kind, value)))
+assert operands.scipys_convolve2d().__module__ == "hetero.ops.convolve2d.operands"
+from scipy import signal
+assert signal._sigtools is sys.modules["scipy.signal._sigtools"]
+for *given, result in results:
+    expected = signal.convolve2d(*given)
+    assert result.dtype == expected.dtype and result.shape == expected.shape, given
+    np.testing.assert_array_equal(result, expected, str(given))
+print(len(results))
+"""
+    assert int(fresh(code)) == 9 * 12 * 6
+
+
+def test_a_scipy_of_other_modules_is_imported_whole():
+    code = """
+import sys, numpy as np, hetero
+from hetero.ops.convolve2d import operands
+operands.extension = lambda *names: {}
+assert hetero.convolve2d(np.ones((9, 9)), np.ones((3, 3)), "valid")[0, 0] == 9
+print("scipy.signal" in sys.modules)
+"""
+    assert fresh(code).split() == ["True"]
 
 
 def test_a_module_of_bindings_needs_nothing_of_its_packages(tmp_path):

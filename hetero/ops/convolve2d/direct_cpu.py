@@ -13,6 +13,7 @@ from hetero.host.compiled import loop_compiler, loops
 from hetero.imports import INSTALL, load
 from hetero.ops import cpu_vectors
 from hetero.ops.convolve2d.filters import FilterOptions
+from hetero.ops.convolve2d.operands import scipys_convolve2d
 from hetero.ops.convolve2d.window import Window, mode_of
 
 _PRODUCTS_WHILE_COMPILING = 1 << 31  # what SciPy's loop does in about five seconds
@@ -131,8 +132,7 @@ def by_scipy(image: np.ndarray, options: FilterOptions, window: Window) -> np.nd
     -------
     (..., out_height, out_width) ndarray
     """
-    # Takes half a second, and compiled loops do without.
-    convolve2d = load("scipy.signal").convolve2d
+    convolve2d = scipys_convolve2d()
     mode, boundary, fillvalue = mode_of(window), window.boundary, options.fillvalue
     filter = options.filter.array
     if not image.size:  # SciPy divides by the extents of what it repeats

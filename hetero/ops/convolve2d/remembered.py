@@ -18,7 +18,6 @@ from hetero.arrays import HOST, dense
 from hetero.calling import call_cache
 from hetero.calling.planner import HERE, Machine, capturing
 from hetero.host import pages
-from hetero.imports import load
 from hetero.ops.convolve2d import traits
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import (
@@ -26,6 +25,7 @@ from hetero.ops.convolve2d.operands import (
     described,
     filter_of,
     rank_of,
+    scipys_convolve2d,
     swapped,
 )
 from hetero.ops.convolve2d.value_ranges import is_wide
@@ -103,7 +103,7 @@ def scipys(key: Any) -> Callable[[Any, Any, Any], Any] | None:
 
 @functools.cache
 def _scipys(mode: str, boundary: str) -> Callable[[Any, Any, Any], Any]:
-    convolve2d = load("scipy.signal").convolve2d
+    convolve2d = scipys_convolve2d()
 
     def run(in1: Any, in2: Any, fillvalue: Any) -> Any:
         return convolve2d(in1, in2, mode, boundary, fillvalue)

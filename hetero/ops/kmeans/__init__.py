@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATION", "Clustering", "cluster", "from_dims", "kmeans", "problem"]
 
+_PLAIN = "products"  # the method that needs NumPy alone
 _AT_A_TIME = 1 << 16  # labels looked at: the first of them mostly name every cluster
 _ONE_START = (
     "Explicit initial center position passed: performing only one init in KMeans instead of "
@@ -202,7 +204,9 @@ def cluster(
     if type(X) is np.ndarray:
         describe_used(X)  # what comes again may have a copy on a device, which the problem names
     asked = problem(X, n_clusters, **options, sample_weight=sample_weight)
-    plan = planner.plan(results.staying(asked, device), device, method)
+    free = device is None and method is None and not operands.is_sparse(X)
+    plan = planner.at_once(asked, None if "numba" in sys.modules else _PLAIN) if free else None
+    plan = plan or planner.plan(results.staying(asked, device), device, method)
     (n, d, k), dtype = plan.problem.dims, np.dtype(plan.problem.dtype)
     notes: list[str] = []
     if plan.problem.options.init == operands.GIVEN:

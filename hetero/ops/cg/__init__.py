@@ -44,9 +44,9 @@ def solve_cg(
     Parameters
     ----------
     A : (n, n) array_or_spec, sparse matrix or array, LinearOperator, or `hetero.Poisson`
-        Dense on the host or on a device; any SciPy format; CuPy's sparse
-        matrices go by way of the host. A LinearOperator computes on the CPU, and so does whatever
-        is complex. Symmetry is not checked.
+        Dense on the host or on a device; any SciPy format. CuPy's and torch's sparse matrices go
+        by way of the host. A LinearOperator computes on the CPU (one of CuPy's where it is, on
+        copies of vectors), and so does whatever is complex. Symmetry is not checked.
     b : (n,) or (n, 1) array
     x0 : (n,) or (n, 1) array, or "Mb", optional
         Start; it is not changed. "Mb": the preconditioner times b. Default: zero.
@@ -57,7 +57,7 @@ def solve_cg(
     M : optional
         Approximate inverse of A: "jacobi" (the diagonal's inverse), "multigrid" (one cycle, for
         `hetero.Poisson`), a vector (a diagonal matrix), or an array, sparse matrix or
-        LinearOperator (these compute on the CPU).
+        LinearOperator, SciPy's, CuPy's or torch's (these compute on the CPU).
     callback : callable, optional
         Called as ``callback(x)`` after each iteration. On a device x is fetched for it each time.
     device : str, optional
@@ -117,6 +117,7 @@ def solve_cg(
     limit = checked_limit(maxiter, 10 * n)
     if x0 is not None and not isinstance(x0, str):
         x0 = array_or_spec(x0)
+    M = operands.of_scipy(M)
     key = operands.key_of(matrix, rhs, x0, rtol, limit, M, device, method)
 
     def make() -> Plan:

@@ -60,16 +60,36 @@ def checked_matrix(A: Any) -> Any:
     """A as ndarray, device array, spec, CSR array or LinearOperator; ValueError if not square."""
     if isinstance(A, np.ndarray):
         A = np.asarray(A)  # np.matrix has a diagonal of its own kind
-    elif not (isinstance(A, Spec) or is_device_array(A)):
+    elif not (isinstance(A, Spec) or is_device_array(A := of_scipy(A))):
         issparse, LinearOperator, aslinearoperator = scipy()
-        if hasattr(A, "tocsr") and hasattr(A, "get"):
-            A = A.get()  # CuPy's go by way of the host
         if issparse(A):
             A = A.tocsr()
         elif not isinstance(A, LinearOperator):
             A = aslinearoperator(A) if hasattr(A, "matvec") else np.asarray(A)
     if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
         raise ValueError(f"A must be square, got shape {tuple(A.shape)}")
+    return A
+
+
+def of_scipy(A: Any) -> Any:
+    """A sparse matrix or LinearOperator of CuPy's or torch's as SciPy's; all else as it is.
+
+    Matrices are copied to the host. An operator computes where it is, from copies of vectors.
+    """
+    if hasattr(A, "tocsr") and hasattr(A, "get"):
+        return A.get()
+    if hasattr(A, "crow_indices") and "sparse" in str(A.layout):  # a torch.Tensor
+        A = A.detach().to_sparse_csr().cpu()
+        parts = A.values().resolve_conj(), A.col_indices(), A.crow_indices()
+        csr_array = load("scipy.sparse").csr_array
+        return csr_array(tuple([part.numpy() for part in parts]), shape=tuple(A.shape))
+    if any(kind.__module__.startswith("cupyx.") for kind in type(A).__mro__[:-1]):
+        cupy = load("cupy")
+
+        def matvec(v: np.ndarray) -> np.ndarray:
+            return cupy.asnumpy(A.matvec(cupy.asarray(v)))
+
+        return load("scipy.sparse.linalg").LinearOperator(A.shape, matvec, dtype=A.dtype)
     return A
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -52,6 +53,58 @@ def test_cupys_sparse_matrices_are_taken():
     x, info = hetero.solve_cg(CupySparse(A), b, rtol=1e-10)
     assert info == 0
     np.testing.assert_array_equal(x, hetero.solve_cg(sp.csr_matrix(A), b, rtol=1e-10)[0])
+
+
+def test_cupys_linear_operators_compute_where_they_are(monkeypatch):
+    """A and M, by their own `matvec`, on arrays of their own."""
+    A, b = hermitian().real, np.ones(30)
+
+    class Elsewhere(np.ndarray):
+        pass
+
+    class Operator:
+        __module__ = "cupyx.scipy.sparse.linalg._interface"
+
+        def __init__(self, values):
+            self.values, self.shape, self.dtype = values, values.shape, values.dtype
+
+        def matvec(self, v):
+            assert type(v) is Elsewhere
+            return (self.values @ np.asarray(v)).view(Elsewhere)
+
+    cupy = SimpleNamespace(asarray=lambda v: np.asarray(v).view(Elsewhere), asnumpy=np.asarray)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    for M in (None, np.linalg.inv(A)):
+        expected, info = hetero.solve_cg(aslinearoperator(A), b, rtol=1e-10, M=M)
+        x, _ = hetero.solve_cg(Operator(A), b, rtol=1e-10, M=None if M is None else Operator(M))
+        assert info == 0
+        np.testing.assert_allclose(x, expected, rtol=1e-12)
+
+
+@pytest.mark.gpu
+def test_what_torch_and_cupy_have_on_a_gpu():
+    A = sp.csr_matrix(hetero.Poisson((30, 40)).tocsr())
+    b = np.random.default_rng(0).standard_normal(1200)
+    expected, _ = hetero.solve_cg(A, b, rtol=1e-10)
+    torch = pytest.importorskip("torch")
+    on_host = torch.sparse_csr_tensor(*map(torch.tensor, (A.indptr, A.indices, A.data)), A.shape)
+    for matrix in (
+        on_host,
+        on_host.cuda(),
+        on_host.cuda().to_sparse_coo(),
+        on_host.to_sparse_csc(),
+    ):
+        x, info = hetero.solve_cg(matrix, torch.tensor(b, device="cuda"), rtol=1e-10)
+        assert (info, type(x), x.is_cuda) == (0, torch.Tensor, True)
+        np.testing.assert_allclose(x.cpu().numpy(), expected, rtol=1e-8)
+    cupy = pytest.importorskip("cupy")
+    linalg = pytest.importorskip("cupyx.scipy.sparse.linalg")
+    on_device = pytest.importorskip("cupyx.scipy.sparse").csr_matrix(A)
+    operator = linalg.LinearOperator(A.shape, matvec=lambda v: on_device @ v, dtype=A.dtype)
+    for given in (operator, linalg.aslinearoperator(on_device)):
+        x, info = hetero.solve_cg(given, cupy.asarray(b), rtol=1e-10, M=None)
+        assert (info, type(x)) == (0, cupy.ndarray)
+        np.testing.assert_allclose(x.get(), expected, rtol=1e-8)
 
 
 @pytest.mark.gpu

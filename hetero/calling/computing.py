@@ -14,6 +14,7 @@ from hetero.host import pages
 from hetero.moving import keeping, transfer
 from hetero.moving.calls import Call, Done
 from hetero.pricing.plan import CPU
+from hetero.profile import inventory
 from hetero.registry import Implementation, thread_counts
 from hetero.registry.problem import Problem
 from hetero.registry.thread_counts import Threads
@@ -50,7 +51,7 @@ def by_host(
     elif call.start is not None:
         out[...] = call.start
     compute = thread_counts.limited(implementation, threads, implementation.run)
-    if seconds is not None:
+    if seconds is not None and inventory.looked():  # as profiles do; `planner.at_once` does not
         least = profile.current().blas_sleep()
         compute = thread_counts.undisturbed(implementation, seconds, compute, least)
     outcome = compute(used, problem, call.on(used, hosts, out))

@@ -113,8 +113,8 @@ def test_where_no_loop_is_as_long_as_the_default_a_loss_says_nothing_of_it(monke
 @pytest.mark.parametrize(
     ("operation", "dims", "is_long"),
     [
-        ("convolve2d", (724, 1118, 6, 6), False),  # 0.3 ms on 16 cores
-        ("convolve2d", (2000, 2000, 9, 9), True),  # 1 ms
+        ("convolve2d", (256, 256, 3, 3), False),
+        ("convolve2d", (2000, 2000, 9, 9), True),
         ("poisson", (700, 500), True),  # 15 ms
         ("cg", (40, 40), False),
     ],
@@ -283,7 +283,7 @@ def test_products_solves_and_devices_have_no_such_loops(monkeypatch):
 )
 def test_it_holds_for_the_same_blas_and_threads(changed, kept, monkeypatch):
     data = profile.shipped("conservative").data
-    assert profile.Profile(data).blas_sleep() == blas_spin.LONG
+    assert profile.Profile(data).blas_sleep() == 1e-3
     data = {**data, "host": {**data["host"], "blas_sleep": 4e-4}}
     assert profile.Profile(data).blas_sleep() == 4e-4
     changes = {changed: "another"} if changed else {}

@@ -57,7 +57,8 @@ def one_thread() -> Iterator[None]:
     """
     with _lock:
         if not _single["inside"]:
-            _single["limit"] = _controller().limit(limits=1, user_api="blas")
+            loops = "numba" in sys.modules
+            _single["limit"] = _controller(loops).limit(limits=1, user_api="blas")
         _single["inside"] += 1
     try:
         yield
@@ -70,8 +71,10 @@ def one_thread() -> Iterator[None]:
 
 
 @functools.cache
-def _controller() -> Any:
-    load("scipy.linalg.cython_blas")  # loads SciPy's BLAS, which compiled loops call
+def _controller(loops: bool) -> Any:
+    """Of each BLAS of this process; SciPy's is loaded for compiled loops, which call it."""
+    if loops:
+        load("scipy.linalg.cython_blas")  # it takes 0.1 s
     ThreadpoolController = load("threadpoolctl").ThreadpoolController
     return ThreadpoolController()
 

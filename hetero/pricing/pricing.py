@@ -51,8 +51,11 @@ def price(
         of_kind.setdefault(implementation.kind, []).append(implementation)
     blas = _blas_state(of_kind.get(CPU, ()), devices)
     shared = {name: info for name, info in groups(devices).items() if device in (None, name)}
-    if device in shared and any(i.shared and i.shared(problem) for i in implementations):
-        names = []
+    together = {
+        id(i) for i in implementations if device in shared and i.shared and i.shared(problem)
+    }
+    if together:  # what several devices cannot do together is done by the first of them
+        names = [*shared[device]["members"][:1]]
     candidates, serving = [], []
     for name, info in [*((name, devices[name]) for name in names), *shared.items()]:
         for implementation in of_kind.get(info["kind"], ()):
@@ -63,7 +66,11 @@ def price(
                     and implementation.stands_in
                     and info.get("is_host_cpu")
                 )
-                and (name in devices or (implementation.shared and implementation.shared(problem)))
+                and (
+                    id(implementation) not in together
+                    if name in devices
+                    else implementation.shared and implementation.shared(problem)
+                )
             ):
                 row = problem, implementation, name, info, constants, device is not None
                 if method is None and implementation.stands_in is not None:

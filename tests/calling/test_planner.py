@@ -20,7 +20,7 @@ from made_up import (
 )
 
 import hetero
-from hetero import devices, registry
+from hetero import devices, profile, registry
 from hetero.arrays import Spec
 from hetero.calling import planner
 from hetero.errors import DeviceError, NotPriced
@@ -153,6 +153,28 @@ def test_equal_gpus_together_are_a_candidate(number):
         here["cuda:1"]["set_aside"] = "it failed twice"
         left = pricing.groups(here)
         assert list(left) == (["cuda:*"] if number > 2 else [])
+
+
+def test_what_several_gpus_cannot_do_together_the_first_of_them_does_where_asked_for_all():
+    h200 = profile.shipped("h200")
+    here = h200.machine()
+    here["cuda:1"] = {**here["cuda:0"], "same_as": "cuda:0"}
+    data = h200.data | {"models": dict(h200.data["models"])}
+    for method in ("cg", "jacobi"):
+        key = f"poisson|{method}|float64|2d"
+        data["models"][f"cuda*2|{key}"] = data["models"][f"cuda:0|{key}"]
+    problem = registry.operation("poisson").from_dims((2048, 2048), "float64", "host")
+
+    def chosen(method=None):
+        plan = pricing.price(problem, profile.Profile(data), here, "cuda:*", method)
+        assert {c.device for c in plan.candidates if c.method in ("cg", "jacobi")} <= {"cuda:*"}
+        return plan.chosen
+
+    together, one = chosen("cg"), chosen()
+    assert (together.device, one.device) == ("cuda:*", "cuda:0")
+    assert one.method in ("dst", "multigrid")
+    assert one.seconds < together.seconds / 10
+    assert chosen("dst").device == "cuda:0"
 
 
 def test_batches():

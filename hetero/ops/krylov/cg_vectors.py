@@ -118,9 +118,9 @@ class Vectors:
 
         self.exchange.at_once(task, vectors * self.n * self.dtype.itemsize)
 
-    def fetch(self) -> np.ndarray:
-        """The present x, on the host."""
-        whole = np.empty(self.n, self.dtype)
+    def fetch(self, out: np.ndarray | None = None) -> np.ndarray:
+        """The present x, on the host, in ``out`` where given: C-contiguous and of this dtype."""
+        whole = np.empty(self.n, self.dtype) if out is None else out.reshape(-1)
 
         def fetch(part: Part, begin: int, end: int, above: int, _: int) -> None:
             part.download("x", whole[begin:end], above * self.dtype.itemsize)
@@ -130,8 +130,13 @@ class Vectors:
 
     def hand_back(self) -> None:
         """Write x to where the caller wants it."""
-        if isinstance(self.result, np.ndarray):
-            self.result[...] = self.fetch().reshape(self.result.shape)
+        result = self.result
+        if not isinstance(result, np.ndarray):
+            return
+        if result.flags.c_contiguous and result.dtype == self.dtype:
+            self.fetch(result)
+        else:
+            result[...] = self.fetch().reshape(result.shape)
 
     def keep_start(self) -> None:
         """Keep a copy of x on the devices, for `return_to_start`."""

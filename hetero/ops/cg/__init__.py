@@ -199,5 +199,6 @@ OPERATION = registry.register_operation(
         cases="hetero.ops.cg.cases",
         benchmarks="hetero.ops.cg.benchmarks",
         keeps=lambda problem: problem.layout == "dense",
+        iterations=methods.iterations,
     )
 )

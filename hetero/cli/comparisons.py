@@ -92,16 +92,16 @@ def explain(arguments: argparse.Namespace) -> int:
 
 
 def _on_cluster(call: Any, arguments: argparse.Namespace) -> int:
-    """Forecast a solve on a cluster, whose file names the profile and all devices."""
+    """Forecast a solve on a cluster; its file names the profile and all devices."""
     from hetero.evaluation import cluster, cluster_report
 
     usual = {"on": "host", "device": None, "profile": None, "again": None}
     if others := [name for name, value in usual.items() if getattr(arguments, name) != value]:
-        raise ValueError(f"--{others[0]} is not for --cluster, whose file says what there is")
+        raise ValueError(f"--{others[0]} is not for --cluster: its file says what there is")
     values.check_picture(arguments.plot)
-    found = cluster.scaling(call, cluster.read(arguments.cluster), arguments.method)
-    show(arguments, found, lambda: cluster_report.text(found))
-    return values.plot(arguments, found, cluster_report)
+    scaled = cluster.scaling(call, cluster.read(arguments.cluster), arguments.method)
+    show(arguments, scaled, lambda: cluster_report.text(scaled))
+    return values.plot(arguments, scaled, cluster_report)
 
 
 def _options(operation: Any, arguments: argparse.Namespace) -> dict[str, str]:

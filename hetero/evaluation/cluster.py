@@ -50,7 +50,7 @@ class Cluster:
     allreduce_seconds: float | None = None  # measured on all devices; None: by the links
     ranks: int | None = None  # on the CPUs of all nodes together
     saturating_ranks: float = 1.0  # of a node, which compute at the profile's speed each
-    host_seconds: float = 0.0  # of the host in an iteration, to order the exchange
+    host_seconds: float = 0.0  # of the host, to order an exchange
     reductions: int | None = None  # of an iteration; None: the method's own number
     overlap: bool | None = None  # whether the exchange hides behind computing; None: the method's
 
@@ -171,25 +171,17 @@ class Solve(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """An iteration on a number of devices, its terms in seconds."""
+    """An iteration on a number of devices; compute + launch + halo + sums = seconds."""
 
     parts: int
     rows: int  # of the device that has most
+    seconds: float
     compute: float
     launch: float
     halo: float
     sums: float
-    efficiency: float = 1.0
-
-    @property
-    def seconds(self) -> float:
-        """Of an iteration."""
-        return sum(self[2:6])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, with the time, and what binds: the longest term."""
-        binds = max(self._fields[2:6], key=lambda name: getattr(self, name))
-        return {**self._asdict(), "seconds": self.seconds, "binds": binds}
+    efficiency: float
+    binds: str  # the longest term
 
 
 def forecast(solve: Solve, cluster: Cluster, parts: int, rows: int | None = None) -> Forecast:
@@ -204,21 +196,23 @@ def forecast(solve: Solve, cluster: Cluster, parts: int, rows: int | None = None
         Of each device, and then efficiency = T(1) / T(parts). Default: the solve's own are divided,
         and efficiency = T(1) / (parts T(parts)).
     """
-    what, own = solve.iteration, rows or -(-solve.call.dims[0] // parts)
+    what, own, halo, sums = solve.iteration, rows or -(-solve.call.dims[0] // parts), 0.0, 0.0
     launch, compute = solve.step(own)
-    if parts == 1:
-        return Forecast(1, own, compute, launch, 0.0, 0.0)
+    if parts > 1:
+        launch += cluster.host_seconds / what.every
+        halo = min(2, parts - 1) * cluster.message(what.halo * what.row_bytes, parts) / what.every
+        count = what.sums if cluster.reductions is None else cluster.reductions
+        sums = count * cluster.allreduce(what.sum_bytes, parts)
     if not cluster.gpus_per_node:  # ranks of a node share its CPU
         compute *= max(1.0, min(parts, cluster.per_node) / cluster.saturating_ranks)
-    halo = min(2, parts - 1) * cluster.message(what.halo * what.row_bytes, parts) / what.every
-    count = what.sums if cluster.reductions is None else cluster.reductions
-    sums = count * cluster.allreduce(what.sum_bytes, parts)
     if what.overlap if cluster.overlap is None else cluster.overlap:
         left = max(0.0, 1.0 - compute / (halo + sums or 1.0))  # that computing does not hide
         halo, sums = halo * left, sums * left
-    found = Forecast(parts, own, compute, launch + cluster.host_seconds, halo, sums)
-    one = forecast(solve, cluster, 1, rows).seconds
-    return found._replace(efficiency=one / found.seconds / (1 if rows else parts))
+    terms = {"compute": compute, "launch": launch, "halo": halo, "sums": sums}
+    seconds, binds = sum(terms.values()), max(terms, key=terms.__getitem__)
+    one = seconds if parts == 1 else forecast(solve, cluster, 1, rows).seconds
+    efficiency = one / seconds / (1 if rows else parts)
+    return Forecast(parts, own, seconds, **terms, efficiency=efficiency, binds=binds)
 
 
 def solves(call: calls.Call, cluster: Cluster, method: str | None = None) -> list[Solve]:
@@ -269,8 +263,8 @@ def scaling(call: calls.Call, cluster: Cluster, method: str | None = None) -> di
         "devices": cluster.total,
         "iterations": steps(solve),
         "fits_from": solve.fits_from(cluster),
-        "fastest": min(tried, key=lambda one: one.seconds).to_dict(),
+        "fastest": min(tried, key=lambda one: one.seconds)._asdict(),
         "half_efficient": max(one.parts for one in tried if one.efficiency >= 0.5),
-        "strong": [one.to_dict() for one in tried if one.parts in counts],
-        "weak": [forecast(solve, cluster, n, rows).to_dict() for n in counts],
+        "strong": [one._asdict() for one in tried if one.parts in counts],
+        "weak": [forecast(solve, cluster, n, rows)._asdict() for n in counts],
     }

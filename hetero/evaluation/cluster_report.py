@@ -11,7 +11,7 @@ from hetero.pricing.plan import readable
 PICTURE = (11.0, 4.5)  # inches
 _TERMS = {"compute": "--", "launch": "-.", "halo": ":", "sums": (0, (5, 1, 1, 1, 1, 1))}
 _BINDS = {
-    "compute": "computing binds: more of them pay",
+    "compute": "computing binds: each one's own rows",
     "launch": "launches bind: larger grids pay, more of them do not",
     "halo": "halos bind: a message keeps its length, however many share the grid",
     "sums": "sums bind: all wait for the all-reduce",
@@ -23,8 +23,8 @@ def text(scaled: Mapping[str, Any]) -> str:
     one, *_, last = scaled["strong"][0], *scaled["strong"]
     unit, fits, fastest = scaled["unit"], scaled["fits_from"], scaled["fastest"]
     lines = [
-        f"{scaled['call']} by {scaled['method']}: {scaled['devices']:,} {unit} in "
-        f"{scaled['nodes']:,} nodes, constants of {scaled['device']}",
+        f"{scaled['call']} by {scaled['method']}: {scaled['devices']:,} {unit} (nodes: "
+        f"{scaled['nodes']:,}), constants of {scaled['device']}",
         f"   on {last['parts']:,}: an iteration takes {readable(last['seconds'])} = "
         + " + ".join(f"{name} {readable(last[name])}" for name in _TERMS),
         f"   on 1: {readable(one['seconds'])}, {one['seconds'] / last['seconds']:.3g} times as "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -287,11 +288,12 @@ def test_a_profile_may_lie_next_to_the_file(data, linear, tmp_path):
     assert scaled["device"] == "cuda:0 of linear"
 
 
+@pytest.mark.parametrize("method", ["cg", "jacobi"])  # the latter exchanges no sums
 @pytest.mark.parametrize("kind", ["svg", "png"])
-def test_picture(run, tmp_path, kind):
+def test_picture(run, tmp_path, kind, method):
     pytest.importorskip("matplotlib")
     file = tmp_path / f"scaling.{kind}"
-    asked = "explain", "solve_poisson", 8192, 8192, "--cluster", EXAMPLE
+    asked = "explain", "solve_poisson", 8192, 8192, "--cluster", EXAMPLE, "--method", method
     code, out, err = run(*asked, "--plot", file)
     assert (code, err) == (OK, "")
     assert "Weak scaling" in out
@@ -301,7 +303,7 @@ def test_picture(run, tmp_path, kind):
 
 def test_without_matplotlib_the_tables_still_come(run, tmp_path, monkeypatch):
     for name in ("matplotlib", "matplotlib.figure"):
-        monkeypatch.setitem(__import__("sys").modules, name, None)
+        monkeypatch.setitem(sys.modules, name, None)
     file = tmp_path / "scaling.svg"
     asked = "explain", "solve_poisson", 8192, 8192, "--cluster", EXAMPLE
     code, out, err = run(*asked, "--plot", file)

@@ -42,6 +42,9 @@ def explain_options(sub: Parser) -> None:
     add_profile(sub, f"{text}file")
     text = "what this number of calls takes in a loop over the same large operands"
     sub.add_argument("--again", type=values.whole, metavar="CALLS", help=text)
+    text = "forecast an iteration of a solve on the cluster that this JSON file describes"
+    sub.add_argument("--cluster", type=values.file, metavar="FILE", help=text)
+    add_file(sub, "--plot", "with --cluster: draw strong and weak scaling, by matplotlib")
 
 
 def explain(arguments: argparse.Namespace) -> int:
@@ -53,6 +56,10 @@ def explain(arguments: argparse.Namespace) -> int:
     values.check("--again", arguments.again, 1, _MOST_AGAIN)
     operation = registry.operation(arguments.operation)
     options = _options(operation, arguments)
+    if arguments.cluster is not None:
+        return _on_cluster(calls.Call(operation, tuple(arguments.dims), arguments.dtype), arguments)
+    if arguments.plot is not None:
+        raise ValueError("--plot draws what --cluster forecasts, which is not given")
     dims = tuple(arguments.dims)
     problem = operation.from_dims(dims, arguments.dtype, arguments.on, **options)
     constants, devices = calls.known(arguments.profile)
@@ -82,6 +89,19 @@ def explain(arguments: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     return NO_CHOICE
+
+
+def _on_cluster(call: Any, arguments: argparse.Namespace) -> int:
+    """Forecast a solve on a cluster; its file names the profile and all devices."""
+    from hetero.evaluation import cluster, cluster_report
+
+    usual = {"on": "host", "device": None, "profile": None, "again": None}
+    if others := [name for name, value in usual.items() if getattr(arguments, name) != value]:
+        raise ValueError(f"--{others[0]} is not for --cluster: its file says what there is")
+    values.check_picture(arguments.plot)
+    scaled = cluster.scaling(call, cluster.read(arguments.cluster), arguments.method)
+    show(arguments, scaled, lambda: cluster_report.text(scaled))
+    return values.plot(arguments, scaled, cluster_report)
 
 
 def _options(operation: Any, arguments: argparse.Namespace) -> dict[str, str]:

@@ -59,6 +59,8 @@ class Operation:
         Methods that stand above the rungs, in the order of the ladder -> what is new in each.
     keeps : callable
         ``keeps(problem)``: whether its calls use copies of operands that stay on a device.
+    iterations : callable
+        ``iterations(dims, dtype)``: the `Iteration` of each method that many devices can share.
     """
 
     name: str
@@ -77,6 +79,20 @@ class Operation:
     public: Mapping[str, str] = field(default_factory=dict)
     ladder: Mapping[str, str] = field(default_factory=dict)
     keeps: Callable[[Problem], bool] = lambda problem: True
+    iterations: Callable[[tuple[int, ...], str], Mapping[str, Iteration]] = lambda dims, dtype: {}
+
+
+class Iteration(NamedTuple):
+    """What an iteration exchanges on a grid that is divided by the rows of its first axis."""
+
+    row_bytes: int  # of a row (a plane in 3-D) of one vector
+    vectors: int  # that lie on each device
+    depth: int  # rows of each neighbour that a device has, and of its own at least
+    halo: int  # rows of vectors that it gets from each neighbour in an exchange
+    every: int = 1  # iterations from one exchange to the next
+    sums: int = 0  # all-reduces of an iteration, one after the other
+    sum_bytes: int = 0  # of each
+    overlap: bool = False  # whether the exchange goes on while rows are computed
 
 
 class Cut(NamedTuple):

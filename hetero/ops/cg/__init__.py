@@ -12,7 +12,7 @@ from hetero.arrays import array_or_spec, describe, is_device_array
 from hetero.calling import call_cache, planner
 from hetero.imports import load
 from hetero.moving.results import staying
-from hetero.ops.cg import methods, operands  # noqa: F401  # the former registers them
+from hetero.ops.cg import methods, operands  # the former registers them
 from hetero.ops.cg.operands import from_dims, problem
 from hetero.ops.cg.system import System
 from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, execute, warn
@@ -199,5 +199,6 @@ OPERATION = registry.register_operation(
         cases="hetero.ops.cg.cases",
         benchmarks="hetero.ops.cg.benchmarks",
         keeps=lambda problem: problem.layout == "dense",
+        iterations=methods.iterations,
     )
 )

@@ -63,6 +63,12 @@ def _shared(problem: Problem) -> bool:
     return problem.layout in ("csr", "stencil2", "stencil3") and problem.dims[0] >= _LEAST_SHARED
 
 
+def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteration]:
+    """See `registry.Operation`; nothing of a dense matrix."""
+    iteration = load("hetero.ops.krylov.cg_vectors").iteration
+    return {m: iteration(dims, dtype) for m in ("fused", "numba") if len(dims) > 1}
+
+
 def _loops(problem: Problem) -> tuple[str, ...]:
     """What is compiled for sparse matrices and stencils on the CPU."""
     family = ROWS if problem.layout == "csr" else STENCILS

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero import registry
 from hetero.devices.base import Device
 from hetero.kernels.common.tuning import Target
 from hetero.ops.linear_systems.exchange import Exchange, Part
@@ -22,6 +23,12 @@ X_HALO = 1
 _RECORD = 8  # doubles; kernels/cg/cg_scalars.cu
 _STATUS, _COUNT, _TARGET = 0, 1, 4
 _RUNNING = 0
+
+
+def iteration(grid: tuple[int, ...], dtype: str) -> registry.Iteration:
+    """Of a stencil: b, x, its start, two p and two r; rows of p and r, and four sums at once."""
+    row = math.prod(grid[1:]) * np.dtype(dtype).itemsize
+    return registry.Iteration(row, 7, HALO, 2 * HALO, sums=1, sum_bytes=4 * 8)
 
 
 class Vectors:

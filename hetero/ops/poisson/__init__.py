@@ -13,7 +13,7 @@ from hetero.calling import call_cache, planner
 from hetero.moving.results import staying
 from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, warn
 from hetero.ops.linear_systems.types import checked_spacing, least_tolerance
-from hetero.ops.poisson import methods, operands  # noqa: F401  # the former registers them
+from hetero.ops.poisson import costs, methods, operands  # noqa: F401  # the former registers them
 from hetero.ops.poisson.equation import Equation, checked_faces
 from hetero.ops.poisson.operands import NAME, SWEEPING, UNLIMITED, from_dims, problem
 from hetero.pricing.plan import Plan
@@ -182,6 +182,7 @@ OPERATION = registry.register_operation(
         cases="hetero.ops.poisson.cases",
         benchmarks="hetero.ops.poisson.benchmarks",
         keeps=lambda problem: False,
+        iterations=costs.iterations,
         ladder={"jacobi": "several sweeps in one pass over the memory"},
     )
 )

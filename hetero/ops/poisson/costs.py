@@ -11,6 +11,9 @@ import numpy as np
 
 from hetero import registry
 from hetero.imports import load
+from hetero.kernels.common.tuning import Target
+from hetero.kernels.jacobi import plan as plan_jacobi
+from hetero.kernels.jacobi.plan import GridSlab
 from hetero.ops.linear_systems.solve import digits
 from hetero.ops.poisson.operands import NAME, SWEEPING, UNLIMITED
 from hetero.registry import Arguments
@@ -125,6 +128,15 @@ class Method:
                 f"of shape {f.shape}, {available / 2**30:.1f} GiB are available; 'jacobi' takes "
                 "least"
             )
+
+
+def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteration]:
+    """See `registry.Operation`. A pass of sweeps gets as many rows; on a device are f and two u."""
+    grid = GridSlab.of(dims, (1.0,) * len(dims), dtype)
+    depth = plan_jacobi.default_depth(grid, Target(1))
+    sweep = registry.Iteration(grid.plane_bytes, 3, depth, depth, depth, overlap=True)
+    gradients = load("hetero.ops.krylov.cg_vectors").iteration(dims, dtype)
+    return {"cg": gradients, "jacobi": sweep}
 
 
 def _digits(problem: Problem) -> float:

@@ -1,0 +1,270 @@
+"""What an iteration of a solve would take on a cluster that divides the rows of its grid.
+
+T = launch + compute + halo + sums, see docs/clusters.md. Launching and computing are what the
+profile measured on one device; a message of b bytes takes b / T_x + c1 (White 2013, eq. 3.14).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hetero import paths, registry
+from hetero.evaluation import calls
+from hetero.pricing import memory_limit
+from hetero.pricing.plan import CPU
+from hetero.profile import Profile
+
+_LARGEST_FILE = 1 << 20  # bytes
+_MOST = 10**6  # devices
+_FINER = 8  # numbers of devices, from one to twice as many, among which the fastest is looked for
+_LINKS = ("gpu_link", "node_link")
+_LEAST = {  # by key; of whole numbers, and of others
+    "nodes": 1, "gpus_per_node": 0, "ranks": 1, "reductions": 0, "allreduce_seconds": 0.0,
+    "host_seconds": 0.0, "saturating_ranks": 1.0, "bytes_per_second": 1.0, "seconds": 0.0,
+}  # fmt: skip
+
+
+class Link(NamedTuple):
+    """A message of b bytes takes b / ``bytes_per_second`` + ``seconds``."""
+
+    bytes_per_second: float
+    seconds: float
+
+    def time(self, nbytes: float) -> float:
+        """Seconds of a message."""
+        return nbytes / self.bytes_per_second + self.seconds
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Equal nodes, by the keys of a file."""
+
+    nodes: int
+    gpus_per_node: int  # 0: ranks on CPUs
+    profile: str | None = None  # of one GPU, or of a node's CPU; None: this machine's
+    gpu_link: Link | None = None  # of two GPUs, or ranks, of a node
+    node_link: Link | None = None
+    allreduce_seconds: float | None = None  # measured on all devices; None: by the links
+    ranks: int | None = None  # on the CPUs of all nodes together
+    saturating_ranks: float = 1.0  # of a node, which compute at the profile's speed each
+    host_seconds: float = 0.0  # of the host, to order an exchange
+    reductions: int | None = None  # of an iteration; None: the method's own number
+    overlap: bool | None = None  # whether the exchange hides behind computing; None: the method's
+
+    def __post_init__(self) -> None:
+        if (self.gpus_per_node == 0) != (self.ranks is not None):
+            raise ValueError("ranks must be given where gpus_per_node is 0, and only there")
+        if not self.nodes <= self.total <= _MOST:
+            raise ValueError(f"devices must be from one a node to {_MOST}, got {self.total}")
+        for name, needed in zip(_LINKS, (self.per_node > 1, self.nodes > 1), strict=True):
+            if needed and getattr(self, name) is None:
+                raise ValueError(f"{name} is missing: {self.nodes} nodes of {self.per_node}")
+
+    @property
+    def total(self) -> int:
+        """Devices, which are GPUs or ranks."""
+        return self.ranks or self.nodes * self.gpus_per_node
+
+    @property
+    def per_node(self) -> int:
+        """Devices of a node, the fullest one."""
+        return -(-self.total // self.nodes)
+
+    def message(self, nbytes: float, parts: int) -> float:
+        """Seconds of the slowest message between neighbours among that many devices."""
+        used = [self.gpu_link] * (self.per_node > 1) + [self.node_link] * (parts > self.per_node)
+        return max(link.time(nbytes) for link in used)
+
+    def allreduce(self, nbytes: float, parts: int) -> float:
+        """Seconds of one: a message for each doubling, within the nodes and between them."""
+        if self.allreduce_seconds is not None:
+            return self.allreduce_seconds * _doublings(parts) / _doublings(self.total)
+        counts = min(parts, self.per_node), -(-parts // self.per_node)
+        links = zip(counts, (self.gpu_link, self.node_link), strict=True)
+        return sum(_doublings(n) * link.time(nbytes) for n, link in links if n > 1)
+
+
+def _doublings(parts: int) -> int:
+    return (parts - 1).bit_length()
+
+
+def read(path: str) -> Cluster:
+    """The cluster of a JSON file; ValueError that names what is wrong, and the valid keys.
+
+    A profile's file may be named by its path from that file.
+    """
+    try:
+        data = json.loads(paths.read_file(path, _LARGEST_FILE))
+        given = _checked("the file", data, tuple(Cluster.__dataclass_fields__))
+        if (near := Path(path).parent / given.get("profile", "")).is_file():
+            given["profile"] = str(near)
+        return Cluster(**given)
+    except (ValueError, OSError, RecursionError) as error:
+        raise ValueError(f"--cluster {path[:200]}: {error}") from None
+
+
+def _checked(name: str, data: Any, keys: tuple[str, ...]) -> dict[str, Any]:
+    """An object's checked values; it must have the first two of the keys."""
+    names = ", ".join(keys)
+    if not isinstance(data, dict):
+        raise ValueError(f"{name} must be an object with {names}, got {data!r:.60}")
+    if wrong := [key for key in data if key not in keys]:
+        raise ValueError(f"{name} has no key {wrong[0]!r:.60}; keys are {names}")
+    if missing := [key for key in keys[:2] if key not in data]:
+        raise ValueError(f"{name} must have {missing[0]}; keys are {names}")
+    return {key: _value(key, value) for key, value in data.items()}
+
+
+def _value(key: str, value: Any) -> Any:
+    """The checked value of a key."""
+    if key in _LINKS:
+        return Link(**_checked(key, value, Link._fields))
+    if key == "profile":
+        right, wanted = isinstance(value, str) and value and "\0" not in value, "a name or a file"
+    elif key == "overlap":
+        right, wanted = isinstance(value, bool), "true or false"
+    else:
+        least = _LEAST[key]
+        right = type(value) in (int, type(least)) and least <= value <= 1e18
+        wanted = f"a {'whole ' * isinstance(least, int)}number from {least:g} to 1e18"
+    if not right:
+        raise ValueError(f"{key} must be {wanted}, got {value!r:.60}")
+    return value
+
+
+class Solve(NamedTuple):
+    """A solve by one method, with the constants of one device."""
+
+    call: calls.Call
+    row: registry.Implementation
+    iteration: registry.Iteration
+    constants: Profile
+    device: str
+    info: dict[str, Any]
+
+    def step(self, rows: int) -> tuple[float, float] | None:
+        """Seconds of launching and of computing an iteration on rows that one device has alone.
+
+        None without constants. Launching is what the least work takes.
+        """
+        problem = replace(self.call, dims=(rows, *self.call.dims[1:])).problem()
+        work = self.row.work(problem, self.info)._replace(repeat=1)
+        key = problem.operation, self.row.method, problem.dtype, problem.layout
+        cost = self.constants.cost(self.device, self.row.kind, *key)
+        if cost is None:
+            return None
+        threads = self.constants.threads(*key, work) if self.device == CPU else None
+        nothing = work._replace(dims=(1,) * len(work.dims), flops=0.0, bytes=0.0)
+        whole, least = (cost(w)[1] * (threads.ratio if threads else 1.0) for w in (work, nothing))
+        return min(least, whole), max(whole - least, 0.0)
+
+    def fits_from(self, cluster: Cluster) -> int | None:
+        """The number of devices from which on each has room for its vectors; None: none has."""
+        room, depth = memory_limit.room(self.info), self.iteration.depth
+        room /= 1 if cluster.gpus_per_node else cluster.per_node
+        rows, row = self.call.dims[0], self.iteration.vectors * self.iteration.row_bytes
+        own = rows if rows * row <= room else int(room // row) - 2 * depth
+        return -(-rows // own) if own >= min(depth, rows) else None
+
+
+class Forecast(NamedTuple):
+    """An iteration on a number of devices; compute + launch + halo + sums = seconds."""
+
+    parts: int
+    rows: int  # of the device that has most
+    seconds: float
+    compute: float
+    launch: float
+    halo: float
+    sums: float
+    efficiency: float
+    binds: str  # the longest term
+
+
+def forecast(solve: Solve, cluster: Cluster, parts: int, rows: int | None = None) -> Forecast:
+    """An iteration of a solve on a number of devices.
+
+    Parameters
+    ----------
+    solve : Solve
+    cluster : Cluster
+    parts : int
+    rows : int, optional
+        Of each device, and then efficiency = T(1) / T(parts). Default: the solve's own are divided,
+        and efficiency = T(1) / (parts T(parts)).
+    """
+    what, own, halo, sums = solve.iteration, rows or -(-solve.call.dims[0] // parts), 0.0, 0.0
+    launch, compute = solve.step(own)
+    if parts > 1:
+        launch += cluster.host_seconds / what.every
+        halo = min(2, parts - 1) * cluster.message(what.halo * what.row_bytes, parts) / what.every
+        count = what.sums if cluster.reductions is None else cluster.reductions
+        sums = count * cluster.allreduce(what.sum_bytes, parts)
+    if not cluster.gpus_per_node:  # ranks of a node share its CPU
+        compute *= max(1.0, min(parts, cluster.per_node) / cluster.saturating_ranks)
+    if what.overlap if cluster.overlap is None else cluster.overlap:
+        left = max(0.0, 1.0 - compute / (halo + sums or 1.0))  # that computing does not hide
+        halo, sums = halo * left, sums * left
+    terms = {"compute": compute, "launch": launch, "halo": halo, "sums": sums}
+    seconds, binds = sum(terms.values()), max(terms, key=terms.__getitem__)
+    one = seconds if parts == 1 else forecast(solve, cluster, 1, rows).seconds
+    efficiency = one / seconds / (1 if rows else parts)
+    return Forecast(parts, own, seconds, **terms, efficiency=efficiency, binds=binds)
+
+
+def solves(call: calls.Call, cluster: Cluster, method: str | None = None) -> list[Solve]:
+    """Each method that can be forecast; ValueError, that says why, where there is none."""
+    exchanged = call.operation.iterations(call.dims, call.dtype)
+    if not exchanged:
+        able = [o.function for o in registry.operations() if o.iterations((9, 9), "float64")]
+        raise ValueError(f"--cluster divides the grids of {', '.join(able)}, got {call}")
+    if method not in (None, *exchanged):
+        raise ValueError(f"--method must be one of {', '.join(exchanged)}, got {method!r}")
+    constants, devices = calls.known(cluster.profile)
+    alike = [n for n, i in devices.items() if (i["kind"] == CPU) == (cluster.gpus_per_node == 0)]
+    known = [
+        solve
+        for row in registry.considered(call.operation.name)
+        for name in alike[:1]
+        if row.kind == devices[name]["kind"] and row.method in exchanged
+        for solve in [Solve(call, row, exchanged[row.method], constants, name, devices[name])]
+        if method in (None, row.method) and solve.step(call.dims[0]) is not None
+    ]
+    if not known:
+        kind = "a GPU" if cluster.gpus_per_node else "the CPU"
+        raise ValueError(f"the profile {constants.name!r} has no constants of {call} on {kind}")
+    return known
+
+
+def scaling(call: calls.Call, cluster: Cluster, method: str | None = None) -> dict[str, Any]:
+    """Forecasts on numbers of devices as plain data, by the method that ends first on all."""
+
+    def steps(solve: Solve) -> int:
+        return solve.row.work(call.problem(), solve.info).repeat
+
+    def most(solve: Solve) -> int:
+        return max(1, min(cluster.total, call.dims[0] // solve.iteration.depth))
+
+    candidates = solves(call, cluster, method)
+    solve = min(candidates, key=lambda s: steps(s) * forecast(s, cluster, most(s)).seconds)
+    last, rows = most(solve), -(-call.dims[0] // most(solve))
+    counts = sorted({2**k for k in range(last.bit_length())} | {last})
+    finer = {round(2.0 ** (k / _FINER)) for k in range(_FINER * last.bit_length())}
+    tried = [forecast(solve, cluster, n) for n in sorted({*counts, *finer}) if n <= last]
+    return {
+        "call": str(call),
+        "method": solve.row.method,
+        "device": f"{solve.device} of {solve.constants.name}",
+        "unit": "GPUs" if cluster.gpus_per_node else "ranks",
+        "nodes": cluster.nodes,
+        "devices": cluster.total,
+        "iterations": steps(solve),
+        "fits_from": solve.fits_from(cluster),
+        "fastest": min(tried, key=lambda one: one.seconds)._asdict(),
+        "half_efficient": max(one.parts for one in tried if one.efficiency >= 0.5),
+        "strong": [one._asdict() for one in tried if one.parts in counts],
+        "weak": [forecast(solve, cluster, n, rows)._asdict() for n in counts],
+    }

@@ -1,0 +1,404 @@
+"""`hetero explain --cluster`: its arithmetic, what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from command_line import FAILED, OK, refused
+
+from hetero import profile, registry
+from hetero.calling.planner import OtherMachine
+from hetero.evaluation import calls, cluster
+from hetero.evaluation.cluster import Cluster, Link, forecast
+
+DOCS = Path(__file__).parents[2] / "docs"
+EXAMPLE = DOCS / "examples" / "cluster_h200.json"
+FAST, SLOW = Link(370e9, 10e-6), Link(50e9, 5e-6)
+H200S = Cluster(250, 4, "h200", FAST, SLOW)
+US = 1e-6
+
+
+def solve(dims, machine=H200S, method="cg", function="solve_poisson", dtype="float64"):
+    call = calls.Call(registry.operation(function), dims, dtype)
+    (one,) = cluster.solves(call, machine, method)
+    return one
+
+
+@pytest.fixture
+def linear(tmp_path):
+    """The file of a profile: a GPU that takes 0.1 us for a point, and 10 us for 100 and fewer."""
+    line = {"axes": [[100, 1000]], "seconds": [10e-6, 100e-6]}
+    model = {"form": "solve", "constants": {"setup": line, "step": line}}
+    data = {
+        **profile.shipped("h200").data,
+        "name": "linear",
+        "models": {"cuda:0|poisson|cg|float64|2d": model},
+        "devices": {"cuda:0": {"kind": "cuda", "name": "linear", "memory_bytes": 20_000_000}},
+    }
+    return profile.Profile(data).save(tmp_path / "linear.json")
+
+
+# -- The arithmetic --------------------------------------------------------------------------------
+
+
+def test_by_hand(linear):
+    """1000 x 1000 points in float64 on 8 GPUs, 2 nodes of 4.
+
+    Compute: 125 rows of 1000 points at 0.1 us: 12.5 ms, of which 10 us are launching. Launch: 10 us
+    and 5 us of the host. Halo: 4 rows of 8000 bytes from each neighbour; 32 000 / 10e9 + 20 us =
+    23.2 us on the link of the nodes, 32 000 / 100e9 + 10 us = 10.32 us within: 2 x 23.2 us. Sums:
+    32 bytes, to 4 within a node in 2 messages of 10 us + 0.32 ns, to 2 nodes in one of 20 us +
+    3.2 ns. One GPU: 10^6 points at 0.1 us.
+    """
+    links = Link(100e9, 10e-6), Link(10e9, 20e-6)
+    machine = Cluster(2, 4, str(linear), *links, host_seconds=5e-6)
+    eight = forecast(solve((1000, 1000), machine), machine, 8)
+    assert (eight.parts, eight.rows) == (8, 125)
+    assert eight.compute == pytest.approx(12490 * US)
+    assert eight.launch == pytest.approx(15 * US)
+    assert eight.halo == pytest.approx(46.4 * US)
+    assert eight.sums == pytest.approx(40.00384 * US)
+    assert eight.seconds == pytest.approx(12591.40384 * US)
+    assert eight.efficiency == pytest.approx(100e-3 / (8 * 12591.40384 * US))
+    assert eight.binds == "compute"
+
+
+def test_memory_by_hand(linear):
+    """7 vectors x 8000 bytes a row; 0.9 x 20 MB hold 321 rows, 4 of them halo: 317 are its own."""
+    machine = Cluster(2, 4, str(linear), FAST, SLOW)
+    assert solve((317, 1000), machine).fits_from(machine) == 1
+    assert solve((321, 1000), machine).fits_from(machine) == 1  # alone it has no halo
+    assert solve((322, 1000), machine).fits_from(machine) == 2
+    assert solve((1000, 1000), machine).fits_from(machine) == 4  # 317 x 3 < 1000
+    assert solve((8, 10**6), machine).fits_from(machine) is None
+
+
+def test_weak_scaling_by_hand(linear):
+    """250 rows each: 25 ms; two exchange 32 000 bytes and sums on a link of 1 us: 1.32 + 1 us."""
+    machine = Cluster(1, 4, str(linear), Link(100e9, 1e-6))
+    two = forecast(solve((1000, 1000), machine), machine, 2, rows=250)
+    assert two.seconds == pytest.approx(25e-3 + 2.32032 * US)
+    assert two.efficiency == pytest.approx(25e-3 / two.seconds)
+
+
+def test_an_exchange_that_overlaps_shows_what_computing_does_not_hide(linear):
+    """Two rows each, 0.2 ms of 100 points: compute 190 us; halo 1 ms, sums 0.25 ms: a share of
+    1 - 190 / 1250 of each is left."""
+    machine = Cluster(1, 2, str(linear), Link(1e18, 1e-3), allreduce_seconds=250e-6, overlap=True)
+    four = solve((4, 1000), machine)
+    two = forecast(four, machine, 2)
+    assert two.compute == pytest.approx(190 * US)
+    assert two.halo == pytest.approx(1000 * US * (1 - 190 / 1250))
+    assert two.sums == pytest.approx(250 * US * (1 - 190 / 1250))
+    assert two.seconds == pytest.approx((10 + 1250) * US)
+    short = replace(machine, gpu_link=Link(1e18, 1e-6), allreduce_seconds=1e-6)
+    assert forecast(four, short, 2).seconds == pytest.approx(200 * US)
+
+
+def test_neighbours_and_all_reduces_count():
+    """Within a node of 4: one neighbour for 2, two for 3; a message for each doubling."""
+    grid = solve((4096, 4096))
+    on = {n: forecast(grid, H200S, n) for n in (2, 3, 4, 5, 8, 9, 1000)}
+    message = 4 * 4096 * 8 / 370e9 + 10e-6
+    assert on[2].halo == pytest.approx(message)
+    assert on[3].halo == on[4].halo == pytest.approx(2 * message)
+    assert on[5].halo == on[1000].halo == pytest.approx(2 * max(message, 131072 / 50e9 + 5e-6))
+    sums = {n: round(one.sums / US) for n, one in on.items()}
+    assert sums == {2: 10, 3: 20, 4: 20, 5: 25, 8: 25, 9: 30, 1000: 60}  # 250 nodes: 8 doublings
+    twice = forecast(grid, replace(H200S, reductions=2), 8)
+    assert twice.sums == pytest.approx(2 * on[8].sums)
+    known = forecast(grid, replace(H200S, allreduce_seconds=40e-6), 32)
+    assert known.sums == pytest.approx(20e-6)  # 5 doublings of the 10 of 1000
+
+
+def test_several_sweeps_in_a_pass_exchange_once():
+    flat, box = (solve(dims, method="jacobi") for dims in ((4096, 4096), (256, 256, 256)))
+    every = flat.iteration.every
+    assert every == flat.iteration.halo > 1
+    assert box.iteration.every == 1
+    apart = replace(H200S, overlap=False, host_seconds=24e-6)
+    one = forecast(flat, apart, 2)
+    assert one.halo == pytest.approx(every * 4096 * 8 / 370e9 / every + 10e-6 / every)
+    assert one.launch == pytest.approx(flat.step(2048)[0] + 24e-6 / every)
+    assert one.sums == 0.0
+
+
+@pytest.mark.parametrize("method", ["cg", "jacobi"])
+@pytest.mark.parametrize("dims", [(64, 64), (2048, 2048), (9000, 700), (300, 200, 100)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_one_device_costs_what_a_plan_says(method, dims, dtype):
+    one = solve(dims, method=method, dtype=dtype)
+    constants, devices = calls.known("h200")
+    machine = OtherMachine(constants, devices)
+    plan = calls.plan(one.call.operation, one.call.problem(), machine, "cuda:0", method)
+    compute = plan.candidates[0].terms["compute"]
+    steps = one.row.work(one.call.problem(), one.info).repeat
+    assert forecast(one, H200S, 1).seconds == pytest.approx(compute / steps, rel=1e-12)
+    assert forecast(one, H200S, 1).efficiency == 1.0
+
+
+def test_both_functions_give_the_same_iteration():
+    """The profile has one model of both."""
+    grids = [solve((4096, 4096)), solve((4096, 4096), method="fused", function="solve_cg")]
+    first, second = (forecast(grid, H200S, 8) for grid in grids)
+    assert first == second
+
+
+# us of an iteration on one H200 and on two, and by how much the forecasts are off: those of the
+# page, with the exchange that the host orders in 55 us.
+MEASURED = {2048: (74, 93), 4096: (251, 215), 8192: (904, 560)}
+ORDERED = Cluster(1, 2, "h200", Link(370e9, 0.0), host_seconds=55e-6)
+
+
+@pytest.mark.parametrize("n", MEASURED)
+def test_the_page_says_how_far_it_is_off(n):
+    grid = solve((n, n))
+    row = [f"{n}^2"]
+    for parts, measured in zip((1, 2), MEASURED[n], strict=True):
+        us = forecast(grid, ORDERED, parts).seconds / US
+        row += [f"{measured}", f"{us:.0f}", f"{us / measured - 1:+.0%}"]
+    page = (DOCS / "clusters.md").read_text("utf-8")
+    assert f"| {' | '.join(row)} |" in page, row
+
+
+# -- Properties ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_better_machines_are_never_slower(seed):
+    draw = random.Random(seed)
+
+    def link():
+        return Link(10 ** draw.uniform(8, 12), 10 ** draw.uniform(-6, -3))
+
+    nodes, gpus = draw.randint(1, 50), draw.randint(1, 8)
+    machine = Cluster(nodes, gpus, "h200", link(), link(), host_seconds=draw.uniform(0, 1e-4))
+    grid = solve((draw.randint(2000, 9999), draw.randint(100, 9999)))
+    parts = draw.randint(1, machine.total)
+    time = forecast(grid, machine, parts).seconds
+    for name in ("gpu_link", "node_link"):
+        given = getattr(machine, name)
+        for better in (given._replace(bytes_per_second=9e17), given._replace(seconds=0.0)):
+            assert forecast(grid, replace(machine, **{name: better}), parts).seconds <= time
+    for better in ({"overlap": True}, {"reductions": 0}, {"host_seconds": 0.0}):
+        assert forecast(grid, replace(machine, **better), parts).seconds <= time
+    assert forecast(grid, replace(machine, reductions=2), parts).seconds >= time
+    terms = forecast(grid, machine, parts)
+    assert terms.seconds == pytest.approx(terms.compute + terms.launch + terms.halo + terms.sums)
+
+
+def test_with_a_constant_rate_efficiency_falls_from_1(linear):
+    machine = Cluster(250, 4, str(linear), FAST, SLOW)
+    grid = solve((4000, 1000), machine)
+    efficiency = [forecast(grid, machine, n).efficiency for n in (1, 2, 4, 8, 64, 512, 1000)]
+    assert efficiency[0] == 1.0
+    assert all(b < a for a, b in pairwise(efficiency))
+
+
+# -- Ranks on CPUs ---------------------------------------------------------------------------------
+
+
+def test_ranks_of_a_node_share_its_cpu():
+    """The conservative CPU: 10 passes over 8 x 2^20 bytes at 20 GB/s, 4.19 ms, by 1, 2, 4 ranks."""
+    links = Link(5e9, 1e-6), Link(1e9, 30e-6)
+    node = Cluster(1, 0, "conservative", *links, ranks=4)
+    grid = solve((1024, 1024), node)
+    for ranks in (1, 2, 4):
+        one = forecast(grid, node, ranks)
+        assert one.compute == pytest.approx(10 * 8 * 2**20 / 20e9)
+        assert (one.halo > 0.0) == (ranks > 1)
+    alone = replace(node, saturating_ranks=4)  # until 4 of them, each has the memory's rate
+    assert forecast(grid, alone, 4).compute == pytest.approx(10 * 8 * 2**20 / 20e9 / 4)
+    apart = replace(node, nodes=4)
+    assert forecast(grid, apart, 4).compute == pytest.approx(10 * 8 * 2**20 / 20e9 / 4)
+    assert forecast(grid, apart, 4).sums == pytest.approx(2 * (32 / 1e9 + 30e-6))
+
+
+def test_ranks_from_the_command(data, tmp_path):
+    file = tmp_path / "ranks.json"
+    link = {"bytes_per_second": 5e9, "seconds": 1e-6}
+    keys = {"nodes": 1, "gpus_per_node": 0, "ranks": 4, "gpu_link": link}
+    file.write_text(json.dumps({**keys, "profile": "conservative"}))
+    scaled = data("explain", "solve_cg", 512, 512, "--cluster", file)
+    assert scaled["unit"] == "ranks"
+    assert [row["parts"] for row in scaled["strong"]] == [1, 2, 4]
+    assert scaled["device"] == "cpu of conservative"
+    file.write_text(json.dumps(keys))  # this machine's
+    assert data("explain", "solve_cg", 512, 512, "--cluster", file)["device"].startswith("cpu of ")
+
+
+# -- What it prints --------------------------------------------------------------------------------
+
+
+def test_json_has_what_the_text_has(run, data):
+    asked = "explain", "solve_poisson", 65536, 65536, "--cluster", EXAMPLE
+    scaled, (code, out, _) = data(*asked), run(*asked)
+    assert code == OK
+    assert [row["parts"] for row in scaled["strong"]] == [2**k for k in range(10)] + [1000]
+    assert [row["rows"] for row in scaled["weak"]] == [66] * 11
+    assert scaled["fits_from"] == 2
+    assert scaled["fastest"]["seconds"] == min(row["seconds"] for row in scaled["strong"])
+    efficient = [row["parts"] for row in scaled["strong"] if row["efficiency"] >= 0.5]
+    assert max(efficient) <= scaled["half_efficient"] < 512
+    for row in (*scaled["strong"], *scaled["weak"]):
+        terms = {name: row[name] for name in ("compute", "launch", "halo", "sums")}
+        assert sum(terms.values()) == pytest.approx(row["seconds"])
+        assert row["binds"] == max(terms, key=terms.get)
+        assert f"| {row['parts']:,} | {row['rows']:,} |" in out
+    assert len(re.findall(r"^\| [\d,]+ \|", out, re.M)) == 22
+    assert scaled["method"] == "cg"
+
+
+def test_the_method_that_ends_first_is_taken_unless_one_is_named(data):
+    asked = "explain", "solve_poisson", 2048, 2048, "--cluster", EXAMPLE
+    assert data(*asked)["method"] == "cg"
+    assert data(*asked, "--method", "jacobi")["method"] == "jacobi"
+
+
+def test_where_it_stops_paying(data, tmp_path):
+    """A network of 1 ms: two GPUs of one node are better than any number of nodes."""
+    slow = {"bytes_per_second": 1e9, "seconds": 1e-3}
+    keys = {**json.loads(EXAMPLE.read_text()), "node_link": slow, "gpus_per_node": 2}
+    file = tmp_path / "slow.json"
+    file.write_text(json.dumps(keys))
+    scaled = data("explain", "solve_poisson", 4096, 4096, "--cluster", file)
+    assert scaled["fastest"]["parts"] == 2
+    assert scaled["strong"][-1]["binds"] == "sums"
+
+
+def test_few_rows_employ_few_gpus(data):
+    """Each has two rows at least."""
+    rows = data("explain", "solve_poisson", 9, 5000, "--cluster", EXAMPLE)["strong"]
+    assert [row["parts"] for row in rows] == [1, 2, 4]
+    only = data("explain", "solve_poisson", 1, 5000, "--cluster", EXAMPLE)
+    assert [row["parts"] for row in only["strong"]] == [1]
+
+
+def test_a_profile_may_lie_next_to_the_file(data, linear, tmp_path):
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({**json.loads(EXAMPLE.read_text()), "profile": linear.name}))
+    scaled = data("explain", "solve_poisson", 100, 100, "--cluster", file)
+    assert scaled["device"] == "cuda:0 of linear"
+
+
+@pytest.mark.parametrize("method", ["cg", "jacobi"])  # the latter exchanges no sums
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_picture(run, tmp_path, kind, method):
+    pytest.importorskip("matplotlib")
+    file = tmp_path / f"scaling.{kind}"
+    asked = "explain", "solve_poisson", 8192, 8192, "--cluster", EXAMPLE, "--method", method
+    code, out, err = run(*asked, "--plot", file)
+    assert (code, err) == (OK, "")
+    assert "Weak scaling" in out
+    content = file.read_bytes()
+    assert content.startswith(b"\x89PNG" if kind == "png" else b"<?xml")
+
+
+def test_without_matplotlib_the_tables_still_come(run, tmp_path, monkeypatch):
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    file = tmp_path / "scaling.svg"
+    asked = "explain", "solve_poisson", 8192, 8192, "--cluster", EXAMPLE
+    code, out, err = run(*asked, "--plot", file)
+    assert code == FAILED
+    assert "Weak scaling" in out
+    assert "matplotlib" in err
+    assert not file.exists()
+
+
+# -- What it refuses -------------------------------------------------------------------------------
+
+GOOD = json.loads(EXAMPLE.read_text("utf-8"))
+LINK = GOOD["gpu_link"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "naming"),
+    [
+        ({"nodes": 0}, ("nodes", "from 1", "got 0")),
+        ({"nodes": 2.0}, ("nodes", "whole number", "2.0")),
+        ({"nodes": True}, ("nodes", "True")),
+        ({"nodes": "many"}, ("nodes", "'many'")),
+        ({"nodes": 10**6}, ("1000000", "got 4000000")),
+        ({"gpus_per_node": -1}, ("gpus_per_node", "from 0", "-1")),
+        ({"gpus_per_node": 0}, ("ranks must be given",)),
+        ({"ranks": 4}, ("ranks", "gpus_per_node is 0")),
+        ({"gpus_per_node": 0, "ranks": 7}, ("one a node", "got 7")),
+        ({"gpu_link": 5}, ("gpu_link", "bytes_per_second, seconds", "got 5")),
+        ({"gpu_link": {"seconds": 0}}, ("gpu_link must have bytes_per_second",)),
+        ({"gpu_link": {**LINK, "latency": 1}}, ("gpu_link", "'latency'", "bytes_per_second")),
+        ({"node_link": {**LINK, "bytes_per_second": 0}}, ("bytes_per_second", "from 1", "got 0")),
+        ({"node_link": {**LINK, "seconds": -1}}, ("seconds", "got -1")),
+        ({"node_link": {**LINK, "seconds": float("nan")}}, ("seconds", "got nan")),
+        ({"node_link": {**LINK, "seconds": float("inf")}}, ("seconds", "got inf")),
+        ({"node_link": None}, ("node_link", "got None")),
+        ({"colour": 1}, ("'colour'", "nodes, gpus_per_node, profile")),
+        ({"profile": "mars"}, ("'mars'", "'h200'")),
+        ({"profile": ""}, ("profile", "''")),
+        ({"profile": 5}, ("profile", "got 5")),
+        ({"profile": "tesla-t10"}, ("'tesla-t10'", "no constants", "a GPU")),
+        ({"overlap": 1}, ("overlap", "true or false", "got 1")),
+        ({"reductions": 1.5}, ("reductions", "whole", "1.5")),
+        ({"allreduce_seconds": -1e-6}, ("allreduce_seconds", "-1e-06")),
+        ({"saturating_ranks": 0.5}, ("saturating_ranks", "from 1", "0.5")),
+        ({"host_seconds": []}, ("host_seconds", "[]")),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_wrong_values_are_named(run, tmp_path, wrong, naming):
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({**GOOD, **wrong}))
+    refused(run, "explain", "solve_poisson", 99, 99, "--cluster", file, naming=naming)
+
+
+@pytest.mark.parametrize("missing", ["nodes", "gpus_per_node", "gpu_link", "node_link"])
+def test_missing_keys_are_named(run, tmp_path, missing):
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({k: v for k, v in GOOD.items() if k != missing}))
+    refused(run, "explain", "solve_poisson", 99, 99, "--cluster", file, naming=(missing,))
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "5", "[" * 100_000, "\0", '{"nodes": 9e999}'])
+def test_what_is_no_cluster_is_refused(run, tmp_path, content):
+    file = tmp_path / "cluster.json"
+    file.write_text(content)
+    refused(run, "explain", "solve_poisson", 99, 99, "--cluster", file, naming=("cluster.json",))
+
+
+@pytest.mark.parametrize("file", ["nowhere.json", "/", "/dev/zero", "x" * 5000])
+def test_files_that_cannot_be_read_are_refused(run, file):
+    refused(run, "explain", "solve_poisson", 99, 99, "--cluster", file, naming=("--cluster",))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "naming"),
+    [
+        (("matmul", 9, 9, 9), ("solve_cg, solve_poisson", "matmul 9 9 9")),
+        (("solve_cg", 9), ("solve_cg, solve_poisson", "solve_cg 9")),
+        (("solve_poisson", 9), ("NY NX",)),
+        (("solve_poisson", 9, 0), ("0",)),
+        (("solve_poisson", 9, 9, "--dtype", "int32"), ("int32",)),
+        (("solve_poisson", 9, 9, "--method", "dst"), ("cg, jacobi", "'dst'")),
+        (("solve_poisson", 9, 9, "--device", "cuda:0"), ("--device",)),
+        (("solve_poisson", 9, 9, "--on", "cuda:0"), ("--on",)),
+        (("solve_poisson", 9, 9, "--profile", "h100"), ("--profile",)),
+        (("solve_poisson", 9, 9, "--again", 5), ("--again",)),
+        (("solve_poisson", 9, 9, "--plot", "x.nothing"), ("x.nothing",)),
+        (("solve_poisson", 9, 9, "--plot", "/nowhere/x.svg"), ("/nowhere",)),
+    ],
+    ids=str,
+)
+def test_other_arguments_that_do_not_fit_are_refused(run, arguments, naming):
+    code = FAILED if "/nowhere/x.svg" in arguments else 2
+    refused(run, "explain", *arguments, "--cluster", EXAMPLE, naming=naming, code=code)
+
+
+def test_a_picture_is_of_a_cluster(run):
+    refused(run, "explain", "matmul", 9, 9, 9, "--plot", "x.svg", naming=("--cluster",))

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import math
+import threading
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NoReturn
 
@@ -19,13 +21,15 @@ except ImportError as error:
 
 from hetero.dask.blocks import one_element, run
 from hetero.dask.clustering import kmeans as kmeans
+from hetero.devices import cpu
+from hetero.host.blas import one_thread
 
 __all__ = ["KMeans", "convolve2d", "kmeans", "matmul", "matvec", "solve_cg", "solve_poisson"]
 
 _PADDING = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}  # da.pad's names
 _WHY_NOT = (
-    "{0} is not done with Dask: every iteration exchanges halos and sums between all blocks, a task "
-    "of Dask's scheduler each; use hetero.mpi.{0}"
+    "{0} is not done with Dask: every iteration exchanges halos and sums between all blocks, each "
+    "of them a task of Dask's scheduler; use hetero.mpi.{0}"
 )
 
 
@@ -83,43 +87,36 @@ def convolve2d(
             f"{image.shape} and {kernel.shape}"
         )
     dtype = run("convolve2d", *map(one_element, (image, kernel)), mode, boundary, fillvalue).dtype
-    if mode != "valid":
-        image = image.astype(dtype)  # which the fill value may need
-    depth = {}
-    for axis, length in zip((image.ndim - 2, image.ndim - 1), kernel.shape, strict=True):
-        depth[axis] = (length // 2, (length - 1) // 2)
-        pads = {"full": (length - 1, length - 1), "same": depth[axis], "valid": (0, 0)}[mode]
-        if boundary != "fill" and max(pads) > image.shape[axis]:
-            raise ValueError(f"{boundary!r} would read {max(pads)} points beyond {image.shape}")
-        if image.shape[axis] + sum(pads) < length:
+    lengths = dict(zip((image.ndim - 2, image.ndim - 1), kernel.shape, strict=True))
+    depth = {axis: (length // 2, (length - 1) // 2) for axis, length in lengths.items()}
+    pads, chunks = [(0, 0)] * image.ndim, {}
+    image.rechunk(dict.fromkeys(lengths, -1))  # Dask's error for unknown chunks
+    for axis, length in lengths.items():
+        if mode != "valid":
+            pads[axis] = depth[axis] if mode == "same" else (length - 1, length - 1)
+        if boundary != "fill" and max(pads[axis]) > image.shape[axis]:
+            raise ValueError(f"{boundary!r} would read {max(pads[axis])} points beyond the image")
+        if image.shape[axis] + sum(pads[axis]) < length:
             raise ValueError(f"the kernel {kernel.shape} is larger than the image {image.shape}")
-        image = _padded(image, axis, pads, length, boundary, fillvalue)
-    shared = da.overlap.overlap(image, depth, "none")
-    chunks = list(shared.chunks)
-    for axis, length in zip(depth, kernel.shape, strict=True):
-        chunks[axis] = tuple(extent - length + 1 for extent in chunks[axis])
+        merged = list(image.chunks[axis])  # the boundary becomes part of the outer blocks
+        merged[0] += pads[axis][0]
+        merged[-1] += pads[axis][1]
+        chunks[axis] = da.overlap.ensure_minimum_chunksize(length, tuple(merged))
+    if mode != "valid":
+        fill = {"constant_values": fillvalue} if boundary == "fill" else {}
+        image = da.pad(image.astype(dtype), pads, _PADDING[boundary], **fill)
+    shared = da.overlap.overlap(image.rechunk(chunks), depth, "none")
     return shared.map_blocks(
         partial(_valid, **placed),
         kernel=kernel,
-        chunks=tuple(chunks),
+        chunks=tuple(
+            tuple(extent - lengths.get(axis, 1) + 1 for extent in extents)
+            for axis, extents in enumerate(shared.chunks)
+        ),
         dtype=dtype,
         meta=da.utils.meta_from_array(image, dtype=dtype),
         token="hetero-convolve2d",
     )
-
-
-def _padded(
-    image: da.Array, axis: int, pads: tuple[int, int], least: int, boundary: str, value: Any
-) -> da.Array:
-    """The image with its boundary along an axis, in blocks of at least so much."""
-    chunks = list(image.chunks[axis])
-    chunks[0] += pads[0]
-    chunks[-1] += pads[1]
-    if any(pads):
-        widths = [pads if number == axis else (0, 0) for number in range(image.ndim)]
-        more = {"constant_values": value} if boundary == "fill" else {}
-        image = da.pad(image, widths, _PADDING[boundary], **more)
-    return image.rechunk({axis: da.overlap.ensure_minimum_chunksize(least, tuple(chunks))})
 
 
 def _valid(block: Any, kernel: Any, **placed: str) -> Any:
@@ -166,7 +163,7 @@ def matmul(A: Any, B: Any, **placed: str) -> da.Array:
         A = A.rechunk({A.ndim - 1: B.chunks[-2]})
     n = max(A.ndim, B.ndim)  # the axes: those of stacks and A's rows, k, B's columns
     products = da.blockwise(
-        partial(_product, **placed),
+        partial(_product, count=math.prod(A.numblocks) * B.numblocks[-1], **placed),
         tuple(range(n + 1)),
         *(A, tuple(range(n - A.ndim, n))),
         *(B, (*range(n - B.ndim, n - 2), n - 1, n)),
@@ -180,8 +177,14 @@ def matmul(A: Any, B: Any, **placed: str) -> da.Array:
     return products.sum(axis=-2, dtype=dtype).squeeze(squeezed)
 
 
-def _product(A: Any, B: Any, **placed: str) -> Any:
-    return run("matmul", A, B, **placed)[..., None, :]  # with an axis for the sum of products
+def _product(A: Any, B: Any, count: int, **placed: str) -> Any:
+    """A product of blocks, one of `count`, with an axis for the sum of products.
+
+    Where Dask's threads have one each, BLAS has one thread: its products would take turns.
+    """
+    in_pool = threading.current_thread() is not threading.main_thread()
+    with one_thread() if in_pool and count >= cpu.describe()["cores"] else nullcontext():
+        return run("matmul", A, B, **placed)[..., None, :]
 
 
 def matvec(A: Any, x: Any, **placed: str) -> da.Array:

@@ -52,7 +52,7 @@ def kmeans(
     centroids : (k, d) array
         float32 if X is, else float64.
     labels : (n,) Dask array of int32
-        In X's blocks of rows, where Dask keeps what is persisted.
+        In X's blocks of rows, less empty ones, where Dask keeps what is persisted.
     info : dict
         inertia, iterations, converged.
 
@@ -81,11 +81,10 @@ def kmeans(
     """
     X, random = da.asanyarray(X), operands.checked_random(random_state)
     n, dtype = len(X), operands.float_dtype(X.dtype)  # Dask's error for unknown chunks
-    weights = sample_weight
-    if weights is not None:
-        weights = da.full(n, weights) if np.ndim(weights) == 0 else da.asanyarray(weights)
+    weights = 1.0 if sample_weight is None else sample_weight
+    weights = da.full(n, weights) if np.ndim(weights) == 0 else da.asanyarray(weights)
     options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
-    options["sample_weight"] = None if weights is None else Spec(weights.shape, dtype)
+    options["sample_weight"] = Spec(weights.shape, dtype)
     asked = operands.problem(Spec((n, *X.shape[1:]), X.dtype), n_clusters, **options)
     _, d, k = asked.dims
     if given := asked.options.init == operands.GIVEN:
@@ -108,19 +107,16 @@ def kmeans(
 class Rows:
     """Rows in blocks, with what `hetero.ops.kmeans.backend` asks of them for its loop.
 
-    ``weights`` are a Dask array or None, ``placed`` the device and the method of blocks.
+    ``weights`` are of all rows; ``placed`` has the device and the method of blocks.
     """
 
     lloyd = SteppedBackend.lloyd
 
-    def __init__(self, X: da.Array, weights: da.Array | None, placed: dict[str, str]) -> None:
-        self._X, self._weights, self._placed = X, weights, placed
-        self._blocks = list(X.to_delayed().ravel())
-        self._block_weights: list[Any] = [None] * len(self._blocks)
-        if weights is not None:
-            self._weights = weights.astype(X.dtype).rechunk((X.chunks[0],))
-            self._block_weights = list(self._weights.to_delayed())
-            operands.checked_weights(self._weights.max().compute()[None], 1, X.dtype)
+    def __init__(self, X: da.Array, weights: da.Array, placed: dict[str, str]) -> None:
+        self._X, self._placed = X, placed
+        self._weights = weights.astype(X.dtype).rechunk((X.chunks[0],))
+        operands.checked_weights(self._weights.max().compute()[None], 1, X.dtype)
+        self._blocks = [*zip(X.to_delayed().ravel(), self._weights.to_delayed(), strict=True)]
 
     def mean_variance(self) -> float:
         return float(self._X.var(axis=0, dtype=np.float64).mean().compute())
@@ -128,8 +124,7 @@ class Rows:
     def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
         n, count = len(self._X), max(_SAMPLE, 32 * k)
         some = slice(None) if n <= count else np.unique(random.randint(n, size=count))
-        weights = None if self._weights is None else self._weights[some]
-        sample, weights = dask.compute(self._X[some], weights)
+        sample, weights = dask.compute(self._X[some], self._weights[some])
         operands.check_finite(sample)
         rows = NumpyBackend(sample, weights)
         return rows.seeds(how, k, random) + rows.mean
@@ -139,10 +134,10 @@ class Rows:
 
     def assign(self, centroids: np.ndarray) -> bool:
         step, shared = dask.delayed(_step, nout=2), dask.delayed(centroids.copy())
-        name, blocks = f"hetero-kmeans-{uuid.uuid4().hex}", []
-        for of_block in zip(self._blocks, self._block_weights, self._labels, strict=True):
-            key = f"{name}-{len(blocks)}"
-            blocks.append(step(*of_block, shared, self._placed, dask_key_name=key))
+        key, blocks = f"hetero-kmeans-{uuid.uuid4().hex}", []
+        for block, labels in zip(self._blocks, self._labels, strict=True):
+            name = {"dask_key_name": f"{key}-{len(blocks)}"}
+            blocks.append(step(*block, labels, shared, self._placed, **name))
         blocks = dask.persist(*blocks)
         self._labels = [labels for labels, _ in blocks]
         self._sums = dask.compute(*(sums for _, sums in blocks))
@@ -161,15 +156,14 @@ class Rows:
         return self._distances(centroids).compute()
 
     def inertia(self, centroids: np.ndarray) -> float:
-        distances = self._distances(centroids)
-        weighted = distances if self._weights is None else distances * self._weights
+        weighted = self._distances(centroids) * self._weights
         return float(weighted.sum(dtype=np.float64).compute())
 
     def row(self, index: int) -> np.ndarray:
         return self._X[index].compute()
 
     def weight(self, index: int) -> float:
-        return 1.0 if self._weights is None else float(self._weights[index].compute())
+        return float(self._weights[index].compute())
 
     def _distances(self, centroids: np.ndarray) -> da.Array:
         pairs = (self._X, "ij", self.labels, "i")
@@ -178,9 +172,8 @@ class Rows:
 
 def by_rows(function: Callable[..., Any], dtype: Any, *pairs: Any, **options: Any) -> da.Array:
     """A number for each row, by blocks of rows, as `dask.array.blockwise`."""
-    meta = np.empty(0, dtype)
-    token = "hetero-kmeans-rows"
-    return da.blockwise(function, "i", *pairs, concatenate=True, meta=meta, token=token, **options)
+    options |= {"meta": np.empty(0, dtype), "token": "hetero-kmeans-rows"}
+    return da.blockwise(function, "i", *pairs, concatenate=True, **options)
 
 
 def labelled(block: Any, centroids: np.ndarray, **placed: str) -> np.ndarray:
@@ -193,11 +186,11 @@ def labelled(block: Any, centroids: np.ndarray, **placed: str) -> np.ndarray:
 
 
 def _step(
-    block: Any, weights: Any, old: Any, centroids: np.ndarray, placed: dict[str, str]
+    block: Any, weights: np.ndarray, old: Any, centroids: np.ndarray, placed: dict[str, str]
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, bool]]:
     """Labels of a block; its sums of rows and of weights, and whether a label changed."""
     labels, (n, k) = labelled(block, centroids, **placed), (len(block), len(centroids))
-    weights = np.ones(n) if weights is None else weights.astype(np.float64)
+    weights = weights.astype(np.float64)
     one_hot = load("scipy.sparse").csr_array((weights, labels, np.arange(n + 1)), shape=(n, k))
     changed = old is None or not np.array_equal(labels, old)
     return labels, (one_hot.T @ block, np.bincount(labels, weights, k), changed)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import sys
 import threading
 import types
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -458,3 +460,15 @@ def test_workers_of_a_cluster_have_a_gpu_each(client):
     seen = [client.submit(gpu_of_this_worker, workers=[w], pure=False).result() for w in workers]
     assert {gpu for _, gpu in seen} == {"cuda:0", "cuda:1"}
     assert os.getpid() not in {pid for pid, _ in seen}
+
+
+def test_the_example_of_the_page_runs():
+    page = (Path(__file__).parents[1] / "docs" / "dask.md").read_text("utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    names = {}
+    exec(compile(example, "docs/dask.md", "exec"), names)
+    assert names["info"]["converged"]
+    smooth = names["smooth"].compute()
+    np.testing.assert_allclose(
+        names["product"][:3].compute(), smooth[:3] @ names["image"].T.compute(), rtol=1e-4
+    )

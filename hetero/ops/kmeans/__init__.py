@@ -34,7 +34,7 @@ _OVERFLOW = (
     "Squared distances of the rows overflow in {}: labels do not name the nearest centroids. "
     "Scale X."
 )
-_FEW = (
+FEW = (
     "Number of distinct clusters ({}) found smaller than n_clusters ({}). Possibly due to "
     "duplicate points in X."
 )
@@ -277,7 +277,7 @@ def _few(labels: np.ndarray, k: int) -> str | None:
         used[labels[begin : begin + _AT_A_TIME]] = True
         if used.all():
             return None
-    return _FEW.format(np.count_nonzero(used), k)
+    return FEW.format(np.count_nonzero(used), k)
 
 
 OPERATION = registry.register_operation(

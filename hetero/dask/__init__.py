@@ -1,0 +1,219 @@
+"""The functions of hetero on `dask.array`: each block where it is fastest on its worker.
+
+`matmul`, `matvec` and `convolve2d` give Dask arrays, of which nothing is computed before
+``compute()``. `kmeans` and `KMeans` iterate at once. ``docs/dask.md`` says what to expect.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, NoReturn
+
+from hetero.imports import INSTALL, load
+
+try:
+    import dask.array as da
+except ImportError as error:
+    raise ImportError(f"hetero.dask needs Dask; {INSTALL['dask']} ({error})") from error
+
+from hetero.dask.blocks import one_element, run
+from hetero.dask.clustering import kmeans as kmeans
+from hetero.devices import cpu
+from hetero.host.blas import one_thread
+
+__all__ = ["KMeans", "convolve2d", "kmeans", "matmul", "matvec", "solve_cg", "solve_poisson"]
+
+_PADDING = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}  # da.pad's names
+_WHY_NOT = (
+    "{0} is not done with Dask: every iteration exchanges halos and sums between all blocks, each "
+    "of them a task of Dask's scheduler; use hetero.mpi.{0}"
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "KMeans":  # it imports scikit-learn where that is installed
+        return load("hetero.dask.estimator").KMeans
+    raise AttributeError(f"module 'hetero.dask' has no attribute {name!r}")
+
+
+def convolve2d(
+    image: Any,
+    kernel: Any,
+    mode: str = "full",
+    boundary: str = "fill",
+    fillvalue: Any = 0,
+    **placed: str,
+) -> da.Array:
+    """Convolve an image in blocks, as `hetero.convolve2d`.
+
+    Parameters
+    ----------
+    image : (..., h, w) Dask array or array_like
+        float32, float64, complex or integers. Blocks smaller than the kernel are merged.
+    kernel : (fh, fw) array
+    mode, boundary, fillvalue
+        As of `hetero.convolve2d`.
+    **placed
+        ``device`` and ``method`` of `hetero.convolve2d`, for each block.
+
+    Returns
+    -------
+    (..., oh, ow) Dask array
+        With "same" in the image's blocks.
+
+    Raises
+    ------
+    ValueError
+        As `hetero.convolve2d`; where "valid" meets a kernel larger than the image, which is not
+        swapped with it here; where "wrap" or "symm" reads farther than the image is long.
+
+    Examples
+    --------
+    >>> import dask.array as da, hetero.dask, numpy as np
+    >>> image = da.ones((4, 4), chunks=2)
+    >>> hetero.dask.convolve2d(image, np.ones((2, 2)), mode="valid").compute()
+    array([[4., 4., 4.],
+           [4., 4., 4.],
+           [4., 4., 4.]])
+    """
+    image = da.asanyarray(image)
+    kernel = kernel if hasattr(kernel, "shape") else da.asarray(kernel)
+    if image.ndim < 2 or kernel.ndim != 2:
+        raise ValueError(
+            f"an image of two or more dimensions and a kernel of two are needed, got "
+            f"{image.shape} and {kernel.shape}"
+        )
+    dtype = run("convolve2d", *map(one_element, (image, kernel)), mode, boundary, fillvalue).dtype
+    lengths = dict(zip((image.ndim - 2, image.ndim - 1), kernel.shape, strict=True))
+    depth = {axis: (length // 2, (length - 1) // 2) for axis, length in lengths.items()}
+    pads, chunks = [(0, 0)] * image.ndim, {}
+    image.rechunk(dict.fromkeys(lengths, -1))  # Dask's error for unknown chunks
+    for axis, length in lengths.items():
+        if mode != "valid":
+            pads[axis] = depth[axis] if mode == "same" else (length - 1, length - 1)
+        if boundary != "fill" and max(pads[axis]) > image.shape[axis]:
+            raise ValueError(f"{boundary!r} would read {max(pads[axis])} points beyond the image")
+        if image.shape[axis] + sum(pads[axis]) < length:
+            raise ValueError(f"the kernel {kernel.shape} is larger than the image {image.shape}")
+        merged = list(image.chunks[axis])  # the boundary becomes part of the outer blocks
+        merged[0] += pads[axis][0]
+        merged[-1] += pads[axis][1]
+        chunks[axis] = da.overlap.ensure_minimum_chunksize(length, tuple(merged))
+    if mode != "valid":
+        fill = {"constant_values": fillvalue} if boundary == "fill" else {}
+        image = da.pad(image.astype(dtype), pads, _PADDING[boundary], **fill)
+    shared = da.overlap.overlap(image.rechunk(chunks), depth, "none")
+    return shared.map_blocks(
+        partial(_valid, **placed),
+        kernel=kernel,
+        chunks=tuple(
+            tuple(extent - lengths.get(axis, 1) + 1 for extent in extents)
+            for axis, extents in enumerate(shared.chunks)
+        ),
+        dtype=dtype,
+        meta=da.utils.meta_from_array(image, dtype=dtype),
+        token="hetero-convolve2d",
+    )
+
+
+def _valid(block: Any, kernel: Any, **placed: str) -> Any:
+    return run("convolve2d", block, kernel, mode="valid", **placed)
+
+
+def matmul(A: Any, B: Any, **placed: str) -> da.Array:
+    """A product of matrices in blocks, as `hetero.matmul` and `numpy.matmul`.
+
+    Parameters
+    ----------
+    A, B : (..., m, k) or (k,), and (..., k, n) or (k,) Dask arrays or array_like
+        Along k B is cut as A is; of a NumPy and a Dask array the former as the latter.
+    **placed
+        ``device`` and ``method`` of `hetero.matmul`, for each block.
+
+    Returns
+    -------
+    (..., m, n) Dask array
+        Products of blocks, added up by Dask.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit.
+
+    Examples
+    --------
+    >>> import dask.array as da, hetero.dask
+    >>> hetero.dask.matmul(da.ones((2, 6), chunks=2), da.ones((6, 2), chunks=3)).compute()
+    array([[6., 6.],
+           [6., 6.]])
+    """
+    follows = isinstance(A, da.Array)
+    A, B = da.asanyarray(A), da.asanyarray(B)
+    dtype = run("matmul", *map(one_element, (A, B))).dtype  # refuses scalars, too
+    squeezed = ((-2,) if A.ndim == 1 else ()) + ((-1,) if B.ndim == 1 else ())
+    A, B = A[None] if A.ndim == 1 else A, B[:, None] if B.ndim == 1 else B
+    if A.shape[-1] != B.shape[-2] and not math.isnan(A.shape[-1] + B.shape[-2]):
+        raise ValueError(f"shapes do not fit: {A.shape} and {B.shape}")
+    if follows:
+        B = B.rechunk({B.ndim - 2: A.chunks[-1]})
+    else:
+        A = A.rechunk({A.ndim - 1: B.chunks[-2]})
+    n = max(A.ndim, B.ndim)  # the axes: those of stacks and A's rows, k, B's columns
+    products = da.blockwise(
+        partial(_product, count=math.prod(A.numblocks) * B.numblocks[-1], **placed),
+        tuple(range(n + 1)),
+        *(A, tuple(range(n - A.ndim, n))),
+        *(B, (*range(n - B.ndim, n - 2), n - 1, n)),
+        adjust_chunks={n - 1: 1},
+        dtype=dtype,
+        meta=da.utils.meta_from_array(A, n + 1, dtype),
+        token="hetero-matmul",
+    )
+    if products.numblocks[-2] == 1:
+        return products.squeeze(-2).squeeze(squeezed)
+    return products.sum(axis=-2, dtype=dtype).squeeze(squeezed)
+
+
+def _product(A: Any, B: Any, count: int, **placed: str) -> Any:
+    """A product of blocks, one of `count`, with an axis for the sum of products.
+
+    Where Dask's threads have one each, BLAS has one thread: its products would take turns.
+    """
+    in_pool = threading.current_thread() is not threading.main_thread()
+    with one_thread() if in_pool and count >= cpu.describe()["cores"] else nullcontext():
+        return run("matmul", A, B, **placed)[..., None, :]
+
+
+def matvec(A: Any, x: Any, **placed: str) -> da.Array:
+    """The product of a matrix and a vector: `matmul` with one column, as `hetero.matvec`.
+
+    Parameters
+    ----------
+    A, x : (..., m, k) and (..., k) Dask arrays or array_like
+    **placed
+        See `matmul`.
+
+    Returns
+    -------
+    (..., m) Dask array
+
+    Examples
+    --------
+    >>> import dask.array as da, hetero.dask
+    >>> hetero.dask.matvec(da.ones((2, 6), chunks=2), da.ones(6, chunks=3)).compute()
+    array([6., 6.])
+    """
+    return matmul(A, da.asanyarray(x)[..., None], **placed)[..., 0]
+
+
+def solve_cg(*operands: Any, **options: Any) -> NoReturn:
+    """Not done with Dask, as the error says."""
+    raise NotImplementedError(_WHY_NOT.format("solve_cg"))
+
+
+def solve_poisson(*operands: Any, **options: Any) -> NoReturn:
+    """Not done with Dask, as the error says."""
+    raise NotImplementedError(_WHY_NOT.format("solve_poisson"))

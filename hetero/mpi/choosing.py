@@ -1,0 +1,61 @@
+"""Which iteration a solve takes: the prices of both, from times that are measured in place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hetero.mpi.ranks import Ranks
+
+METHODS = ("cg", "pipelined")
+# Passes over three vectors, as `scale_and_add` makes, and what a preconditioner adds to them.
+_PASSES = {"cg": (4.0, 1.5), "pipelined": (8.0, 3.5)}
+_SUMS = {"cg": (2, 1), "pipelined": (1, 0)}
+_LEAST = 0.95  # of the price of "cg", which "pipelined" has to be below
+_TIMES = 3
+
+
+def prices(ranks: Ranks, vectors: Any, times: Callable[..., Any], b: Any, preconditioned: bool):
+    """Seconds of an iteration, and what they are made of; a collective call.
+
+    With the time of a product t_A, of a pass over three vectors t_v and of a sum t_s, each that of
+    the slowest rank::
+
+        cg          t_A + 4 t_v + 2 t_s           (with M: 5.5 t_v, 3 t_s)
+        pipelined   max(t_A, t_s) + 8 t_v         (with M: 11.5 t_v)
+
+    What M itself takes is the same in both, and left out.
+
+    Returns
+    -------
+    dict
+        "cg", "pipelined", "product", "pass", "sum", in seconds.
+    """
+    spare, other = b.copy(), b.copy()
+
+    def seconds(work: Callable[[], Any]) -> float:
+        taken = []
+        for _ in range(_TIMES):
+            began = time.perf_counter()
+            work()
+            taken.append(time.perf_counter() - began)
+        return min(taken)
+
+    product, one_pass = ranks.gather(
+        seconds(lambda: times(b, spare)), seconds(lambda: vectors.scale_and_add(other, 0.5, b))
+    ).max(axis=0)
+    found = {"product": float(product), "pass": float(one_pass), "sum": ranks.latency()}
+    for method in METHODS:
+        passes, sums = (a + preconditioned * more for a, more in (_PASSES[method], _SUMS[method]))
+        waiting = sums * found["sum"]
+        if method == "cg":
+            found[method] = found["product"] + waiting + passes * found["pass"]
+        else:
+            found[method] = max(found["product"], waiting) + passes * found["pass"]
+    return found
+
+
+def cheaper(prices: dict[str, float]) -> str:
+    """The method to take."""
+    return "pipelined" if prices["pipelined"] < _LEAST * prices["cg"] else "cg"

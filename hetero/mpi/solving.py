@@ -1,0 +1,171 @@
+"""A solve over the ranks, whatever the system: the iteration, what watches it, how it went."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero.errors import MethodNotAvailable
+from hetero.imports import load
+from hetero.mpi import choosing, pipelined
+from hetero.mpi.checkpoints import Checkpoint
+from hetero.mpi.products import DenseRows, Rows, true_residual
+from hetero.mpi.ranks import Ranks
+from hetero.mpi.vectors import Vectors
+from hetero.ops.linear_systems import scaling
+from hetero.ops.linear_systems.types import CONVERGED, Outcome
+
+
+class Goal(NamedTuple):
+    """When a solve ends, how it is done, and where it is saved."""
+
+    rtol: float
+    atol: float
+    limit: int
+    method: str | None
+    checkpoint: str | None
+    every: float
+
+
+def checked_goal(
+    rtol: float, atol: float, limit: int, method: str | None, checkpoint: Any, every: float
+) -> Goal:
+    """A `Goal`; ValueError where something of it is no method, path or time."""
+    if method not in (None, *choosing.METHODS):
+        raise MethodNotAvailable(f"method must be one of {choosing.METHODS}, got {method!r}")
+    if not float(every) >= 0.0:
+        raise ValueError(f"every must be at least 0 seconds, got {every!r}")
+    path = None if checkpoint is None else os.fspath(checkpoint)
+    return Goal(rtol, atol, limit, method, path, float(every))
+
+
+class _Watch:
+    """What happens after each iteration: the caller's callback, and checkpoints."""
+
+    def __init__(
+        self, ranks: Ranks, callback: Callable[[Any], object] | None, saved: Checkpoint | None
+    ) -> None:
+        self._ranks, self._callback, self._saved = ranks, callback, saved
+        self.done = 0
+        self.error: BaseException | None = None
+
+    def __call__(self, x: np.ndarray) -> None:
+        self.done += 1
+        if self._callback is not None and self.error is None:
+            try:
+                self._callback(x)
+            except Exception as error:  # all ranks raise it, after the next sum
+                self.error = error
+                self._ranks.ask(failed=True)
+        if self._ranks.failed:
+            self._ranks.agree(self.error)
+        if self._saved is not None:
+            if self._ranks.save:
+                self._saved.save(x, self.done)
+            self._saved.ask()
+
+
+def run(
+    ranks: Ranks,
+    rows: Rows | DenseRows,
+    b: np.ndarray,
+    x: np.ndarray,
+    goal: Goal,
+    preconditioner: Any,
+    callback: Callable[[Any], object] | None,
+    fingerprint: Callable[[], dict[str, Any]],
+) -> tuple[Outcome, dict[str, Any]]:
+    """Solve A x = b from x, which is overwritten.
+
+    Parameters
+    ----------
+    b, x : (own rows,) ndarray
+    preconditioner : None, (own rows,) ndarray or callable
+        As `cg_cpu.solve` takes it, for the rank's own rows.
+    fingerprint : callable
+        Gives what tells the problem from others, the same on every rank.
+
+    Returns
+    -------
+    Outcome
+    dict
+        "method", "prices", "ranks", "iterations", "residual", "status".
+    """
+    ranks.forget()
+    vectors = Vectors(ranks)
+    product = rows.product(b.dtype)
+    residual_of = true_residual(ranks, vectors, rows)
+    saved = None
+    if goal.checkpoint is not None:
+        starts = ranks.starts(b.size)
+        saved = Checkpoint(ranks, goal.checkpoint, starts, fingerprint(), goal.every)
+    watch = _Watch(ranks, callback, saved)
+    before = watch.done = saved.read(x) if saved is not None else 0
+    prices = None
+    method = goal.method or "cg"
+    if goal.method is None and ranks.size > 1:
+        prices = choosing.prices(ranks, vectors, product.times, b, preconditioner is not None)
+        method = choosing.cheaper(prices)
+    iterate = functools.partial(
+        load("hetero.ops.krylov.cg_cpu").iterate,
+        product,
+        vectors,
+        residual_of,
+        goal.rtol,
+        preconditioner,
+    )
+
+    def solve(
+        b: Any, x: Any, atol: float, maxiter: int, report: Any, norm_b: float | None = None
+    ) -> Outcome:
+        at_zero = not ranks.most(np.any(x))
+        given = b, x, atol
+        if method == "cg":
+            return iterate(*given, maxiter, report, norm_b, at_zero)
+        first = iterate(*given, maxiter, report, norm_b, at_zero, pipelined.loop(b))
+        if first.status == CONVERGED or first.iterations >= maxiter:
+            return first
+        # Its recurrences round more: the other iteration has the last word.
+        then = iterate(*given, maxiter - first.iterations, report, norm_b, False)
+        return then._replace(iterations=first.iterations + then.iterations)
+
+    report = watch if callback is not None or saved is not None else None
+    limit = max(goal.limit - before, 0)
+    with np.errstate(all="ignore"):
+        norm_b = vectors.norm(b)
+        if scaling.is_safe(norm_b, b.itemsize):
+            outcome = solve(b, x, goal.atol, limit, report, norm_b)
+        else:
+            given = {"atol": goal.atol, "maxiter": limit, "callback": report}
+            outcome = scaling.solve(solve, b, x, most=ranks.most, **given)
+    ranks.agree(watch.error)
+    outcome = outcome._replace(iterations=outcome.iterations + before, right_side=norm_b)
+    return outcome, {
+        "method": method,
+        "prices": prices,
+        "ranks": ranks.size,
+        "continued_from": before,
+        "iterations": outcome.iterations,
+        "residual": outcome.residual,
+        "converged": outcome.status == CONVERGED,
+        "status": outcome.status,
+    }
+
+
+def checked_vector(name: str, vector: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """A rank's part of a vector; ValueError for another shape, or what is not real."""
+    vector = np.asarray(vector)
+    if vector.shape != shape and vector.shape != (*shape, 1):
+        raise ValueError(f"{name} must have shape {shape}, got {vector.shape}")
+    if vector.dtype.kind not in "fiub":
+        raise ValueError(f"{name} must be real, got dtype {vector.dtype}")
+    return vector.reshape(shape)
+
+
+def together(ranks: Ranks, number: int) -> str:
+    """The sum of all ranks' checksums."""
+    return f"{sum(map(int, ranks.every(str(number)))) % 2**64:016x}"

@@ -95,7 +95,7 @@ class Checkpoint:
                 whole, done = self._read()
             except FileNotFoundError:
                 pass
-            except (OSError, ValueError, KeyError) as error:
+            except Exception as error:  # of a damaged file zipfile, json and NumPy raise many
                 failed = ValueError(f"{self._path} cannot be used: {error}")
         self._ranks.agree(failed)
         done, found = (int(n) for n in self._ranks.gather(done, whole.size)[0])
@@ -128,7 +128,7 @@ class Checkpoint:
         if self._ranks.rank == 0:
             try:
                 self._write(whole, iterations)
-            except OSError as error:
+            except Exception as error:  # the other ranks wait for what comes of it
                 failed = error
         self._saved_at = time.monotonic()
         self._ranks.forget()

@@ -25,14 +25,14 @@ class Goal(NamedTuple):
 
     rtol: float
     atol: float
-    limit: int
+    maxiter: int
     method: str | None
     checkpoint: str | None
     every: float
 
 
 def checked_goal(
-    rtol: float, atol: float, limit: int, method: str | None, checkpoint: Any, every: float
+    rtol: float, atol: float, maxiter: int, method: str | None, checkpoint: Any, every: float
 ) -> Goal:
     """A `Goal`; ValueError where something of it is no method, path or time."""
     if method not in (None, *choosing.METHODS):
@@ -40,7 +40,7 @@ def checked_goal(
     if not float(every) >= 0.0:
         raise ValueError(f"every must be at least 0 seconds, got {every!r}")
     path = None if checkpoint is None else os.fspath(checkpoint)
-    return Goal(rtol, atol, limit, method, path, float(every))
+    return Goal(rtol, atol, maxiter, method, path, float(every))
 
 
 class _Watch:
@@ -134,7 +134,7 @@ def run(
         return then._replace(iterations=first.iterations + then.iterations)
 
     report = watch if callback is not None or saved is not None else None
-    limit = max(goal.limit - before, 0)
+    limit = max(goal.maxiter - before, 0)
     with np.errstate(all="ignore"):
         norm_b = vectors.norm(b)
         if scaling.is_safe(norm_b, b.itemsize):

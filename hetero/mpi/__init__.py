@@ -6,9 +6,9 @@
 `rows`                              how many rows each rank should take
 ==================================  ==========================================================
 
-mpi4py is needed, which brings the extra ``mpi``. A script runs as
-``mpirun -n 4 python -m mpi4py script.py``: without ``-m mpi4py`` a rank that raises alone leaves the
-others waiting. docs/several.md has an example, what the ranks exchange, and the limits.
+They need mpi4py, the extra ``mpi``. A script runs as ``mpirun -n 4 python -m mpi4py script.py``:
+without ``-m mpi4py`` a rank that raises alone leaves the others waiting. docs/several.md has an
+example, what the ranks exchange, and the limits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Conjugate gradients for a matrix whose rows lie on the ranks."""
+"""Conjugate gradients for a matrix that lies on the ranks by rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.imports import load
-from hetero.mpi import checkpoints, solving
+from hetero.mpi import checkpoints, placing, solving
 from hetero.mpi.products import DenseRows, sparse_rows
 from hetero.mpi.ranks import ranks_of
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, warn
@@ -31,11 +31,12 @@ def solve_cg(
     M: Any = None,
     callback: Callable[[Any], object] | None = None,
     method: str | None = None,
+    device: str | None = None,
     checkpoint: Any = None,
     every: float = 60.0,
     return_info: bool = False,
 ) -> tuple[Any, ...]:
-    """Solve A x = b for a symmetric positive definite A whose rows lie on the ranks.
+    """Solve A x = b for a symmetric positive definite A that lies on the ranks by rows.
 
     A collective call. The ranks' rows follow each other in the order of the ranks; a rank may have
     none. Iteration, tolerance and ``info`` are those of `hetero.solve_cg`.
@@ -62,6 +63,9 @@ def solve_cg(
         and Vanroose, one sum, which is made while A is multiplied. Default: the cheaper one by
         `hetero.mpi.choosing.prices`. Those are measured: name one where runs must repeat bit for
         bit.
+    device : str, optional
+        Where this rank's rows lie: "cpu", or such as "cuda:0" or "opencl:0" for sparse rows; "cuda"
+        for the devices of the node by turns. Default: by the plan of the rank's own square piece.
     checkpoint : path, optional
         File to save x in, and to go on from where it is there; seen by rank 0.
     every : float
@@ -76,9 +80,9 @@ def solve_cg(
     info : int
         0 where the true residual meets the tolerance; see `hetero.solve_cg`.
     how : dict, if ``return_info``
-        method, prices (seconds of an iteration by method, and of a product, a pass over vectors and
-        a sum; None where nothing was to choose), ranks, iterations (with those before the
-        checkpoint), continued_from, residual, converged, status.
+        device, method, prices (seconds of an iteration by method, and of a product, a pass over
+        vectors and a sum; None where there was nothing to choose), ranks, iterations (with those
+        before the checkpoint), continued_from, residual, converged, status.
 
     Raises
     ------
@@ -108,6 +112,9 @@ def solve_cg(
         goal = solving.checked_goal(*tolerances, limit, method, checkpoint, every)
         kind = M if isinstance(M, str) else "vector" if M is not None else None
         layout = "dense" if isinstance(given.matrix, np.ndarray) else "sparse"
+        placing.check(device, "cg")
+        if layout == "dense" and device not in (None, "cpu"):
+            raise ValueError(f"dense rows are multiplied on the CPU, got device={device!r}")
         facts = {"columns": given.matrix.shape[1], "layout": layout, "M": kind}
         facts |= {"dtype": given.dtype.name} | goal._asdict()
     except Exception as error:
@@ -118,7 +125,9 @@ def solve_cg(
     own, n = matrix.shape
     starts = ranks.starts(own)
     if starts[-1] != n:
-        raise ValueError(f"A must be square: it has {n} columns, and {starts[-1]} rows on all ranks")
+        raise ValueError(
+            f"A must be square: it has {n} columns, and {starts[-1]} rows on all ranks"
+        )
     first = int(starts[ranks.rank])
     make = DenseRows if layout == "dense" else sparse_rows
     x = np.zeros(own, dtype) if given.x0 is None else np.array(given.x0, dtype)
@@ -126,13 +135,23 @@ def solve_cg(
     def fingerprint() -> dict[str, Any]:
         sums = checkpoints.of_matrix(matrix, first), checkpoints.of_vector(given.b, first)
         whole = [solving.together(ranks, number) for number in sums]
-        return {**{k: facts[k] for k in ("columns", "layout", "dtype")}, "A": whole[0], "b": whole[1]}
+        return {
+            **{k: facts[k] for k in ("columns", "layout", "dtype")},
+            "A": whole[0],
+            "b": whole[1],
+        }
 
     with contextlib.closing(make(ranks, starts, matrix)) as rows:
         inverse = _inverse_diagonal(matrix, first) if kind == "jacobi" else given.M
-        outcome, how = solving.run(
-            ranks, rows, given.b, x, goal, inverse, callback, fingerprint
-        )
+        piece = ()
+        if layout == "sparse" and own:
+            square = load("scipy.sparse").csr_array(rows.own[::-1], shape=(own, own))
+            piece = square, given.b
+        place = placing.place(ranks, device, "cg", *piece)
+        with placing.active(place):
+            outcome, how = solving.run(
+                ranks, rows, given.b, x, goal, inverse, callback, fingerprint, place
+            )
     info = 0
     if outcome.status != CONVERGED:
         info = _STOPPED[outcome.status]

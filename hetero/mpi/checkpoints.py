@@ -1,8 +1,8 @@
 """Checkpoints of a solve: one file with x of all ranks, from which any number of ranks goes on.
 
-The file is NumPy's .npz, read without pickle: "x" (n,), and "about" with JSON in UTF-8, which has the
-iterations done and the problem's fingerprint. It is written beside its place, brought to the disk
-and renamed: whoever is killed leaves the last whole one.
+The file is NumPy's .npz, read without pickle: "x" (n,), and "about", JSON in UTF-8 with the number
+of iterations and the problem's fingerprint. It is written under another name, flushed to the disk
+and renamed, so that the last whole one survives a kill.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class Checkpoint:
             except Exception as error:  # of a damaged file zipfile, json and NumPy raise many
                 failed = ValueError(f"{self._path} cannot be used: {error}")
         self._ranks.agree(failed)
-        done, found = (int(n) for n in self._ranks.gather(done, whole.size)[0])
-        if found:
+        done, length = (int(n) for n in self._ranks.gather(done, whole.size)[0])
+        if length:
             self._ranks.comm.Scatterv([whole, np.diff(self._starts)], x)
         return done
 
@@ -136,12 +136,12 @@ class Checkpoint:
 
     def _write(self, whole: np.ndarray, iterations: int) -> None:
         about = json.dumps({"iterations": iterations, "fingerprint": self._fingerprint})
-        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
+        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
         try:
-            with open(beside, "wb") as file:
+            with open(temporary, "wb") as file:
                 np.savez(file, x=whole, about=np.frombuffer(about.encode(), np.uint8))
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(beside, self._path)
+            os.replace(temporary, self._path)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)

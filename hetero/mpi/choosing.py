@@ -37,23 +37,25 @@ def prices(ranks: Ranks, vectors: Any, times: Callable[..., Any], b: Any, precon
     def seconds(work: Callable[[], Any]) -> float:
         taken = []
         for _ in range(_TIMES):
+            vectors.synchronize()
             began = time.perf_counter()
             work()
+            vectors.synchronize()
             taken.append(time.perf_counter() - began)
         return min(taken)
 
     product, one_pass = ranks.gather(
         seconds(lambda: times(b, spare)), seconds(lambda: vectors.scale_and_add(other, 0.5, b))
     ).max(axis=0)
-    found = {"product": float(product), "pass": float(one_pass), "sum": ranks.latency()}
+    prices = {"product": float(product), "pass": float(one_pass), "sum": ranks.latency()}
     for method in METHODS:
         passes, sums = (a + preconditioned * more for a, more in (_PASSES[method], _SUMS[method]))
-        waiting = sums * found["sum"]
+        waiting = sums * prices["sum"]
         if method == "cg":
-            found[method] = found["product"] + waiting + passes * found["pass"]
+            prices[method] = prices["product"] + waiting + passes * prices["pass"]
         else:
-            found[method] = max(found["product"], waiting) + passes * found["pass"]
-    return found
+            prices[method] = max(prices["product"], waiting) + passes * prices["pass"]
+    return prices
 
 
 def cheaper(prices: dict[str, float]) -> str:

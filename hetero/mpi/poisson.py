@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from hetero.imports import load
-from hetero.mpi import checkpoints, solving
+from hetero.mpi import checkpoints, placing, solving
 from hetero.mpi.products import grid_rows
 from hetero.mpi.ranks import ranks_of
+from hetero.ops.linear_systems import operators
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, warn
 from hetero.ops.linear_systems.types import (
     CONVERGED,
@@ -40,6 +41,7 @@ def solve_poisson(
     maxiter: int | None = None,
     M: str | None = None,
     method: str | None = None,
+    device: str | None = None,
     checkpoint: Any = None,
     every: float = 60.0,
     return_info: bool = False,
@@ -68,8 +70,8 @@ def solve_poisson(
     M : "multigrid", optional
         Precondition by one multigrid cycle on each slab, with nothing exchanged: block Jacobi
         (Y. Saad, "Iterative methods for sparse linear systems", SIAM, 2003, section 12.2). The
-        iterations then depend on the number of ranks.
-    method, checkpoint, every
+        iterations then depend on the number of ranks, and all is computed on the CPU.
+    method, device, checkpoint, every
         As for `hetero.mpi.solve_cg`.
     return_info : bool
         Also return how it was done.
@@ -104,6 +106,9 @@ def solve_poisson(
         distances = checked_spacing(spacing, f.ndim)
         if M not in (None, "multigrid"):
             raise ValueError(f"M must be None or 'multigrid', got {M!r}")
+        placing.check(device, "poisson")
+        if M and device not in (None, "cpu"):
+            raise ValueError(f"M='multigrid' is computed on the CPU, got device={device!r}")
         faces = checked_faces(f.shape, boundary)
         limit = checked_limit(maxiter, UNLIMITED)
         tolerance = RTOL[dtype.name] if rtol is None else checked_tolerance("rtol", rtol)
@@ -133,13 +138,16 @@ def solve_poisson(
     with contextlib.closing(grid_rows(ranks, lines, stencil)) as rows:
         goal = goal._replace(rtol=max(tolerance, least_tolerance(dtype)))
         apply = _cycle(stencil, dtype) if M else None
-        outcome, how = solving.run(ranks, rows, b, x, goal, apply, None, fingerprint)
+        piece = () if M or not b.size else (operators.Poisson(*stencil, dtype), b)
+        place = placing.place(ranks, device, "cg", *piece)
+        with placing.active(place):
+            outcome, how = solving.run(ranks, rows, b, x, goal, apply, None, fingerprint, place)
     whole = Stencil((int(lines[-1]), *f.shape[1:]), distances)
     how["converged"] = _converged(whole, outcome, dtype, limit, to_rounding=not rtol)
     how["relative_residual"] = outcome.residual / (outcome.right_side or 1.0)
     if not how["converged"]:
-        told = f"norm(f - A u) is {how['relative_residual']:.3g} of norm(f)"
-        warn("solve_poisson", outcome, f"{told}, rtol is {tolerance:.3g}")
+        left = f"norm(f - A u) is {how['relative_residual']:.3g} of norm(f)"
+        warn("solve_poisson", outcome, f"{left}, rtol is {tolerance:.3g}")
     u = x.reshape(f.shape)
     return (u, how) if return_info else u
 
@@ -157,6 +165,6 @@ def _converged(
     """Whether the tolerance is met; with ``to_rounding``, also where that of u ended the solve."""
     if outcome.status != LIMIT or not to_rounding or outcome.iterations >= limit:
         return outcome.status == CONVERGED
-    operator = load("hetero.ops.linear_systems.operators").Poisson(*stencil)
+    operator = operators.Poisson(*stencil)
     least = _ROUNDINGS * float(np.finfo(dtype).eps) * operator.condition_number()
     return outcome.residual <= least * (outcome.right_side or 0.0)

@@ -40,11 +40,11 @@ class Halo:
         self.places = np.empty(asked.sum(), np.int64)
         comm.Alltoallv([foreign, wanted], [self.places, asked])
         self.places -= starts[ranks.rank]
-        self._packed, self.values = np.empty(self.places.size, dtype), np.empty(foreign.size, dtype)
+        self.packed, self.values = np.empty(self.places.size, dtype), np.empty(foreign.size, dtype)
         self._requests = []
         for make, buffer, counts in (
             (comm.Recv_init, self.values, wanted),
-            (comm.Send_init, self._packed, asked),
+            (comm.Send_init, self.packed, asked),
         ):
             after = np.cumsum(counts)
             for other in np.flatnonzero(counts):
@@ -54,7 +54,11 @@ class Halo:
 
     def begin(self, p: np.ndarray) -> None:
         """Send the elements of p that others need."""
-        np.take(p, self.places, out=self._packed, mode="clip")
+        np.take(p, self.places, out=self.packed, mode="clip")
+        self.send()
+
+    def send(self) -> None:
+        """Send ``packed``, the elements at ``places``."""
         self._many.Startall(self._requests)
 
     def end(self) -> np.ndarray:
@@ -78,6 +82,8 @@ class Rows:
         The square piece.
     foreign : (k,) int64
         Columns of other ranks, ascending.
+    rest : SciPy array or (bool, bool)
+        The other piece: (own rows, k); of a grid whether rows lie before the slab, and after.
     add : callable
         ``add(dtype)`` gives ``f(q, values)``, which adds the other piece's product to q.
     """
@@ -88,19 +94,20 @@ class Rows:
         starts: np.ndarray,
         own: Csr | Stencil,
         foreign: np.ndarray,
+        rest: Any,
         add: Callable[[np.dtype], Callable[[np.ndarray, np.ndarray], None]],
     ) -> None:
-        self._ranks, self._starts, self._own, self._foreign = ranks, starts, own, foreign
+        self._ranks, self._starts, self.own, self.foreign = ranks, starts, own, foreign
+        self.rest = rest
         self._add, self.unknowns = add, int(starts[-1])
         self._halos: list[Halo] = []
 
     def product(self, dtype: np.dtype) -> cg_products.Product:
         """The product for vectors of a dtype; a collective call."""
-        halo = Halo(self._ranks, self._starts, self._foreign, dtype)
-        self._halos.append(halo)
+        halo = self.halo(dtype)
         add, times = self._add(dtype), None
         if np.diff(self._starts)[self._ranks.rank]:
-            own = self._own
+            own = self.own
             if isinstance(own, Csr):
                 own = own._replace(data=own.data.astype(dtype, copy=False))
             times = cg_products.compiled(own, dtype).times
@@ -114,6 +121,11 @@ class Rows:
                 add(q, values)
 
         return cg_products.Product(whole)
+
+    def halo(self, dtype: np.dtype) -> Halo:
+        """What a product exchanges; a collective call."""
+        self._halos.append(Halo(self._ranks, self._starts, self.foreign, dtype))
+        return self._halos[-1]
 
     def close(self) -> None:
         """Free what the products hold of MPI."""
@@ -130,19 +142,19 @@ def sparse_rows(ranks: Ranks, starts: np.ndarray, matrix: Any) -> Rows:
     own = csr_array(matrix[:, begin:end])
     foreign, columns = np.unique(indices[outside].astype(np.int64), return_inverse=True)
     each = np.repeat(np.arange(end - begin), np.diff(matrix.indptr))[outside]
-    met, lines = np.unique(each, return_inverse=True)
-    size = met.size, foreign.size
-    rest = csr_array((matrix.data[outside], (lines, columns)), shape=size)
+    size = int(end - begin), foreign.size
+    rest = csr_array((matrix.data[outside], (each, columns)), shape=size)
+    met = np.flatnonzero(np.diff(rest.indptr))
 
     def add(dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
-        piece = rest.astype(dtype)
+        piece = rest[met].astype(dtype)
 
         def add(q: np.ndarray, values: np.ndarray) -> None:
             q[met] += piece @ values
 
         return add
 
-    return Rows(ranks, starts, Csr(own.indptr, own.indices, own.data), foreign, add)
+    return Rows(ranks, starts, Csr(own.indptr, own.indices, own.data), foreign, rest, add)
 
 
 def grid_rows(ranks: Ranks, lines: np.ndarray, stencil: Stencil) -> Rows:
@@ -166,7 +178,8 @@ def grid_rows(ranks: Ranks, lines: np.ndarray, stencil: Stencil) -> Rows:
 
         return add
 
-    return Rows(ranks, lines * plane, stencil, foreign, add)
+    around = begin - 1 in edges, end in edges
+    return Rows(ranks, lines * plane, stencil, foreign, around, add)
 
 
 class DenseRows:
@@ -191,15 +204,19 @@ class DenseRows:
         """Nothing is held."""
 
 
-def true_residual(ranks: Ranks, vectors: Any, rows: Rows | DenseRows) -> Callable[..., float]:
-    """`cg_products.true_residual` for rows: in float64 where rounding to float32 may decide."""
+def true_residual(
+    vectors: Any, rows: Rows | DenseRows, on_host: Callable[[Any], np.ndarray]
+) -> Callable[..., float]:
+    """`cg_products.true_residual` for rows: in float64 where rounding to float32 may decide.
 
-    def residual(
-        b: np.ndarray, x: np.ndarray, residual: float, bound: float, norm_b: float
-    ) -> float:
+    ``vectors`` are those of the host; ``on_host(x)`` brings a vector there.
+    """
+
+    def residual(b: Any, x: Any, residual: float, bound: float, norm_b: float) -> float:
         if not cg_products.is_doubtful(b.dtype, rows.unknowns, residual, bound, norm_b):
             return residual
         wide = np.dtype(np.float64)
+        b, x = on_host(b), on_host(x)
         product = np.empty(b.size, wide)
         rows.product(wide).times(x.astype(wide), product)
         return vectors.norm(b - product)

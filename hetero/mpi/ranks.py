@@ -7,12 +7,12 @@ therefore has the same bits on every rank and in every run, which `MPI_Allreduce
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import Any
 
 import numpy as np
 
-import hetero
 from hetero import errors
 from hetero.imports import INSTALL, load
 
@@ -50,13 +50,17 @@ class Ranks:
     Attributes
     ----------
     comm : mpi4py.MPI.Comm
-    rank, size : int
+    rank, size, node_rank : int
+        The last among the ranks of the same node.
     save, failed : bool
         What any rank asked for with `ask`, as known since the last sum.
     """
 
     def __init__(self, comm: Any) -> None:
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
+        node = comm.Split_type(load("mpi4py.MPI").COMM_TYPE_SHARED)
+        self.node_rank = node.rank
+        node.Free()
         self._latency: float | None = None
         self.forget()
 
@@ -67,7 +71,9 @@ class Ranks:
 
     def ask(self, *, save: bool = False, failed: bool = False) -> None:
         """Let all ranks know with the next sum that it is time to save, or that this one failed."""
-        self._asked = [max(old, float(new)) for old, new in zip(self._asked, (save, failed))]
+        self._asked = [
+            max(old, float(new)) for old, new in zip(self._asked, (save, failed), strict=True)
+        ]
 
     def begin(self, *partial: float) -> tuple[Any, np.ndarray, np.ndarray]:
         """Start to add up numbers; for `end`. The ranks go on computing meanwhile."""
@@ -129,16 +135,17 @@ class Ranks:
             On every rank, with the same text, which names ranks and values.
         """
         said = None if error is None else f"{type(error).__name__}: {error}"
-        each = self.every([said, {"version of hetero": hetero.__version__, **facts}])
+        facts = {"version of hetero": sys.modules["hetero"].__version__, **facts}
+        each = self.every([said, facts])
         wrong = [f"rank {n} raised {said}" for n, (said, _) in enumerate(each) if said]
         if not wrong:
-            for name in facts | {"version of hetero": None}:
+            for name in facts:
                 ranks: dict[str, list[int]] = {}
                 for number, (_, theirs) in enumerate(each):
                     ranks.setdefault(repr(theirs.get(name)), []).append(number)
                 if len(ranks) > 1:
-                    told = ", ".join(f"{value} on {_named(of)}" for value, of in ranks.items())
-                    wrong.append(f"the ranks disagree on {name}: {told}")
+                    values = ", ".join(f"{value} on {_named(of)}" for value, of in ranks.items())
+                    wrong.append(f"the ranks disagree on {name}: {values}")
         if wrong:
             raise ValueError("; ".join(wrong)) from error
 

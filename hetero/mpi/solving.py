@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero.devices.base import Device
 from hetero.errors import MethodNotAvailable
 from hetero.imports import load
 from hetero.mpi import choosing, pipelined
 from hetero.mpi.checkpoints import Checkpoint
 from hetero.mpi.products import DenseRows, Rows, true_residual
 from hetero.mpi.ranks import Ranks
-from hetero.mpi.vectors import Vectors
+from hetero.mpi.vectors import HostVectors, Vectors
 from hetero.ops.linear_systems import scaling
 from hetero.ops.linear_systems.types import CONVERGED, Outcome
 
@@ -47,9 +48,14 @@ class _Watch:
     """What happens after each iteration: the caller's callback, and checkpoints."""
 
     def __init__(
-        self, ranks: Ranks, callback: Callable[[Any], object] | None, saved: Checkpoint | None
+        self,
+        ranks: Ranks,
+        callback: Callable[[Any], object] | None,
+        saved: Checkpoint | None,
+        on_host: Callable[[Any], np.ndarray],
     ) -> None:
         self._ranks, self._callback, self._saved = ranks, callback, saved
+        self._on_host = on_host
         self.done = 0
         self.error: BaseException | None = None
 
@@ -57,7 +63,7 @@ class _Watch:
         self.done += 1
         if self._callback is not None and self.error is None:
             try:
-                self._callback(x)
+                self._callback(self._on_host(x))
             except Exception as error:  # all ranks raise it, after the next sum
                 self.error = error
                 self._ranks.ask(failed=True)
@@ -65,7 +71,7 @@ class _Watch:
             self._ranks.agree(self.error)
         if self._saved is not None:
             if self._ranks.save:
-                self._saved.save(x, self.done)
+                self._saved.save(self._on_host(x), self.done)
             self._saved.ask()
 
 
@@ -78,6 +84,7 @@ def run(
     preconditioner: Any,
     callback: Callable[[Any], object] | None,
     fingerprint: Callable[[], dict[str, Any]],
+    device: Device | None = None,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Solve A x = b from x, which is overwritten.
 
@@ -88,27 +95,38 @@ def run(
         As `cg_cpu.solve` takes it, for the rank's own rows.
     fingerprint : callable
         Gives what tells the problem from others, the same on every rank.
+    device : Device, optional
+        Where this rank's rows lie; active. Default: on the CPU.
 
     Returns
     -------
     Outcome
     dict
-        "method", "prices", "ranks", "iterations", "residual", "status".
+        How it was done.
     """
     ranks.forget()
-    vectors = Vectors(ranks)
-    product = rows.product(b.dtype)
-    residual_of = true_residual(ranks, vectors, rows)
+    vectors: Vectors = HostVectors(ranks)
+    host, norm_b = vectors, vectors.norm(b)
+    if device is None:
+        product = rows.product(b.dtype)
+    else:
+        on_device = load("hetero.mpi.on_device")
+        vectors, product = on_device.vectors_and_product(ranks, device, rows, b.dtype)
+        if preconditioner is not None:
+            preconditioner = vectors.multiplier(preconditioner)
+    residual_of = true_residual(host, rows, vectors.on_host)
     saved = None
     if goal.checkpoint is not None:
         starts = ranks.starts(b.size)
         saved = Checkpoint(ranks, goal.checkpoint, starts, fingerprint(), goal.every)
-    watch = _Watch(ranks, callback, saved)
+    watch = _Watch(ranks, callback, saved, vectors.on_host)
     before = watch.done = saved.read(x) if saved is not None else 0
     prices = None
     method = goal.method or "cg"
     if goal.method is None and ranks.size > 1:
-        prices = choosing.prices(ranks, vectors, product.times, b, preconditioner is not None)
+        held = vectors.hold(b)
+        preconditioned = preconditioner is not None
+        prices = choosing.prices(ranks, vectors, product.times, held, preconditioned)
         method = choosing.cheaper(prices)
     iterate = functools.partial(
         load("hetero.ops.krylov.cg_cpu").iterate,
@@ -123,20 +141,20 @@ def run(
         b: Any, x: Any, atol: float, maxiter: int, report: Any, norm_b: float | None = None
     ) -> Outcome:
         at_zero = not ranks.most(np.any(x))
-        given = b, x, atol
-        if method == "cg":
-            return iterate(*given, maxiter, report, norm_b, at_zero)
-        first = iterate(*given, maxiter, report, norm_b, at_zero, pipelined.loop(b))
-        if first.status == CONVERGED or first.iterations >= maxiter:
-            return first
-        # Its recurrences round more: the other iteration has the last word.
-        then = iterate(*given, maxiter - first.iterations, report, norm_b, False)
-        return then._replace(iterations=first.iterations + then.iterations)
+        rhs, u = vectors.hold(b), vectors.hold(x)
+        loop = pipelined.loop(rhs) if method == "pipelined" else None
+        outcome = iterate(rhs, u, atol, maxiter, report, norm_b, at_zero, loop)
+        done = outcome.iterations
+        if loop is not None and outcome.status != CONVERGED and done < maxiter:
+            # Its recurrences round more: the other iteration has the last word.
+            outcome = iterate(rhs, u, atol, maxiter - done, report, norm_b, False)
+            outcome = outcome._replace(iterations=done + outcome.iterations)
+        x[...] = vectors.on_host(u)
+        return outcome
 
     report = watch if callback is not None or saved is not None else None
     limit = max(goal.maxiter - before, 0)
     with np.errstate(all="ignore"):
-        norm_b = vectors.norm(b)
         if scaling.is_safe(norm_b, b.itemsize):
             outcome = solve(b, x, goal.atol, limit, report, norm_b)
         else:
@@ -145,6 +163,7 @@ def run(
     ranks.agree(watch.error)
     outcome = outcome._replace(iterations=outcome.iterations + before, right_side=norm_b)
     return outcome, {
+        "device": "cpu" if device is None else device.name,
         "method": method,
         "prices": prices,
         "ranks": ranks.size,

@@ -77,14 +77,21 @@ def sparse():
                 off = np.linalg.norm(x - expected) / np.linalg.norm(expected)
                 rest = np.linalg.norm(b - A.astype(float) @ x) / np.linalg.norm(b)
                 key = f"{dtype} {method} {M}"
-                found[key] = [off, rest / rtol, info, how["iterations"], how["method"], x.dtype.name]
+                found[key] = [
+                    off,
+                    rest / rtol,
+                    info,
+                    how["iterations"],
+                    how["method"],
+                    x.dtype.name,
+                ]
     return found
 
 
 def same_iterations():
     """x after a fixed number of iterations, to compare with other numbers of ranks."""
     A, b = spd(N)
-    x, info, how = solved(A, b, rtol=1e-30, maxiter=12, method="cg")
+    x, info, _ = solved(A, b, rtol=1e-30, maxiter=12, method="cg")
     y, *_ = solved(A, b, rtol=1e-30, maxiter=12, method="cg")
     z, *_ = solved(A, b, rtol=1e-30, maxiter=12, method="pipelined")
     w, *_ = solved(A, b, rtol=1e-30, maxiter=12, method="pipelined")
@@ -189,7 +196,7 @@ def disagreeing():
 
 
 def raising_callback():
-    """The callback of one rank raises in the third iteration: all raise, and the next call works."""
+    """The callback of one rank raises in the third iteration: all raise, the next call works."""
     A, b = spd(N)
     lo, hi = spans(N)
     calls = []
@@ -236,6 +243,34 @@ def checkpoints():
     }
 
 
+def devices():
+    """Ranks on an OpenCL device beside ranks on the CPU: what ranks on the CPU alone give."""
+    found = {}
+    if not any(name.startswith("opencl") for name in hetero.machine()["devices"]):
+        return found
+    A, b = spd(N)
+    f = np.random.default_rng(8).standard_normal((17, 6, 5))
+    lo, hi = spans(17)
+    for device in ("opencl", "opencl" if rank % 2 else "cpu"):
+        for method in choosing.METHODS:
+            for M in (None, "jacobi"):
+                options = {"method": method, "M": M, "rtol": 1e-30, "maxiter": 12}
+                x, _, how = solved(A, b, **options, device=device)
+                off = np.linalg.norm(x - solved(A, b, **options)[0]) / np.linalg.norm(x)
+                found[f"{len(found)} {method} {M}"] = [off, how["device"], how["iterations"]]
+        for g in (f, f[:, :, 0]):
+            options = {"method": "cg", "rtol": 1e-12, "return_info": True, "boundary": 0.5}
+            u, how = hetero.mpi.solve_poisson(g[lo:hi], device=device, **options)
+            v, _ = hetero.mpi.solve_poisson(g[lo:hi], **options)
+            off = np.linalg.norm(whole(u) - whole(v)) / np.linalg.norm(whole(v))
+            found[f"{len(found)} poisson {g.shape}"] = [off, how["device"], how["converged"]]
+        A4, b4 = spd(N, "float32")
+        x, info, how = solved(A4, b4, rtol=1e-6, device=device, x0=b4)
+        rest = np.linalg.norm(b4 - A4.astype(float) @ x) / np.linalg.norm(b4)
+        found[f"{len(found)} float32"] = [rest, how["device"], info]
+    return found
+
+
 def rows():
     """Who takes what."""
     comm.Barrier()
@@ -250,7 +285,7 @@ def priced():
 
 
 CASES = [sparse, same_iterations, dense, long_pipelined, scaled, indefinite, poisson]
-CASES += [disagreeing, raising_callback, checkpoints, rows, priced]
+CASES += [devices, disagreeing, raising_callback, checkpoints, rows, priced]
 
 if __name__ == "__main__":
     found = {}

@@ -118,7 +118,23 @@ def test_poisson_in_slabs(found, number):
         assert len(case) == 9
         for key, (off, converged, shaped) in case.items():
             assert off < 1e-10, key
-            assert converged and shaped, key
+            assert [converged, shaped] == [True, True], key
+
+
+@NUMBERS
+def test_ranks_on_a_device_give_what_ranks_on_the_cpu_do(found, number):
+    """All on a device, then every second one."""
+    cases = found[number]["devices"]
+    if not cases[0]:
+        pytest.skip("no OpenCL device here")
+    for rank, case in enumerate(cases):
+        assert len(case) == 14
+        for key, (off, device, last) in case.items():
+            with_rows = number == 1 or rank != 2
+            on_device = with_rows and (rank % 2 or int(key.split()[0]) < 7)
+            assert device == ("opencl:0" if on_device else "cpu"), key
+            assert off < (1e-6 if "float32" in key else 1e-13), key
+            assert last == (0 if "float32" in key else True if "poisson" in key else 12), key
 
 
 def test_ranks_that_disagree_raise_the_same_error(found):

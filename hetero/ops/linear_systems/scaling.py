@@ -41,8 +41,8 @@ def solve(
 
     ``run(b, x, atol, maxiter, callback)`` solves from x, which it overwrites, and gives an
     `Outcome`. A start next to which b vanishes is taken for zero. ``callback`` gets x at its own
-    scale; CONVERGED only where x itself, rounded to that, meets the tolerance. Where several processes
-    hold parts of b and x, ``most`` gives the largest number of all of them.
+    scale; CONVERGED only where x itself, rounded to that, meets the tolerance. ``most`` gives the
+    largest number of all processes that hold parts of b and x.
     """
     with np.errstate(all="ignore"):
         largest = most(np.abs(real_view(b)).max(initial=0.0))

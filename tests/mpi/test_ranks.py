@@ -59,6 +59,13 @@ def found(folder):
 NUMBERS = pytest.mark.parametrize("number", [1, 4])
 
 
+def test_the_example_of_the_page_runs(found):
+    first, *others = found[4]["example"]
+    assert first[0] in choosing.METHODS
+    assert first[-2:] == ["True", "True"]
+    assert others == [[]] * 3
+
+
 @NUMBERS
 def test_sparse_systems_are_solved_by_both_methods_in_both_dtypes(found, number):
     for case in found[number]["sparse"]:

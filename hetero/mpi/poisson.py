@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hetero.imports import load
-from hetero.mpi import checkpoints, placing, solving
+from hetero.mpi import checkpoints, multigrid, placing, solving
 from hetero.mpi.products import grid_rows
 from hetero.mpi.ranks import ranks_of
 from hetero.ops.linear_systems import operators
@@ -68,9 +66,8 @@ def solve_poisson(
     maxiter : int, optional
         Most iterations. Default: no limit.
     M : "multigrid", optional
-        Precondition by one multigrid cycle on each slab, with nothing exchanged: block Jacobi
-        (Y. Saad, "Iterative methods for sparse linear systems", SIAM, 2003, section 12.2). The
-        iterations then depend on the number of ranks, and all is computed on the CPU.
+        Precondition by multigrid cycles: one on each slab, and one on a grid four times coarser
+        that all ranks hold (`hetero.mpi.multigrid`). All is computed on the CPU.
     method, device, checkpoint, every
         As for `hetero.mpi.solve_cg`.
     return_info : bool
@@ -135,14 +132,14 @@ def solve_poisson(
         return {**{name: facts[name] for name in names}, "rows": int(lines[-1]), "b": total}
 
     stencil = Stencil(f.shape, distances)
+    whole = stencil._replace(shape=(int(lines[-1]), *f.shape[1:]))
     with contextlib.closing(grid_rows(ranks, lines, stencil)) as rows:
         goal = goal._replace(rtol=max(tolerance, least_tolerance(dtype)))
-        apply = _cycle(stencil, dtype) if M else None
+        apply = multigrid.TwoLevels(ranks, lines, whole, dtype).apply if M else None
         piece = () if M or not b.size else (operators.Poisson(*stencil, dtype), b)
         place = placing.place(ranks, device, "cg", *piece)
         with placing.active(place):
             outcome, how = solving.run(ranks, rows, b, x, goal, apply, None, fingerprint, place)
-    whole = Stencil((int(lines[-1]), *f.shape[1:]), distances)
     how["converged"] = _converged(whole, outcome, dtype, limit, to_rounding=not rtol)
     how["relative_residual"] = outcome.residual / (outcome.right_side or 1.0)
     if not how["converged"]:
@@ -150,13 +147,6 @@ def solve_poisson(
         warn("solve_poisson", outcome, f"{left}, rtol is {tolerance:.3g}")
     u = x.reshape(f.shape)
     return (u, how) if return_info else u
-
-
-def _cycle(stencil: Stencil, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
-    """One multigrid cycle on a slab, with zeros beyond its edges."""
-    if not stencil.shape[0]:
-        return lambda r, z: None
-    return load("hetero.ops.multigrid.multigrid_cpu").CpuHierarchy(stencil, dtype).apply
 
 
 def _converged(

@@ -170,6 +170,19 @@ def poisson():
     return found
 
 
+def coarse_grid():
+    """Iterations with multigrid as the preconditioner, of both methods, and what they leave."""
+    found = []
+    for shape, method in (((64, 48), "cg"), ((50, 12, 15), "pipelined")):
+        f = np.random.default_rng(7).standard_normal(shape)
+        lo, hi = spans(shape[0])
+        options = {"M": "multigrid", "rtol": 1e-8, "return_info": True}
+        u, how = hetero.mpi.solve_poisson(f[lo:hi], method=method, **options)
+        rest = f.reshape(-1) - hetero.Poisson(shape) @ whole(u).reshape(-1)
+        found.append([how["iterations"], np.linalg.norm(rest) / np.linalg.norm(f)])
+    return found
+
+
 def disagreeing():
     """What every rank raises where one is unlike the others."""
     A, b = spd(N)
@@ -295,7 +308,7 @@ def example():
 
 
 CASES = [example, sparse, same_iterations, dense, long_pipelined, scaled, indefinite, poisson]
-CASES += [devices, disagreeing, raising_callback, checkpoints, rows, priced]
+CASES += [coarse_grid, devices, disagreeing, raising_callback, checkpoints, rows, priced]
 
 if __name__ == "__main__":
     found = {}

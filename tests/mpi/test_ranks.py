@@ -129,6 +129,15 @@ def test_poisson_in_slabs(found, number):
 
 
 @NUMBERS
+def test_slabs_need_few_more_cycles_than_a_whole_grid(found, number):
+    """Without the coarse grid four ranks take 48 and 29 iterations."""
+    for case in found[number]["coarse_grid"]:
+        for iterations, rest in case:
+            assert iterations <= (12 if number == 1 else 22)
+            assert rest <= 1e-8
+
+
+@NUMBERS
 def test_ranks_on_a_device_give_what_ranks_on_the_cpu_do(found, number):
     """All on a device, then every second one."""
     cases = found[number]["devices"]

@@ -15,6 +15,6 @@ from __future__ import annotations
 
 from hetero.mpi.cg import solve_cg
 from hetero.mpi.poisson import solve_poisson
-from hetero.mpi.rows import rows
+from hetero.mpi.sharing import rows
 
 __all__ = ["rows", "solve_cg", "solve_poisson"]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.imports import load
-from hetero.mpi import checkpoints, placing, solving
+from hetero.mpi import checkpoints, sharing, solving
 from hetero.mpi.products import DenseRows, sparse_rows
 from hetero.mpi.ranks import ranks_of
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, warn
@@ -112,7 +112,7 @@ def solve_cg(
         goal = solving.checked_goal(*tolerances, limit, method, checkpoint, every)
         kind = M if isinstance(M, str) else "vector" if M is not None else None
         layout = "dense" if isinstance(given.matrix, np.ndarray) else "sparse"
-        placing.check(device, "cg")
+        sharing.check(device, "cg")
         if layout == "dense" and device not in (None, "cpu"):
             raise ValueError(f"dense rows are multiplied on the CPU, got device={device!r}")
         facts = {"columns": given.matrix.shape[1], "layout": layout, "M": kind}
@@ -147,8 +147,8 @@ def solve_cg(
         if layout == "sparse" and own:
             square = load("scipy.sparse").csr_array(rows.own[::-1], shape=(own, own))
             piece = square, given.b
-        place = placing.place(ranks, device, "cg", *piece)
-        with placing.active(place):
+        place = sharing.place(ranks, device, "cg", *piece)
+        with sharing.active(place):
             outcome, how = solving.run(
                 ranks, rows, given.b, x, goal, inverse, callback, fingerprint, place
             )

@@ -67,7 +67,7 @@ class TwoLevels:
             self._own(r, z)
         if self._coarse is None:
             return
-        planes = r.reshape(self._rows.shape[0], -1)
+        planes = r.reshape(self._rows.shape[0], self._across.shape[0])
         mine = self._rows.T @ (planes @ self._across)
         part = np.ascontiguousarray(mine[self._span] * self._scale)
         width = self._shape[1]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.mpi import checkpoints, multigrid, placing, solving
+from hetero.mpi import checkpoints, multigrid, sharing, solving
 from hetero.mpi.products import grid_rows
 from hetero.mpi.ranks import ranks_of
 from hetero.ops.linear_systems import operators
@@ -103,7 +103,7 @@ def solve_poisson(
         distances = checked_spacing(spacing, f.ndim)
         if M not in (None, "multigrid"):
             raise ValueError(f"M must be None or 'multigrid', got {M!r}")
-        placing.check(device, "poisson")
+        sharing.check(device, "poisson")
         if M and device not in (None, "cpu"):
             raise ValueError(f"M='multigrid' is computed on the CPU, got device={device!r}")
         faces = checked_faces(f.shape, boundary)
@@ -137,8 +137,8 @@ def solve_poisson(
         goal = goal._replace(rtol=max(tolerance, least_tolerance(dtype)))
         apply = multigrid.TwoLevels(ranks, lines, whole, dtype).apply if M else None
         piece = () if M or not b.size else (operators.Poisson(*stencil, dtype), b)
-        place = placing.place(ranks, device, "cg", *piece)
-        with placing.active(place):
+        place = sharing.place(ranks, device, "cg", *piece)
+        with sharing.active(place):
             outcome, how = solving.run(ranks, rows, b, x, goal, apply, None, fingerprint, place)
     how["converged"] = _converged(whole, outcome, dtype, limit, to_rounding=not rtol)
     how["relative_residual"] = outcome.residual / (outcome.right_side or 1.0)

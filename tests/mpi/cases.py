@@ -92,12 +92,26 @@ def sparse():
 def same_iterations():
     """x after a fixed number of iterations, to compare with other numbers of ranks."""
     A, b = spd(N)
-    x, info, _ = solved(A, b, rtol=1e-30, maxiter=12, method="cg")
+    x, info, how = solved(A, b, rtol=1e-30, maxiter=12, method="cg")
     y, *_ = solved(A, b, rtol=1e-30, maxiter=12, method="cg")
     z, *_ = solved(A, b, rtol=1e-30, maxiter=12, method="pipelined")
     w, *_ = solved(A, b, rtol=1e-30, maxiter=12, method="pipelined")
     alike = [digest(x) == digest(y), digest(z) == digest(w)]
-    return {"cg": x.tolist(), "pipelined": z.tolist(), "repeats": alike, "info": info}
+    return {
+        "cg": x.tolist(),
+        "pipelined": z.tolist(),
+        "repeats": alike,
+        "residual": how["residual"],
+        "info": info,
+    }
+
+
+def jacobi():
+    """Iterations for a badly scaled matrix: with the diagonal, and without."""
+    A, b = spd(N)
+    scale = sp.diags_array(10.0 ** np.random.default_rng(6).uniform(-1.5, 1.5, N))
+    A = sp.csr_array(scale @ A @ scale)
+    return [solved(A, b, rtol=1e-8, M=M, method="cg")[2]["iterations"] for M in ("jacobi", None)]
 
 
 def dense():
@@ -307,8 +321,24 @@ def example():
     return spoken
 
 
-CASES = [example, sparse, same_iterations, dense, long_pipelined, scaled, indefinite, poisson]
-CASES += [coarse_grid, devices, disagreeing, raising_callback, checkpoints, rows, priced]
+CASES = [
+    example,
+    sparse,
+    same_iterations,
+    jacobi,
+    dense,
+    long_pipelined,
+    scaled,
+    indefinite,
+    poisson,
+    coarse_grid,
+    devices,
+    disagreeing,
+    raising_callback,
+    checkpoints,
+    rows,
+    priced,
+]
 
 if __name__ == "__main__":
     found = {}

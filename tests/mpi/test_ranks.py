@@ -92,6 +92,13 @@ def test_results_repeat_bit_for_bit_and_are_the_same_on_all_ranks(found, number)
 
 
 @NUMBERS
+def test_the_diagonal_mends_a_badly_scaled_matrix(found, number):
+    for scaled, plain in found[number]["jacobi"]:
+        assert scaled < 40
+        assert plain > 4 * scaled
+
+
+@NUMBERS
 def test_a_dense_matrix_a_start_and_a_vector_as_preconditioner(found, number):
     for off, info, ndim in found[number]["dense"]:
         assert off < 1e-11
@@ -130,10 +137,10 @@ def test_poisson_in_slabs(found, number):
 
 @NUMBERS
 def test_slabs_need_few_more_cycles_than_a_whole_grid(found, number):
-    """Without the coarse grid four ranks take 48 and 29 iterations."""
+    """Without the coarse grid four ranks take 38 and 22 iterations."""
     for case in found[number]["coarse_grid"]:
         for iterations, rest in case:
-            assert iterations <= (12 if number == 1 else 22)
+            assert iterations <= (12 if number == 1 else 21)
             assert rest <= 1e-8
 
 

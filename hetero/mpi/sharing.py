@@ -1,15 +1,20 @@
-"""How many rows each rank should take, so that all end an iteration together."""
+"""What each rank takes: rows in proportion to its speed, and one of its node's devices."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
 import numpy as np
 
-from hetero.mpi.ranks import ranks_of
+from hetero.calling import planner
+from hetero.devices.base import Device
+from hetero.imports import load
+from hetero.mpi.ranks import Ranks, ranks_of
 from hetero.ops.krylov import cg_products
 from hetero.ops.linear_systems.types import Stencil
+from hetero.pricing.plan import CPU
 
 _SIDE, _TIMES = 512, 5  # of the grid that is multiplied
 
@@ -61,3 +66,38 @@ def _speed(ranks: Any) -> float:
     for _ in range(_TIMES):
         product.times(p, q)
     return _TIMES / (time.perf_counter() - began)
+
+
+def check(device: str | None, name: str) -> None:
+    """Raise `DeviceNotAvailable` where ``device`` names none that is here."""
+    planner.check_placement(name, device, None)
+    if device is not None and ("*" in device or "+" in device):
+        raise ValueError(f"device must be one device of this rank, got {device!r}")
+
+
+def place(ranks: Ranks, device: str | None, operation: str, *operands: Any) -> Device | None:
+    """The device for a rank's own rows, None for the CPU.
+
+    Ranks of a node share its devices of a kind by turns.
+
+    Parameters
+    ----------
+    device : str, optional
+        "cpu", a device, or a kind of them. Default: by the plan of ``operation`` on ``operands``,
+        the rank's own piece of the system; without operands, the CPU.
+    """
+    if device is None and operands and not planner.is_host_alone(None):
+        device = load("hetero.ops").plan(operation, *operands).chosen.device
+        device = device.partition(":")[0]  # its kind
+    if device in (None, CPU) or not operands:
+        return None
+    available = load("hetero.devices").available()
+    if device in available:
+        return available[device]
+    names = sorted(name for name in available if name.partition(":")[0] == device)
+    return available[names[ranks.node_rank % len(names)]]
+
+
+def active(device: Device | None) -> Any:
+    """Context manager for work on a device; none is needed on the CPU."""
+    return contextlib.nullcontext() if device is None else device.active()

@@ -154,6 +154,17 @@ def indefinite():
     return found
 
 
+def overflowing():
+    """The first step overflows on rank 0 alone: no rank moves."""
+    A = sp.csr_array(sp.diags_array(np.full(N, 1e-30, np.float32)))
+    b, x0 = np.full(N, 1e8, np.float32), np.zeros(N, np.float32)
+    b[:5], x0[:5] = 6e8, 3e38
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        x, info, _ = solved(A, b, x0, method="cg")
+    return [info, x.tolist() == x0.tolist()]
+
+
 def poisson():
     """Grids in 2-D and 3-D with values on the boundary, against a dense solve."""
     found = {}
@@ -234,12 +245,13 @@ def raising_callback():
         if rank == size - 1 and len(calls) == 3:
             raise KeyError("lost")
 
-    found = [
-        error_of(hetero.mpi.solve_cg, A[lo:hi], b[lo:hi], callback=callback, method=method)
-        for method in choosing.METHODS
-        if not calls.clear()
-    ]
-    return [*found, calls == [hi - lo] * len(calls), solved(A, b)[1]]
+    found = []
+    for method in choosing.METHODS:
+        calls.clear()
+        options = {"callback": callback, "method": method}
+        found.append(error_of(hetero.mpi.solve_cg, A[lo:hi], b[lo:hi], **options))
+        found.append([len(calls), set(calls) == {hi - lo}])
+    return [*found, solved(A, b)[1]]
 
 
 def checkpoints():
@@ -330,6 +342,7 @@ CASES = [
     long_pipelined,
     scaled,
     indefinite,
+    overflowing,
     poisson,
     coarse_grid,
     devices,

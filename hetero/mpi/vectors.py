@@ -85,6 +85,7 @@ class HostVectors(Vectors):
     def __init__(self, ranks: Ranks) -> None:
         super().__init__(ranks)
         self._own = load("hetero.kernels.cpu.vectors")
+        self._spare: np.ndarray | None = None
 
     def own_dot(self, x: np.ndarray, y: np.ndarray) -> float:
         return self._own.dot(x, y)
@@ -96,7 +97,10 @@ class HostVectors(Vectors):
         self._own.scale_and_add(y, scale, x)
 
     def subtract(self, y: np.ndarray, alpha: float, x: np.ndarray) -> None:
-        y -= y.dtype.type(alpha) * x
+        if self._spare is None or self._spare.dtype != x.dtype or self._spare.size != x.size:
+            self._spare = np.empty_like(x)
+        np.multiply(x, y.dtype.type(alpha), out=self._spare)
+        np.subtract(y, self._spare, out=y)
 
     def difference(self, r: np.ndarray, b: np.ndarray, q: np.ndarray) -> None:
         np.subtract(b, q, out=r)

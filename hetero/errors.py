@@ -17,6 +17,10 @@ class MethodNotAvailable(HeteroError, ValueError):
     """``method=`` names no implementation that can do this problem on this device."""
 
 
+class PackageMissing(HeteroError, ImportError):
+    """An optional package is not installed; the message names the command that installs it."""
+
+
 class NotPriced(HeteroError, ValueError):
     """No candidate for a problem has constants in the profile, so none can be chosen."""
 

@@ -265,6 +265,7 @@ def test_what_to_install_is_what_the_extras_hold():
     for extra, command in (
         ("cuda", INSTALL["cuda"]),
         ("library", INSTALL["library"]),
+        ("mpi", INSTALL["mpi"]),
         ("opencl", INSTALL["opencl"]),
         ("dask", INSTALL["dask"].replace("'dask[array]'", "dask")),
     ):

@@ -28,7 +28,7 @@ LAYERS = (  # the lowest first
     ("blocks",),
     ("calling",),
     ("ops",),
-    ("dask",),
+    ("dask", "mpi"),
     ("calibration",),
     ("evaluation",),
     ("cli",),
@@ -40,7 +40,7 @@ COMMANDS = ("cli", "evaluation")
 # The package itself and its entry point hand out what others define.
 FREE = {"hetero", "__main__"}
 HEAVY = {"pycuda", "pyopencl", "numba", "scipy", "sklearn", "threadpoolctl"}
-HEAVY |= {"cupy", "torch", "nvmath", "cuda", "dask", "distributed"}
+HEAVY |= {"cupy", "torch", "nvmath", "cuda", "dask", "distributed", "mpi4py"}
 
 
 def modules():

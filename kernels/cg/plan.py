@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..common.launch import REAL, VECTOR_BYTES, Launch, ceil_div, check_dtype
 from ..common.tuning import Target
 
-__all__ = ["Rows", "csr", "diagonal_defines", "dots", "pack", "vector_width", "vectors"]
+__all__ = ["Rows", "csr", "diagonal_defines", "dots", "pack", "ranks", "vector_width", "vectors"]
 
 _INDEX = {"int32": "int", "int64": "index_t"}
 
@@ -124,6 +124,23 @@ def dots(n: int, target: Target, *, dtype: str, aligned: bool) -> tuple[Launch, 
         "cg_direct": ("p", "z", *_SCALARS),
         "cg_correct": ("x", "r", "p", "q", *_SCALARS),
     })  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def ranks(n: int, target: Target, *, dtype: str) -> dict[str, Launch]:
+    """Plan what conjugate gradients over MPI ranks do with vectors, by kernel; see `cg_ranks.cu`.
+
+    Number: "scale", a float. "partial" has two doubles for each block.
+    """
+    plans = _over(n, target, dtype, False, "cg_ranks.cu", (), {
+        "ranks_dot": ("x", "y", "partial"),
+        "ranks_reduce": ("x", "r", "p", "q", "partial", "scale"),
+        "ranks_add": ("y", "x", "scale"),
+        "ranks_subtract": ("y", "x", "scale"),
+        "ranks_times": ("z", "m", "x"),
+        "ranks_difference": ("r", "b", "q"),
+    })  # fmt: skip
+    return {plan.kernel: plan for plan in plans}
 
 
 def vector_width(dtype: str, extent: int, aligned: bool) -> int:

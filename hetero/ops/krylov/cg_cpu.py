@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from hetero.ops.linear_systems.types import Outcome
 
 # What iterations work on: product, loops of vectors, preconditioner, callback, the norm of r at
 # which they end, and x, r and room for a product, all real.
-_Iteration = tuple[Product, ModuleType, Any, Any, float, np.ndarray, np.ndarray, np.ndarray]
+_Iteration = tuple[Product, Any, Any, Any, float, Any, Any, Any]
 _CHECK = 100_000  # iterations between looks at Ctrl-C, divided by thousands of unknowns
 
 
@@ -69,27 +68,45 @@ def solve(
     product = (cg_products.plain if plain else cg_products.compiled)(system, b.dtype)
     of_vectors = cpu_vectors.serving(b.real.dtype, b.size)
     norm_b = of_vectors.norm(scaling.real_view(b))
-    given = system, product, of_vectors, rtol, preconditioner
+    true_residual = functools.partial(cg_products.true_residual, system)
+    given = product, of_vectors, true_residual, rtol, preconditioner
     if scaling.is_safe(norm_b, b.real.itemsize):
-        return _solve(*given, b, x, atol, maxiter, callback, norm_b)
-    run = functools.partial(_solve, *given)
+        return iterate(*given, b, x, atol, maxiter, callback, norm_b)
+    run = functools.partial(iterate, *given)
     return scaling.solve(run, b, x, atol=atol, maxiter=maxiter, callback=callback)
 
 
-def _solve(
-    system: Any,
+def iterate(
     product: Product,
-    of_vectors: ModuleType,
+    of_vectors: Any,
+    true_residual: Callable[..., float],
     rtol: float,
     preconditioner: Any,
-    b: np.ndarray,
-    x: np.ndarray,
+    b: Any,
+    x: Any,
     atol: float,
     maxiter: int,
-    callback: Callable[[np.ndarray], object] | None,
+    callback: Callable[[Any], object] | None,
     norm_b: float | None = None,
+    at_zero: bool | None = None,
+    loop: Callable[[_Iteration, int], tuple[str, int]] | None = None,
 ) -> Outcome:
-    """Iterate, and begin anew from the true residual until that meets the tolerance."""
+    """Iterate, and begin anew from the true residual until that meets the tolerance.
+
+    Parameters
+    ----------
+    product : Product
+    of_vectors : object
+        With the functions of `hetero.kernels.cpu.vectors`. b and x may be what else these take, if
+        it has ``copy()`` and ``-``.
+    true_residual : callable
+        ``true_residual(b, x, residual, bound, norm_b)``; see `cg_products.true_residual`.
+    at_zero : bool, optional
+        Whether x is zero. Default: it is looked at.
+    loop : callable, optional
+        ``loop(on, limit)``, the iterations; gives status and number. Default: those of Hestenes
+        and Stiefel.
+    """
     norm = of_vectors.norm
     norm_b = norm(scaling.real_view(b)) if norm_b is None else norm_b
     bound = max(rtol * norm_b, atol)
@@ -100,12 +117,12 @@ def _solve(
         whole, notify = x, callback
         b, x = scaling.real_view(b), scaling.real_view(x)
         callback = notify and (lambda _: notify(whole))
-    q = np.empty_like(b)
+    q = b.copy()
     done = 0
     before = math.inf
     compiled = product.run is not None and not callable(preconditioner)
     start = x.copy() if compiled else x
-    at_zero = not np.count_nonzero(x)
+    at_zero = not np.count_nonzero(x) if at_zero is None else at_zero
     with np.errstate(all="ignore"):
         while True:
             if at_zero:
@@ -113,7 +130,7 @@ def _solve(
             else:
                 product.times(x, q)
                 r = b - q
-                residual = cg_products.true_residual(system, *given, norm(r), bound, norm_b)
+                residual = true_residual(*given, norm(r), bound, norm_b)
             if not math.isfinite(residual):
                 return Outcome(types.NOT_FINITE, done, residual)
             if residual <= bound:
@@ -121,7 +138,7 @@ def _solve(
             if done >= maxiter or residual > 0.5 * before:
                 return Outcome(types.LIMIT, done, residual)
             before = residual
-            run = _compiled if compiled else _generic
+            run = _compiled if compiled else loop or _generic
             on = product, of_vectors, preconditioner, callback, lowest, x, r, q
             status, iterations = run(on, maxiter - done)
             done += iterations
@@ -169,8 +186,8 @@ def _compiled(on: _Iteration, limit: int) -> tuple[str, int]:
 def _generic(on: _Iteration, limit: int) -> tuple[str, int]:
     """Iterations in Python."""
     product, of_vectors, preconditioner, callback, bound, x, r, q = on
-    z = r if preconditioner is None else np.empty_like(r)
-    p = np.zeros(x.shape, x.dtype)
+    z = r if preconditioner is None else r.copy()
+    p = r.copy()
     times, dot, isfinite = product.times, of_vectors.dot, math.isfinite
     square = dot(r, r)
     rho = 1.0

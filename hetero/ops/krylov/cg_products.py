@@ -89,6 +89,12 @@ def plain(system: Any, dtype: np.dtype) -> Product:
     return Product(into("A times a vector", system.matvec, dtype))
 
 
+def is_doubtful(dtype: np.dtype, n: int, residual: float, bound: float, norm_b: float) -> bool:
+    """Whether rounding to float32 may decide if a residual of n unknowns meets a bound."""
+    least = _ROUNDINGS * np.finfo(dtype).eps * norm_b
+    return dtype.char in "fF" and residual <= bound < least and n <= _LARGEST_CHECKED
+
+
 def true_residual(
     system: Any, b: np.ndarray, x: np.ndarray, residual: float, bound: float, norm_b: float
 ) -> float:
@@ -98,8 +104,7 @@ def true_residual(
     an operator that is not a matrix there is no better value.
     """
     n, matrix = len(b), getattr(system, "A", None)
-    least = _ROUNDINGS * np.finfo(b.dtype).eps * norm_b
-    if b.dtype.char not in "fF" or not residual <= bound < least or n > _LARGEST_CHECKED:
+    if not is_doubtful(b.dtype, n, residual, bound, norm_b):
         return residual
     dtype = np.result_type(b.dtype, np.float64)
     x, product = x.astype(dtype), np.empty(n, dtype)

@@ -35,15 +35,17 @@ def solve(
     atol: float,
     maxiter: int,
     callback: Callable[[np.ndarray], object] | None = None,
+    most: Callable[[float], float] = float,
 ) -> Outcome:
     """Solve A x = b with the largest element of b brought to about 1 by a power of two.
 
     ``run(b, x, atol, maxiter, callback)`` solves from x, which it overwrites, and gives an
     `Outcome`. A start next to which b vanishes is taken for zero. ``callback`` gets x at its own
-    scale; CONVERGED only where x itself, rounded to that, meets the tolerance.
+    scale; CONVERGED only where x itself, rounded to that, meets the tolerance. ``most`` gives the
+    largest number of all processes that hold parts of b and x.
     """
     with np.errstate(all="ignore"):
-        largest = float(np.abs(real_view(b)).max())
+        largest = most(np.abs(real_view(b)).max(initial=0.0))
         if largest == 0.0:
             x[...] = 0.0
             return Outcome(CONVERGED, 0, 0.0)
@@ -51,21 +53,21 @@ def solve(
             return Outcome(NOT_FINITE, 0, math.nan)
         exponent = math.frexp(largest)[1]
         rhs, y = times_power(b, -exponent), times_power(x, -exponent)
-        if not float(np.abs(real_view(y)).max()) <= _SAFE[real_view(y).itemsize]:
+        if not most(np.abs(real_view(y)).max(initial=0.0)) <= _SAFE[real_view(y).itemsize]:
             y[...] = 0.0
         tolerance = float(np.ldexp(atol, -exponent))
         report = None if callback is None else lambda y: callback(times_power(y, exponent))
         start = y.copy()
         outcome = run(rhs, y, tolerance, maxiter, report)
         result = times_power(y, exponent)
-        if not np.isfinite(result).all():
+        if most(not np.isfinite(result).all()):
             outcome = run(rhs, start, tolerance, 0, None)._replace(
                 status=NOT_FINITE, iterations=outcome.iterations
             )
         elif outcome.iterations or outcome.status == CONVERGED:
             x[...] = result
             rounded = times_power(result, -exponent)
-            if (rounded != y).any():
+            if most((rounded != y).any()):
                 again = run(rhs, rounded, tolerance, 0, None)
                 status = LIMIT if outcome.status == CONVERGED != again.status else outcome.status
                 outcome = outcome._replace(status=status, residual=again.residual)

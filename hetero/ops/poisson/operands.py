@@ -17,7 +17,7 @@ NAME = "poisson"
 DIMS = ("NY NX", "NZ NY NX")
 UNLIMITED = 10**9  # iterations, where the caller sets no limit
 SWEEPING = ("jacobi", *RUNGS)  # methods that make as many sweeps as are asked for
-_RTOL = {"float32": float(np.finfo(np.float32).eps), "float64": 1e-8}
+RTOL = {"float32": float(np.finfo(np.float32).eps), "float64": 1e-8}
 
 
 class PoissonOptions(NamedTuple):
@@ -52,7 +52,7 @@ def problem(
         inputs["x0"] = describe(x0).unkept()._replace(pointer=0)
         real_dtype(x0=inputs["x0"].dtype)
     dtype = real_dtype(f=inputs["f"].dtype)
-    rtol = _RTOL[name_of(dtype)] if rtol is None else checked_tolerance("rtol", rtol)
+    rtol = RTOL[name_of(dtype)] if rtol is None else checked_tolerance("rtol", rtol)
     exactly = method in SWEEPING and rtol == 0.0 and maxiter is not None
     even = max(distances) <= 1.0001 * min(distances)
     return Problem(

@@ -517,6 +517,12 @@ def test_compiles_without_spills(arch):
     assert not bad, f"{len(bad)} of {len(launches)} variants spill: {bad[:4]}"
 
 
+@pytest.mark.parametrize(("arch", "dtype"), [("sm_80", "float32"), ("sm_90", "float64")])
+def test_vectors_over_ranks_compile_without_spills(arch, dtype):
+    launch = plan_cg.ranks(4096, Target(132), dtype=dtype)["ranks_reduce"]
+    assert not compiled.compile_cuda(launch, arch)
+
+
 def test_every_row_is_some_tiles():
     """Tiles cover the grid: their number times their size, less the overlap, is no less."""
     for rows, columns, dtype in itertools.product((1, 7, 512, 5000), (1, 30, 512, 4098), DTYPES):

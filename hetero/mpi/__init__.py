@@ -1,0 +1,20 @@
+"""Solves over the ranks of an MPI communicator, each of which holds its own rows.
+
+==================================  ==========================================================
+`solve_cg`                          conjugate gradients, with the contract of `hetero.solve_cg`
+`solve_poisson`                     Poisson's equation on a grid that is cut into slabs
+`rows`                              how many rows each rank should take
+==================================  ==========================================================
+
+They need mpi4py, the extra ``mpi``. A script runs as ``mpirun -n 4 python -m mpi4py script.py``:
+without ``-m mpi4py`` a rank that raises alone leaves the others waiting. docs/several.md has an
+example, what the ranks exchange, and the limits.
+"""
+
+from __future__ import annotations
+
+from hetero.mpi.cg import solve_cg
+from hetero.mpi.poisson import solve_poisson
+from hetero.mpi.sharing import rows
+
+__all__ = ["rows", "solve_cg", "solve_poisson"]

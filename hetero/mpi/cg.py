@@ -1,0 +1,206 @@
+"""Conjugate gradients for a matrix that lies on the ranks by rows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero.imports import load
+from hetero.mpi import checkpoints, sharing, solving
+from hetero.mpi.products import DenseRows, sparse_rows
+from hetero.mpi.ranks import ranks_of
+from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, warn
+from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE
+from hetero.ops.linear_systems.vectors import real_dtype
+
+_STOPPED = {LIMIT: 1, INDEFINITE: -1, NOT_FINITE: -2}
+
+
+def solve_cg(
+    A_rows: Any,
+    b_rows: Any,
+    x0: Any = None,
+    *,
+    comm: Any = None,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callable[[Any], object] | None = None,
+    method: str | None = None,
+    device: str | None = None,
+    checkpoint: Any = None,
+    every: float = 60.0,
+    return_info: bool = False,
+) -> tuple[Any, ...]:
+    """Solve A x = b for a symmetric positive definite A that lies on the ranks by rows.
+
+    A collective call. The ranks' rows follow each other in the order of the ranks; a rank may have
+    none. Iteration, tolerance and ``info`` are those of `hetero.solve_cg`.
+
+    Parameters
+    ----------
+    A_rows : (own rows, n) sparse matrix or array, or numpy.ndarray
+        This rank's rows, with the columns of the whole matrix. Symmetry is not checked.
+    b_rows, x0 : (own rows,) or (own rows, 1) array
+        Right-hand side; start, zero by default.
+    comm : mpi4py.MPI.Comm, optional
+        Default: ``MPI.COMM_WORLD``.
+    rtol, atol : float
+        Done when norm(b - A x) <= max(rtol norm(b), atol), for the whole vectors.
+    maxiter : int, optional
+        Default: 10 n.
+    M : "jacobi" or (own rows,) array, optional
+        Approximate inverse of A: the inverse of its diagonal, or a diagonal matrix.
+    callback : callable, optional
+        Called as ``callback(x)`` with the rank's rows of x after each iteration. Where it raises
+        on one rank, all ranks raise.
+    method : {"cg", "pipelined"}, optional
+        "cg": of Hestenes and Stiefel, two sums an iteration, three with M. "pipelined": of Ghysels
+        and Vanroose, one sum, which is made while A is multiplied. Default: the cheaper one by
+        `hetero.mpi.choosing.prices`. Those are measured: name one where runs must repeat bit for
+        bit.
+    device : str, optional
+        Where this rank's rows lie: "cpu", or such as "cuda:0" or "opencl:0" for sparse rows; "cuda"
+        for the devices of the node by turns. Default: by the plan of the rank's own square piece.
+    checkpoint : path, optional
+        File to save x in, and to go on from where it is there; seen by rank 0.
+    every : float
+        Seconds between two checkpoints.
+    return_info : bool
+        Also return how it was done.
+
+    Returns
+    -------
+    x : (own rows,) ndarray
+        float32 if A and b are no wider on any rank, else float64.
+    info : int
+        0 where the true residual meets the tolerance; see `hetero.solve_cg`.
+    how : dict, if ``return_info``
+        device, method, prices (seconds of an iteration by method, and of a product, a pass over
+        vectors and a sum; None where there was nothing to choose), ranks, iterations (with those
+        before the checkpoint), continued_from, residual, converged, status.
+
+    Raises
+    ------
+    ValueError
+        On every rank, with the same text, where one rank's arguments are wrong, where ranks
+        disagree, and where the checkpoint is of another problem.
+    PackageMissing
+        Without mpi4py.
+
+    See Also
+    --------
+    hetero.solve_cg, hetero.mpi.rows
+
+    References
+    ----------
+    M. R. Hestenes and E. Stiefel, "Methods of conjugate gradients for solving linear systems",
+    J. Res. Nat. Bur. Stand. 49 (1952), 409-436. P. Ghysels and W. Vanroose, "Hiding global
+    synchronization latency in the preconditioned Conjugate Gradient algorithm", Parallel Computing
+    40 (2014), 224-238.
+    """
+    ranks = ranks_of(comm)
+    given, facts, failed = None, {}, None
+    try:
+        given = _given(A_rows, b_rows, x0, M)
+        limit = checked_limit(maxiter, 10 * given.matrix.shape[1])
+        tolerances = checked_tolerance("rtol", rtol), checked_tolerance("atol", atol)
+        goal = solving.checked_goal(*tolerances, limit, method, checkpoint, every)
+        kind = M if isinstance(M, str) else "vector" if M is not None else None
+        layout = "dense" if isinstance(given.matrix, np.ndarray) else "sparse"
+        sharing.check(device, "cg")
+        if layout == "dense" and device not in (None, "cpu"):
+            raise ValueError(f"dense rows are multiplied on the CPU, got device={device!r}")
+        facts = {"columns": given.matrix.shape[1], "layout": layout, "M": kind}
+        facts |= {"dtype": given.dtype.name} | goal._asdict()
+    except Exception as error:
+        failed = error
+    ranks.agree(failed, **facts)
+    assert given is not None
+    matrix, dtype = given.matrix, given.dtype
+    own, n = matrix.shape
+    starts = ranks.starts(own)
+    if starts[-1] != n:
+        raise ValueError(
+            f"A must be square: it has {n} columns, and {starts[-1]} rows on all ranks"
+        )
+    first = int(starts[ranks.rank])
+    make = DenseRows if layout == "dense" else sparse_rows
+    x = np.zeros(own, dtype) if given.x0 is None else np.array(given.x0, dtype)
+
+    def fingerprint() -> dict[str, Any]:
+        sums = checkpoints.of_matrix(matrix, first), checkpoints.of_vector(given.b, first)
+        whole = [solving.together(ranks, number) for number in sums]
+        return {
+            **{k: facts[k] for k in ("columns", "layout", "dtype")},
+            "A": whole[0],
+            "b": whole[1],
+        }
+
+    with contextlib.closing(make(ranks, starts, matrix)) as rows:
+        inverse = _inverse_diagonal(matrix, first) if kind == "jacobi" else given.M
+        piece = ()
+        if layout == "sparse" and own:
+            square = load("scipy.sparse").csr_array(rows.own[::-1], shape=(own, own))
+            piece = square, given.b
+        place = sharing.place(ranks, device, "cg", *piece)
+        with sharing.active(place):
+            outcome, how = solving.run(
+                ranks, rows, given.b, x, goal, inverse, callback, fingerprint, place
+            )
+    info = 0
+    if outcome.status != CONVERGED:
+        info = _STOPPED[outcome.status]
+        if info < 0:
+            warn("solve_cg", outcome, f"norm(b - A x) is {outcome.residual:.3g}")
+        else:
+            info = max(outcome.iterations, 1)
+    return (x, info, how) if return_info else (x, info)
+
+
+class _Given(NamedTuple):
+    """A rank's arguments, in the solve's dtype."""
+
+    matrix: Any
+    b: np.ndarray
+    x0: np.ndarray | None
+    M: np.ndarray | None
+    dtype: np.dtype
+
+
+def _given(A: Any, b: Any, x0: Any, M: Any) -> _Given:
+    """Check a rank's arguments."""
+    sparse = load("scipy.sparse")
+    matrix = A.tocsr() if sparse.issparse(A) else np.asarray(A)
+    if matrix.ndim != 2:
+        raise ValueError(f"A_rows must have 2 dimensions, got shape {matrix.shape}")
+    shape = matrix.shape[:1]
+    b = solving.checked_vector("b_rows", b, shape)
+    dtype = real_dtype(A_rows=matrix.dtype, b_rows=b.dtype)
+    if not isinstance(matrix, np.ndarray) and matrix.nnz:
+        low, high = int(matrix.indices.min()), int(matrix.indices.max())
+        if low < 0 or high >= matrix.shape[1]:
+            raise ValueError(
+                f"columns of A_rows must be 0 to {matrix.shape[1] - 1}, got {low} to {high}"
+            )
+    x0 = None if x0 is None else solving.checked_vector("x0", x0, shape)
+    inverse = None
+    if isinstance(M, str):
+        if M != "jacobi":
+            raise ValueError(f"M must be 'jacobi' or a vector, got {M!r}")
+    elif M is not None:
+        inverse = np.ascontiguousarray(solving.checked_vector("M", M, shape), dtype)
+    matrix = matrix.astype(dtype, copy=False)
+    return _Given(matrix, np.ascontiguousarray(b, dtype), x0, inverse, dtype)
+
+
+def _inverse_diagonal(matrix: Any, first: int) -> np.ndarray:
+    """1 / the diagonal of the whole matrix, as far as it lies in a rank's rows."""
+    if not matrix.shape[0]:
+        return np.zeros(0, matrix.dtype)
+    with np.errstate(all="ignore"):
+        return np.ascontiguousarray(1.0 / matrix.diagonal(first), matrix.dtype)

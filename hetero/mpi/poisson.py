@@ -1,0 +1,160 @@
+"""Poisson's equation on a grid that lies on the ranks in slabs."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import numpy as np
+
+from hetero.mpi import checkpoints, multigrid, sharing, solving
+from hetero.mpi.products import grid_rows
+from hetero.mpi.ranks import ranks_of
+from hetero.ops.linear_systems import operators
+from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, warn
+from hetero.ops.linear_systems.types import (
+    CONVERGED,
+    LIMIT,
+    Outcome,
+    Stencil,
+    checked_spacing,
+    least_tolerance,
+)
+from hetero.ops.linear_systems.vectors import real_dtype
+from hetero.ops.poisson.equation import checked_faces
+from hetero.ops.poisson.operands import RTOL, UNLIMITED
+
+_ROUNDINGS = 4.0  # how often that of u may be in what is left, where no tolerance was asked for
+
+
+def solve_poisson(
+    f_slab: Any,
+    *,
+    spacing: float | tuple[float, ...] = 1.0,
+    boundary: Any = 0.0,
+    x0: Any = None,
+    comm: Any = None,
+    rtol: float | None = None,
+    maxiter: int | None = None,
+    M: str | None = None,
+    method: str | None = None,
+    device: str | None = None,
+    checkpoint: Any = None,
+    every: float = 60.0,
+    return_info: bool = False,
+) -> Any:
+    """Solve -div grad u = f on a rectangle or a box that lies on the ranks in slabs.
+
+    A collective call. A rank has some of the grid's rows (2-D) or planes (3-D), in the order of the
+    ranks; it may have none. The grid and the equation are those of `hetero.solve_poisson`.
+
+    Parameters
+    ----------
+    f_slab, x0 : (own rows, nx) or (own planes, ny, nx) array
+        Right-hand side; start, zero by default.
+    spacing : float or one per axis
+        Distance of neighbouring points.
+    boundary : float, or a pair per axis
+        Values of u on the boundary, as in `hetero.solve_poisson`; arrays have the shape of the
+        rank's part of that side. Those of the first axis count on the first and last slab alone.
+    comm : mpi4py.MPI.Comm, optional
+        Default: ``MPI.COMM_WORLD``.
+    rtol : float, optional
+        Done when norm(f - A u) <= rtol norm(f), f with the boundary's share. Default: 1e-8, in
+        float32 1.2e-7, or what rounding leaves.
+    maxiter : int, optional
+        Most iterations. Default: no limit.
+    M : "multigrid", optional
+        Precondition by multigrid cycles: one on each slab, and one on a grid four times coarser
+        that all ranks hold (`hetero.mpi.multigrid`). All is computed on the CPU.
+    method, device, checkpoint, every
+        As for `hetero.mpi.solve_cg`.
+    return_info : bool
+        Also return how it was done.
+
+    Returns
+    -------
+    u : ndarray of f_slab's shape
+        float32 if f is no wider, else float64.
+    how : dict, if ``return_info``
+        As of `hetero.mpi.solve_cg`, and relative_residual.
+
+    Raises
+    ------
+    ValueError
+        As by `hetero.mpi.solve_cg`.
+
+    Warns
+    -----
+    RuntimeWarning
+        On every rank, where the tolerance is not met.
+    """
+    ranks = ranks_of(comm)
+    facts, failed = {}, None
+    try:
+        f = np.asarray(f_slab)
+        if f.ndim not in (2, 3) or 0 in f.shape[1:]:
+            raise ValueError(f"f_slab must be rows of a grid in 2-D or 3-D, got shape {f.shape}")
+        dtype = real_dtype(f_slab=f.dtype)
+        x = np.zeros(f.size, dtype)
+        if x0 is not None:
+            x[...] = solving.checked_vector("x0", x0, f.shape).reshape(-1)
+        distances = checked_spacing(spacing, f.ndim)
+        if M not in (None, "multigrid"):
+            raise ValueError(f"M must be None or 'multigrid', got {M!r}")
+        sharing.check(device, "poisson")
+        if M and device not in (None, "cpu"):
+            raise ValueError(f"M='multigrid' is computed on the CPU, got device={device!r}")
+        faces = checked_faces(f.shape, boundary)
+        limit = checked_limit(maxiter, UNLIMITED)
+        tolerance = RTOL[dtype.name] if rtol is None else checked_tolerance("rtol", rtol)
+        goal = solving.checked_goal(tolerance, 0.0, limit, method, checkpoint, every)
+        facts = {"shape of a row": f.shape[1:], "spacing": distances, "dtype": dtype.name, "M": M}
+        facts |= goal._asdict()
+    except Exception as error:
+        failed = error
+    ranks.agree(failed, **facts)
+    lines = ranks.starts(f.shape[0])
+    begin, end = lines[ranks.rank : ranks.rank + 2]
+    b = np.array(f, dtype, order="C")
+    for axis, layer, value in faces if len(f) else ():
+        if axis or (begin == 0 if layer == 0 else end == lines[-1]):
+            index = [slice(None)] * f.ndim
+            index[axis] = layer
+            b[tuple(index)] += value.astype(np.float64) / distances[axis] ** 2
+    b = b.reshape(-1)
+
+    def fingerprint() -> dict[str, Any]:
+        first = int(begin) * math.prod(f.shape[1:])
+        names = "shape of a row", "spacing", "dtype"
+        total = solving.together(ranks, checkpoints.of_vector(b, first))
+        return {**{name: facts[name] for name in names}, "rows": int(lines[-1]), "b": total}
+
+    stencil = Stencil(f.shape, distances)
+    whole = stencil._replace(shape=(int(lines[-1]), *f.shape[1:]))
+    with contextlib.closing(grid_rows(ranks, lines, stencil)) as rows:
+        goal = goal._replace(rtol=max(tolerance, least_tolerance(dtype)))
+        apply = multigrid.TwoLevels(ranks, lines, whole, dtype).apply if M else None
+        piece = () if M or not b.size else (operators.Poisson(*stencil, dtype), b)
+        place = sharing.place(ranks, device, "cg", *piece)
+        with sharing.active(place):
+            outcome, how = solving.run(ranks, rows, b, x, goal, apply, None, fingerprint, place)
+    how["converged"] = _converged(whole, outcome, dtype, limit, to_rounding=not rtol)
+    how["relative_residual"] = outcome.residual / (outcome.right_side or 1.0)
+    if not how["converged"]:
+        left = f"norm(f - A u) is {how['relative_residual']:.3g} of norm(f)"
+        warn("solve_poisson", outcome, f"{left}, rtol is {tolerance:.3g}")
+    u = x.reshape(f.shape)
+    return (u, how) if return_info else u
+
+
+def _converged(
+    stencil: Stencil, outcome: Outcome, dtype: np.dtype, limit: int, *, to_rounding: bool
+) -> bool:
+    """Whether the tolerance is met; with ``to_rounding``, also where that of u ended the solve."""
+    if outcome.status != LIMIT or not to_rounding or outcome.iterations >= limit:
+        return outcome.status == CONVERGED
+    operator = operators.Poisson(*stencil)
+    least = _ROUNDINGS * float(np.finfo(dtype).eps) * operator.condition_number()
+    return outcome.residual <= least * (outcome.right_side or 0.0)

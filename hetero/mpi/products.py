@@ -1,0 +1,224 @@
+"""A times a vector, where each rank has the rows of A and of the vector that are its own.
+
+The rows of a sparse matrix, or of a grid, are kept in two pieces, as in PETSc's MPIAIJ: the columns
+of the rank itself, a square system that the loops of one process multiply with, and the few columns
+of others. Their elements, the halo, travel while the first piece is multiplied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hetero.imports import load
+from hetero.mpi.ranks import Ranks
+from hetero.ops.krylov import cg_products
+from hetero.ops.linear_systems.types import Csr, Stencil
+
+
+class Halo:
+    """Elements that a rank's rows meet and that others own.
+
+    Parameters
+    ----------
+    starts : (size + 1,) int64
+        First element of each rank, and the number of all.
+    foreign : (k,) int64
+        Elements that this rank needs, by their numbers in the whole vector, ascending.
+    """
+
+    def __init__(
+        self, ranks: Ranks, starts: np.ndarray, foreign: np.ndarray, dtype: np.dtype
+    ) -> None:
+        comm = ranks.comm
+        ends = np.searchsorted(foreign, starts)
+        wanted, asked = np.diff(ends), np.empty(ranks.size, np.int64)
+        comm.Alltoall(wanted, asked)
+        self.places = np.empty(asked.sum(), np.int64)
+        comm.Alltoallv([foreign, wanted], [self.places, asked])
+        self.places -= starts[ranks.rank]
+        self.packed, self.values = np.empty(self.places.size, dtype), np.empty(foreign.size, dtype)
+        self._requests = []
+        for make, buffer, counts in (
+            (comm.Recv_init, self.values, wanted),
+            (comm.Send_init, self.packed, asked),
+        ):
+            after = np.cumsum(counts)
+            for other in np.flatnonzero(counts):
+                part = buffer[after[other] - counts[other] : after[other]]
+                self._requests.append(make(part, int(other)))
+        self._many = load("mpi4py.MPI").Prequest
+
+    def begin(self, p: np.ndarray) -> None:
+        """Send the elements of p that others need."""
+        np.take(p, self.places, out=self.packed, mode="clip")
+        self.send()
+
+    def send(self) -> None:
+        """Send ``packed``, the elements at ``places``."""
+        self._many.Startall(self._requests)
+
+    def end(self) -> np.ndarray:
+        """The elements from others, in the order in which they were asked for."""
+        self._many.Waitall(self._requests)
+        return self.values
+
+    def close(self) -> None:
+        """Free the requests."""
+        for request in self._requests:
+            request.Free()
+        self._requests = []
+
+
+class Rows:
+    """A rank's rows of a system, for products.
+
+    Parameters
+    ----------
+    own : Csr or Stencil
+        The square piece.
+    foreign : (k,) int64
+        Columns of other ranks, ascending.
+    rest : SciPy array or (bool, bool)
+        The other piece: (own rows, k); of a grid whether rows lie before the slab, and after.
+    add : callable
+        ``add(dtype)`` gives ``f(q, values)``, which adds the other piece's product to q.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        starts: np.ndarray,
+        own: Csr | Stencil,
+        foreign: np.ndarray,
+        rest: Any,
+        add: Callable[[np.dtype], Callable[[np.ndarray, np.ndarray], None]],
+    ) -> None:
+        self._ranks, self._starts, self.own, self.foreign = ranks, starts, own, foreign
+        self.rest = rest
+        self._add, self.unknowns = add, int(starts[-1])
+        self._halos: list[Halo] = []
+
+    def product(self, dtype: np.dtype) -> cg_products.Product:
+        """The product for vectors of a dtype; a collective call."""
+        halo = self.halo(dtype)
+        add, times = self._add(dtype), None
+        if np.diff(self._starts)[self._ranks.rank]:
+            own = self.own
+            if isinstance(own, Csr):
+                own = own._replace(data=own.data.astype(dtype, copy=False))
+            times = cg_products.compiled(own, dtype).times
+
+        def whole(p: np.ndarray, q: np.ndarray) -> None:
+            halo.begin(p)
+            if times is not None:
+                times(p, q)
+            values = halo.end()
+            if values.size:
+                add(q, values)
+
+        return cg_products.Product(whole)
+
+    def halo(self, dtype: np.dtype) -> Halo:
+        """What a product exchanges; a collective call."""
+        self._halos.append(Halo(self._ranks, self._starts, self.foreign, dtype))
+        return self._halos[-1]
+
+    def close(self) -> None:
+        """Free what the products hold of MPI."""
+        while self._halos:
+            self._halos.pop().close()
+
+
+def sparse_rows(ranks: Ranks, starts: np.ndarray, matrix: Any) -> Rows:
+    """Rows of a sparse matrix: ``matrix`` is a SciPy CSR of (own rows, n) with global columns."""
+    csr_array = load("scipy.sparse").csr_array
+    begin, end = starts[ranks.rank : ranks.rank + 2]
+    indices = matrix.indices
+    outside = (indices < begin) | (indices >= end)
+    own = csr_array(matrix[:, begin:end])
+    foreign, columns = np.unique(indices[outside].astype(np.int64), return_inverse=True)
+    each = np.repeat(np.arange(end - begin), np.diff(matrix.indptr))[outside]
+    size = int(end - begin), foreign.size
+    rest = csr_array((matrix.data[outside], (each, columns)), shape=size)
+    met = np.flatnonzero(np.diff(rest.indptr))
+
+    def add(dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
+        piece = rest[met].astype(dtype)
+
+        def add(q: np.ndarray, values: np.ndarray) -> None:
+            q[met] += piece @ values
+
+        return add
+
+    return Rows(ranks, starts, Csr(own.indptr, own.indices, own.data), foreign, rest, add)
+
+
+def grid_rows(ranks: Ranks, lines: np.ndarray, stencil: Stencil) -> Rows:
+    """Rows, or planes, of a grid; ``lines``: of each rank the first, and the number of all.
+
+    ``stencil`` is that of the rank's own slab. Beyond its edges are zeros to it; what lies there on
+    other ranks is subtracted afterwards.
+    """
+    plane = math.prod(stencil.shape[1:])
+    begin, end = lines[ranks.rank : ranks.rank + 2]
+    edges = [row for row in (begin - 1, end) if 0 <= row < lines[-1] and begin < end]
+    foreign = (np.array(edges, np.int64)[:, None] * plane + np.arange(plane)).reshape(-1)
+
+    def add(dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
+        weight = dtype.type(1.0 / stencil.spacing[0] ** 2)
+
+        def add(q: np.ndarray, values: np.ndarray) -> None:
+            for number, row in enumerate(edges):
+                edge = q[:plane] if row < begin else q[-plane:]
+                edge -= weight * values[number * plane : (number + 1) * plane]
+
+        return add
+
+    around = begin - 1 in edges, end in edges
+    return Rows(ranks, lines * plane, stencil, foreign, around, add)
+
+
+class DenseRows:
+    """Rows of a dense matrix: ``array`` is (own rows, n). Each product gathers the whole vector."""
+
+    def __init__(self, ranks: Ranks, starts: np.ndarray, array: np.ndarray) -> None:
+        self._ranks, self._starts, self._array = ranks, starts, array
+        self.unknowns = int(starts[-1])
+
+    def product(self, dtype: np.dtype) -> cg_products.Product:
+        """The product for vectors of a dtype."""
+        array, counts = self._array.astype(dtype, copy=False), np.diff(self._starts)
+        vector = np.empty(self._starts[-1], dtype)
+
+        def times(p: np.ndarray, q: np.ndarray) -> None:
+            self._ranks.comm.Allgatherv(p, [vector, counts])
+            np.dot(array, vector, out=q)
+
+        return cg_products.Product(times)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def true_residual(
+    vectors: Any, rows: Rows | DenseRows, on_host: Callable[[Any], np.ndarray]
+) -> Callable[..., float]:
+    """`cg_products.true_residual` for rows: in float64 where rounding to float32 may decide.
+
+    ``vectors`` are those of the host; ``on_host(x)`` brings a vector there.
+    """
+
+    def residual(b: Any, x: Any, residual: float, bound: float, norm_b: float) -> float:
+        if not cg_products.is_doubtful(b.dtype, rows.unknowns, residual, bound, norm_b):
+            return residual
+        wide = np.dtype(np.float64)
+        b, x = on_host(b), on_host(x)
+        product = np.empty(b.size, wide)
+        rows.product(wide).times(x.astype(wide), product)
+        return vectors.norm(b - product)
+
+    return residual

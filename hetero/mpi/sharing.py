@@ -1,0 +1,103 @@
+"""What each rank takes: rows in proportion to its speed, and one of its node's devices."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import numpy as np
+
+from hetero.calling import planner
+from hetero.devices.base import Device
+from hetero.imports import load
+from hetero.mpi.ranks import Ranks, ranks_of
+from hetero.ops.krylov import cg_products
+from hetero.ops.linear_systems.types import Stencil
+from hetero.pricing.plan import CPU
+
+_SIDE, _TIMES = 512, 5  # of the grid that is multiplied
+
+
+def rows(n: int, comm: Any = None, *, equal: bool = False) -> tuple[int, int]:
+    """The rows that this rank should take of n, in proportion to its speed.
+
+    A collective call. All ranks multiply a small grid at once, for some milliseconds, and agree on
+    their speeds.
+
+    Parameters
+    ----------
+    n : int
+    comm : mpi4py.MPI.Comm, optional
+        Default: ``MPI.COMM_WORLD``.
+    equal : bool
+        Cut evenly and measure nothing: the same in every run.
+
+    Returns
+    -------
+    begin, end : int
+        First row, and the one after the last.
+
+    Raises
+    ------
+    ValueError
+        On every rank, where n is not the same on all of them or negative.
+
+    Examples
+    --------
+    >>> begin, end = hetero.mpi.rows(1000)  # doctest: +SKIP
+    """
+    ranks = ranks_of(comm)
+    failed = None if n >= 0 else ValueError(f"n must be at least 0, got {n}")
+    ranks.agree(failed, n=int(n), equal=bool(equal))
+    speeds = np.ones(ranks.size) if equal else ranks.gather(_speed(ranks))[:, 0]
+    cuts = np.rint(np.concatenate([[0.0], np.cumsum(speeds)]) / speeds.sum() * n).astype(int)
+    return int(cuts[ranks.rank]), int(cuts[ranks.rank + 1])
+
+
+def _speed(ranks: Any) -> float:
+    """Products a second with the operator of a grid, while the other ranks make theirs."""
+    grid = Stencil((_SIDE, _SIDE), (1.0, 1.0))
+    product = cg_products.compiled(grid, np.dtype(np.float64))
+    p, q = np.ones((2, _SIDE * _SIDE))
+    product.times(p, q)
+    ranks.comm.Barrier()
+    began = time.perf_counter()
+    for _ in range(_TIMES):
+        product.times(p, q)
+    return _TIMES / (time.perf_counter() - began)
+
+
+def check(device: str | None, name: str) -> None:
+    """Raise `DeviceNotAvailable` where ``device`` names none that is here."""
+    planner.check_placement(name, device, None)
+    if device is not None and ("*" in device or "+" in device):
+        raise ValueError(f"device must be one device of this rank, got {device!r}")
+
+
+def place(ranks: Ranks, device: str | None, operation: str, *operands: Any) -> Device | None:
+    """The device for a rank's own rows, None for the CPU.
+
+    Ranks of a node share its devices of a kind by turns.
+
+    Parameters
+    ----------
+    device : str, optional
+        "cpu", a device, or a kind of them. Default: by the plan of ``operation`` on ``operands``,
+        the rank's own piece of the system; without operands, the CPU.
+    """
+    if device is None and operands and not planner.is_host_alone(None):
+        device = load("hetero.ops").plan(operation, *operands).chosen.device
+        device = device.partition(":")[0]  # its kind
+    if device in (None, CPU) or not operands:
+        return None
+    available = load("hetero.devices").available()
+    if device in available:
+        return available[device]
+    names = sorted(name for name in available if name.partition(":")[0] == device)
+    return available[names[ranks.node_rank % len(names)]]
+
+
+def active(device: Device | None) -> Any:
+    """Context manager for work on a device; none is needed on the CPU."""
+    return contextlib.nullcontext() if device is None else device.active()

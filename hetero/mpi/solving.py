@@ -1,0 +1,190 @@
+"""A solve over the ranks, whatever the system: the iteration, what watches it, how it went."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero.devices.base import Device
+from hetero.errors import MethodNotAvailable
+from hetero.imports import load
+from hetero.mpi import choosing, pipelined
+from hetero.mpi.checkpoints import Checkpoint
+from hetero.mpi.products import DenseRows, Rows, true_residual
+from hetero.mpi.ranks import Ranks
+from hetero.mpi.vectors import HostVectors, Vectors
+from hetero.ops.linear_systems import scaling
+from hetero.ops.linear_systems.types import CONVERGED, Outcome
+
+
+class Goal(NamedTuple):
+    """When a solve ends, how it is done, and where it is saved."""
+
+    rtol: float
+    atol: float
+    maxiter: int
+    method: str | None
+    checkpoint: str | None
+    every: float
+
+
+def checked_goal(
+    rtol: float, atol: float, maxiter: int, method: str | None, checkpoint: Any, every: float
+) -> Goal:
+    """A `Goal`; ValueError where something of it is no method, path or time."""
+    if method not in (None, *choosing.METHODS):
+        raise MethodNotAvailable(f"method must be one of {choosing.METHODS}, got {method!r}")
+    if not float(every) >= 0.0:
+        raise ValueError(f"every must be at least 0 seconds, got {every!r}")
+    path = None if checkpoint is None else os.fspath(checkpoint)
+    return Goal(rtol, atol, maxiter, method, path, float(every))
+
+
+class _Watch:
+    """What happens after each iteration: the caller's callback, and checkpoints."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        callback: Callable[[Any], object] | None,
+        saved: Checkpoint | None,
+        on_host: Callable[[Any], np.ndarray],
+    ) -> None:
+        self._ranks, self._callback, self._saved = ranks, callback, saved
+        self._on_host = on_host
+        self.done = 0
+        self.error: BaseException | None = None
+
+    def __call__(self, x: np.ndarray) -> None:
+        self.done += 1
+        if self._callback is not None and self.error is None:
+            try:
+                self._callback(self._on_host(x))
+            except Exception as error:  # all ranks raise it, after the next sum
+                self.error = error
+                self._ranks.ask(failed=True)
+        if self._ranks.failed:
+            self._ranks.agree(self.error)
+        if self._saved is not None:
+            if self._ranks.save:
+                self._saved.save(self._on_host(x), self.done)
+            self._saved.ask()
+
+
+def run(
+    ranks: Ranks,
+    rows: Rows | DenseRows,
+    b: np.ndarray,
+    x: np.ndarray,
+    goal: Goal,
+    preconditioner: Any,
+    callback: Callable[[Any], object] | None,
+    fingerprint: Callable[[], dict[str, Any]],
+    device: Device | None = None,
+) -> tuple[Outcome, dict[str, Any]]:
+    """Solve A x = b from x, which is overwritten.
+
+    Parameters
+    ----------
+    b, x : (own rows,) ndarray
+    preconditioner : None, (own rows,) ndarray or callable
+        As `cg_cpu.solve` takes it, for the rank's own rows.
+    fingerprint : callable
+        Gives what tells the problem from others, the same on every rank.
+    device : Device, optional
+        Where this rank's rows lie; active. Default: on the CPU.
+
+    Returns
+    -------
+    Outcome
+    dict
+        How it was done.
+    """
+    ranks.forget()
+    vectors: Vectors = HostVectors(ranks)
+    host, norm_b = vectors, vectors.norm(b)
+    if device is None:
+        product = rows.product(b.dtype)
+    else:
+        on_device = load("hetero.mpi.on_device")
+        vectors, product = on_device.vectors_and_product(ranks, device, rows, b.dtype)
+        if preconditioner is not None:
+            preconditioner = vectors.multiplier(preconditioner)
+    residual_of = true_residual(host, rows, vectors.on_host)
+    saved = None
+    if goal.checkpoint is not None:
+        starts = ranks.starts(b.size)
+        saved = Checkpoint(ranks, goal.checkpoint, starts, fingerprint(), goal.every)
+    watch = _Watch(ranks, callback, saved, vectors.on_host)
+    before = watch.done = saved.read(x) if saved is not None else 0
+    prices = None
+    method = goal.method or "cg"
+    if goal.method is None and ranks.size > 1:
+        held = vectors.hold(b)
+        preconditioned = preconditioner is not None
+        prices = choosing.prices(ranks, vectors, product.times, held, preconditioned)
+        method = choosing.cheaper(prices)
+    iterate = functools.partial(
+        load("hetero.ops.krylov.cg_cpu").iterate,
+        product,
+        vectors,
+        residual_of,
+        goal.rtol,
+        preconditioner,
+    )
+
+    def solve(
+        b: Any, x: Any, atol: float, maxiter: int, report: Any, norm_b: float | None = None
+    ) -> Outcome:
+        at_zero = not ranks.most(np.any(x))
+        rhs, u = vectors.hold(b), vectors.hold(x)
+        loop = pipelined.loop(rhs) if method == "pipelined" else None
+        outcome = iterate(rhs, u, atol, maxiter, report, norm_b, at_zero, loop)
+        done = outcome.iterations
+        if loop is not None and outcome.status != CONVERGED and done < maxiter:
+            # Its recurrences round more: the other iteration has the last word.
+            outcome = iterate(rhs, u, atol, maxiter - done, report, norm_b, False)
+            outcome = outcome._replace(iterations=done + outcome.iterations)
+        x[...] = vectors.on_host(u)
+        return outcome
+
+    report = watch if callback is not None or saved is not None else None
+    limit = max(goal.maxiter - before, 0)
+    with np.errstate(all="ignore"):
+        if scaling.is_safe(norm_b, b.itemsize):
+            outcome = solve(b, x, goal.atol, limit, report, norm_b)
+        else:
+            given = {"atol": goal.atol, "maxiter": limit, "callback": report}
+            outcome = scaling.solve(solve, b, x, most=ranks.most, **given)
+    ranks.agree(watch.error)
+    outcome = outcome._replace(iterations=outcome.iterations + before, right_side=norm_b)
+    return outcome, {
+        "device": "cpu" if device is None else device.name,
+        "method": method,
+        "prices": prices,
+        "ranks": ranks.size,
+        "continued_from": before,
+        "iterations": outcome.iterations,
+        "residual": outcome.residual,
+        "converged": outcome.status == CONVERGED,
+        "status": outcome.status,
+    }
+
+
+def checked_vector(name: str, vector: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """A rank's part of a vector; ValueError for another shape, or what is not real."""
+    vector = np.asarray(vector)
+    if vector.shape != shape and vector.shape != (*shape, 1):
+        raise ValueError(f"{name} must have shape {shape}, got {vector.shape}")
+    if vector.dtype.kind not in "fiub":
+        raise ValueError(f"{name} must be real, got dtype {vector.dtype}")
+    return vector.reshape(shape)
+
+
+def together(ranks: Ranks, number: int) -> str:
+    """The sum of all ranks' checksums."""
+    return f"{sum(map(int, ranks.every(str(number)))) % 2**64:016x}"

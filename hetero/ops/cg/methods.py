@@ -100,7 +100,9 @@ def _run_hybrid(devices: tuple[Device], problem: Problem, arguments: Arguments) 
     (b,), x, solve = arguments
     options = solve._asdict()
     options.pop("exactly")
-    return load("hetero.ops.krylov.cg_hybrid").solve(*devices, options.pop("system"), b, x, **options)
+    return load("hetero.ops.krylov.cg_hybrid").solve(
+        *devices, options.pop("system"), b, x, **options
+    )
 
 
 _run_plain = functools.partial(_run, plain=True)
@@ -160,5 +162,5 @@ registry.register_method(
     run=_run_hybrid,
     uses=_COMPILED,
     blocks=registry.IN_TURN,
-    price=hybrid_price.price,
+    price=functools.partial(hybrid_price.price, _work),
 )

@@ -55,15 +55,15 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str, iterations: Any = None
     """
     check_dims(NAME, dims, *DIMS)
     if len(dims) == 1:
-        found = problem(Spec(dims * 2, dtype, on=on), Spec(dims, dtype, on=on))
+        asked = problem(Spec(dims * 2, dtype, on=on), Spec(dims, dtype, on=on))
     else:
         Poisson = load("hetero.ops.linear_systems.operators").Poisson
-        found = problem(Poisson(dims, dtype=dtype), Spec((math.prod(dims),), dtype, on=on))
+        asked = problem(Poisson(dims, dtype=dtype), Spec((math.prod(dims),), dtype, on=on))
     if iterations is None:
-        return found
+        return asked
     if not (str(iterations).isdecimal() and int(iterations) >= 1):
         raise ValueError(f"iterations must be a whole number of at least 1, got {iterations!r}")
-    return replace(found, options=found.options._replace(iterations=int(iterations)))
+    return replace(asked, options=asked.options._replace(iterations=int(iterations)))
 
 
 def checked_matrix(A: Any) -> Any:

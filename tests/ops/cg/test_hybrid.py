@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 import hetero
 from hetero import devices, profile
-from hetero.arrays import dense
+from hetero.arrays import dense, describe
 from hetero.errors import DeviceError, MethodNotAvailable
 from hetero.ops.cg import operands
 from hetero.pricing import pricing
@@ -88,6 +88,25 @@ def test_b_of_any_size(opencl):
         np.testing.assert_allclose(x / factor, expected, rtol=1e-6)
 
 
+def test_a_matrix_that_is_on_the_device_stays_there(opencl, monkeypatch):
+    A, _ = systems("float64")["dense"]
+    moved, upload = [], type(devices.get(opencl)).upload
+    with hetero.use(device=opencl, results="device"):
+        there, b = hetero.matmul(A, np.eye(N)), hetero.matvec(A, A[0])
+
+    def counted(self, array, *arguments, **options):
+        moved.append(array.nbytes)
+        return upload(self, array, *arguments, **options)
+
+    monkeypatch.setattr(type(devices.get(opencl)), "upload", counted)
+    x, info = hetero.solve_cg(there, b, rtol=1e-10, device=opencl, method="hybrid")
+    assert not devices.troubles()
+    assert info == 0
+    assert describe(x).location == opencl
+    assert max(moved) == 8 * N
+    np.testing.assert_allclose(hetero.to_host(x), A[0], rtol=0, atol=1e-8)
+
+
 @pytest.mark.parametrize("failing_at", [0, 1, 12])
 def test_the_cpu_goes_on_from_the_last_iterate(opencl, failing_at, monkeypatch, warnings_of):
     A, whole = systems("float64")["csr"]
@@ -138,6 +157,15 @@ def test_without_constants_it_is_not_chosen(name, dims):
     plan = pricing.price(operands.from_dims(dims, "float64", "host"), constants, known)
     assert "no constants" in hybrid(plan).reason
     assert plan.chosen.seconds is not None
+
+
+def test_without_constants_it_is_not_taken_where_a_device_is_named(opencl):
+    data = {**profile.shipped("conservative").data, "models": {}}
+    constants, known = profile.Profile(data), hetero.machine()["devices"]
+    for dims in ((64,), GRID):
+        problem = operands.from_dims(dims, "float64", "host")
+        ways = [pricing.price(problem, constants, known, opencl, m) for m in (None, "hybrid")]
+        assert [way.chosen.method for way in ways] == ["fused", "hybrid"]
 
 
 def measured(seconds):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ import scipy.sparse as sp
 import hetero
 from hetero import devices, profile
 from hetero.arrays import dense, describe
+from hetero.calibration.measure import solving
+from hetero.calibration.request import FULL
 from hetero.errors import DeviceError, MethodNotAvailable
-from hetero.ops.cg import operands
+from hetero.ops.cases import Place
+from hetero.ops.cg import cases, operands
 from hetero.pricing import pricing
 
 GRID = (9, 14)
@@ -140,6 +144,23 @@ def test_a_multigrid_cycle_is_not_its(opencl):
     A = hetero.Poisson(GRID)
     with pytest.raises(MethodNotAvailable, match="a diagonal preconditioner at most"):
         hetero.solve_cg(A, np.ones(N), M="multigrid", device=opencl, method="hybrid")
+
+
+def test_calibration_solves_dense_systems_on_the_host(opencl, monkeypatch):
+    device = devices.get(opencl)
+    every = cases.cases(Place(opencl, hetero.machine()["devices"][opencl], (device,)), FULL)
+    taken = [case for case in every if case.implementation.method == "hybrid"]
+    assert {(case.layout, case.dtype) for case in taken} == {
+        ("dense", "float32"),
+        ("dense", "float64"),
+    }
+    bench = SimpleNamespace(device=device, devices=(device,))
+    call, download, count = solving.prepared(taken[0], (64,), bench), type(device).download, []
+    monkeypatch.setattr(type(device), "download", lambda *a: count.append(1) or download(*a))
+    for steps in (2, 9):
+        count.clear()
+        call(steps)
+        assert len(count) == steps + 1  # and the residual at the end
 
 
 # -- Its price -----------------------------------------------------------------------------------

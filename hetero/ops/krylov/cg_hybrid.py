@@ -1,7 +1,8 @@
 """Conjugate gradients in turn: A p on a device, vectors and scalars on the CPU.
 
-White's arrangement (2013, section 5.2): the matrix goes to the device once; in every iteration p
-follows it, and A p comes back. The iteration is that of `cg_cpu`.
+After A. White, "Modeling and Optimization of Parallel Matrix-based Computations on GPU", Auburn
+University, 2013, section 5.2: the matrix goes to the device once; in every iteration p follows it,
+and A p comes back. The iteration is that of `cg_cpu`.
 """
 
 from __future__ import annotations
@@ -46,11 +47,6 @@ def solve(
         If the device fails after an iteration; it carries the x of the last one.
     DeviceError
         If it fails before.
-
-    References
-    ----------
-    A. White, "Modeling and Optimization of Parallel Matrix-based Computations on GPU", Auburn
-    University, 2013, section 5.2.
     """
     last: np.ndarray | None = None
     done = 0

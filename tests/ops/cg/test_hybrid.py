@@ -16,6 +16,7 @@ from hetero.arrays import dense, describe
 from hetero.calibration.measure import solving
 from hetero.calibration.request import FULL
 from hetero.errors import DeviceError, MethodNotAvailable
+from hetero.moving import transfer
 from hetero.ops.cases import Place
 from hetero.ops.cg import cases, operands
 from hetero.pricing import pricing
@@ -103,11 +104,14 @@ def test_a_matrix_that_is_on_the_device_stays_there(opencl, monkeypatch):
         return upload(self, array, *arguments, **options)
 
     monkeypatch.setattr(type(devices.get(opencl)), "upload", counted)
+    before = []  # what else may still be writing the matrix
+    monkeypatch.setattr(transfer, "of", lambda device, operands: before.append(operands) or ())
     x, info = hetero.solve_cg(there, b, rtol=1e-10, device=opencl, method="hybrid")
     assert not devices.troubles()
     assert info == 0
     assert describe(x).location == opencl
     assert max(moved) == 8 * N
+    assert any(o.shape == (N, N) for operands in before for o in operands)
     np.testing.assert_allclose(hetero.to_host(x), A[0], rtol=0, atol=1e-8)
 
 

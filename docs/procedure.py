@@ -1,6 +1,10 @@
 """Draws the pictures of procedure.md from procedure.json, what was measured.
 
     python docs/procedure.py
+    python docs/procedure.py FILE.svg [PROFILE]
+
+The second draws White's figures 5.24 and 5.25, conjugate gradients, by the constants of a profile,
+or of this machine where none is named.
 
 `card` in it is the device; `blocks` are sweeps: operation, dtype, problem, the derived shape, the
 least time of all shapes, and [x, y, elements, microseconds] of those with the derived `elements`;
@@ -11,9 +15,14 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from hetero import registry
+from hetero.evaluation import calls
+from hetero.pricing import pricing
 
 HERE = Path(__file__).parent
 CELL, LINE = 46, 18  # pixels
@@ -29,6 +38,7 @@ DASHES = (
 )  # a curve each, without colour
 LEFT, LOW, NAMES = 62, 44, 90
 WIDTH, HEIGHT = 520, 330
+ITERATIONS, SIZES = (8, 256), (512, 1024, 2048, 4096, 8192, 16384)
 
 
 def blocks(sweep: Mapping[str, Any]) -> tuple[list[str], int, int]:
@@ -107,6 +117,26 @@ def curves(step: Mapping[str, Any]) -> tuple[list[str], int, int]:
     return parts, WIDTH, HEIGHT
 
 
+def solves(named: str | None) -> Iterable[Mapping[str, Any]]:
+    """Seconds of 8 and of 256 iterations with a dense float32 matrix on the host, over n: always on
+    the CPU, always on a device, and what is chosen; for `curves`."""
+    constants, devices = calls.known(named)
+    for count in ITERATIONS:
+        series: dict[str, dict[int, float]] = {"CPU": {}, "GPU": {}, "chosen": {}}
+        for n in SIZES:
+            problem = registry.operation("solve_cg").from_dims(
+                (n,), "float32", "host", iterations=count
+            )
+            plan = pricing.price(problem, constants, devices)
+            for c in plan.candidates[::-1]:  # the cheapest last
+                if c.seconds is not None and not c.implementation.from_host:
+                    series["CPU" if c.device == "cpu" else "GPU"][n] = 1e3 * c.seconds
+            series["chosen"][n] = 1e3 * plan.chosen.seconds
+        title = f"solve_cg float32, {count} iterations, {constants.name}"
+        series = {name: values for name, values in series.items() if values}
+        yield {"title": title, "unit": "ms", "series": series}
+
+
 def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
     words = words.replace("&", "&amp;").replace("<", "&lt;")
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{words}</text>'
@@ -130,10 +160,15 @@ def pictures(measured: Mapping[str, Any]) -> dict[str, str]:
     return {
         "procedure-steps.svg": stacked(curves(step) for step in measured["steps"]),
         "procedure-blocks.svg": stacked(blocks(sweep) for sweep in measured["blocks"]),
+        "procedure-cg.svg": stacked(curves(step) for step in solves("tesla-t10")),
     }
 
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        file, *profile = sys.argv[1:]
+        drawn = stacked(curves(step) for step in solves(*profile or [None]))
+        sys.exit(Path(file).write_text(drawn, "utf-8") == 0)
     measured = json.loads((HERE / "procedure.json").read_text("utf-8"))
     for name, picture in pictures(measured).items():
         (HERE / name).write_text(picture, "utf-8")

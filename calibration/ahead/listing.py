@@ -181,7 +181,7 @@ def _call(device: Listing, case: Case, dims: Dims) -> None:
 def _solve(number: int, device: Listing, case: Case, dims: Dims) -> None:
     devices = (device,) * number
     problem, made = case.problem(*dims), case.arguments(*dims, devices=devices)
-    if number == 1:  # else operands are the host's
+    if number == 1 and not case.implementation.from_host:  # else operands are the host's
         b, x = device.allocate(1)[0], device.allocate(1)[0]
         made = made._replace(inputs=(b,), output=x)
     for count in solving.counts(case, dims[0]):

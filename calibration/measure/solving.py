@@ -102,13 +102,13 @@ def outside_in(sizes: Sequence[int]) -> list[int]:
 
 
 def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
-    """A function that solves with a number of steps, its operands on the device."""
+    """A function that solves with a number of steps, its operands where the method takes them."""
     problem, run = case.problem(*dims), case.implementation.run
     arguments = case.arguments(*dims, devices=bench.devices)
     device = bench.device
     (b,), x, solve = arguments
     owners = []
-    if device is not None:
+    if device is not None and not case.implementation.from_host:
         x, owner = device.allocate(b.nbytes)
         owners = [owner]
         arguments = arguments._replace(inputs=(bench.like(b),), output=x)

@@ -70,8 +70,8 @@ def _staying(plan: Plan) -> Plan:
 
 def _comes_home(candidate: Candidate) -> bool:
     """Whether devices compute it and download the result to the host."""
-    blocks = candidate.implementation is not None and candidate.implementation.blocks
-    return candidate.reason is None and (bool(candidate.shares) or blocks == registry.ALWAYS)
+    from_host = candidate.implementation is not None and candidate.implementation.from_host
+    return candidate.reason is None and (bool(candidate.shares) or from_host)
 
 
 def _ranked(plan: Plan, more: list[Candidate]) -> Plan:

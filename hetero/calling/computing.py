@@ -50,6 +50,9 @@ def by_host(
         out[...] = call.start.reshape(out.shape)
     elif call.start is not None:
         out[...] = call.start
+    if call.read and used:
+        with used[0].active():
+            transfer.follow(used[0], transfer.of(used[0], call.read))
     compute = thread_counts.limited(implementation, threads, implementation.run)
     if seconds is not None and inventory.looked():  # as profiles do; `planner.at_once` does not
         least = profile.current().blas_sleep()

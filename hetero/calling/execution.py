@@ -157,7 +157,7 @@ def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
             keeping.shed_beyond(device, limit, (*call.operands, problem.output))
     if (
         len(used) > 1
-        or row.blocks == registry.ALWAYS
+        or row.from_host
         or (_takes_blocks(used, plan) and _too_large(used[0], problem))
     ):
         return computing.by_host(used, row, problem, call)

@@ -56,7 +56,7 @@ def candidate(
         reason = problem.device_obstacle or _elsewhere(problem, name)
         if reason is None and implementation.blocks != registry.ALWAYS:
             short = too_large(problem, name, info)
-            reason = None if implementation.blocks and asked_for else short
+            reason = None if implementation.blocks == registry.WHEN_SHORT and asked_for else short
     if reason is None:
         reason = implementation.excludes(problem, info)
     if reason is not None:
@@ -128,8 +128,7 @@ def _of_others(
     """A candidate of a method that is composed of others, priced by theirs."""
     assert implementation.price is not None
     terms, made_of, reason = implementation.price(problem, name, info, constants)
-    if terms is not None and implementation.blocks == registry.ALWAYS:
-        # It leaves its result on the host.
+    if terms is not None and implementation.from_host:
         terms = {**terms, **movement.upload_next(problem, constants)}
     elsewhere = info.get("elsewhere", False)
     if terms is None and reason is None and (elsewhere or not asked_for):

@@ -138,6 +138,8 @@ def price(
         ]
         possible = [c for c in candidates if c.reason is None]
         possible.sort(key=lambda c: c.seconds)
+    else:  # what computes there alone comes first
+        possible.sort(key=lambda c: c.implementation.from_host)
     others = [c for c in candidates if c.reason is not None]
     candidates = (*possible, *others)
     keepable = _keepable(possible, problem)

@@ -178,7 +178,8 @@ class Shaping(NamedTuple):
     launches: Callable[[Any], tuple[Any, ...]] | None = None
 
 
-ALWAYS, WHEN_SHORT = "always", "when short"  # when a device gets arrays on the host
+# When a device gets arrays on the host.
+ALWAYS, WHEN_SHORT, IN_TURN = "always", "when short", "in turn"
 _PLAIN = (
     "uses",
     "blocks",
@@ -209,7 +210,8 @@ class Implementation:
     blocks : str
         When ``run`` takes one device with arrays on the host, of which it moves blocks itself:
         `ALWAYS`; or `WHEN_SHORT`, where the device has no room for them, a way that a plan takes
-        only where the device is named. "": never.
+        only where the device is named; or `IN_TURN`, always, to compute with them on the CPU in
+        turn with the device. "": never.
     prepare : callable or None
         ``prepare(device, problem, alignment, options)`` gives the launch of ``run`` for addresses
         that ``alignment`` divides, as ``launch(a, b, c)`` of the operands and the result, in
@@ -256,6 +258,11 @@ class Implementation:
     rung: Rung | None = None
     shaping: Callable[[Any, Problem], Shaping] | None = None
     traits: Any = None
+
+    @property
+    def from_host(self) -> bool:
+        """Whether one device always gets arrays on the host, and leaves the result there."""
+        return self.blocks in (ALWAYS, IN_TURN)
 
     def __repr__(self) -> str:
         return f"<{self.operation} {self.method} on {self.kind}>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import sqrt
+from math import prod, sqrt
 from typing import Any
 
 
@@ -14,9 +14,13 @@ def rate(bandwidth: dict[str, Any]) -> Callable[[tuple[int, ...]], float]:
     if kind == "constant":
         value = bandwidth["value"] * unit
         return lambda dims: value
-    if kind == "clamped":  # min(max(numerator / n, low), high), section 3.5.1, n = sqrt(m k)
+    if kind == "clamped":  # min(max(numerator / n, low), high), section 3.5.1, n the mean extent
         numerator, low, high = bandwidth["numerator"], bandwidth["low"], bandwidth["high"]
-        return lambda dims: unit * min(max(numerator / sqrt(dims[0] * dims[1]), low), high)
+
+        def of_square(dims: tuple[int, ...]) -> float:
+            return unit * min(max(numerator / prod(dims) ** (1 / len(dims)), low), high)
+
+        return of_square
     if kind == "filter":  # a / sqrt(FS) - n / b + c, section 3.5.1
         a, b, c = bandwidth["a"], bandwidth["b"], bandwidth["c"]
 

@@ -10,7 +10,8 @@ form               seconds
 roofline           overhead + max(flops / flop rate, bytes / byte rate)
 surface            overhead + compute, interpolated between measured shapes
 filter             a surface over the points of an image and of a filter
-bandwidth          accessed bytes / effective bandwidth (White 2013, sections 3.5 and 4.6)
+bandwidth          accessed bytes / effective bandwidth (White 2013, sections 3.5 and 4.6), and a
+                   constant
 waves              overhead + White's waves x a measured ratio, interpolated between shapes
 solve              set-up + iterations x step, each interpolated between measured sizes
 segments           b / T_x + c0 b + c1 per range of sizes (White 2013, eq. 3.14-3.15); for links
@@ -181,14 +182,16 @@ def _bandwidth(constants: dict[str, Any]) -> Cost:
 
     2 floats (8 bytes) are accessed for each multiplication, less by the factor ``reuse`` where the
     tile lets threads share them (2 for matvec, 16 for matmul, min(FS, 16) for convolution).
+    ``seconds`` are what each repetition takes besides, for launches and answers.
     """
+    seconds = constants.get("seconds", 0.0)
     rate = effective_bandwidth.rate(constants["bandwidth"])
     reuse = constants.get("reuse", 1)
 
     def cost(work: Work) -> tuple[float, float]:
         accessed = 4.0 * work.flops
         factor = min(work.dims[-1], 16) if reuse == "min(filter_size, 16)" else reuse
-        return 0.0, work.repeat * accessed / (factor * rate(work.dims))
+        return 0.0, work.repeat * (seconds + accessed / (factor * rate(work.dims)))
 
     return cost
 

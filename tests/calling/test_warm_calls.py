@@ -407,6 +407,7 @@ SOLVE_CG = Space(
             "numba": "numba",
             "operator": "operator",
             "fused": "fused",
+            "hybrid": "hybrid",
             "other": "other",
         },
         "use": USE | {"fused": [{"method": "fused"}]},

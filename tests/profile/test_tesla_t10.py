@@ -11,6 +11,7 @@ import math
 from pathlib import Path
 
 import pytest
+from command_line import refused
 
 from hetero import profile, registry
 from hetero.calling.planner import OtherMachine
@@ -195,3 +196,82 @@ def test_convolution_communication_as_printed(explain, n):
     printed = 3.02e-9 * 9 + per_square * n**2 + constant
     row = explain("convolve2d", n, n, 3, 3)[2]
     assert communication(row) == pytest.approx(printed, rel=0.04)
+
+
+# -- Conjugate gradients: section 5.2, figures 5.24 and 5.25 -------------------------------------
+
+CG_SIZES = [512, 1024, 2048, 4096, 8192, 16384]
+
+
+def cg_by_cpu(n, count):
+    """Section 3.5.1: 8 n^2 bytes for Mv, and 8 for each of 5 n multiplications of vectors."""
+    return count * (8 * n**2 + 40 * n) / GB / min(max(16384 / n, 2), 8)
+
+
+def cg_hybrid(n, count):
+    """Section 5.2: the matrix once; p there and A p back in each iteration."""
+    mv = 8 * n**2 / GB / 188  # section 4.6.1: 4 n^2 bytes for 2 n^2 floats, at 94 GB/s
+    vectors = 40 * n / GB / min(max(16384 / n, 2), 8)
+    return upload(4 * n**2) + count * (upload(4 * n) + mv + download(4 * n) + vectors)
+
+
+def cg_by_gpu(n, count):
+    """All on the card: as much more an iteration as makes 15.99, his speedup over CUBLAS."""
+    around = upload(4 * n**2) + upload(4 * n) + download(4 * n)
+    return around + count * ((8 * n**2 + 40 * n) / GB / 188 + 0.806e-3)
+
+
+@pytest.fixture
+def solves(data):
+    def run(n, count):
+        words = ("--dtype", "float32", "--profile", "tesla-t10", "--iterations", count)
+        told = data("explain", "solve_cg", n, *words)
+        rows = {row["method"]: row["seconds"] for row in told["candidates"] if not row["reason"]}
+        assert set(rows) == {"blas", "fused", "hybrid"}
+        return told["chosen"]["method"], rows
+
+    return run
+
+
+@pytest.mark.parametrize("count", [8, 256])
+@pytest.mark.parametrize("n", [*CG_SIZES, 700, 3000])
+def test_cg_figures(solves, n, count):
+    chosen, rows = solves(n, count)
+    assert rows["blas"] == pytest.approx(cg_by_cpu(n, count), rel=1e-9)
+    assert rows["hybrid"] == pytest.approx(cg_hybrid(n, count), rel=1e-9)
+    assert rows["fused"] == pytest.approx(cg_by_gpu(n, count), rel=1e-9)
+    assert chosen == "hybrid"  # the least time for all sizes and iterations, says section 5.2
+
+
+def test_one_iteration_is_not_worth_the_transfer_of_a_small_matrix(solves):
+    assert [solves(n, 1)[0] for n in (512, 2048, 2560, 4096)] == [
+        "blas",
+        "blas",
+        "hybrid",
+        "hybrid",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("other", "count", "printed"),
+    [
+        (cg_by_cpu, 8, (11.15, 3.16, 22.30)),
+        (cg_by_gpu, 8, (3.00, 8.02, 1.12)),
+        (cg_by_cpu, 256, (26.89, 2.67, 61.56)),
+        (cg_by_gpu, 256, (5.88, 15.99, 1.01)),
+    ],
+)
+def test_cg_speedups_are_those_of_the_page(other, count, printed):
+    """White's as he prints them, beside what follows from the constants he prints."""
+    speedups = [other(n, count) / cg_hybrid(n, count) for n in CG_SIZES]
+    computed = sum(speedups) / len(speedups), speedups[0], speedups[-1]
+    page = (Path(__file__).parents[2] / "docs" / "procedure.md").read_text("utf-8")
+    for ours, his in zip(computed, printed, strict=True):
+        assert f" | {his:.2f} | {ours:.2f}" in page
+        if other is cg_by_gpu:
+            assert ours == pytest.approx(his, rel=0.1)
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "many", "1.5"])
+def test_iterations_are_a_whole_number(run, wrong):
+    refused(run, "explain", "solve_cg", 512, f"--iterations={wrong}", naming=("at least 1", wrong))

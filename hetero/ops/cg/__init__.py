@@ -65,7 +65,7 @@ def solve_cg(
         where it is fastest.
     method : str, optional
         "blas" (dense), "numba" (sparse matrices and grids; "scipy" while that is compiled) or
-        "operator" on the CPU; "fused" on a device.
+        "operator" on the CPU; "fused" on a device, or "hybrid": A p there, vectors on the CPU.
 
     Returns
     -------
@@ -194,6 +194,7 @@ OPERATION = registry.register_operation(
         summary="conjugate gradients, with the contract of scipy.sparse.linalg.cg",
         dims=operands.DIMS,
         dims_note=" (N: a dense matrix; else hetero.Poisson)",
+        options={"iterations": (("a number",), "default: those to expect")},
         problem=problem,
         from_dims=from_dims,
         cases="hetero.ops.cg.cases",

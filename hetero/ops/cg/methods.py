@@ -11,6 +11,7 @@ import numpy as np
 
 from hetero import registry
 from hetero.imports import load
+from hetero.ops.cg import hybrid_price
 from hetero.ops.cg.operands import NAME
 from hetero.ops.linear_systems.loops import ROWS, STENCILS
 from hetero.ops.linear_systems.solve import digits
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from hetero.ops.linear_systems.types import Outcome
 
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
+_SPARSE = ("csr", "stencil2", "stencil3")
 _DENSE_TERMS = ((), (0,), (0, 0))  # launches, vectors, the matrix
 _MATRICES = {
     "dense": "dense matrices",
@@ -42,6 +44,12 @@ def _obstacle(*layouts: str) -> Callable[[Problem, dict[str, Any]], str | None]:
         return None
 
     return excludes
+
+
+def _hybrid_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    if problem.layout.endswith("multigrid"):
+        return "has a diagonal preconditioner at most"
+    return _obstacle("dense", *_SPARSE)(problem, info)
 
 
 def _work(problem: Problem, info: dict[str, Any]) -> Work:
@@ -94,8 +102,16 @@ def _run(
     return load("hetero.ops.krylov.cg_cpu").solve(system, b, x, plain=plain, **options)
 
 
+def _run_hybrid(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
+    (b,), x, solve = arguments
+    options = solve._asdict()
+    options.pop("exactly")
+    return load("hetero.ops.krylov.cg_hybrid").solve(
+        *devices, options.pop("system"), b, x, **options
+    )
+
+
 _run_plain = functools.partial(_run, plain=True)
-_SPARSE = ("csr", "stencil2", "stencil3")
 _COMPILED = ("loops", "numba")
 registry.register_method(
     operation=NAME,
@@ -142,4 +158,15 @@ registry.register_method(
     work=_work,
     run=_run,
     shared=_shared,
+)
+registry.register_method(
+    operation=NAME,
+    method="hybrid",
+    kinds=registry.PORTABLE,
+    excludes=_hybrid_obstacle,
+    work=_work,
+    run=_run_hybrid,
+    uses=_COMPILED,
+    blocks=registry.IN_TURN,
+    price=functools.partial(hybrid_price.price, _work),
 )

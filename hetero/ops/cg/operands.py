@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,13 +48,22 @@ def problem(
     return problem_of(A, inspected(A, array_or_spec(b), x0, M), rtol, limit)
 
 
-def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
-    """A Poisson problem of NY NX or NZ NY NX points, or with N alone a dense one of n unknowns."""
+def from_dims(dims: tuple[int, ...], dtype: str, on: str, iterations: Any = None) -> Problem:
+    """A Poisson problem of NY NX or NZ NY NX points, or with N alone a dense one of n unknowns.
+
+    Of as many ``iterations``, a number or its digits, or of those to expect.
+    """
     check_dims(NAME, dims, *DIMS)
     if len(dims) == 1:
-        return problem(Spec(dims * 2, dtype, on=on), Spec(dims, dtype, on=on))
-    Poisson = load("hetero.ops.linear_systems.operators").Poisson
-    return problem(Poisson(dims, dtype=dtype), Spec((math.prod(dims),), dtype, on=on))
+        asked = problem(Spec(dims * 2, dtype, on=on), Spec(dims, dtype, on=on))
+    else:
+        Poisson = load("hetero.ops.linear_systems.operators").Poisson
+        asked = problem(Poisson(dims, dtype=dtype), Spec((math.prod(dims),), dtype, on=on))
+    if iterations is None:
+        return asked
+    if not (str(iterations).isdecimal() and int(iterations) >= 1):
+        raise ValueError(f"iterations must be a whole number of at least 1, got {iterations!r}")
+    return replace(asked, options=asked.options._replace(iterations=int(iterations)))
 
 
 def checked_matrix(A: Any) -> Any:

@@ -42,13 +42,14 @@ def solve(
     preconditioner: Any = None,
     callback: Callable[[np.ndarray], object] | None = None,
     plain: bool = False,
+    product: Product | None = None,
 ) -> Outcome:
     """Solve A x = b; see `cg_device.solve` for what is not listed.
 
     Parameters
     ----------
-    system : Stencil, Csr, Dense or LinearOperator
-        A LinearOperator if b is complex.
+    system : Stencil, Csr, Dense, LinearOperator or None
+        A LinearOperator if b is complex; None with a ``product``.
     b, x : (n,) ndarray of float32, float64, complex64 or complex128
         Right-hand side; start in, result out.
     preconditioner : None, (n,) ndarray or callable
@@ -56,6 +57,8 @@ def solve(
         is complex, the callable takes what `cg_products.into` makes.
     plain : bool
         Use nothing that has to be compiled.
+    product : Product, optional
+        A times a vector in place of the system's own.
 
     Returns
     -------
@@ -65,7 +68,8 @@ def solve(
         the true residual, rounding has the last word and the status is LIMIT.
     """
     b = as_loops_take(b)
-    product = (cg_products.plain if plain else cg_products.compiled)(system, b.dtype)
+    if product is None:
+        product = (cg_products.plain if plain else cg_products.compiled)(system, b.dtype)
     of_vectors = cpu_vectors.serving(b.real.dtype, b.size)
     norm_b = of_vectors.norm(scaling.real_view(b))
     true_residual = functools.partial(cg_products.true_residual, system)

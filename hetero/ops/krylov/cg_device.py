@@ -18,7 +18,7 @@ import numpy as np
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
 from hetero.ops.krylov.cg_loops import Loop, MatrixLoop, Preconditioned, Sweeps, persistent
-from hetero.ops.krylov.cg_matrices import CsrMatrix, DenseMatrix, StencilMatrix
+from hetero.ops.krylov.cg_matrices import of_system
 from hetero.ops.krylov.cg_vectors import HALO, Vectors
 from hetero.ops.linear_systems import scaling
 from hetero.ops.linear_systems.types import (
@@ -326,12 +326,7 @@ def _loop(
     if isinstance(system, Stencil) and not plain:
         alone = len(vectors.parts) == 1 and not diagonal and not every
         return (alone and persistent(vectors, system)) or Sweeps(vectors, system, diagonal)
-    if isinstance(system, Stencil):
-        matrix = StencilMatrix(vectors, system)
-    elif isinstance(system, Csr):
-        matrix = CsrMatrix(vectors, system, diagonal, plain)
-    else:
-        matrix = DenseMatrix(vectors, system, diagonal, plain)
+    matrix = of_system(vectors, system, diagonal, plain)
     return MatrixLoop(matrix) if apply is None else Preconditioned(matrix, apply)
 
 

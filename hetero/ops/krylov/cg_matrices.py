@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,10 @@ class Matrix(abc.ABC):
     @abc.abstractmethod
     def product(self, turn: int) -> None:
         """q = A p, and sums in "partial". ``turn`` tells which record is the present one."""
+
+    def times(self) -> None:
+        """q = A p; what the sums hold then does not matter."""
+        self.product(0)
 
     def change(self, launches: Sequence[Sequence[Bound]]) -> None:
         """Start launches that change p."""
@@ -252,5 +257,15 @@ class DenseMatrix(Matrix):
         return self.exchange.total("residual sums", self.blocks, self._residual_sums)[:2]
 
     def product(self, turn: int) -> None:
-        self._multiply("p")
+        self.times()
         self.exchange.run([(self._sums,)])
+
+    def times(self) -> None:
+        self._multiply("p")
+
+
+def of_system(vectors: Vectors, system: Any, diagonal: bool, plain: bool) -> Matrix:
+    """A system's matrix; a stencil's without a diagonal preconditioner."""
+    if isinstance(system, Stencil):
+        return StencilMatrix(vectors, system)
+    return (CsrMatrix if isinstance(system, Csr) else DenseMatrix)(vectors, system, diagonal, plain)

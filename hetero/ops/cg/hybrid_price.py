@@ -1,0 +1,77 @@
+"""What method "hybrid" takes: as measured whole, or by the constants of its parts.
+
+White's sum (2013, sections 3.4, 3.5, 4.6.1 and 5.2), for k iterations and n unknowns of s bytes:
+
+    T = T_up(n^2 s) + k (T_up(n s) + T_Mv + T_down(n s) + T_vectors)
+
+T_up and T_down are the links' (equations 3.14 and 3.15), T_Mv is the device's matrix-vector
+product. T_vectors, on the CPU, is the only constant of the method's own; he gives none, and his
+profile has the bandwidth of his Mv for it, with 40 n bytes accessed by 5 n multiplications.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from hetero.ops.cg.operands import NAME
+from hetero.pricing import movement
+from hetero.pricing.plan import CPU
+from hetero.profile import Profile
+from hetero.registry import Price
+from hetero.registry.models import Cost, Work
+from hetero.registry.problem import Problem
+
+_MADE_OF = "A p there, vectors on the CPU"
+_OPERANDS = {"dense": 1, "csr": 3}  # of a matrix, ahead of the vectors
+
+
+def price(
+    work: Callable[[Problem, dict[str, Any]], Work],
+    problem: Problem,
+    name: str,
+    info: dict[str, Any],
+    constants: Profile,
+) -> Price:
+    """The terms of a solve on a device; None where constants are not known.
+
+    ``work(problem, info)`` is that of the whole method.
+    """
+    key = name, info["kind"], NAME, "hybrid", problem.dtype, problem.layout
+    model, own = constants.model(*key), constants.cost(*key)
+    if model is None or own is None:
+        return Price(None, _MADE_OF)
+    count = _OPERANDS.get(problem.layout, 0)
+    try:
+        before, _ = movement.of(replace(problem, inputs=problem.inputs[:count]), name, constants)
+        vectors = replace(problem, inputs=problem.inputs[count:])
+        around, after = movement.of(vectors, CPU, constants)
+        if problem.next_device is None:  # else the caller adds what comes after
+            around = movement.total(around, after)
+        if model["form"] == "solve":
+            overhead, compute = own(work(problem, info))
+            steps = {"overhead": overhead, "compute": compute}
+        else:
+            steps = _steps(problem, name, info, constants, own)
+    except (KeyError, ValueError):  # no link, or a model of other dimensions
+        return Price(None, _MADE_OF)
+    return Price(movement.total(movement.total(before, around), steps), _MADE_OF)
+
+
+def _steps(
+    problem: Problem, name: str, info: dict[str, Any], constants: Profile, own: Cost
+) -> movement.Terms:
+    """The iterations with a dense matrix, by their parts; KeyError where one is not known."""
+    n, repeat, nbytes = problem.dims[0], problem.options.iterations, problem.output.nbytes
+    key = name, info["kind"], "matvec", "tiled", problem.dtype, "C aligned"
+    product = constants.cost(*key)
+    if product is None or problem.layout != "dense":
+        raise KeyError(problem.layout)
+    works = Work((n, n), 2.0 * n * n, float(n * nbytes)), Work((n,), 10.0 * n, 10.0 * nbytes)
+    seconds = sum(product(works[0])) + sum(own(works[1]))
+    return {
+        "upload": repeat * constants.link(name, "upload")(nbytes),
+        "compute": repeat * seconds,
+        "download": repeat * constants.link(name, "download")(nbytes),
+    }

@@ -1,0 +1,230 @@
+"""solve_cg(method="hybrid"): A p on a device, vectors and scalars on the CPU."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import hetero
+from hetero import devices, profile
+from hetero.arrays import dense, describe
+from hetero.calibration.measure import solving
+from hetero.calibration.request import FULL
+from hetero.errors import DeviceError, MethodNotAvailable
+from hetero.moving import transfer
+from hetero.ops.cases import Place
+from hetero.ops.cg import cases, operands
+from hetero.pricing import pricing
+
+GRID = (9, 14)
+N = 126
+
+
+def systems(dtype):
+    B = np.random.default_rng(1).random((N, N)) - 0.5
+    full = (B @ B.T + np.diag(np.linspace(1.0, 40.0, N))).astype(dtype)
+    poisson = hetero.Poisson(GRID, dtype=dtype)
+    return {
+        "dense": (full, full),
+        "dense F": (np.asfortranarray(full), full),
+        "csr": (sp.csr_array(poisson.tocsr()), poisson.tocsr().toarray()),
+        "poisson": (poisson, poisson.tocsr().toarray()),
+        "poisson 3d": ((box := hetero.Poisson((3, 6, 7), dtype=dtype)), box.tocsr().toarray()),
+    }
+
+
+@pytest.mark.parametrize("M", [None, "jacobi"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", systems("float32"))
+def test_it_agrees_and_shows_every_iterate(opencl, name, dtype, M):
+    A, whole = systems(dtype)[name]
+    b = np.random.default_rng(2).random(N).astype(dtype)
+    x0 = np.linspace(-1.0, 1.0, N).astype(dtype)
+    rtol = 1e-5 if dtype == "float32" else 1e-10
+    known = {"rtol": rtol, "M": M, "x0": x0}
+    assert hetero.plan("cg", A, b, device=opencl, method="hybrid").chosen.method == "hybrid"
+    seen, expected = [], []
+    x, info = hetero.solve_cg(
+        A, b, **known, callback=lambda x: seen.append(x.copy()), device=opencl, method="hybrid"
+    )
+    assert not devices.troubles()
+    assert info == 0
+    assert x.dtype == dtype
+    assert np.linalg.norm(b - whole.astype(float) @ x) <= rtol * np.linalg.norm(b)
+    assert (seen[-1] == x).all()
+    hetero.solve_cg(A, b, **known, callback=lambda x: expected.append(x.copy()), device="cpu")
+    assert len(seen) == pytest.approx(len(expected), abs=2)
+    tolerance = 1e3 * np.finfo(dtype).eps * abs(expected[-1]).max()
+    np.testing.assert_allclose(seen[:5], expected[:5], rtol=0, atol=tolerance)
+
+
+def test_each_iteration_moves_p_there_and_a_p_back(opencl, monkeypatch):
+    A, _ = systems("float64")["dense"]
+    moved = {"upload": [], "download": []}
+    for way, sizes in moved.items():
+        move = getattr(type(devices.get(opencl)), way)
+
+        def counted(self, *arguments, move=move, sizes=sizes, **options):
+            arrays = [a for a in arguments if isinstance(a, np.ndarray)]
+            sizes.append(arrays[0].nbytes)
+            return move(self, *arguments, **options)
+
+        monkeypatch.setattr(type(devices.get(opencl)), way, counted)
+    seen = []
+    hetero.solve_cg(A, A[0], callback=seen.append, device=opencl, method="hybrid")
+    assert len(seen) > 3
+    assert moved["upload"].count(A.nbytes) == 1
+    # The residual at the end is a product too.
+    assert moved["download"] == [8 * N] * (len(seen) + 1)
+
+
+def test_b_of_any_size(opencl):
+    A, _ = systems("float32")["dense"]
+    b = np.ones(N, "float32")
+    expected, _ = hetero.solve_cg(A, b, device=opencl, method="hybrid")
+    for factor in (np.float32(2.0**100), np.float32(2.0**-100)):
+        x, info = hetero.solve_cg(A, factor * b, device=opencl, method="hybrid")
+        assert info == 0
+        np.testing.assert_allclose(x / factor, expected, rtol=1e-6)
+
+
+def test_a_matrix_that_is_on_the_device_stays_there(opencl, monkeypatch):
+    A, _ = systems("float64")["dense"]
+    moved, upload = [], type(devices.get(opencl)).upload
+    with hetero.use(device=opencl, results="device"):
+        there, b = hetero.matmul(A, np.eye(N)), hetero.matvec(A, A[0])
+
+    def counted(self, array, *arguments, **options):
+        moved.append(array.nbytes)
+        return upload(self, array, *arguments, **options)
+
+    monkeypatch.setattr(type(devices.get(opencl)), "upload", counted)
+    before = []  # what else may still be writing the matrix
+    monkeypatch.setattr(transfer, "of", lambda device, operands: before.append(operands) or ())
+    x, info = hetero.solve_cg(there, b, rtol=1e-10, device=opencl, method="hybrid")
+    assert not devices.troubles()
+    assert info == 0
+    assert describe(x).location == opencl
+    assert max(moved) == 8 * N
+    assert any(o.shape == (N, N) for operands in before for o in operands)
+    np.testing.assert_allclose(hetero.to_host(x), A[0], rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("failing_at", [0, 1, 12])
+def test_the_cpu_goes_on_from_the_last_iterate(opencl, failing_at, monkeypatch, warnings_of):
+    A, whole = systems("float64")["csr"]
+    b = np.random.default_rng(3).random(N)
+    download, count = type(devices.get(opencl)).download, []
+
+    def failing(self, *arguments, **options):
+        count.append(1)
+        if len(count) > failing_at:
+            raise DeviceError("it fell over")
+        return download(self, *arguments, **options)
+
+    seen, alone = [], []
+    known = {"rtol": 1e-9, "device": opencl, "method": "hybrid"}
+    hetero.solve_cg(A, b, **known, callback=lambda x: alone.append(x.copy()))
+    monkeypatch.setattr(type(devices.get(opencl)), "download", failing)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x, info = hetero.solve_cg(A, b, **known, callback=lambda x: seen.append(x.copy()))
+    assert info == 0
+    assert np.linalg.norm(b - whole @ x) <= 1e-9 * np.linalg.norm(b)
+    assert len(warnings_of()) == 1
+    assert "it fell over" in warnings_of()[0]
+    np.testing.assert_array_equal(seen[:failing_at], alone[:failing_at])
+    last, exact = [np.zeros(N), *alone][failing_at], np.linalg.solve(whole, b)
+    energies = [(s - exact) @ whole @ (s - exact) for s in (seen[failing_at], last)]
+    assert energies[0] < energies[1]
+
+
+def test_a_multigrid_cycle_is_not_its(opencl):
+    A = hetero.Poisson(GRID)
+    with pytest.raises(MethodNotAvailable, match="a diagonal preconditioner at most"):
+        hetero.solve_cg(A, np.ones(N), M="multigrid", device=opencl, method="hybrid")
+
+
+def test_calibration_solves_dense_systems_on_the_host(opencl, monkeypatch):
+    device = devices.get(opencl)
+    every = cases.cases(Place(opencl, hetero.machine()["devices"][opencl], (device,)), FULL)
+    taken = [case for case in every if case.implementation.method == "hybrid"]
+    assert {(case.layout, case.dtype) for case in taken} == {
+        ("dense", "float32"),
+        ("dense", "float64"),
+    }
+    bench = SimpleNamespace(device=device, devices=(device,))
+    call, download, count = solving.prepared(taken[0], (64,), bench), type(device).download, []
+    monkeypatch.setattr(type(device), "download", lambda *a: count.append(1) or download(*a))
+    for steps in (2, 9):
+        count.clear()
+        call(steps)
+        assert len(count) == steps + 1  # and the residual at the end
+
+
+# -- Its price -----------------------------------------------------------------------------------
+
+
+def hybrid(plan):
+    return next(c for c in plan.candidates if c.method == "hybrid")
+
+
+@pytest.mark.parametrize("name", ["conservative", "h100", "h200"])
+@pytest.mark.parametrize("dims", [(64,), (4096,), (512, 512)])
+def test_without_constants_it_is_not_chosen(name, dims):
+    constants = profile.shipped(name)
+    known = {"cpu": {"kind": "cpu"}, "cuda:0": {"kind": "cuda", "memory_bytes": 2**36}}
+    plan = pricing.price(operands.from_dims(dims, "float64", "host"), constants, known)
+    assert "no constants" in hybrid(plan).reason
+    assert plan.chosen.seconds is not None
+
+
+def test_without_constants_it_is_not_taken_where_a_device_is_named(opencl):
+    data = {**profile.shipped("conservative").data, "models": {}}
+    constants, known = profile.Profile(data), hetero.machine()["devices"]
+    for dims in ((64,), GRID):
+        problem = operands.from_dims(dims, "float64", "host")
+        ways = [pricing.price(problem, constants, known, opencl, m) for m in (None, "hybrid")]
+        assert [way.chosen.method for way in ways] == ["fused", "hybrid"]
+
+
+def measured(seconds):
+    """White's profile with set-up and steps of 'hybrid', as calibration measures them."""
+    data = dict(profile.shipped("tesla-t10").data)
+    setup, step = ({"axes": [[16, 4096]], "seconds": [s, s]} for s in (3e-3, seconds))
+    model = {"form": "solve", "constants": {"setup": setup, "step": step}}
+    data["models"] = {**data["models"], "cuda:0|cg|hybrid|float32|dense": model}
+    return profile.Profile(data)
+
+
+@pytest.mark.parametrize("on", ["host", "cuda:0"])
+def test_the_price_of_what_was_measured(on):
+    constants = measured(1e-4)
+    problem = operands.from_dims((1024,), "float32", on, iterations=20)
+    found = hybrid(pricing.price(problem, constants, constants.machine()))
+    matrix = constants.link("cuda:0", "upload")(4 * 1024**2)
+    vectors = {way: constants.link("cuda:0", way)(4 * 1024) for way in ("upload", "download")}
+    moved = {"upload": matrix} if on == "host" else vectors
+    assert found.terms == pytest.approx({**moved, "overhead": 3e-3, "compute": 20 * 1e-4})
+
+
+@pytest.mark.parametrize(("seconds", "chosen"), [(1e-7, "hybrid"), (1.0, "blas")])
+def test_the_faster_is_chosen(seconds, chosen):
+    constants = measured(seconds)
+    problem = operands.from_dims((1024,), "float32", "host", iterations=9)
+    assert pricing.price(problem, constants, constants.machine()).chosen.method == chosen
+
+
+def test_a_result_that_is_used_on_the_device_next_is_uploaded_once():
+    constants = profile.shipped("tesla-t10")
+    problem = operands.from_dims((1024,), "float32", "host", iterations=9)
+    staying = replace(problem, next_device="cuda:0")
+    plans = [pricing.price(p, constants, constants.machine()) for p in (problem, staying)]
+    more = hybrid(plans[1]).seconds - hybrid(plans[0]).seconds
+    place = dense((1024,), np.dtype("float32"), "host")
+    assert more == pytest.approx(constants.link("cuda:0", "upload")(place.nbytes))

@@ -11,17 +11,17 @@ import threading
 import types
 from pathlib import Path
 
-import dask
-import dask.array as da
-import distributed
 import numpy as np
 import pytest
 from scipy import signal
 
 import hetero
-import hetero.dask
-from hetero.dask import blocks, clustering
 from hetero.pricing import settings
+
+distributed = pytest.importorskip("distributed")
+dask, da = pytest.importorskip("dask"), pytest.importorskip("dask.array")
+import hetero.dask  # noqa: E402
+from hetero.dask import blocks, clustering  # noqa: E402
 
 rng = np.random.default_rng(7)
 KERNELS = ((1, 1), (3, 3), (2, 4), (5, 2), (7, 7))

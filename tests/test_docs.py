@@ -6,6 +6,7 @@ import configparser
 import dataclasses
 import doctest
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
@@ -33,7 +34,10 @@ def examples():
         if wrapped is not None and wrapped.__globals__["__name__"] == wrapped.__module__:
             found += finder.find(wrapped, f"{wrapped.__module__}.{wrapped.__name__}")
     for info in pkgutil.walk_packages(hetero.__path__, "hetero."):
-        if info.name.endswith("__main__"):
+        optional = info.name.split(".")[1]
+        if info.name.endswith("__main__") or (
+            optional == "dask" and importlib.util.find_spec(optional) is None
+        ):
             continue
         module = importlib.import_module(info.name)
         found += [t for t in finder.find(module, info.name, module=module) if t.examples]

@@ -1,10 +1,16 @@
-"""What rungs of every operation share: how a row of the registry launches one with a shape."""
+"""What rungs of every operation share: how a row of the registry launches one with a shape, and the
+rows of the CPU's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hetero import registry
+from hetero.host.limits import LOOPS
+from hetero.imports import load
+from hetero.kernels.common.rungs import Rung
 from hetero.registry import Arguments, Shaping
 from hetero.registry.problem import Problem
 
@@ -43,3 +49,45 @@ def fields(
         return Shaping(*blocks(rung, device, problem), run_shape, *more)
 
     return {"run": run, "shaping": shaping}
+
+
+_SHARED = "threads"  # the rungs of this name run on several
+
+
+def register_on_cpu(
+    family: str,
+    rungs: Mapping[str, Rung],
+    run: Callable[..., Any],
+    register: Callable[..., None] = registry.register_method,
+    **row: Any,
+) -> None:
+    """Add the rows of a family's rungs on the CPU.
+
+    Parameters
+    ----------
+    family : str
+        As the names of its loops in `hetero.kernels.cpu.rungs` begin.
+    rungs : mapping
+        Their names -> what is new in them, the family's ``CPU_RUNGS``.
+    run : callable
+        ``run(loop, devices, problem, arguments)`` computes by a loop, which ``loop()`` loads: Numba
+        compiles it when it is first called.
+    register : callable
+        `registry.register_method`, or what calls it.
+    **row
+        What else the rows have in common.
+    """
+    for name, rung in rungs.items():
+        register(
+            method=name,
+            kinds=("cpu",),
+            run=functools.partial(run, functools.partial(loop, family, name)),
+            uses=(LOOPS, "numba") if name == _SHARED else ("numba",),
+            rung=rung,
+            **row,
+        )
+
+
+def loop(family: str, rung: str) -> Callable[..., None]:
+    """The compiled loop of a rung on the CPU."""
+    return getattr(load("hetero.kernels.cpu.rungs"), f"{family}_{rung}")

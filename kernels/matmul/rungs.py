@@ -11,7 +11,7 @@ from ..procedure import derive, reckon
 from ..procedure.card import Card
 from ..procedure.derive import Shape
 
-__all__ = ["RUNGS", "Shape", "chosen", "plan_rung", "shapes"]
+__all__ = ["CPU_RUNGS", "RUNGS", "Shape", "chosen", "plan_rung", "shapes"]
 
 RUNGS = {
     "sequential": Rung(1, "one thread does everything", "nothing: what one lane is worth"),
@@ -57,6 +57,21 @@ RUNGS = {
         "the next tiles are on their way while these are multiplied",
         "no wait for memory, one barrier a step instead of two",
     ),
+}
+CPU_RUNGS = {
+    "sequential": Rung(1, "i-j-k, a row of A times a column of B", "nothing: the definition"),
+    "reordered": Rung(
+        2,
+        "i-k-j, a row of C is the sum of rows of B",
+        "B is read along its lines, and the loop is in vectors",
+    ),
+    "blocked": Rung(
+        3, "tiles of B, for all rows of A each", "B comes from the core's own cache where it is large"
+    ),
+    "unrolled": Rung(
+        4, "four rows of B at a time", "six accesses to memory for four products, not twelve"
+    ),
+    "threads": Rung(5, "a range of rows for each thread", "as many times as there are cores"),
 }
 _COLUMNS = ("column", "rotated", "tuned")
 _SQUARES = ("registers", "quads", "buffered")  # of elements of C for each thread

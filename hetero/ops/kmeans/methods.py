@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import numpy as np
 from hetero import registry
 from hetero.host.compiled import loops
 from hetero.imports import load
-from hetero.kernels.kmeans.plan import RUNGS
+from hetero.kernels.kmeans.plan import CPU_RUNGS, RUNGS
+from hetero.ops import rungs
 from hetero.ops.kmeans.operands import (
     EXPECTED,
     NAME,
@@ -91,6 +93,18 @@ def _bounded(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None
 def _hamerly(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None) -> Any:
     HamerlyBackend = load("hetero.ops.kmeans.compiled_cpu").HamerlyBackend
     return HamerlyBackend(X, weights, given)
+
+
+def _by_loop(
+    loop: Callable[[], Callable[..., None]],
+    devices: tuple[()],
+    problem: Problem,
+    arguments: Arguments,
+) -> Outcome:
+    """``run`` of a rung on the CPU, whose loop labels the rows."""
+    LoopBackend = load("hetero.ops.kmeans.cpu").LoopBackend
+    backend = functools.partial(LoopBackend, loop())
+    return _on_cpu(backend)(devices, problem, arguments)
 
 
 def _on_device(method: str) -> Callable[..., Outcome]:
@@ -234,4 +248,7 @@ registry.register_method(
     shared=_shared,
     blocks=registry.WHEN_SHORT,
     uses=("nvmath-python", "nvidia-cublas"),
+)
+rungs.register_on_cpu(
+    "kmeans", CPU_RUNGS, _by_loop, operation=NAME, excludes=_dense_alone, work=_work
 )

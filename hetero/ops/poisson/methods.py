@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hetero.host.compiled.loops import Family, register
 from hetero.imports import load
 from hetero.kernels import Launch
 from hetero.kernels.jacobi.plan import GridSlab
-from hetero.kernels.jacobi.rungs import RUNGS, Shape, chosen, shapes, sweep_rung
+from hetero.kernels.jacobi.rungs import CPU_RUNGS, RUNGS, Shape, chosen, shapes, sweep_rung
 from hetero.ops import rungs
 from hetero.ops.linear_systems.loops import CYCLES, STENCILS
 from hetero.ops.linear_systems.types import LIMIT, ROUNDING, Stencil
@@ -197,6 +198,17 @@ def _blocks(rung: str, device: Device, problem: Problem) -> tuple[tuple[Shape, .
     return shapes(rung, dtype, card), chosen(rung, dtype, card)
 
 
+def _on_cpu(
+    loop: Callable[[], Callable[..., None]],
+    devices: tuple[()],
+    problem: Problem,
+    arguments: Arguments,
+) -> Outcome:
+    (f,), u, solve = arguments
+    by_sweeps = load("hetero.ops.poisson.jacobi_cpu").solve
+    return by_sweeps(solve.system, f, u, by=loop(), **_limits(solve))
+
+
 def _too_long(most: float, problem: Problem, info: dict[str, Any]) -> str | None:
     points = math.prod(problem.dims) * JACOBI.made(problem, info["kind"])
     if points > most:
@@ -212,3 +224,4 @@ for name, rung in RUNGS.items():
         **rungs.fields(name, _climb, _blocks),
         rung=rung,
     )
+rungs.register_on_cpu("jacobi", CPU_RUNGS, _on_cpu, JACOBI.register)

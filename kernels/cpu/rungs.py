@@ -1,0 +1,284 @@
+"""The CPU's rungs: loops from the textbook's order to threads, one idea in each.
+
+A loop is called ``<family>_<rung>``; what is new in it stands in `CPU_RUNGS` of the family's
+``rungs.py``. Each is compiled when it is first called. Arrays are C-contiguous and of one dtype,
+float32 or float64. Inner loops run over slices: with indices into the whole array Numba leaves them
+scalar, because an index could be negative and count from the end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetero.host.compiled.parts import helper, part
+from hetero.host.threads import serial, threaded
+
+__all__ = ["DEPTH", "WIDTH"]
+
+DEPTH, WIDTH = 64, 512  # of a tile of B: 256 KiB in float64, a part of a core's own cache
+
+
+# -- C = A B: A of m x k, B of k x n; C holds zeros. 2 m n k flops. ------------------------------
+
+
+@serial
+def matmul_sequential(A, B, C):
+    """i-j-k: a row of A times a column of B; each element of B comes from another line."""
+    for i in range(A.shape[0]):
+        for j in range(B.shape[1]):
+            total = C[i, j]
+            for p in range(A.shape[1]):
+                total += A[i, p] * B[p, j]
+            C[i, j] = total
+
+
+@helper
+def _add_rows(a, B, c, first):
+    """c += a B for a part of a row of C, from column ``first`` on; as i-k-j has it.
+
+    For each product an element of B and one of C are loaded, and that of C is stored.
+    """
+    for p in range(a.size):
+        one, line = a[p], B[p, first : first + c.size]
+        for j in range(c.size):
+            c[j] += one * line[j]
+
+
+@serial
+def matmul_reordered(A, B, C):
+    """i-k-j: a row of C is the sum of rows of B."""
+    for i in range(A.shape[0]):
+        _add_rows(A[i], B, C[i], 0)
+
+
+@serial
+def matmul_blocked(A, B, C):
+    """The same for tiles of B, each of which serves all rows of A while it is in the cache."""
+    for q in range(0, B.shape[0], DEPTH):
+        for j in range(0, B.shape[1], WIDTH):
+            for i in range(A.shape[0]):
+                _add_rows(A[i, q : q + DEPTH], B[q : q + DEPTH], C[i, j : j + WIDTH], j)
+
+
+@helper
+def _add_fours(a, B, c, first):
+    """As `_add_rows`, with four rows of B: for four products C is loaded and stored once."""
+    fours = a.size // 4 * 4
+    for p in range(0, fours, 4):
+        a0, a1, a2, a3 = a[p], a[p + 1], a[p + 2], a[p + 3]
+        last = first + c.size
+        b0, b1 = B[p, first:last], B[p + 1, first:last]
+        b2, b3 = B[p + 2, first:last], B[p + 3, first:last]
+        for j in range(c.size):
+            c[j] += a0 * b0[j] + a1 * b1[j] + (a2 * b2[j] + a3 * b3[j])
+    _add_rows(a[fours:], B[fours:], c, first)
+
+
+@helper
+def _by_fours(A, B, C):
+    for q in range(0, B.shape[0], DEPTH):
+        for j in range(0, B.shape[1], WIDTH):
+            for i in range(A.shape[0]):
+                _add_fours(A[i, q : q + DEPTH], B[q : q + DEPTH], C[i, j : j + WIDTH], j)
+
+
+@serial
+def matmul_unrolled(A, B, C):
+    """Tiles of B, four of their rows at a time."""
+    _by_fours(A, B, C)
+
+
+@part
+def _product_parts(start, stop, A, B, C):
+    _by_fours(A[start:stop], B, C[start:stop])
+
+
+@threaded
+def matmul_threads(team, A, B, C):
+    """A range of the rows of A and of C for each thread, as in `matmul_unrolled`."""
+    _product_parts(team, A.shape[0], (A, B, C))
+
+
+# -- y = A x: A of m x k; y holds zeros. 2 m k flops. --------------------------------------------
+
+
+@serial
+def matvec_sequential(A, x, y):
+    """A column of A at a time: each element of A comes from another line."""
+    for p in range(A.shape[1]):
+        for i in range(A.shape[0]):
+            y[i] += A[i, p] * x[p]
+
+
+@helper
+def _dot(a, x):
+    total = a.dtype.type(0)
+    for p in range(a.size):
+        total += a[p] * x[p]
+    return total
+
+
+@serial
+def matvec_reordered(A, x, y):
+    """A row of A at a time, through each line once."""
+    for i in range(A.shape[0]):
+        y[i] = _dot(A[i], x)
+
+
+@part
+def _dot_parts(start, stop, A, x, y):
+    for i in range(start, stop):
+        y[i] = _dot(A[i], x)
+
+
+@threaded
+def matvec_threads(team, A, x, y):
+    """A range of the rows of A for each thread."""
+    _dot_parts(team, A.shape[0], (A, x, y))
+
+
+# -- out[i, j] = sum of taps[u, v] image[i + u, j + v] of an extended image; out holds zeros. ----
+# 2 flops for each tap and result.
+
+
+@serial
+def convolve2d_sequential(image, taps, out):
+    """One result after another, the sum over its taps."""
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            total = out[i, j]
+            for u in range(taps.shape[0]):
+                for v in range(taps.shape[1]):
+                    total += taps[u, v] * image[i + u, j + v]
+            out[i, j] = total
+
+
+@helper
+def _add_taps(image, taps, row, i):
+    """Row i of the result: along it for each tap."""
+    for u in range(taps.shape[0]):
+        for v in range(taps.shape[1]):
+            tap, line = taps[u, v], image[i + u, v:]
+            for j in range(row.size):
+                row[j] += tap * line[j]
+
+
+@serial
+def convolve2d_reordered(image, taps, out):
+    """One row of the result after another; it stays in the cache for all taps."""
+    for i in range(out.shape[0]):
+        _add_taps(image, taps, out[i], i)
+
+
+@part
+def _tap_parts(start, stop, image, taps, out):
+    for i in range(start, stop):
+        _add_taps(image, taps, out[i], i)
+
+
+@threaded
+def convolve2d_threads(team, image, taps, out):
+    """A range of the rows of the result for each thread."""
+    _tap_parts(team, out.shape[0], (image, taps, out))
+
+
+# -- A Jacobi sweep over (rows, lines, columns) points, as in `jacobi.sweep_bands`. --------------
+# In 3-D 10 flops for each point.
+
+
+@helper
+def _sweep_row(u, f, u_new, factors, r):
+    rows, lines, columns = u.shape
+    along_rows, along_lines, along_columns, scale = factors
+    for m in range(lines):
+        for c in range(columns):
+            total = scale * f[r, m, c]
+            if r > 0:
+                total += along_rows * u[r - 1, m, c]
+            if r < rows - 1:
+                total += along_rows * u[r + 1, m, c]
+            if m > 0:
+                total += along_lines * u[r, m - 1, c]
+            if m < lines - 1:
+                total += along_lines * u[r, m + 1, c]
+            if c > 0:
+                total += along_columns * u[r, m, c - 1]
+            if c < columns - 1:
+                total += along_columns * u[r, m, c + 1]
+            u_new[r, m, c] = total
+
+
+@serial
+def jacobi_sequential(u, f, u_new, factors):
+    """One point after another; each looks whether it has its six neighbours."""
+    for r in range(u.shape[0]):
+        _sweep_row(u, f, u_new, factors, r)
+
+
+@part
+def _sweep_parts(start, stop, u, f, u_new, factors):
+    for r in range(start, stop):
+        _sweep_row(u, f, u_new, factors, r)
+
+
+@threaded
+def jacobi_threads(team, u, f, u_new, factors):
+    """A range of the rows for each thread."""
+    _sweep_parts(team, u.shape[0], (u, f, u_new, factors))
+
+
+# -- labels[i] = the nearest of k centroids to row i of X, of n x d. -----------------------------
+
+
+@serial
+def kmeans_sequential(X, centroids, labels):
+    """The squared distance from one centroid after another. 3 n d k flops."""
+    for i in range(X.shape[0]):
+        label, least = 0, np.inf
+        for j in range(centroids.shape[0]):
+            total = X.dtype.type(0)
+            for c in range(X.shape[1]):
+                difference = X[i, c] - centroids[j, c]
+                total += difference * difference
+            if total < least:
+                least, label = total, j
+        labels[i] = label
+
+
+@helper
+def _squares(centroids):
+    norms = np.empty(centroids.shape[0], centroids.dtype)
+    for j in range(norms.size):
+        norms[j] = _dot(centroids[j], centroids[j])
+    return norms
+
+
+@helper
+def _nearest(x, centroids, norms):
+    """The centroid with the least |c|^2 - 2 x.c, which is |x - c|^2 - |x|^2."""
+    label, least = 0, np.inf
+    for j in range(norms.size):
+        score = norms[j] - 2 * _dot(x, centroids[j])
+        if score < least:
+            least, label = score, j
+    return label
+
+
+@serial
+def kmeans_expanded(X, centroids, labels):
+    """The square expanded: X times the transposed centroids, and their squares. 2 n d k flops."""
+    norms = _squares(centroids)
+    for i in range(X.shape[0]):
+        labels[i] = _nearest(X[i], centroids, norms)
+
+
+@part
+def _label_parts(start, stop, X, centroids, norms, labels):
+    for i in range(start, stop):
+        labels[i] = _nearest(X[i], centroids, norms)
+
+
+@threaded
+def kmeans_threads(team, X, centroids, labels):
+    """A range of the rows of X for each thread."""
+    _label_parts(team, X.shape[0], (X, centroids, _squares(centroids), labels))

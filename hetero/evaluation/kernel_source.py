@@ -1,4 +1,5 @@
-"""A rung's kernel as CUDA C, with its macros expanded and what it does not need left out.
+"""A rung's kernel as CUDA C, with its macros expanded and what it does not need left out; a rung's
+loop on the CPU in Python.
 
 A kernel's text has macros for its shape, dtype and dialect, so that one text serves many launches.
 Whoever reads one rung wants the text of its own launch.
@@ -6,17 +7,21 @@ Whoever reads one rung wants the text of its own launch.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import io
 import re
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from hetero import kernels, registry
 from hetero.calibration.ahead.listing import Listing, kernels_of
 from hetero.evaluation.climbing import Ground
-from hetero.ops import benchmark
+from hetero.ops import benchmark, rungs
 from hetero.ops.cases import Place
+from hetero.pricing.plan import CPU
 from hetero.profile import shipped
 
 INSTALL = "pip install pcpp, which expands macros"
@@ -65,12 +70,7 @@ def of_rung(operation: registry.Operation, method: str, dtype: str | None = None
         Without pcpp.
     """
     info = shipped(_CARD).data["devices"]["cuda:0"]
-    rows = registry.lookup(operation.name)
-    rungs = {row.method: row for row in rows if row.rung and row.kind == info["kind"]}
-    if method not in rungs:
-        names = ", ".join(map(repr, rungs))
-        raise ValueError(f"--source must be one of {names} of {operation.function}, got {method!r}")
-    row, device = rungs[method], _Named("cuda:0", info)
+    row, device = _named(method, operation, info["kind"]), _Named("cuda:0", info)
     own = dtype or benchmark.dtype_of(operation)
     ground = Ground(operation, Place(device.name, info, (device,)), own, 1.0)
     kernels_of(device, [ground.case(row)])
@@ -83,8 +83,46 @@ def of_rung(operation: registry.Operation, method: str, dtype: str | None = None
     return "\n\n".join(pieces) + "\n"
 
 
-def _comment(text: str) -> str:
-    return textwrap.fill(text, _WIDTH, initial_indent="// ", subsequent_indent="// ")
+def of_loop(operation: registry.Operation, method: str) -> str:
+    """The Python source of a rung on the CPU: its loop, and what of its module that takes.
+
+    Raises
+    ------
+    ValueError
+        If the operation has no such rung; the message names those that it has.
+    """
+    row = _named(method, operation, CPU)
+    loop = rungs.loop_of(row)
+    text = Path(inspect.getfile(inspect.unwrap(loop))).read_text("utf-8")
+    lines, pieces = text.splitlines(), {}
+    for node in ast.parse(text).body:
+        first = min([node, *getattr(node, "decorator_list", ())], key=lambda n: n.lineno).lineno
+        piece = "\n".join(lines[first - 1 : node.end_lineno])
+        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        for name in {getattr(node, "name", "")} | (
+            names if isinstance(node, ast.Assign) else set()
+        ):
+            pieces[name] = piece, names
+    left, wanted = [loop.__name__], {loop.__name__}
+    while left:
+        more = pieces[left.pop()][1] & pieces.keys() - wanted
+        wanted |= more
+        left += more
+    title = f"{operation.function}, rung {row.rung.number}, {method}: {row.rung.idea}."
+    found = dict.fromkeys(piece for name, (piece, _) in pieces.items() if name in wanted)
+    return "\n\n\n".join([_comment(title, "# "), *found]) + "\n"
+
+
+def _named(method: str, operation: registry.Operation, kind: str) -> registry.Implementation:
+    rows = {row.method: row for row in registry.rungs(operation.name, kind)}
+    if method not in rows:
+        names = ", ".join(map(repr, rows))
+        raise ValueError(f"--source must be one of {names} of {operation.function}, got {method!r}")
+    return rows[method]
+
+
+def _comment(text: str, sign: str = "// ") -> str:
+    return textwrap.fill(text, _WIDTH, initial_indent=sign, subsequent_indent=sign)
 
 
 def expanded(file: str, defines: tuple[tuple[str, Any], ...]) -> str:

@@ -51,9 +51,6 @@ def fields(
     return {"run": run, "shaping": shaping}
 
 
-_SHARED = "threads"  # the rungs of this name run on several
-
-
 def register_on_cpu(
     family: str,
     rungs: Mapping[str, Rung],
@@ -82,7 +79,7 @@ def register_on_cpu(
             method=name,
             kinds=("cpu",),
             run=functools.partial(run, functools.partial(loop, family, name)),
-            uses=(LOOPS, "numba") if name == _SHARED else ("numba",),
+            uses=(LOOPS,) if rung.threads else (),
             rung=rung,
             **row,
         )
@@ -91,3 +88,8 @@ def register_on_cpu(
 def loop(family: str, rung: str) -> Callable[..., None]:
     """The compiled loop of a rung on the CPU."""
     return getattr(load("hetero.kernels.cpu.rungs"), f"{family}_{rung}")
+
+
+def loop_of(row: registry.Implementation) -> Callable[..., None]:
+    """The loop of a row that `register_on_cpu` added."""
+    return row.run.args[0]()

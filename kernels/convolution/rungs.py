@@ -42,7 +42,9 @@ CPU_RUNGS = {
     "reordered": Rung(
         2, "along a row of the result for each tap", "the inner loop is long, and in vectors"
     ),
-    "threads": Rung(3, "a range of rows for each thread", "as many times as there are cores"),
+    "parallel": Rung(
+        3, "a range of rows for each thread", "as many times as there are cores", True
+    ),
 }
 _SHAPE = Shape(32, 16)
 _REGISTERS = 40  # of a thread: all that the rungs with barriers need

@@ -94,7 +94,7 @@ def _product_parts(start, stop, A, B, C):
 
 
 @threaded
-def matmul_threads(team, A, B, C):
+def matmul_parallel(team, A, B, C):
     """A range of the rows of A and of C for each thread, as in `matmul_unrolled`."""
     _product_parts(team, A.shape[0], (A, B, C))
 
@@ -132,7 +132,7 @@ def _dot_parts(start, stop, A, x, y):
 
 
 @threaded
-def matvec_threads(team, A, x, y):
+def matvec_parallel(team, A, x, y):
     """A range of the rows of A for each thread."""
     _dot_parts(team, A.shape[0], (A, x, y))
 
@@ -177,7 +177,7 @@ def _tap_parts(start, stop, image, taps, out):
 
 
 @threaded
-def convolve2d_threads(team, image, taps, out):
+def convolve2d_parallel(team, image, taps, out):
     """A range of the rows of the result for each thread."""
     _tap_parts(team, out.shape[0], (image, taps, out))
 
@@ -222,7 +222,7 @@ def _sweep_parts(start, stop, u, f, u_new, factors):
 
 
 @threaded
-def jacobi_threads(team, u, f, u_new, factors):
+def jacobi_parallel(team, u, f, u_new, factors):
     """A range of the rows for each thread."""
     _sweep_parts(team, u.shape[0], (u, f, u_new, factors))
 
@@ -279,6 +279,6 @@ def _label_parts(start, stop, X, centroids, norms, labels):
 
 
 @threaded
-def kmeans_threads(team, X, centroids, labels):
+def kmeans_parallel(team, X, centroids, labels):
     """A range of the rows of X for each thread."""
     _label_parts(team, X.shape[0], (X, centroids, _squares(centroids), labels))

@@ -23,7 +23,7 @@ RUNGS = {
 }
 CPU_RUNGS = {
     "sequential": Rung(1, "one point after another", "the method is right"),
-    "threads": Rung(2, "a range of rows for each thread", "up to the memory's bandwidth"),
+    "parallel": Rung(2, "a range of rows for each thread", "up to the memory's bandwidth", True),
 }
 _SHAPE = Shape(32, 8)
 _STATIC_BYTES = 48 << 10  # of an array in shared memory whose size is in the source

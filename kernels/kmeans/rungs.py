@@ -36,7 +36,9 @@ CPU_RUNGS = {
     "expanded": Rung(
         2, "|c|^2 - 2 x.c in place of |x - c|^2", "two flops for each element, not three"
     ),
-    "threads": Rung(3, "a range of rows for each thread", "as many times as there are cores"),
+    "parallel": Rung(
+        3, "a range of rows for each thread", "as many times as there are cores", True
+    ),
 }
 
 _THREADS = 128

@@ -66,12 +66,16 @@ CPU_RUNGS = {
         "B is read along its lines, and the loop is in vectors",
     ),
     "blocked": Rung(
-        3, "tiles of B, for all rows of A each", "B comes from the core's own cache where it is large"
+        3,
+        "tiles of B, for all rows of A each",
+        "B comes from the core's own cache where it is large",
     ),
     "unrolled": Rung(
         4, "four rows of B at a time", "six accesses to memory for four products, not twelve"
     ),
-    "threads": Rung(5, "a range of rows for each thread", "as many times as there are cores"),
+    "parallel": Rung(
+        5, "a range of rows for each thread", "as many times as there are cores", True
+    ),
 }
 _COLUMNS = ("column", "rotated", "tuned")
 _SQUARES = ("registers", "quads", "buffered")  # of elements of C for each thread

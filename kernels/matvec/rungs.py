@@ -50,7 +50,7 @@ RUNGS = {
 CPU_RUNGS = {
     "sequential": Rung(1, "a column of A at a time", "nothing: each element from another line"),
     "reordered": Rung(2, "a row of A at a time", "A is read along its lines, in vectors"),
-    "threads": Rung(3, "a range of rows for each thread", "up to the memory's bandwidth"),
+    "parallel": Rung(3, "a range of rows for each thread", "up to the memory's bandwidth", True),
 }
 CONSTANT_BYTES = 1 << 16
 _STATIC_BYTES = 48 << 10  # of an array of a constant size in shared memory

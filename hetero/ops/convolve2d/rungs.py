@@ -76,9 +76,7 @@ def register(operation: str, excludes: Callable[..., Any], work: Callable[..., A
         )
 
 
-def register_on_cpu(
-    operation: str, excludes: Callable[..., Any], work: Callable[..., Any]
-) -> None:
+def register_on_cpu(operation: str, excludes: Callable[..., Any], work: Callable[..., Any]) -> None:
     """Add the rows of the CPU's rungs."""
     row = {"operation": operation, "excludes": excludes, "work": work}
     rungs.register_on_cpu(operation, CPU_RUNGS, _on_cpu, **row)

@@ -292,7 +292,10 @@ OPERATION = registry.register_operation(
         from_dims=from_dims,
         cases="hetero.ops.kmeans.cases",
         benchmarks="hetero.ops.kmeans.benchmarks",
-        ladder={"lloyd": "by the shape the kernel; on the CPU blocks of rows by BLAS", "library": "cuBLAS"},
+        ladder={
+            "lloyd": "by the shape the kernel; on the CPU blocks of rows by BLAS",
+            "library": "cuBLAS",
+        },
         public={"KMeans": "hetero.ops.kmeans.estimator"},
     )
 )

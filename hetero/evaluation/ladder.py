@@ -150,6 +150,9 @@ def _beside(
     rows: Sequence[dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """The CPU's best method at each size; a device's rows get how many times as fast they are."""
+    there = {row.method for row in registry.considered(operation.name) if row.kind == CPU}
+    if not there & {*operation.ladder}:
+        return []
     found = []
     with climbing.ground(operation, climbing.place_of(CPU), dtype, limit) as ground:
         best = climbing.rows(operation, ground)[-1]

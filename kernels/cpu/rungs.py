@@ -51,15 +51,6 @@ def matmul_reordered(A, B, C):
         _add_rows(A[i], B, C[i], 0)
 
 
-@serial
-def matmul_blocked(A, B, C):
-    """The same for tiles of B, each of which serves all rows of A while it is in the cache."""
-    for q in range(0, B.shape[0], DEPTH):
-        for j in range(0, B.shape[1], WIDTH):
-            for i in range(A.shape[0]):
-                _add_rows(A[i, q : q + DEPTH], B[q : q + DEPTH], C[i, j : j + WIDTH], j)
-
-
 @helper
 def _add_fours(a, B, c, first):
     """As `_add_rows`, with four rows of B: for four products C is loaded and stored once."""
@@ -74,8 +65,15 @@ def _add_fours(a, B, c, first):
     _add_rows(a[fours:], B[fours:], c, first)
 
 
+@serial
+def matmul_unrolled(A, B, C):
+    """i-k-j, four rows of B at a time."""
+    for i in range(A.shape[0]):
+        _add_fours(A[i], B, C[i], 0)
+
+
 @helper
-def _by_fours(A, B, C):
+def _by_tiles(A, B, C):
     for q in range(0, B.shape[0], DEPTH):
         for j in range(0, B.shape[1], WIDTH):
             for i in range(A.shape[0]):
@@ -83,19 +81,19 @@ def _by_fours(A, B, C):
 
 
 @serial
-def matmul_unrolled(A, B, C):
-    """Tiles of B, four of their rows at a time."""
-    _by_fours(A, B, C)
+def matmul_blocked(A, B, C):
+    """Tiles of B, each of which serves all rows of A while it is in the cache."""
+    _by_tiles(A, B, C)
 
 
 @part
 def _product_parts(start, stop, A, B, C):
-    _by_fours(A[start:stop], B, C[start:stop])
+    _by_tiles(A[start:stop], B, C[start:stop])
 
 
 @threaded
 def matmul_parallel(team, A, B, C):
-    """A range of the rows of A and of C for each thread, as in `matmul_unrolled`."""
+    """A range of the rows of A and of C for each thread, as in `matmul_blocked`."""
     _product_parts(team, A.shape[0], (A, B, C))
 
 

@@ -34,7 +34,7 @@ RUNGS = {
 CPU_RUNGS = {
     "sequential": Rung(1, "the distance from one centroid after another", "the method is right"),
     "expanded": Rung(
-        2, "|c|^2 - 2 x.c in place of |x - c|^2", "two flops for each element, not three"
+        2, "the square expanded: c.c - 2 x.c", "two flops for each element, not three"
     ),
     "parallel": Rung(
         3, "a range of rows for each thread", "as many times as there are cores", True

@@ -65,13 +65,13 @@ CPU_RUNGS = {
         "i-k-j, a row of C is the sum of rows of B",
         "B is read along its lines, and the loop is in vectors",
     ),
-    "blocked": Rung(
-        3,
-        "tiles of B, for all rows of A each",
-        "B comes from the core's own cache where it is large",
-    ),
     "unrolled": Rung(
-        4, "four rows of B at a time", "six accesses to memory for four products, not twelve"
+        3, "four rows of B at a time", "six accesses to memory for four products, not twelve"
+    ),
+    "blocked": Rung(
+        4,
+        "tiles of B, each for all rows of A",
+        "where B is larger than a core's own cache, it comes from there all the same",
     ),
     "parallel": Rung(
         5, "a range of rows for each thread", "as many times as there are cores", True

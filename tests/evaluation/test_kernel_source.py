@@ -82,6 +82,7 @@ def test_a_loop_of_the_cpu_is_whole(function, method):
     before = {*space}
     exec(text, space)
     names = space.keys() - before - {"__builtins__"}
+    assert {*re.findall(r"\b_[a-z]\w*\b", text)} <= names
     (whole,) = [name for name in names if name.endswith(f"_{method}")]
     assert all(len(re.findall(rf"\b{name}\b", text)) > 1 for name in names - {whole})
     A = np.random.default_rng(0).random((5, 5))
@@ -94,11 +95,9 @@ def test_a_loop_of_the_cpu_is_whole(function, method):
 def test_a_loop_is_printed(run):
     code, out, _ = run("ladder", "matmul", "--device", "cpu", "--source", "blocked")
     assert code == OK
-    assert "# matmul, rung 3, blocked: tiles of B" in out
+    assert "# matmul, rung 4, blocked: tiles of B" in out
     assert "DEPTH, WIDTH = " in out
     assert "@helper\ndef _add_rows(a, B, c, first):" in out
-    assert "_add_fours" not in out
+    assert "_product_parts" not in out
     args = "ladder", "solve_poisson", "--device", "cpu", "--source", "naive"
-    refused(
-        run, *args, naming=["--source must be one of 'sequential', 'parallel' of solve_poisson"]
-    )
+    refused(run, *args, naming=["must be one of 'sequential', 'parallel' of solve_poisson"])

@@ -455,6 +455,21 @@ def test_commands(device, capsys, tmp_path, monkeypatch, climbed, swept):
         assert "must end in one of" in capsys.readouterr().err
 
 
+def test_the_cpus_ladder_is_printed_as_json(run):
+    words = "ladder matmul --device cpu --sizes 8 --threads 1 --json"
+    code, out, _ = run(*words.split())
+    assert code == cli.DONE
+    rows = json.loads(out)["rows"]
+    names = [*(row.method for row in registry.rungs("matmul", "cpu")), "blas"]
+    assert [(row["method"], row["threads"]) for row in rows] == [(name, 1) for name in names]
+
+
+def test_the_page_shows_a_device_without_the_cpus_line(climbed):
+    shown = last.ladders({"one": {"created": "today", **climbed}})
+    assert "12 tiled" in shown
+    assert "13 blas" not in shown
+
+
 def test_commands_with_bad_input(run):
     for words, message in (
         (["ladder", "nonsense"], "operation must be one of"),

@@ -108,7 +108,7 @@ def test_a_rung_is_taken_by_its_name_and_the_cpus():
     assert (chosen.device, chosen.method, chosen.seconds) == ("cpu", "sequential", None)
     with pytest.raises(MethodNotAvailable, match="a rung of the CPU; name it with device='cpu'"):
         hetero.matmul(A, A, method="reordered")
-    with pytest.raises(MethodNotAvailable, match="'blas', 'blocked'.*, got 'nonsense'"):
+    with pytest.raises(MethodNotAvailable, match=r"'blas', 'blocked'.*, got 'nonsense'"):
         hetero.matmul(A, A, method="nonsense", device="cpu")
     for plan in (hetero.plan("matmul", A, A), hetero.plan("matmul", A, A, device="cpu")):
         assert {c.method for c in plan.candidates if c.device == "cpu"} == {"blas"}

@@ -234,8 +234,8 @@ def on_cpu(
     made = np.zeros((*batch, first.shape[-2], second.shape[-1]), dtype)
     for at in np.ndindex(batch):
         a, b, c = first[at], second[at], made[at]
-        if problem.operation == "matvec":  # of the transposed ones where it is a row times a matrix
-            a, b, c = (a, b[:, 0], c[:, 0]) if c.shape[1] == 1 else (b.T, a[0], c[0])
+        if problem.operation == "matvec":
+            b, c = b[:, 0], c[:, 0]
         loop()(*(as_loops_take(np.ascontiguousarray(x)) for x in (a, b)), c)
     given.output[...] = made.reshape(given.output.shape)
 

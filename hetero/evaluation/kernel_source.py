@@ -7,7 +7,6 @@ Whoever reads one rung wants the text of its own launch.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import io
 import re
@@ -94,23 +93,11 @@ def of_loop(operation: registry.Operation, method: str) -> str:
     row = _named(method, operation, CPU)
     loop = rungs.loop_of(row)
     text = Path(inspect.getfile(inspect.unwrap(loop))).read_text("utf-8")
-    lines, pieces = text.splitlines(), {}
-    for node in ast.parse(text).body:
-        first = min([node, *getattr(node, "decorator_list", ())], key=lambda n: n.lineno).lineno
-        piece = "\n".join(lines[first - 1 : node.end_lineno])
-        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-        for name in {getattr(node, "name", "")} | (
-            names if isinstance(node, ast.Assign) else set()
-        ):
-            pieces[name] = piece, names
-    left, wanted = [loop.__name__], {loop.__name__}
-    while left:
-        more = pieces[left.pop()][1] & pieces.keys() - wanted
-        wanted |= more
-        left += more
+    pieces = {names: line for line, names in re.findall(r"^(([A-Z]\w+).* = .*)$", text, re.M)}
+    pieces |= {f[1]: b for b in text.split("\n\n\n") if (f := re.search(r"^def (\w+)", b, re.M))}
     title = f"{operation.function}, rung {row.rung.number}, {method}: {row.rung.idea}."
-    found = dict.fromkeys(piece for name, (piece, _) in pieces.items() if name in wanted)
-    return "\n\n\n".join([_comment(title, "# "), *found]) + "\n"
+    wanted = _with_callees(pieces, {loop.__name__})
+    return "\n\n\n".join([_comment(title, "# "), *(pieces[name] for name in wanted)]) + "\n"
 
 
 def _named(method: str, operation: registry.Operation, kind: str) -> registry.Implementation:
@@ -150,15 +137,18 @@ def _needed(text: str, wanted: set[str]) -> Iterator[str]:
     for found in _PIECE.finditer(text):
         if named := _NAMED.search(found[2]):
             pieces[named[1]] = found[0].strip()
+    for name in _with_callees(pieces, wanted):
+        lines = (wrapped for line in pieces[name].split("\n") for wrapped in _wrapped(line))
+        yield "\n".join(lines)
+
+
+def _with_callees(pieces: dict[str, str], wanted: set[str]) -> list[str]:
     left = list(wanted)
     while left:
         more = {*re.findall(r"\w+", pieces[left.pop()])} & pieces.keys() - wanted
         wanted |= more
         left += more
-    for name, piece in pieces.items():
-        if name in wanted:
-            lines = (wrapped for line in piece.split("\n") for wrapped in _wrapped(line))
-            yield "\n".join(lines)
+    return [name for name in pieces if name in wanted]
 
 
 def _wrapped(line: str) -> list[str]:

@@ -101,7 +101,7 @@ def ladder(
     if (several := climbing.together(place)) is not None:
         found += _shared(operation, several, ground, sizes, above, found)
     if place.kind != CPU:
-        found += _beside(operation, ground.dtype, limit, sizes, found)
+        found += _beside(operation, ground.dtype, limit, found)
     found.sort(key=lambda row: sizes.index(row["size"]))
     return {
         "operation": operation.function,
@@ -143,26 +143,21 @@ def _shared(
 
 
 def _beside(
-    operation: Operation,
-    dtype: str,
-    limit: float | None,
-    sizes: Sequence[int],
-    rows: Sequence[dict[str, Any]],
+    operation: Operation, dtype: str, limit: float | None, rows: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """The CPU's best method at each size; a device's rows get how many times as fast they are."""
     there = {row.method for row in registry.considered(operation.name) if row.kind == CPU}
-    if not there & {*operation.ladder}:
+    if there.isdisjoint(operation.ladder):
         return []
     found = []
     with climbing.ground(operation, climbing.place_of(CPU), dtype, limit) as ground:
         best = climbing.rows(operation, ground)[-1]
-        for size in sizes:
-            one = _measured(ground, best, size, None)
-            for row in rows:
-                if row["size"] == size and "seconds" in row and "seconds" in one:
+        for size in dict.fromkeys(row["size"] for row in rows):
+            one, above = _measured(ground, best, size, None), [r for r in rows if r["size"] == size]
+            for row in above:
+                if "seconds" in row and "seconds" in one:
                     row["over_cpu"] = one["seconds"] / row["seconds"]
-            number = max(row["number"] for row in rows if row["size"] == size)
-            found.append({"number": number + 1, **one})
+            found.append({"number": max(row["number"] for row in above) + 1, **one})
     return found
 
 
@@ -176,11 +171,7 @@ def _counts(row: Implementation, threads: Sequence[int]) -> Sequence[int | None]
 
 
 def _measured(
-    ground: Ground,
-    row: Implementation,
-    size: int,
-    before: float | None,
-    threads: int | None = None,
+    ground: Ground, row: Implementation, size: int, before: float | None, threads: int | None = None
 ) -> dict[str, Any]:
     idea, gain = ground.operation.ladder.get(row.method, ""), ""
     if row.rung is not None:

@@ -17,6 +17,8 @@ from hetero.registry.problem import Problem
 if TYPE_CHECKING:
     from hetero.devices.base import Device
 
+Loop = Callable[[], Callable[..., None]]  # gives a rung's on the CPU
+
 
 def fields(
     rung: str,
@@ -52,37 +54,17 @@ def fields(
 
 
 def register_on_cpu(
-    family: str,
-    rungs: Mapping[str, Rung],
-    run: Callable[..., Any],
-    register: Callable[..., None] = registry.register_method,
-    **row: Any,
+    family: str, rungs: Mapping[str, Rung], run: Callable[..., Any], add: Any = None, **row: Any
 ) -> None:
-    """Add the rows of a family's rungs on the CPU.
+    """Add rows of a family's ``CPU_RUNGS``, by `registry.register_method` or what calls it.
 
-    Parameters
-    ----------
-    family : str
-        As the names of its loops in `hetero.kernels.cpu.rungs` begin.
-    rungs : mapping
-        Their names -> what is new in them, the family's ``CPU_RUNGS``.
-    run : callable
-        ``run(loop, devices, problem, arguments)`` computes by a loop, which ``loop()`` loads: Numba
-        compiles it when it is first called.
-    register : callable
-        `registry.register_method`, or what calls it.
-    **row
-        What else the rows have in common.
+    ``run(loop, devices, problem, arguments)`` computes by the loop that ``loop()`` loads; Numba
+    compiles it when it is first called.
     """
     for name, rung in rungs.items():
-        register(
-            method=name,
-            kinds=("cpu",),
-            run=functools.partial(run, functools.partial(loop, family, name)),
-            uses=(LOOPS,) if rung.threads else (),
-            rung=rung,
-            **row,
-        )
+        found = functools.partial(run, functools.partial(loop, family, name))
+        row |= {"method": name, "kinds": ("cpu",), "run": found, "rung": rung}
+        (add or registry.register_method)(uses=(LOOPS,) if rung.threads else (), **row)
 
 
 def loop(family: str, rung: str) -> Callable[..., None]:
@@ -93,3 +75,8 @@ def loop(family: str, rung: str) -> Callable[..., None]:
 def loop_of(row: registry.Implementation) -> Callable[..., None]:
     """The loop of a row that `register_on_cpu` added."""
     return row.run.args[0]()
+
+
+def as_devices(problem: Problem, info: dict[str, Any]) -> str | None:
+    """What devices do not compute a rung on the CPU does not either."""
+    return problem.device_obstacle

@@ -39,12 +39,8 @@ RUNGS = {
 }
 CPU_RUNGS = {
     "sequential": Rung(1, "one result after another", "nothing: the definition"),
-    "reordered": Rung(
-        2, "along a row of the result for each tap", "the inner loop is long, and in vectors"
-    ),
-    "parallel": Rung(
-        3, "a range of rows for each thread", "as many times as there are cores", True
-    ),
+    "reordered": Rung(2, "along a row of the result for each tap", "a long inner loop, in vectors"),
+    "parallel": Rung(3, "a range of rows for each thread", "as many times as cores", True),
 }
 _SHAPE = Shape(32, 16)
 _REGISTERS = 40  # of a thread: all that the rungs with barriers need

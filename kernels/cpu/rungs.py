@@ -1,9 +1,9 @@
 """The CPU's rungs: loops from the textbook's order to threads, one idea in each.
 
-A loop is called ``<family>_<rung>``; what is new in it stands in `CPU_RUNGS` of the family's
-``rungs.py``. Each is compiled when it is first called. Arrays are C-contiguous and of one dtype,
-float32 or float64. Inner loops run over slices: with indices into the whole array Numba leaves them
-scalar, because an index could be negative and count from the end.
+A loop is called ``<family>_<rung>``; `CPU_RUNGS` of the family's ``rungs.py`` says what is new in
+it. It is compiled when it is first called. Arrays are C-contiguous and of one dtype, float32 or
+float64. Inner loops run over slices: with indices into the whole array Numba leaves them scalar,
+because an index could be negative and count from the end.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ __all__ = ["DEPTH", "WIDTH"]
 
 DEPTH, WIDTH = 64, 512  # of a tile of B: 256 KiB in float64, a part of a core's own cache
 
-
-# -- C = A B: A of m x k, B of k x n; C holds zeros. 2 m n k flops. ------------------------------
+# -- C = A B: A of m x k, B of k x n; C holds zeros. 2 m n k flops. --------------------------------
 
 
 @serial
@@ -34,10 +33,7 @@ def matmul_sequential(A, B, C):
 
 @helper
 def _add_rows(a, B, c, first):
-    """c += a B for a part of a row of C, from column ``first`` on; as i-k-j has it.
-
-    For each product an element of B and one of C are loaded, and that of C is stored.
-    """
+    """c += a B for a row of C from column ``first`` on: three memory accesses for each product."""
     for p in range(a.size):
         one, line = a[p], B[p, first : first + c.size]
         for j in range(c.size):
@@ -54,10 +50,9 @@ def matmul_reordered(A, B, C):
 @helper
 def _add_fours(a, B, c, first):
     """As `_add_rows`, with four rows of B: for four products C is loaded and stored once."""
-    fours = a.size // 4 * 4
+    fours, last = a.size // 4 * 4, first + c.size
     for p in range(0, fours, 4):
         a0, a1, a2, a3 = a[p], a[p + 1], a[p + 2], a[p + 3]
-        last = first + c.size
         b0, b1 = B[p, first:last], B[p + 1, first:last]
         b2, b3 = B[p + 2, first:last], B[p + 3, first:last]
         for j in range(c.size):
@@ -72,32 +67,27 @@ def matmul_unrolled(A, B, C):
         _add_fours(A[i], B, C[i], 0)
 
 
-@helper
-def _by_tiles(A, B, C):
+@serial
+def matmul_blocked(A, B, C):
+    """Tiles of B, each of which serves all rows of A while it is in the cache."""
     for q in range(0, B.shape[0], DEPTH):
         for j in range(0, B.shape[1], WIDTH):
             for i in range(A.shape[0]):
                 _add_fours(A[i, q : q + DEPTH], B[q : q + DEPTH], C[i, j : j + WIDTH], j)
 
 
-@serial
-def matmul_blocked(A, B, C):
-    """Tiles of B, each of which serves all rows of A while it is in the cache."""
-    _by_tiles(A, B, C)
-
-
 @part
-def _product_parts(start, stop, A, B, C):
-    _by_tiles(A[start:stop], B, C[start:stop])
+def _matmul_rows(start, stop, A, B, C):
+    matmul_blocked(A[start:stop], B, C[start:stop])
 
 
 @threaded
 def matmul_parallel(team, A, B, C):
-    """A range of the rows of A and of C for each thread, as in `matmul_blocked`."""
-    _product_parts(team, A.shape[0], (A, B, C))
+    """A range of the rows of A and of C for each thread."""
+    _matmul_rows(team, A.shape[0], (A, B, C))
 
 
-# -- y = A x: A of m x k; y holds zeros. 2 m k flops. --------------------------------------------
+# -- y = A x: A of m x k; y holds zeros. 2 m k flops. ----------------------------------------------
 
 
 @serial
@@ -124,24 +114,22 @@ def matvec_reordered(A, x, y):
 
 
 @part
-def _dot_parts(start, stop, A, x, y):
-    for i in range(start, stop):
-        y[i] = _dot(A[i], x)
+def _matvec_rows(start, stop, A, x, y):
+    matvec_reordered(A[start:stop], x, y[start:stop])
 
 
 @threaded
 def matvec_parallel(team, A, x, y):
     """A range of the rows of A for each thread."""
-    _dot_parts(team, A.shape[0], (A, x, y))
+    _matvec_rows(team, A.shape[0], (A, x, y))
 
 
-# -- out[i, j] = sum of taps[u, v] image[i + u, j + v] of an extended image; out holds zeros. ----
-# 2 flops for each tap and result.
+# -- out[i, j] = sum of taps[u, v] image[i + u, j + v], the image extended; out holds zeros. -------
 
 
 @serial
 def convolve2d_sequential(image, taps, out):
-    """One result after another, the sum over its taps."""
+    """One result after another, the sum over its taps: 2 flops for each."""
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
             total = out[i, j]
@@ -151,86 +139,74 @@ def convolve2d_sequential(image, taps, out):
             out[i, j] = total
 
 
-@helper
-def _add_taps(image, taps, row, i):
-    """Row i of the result: along it for each tap."""
-    for u in range(taps.shape[0]):
-        for v in range(taps.shape[1]):
-            tap, line = taps[u, v], image[i + u, v:]
-            for j in range(row.size):
-                row[j] += tap * line[j]
-
-
 @serial
 def convolve2d_reordered(image, taps, out):
-    """One row of the result after another; it stays in the cache for all taps."""
+    """Along a row of the result for each tap; the row stays in the cache for all of them."""
     for i in range(out.shape[0]):
-        _add_taps(image, taps, out[i], i)
+        row = out[i]
+        for u in range(taps.shape[0]):
+            for v in range(taps.shape[1]):
+                tap, line = taps[u, v], image[i + u, v:]
+                for j in range(row.size):
+                    row[j] += tap * line[j]
 
 
 @part
-def _tap_parts(start, stop, image, taps, out):
-    for i in range(start, stop):
-        _add_taps(image, taps, out[i], i)
+def _convolve2d_rows(start, stop, image, taps, out):
+    convolve2d_reordered(image[start:], taps, out[start:stop])
 
 
 @threaded
 def convolve2d_parallel(team, image, taps, out):
     """A range of the rows of the result for each thread."""
-    _tap_parts(team, out.shape[0], (image, taps, out))
+    _convolve2d_rows(team, out.shape[0], (image, taps, out))
 
 
-# -- A Jacobi sweep over (rows, lines, columns) points, as in `jacobi.sweep_bands`. --------------
-# In 3-D 10 flops for each point.
+# -- A Jacobi sweep over (rows, lines, columns) points, as in `jacobi.sweep_bands`. ----------------
 
 
-@helper
-def _sweep_row(u, f, u_new, factors, r):
+@part
+def _sweep_rows(start, stop, u, f, u_new, factors):
+    """Each point looks whether it has its six neighbours. In 3-D 10 flops for each."""
     rows, lines, columns = u.shape
     along_rows, along_lines, along_columns, scale = factors
-    for m in range(lines):
-        for c in range(columns):
-            total = scale * f[r, m, c]
-            if r > 0:
-                total += along_rows * u[r - 1, m, c]
-            if r < rows - 1:
-                total += along_rows * u[r + 1, m, c]
-            if m > 0:
-                total += along_lines * u[r, m - 1, c]
-            if m < lines - 1:
-                total += along_lines * u[r, m + 1, c]
-            if c > 0:
-                total += along_columns * u[r, m, c - 1]
-            if c < columns - 1:
-                total += along_columns * u[r, m, c + 1]
-            u_new[r, m, c] = total
+    for r in range(start, stop):
+        for m in range(lines):
+            for c in range(columns):
+                total = scale * f[r, m, c]
+                if r > 0:
+                    total += along_rows * u[r - 1, m, c]
+                if r < rows - 1:
+                    total += along_rows * u[r + 1, m, c]
+                if m > 0:
+                    total += along_lines * u[r, m - 1, c]
+                if m < lines - 1:
+                    total += along_lines * u[r, m + 1, c]
+                if c > 0:
+                    total += along_columns * u[r, m, c - 1]
+                if c < columns - 1:
+                    total += along_columns * u[r, m, c + 1]
+                u_new[r, m, c] = total
 
 
 @serial
 def jacobi_sequential(u, f, u_new, factors):
-    """One point after another; each looks whether it has its six neighbours."""
-    for r in range(u.shape[0]):
-        _sweep_row(u, f, u_new, factors, r)
-
-
-@part
-def _sweep_parts(start, stop, u, f, u_new, factors):
-    for r in range(start, stop):
-        _sweep_row(u, f, u_new, factors, r)
+    """One point after another, by a team of one."""
+    _sweep_rows(0, u.shape[0], (u, f, u_new, factors))
 
 
 @threaded
 def jacobi_parallel(team, u, f, u_new, factors):
     """A range of the rows for each thread."""
-    _sweep_parts(team, u.shape[0], (u, f, u_new, factors))
+    _sweep_rows(team, u.shape[0], (u, f, u_new, factors))
 
 
-# -- labels[i] = the nearest of k centroids to row i of X, of n x d. -----------------------------
+# -- labels[i] = the nearest of k centroids to row i of X, of n x d. -------------------------------
 
 
 @serial
 def kmeans_sequential(X, centroids, labels):
-    """The squared distance from one centroid after another. 3 n d k flops."""
+    """The squared distance from one centroid after another: 3 n d k flops."""
     for i in range(X.shape[0]):
         label, least = 0, np.inf
         for j in range(centroids.shape[0]):
@@ -243,40 +219,27 @@ def kmeans_sequential(X, centroids, labels):
         labels[i] = label
 
 
-@helper
-def _squares(centroids):
-    norms = np.empty(centroids.shape[0], centroids.dtype)
-    for j in range(norms.size):
-        norms[j] = _dot(centroids[j], centroids[j])
-    return norms
-
-
-@helper
-def _nearest(x, centroids, norms):
-    """The centroid with the least |c|^2 - 2 x.c, which is |x - c|^2 - |x|^2."""
-    label, least = 0, np.inf
-    for j in range(norms.size):
-        score = norms[j] - 2 * _dot(x, centroids[j])
-        if score < least:
-            least, label = score, j
-    return label
-
-
 @serial
 def kmeans_expanded(X, centroids, labels):
-    """The square expanded: X times the transposed centroids, and their squares. 2 n d k flops."""
-    norms = _squares(centroids)
+    """The least c.c - 2 x.c, which is |x - c|^2 - |x|^2: X times the centroids, 2 n d k flops."""
+    norms = np.empty(centroids.shape[0], X.dtype)
+    for j in range(norms.size):
+        norms[j] = _dot(centroids[j], centroids[j])
     for i in range(X.shape[0]):
-        labels[i] = _nearest(X[i], centroids, norms)
+        label, least = 0, np.inf
+        for j in range(norms.size):
+            score = norms[j] - 2 * _dot(X[i], centroids[j])
+            if score < least:
+                least, label = score, j
+        labels[i] = label
 
 
 @part
-def _label_parts(start, stop, X, centroids, norms, labels):
-    for i in range(start, stop):
-        labels[i] = _nearest(X[i], centroids, norms)
+def _kmeans_rows(start, stop, X, centroids, labels):
+    kmeans_expanded(X[start:stop], centroids, labels[start:stop])
 
 
 @threaded
 def kmeans_parallel(team, X, centroids, labels):
     """A range of the rows of X for each thread."""
-    _label_parts(team, X.shape[0], (X, centroids, _squares(centroids), labels))
+    _kmeans_rows(team, X.shape[0], (X, centroids, labels))

@@ -36,9 +36,7 @@ CPU_RUNGS = {
     "expanded": Rung(
         2, "the square expanded: c.c - 2 x.c", "two flops for each element, not three"
     ),
-    "parallel": Rung(
-        3, "a range of rows for each thread", "as many times as there are cores", True
-    ),
+    "parallel": Rung(3, "a range of rows for each thread", "as many times as cores", True),
 }
 
 _THREADS = 128

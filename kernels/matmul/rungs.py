@@ -60,22 +60,10 @@ RUNGS = {
 }
 CPU_RUNGS = {
     "sequential": Rung(1, "i-j-k, a row of A times a column of B", "nothing: the definition"),
-    "reordered": Rung(
-        2,
-        "i-k-j, a row of C is the sum of rows of B",
-        "B is read along its lines, and the loop is in vectors",
-    ),
-    "unrolled": Rung(
-        3, "four rows of B at a time", "six accesses to memory for four products, not twelve"
-    ),
-    "blocked": Rung(
-        4,
-        "tiles of B, each for all rows of A",
-        "where B is larger than a core's own cache, it comes from there all the same",
-    ),
-    "parallel": Rung(
-        5, "a range of rows for each thread", "as many times as there are cores", True
-    ),
+    "reordered": Rung(2, "i-k-j, a row of C is a sum of rows of B", "lines of B, and vectors"),
+    "unrolled": Rung(3, "four rows of B at a time", "six accesses for four products, not twelve"),
+    "blocked": Rung(4, "tiles of B, each for all rows of A", "B comes from the core's own cache"),
+    "parallel": Rung(5, "a range of rows for each thread", "as many times as cores", True),
 }
 _COLUMNS = ("column", "rotated", "tuned")
 _SQUARES = ("registers", "quads", "buffered")  # of elements of C for each thread

@@ -11,17 +11,7 @@ from ..procedure import derive, reckon
 from ..procedure.card import Card
 from ..procedure.derive import Shape
 
-__all__ = [
-    "CONSTANT_BYTES",
-    "CPU_RUNGS",
-    "RUNGS",
-    "HeldPlan",
-    "Piece",
-    "Shape",
-    "chosen",
-    "plan_rung",
-    "shapes",
-]
+__all__ = ["CPU_RUNGS", "RUNGS", "HeldPlan", "Piece", "Shape", "chosen", "plan_rung", "shapes"]
 
 RUNGS = {
     "naive": Rung(1, "a thread for each row of A", "all multiprocessors work, if rows are enough"),

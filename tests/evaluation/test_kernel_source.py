@@ -98,6 +98,6 @@ def test_a_loop_is_printed(run):
     assert "# matmul, rung 4, blocked: tiles of B" in out
     assert "DEPTH, WIDTH = " in out
     assert "@helper\ndef _add_rows(a, B, c, first):" in out
-    assert "_product_parts" not in out
+    assert "_matmul_rows" not in out
     args = "ladder", "solve_poisson", "--device", "cpu", "--source", "naive"
     refused(run, *args, naming=["must be one of 'sequential', 'parallel' of solve_poisson"])

@@ -42,14 +42,9 @@ def _blocks(rung: str, device: Device, problem: Problem) -> tuple[tuple[Shape, .
     return shapes(rung, dtype, card), own
 
 
-def _on_cpu(
-    loop: Callable[[], Callable[..., None]],
-    devices: tuple[()],
-    problem: Problem,
-    arguments: Arguments,
-) -> None:
+def _on_cpu(loop: rungs.Loop, devices: tuple[()], problem: Problem, given: Arguments) -> None:
     """Compute by a compiled loop on the extended image, which is copied before."""
-    image, options, w, out = direct_cpu.stacked(problem, arguments)
+    image, options, w, out = direct_cpu.stacked(problem, given)
     below = w.out_height + w.filter_height - 1 - w.top - w.height
     right = w.out_width + w.filter_width - 1 - w.left - w.width
     how: dict[str, Any] = {"mode": _EXTENSIONS[w.code]}
@@ -62,8 +57,12 @@ def _on_cpu(
         loop()(np.ascontiguousarray(extended), taps, result)
 
 
-def register(operation: str, excludes: Callable[..., Any], work: Callable[..., Any]) -> None:
-    """Add the rungs' rows for an operation."""
+def register(
+    operation: str, excludes: Callable[..., Any], on_cpu: Callable[..., Any], work: Any
+) -> None:
+    """Add the rungs' rows for an operation; ``on_cpu`` is ``excludes`` of the CPU's."""
+    row = {"operation": operation, "excludes": on_cpu, "work": work}
+    rungs.register_on_cpu(operation, CPU_RUNGS, _on_cpu, **row)
     for name, rung in RUNGS.items():
         registry.register_method(
             operation=operation,
@@ -74,9 +73,3 @@ def register(operation: str, excludes: Callable[..., Any], work: Callable[..., A
             **rungs.fields(name, _launch, _blocks),
             rung=rung,
         )
-
-
-def register_on_cpu(operation: str, excludes: Callable[..., Any], work: Callable[..., Any]) -> None:
-    """Add the rows of the CPU's rungs."""
-    row = {"operation": operation, "excludes": excludes, "work": work}
-    rungs.register_on_cpu(operation, CPU_RUNGS, _on_cpu, **row)

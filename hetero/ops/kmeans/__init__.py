@@ -293,7 +293,7 @@ OPERATION = registry.register_operation(
         cases="hetero.ops.kmeans.cases",
         benchmarks="hetero.ops.kmeans.benchmarks",
         ladder={
-            "lloyd": "by the shape the kernel; on the CPU blocks of rows by BLAS",
+            "lloyd": "kernel or blocks by the shape",
             "library": "cuBLAS",
         },
         public={"KMeans": "hetero.ops.kmeans.estimator"},

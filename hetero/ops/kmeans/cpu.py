@@ -180,14 +180,8 @@ class NumpyBackend(CpuBackend):
 class LoopBackend(NumpyBackend):
     """Dense rows, labelled by a compiled loop ``label(X, centroids, labels)``."""
 
-    def __init__(
-        self,
-        label: Callable[..., None],
-        X: np.ndarray,
-        weights: np.ndarray | None,
-        given: np.ndarray | None = None,
-    ) -> None:
-        super().__init__(X, weights, given)
+    def __init__(self, *given: Any, label: Callable[..., None]) -> None:
+        super().__init__(*given)
         self._label = label
 
     def assign(self, centroids: np.ndarray) -> bool:

@@ -95,16 +95,10 @@ def _hamerly(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None
     return HamerlyBackend(X, weights, given)
 
 
-def _by_loop(
-    loop: Callable[[], Callable[..., None]],
-    devices: tuple[()],
-    problem: Problem,
-    arguments: Arguments,
-) -> Outcome:
+def _by_loop(loop: rungs.Loop, devices: tuple[()], problem: Problem, given: Arguments) -> Outcome:
     """``run`` of a rung on the CPU, whose loop labels the rows."""
-    LoopBackend = load("hetero.ops.kmeans.cpu").LoopBackend
-    backend = functools.partial(LoopBackend, loop())
-    return _on_cpu(backend)(devices, problem, arguments)
+    backend = functools.partial(load("hetero.ops.kmeans.cpu").LoopBackend, label=loop())
+    return _on_cpu(backend)(devices, problem, given)
 
 
 def _on_device(method: str) -> Callable[..., Outcome]:

@@ -102,5 +102,5 @@ def register(operation: str) -> None:
             **rungs.fields(name, _launch, _blocks),
             rung=rung,
         )
-    row = {"operation": operation, "excludes": operands.not_plain, "work": operands.cpu_work}
-    rungs.register_on_cpu("matvec", CPU_RUNGS, operands.on_cpu, **row)
+    row = {"operation": operation, "excludes": rungs.as_devices, "work": operands.cpu_work}
+    rungs.register_on_cpu(operation, CPU_RUNGS, operands.on_cpu, **row)

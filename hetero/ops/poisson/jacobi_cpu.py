@@ -60,12 +60,7 @@ class _CpuSolve:
     """A solve: u, where the next u goes, and how many sweeps were made. See `Run`."""
 
     def __init__(
-        self,
-        stencil: Stencil,
-        f: np.ndarray,
-        u: np.ndarray,
-        blocking: int | None,
-        by: Callable[..., None] | None,
+        self, stencil: Stencil, f: np.ndarray, u: np.ndarray, blocking: int | None, by: Any
     ) -> None:
         self._by = by
         shape, self._weights = stencil.box

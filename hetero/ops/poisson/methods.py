@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -198,13 +197,8 @@ def _blocks(rung: str, device: Device, problem: Problem) -> tuple[tuple[Shape, .
     return shapes(rung, dtype, card), chosen(rung, dtype, card)
 
 
-def _on_cpu(
-    loop: Callable[[], Callable[..., None]],
-    devices: tuple[()],
-    problem: Problem,
-    arguments: Arguments,
-) -> Outcome:
-    (f,), u, solve = arguments
+def _on_cpu(loop: rungs.Loop, devices: tuple[()], problem: Problem, given: Arguments) -> Outcome:
+    (f,), u, solve = given
     by_sweeps = load("hetero.ops.poisson.jacobi_cpu").solve
     return by_sweeps(solve.system, f, u, by=loop(), **_limits(solve))
 

@@ -224,25 +224,19 @@ def on_cpu(
     loop: Callable[[], Callable[..., None]], devices: tuple[()], problem: Problem, given: Arguments
 ) -> None:
     """Compute by a compiled loop, one product of a batch after another; see `hetero.ops.rungs`."""
-    dtype = np.dtype(problem.dtype)
-    first, second = (np.asarray(x, dtype) for x in given.inputs)
+    first, second = given.inputs
     first = first if first.ndim > 1 else first[None]
     if problem.function == "matvec" or second.ndim < 2:
         second = second[..., None]
     batch = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     first, second = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (first, second))
-    made = np.zeros((*batch, first.shape[-2], second.shape[-1]), dtype)
+    made = np.zeros((*batch, first.shape[-2], second.shape[-1]), problem.dtype)
     for at in np.ndindex(batch):
         a, b, c = first[at], second[at], made[at]
         if problem.operation == "matvec":
             b, c = b[:, 0], c[:, 0]
         loop()(*(as_loops_take(np.ascontiguousarray(x)) for x in (a, b)), c)
     given.output[...] = made.reshape(given.output.shape)
-
-
-def not_plain(problem: Problem, info: dict[str, Any]) -> str | None:
-    """What devices do not compute NumPy does on the CPU too."""
-    return problem.device_obstacle
 
 
 def cpu_work(problem: Problem, info: dict[str, Any]) -> Work:

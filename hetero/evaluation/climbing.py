@@ -212,9 +212,9 @@ def rows(operation: Operation, ground: Ground) -> list[Implementation]:
     kind = ground.place.kind
     there = {i.method: i for i in registry.considered(operation.name) if i.kind == kind}
     found = registry.rungs(operation.name, kind)
-    if not found and kind == CPU:
-        return ground.measured()
     if not found:
+        if kind == CPU:
+            return ground.measured()
         having = [o.function for o in registry.operations() if registry.rungs(o.name, kind)]
         raise ValueError(
             f"{operation.function} has no rungs on {kind}; there are some of {', '.join(having)}"

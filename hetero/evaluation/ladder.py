@@ -60,7 +60,7 @@ def ladder(
         (of what flops and bytes take at the roof), share (the same, of the fastest row of that size
         where it exceeds the roof), over_cpu; or reason. Where there are equal devices, their
         sharing is a row more, its gain over one of them. The last row of a size is the best method
-        of the CPU, beside which ``over_cpu`` is how many times as fast a device's row is; it has
+        of the CPU; ``over_cpu`` is how many times as fast as that a device's row is; it has
         neither gain nor shares.
 
     Raises
@@ -101,7 +101,7 @@ def ladder(
     if (several := climbing.together(place)) is not None:
         found += _shared(operation, several, ground, sizes, above, found)
     if place.kind != CPU:
-        found += _beside(operation, ground.dtype, limit, found)
+        found += _of_the_cpu(operation, ground.dtype, limit, found)
     found.sort(key=lambda row: sizes.index(row["size"]))
     return {
         "operation": operation.function,
@@ -142,14 +142,14 @@ def _shared(
     return found
 
 
-def _beside(
+def _of_the_cpu(
     operation: Operation, dtype: str, limit: float | None, rows: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """The CPU's best method at each size; a device's rows get how many times as fast they are."""
     there = {row.method for row in registry.considered(operation.name) if row.kind == CPU}
     if there.isdisjoint(operation.ladder):
         return []
-    found = []
+    lines = []
     with climbing.ground(operation, climbing.place_of(CPU), dtype, limit) as ground:
         best = climbing.rows(operation, ground)[-1]
         for size in dict.fromkeys(row["size"] for row in rows):
@@ -157,8 +157,8 @@ def _beside(
             for row in above:
                 if "seconds" in row and "seconds" in one:
                     row["over_cpu"] = one["seconds"] / row["seconds"]
-            found.append({"number": max(row["number"] for row in above) + 1, **one})
-    return found
+            lines.append({"number": max(row["number"] for row in above) + 1, **one})
+    return lines
 
 
 def _counts(row: Implementation, threads: Sequence[int]) -> Sequence[int | None]:
@@ -225,10 +225,9 @@ def _in_order(rows: list[dict[str, Any]]) -> None:
 
 def text(found: dict[str, Any]) -> str:
     """The ladder as tables, one for each size."""
-    above = found["roof"]
+    above, device = found["roof"], found["device"]
     lines = [
-        f"{found['operation']} {found['dtype']} on {found['device']} ({found['name']}), "
-        f"one {found['what']}",
+        f"{found['operation']} {found['dtype']} on {device} ({found['name']}), one {found['what']}",
         f"roof: {prefixed(above['flops_per_second'])}FLOP/s ({above['how']}), "
         f"{prefixed(above['bytes_per_second'])}B/s (a copy), both measured now",
     ]
@@ -239,12 +238,10 @@ def text(found: dict[str, Any]) -> str:
         head = ["", "method", "time", "GFLOP/s", "GB/s", "gain", "of the roof", "what is new"]
         if more := any("over_cpu" in row for row in timed):
             head.insert(-1, "over the CPU")
-        cells = [_cells(row, found["device"], more) for row in timed]
+        cells = [_cells(row, device, more) for row in timed]
         lines += report.markdown(head, cells) if timed else []
         lines += [
-            f"{_label(row, found['device'])} is left out: {row['reason']}"
-            for row in rows
-            if "reason" in row
+            f"{_label(row, device)} is left out: {row['reason']}" for row in rows if "reason" in row
         ]
         timed = [row for row in timed if "share" in row]
         lines += _better(timed)
@@ -291,13 +288,14 @@ def _better(timed: list[dict[str, Any]]) -> list[str]:
 def draw(found: dict[str, Any], picture: Any) -> None:
     """Draw FLOP/s of each rung and size, below the roof, on a figure of matplotlib's."""
     axes = picture.subplots()
-    names = list(dict.fromkeys(_label(row, found["device"]) for row in found["rows"]))
+    device = found["device"]
+    names = list(dict.fromkeys(_label(row, device) for row in found["rows"]))
     sizes = list(dict.fromkeys(row["size"] for row in found["rows"]))
     width = 0.8 / len(sizes)
     for at, size in enumerate(sizes):
         timed = [r for r in found["rows"] if r["size"] == size and "seconds" in r]
         shift = (at - (len(sizes) - 1) / 2) * width
-        places = [names.index(_label(r, found["device"])) + shift for r in timed]
+        places = [names.index(_label(r, device)) + shift for r in timed]
         rates = [r["flops_per_second"] * 1e-9 for r in timed]
         hatch = ("", "//", "..", "xx", "\\\\", "++")[at % 6]  # which differ without colours too
         label = by(timed[0]["dims"]) if timed else str(size)

@@ -62,8 +62,8 @@ def register_on_cpu(
     compiles it when it is first called.
     """
     for name, rung in rungs.items():
-        found = functools.partial(run, functools.partial(loop, family, name))
-        row |= {"method": name, "kinds": ("cpu",), "run": found, "rung": rung}
+        by = functools.partial(run, functools.partial(loop, family, name))
+        row |= {"method": name, "kinds": ("cpu",), "run": by, "rung": rung}
         (add or registry.register_method)(uses=(LOOPS,) if rung.threads else (), **row)
 
 

@@ -62,9 +62,18 @@ def register_on_cpu(
     compiles it when it is first called.
     """
     for name, rung in rungs.items():
-        by = functools.partial(run, functools.partial(loop, family, name))
-        row |= {"method": name, "kinds": ("cpu",), "run": by, "rung": rung}
+        row |= {"method": name, "kinds": ("cpu",), "run": _by(run, family, name), "rung": rung}
         (add or registry.register_method)(uses=(LOOPS,) if rung.threads else (), **row)
+
+
+def _by(run: Callable[..., Any], family: str, name: str) -> Callable[..., Any]:
+    own = functools.partial(loop, family, name)
+
+    def by_loop(*given: Any) -> Any:  # no partial one: a reloaded module's has the same name
+        return run(own, *given)
+
+    by_loop.loop = own  # type: ignore[attr-defined]
+    return by_loop
 
 
 def loop(family: str, rung: str) -> Callable[..., None]:
@@ -74,7 +83,7 @@ def loop(family: str, rung: str) -> Callable[..., None]:
 
 def loop_of(row: registry.Implementation) -> Callable[..., None]:
     """The loop of a row that `register_on_cpu` added."""
-    return row.run.args[0]()
+    return row.run.loop()
 
 
 def as_devices(problem: Problem, info: dict[str, Any]) -> str | None:

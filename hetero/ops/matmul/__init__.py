@@ -47,7 +47,7 @@ def matmul(
     method : str, optional
         "blas" on the CPU; "tiled" (own kernels), "library" (cuBLAS) or "streamed" (operands on the
         host in tiles that move while others are computed) on a GPU; or one of the kernels on the
-        way to "tiled", which ``hetero ladder matmul`` lists.
+        way to "tiled", which ``hetero ladder matmul`` lists, with ``device="cpu"`` the loops.
     **options
         ``casting``, ``order``, ``dtype``, ``subok``, ``axes``, ``axis``: NumPy's own, computed by
         NumPy.

@@ -66,7 +66,7 @@ def places(operations=None, devices_of_a_kind=None):
                     registry.operation(operation).cut or implementation.shared
                 ):
                     continue
-                if implementation.rung and not device.endswith(":0"):  # one of a kind will do
+                if implementation.rung and not device.endswith(("cpu", ":0")):  # one of a kind
                     continue
                 if implementation.run and device.partition(":")[0] == implementation.kind:
                     marks = [pytest.mark.gpu] if implementation.kind == "cuda" else []

@@ -128,7 +128,8 @@ def _notes(operation: Any, arguments: argparse.Namespace, devices: dict[str, Any
     kinds = [kind for kind in kinds if registry.rungs(operation.name, kind)]
     if kinds and arguments.method is None:
         where, name = " and ".join(kinds), operation.function
-        notes.append(f"   rungs on {where} are taken by name only: hetero ladder {name}")
+        here = " --device cpu" if kinds == ["cpu"] else ""
+        notes.append(f"   rungs on {where} are taken by name only: hetero ladder {name}{here}")
     if str(arguments.device).endswith(":*"):
         alike = [n for n, i in devices.items() if i["kind"] == arguments.device[:-2]]
         if len(alike) == 1:

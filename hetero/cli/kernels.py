@@ -11,6 +11,7 @@ from typing import Any
 from hetero import terminal
 from hetero.cli import values
 from hetero.cli.values import DONE, DTYPES, FAILED, Parser, add_file, show
+from hetero.pricing.plan import CPU
 from hetero.terminal import progress_bar
 
 MOVEMENT, PROGRAMS = "movement", "programs"  # what bench takes as well as operations
@@ -113,14 +114,19 @@ def _timeline(arguments: argparse.Namespace) -> int:
 
 def ladder_options(sub: Parser) -> None:
     """Add those of ladder."""
-    _common(sub, "such as cuda:0; cpu: its methods")
+    _common(sub, "such as cuda:0, or cpu")
     text = (
         "extents of squares; of images and grids likewise, of k-means rows (default: three, small "
         "ones without a GPU)"
     )
-    sub.add_argument("--sizes", type=_sizes, metavar="N,N", help=text)
-    text = "print a rung's kernel as CUDA C, its macros expanded, and measure nothing"
+    sub.add_argument("--sizes", type=_whole, metavar="N,N", help=text)
+    text = (
+        "print a rung's kernel as CUDA C, its macros expanded, or with --device cpu its loop in "
+        "Python, and measure nothing"
+    )
     sub.add_argument("--source", metavar="RUNG", help=text)
+    text = "with --device cpu: time methods that have several threads on each of these numbers"
+    sub.add_argument("--threads", type=_whole, metavar="N,N", default=(), help=text)
 
 
 def sweep_options(sub: Parser) -> None:
@@ -152,7 +158,7 @@ def _common(sub: Parser, device: str) -> None:
     add_file(sub, "--plot", "save a picture, by matplotlib")
 
 
-def _sizes(text: str) -> list[int]:
+def _whole(text: str) -> list[int]:
     try:
         return [int(size) for size in text.split(",")]
     except ValueError:
@@ -170,6 +176,7 @@ def ladder(arguments: argparse.Namespace) -> int:
         return _print_source(arguments)
 
     def climb(operation: Any, **given: Any) -> dict[str, Any]:
+        given["threads"] = arguments.threads
         found = ladder.ladder(operation, arguments.dtype, arguments.sizes, **given)
         last.keep_ladder(found)
         return found
@@ -204,6 +211,9 @@ def _print_source(arguments: argparse.Namespace) -> int:
     from hetero.evaluation import kernel_source
 
     operation = registry.operation(arguments.operation)
+    if arguments.device == CPU:
+        print(kernel_source.of_loop(operation, arguments.source), end="")
+        return DONE
     try:
         print(kernel_source.of_rung(operation, arguments.source, arguments.dtype), end="")
     except ImportError:

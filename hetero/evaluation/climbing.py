@@ -24,13 +24,15 @@ from hetero.calibration.measure.workbench import Bench
 from hetero.devices.base import Device
 from hetero.devices.kinds import traits
 from hetero.errors import DeviceNotAvailable
+from hetero.host import limits
+from hetero.host.compiled import loop_compiler
 from hetero.kernels.common.peak import THREADS, peaks
 from hetero.ops import benchmark
 from hetero.ops.cases import Case, Dims, Place, TimedSolves, forget_numbers
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, readable
 from hetero.profile import inventory
-from hetero.registry import Implementation, Operation
+from hetero.registry import Implementation, Operation, thread_counts
 from hetero.registry.problem import Problem
 
 _FIRST = 32  # the size that is tried first, to see how long others take
@@ -112,6 +114,8 @@ class Ground:
         reason = row.excludes(problem, self.place.info)
         if self.place.kind == CPU and [*self.problem(row, size).dims] != self.shown(size):
             reason = "is for other problems than the first one"
+        if reason is None and row.loops is not None:
+            loop_compiler.ensure(row.loops(problem))
         tried = min(size, _FIRST)
         while reason is None and tried < size:
             seconds = self.once(row, tried)
@@ -203,18 +207,31 @@ def ground(
 
 
 def rows(operation: Operation, ground: Ground) -> list[Implementation]:
-    """The ladder: rungs, then the methods above them; on the CPU what calibration measures."""
+    """The ladder: rungs, then the methods above them; on the CPU, where an operation has no rungs,
+    what calibration measures."""
     kind = ground.place.kind
-    if kind == CPU:
-        return ground.measured()
     there = {i.method: i for i in registry.considered(operation.name) if i.kind == kind}
     found = registry.rungs(operation.name, kind)
     if not found:
+        if kind == CPU:
+            return ground.measured()
         having = [o.function for o in registry.operations() if registry.rungs(o.name, kind)]
         raise ValueError(
             f"{operation.function} has no rungs on {kind}; there are some of {', '.join(having)}"
         )
     return found + [there[method] for method in operation.ladder if method in there]
+
+
+def on_threads(row: Implementation, count: int) -> Implementation | str:
+    """A method of the CPU on fewer threads; or why not."""
+    pool = thread_counts.pool(row)
+    most = None if pool is None else limits.most(pool)
+    if most is None:
+        return "the number of its threads cannot be limited"
+    if count > most:
+        return f"it has {most} threads here, not {count}"
+    threads = thread_counts.Threads(count, most)
+    return dataclasses.replace(row, run=thread_counts.limited(row, threads, row.run))
 
 
 # -- The roof --------------------------------------------------------------------------------------

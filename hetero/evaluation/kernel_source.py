@@ -1,4 +1,5 @@
-"""A rung's kernel as CUDA C, with its macros expanded and what it does not need left out.
+"""A rung's kernel as CUDA C, with its macros expanded and what it does not need left out; a rung's
+loop on the CPU in Python.
 
 A kernel's text has macros for its shape, dtype and dialect, so that one text serves many launches.
 Whoever reads one rung wants the text of its own launch.
@@ -6,17 +7,20 @@ Whoever reads one rung wants the text of its own launch.
 
 from __future__ import annotations
 
+import inspect
 import io
 import re
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from hetero import kernels, registry
 from hetero.calibration.ahead.listing import Listing, kernels_of
 from hetero.evaluation.climbing import Ground
-from hetero.ops import benchmark
+from hetero.ops import benchmark, rungs
 from hetero.ops.cases import Place
+from hetero.pricing.plan import CPU
 from hetero.profile import shipped
 
 INSTALL = "pip install pcpp, which expands macros"
@@ -65,12 +69,7 @@ def of_rung(operation: registry.Operation, method: str, dtype: str | None = None
         Without pcpp.
     """
     info = shipped(_CARD).data["devices"]["cuda:0"]
-    rows = registry.lookup(operation.name)
-    rungs = {row.method: row for row in rows if row.rung and row.kind == info["kind"]}
-    if method not in rungs:
-        names = ", ".join(map(repr, rungs))
-        raise ValueError(f"--source must be one of {names} of {operation.function}, got {method!r}")
-    row, device = rungs[method], _Named("cuda:0", info)
+    row, device = _named(method, operation, info["kind"]), _Named("cuda:0", info)
     own = dtype or benchmark.dtype_of(operation)
     ground = Ground(operation, Place(device.name, info, (device,)), own, 1.0)
     kernels_of(device, [ground.case(row)])
@@ -83,8 +82,34 @@ def of_rung(operation: registry.Operation, method: str, dtype: str | None = None
     return "\n\n".join(pieces) + "\n"
 
 
-def _comment(text: str) -> str:
-    return textwrap.fill(text, _WIDTH, initial_indent="// ", subsequent_indent="// ")
+def of_loop(operation: registry.Operation, method: str) -> str:
+    """The Python source of a rung on the CPU: its loop, and what of its module that takes.
+
+    Raises
+    ------
+    ValueError
+        If the operation has no such rung; the message names those that it has.
+    """
+    row = _named(method, operation, CPU)
+    loop = rungs.loop_of(row)
+    text = Path(inspect.getfile(inspect.unwrap(loop))).read_text("utf-8")
+    pieces = {names: line for line, names in re.findall(r"^(([A-Z]\w+).* = .*)$", text, re.M)}
+    pieces |= {f[1]: b for b in text.split("\n\n\n") if (f := re.search(r"^def (\w+)", b, re.M))}
+    title = f"{operation.function}, rung {row.rung.number}, {method}: {row.rung.idea}."
+    wanted = _with_callees(pieces, {loop.__name__})
+    return "\n\n\n".join([_comment(title, "# "), *(pieces[name] for name in wanted)]) + "\n"
+
+
+def _named(method: str, operation: registry.Operation, kind: str) -> registry.Implementation:
+    rows = {row.method: row for row in registry.rungs(operation.name, kind)}
+    if method not in rows:
+        names = ", ".join(map(repr, rows))
+        raise ValueError(f"--source must be one of {names} of {operation.function}, got {method!r}")
+    return rows[method]
+
+
+def _comment(text: str, sign: str = "// ") -> str:
+    return textwrap.fill(text, _WIDTH, initial_indent=sign, subsequent_indent=sign)
 
 
 def expanded(file: str, defines: tuple[tuple[str, Any], ...]) -> str:
@@ -112,15 +137,18 @@ def _needed(text: str, wanted: set[str]) -> Iterator[str]:
     for found in _PIECE.finditer(text):
         if named := _NAMED.search(found[2]):
             pieces[named[1]] = found[0].strip()
+    for name in _with_callees(pieces, wanted):
+        lines = (wrapped for line in pieces[name].split("\n") for wrapped in _wrapped(line))
+        yield "\n".join(lines)
+
+
+def _with_callees(pieces: dict[str, str], wanted: set[str]) -> list[str]:
     left = list(wanted)
     while left:
         more = {*re.findall(r"\w+", pieces[left.pop()])} & pieces.keys() - wanted
         wanted |= more
         left += more
-    for name, piece in pieces.items():
-        if name in wanted:
-            lines = (wrapped for line in piece.split("\n") for wrapped in _wrapped(line))
-            yield "\n".join(lines)
+    return [name for name in pieces if name in wanted]
 
 
 def _wrapped(line: str) -> list[str]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from hetero import registry
 from hetero.calibration.measure.candidates import leaving_out
 from hetero.evaluation import climbing, report
 from hetero.evaluation.climbing import Ground, Roof
@@ -12,7 +15,7 @@ from hetero.evaluation.report import by, prefixed, rounded
 from hetero.ops import benchmark
 from hetero.ops.cases import Place
 from hetero.pricing.plan import CPU, readable
-from hetero.registry import Implementation, Operation
+from hetero.registry import Implementation, Operation, thread_counts
 
 PICTURE = (9.0, 5.0)  # inches
 _SIZES = {"cuda": (256, 1024, 4096)}
@@ -25,6 +28,7 @@ def ladder(
     sizes: Sequence[int] | None = None,
     *,
     device: str | None = None,
+    threads: Sequence[int] = (),
     limit: float | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> dict[str, Any]:
@@ -38,7 +42,9 @@ def ladder(
     sizes : sequence of int, optional
         Extents of squares, or what the operation makes of them. Default: the operation's.
     device : str, optional
-        Default: the first GPU, without one the first OpenCL device. "cpu": its methods.
+        Default: the first GPU, without one the first OpenCL device.
+    threads : sequence of int, optional
+        Numbers of threads, on each of which methods that have several are timed; of the CPU.
     limit : float, optional
         Seconds of a call above which none is made. Default: 1 on a GPU, else 0.5.
     progress : callable, optional
@@ -48,21 +54,29 @@ def ladder(
     -------
     dict
         operation, device, name (the device's), dtype, what (is timed: "call", "iteration"), roof
-        (flops_per_second, bytes_per_second, how), rows: size, dims, number, method, rung (whether
-        it is one), idea, gain_expected; seconds, flops_per_second, bytes_per_second, gain (over the
-        row before of that size), measured_share (of what flops and bytes take at the roof), share
-        (the same, of the fastest row of that size where it exceeds the roof); or reason. Where
-        there are equal devices, their sharing is a row more, its gain over one of them.
+        (flops_per_second, bytes_per_second, how), rows: size, dims, number, device, method, threads
+        (None where they were not limited), rung (whether it is one), idea, gain_expected; seconds,
+        flops_per_second, bytes_per_second, gain (over the row before of that size), measured_share
+        (of what flops and bytes take at the roof), share (the same, of the fastest row of that size
+        where it exceeds the roof), over_cpu; or reason. Where there are equal devices, their
+        sharing is a row more, its gain over one of them. The last row of a size is the best method
+        of the CPU; ``over_cpu`` is how many times as fast as that a device's row is; it has
+        neither gain nor shares.
 
     Raises
     ------
     ValueError
-        If the operation has no rungs there, or a size is less than 1.
+        If the operation has no rungs there, a size or a number of threads is less than 1, or
+        threads are given for a device.
     DeviceNotAvailable
     """
     if sizes is not None and min(sizes, default=0) < 1:
         raise ValueError(f"sizes must be 1 or more, got {', '.join(map(str, sizes))}")
+    if min(threads, default=1) < 1:
+        raise ValueError(f"threads must be 1 or more, got {', '.join(map(str, threads))}")
     place = climbing.place_of(device)
+    if threads and place.kind != CPU:
+        raise ValueError(f"threads are of device {CPU!r}, got {place.name!r}")
     usual = benchmark.of(operation, "CLIMBED", {})
     sizes = sizes or usual.get(place.kind) or _SIZES.get(place.kind, _SIZES_OTHERS)
     sizes = [*dict.fromkeys(sizes)]
@@ -76,16 +90,19 @@ def ladder(
                 if progress is not None:
                     done = (at + number / len(methods)) / len(sizes)
                     progress(done, f"{operation.function} {size} {row.method}")
-                one = _measured(ground, row, size, before)
-                found.append({"number": number, **one})
-                before = one.get("seconds", before)
+                for count in _counts(row, threads):
+                    one = _measured(ground, row, size, before, count)
+                    found.append({"number": number, **one})
+                    before = one.get("seconds", before)
         above = above.raised(climbing.roof(place, ground.dtype))
         _compare(found, above)
-        if place.kind == CPU:
+        if not registry.rungs(operation.name, place.kind):
             _in_order(found)
     if (several := climbing.together(place)) is not None:
         found += _shared(operation, several, ground, sizes, above, found)
-        found.sort(key=lambda row: sizes.index(row["size"]))
+    if place.kind != CPU:
+        found += _of_the_cpu(operation, ground.dtype, limit, found)
+    found.sort(key=lambda row: sizes.index(row["size"]))
     return {
         "operation": operation.function,
         "device": place.name,
@@ -125,14 +142,48 @@ def _shared(
     return found
 
 
+def _of_the_cpu(
+    operation: Operation, dtype: str, limit: float | None, rows: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The CPU's best method at each size; a device's rows get how many times as fast they are."""
+    there = {row.method for row in registry.considered(operation.name) if row.kind == CPU}
+    if there.isdisjoint(operation.ladder):
+        return []
+    lines = []
+    with climbing.ground(operation, climbing.place_of(CPU), dtype, limit) as ground:
+        best = climbing.rows(operation, ground)[-1]
+        for size in dict.fromkeys(row["size"] for row in rows):
+            one, above = _measured(ground, best, size, None), [r for r in rows if r["size"] == size]
+            for row in above:
+                if "seconds" in row and "seconds" in one:
+                    row["over_cpu"] = one["seconds"] / row["seconds"]
+            lines.append({"number": max(row["number"] for row in above) + 1, **one})
+    return lines
+
+
+def _counts(row: Implementation, threads: Sequence[int]) -> Sequence[int | None]:
+    """The numbers of threads that a method is timed on; None: as it is."""
+    if not threads:
+        return (None,)
+    if thread_counts.pool(row) is None:
+        return (1 if row.rung is not None else None,)
+    return threads
+
+
 def _measured(
-    ground: Ground, row: Implementation, size: int, before: float | None
+    ground: Ground, row: Implementation, size: int, before: float | None, threads: int | None = None
 ) -> dict[str, Any]:
     idea, gain = ground.operation.ladder.get(row.method, ""), ""
     if row.rung is not None:
-        _, idea, gain = row.rung
-    found: dict[str, Any] = {"size": size, "dims": ground.shown(size), "method": row.method}
+        idea, gain = row.rung.idea, row.rung.gain
+    found: dict[str, Any] = {"size": size, "dims": ground.shown(size), "device": ground.place.name}
+    found |= {"method": row.method, "threads": threads}
     found |= {"rung": row.rung is not None, "idea": idea, "gain_expected": gain}
+    if threads is not None and thread_counts.pool(row) is not None:
+        limited = climbing.on_threads(row, threads)
+        if isinstance(limited, str):
+            return {**found, "reason": limited}
+        row = limited
     failed: dict[str, str] = {}
     with leaving_out(row.method, failed):
         reason = ground.obstacle(row, size)
@@ -161,7 +212,7 @@ def _compare(rows: list[dict[str, Any]], measured: Roof) -> None:
 
 
 def _in_order(rows: list[dict[str, Any]]) -> None:
-    """The CPU's methods are no ladder: the slowest first, and gains over that one before."""
+    """Methods without rungs are no ladder: the slowest first, and gains over that one before."""
     rows.sort(key=lambda row: (row["size"], -row.get("seconds", 0.0)))
     before: dict[int, float] = {}
     for number, row in enumerate(rows):
@@ -174,10 +225,9 @@ def _in_order(rows: list[dict[str, Any]]) -> None:
 
 def text(found: dict[str, Any]) -> str:
     """The ladder as tables, one for each size."""
-    above = found["roof"]
+    above, device = found["roof"], found["device"]
     lines = [
-        f"{found['operation']} {found['dtype']} on {found['device']} ({found['name']}), "
-        f"one {found['what']}",
+        f"{found['operation']} {found['dtype']} on {device} ({found['name']}), one {found['what']}",
         f"roof: {prefixed(above['flops_per_second'])}FLOP/s ({above['how']}), "
         f"{prefixed(above['bytes_per_second'])}B/s (a copy), both measured now",
     ]
@@ -185,11 +235,15 @@ def text(found: dict[str, Any]) -> str:
         rows = [row for row in found["rows"] if row["size"] == size]
         timed = [row for row in rows if "seconds" in row]
         lines += ["", by(rows[0]["dims"])]
-        head = ("", "method", "time", "GFLOP/s", "GB/s", "gain", "of the roof", "what is new")
-        lines += report.markdown(head, [_cells(row) for row in timed]) if timed else []
+        head = ["", "method", "time", "GFLOP/s", "GB/s", "gain", "of the roof", "what is new"]
+        if more := any("over_cpu" in row for row in timed):
+            head.insert(-1, "over the CPU")
+        cells = [_cells(row, device, more) for row in timed]
+        lines += report.markdown(head, cells) if timed else []
         lines += [
-            f"{row['method']} is left out: {row['reason']}" for row in rows if "reason" in row
+            f"{_label(row, device)} is left out: {row['reason']}" for row in rows if "reason" in row
         ]
+        timed = [row for row in timed if "share" in row]
         lines += _better(timed)
         most, method = max(((r["measured_share"], r["method"]) for r in timed), default=(0.0, ""))
         if most > 1.0:
@@ -200,15 +254,23 @@ def text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _label(row: dict[str, Any], device: str) -> str:
+    """A method with its number of threads, and with its device where that is another one."""
+    count, elsewhere = row["threads"], CPU == row["device"] != device
+    threads = "" if count is None else f", {count} thread{'s' * (count > 1)}"
+    return row["method"] + threads + f" on {CPU}" * elsewhere
+
+
+def _cells(row: dict[str, Any], device: str, more: bool) -> list[str]:
     return [
         str(row["number"]),
-        row["method"],
+        _label(row, device),
         readable(row["seconds"]),
         rounded(row["flops_per_second"] * 1e-9),
         rounded(row["bytes_per_second"] * 1e-9),
         "" if row["gain"] is None else f"{row['gain']:.2f}",
-        f"{rounded(100 * row['share'], 2)} %",
+        f"{rounded(100 * row['share'], 2)} %" if "share" in row else "",
+        *([f"{row['over_cpu']:.3g}" if "over_cpu" in row else ""] if more else []),
         row["idea"],
     ]
 
@@ -226,17 +288,19 @@ def _better(timed: list[dict[str, Any]]) -> list[str]:
 def draw(found: dict[str, Any], picture: Any) -> None:
     """Draw FLOP/s of each rung and size, below the roof, on a figure of matplotlib's."""
     axes = picture.subplots()
-    names = list(dict.fromkeys(row["method"] for row in found["rows"]))
+    device = found["device"]
+    names = list(dict.fromkeys(_label(row, device) for row in found["rows"]))
     sizes = list(dict.fromkeys(row["size"] for row in found["rows"]))
     width = 0.8 / len(sizes)
     for at, size in enumerate(sizes):
         timed = [r for r in found["rows"] if r["size"] == size and "seconds" in r]
-        places = [names.index(r["method"]) + (at - (len(sizes) - 1) / 2) * width for r in timed]
+        shift = (at - (len(sizes) - 1) / 2) * width
+        places = [names.index(_label(r, device)) + shift for r in timed]
         rates = [r["flops_per_second"] * 1e-9 for r in timed]
         hatch = ("", "//", "..", "xx", "\\\\", "++")[at % 6]  # which differ without colours too
         label = by(timed[0]["dims"]) if timed else str(size)
         bars = axes.bar(places, rates, width, label=label, hatch=hatch, edgecolor="black")
-        roofs = [r["flops_per_second"] / r["share"] * 1e-9 for r in timed]
+        roofs = [r["flops_per_second"] / r.get("share", np.nan) * 1e-9 for r in timed]
         axes.plot(places, roofs, color="black", linestyle="", marker="_", markersize=9)
         axes.bar_label(bars, [rounded(rate) for rate in rates], rotation=90, padding=2, size=7)
     axes.set_yscale("log")

@@ -109,6 +109,7 @@ def price(
             for implementation in implementations
             if implementation.kind == CPU
             and implementation.run is not None
+            and implementation.rung is None
             and all(c.implementation is not implementation for c in candidates)
         ]
         possible = [c for c in candidates if c.reason is None]

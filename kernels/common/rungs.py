@@ -18,8 +18,11 @@ class Rung(NamedTuple):
         The one thing that is new.
     gain : str
         What that should gain over the rung before.
+    threads : bool
+        Of a loop on the CPU: several threads run it.
     """
 
     number: int
     idea: str
     gain: str
+    threads: bool = False

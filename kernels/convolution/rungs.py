@@ -12,7 +12,7 @@ from ..procedure.card import Card
 from ..procedure.derive import Shape
 from .correlation import SHARED_BYTES, Correlation, TapSizes, correlation, count_blocks
 
-__all__ = ["RUNGS", "Shape", "chosen", "plan_rung", "shapes"]
+__all__ = ["CPU_RUNGS", "RUNGS", "Shape", "chosen", "plan_rung", "shapes"]
 
 RUNGS = {
     "naive": Rung(1, "a thread for each result", "all multiprocessors work"),
@@ -36,6 +36,11 @@ RUNGS = {
         "unrolled, pointers instead of indices, and the block's shape derived from the device",
         "nothing is issued but products and their loads",
     ),
+}
+CPU_RUNGS = {
+    "sequential": Rung(1, "one result after another", "nothing: the definition"),
+    "reordered": Rung(2, "along a row of the result for each tap", "a long inner loop, in vectors"),
+    "parallel": Rung(3, "a range of rows for each thread", "as many times as cores", True),
 }
 _SHAPE = Shape(32, 16)
 _REGISTERS = 40  # of a thread: all that the rungs with barriers need

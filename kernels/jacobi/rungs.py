@@ -10,7 +10,7 @@ from ..procedure.card import Card
 from ..procedure.derive import Shape
 from .grid_slab import GridSlab
 
-__all__ = ["RUNGS", "Shape", "chosen", "shapes", "sweep_rung"]
+__all__ = ["CPU_RUNGS", "RUNGS", "Shape", "chosen", "shapes", "sweep_rung"]
 
 RUNGS = {
     "sequential": Rung(1, "one thread for all points", "the method is right"),
@@ -20,6 +20,10 @@ RUNGS = {
         "a tile and the points around it go to shared memory",
         "a point is asked for once for a tile, not once for each neighbour; caches did that",
     ),
+}
+CPU_RUNGS = {
+    "sequential": Rung(1, "one point after another", "the method is right"),
+    "parallel": Rung(2, "a range of rows for each thread", "up to the memory's bandwidth", True),
 }
 _SHAPE = Shape(32, 8)
 _STATIC_BYTES = 48 << 10  # of an array in shared memory whose size is in the source

@@ -11,7 +11,7 @@ from .shapes import Assignment, Points, choose, power_of_two, threads_of_block
 
 __all__ = ["RUNGS", "LloydPlan", "columns", "label_rows", "plan_lloyd"]
 
-RUNGS = rungs.RUNGS
+RUNGS, CPU_RUNGS = rungs.RUNGS, rungs.CPU_RUNGS
 FUSED = "lloyd"
 STATE = 4  # integers of the iteration's state: see kmeans_state.cu
 _THREADS = 256

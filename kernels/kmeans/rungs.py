@@ -6,7 +6,7 @@ from ..common.launch import ELEMENT_BYTES, REAL, Launch, ceil_div
 from ..common.rungs import Rung
 from .shapes import Assignment, Points, threads_of_block
 
-__all__ = ["RUNGS", "plan"]
+__all__ = ["CPU_RUNGS", "RUNGS", "plan"]
 
 RUNGS = {
     "naive": Rung(1, "a thread for each point", "all multiprocessors work"),
@@ -30,6 +30,13 @@ RUNGS = {
         "blocks of 512 threads, with all the registers they want",
         "centroids are copied for four times as many points, labels read by as many at once",
     ),
+}
+CPU_RUNGS = {
+    "sequential": Rung(1, "the distance from one centroid after another", "the method is right"),
+    "expanded": Rung(
+        2, "the square expanded: c.c - 2 x.c", "two flops for each element, not three"
+    ),
+    "parallel": Rung(3, "a range of rows for each thread", "as many times as cores", True),
 }
 
 _THREADS = 128

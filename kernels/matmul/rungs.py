@@ -11,7 +11,7 @@ from ..procedure import derive, reckon
 from ..procedure.card import Card
 from ..procedure.derive import Shape
 
-__all__ = ["RUNGS", "Shape", "chosen", "plan_rung", "shapes"]
+__all__ = ["CPU_RUNGS", "RUNGS", "Shape", "chosen", "plan_rung", "shapes"]
 
 RUNGS = {
     "sequential": Rung(1, "one thread does everything", "nothing: what one lane is worth"),
@@ -57,6 +57,13 @@ RUNGS = {
         "the next tiles are on their way while these are multiplied",
         "no wait for memory, one barrier a step instead of two",
     ),
+}
+CPU_RUNGS = {
+    "sequential": Rung(1, "i-j-k, a row of A times a column of B", "nothing: the definition"),
+    "reordered": Rung(2, "i-k-j, a row of C is a sum of rows of B", "lines of B, and vectors"),
+    "unrolled": Rung(3, "four rows of B at a time", "six accesses for four products, not twelve"),
+    "blocked": Rung(4, "tiles of B, each for all rows of A", "B comes from the core's own cache"),
+    "parallel": Rung(5, "a range of rows for each thread", "as many times as cores", True),
 }
 _COLUMNS = ("column", "rotated", "tuned")
 _SQUARES = ("registers", "quads", "buffered")  # of elements of C for each thread

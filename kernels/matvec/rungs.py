@@ -11,7 +11,7 @@ from ..procedure import derive, reckon
 from ..procedure.card import Card
 from ..procedure.derive import Shape
 
-__all__ = ["CONSTANT_BYTES", "RUNGS", "HeldPlan", "Piece", "Shape", "chosen", "plan_rung", "shapes"]
+__all__ = ["CPU_RUNGS", "RUNGS", "HeldPlan", "Piece", "Shape", "chosen", "plan_rung", "shapes"]
 
 RUNGS = {
     "naive": Rung(1, "a thread for each row of A", "all multiprocessors work, if rows are enough"),
@@ -36,6 +36,11 @@ RUNGS = {
         "unrolled, pointers instead of indices, and the block's shape derived from the device",
         "nothing is issued but loads and sums; enough of them in flight",
     ),
+}
+CPU_RUNGS = {
+    "sequential": Rung(1, "a column of A at a time", "nothing: each element from another line"),
+    "reordered": Rung(2, "a row of A at a time", "A is read along its lines, in vectors"),
+    "parallel": Rung(3, "a range of rows for each thread", "up to the memory's bandwidth", True),
 }
 CONSTANT_BYTES = 1 << 16
 _STATIC_BYTES = 48 << 10  # of an array of a constant size in shared memory

@@ -1,7 +1,9 @@
 """`hetero ladder --source`: a rung as it is compiled, without macros."""
 
+import re
 import struct
 
+import numpy as np
 import pytest
 from command_line import OK, refused
 
@@ -63,3 +65,39 @@ def test_a_rung_is_printed(run):
 
 def test_another_name_is_refused_with_those_that_there_are(run):
     refused(run, "ladder", "matvec", "--source", "nonsense", naming=["--source", "'naive', "])
+
+
+@pytest.mark.parametrize(
+    ("function", "method"),
+    [(o.function, r.method) for o in registry.operations() for r in registry.rungs(o.name, "cpu")],
+)
+def test_a_loop_of_the_cpu_is_whole(function, method):
+    """With what decorates and is called, and nothing else: it computes by itself."""
+    from hetero.host.compiled.parts import helper, part
+    from hetero.host.threads import serial, threaded
+
+    text = kernel_source.of_loop(registry.operation(function), method)
+    assert text.startswith(f"# {function}, rung ")
+    space = {"np": np, "helper": helper, "part": part, "serial": serial, "threaded": threaded}
+    before = {*space}
+    exec(text, space)
+    names = space.keys() - before - {"__builtins__"}
+    assert {*re.findall(r"\b_[a-z]\w*\b", text)} <= names
+    (whole,) = [name for name in names if name.endswith(f"_{method}")]
+    assert all(len(re.findall(rf"\b{name}\b", text)) > 1 for name in names - {whole})
+    A = np.random.default_rng(0).random((5, 5))
+    if function == "matmul":
+        C = np.zeros_like(A)
+        space[whole](A, A, C)
+        np.testing.assert_allclose(C, A @ A)
+
+
+def test_a_loop_is_printed(run):
+    code, out, _ = run("ladder", "matmul", "--device", "cpu", "--source", "blocked")
+    assert code == OK
+    assert "# matmul, rung 4, blocked: tiles of B" in out
+    assert "DEPTH, WIDTH = " in out
+    assert "@helper\ndef _add_rows(a, B, c, first):" in out
+    assert "_matmul_rows" not in out
+    args = "ladder", "solve_poisson", "--device", "cpu", "--source", "naive"
+    refused(run, *args, naming=["must be one of 'sequential', 'parallel' of solve_poisson"])

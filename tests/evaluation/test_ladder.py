@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
+import itertools
 import json
 import time
 
@@ -17,10 +19,13 @@ from hetero.calibration import request
 from hetero.errors import DeviceError, DeviceNotAvailable
 from hetero.evaluation import climbing, ladder, report, sweep
 from hetero.evaluation.page import last
+from hetero.host import limits
+from hetero.host.threads import thread_count
 from hetero.kernels.common.peak import peaks
 from hetero.ops.cases import Place
 from hetero.pricing import pricing
 from hetero.profile import inventory
+from hetero.registry import thread_counts
 
 LADDERS = [o for o in registry.operations() if o.ladder]
 MATMUL = registry.operation("matmul")
@@ -50,14 +55,17 @@ def climbed(device):
 
 def test_every_rung_is_measured_in_order(climbed, device):
     rungs = registry.rungs("matmul", "opencl")
-    names = [*(row.method for row in rungs), "tiled"]
+    names = [*(row.method for row in rungs), "tiled", "blas"]
     assert [row["method"] for row in climbed["rows"]] == 2 * names
     assert [row["number"] for row in climbed["rows"]] == 2 * [*range(1, len(names) + 1)]
+    assert [row["device"] for row in climbed["rows"]] == 2 * [*[device] * (len(names) - 1), "cpu"]
     assert (climbed["device"], climbed["dtype"], climbed["what"]) == (device, "float32", "call")
     before = None
     above = climbing.Roof(**climbed["roof"])
-    for row in climbed["rows"]:
+    beside = {row["size"]: row["seconds"] for row in climbed["rows"] if row["device"] == "cpu"}
+    for row in own(climbed):
         n = row["size"]
+        assert row["over_cpu"] == beside[n] / row["seconds"]
         assert row["dims"] == [n, n, n]
         assert row["rung"] == (row["method"] != "tiled")
         assert row["flops_per_second"] == pytest.approx(2 * n**3 / row["seconds"])
@@ -71,6 +79,21 @@ def test_every_rung_is_measured_in_order(climbed, device):
         before = row["seconds"]
 
 
+def own(found):
+    """A device's rows, without the CPU's."""
+    return [row for row in found["rows"] if row["device"] == found["device"]]
+
+
+def test_a_device_is_seen_beside_the_cpu(climbed):
+    """A line of the table without a share of the device's roof, and no rung that is beaten."""
+    lines = [line for line in ladder.text(climbed).splitlines() if "| blas on cpu |" in line]
+    assert len(lines) == 2
+    assert [line.split(" | ")[5:8] for line in lines] == [["", "", ""]] * 2
+    rows = [{**row, "seconds": 1.0, "reason": ""} for row in climbed["rows"] if row["rung"]]
+    rows += [{**row, "seconds": 2.0} for row in climbed["rows"] if row["device"] == "cpu"]
+    assert "times as fast as" not in ladder.text({**climbed, "rows": rows})
+
+
 @pytest.mark.parametrize("operation", LADDERS, ids=lambda o: o.name)
 def test_every_ladder_is_climbed(operation, device, monkeypatch):
     """From its first rung to the first method above the rungs."""
@@ -81,10 +104,10 @@ def test_every_ladder_is_climbed(operation, device, monkeypatch):
     found = ladder.ladder(operation, "float32", (24,), device=device)
     for row in found["rows"]:
         assert row.get("seconds", 0.0) > 0.0, row
-    assert [row["method"] for row in found["rows"]] == [first, last]
+    assert [row["method"] for row in own(found)] == [first, last]
     solves = operation.name in ("poisson", "kmeans")
     assert found["what"] == ("iteration" if solves else "call")
-    assert ladder.text(found).count("\n| ") == 3
+    assert ladder.text(found).count("\n| ") == 1 + len(found["rows"])
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -95,7 +118,7 @@ def test_the_roof_is_measured_before_and_after_the_rungs(device, monkeypatch, or
     monkeypatch.setattr(climbing.Ground, "seconds", lambda *_: 1.0)
     found = ladder.ladder(MATMUL, sizes=(100,), device=device)
     assert found["roof"] == {"flops_per_second": 4e6, "bytes_per_second": 2e12, "how": "fast"}
-    assert {row["share"] for row in found["rows"]} == {0.5}  # 2e6 flops a second
+    assert {row["share"] for row in own(found)} == {0.5}  # 2e6 flops a second
     assert "100 % is" not in ladder.text(found)
 
 
@@ -105,7 +128,7 @@ def test_what_exceeds_the_roof_is_the_roof_and_it_is_said(device, monkeypatch):
     seconds = {"naive": 1.0, "rows2": 4.0}
     monkeypatch.setattr(climbing.Ground, "seconds", lambda _, row, n: seconds.get(row.method, 2.0))
     found = ladder.ladder(MATMUL, sizes=(100, 50), device=device)
-    shares = {(row["method"], row["size"]): row["share"] for row in found["rows"]}
+    shares = {(row["method"], row["size"]): row["share"] for row in own(found)}
     assert max(shares.values()) == shares["naive", 100] == 1.0
     assert (shares["rows2", 100], shares["naive", 50], shares["rows2", 50]) == (0.25, 0.25, 0.0625)
     said = [line for line in ladder.text(found).splitlines() if line.startswith("100 % is")]
@@ -141,7 +164,7 @@ def test_what_takes_too_long_is_left_out(device, monkeypatch):
     monkeypatch.setattr(climbing.Ground, "once", once)
     monkeypatch.setattr(climbing.Ground, "seconds", lambda ground, row, size: 0.25)
     found = ladder.ladder(MATMUL, sizes=(512,), device=device, limit=1.0)
-    first, *others = found["rows"]
+    first, *others = own(found)
     assert first["reason"] == "would take about 4.47 min"
     assert "seconds" not in first
     assert all(row["seconds"] == 0.25 for row in others)
@@ -165,16 +188,74 @@ def test_what_fails_is_left_out(device, monkeypatch):
 
 
 def test_a_rung_that_beats_the_best_is_told(climbed):
-    rows = [{**row, "seconds": 1.0} for row in climbed["rows"]]
+    rows = [{**row, "seconds": 1.0} for row in own(climbed)]
     assert "times as fast as" not in ladder.text({**climbed, "rows": rows})
     rows[3]["seconds"] = 0.5
     assert "rows4 is 2.00 times as fast as tiled here" in ladder.text({**climbed, "rows": rows})
 
 
-def test_the_cpu_has_its_methods():
-    found = ladder.ladder(MATMUL, "float64", (16, 32), device="cpu")
-    assert [row["method"] for row in found["rows"]] == ["blas", "blas"]
+@pytest.mark.parametrize("operation", LADDERS, ids=lambda o: o.name)
+def test_the_cpu_has_rungs_and_the_best_of_its_methods(operation):
+    """In order, each timed, gains over the one before."""
+    found = ladder.ladder(operation, "float64", (24,), device="cpu")
+    rungs = [row.method for row in registry.rungs(operation.name, "cpu")]
+    assert rungs[0] == "sequential"
+    assert rungs[-1] == "parallel"
+    best = {"poisson": "jacobi", "kmeans": "lloyd", "convolve2d": "direct"}
+    assert [row["method"] for row in found["rows"]] == [*rungs, best.get(operation.name, "blas")]
+    assert [row["number"] for row in found["rows"]] == [*range(1, len(rungs) + 2)]
+    assert all(row["device"] == "cpu" and row["threads"] is None for row in found["rows"])
+    assert not any("over_cpu" in row for row in found["rows"])
+    times = [row["seconds"] for row in found["rows"]]
+    gains = [before / after for before, after in itertools.pairwise(times)]
+    assert [row["gain"] for row in found["rows"]] == [None, *map(pytest.approx, gains)]
     assert found["roof"]["how"] == "a product by BLAS"
+
+
+def test_what_has_no_rungs_on_the_cpu_has_its_methods():
+    found = ladder.ladder(registry.operation("cg"), "float64", (64,), device="cpu")
+    assert {row["rung"] for row in found["rows"]} == {False}
+
+
+def test_methods_are_timed_on_numbers_of_threads(monkeypatch):
+    """Those that have several; more than there are is a reason, and nothing runs then."""
+    most = {pool: limits.most(pool) for pool in (limits.BLAS, limits.LOOPS)}
+    if min(most.values()) < 2:
+        pytest.skip("needs two threads of BLAS and of the loops")
+    counted = {limits.BLAS: limits.number, limits.LOOPS: thread_count, None: lambda: None}
+    seen = []
+
+    def note(pool, *_):
+        seen.append(counted[pool]())
+
+    probes = [
+        dataclasses.replace(i, run=functools.partial(note, thread_counts.pool(i)))
+        for i in registry.lookup("matmul")
+    ]
+    monkeypatch.setitem(registry._implementations, "matmul", probes)
+    monkeypatch.setattr(climbing.Ground, "seconds", lambda _, row, n: row.run((), 0, 0) or 1.0)
+    found = ladder.ladder(MATMUL, "float64", (24,), device="cpu", threads=(1, 2, 999))
+    rows = [(row["method"], row["threads"]) for row in found["rows"] if row["method"] != "blas"]
+    single = [row.method for row in registry.rungs("matmul", "cpu") if not row.rung.threads]
+    assert rows == [*((name, 1) for name in single), *(("parallel", n) for n in (1, 2, 999))]
+    assert seen == [*[None] * len(single), 1, 2, 1, 2]
+    reasons = [row["reason"] for row in found["rows"] if "reason" in row]
+    numbers = most[limits.LOOPS], most[limits.BLAS]
+    assert reasons == [f"it has {number} threads here, not 999" for number in numbers]
+    text = ladder.text(found)
+    assert "| parallel, 2 threads |" in text
+    assert "| blas, 1 thread |" in text
+    assert "blas, 999 threads is left out: it has" in text
+
+
+def test_threads_that_cannot_be_are_refused(device, run):
+    with pytest.raises(ValueError, match="threads must be 1 or more, got 2, 0"):
+        ladder.ladder(MATMUL, device="cpu", threads=(2, 0))
+    with pytest.raises(ValueError, match=f"threads are of device 'cpu', got '{device}'"):
+        ladder.ladder(MATMUL, device=device, threads=(1,))
+    code, _, err = run("ladder", "matmul", "--device", "cpu", "--threads", "1,x")
+    assert code == cli.USAGE
+    assert "must be whole numbers" in err
 
 
 def test_methods_of_the_cpu_are_told_from_the_slowest():
@@ -235,7 +316,7 @@ def test_equal_devices_are_a_rung_more(monkeypatch):
     operation = registry.operation("poisson")
     monkeypatch.setattr(climbing, "rows", lambda operation, ground: above_rungs(operation))
     found = ladder.ladder(operation, "float64", (64,), device=names[0])
-    one, both = found["rows"]
+    one, both = own(found)[0], found["rows"][1]
     assert (one["method"], both["method"]) == ("jacobi", "jacobi by 2")
     assert (one["number"], both["number"]) == (1, 2)
     assert both["gain"] == pytest.approx(one["seconds"] / both["seconds"])
@@ -372,6 +453,21 @@ def test_commands(device, capsys, tmp_path, monkeypatch, climbed, swept):
         assert "pip install matplotlib" in printed.err
         assert cli.main([*words, "--plot", str(tmp_path / "a.nonsense")]) == cli.USAGE
         assert "must end in one of" in capsys.readouterr().err
+
+
+def test_the_cpus_ladder_is_printed_as_json(run):
+    words = "ladder matmul --device cpu --sizes 8 --threads 1 --json"
+    code, out, _ = run(*words.split())
+    assert code == cli.DONE
+    rows = json.loads(out)["rows"]
+    names = [*(row.method for row in registry.rungs("matmul", "cpu")), "blas"]
+    assert [(row["method"], row["threads"]) for row in rows] == [(name, 1) for name in names]
+
+
+def test_the_page_shows_a_device_without_the_cpus_line(climbed):
+    shown = last.ladders({"one": {"created": "today", **climbed}})
+    assert "12 tiled" in shown
+    assert "13 blas" not in shown
 
 
 def test_commands_with_bad_input(run):

@@ -100,7 +100,7 @@ def _ladder(found: Mapping[str, Any]) -> str:
     numbers, pictures = Numbers(), []
     for size in dict.fromkeys(row["size"] for row in found["rows"]):
         at = [row for row in found["rows"] if row["size"] == size]
-        if any("seconds" in row for row in at):
+        if any("share" in row for row in at):
             pictures.append(_rungs(title, at, roof, numbers))
     ideas = {row["method"]: row["idea"] for row in found["rows"] if row.get("idea")}
     lines = items(f"<b>{escape(name)}</b>: {escape(idea)}" for name, idea in ideas.items())
@@ -112,7 +112,7 @@ def _rungs(
     title: str, at: Sequence[Mapping[str, Any]], roof: Mapping[str, Any], numbers: Numbers
 ) -> str:
     """One size, in the unit of what the roof says is scarce."""
-    timed = [row for row in at if "seconds" in row]
+    timed = [row for row in at if "share" in row]  # all but that of the CPU
     flops, nbytes = (timed[-1][of] / roof[of] for of in ("flops_per_second", "bytes_per_second"))
     what, unit = ("bytes_per_second", "B/s") if nbytes > flops else ("flops_per_second", "FLOP/s")
     drawn = [

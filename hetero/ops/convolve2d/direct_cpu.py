@@ -15,6 +15,8 @@ from hetero.ops import cpu_vectors
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import scipys_convolve2d
 from hetero.ops.convolve2d.window import Window, mode_of
+from hetero.registry import Arguments
+from hetero.registry.problem import Problem
 
 _PRODUCTS_WHILE_COMPILING = 1 << 31  # what SciPy's loop does in about five seconds
 _SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
@@ -53,6 +55,22 @@ def finite(result: np.ndarray) -> bool:
 def block_width(dtype: np.dtype) -> int:
     """Columns that `direct` and `separable` make at a time at least: a rest takes as long."""
     return _kernels().block_width(dtype)
+
+
+def stacked(
+    problem: Problem, arguments: Arguments
+) -> tuple[np.ndarray, FilterOptions, Window, np.ndarray]:
+    """What functions on the CPU compute with: the image as (batch, h, w) of the dtype that is
+    computed in, rows contiguous; the options with the filter on the host; the window; the result
+    as (batch, out_height, out_width)."""
+    (image,), out, options = arguments
+    if options.filter.array is None:
+        options = options._replace(filter=options.filter.downloaded())
+    window, image = problem.options, np.asarray(image, out.dtype)
+    image = image.reshape(-1, *image.shape[-2:])
+    if image.strides[-1] != out.itemsize and image.shape[-1] > 1:
+        image = np.ascontiguousarray(image)
+    return image, options, window, out.reshape(-1, window.out_height, window.out_width)
 
 
 def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:

@@ -46,23 +46,9 @@ def _on_cpu(module: str, name: str) -> Callable[..., Any]:
     compute = _lazy(module, name)
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
-        (image,), out, options = arguments
-        if options.filter.array is None:
-            options = options._replace(filter=options.filter.downloaded())
-        window = problem.options
-        planes = out.reshape(-1, window.out_height, window.out_width)
-        compute()(_as_stack(image, out.dtype), options, window, planes)
+        compute()(*direct_cpu.stacked(problem, arguments))
 
     return run
-
-
-def _as_stack(image: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The image as (batch, h, w) of the dtype that is computed in, rows contiguous."""
-    image = np.asarray(image, dtype)
-    image = image.reshape(-1, *image.shape[-2:])
-    if image.strides[-1] != dtype.itemsize and image.shape[-1] > 1:
-        image = np.ascontiguousarray(image)
-    return image
 
 
 def _by_scipy(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
@@ -233,4 +219,4 @@ registry.register_method(
     price=streamed.STREAMED.price,
     stands_in=pipeline.stands_in,
 )
-rungs.register(NAME, work.not_real, work.of_direct)
+rungs.register(NAME, work.not_real, work.not_whole, work.of_direct)

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero import registry
+from hetero.host.compiled.loops import as_loops_take
 from hetero.imports import load
-from hetero.kernels.convolution.rungs import RUNGS, Shape, chosen, plan_rung, shapes
+from hetero.kernels.convolution.rungs import CPU_RUNGS, RUNGS, Shape, chosen, plan_rung, shapes
 from hetero.ops import rungs
+from hetero.ops.convolve2d import direct_cpu
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
+
+_EXTENSIONS = ("constant", "wrap", "symmetric")  # NumPy's names of the boundaries, by their numbers
 
 
 def _launch(
@@ -38,8 +42,27 @@ def _blocks(rung: str, device: Device, problem: Problem) -> tuple[tuple[Shape, .
     return shapes(rung, dtype, card), own
 
 
-def register(operation: str, excludes: Callable[..., Any], work: Callable[..., Any]) -> None:
-    """Add the rungs' rows for an operation."""
+def _on_cpu(loop: rungs.Loop, devices: tuple[()], problem: Problem, given: Arguments) -> None:
+    """Compute by a compiled loop on the extended image, which is copied before."""
+    image, options, w, out = direct_cpu.stacked(problem, given)
+    below = w.out_height + w.filter_height - 1 - w.top - w.height
+    right = w.out_width + w.filter_width - 1 - w.left - w.width
+    how: dict[str, Any] = {"mode": _EXTENSIONS[w.code]}
+    if w.boundary == "fill":
+        how["constant_values"] = options.fillvalue
+    taps = as_loops_take(np.ascontiguousarray(options.filter.taps, out.dtype))
+    out[...] = 0.0
+    for plane, result in zip(image, out, strict=True):
+        extended = np.pad(plane, ((w.top, below), (w.left, right)), **how)
+        loop()(np.ascontiguousarray(extended), taps, result)
+
+
+def register(
+    operation: str, excludes: Callable[..., Any], on_cpu: Callable[..., Any], work: Any
+) -> None:
+    """Add the rungs' rows for an operation; ``on_cpu`` is ``excludes`` of the CPU's."""
+    row = {"operation": operation, "excludes": on_cpu, "work": work}
+    rungs.register_on_cpu(operation, CPU_RUNGS, _on_cpu, **row)
     for name, rung in RUNGS.items():
         registry.register_method(
             operation=operation,

@@ -292,7 +292,10 @@ OPERATION = registry.register_operation(
         from_dims=from_dims,
         cases="hetero.ops.kmeans.cases",
         benchmarks="hetero.ops.kmeans.benchmarks",
-        ladder={"lloyd": "the kernel chosen by the shape", "library": "cuBLAS"},
+        ladder={
+            "lloyd": "kernel or blocks by the shape",
+            "library": "cuBLAS",
+        },
         public={"KMeans": "hetero.ops.kmeans.estimator"},
     )
 )

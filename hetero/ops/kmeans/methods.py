@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import numpy as np
 from hetero import registry
 from hetero.host.compiled import loops
 from hetero.imports import load
-from hetero.kernels.kmeans.plan import RUNGS
+from hetero.kernels.kmeans.plan import CPU_RUNGS, RUNGS
+from hetero.ops import rungs
 from hetero.ops.kmeans.operands import (
     EXPECTED,
     NAME,
@@ -91,6 +93,12 @@ def _bounded(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None
 def _hamerly(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None) -> Any:
     HamerlyBackend = load("hetero.ops.kmeans.compiled_cpu").HamerlyBackend
     return HamerlyBackend(X, weights, given)
+
+
+def _by_loop(loop: rungs.Loop, devices: tuple[()], problem: Problem, given: Arguments) -> Outcome:
+    """``run`` of a rung on the CPU: its loop labels the rows."""
+    backend = functools.partial(load("hetero.ops.kmeans.cpu").LoopBackend, label=loop())
+    return _on_cpu(backend)(devices, problem, given)
 
 
 def _on_device(method: str) -> Callable[..., Outcome]:
@@ -234,4 +242,7 @@ registry.register_method(
     shared=_shared,
     blocks=registry.WHEN_SHORT,
     uses=("nvmath-python", "nvidia-cublas"),
+)
+rungs.register_on_cpu(
+    "kmeans", CPU_RUNGS, _by_loop, operation=NAME, excludes=_dense_alone, work=_work
 )

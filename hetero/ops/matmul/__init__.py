@@ -47,7 +47,7 @@ def matmul(
     method : str, optional
         "blas" on the CPU; "tiled" (own kernels), "library" (cuBLAS) or "streamed" (operands on the
         host in tiles that move while others are computed) on a GPU; or one of the kernels on the
-        way to "tiled", which ``hetero ladder matmul`` lists.
+        way to "tiled", which ``hetero ladder matmul`` lists, with ``device="cpu"`` the loops.
     **options
         ``casting``, ``order``, ``dtype``, ``subok``, ``axes``, ``axis``: NumPy's own, computed by
         NumPy.
@@ -122,6 +122,10 @@ OPERATION = registry.register_operation(
         cases="hetero.ops.matmul.cases",
         benchmarks="hetero.ops.matmul.benchmarks",
         cut=cut,
-        ladder={"tiled": "tiles in registers, copies ahead", "library": "cuBLAS"},
+        ladder={
+            "tiled": "tiles in registers, copies ahead",
+            "library": "cuBLAS",
+            "blas": "packed tiles, many elements of C in registers",
+        },
     )
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from hetero import registry
 from hetero.kernels import Launch, LaunchPlan
-from hetero.kernels.matmul.rungs import RUNGS, Shape, chosen, plan_rung, shapes
+from hetero.kernels.matmul.rungs import CPU_RUNGS, RUNGS, Shape, chosen, plan_rung, shapes
 from hetero.ops import rungs
 from hetero.ops.products import operands
 from hetero.registry import Arguments
@@ -64,3 +64,5 @@ def register(operation: str) -> None:
             **rungs.fields(name, _launch, _blocks, _launches),
             rung=rung,
         )
+    row = {"operation": operation, "excludes": rungs.as_devices, "work": operands.cpu_work}
+    rungs.register_on_cpu(operation, CPU_RUNGS, operands.on_cpu, **row)

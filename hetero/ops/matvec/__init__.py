@@ -43,7 +43,8 @@ def matvec(
     method : str, optional
         "blas" on the CPU; "tiled" (own kernels), "library" (cuBLAS) or "streamed" (operands on the
         host in tiles that move while others are computed) on a GPU; there, by name alone, the
-        kernels on the way: "naive", "constant", "shared", "split", "padded", "tuned".
+        kernels on the way: "naive", "constant", "shared", "split", "padded", "tuned"; with
+        ``device="cpu"`` the loops: "sequential", "reordered", "parallel".
     **options
         ``casting``, ``order``, ``dtype``, ``subok``, ``axes``: NumPy's own, computed by NumPy.
 
@@ -101,6 +102,10 @@ OPERATION = registry.register_operation(
         cases="hetero.ops.matvec.cases",
         benchmarks="hetero.ops.matvec.benchmarks",
         cut=cut,
-        ladder={"tiled": "16 bytes a load, rows or columns, 8 in flight", "library": "cuBLAS"},
+        ladder={
+            "tiled": "16 bytes a load, rows or columns, 8 in flight",
+            "library": "cuBLAS",
+            "blas": "several rows or columns at a time",
+        },
     )
 )

@@ -11,6 +11,7 @@ from hetero import registry
 from hetero.kernels import LaunchPlan
 from hetero.kernels.matvec.rungs import (
     CONSTANT_BYTES,
+    CPU_RUNGS,
     RUNGS,
     HeldPlan,
     Shape,
@@ -101,3 +102,5 @@ def register(operation: str) -> None:
             **rungs.fields(name, _launch, _blocks),
             rung=rung,
         )
+    row = {"operation": operation, "excludes": rungs.as_devices, "work": operands.cpu_work}
+    rungs.register_on_cpu(operation, CPU_RUNGS, operands.on_cpu, **row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import chain, repeat
 from typing import Any
 
@@ -27,6 +28,7 @@ def solve(
     u: np.ndarray,
     *,
     blocking: int | None = None,
+    by: Callable[..., None] | None = None,
     **limits: Any,
 ) -> Outcome:
     """Sweep until the residual is small, or a number of times.
@@ -39,12 +41,14 @@ def solve(
         ``u`` is the start and gets the result.
     blocking : int, optional
         Sweeps that a pass over the memory makes. Default: what the cache has room for.
+    by : callable, optional
+        ``by(u, f, u_new, factors)``, a compiled loop that makes one sweep.
     **limits
         Sweeps or tolerances; see `iterate`.
     """
 
     def sweep() -> Outcome:
-        run = _CpuSolve(stencil, f, u, blocking)
+        run = _CpuSolve(stencil, f, u, blocking, by)
         outcome = iterate(run, **limits)
         u[...] = run.u.reshape(u.shape)
         return outcome
@@ -56,8 +60,9 @@ class _CpuSolve:
     """A solve: u, where the next u goes, and how many sweeps were made. See `Run`."""
 
     def __init__(
-        self, stencil: Stencil, f: np.ndarray, u: np.ndarray, blocking: int | None
+        self, stencil: Stencil, f: np.ndarray, u: np.ndarray, blocking: int | None, by: Any
     ) -> None:
+        self._by = by
         shape, self._weights = stencil.box
         diagonal = 2.0 * sum(self._weights)
         self._factors = tuple(f.dtype.type(w / diagonal) for w in (*self._weights, 1.0))
@@ -75,6 +80,12 @@ class _CpuSolve:
         self._room = np.zeros((bands * self._depth, 3, lines + 2, columns + 2), f.dtype)
 
     def advance(self, sweeps: int) -> None:
+        self.sweeps += sweeps
+        if self._by is not None:
+            for _ in range(sweeps):
+                self._by(self.u, self._f, self._u_new, self._factors)
+                self.u, self._u_new = self._u_new, self.u
+            return
         full, rest = divmod(sweeps, self._depth)
         for depth in chain(repeat(self._depth, full), (rest,) if rest else ()):
             # Contiguous for every depth: for other arrays the loop would be compiled once more.
@@ -82,7 +93,6 @@ class _CpuSolve:
             room = room.reshape(self._bands, depth, *room.shape[1:])
             cpu_jacobi.sweep_bands(self.u, self._f, self._u_new, self._factors, room)
             self.u, self._u_new = self._u_new, self.u
-        self.sweeps += sweeps
 
     def residual(self) -> float:
         return self._norm(self.u, self._weights)

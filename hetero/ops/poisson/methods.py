@@ -13,7 +13,7 @@ from hetero.host.compiled.loops import Family, register
 from hetero.imports import load
 from hetero.kernels import Launch
 from hetero.kernels.jacobi.plan import GridSlab
-from hetero.kernels.jacobi.rungs import RUNGS, Shape, chosen, shapes, sweep_rung
+from hetero.kernels.jacobi.rungs import CPU_RUNGS, RUNGS, Shape, chosen, shapes, sweep_rung
 from hetero.ops import rungs
 from hetero.ops.linear_systems.loops import CYCLES, STENCILS
 from hetero.ops.linear_systems.types import LIMIT, ROUNDING, Stencil
@@ -197,6 +197,12 @@ def _blocks(rung: str, device: Device, problem: Problem) -> tuple[tuple[Shape, .
     return shapes(rung, dtype, card), chosen(rung, dtype, card)
 
 
+def _on_cpu(loop: rungs.Loop, devices: tuple[()], problem: Problem, given: Arguments) -> Outcome:
+    (f,), u, solve = given
+    by_sweeps = load("hetero.ops.poisson.jacobi_cpu").solve
+    return by_sweeps(solve.system, f, u, by=loop(), **_limits(solve))
+
+
 def _too_long(most: float, problem: Problem, info: dict[str, Any]) -> str | None:
     points = math.prod(problem.dims) * JACOBI.made(problem, info["kind"])
     if points > most:
@@ -212,3 +218,4 @@ for name, rung in RUNGS.items():
         **rungs.fields(name, _climb, _blocks),
         rung=rung,
     )
+rungs.register_on_cpu("jacobi", CPU_RUNGS, _on_cpu, JACOBI.register)

@@ -18,7 +18,9 @@ from hetero.arrays import (
     element_strides,
     name_of,
 )
-from hetero.kernels.matmul.rungs import RUNGS
+from hetero.host.compiled.loops import as_loops_take
+from hetero.kernels.matmul.rungs import CPU_RUNGS, RUNGS
+from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem, dtype_obstacle
 
@@ -69,7 +71,7 @@ def build(
             obstacle = "no single stride walks the batch axes"
         else:
             batch, strides = folded
-    if (m == 1 or n == 1) and not (function == "matmul" and method in RUNGS):
+    if (m == 1 or n == 1) and not (function == "matmul" and method in {*RUNGS, *CPU_RUNGS}):
         operation, dims = "matvec", (m if n == 1 else n, k)
         strides = _as_matvec(strides, n) if strides else None
     else:
@@ -216,6 +218,25 @@ def matrix_and_vector(problem: Problem, inputs: Sequence[Any]) -> tuple[Any, Any
     shapes = _core_shapes(problem.function, a.shape, b.shape)
     assert shapes is not None
     return (inputs[0], inputs[1]) if shapes[1] == 1 else (inputs[1], inputs[0])
+
+
+def on_cpu(
+    loop: Callable[[], Callable[..., None]], devices: tuple[()], problem: Problem, given: Arguments
+) -> None:
+    """Compute by a compiled loop, one product of a batch after another; see `hetero.ops.rungs`."""
+    first, second = given.inputs
+    first = first if first.ndim > 1 else first[None]
+    if problem.function == "matvec" or second.ndim < 2:
+        second = second[..., None]
+    batch = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+    first, second = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (first, second))
+    made = np.zeros((*batch, first.shape[-2], second.shape[-1]), problem.dtype)
+    for at in np.ndindex(batch):
+        a, b, c = first[at], second[at], made[at]
+        if problem.operation == "matvec":
+            b, c = b[:, 0], c[:, 0]
+        loop()(*(as_loops_take(np.ascontiguousarray(x)) for x in (a, b)), c)
+    given.output[...] = made.reshape(given.output.shape)
 
 
 def cpu_work(problem: Problem, info: dict[str, Any]) -> Work:

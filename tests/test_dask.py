@@ -20,7 +20,8 @@ from scipy import signal
 
 import hetero
 import hetero.dask
-from hetero.dask import blocks, clustering
+from hetero.dask import blocks
+from hetero.ops.kmeans import rows_in_parts
 from hetero.pricing import settings
 
 rng = np.random.default_rng(7)
@@ -238,13 +239,13 @@ def test_initial_centroids_of_few_rows_are_heteros(init):
 def test_initial_centroids_of_many_rows_are_of_a_sample(monkeypatch):
     seen = []
 
-    class Backend(clustering.NumpyBackend):
+    class Backend(rows_in_parts.NumpyBackend):
         def __init__(self, X, weights):
             seen.append((X, weights))
             super().__init__(X, weights)
 
-    monkeypatch.setattr(clustering, "_SAMPLE", 100)
-    monkeypatch.setattr(clustering, "NumpyBackend", Backend)
+    monkeypatch.setattr(rows_in_parts, "_SAMPLE", 100)
+    monkeypatch.setattr(rows_in_parts, "NumpyBackend", Backend)
     X = groups(2000)
     lazy = da.from_array(X, chunks=300)
     _, labels, info = hetero.dask.kmeans(lazy, 5, random_state=0, sample_weight=X[:, 0] ** 2)

@@ -43,7 +43,8 @@ def kmeans(
     comm : mpi4py.MPI.Comm, optional
         Default: ``MPI.COMM_WORLD``.
     device, method : str, optional
-        As of `hetero.mpi.matmul`. Name the method where runs must repeat bit for bit.
+        Of `hetero.kmeans`, for this rank's rows; "cuda" is one GPU of the node, by turns. Name the
+        method where runs must repeat bit for bit.
 
     Returns
     -------
@@ -62,7 +63,6 @@ def kmeans(
     --------
     >>> centroids, labels, info = hetero.mpi.kmeans(X[begin:end], 8)  # doctest: +SKIP
     """
-    given: Any = None
     ranks, failed, facts = ranks_of(comm), None, {}
     options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
     try:
@@ -75,24 +75,20 @@ def kmeans(
         facts |= {"columns": X.shape[1], "dtype": X.dtype.name}
         if operands.checked_init(init) == operands.GIVEN:
             options["init"] = init = operands.on_host(init, X.dtype)
+            operands.checked_centroids(init, (n_clusters, X.shape[1]))
             facts["init"] = f"{init.shape} {checkpoints.of_vector(init.reshape(-1), 0):016x}"
         operands.weights_operand(sample_weight, len(X))
         weights = np.broadcast_to(1.0 if sample_weight is None else sample_weight, len(X))
         weights = operands.on_host(weights, X.dtype)
         operands.check_finite(weights, "sample_weight")
-        sharing.check(device, "kmeans", method)
-        labels_alone = {"init": Spec((n_clusters, X.shape[1])), "max_iter": 0}
-        call = "kmeans", X, n_clusters
-        placed = sharing.placed(ranks, device, method, *call, **labels_alone)
-        given = X, weights, placed, operands.checked_random(random_state)
+        call, alone = ("kmeans", X, n_clusters), {"init": Spec((n_clusters, X.shape[1]))}
+        placed = sharing.placed(ranks, device, method, *call, **alone, max_iter=0)
+        random = operands.checked_random(random_state)
     except Exception as error:
         failed = error
     ranks.agree(failed, **facts)
-    X, weights, placed, random = given
     rows = Rows(ranks, X, weights, placed)
     asked = operands.problem(Spec((rows.n, X.shape[1]), X.dtype), n_clusters, **options)
-    if isinstance(init, np.ndarray):
-        operands.checked_centroids(init, (n_clusters, X.shape[1]))
     operands.checked_weights(np.array([ranks.most(weights.max(initial=0.0))]), 1, X.dtype)
     ended, centroids, labels = rows.fit(asked, init, tol, random)
     distinct = np.count_nonzero(ranks.added(np.bincount(labels, minlength=n_clusters)))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero.arrays import Spec
 from hetero.imports import load
 from hetero.mpi import sharing
 from hetero.mpi.ranks import ranks_of
@@ -51,13 +52,12 @@ def matmul(
         if A.ndim != 2 or B.ndim not in (1, 2) or {A.dtype.kind, B.dtype.kind} - set("biufc"):
             raise ValueError(f"matrices of numbers are needed, got shapes {A.shape} and {B.shape}")
         facts = {"columns": [A.shape[1], *B.shape[1:]], "dtypes": [A.dtype.str, B.dtype.str]}
-        sharing.check(device, name, method)
+        whole = Spec((A.shape[1], *B.shape[1:]), B.dtype)
+        placed = sharing.placed(ranks, device, method, name, A, whole)
     except Exception as error:
         failed = error
     ranks.agree(failed, **facts)
     starts = ranks.starts(len(B))
     if starts[-1] != A.shape[1]:
         raise ValueError(f"A has {A.shape[1]} columns, the second operand {starts[-1]} rows")
-    operands = A, ranks.joined(starts, B)
-    placed = sharing.placed(ranks, device, method, name, *operands)
-    return getattr(load("hetero.ops.functions"), name)(*operands, **placed)
+    return getattr(load("hetero.ops.functions"), name)(A, ranks.joined(starts, B), **placed)

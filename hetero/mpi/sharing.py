@@ -102,9 +102,17 @@ def place(
 
 
 def placed(ranks: Ranks, device: Any, method: Any, name: str, *call: Any, **options: Any) -> Any:
-    """The ``device`` and ``method`` of a call, of which a rank's rows come first: see `place`."""
-    own = place(ranks, device, name, *(call if len(call[0]) else ()), method=method, **options)
-    return {"device": CPU if own is None else own.name, "method": method}
+    """The ``device`` and ``method`` of a call, of which a rank's rows come first: see `place`.
+
+    Raises what the call would where they cannot do it.
+    """
+    check(device, name, method)
+    if not len(call[0]):
+        return {"device": CPU, "method": None}
+    own = place(ranks, device, name, *call, method=method, **options)
+    where = {"device": CPU if own is None else own.name, "method": method}
+    load("hetero.ops").plan(name, *call, **where, **options)
+    return where
 
 
 def active(device: Device | None) -> Any:

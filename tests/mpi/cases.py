@@ -236,6 +236,8 @@ def disagreeing():
         "tol": error_of(kmeans, X, 3, tol=0.5 * odd),
         "columns (X)": error_of(kmeans, X[:, odd:], 3),
         "NaN": error_of(kmeans, np.where(odd, np.nan, X), 3),
+        "placed": error_of(kmeans, X, 3, device="cpu", method="library" if odd else None),
+        "placed matmul": error_of(matmul, X, X, device="cpu", method="tiled" if odd else None),
         "weights": error_of(kmeans, X, 3, sample_weight=np.ones(hi - lo + odd)),
         "no weight": error_of(kmeans, X, 3, sample_weight=0),
         "clusters": error_of(kmeans, X, N + 1),

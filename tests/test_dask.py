@@ -16,12 +16,13 @@ import pytest
 from scipy import signal
 
 import hetero
+from hetero.ops.kmeans import rows_in_parts
 from hetero.pricing import settings
 
 distributed = pytest.importorskip("distributed")
 dask, da = pytest.importorskip("dask"), pytest.importorskip("dask.array")
 import hetero.dask  # noqa: E402
-from hetero.dask import blocks, clustering  # noqa: E402
+from hetero.dask import blocks  # noqa: E402
 
 rng = np.random.default_rng(7)
 KERNELS = ((1, 1), (3, 3), (2, 4), (5, 2), (7, 7))
@@ -238,13 +239,13 @@ def test_initial_centroids_of_few_rows_are_heteros(init):
 def test_initial_centroids_of_many_rows_are_of_a_sample(monkeypatch):
     seen = []
 
-    class Backend(clustering.NumpyBackend):
+    class Backend(rows_in_parts.NumpyBackend):
         def __init__(self, X, weights):
             seen.append((X, weights))
             super().__init__(X, weights)
 
-    monkeypatch.setattr(clustering, "_SAMPLE", 100)
-    monkeypatch.setattr(clustering, "NumpyBackend", Backend)
+    monkeypatch.setattr(rows_in_parts, "_SAMPLE", 100)
+    monkeypatch.setattr(rows_in_parts, "NumpyBackend", Backend)
     X = groups(2000)
     lazy = da.from_array(X, chunks=300)
     _, labels, info = hetero.dask.kmeans(lazy, 5, random_state=0, sample_weight=X[:, 0] ** 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import dask
@@ -13,12 +14,10 @@ import numpy as np
 
 from hetero.arrays import Spec
 from hetero.dask.blocks import run
-from hetero.imports import load
-from hetero.ops.kmeans import FEW, cluster, operands
-from hetero.ops.kmeans.backend import SteppedBackend
-from hetero.ops.kmeans.cpu import NumpyBackend
+from hetero.ops.kmeans import FEW, cluster, operands, rows_in_parts
 
-_SAMPLE = 1 << 17  # rows that initial centroids are chosen of: they are brought to the client
+_run = partial(run, "kmeans", call=cluster)
+_step = partial(rows_in_parts.step, call=_run)
 
 
 def kmeans(
@@ -87,30 +86,21 @@ def kmeans(
     options["sample_weight"] = Spec(weights.shape, dtype)
     asked = operands.problem(Spec((n, *X.shape[1:]), X.dtype), n_clusters, **options)
     _, d, k = asked.dims
-    if given := asked.options.init == operands.GIVEN:
+    if asked.options.init == operands.GIVEN:
         init = operands.checked_centroids(operands.on_host(init, dtype), (k, d))
     rows = Rows(X.astype(dtype).rechunk({1: -1}), weights, placed)
-    limit = float(tol) * rows.mean_variance() if tol else 0.0
-    best: Any = None
-    for _ in range(asked.options.starts):
-        centroids = init.copy() if given else rows.seeds(init, k, random)
-        ended, labels = rows.lloyd(centroids, asked.options.maxiter, limit, False)
-        if best is None or ended.inertia < best[0].inertia:
-            best = ended, centroids, labels
-    ended, centroids, labels = best
+    ended, centroids, labels = rows.fit(asked, init, tol, random)
     distinct = np.count_nonzero(da.bincount(labels, minlength=k).compute())
     if distinct < k:
         warnings.warn(FEW.format(distinct, k), RuntimeWarning, stacklevel=2)
     return centroids, labels, ended._asdict()
 
 
-class Rows:
-    """Rows in blocks, with what `hetero.ops.kmeans.backend` asks of them for its loop.
+class Rows(rows_in_parts.RowsInParts):
+    """Rows in blocks.
 
     ``weights`` are of all rows; ``placed`` has the device and the method of blocks.
     """
-
-    lloyd = SteppedBackend.lloyd
 
     def __init__(self, X: da.Array, weights: da.Array, placed: dict[str, str]) -> None:
         self._X, self._placed = X, placed
@@ -122,12 +112,10 @@ class Rows:
         return float(self._X.var(axis=0, dtype=np.float64).mean().compute())
 
     def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
-        n, count = len(self._X), max(_SAMPLE, 32 * k)
-        some = slice(None) if n <= count else np.unique(random.randint(n, size=count))
+        some = rows_in_parts.sample(len(self._X), k, random)
         sample, weights = dask.compute(self._X[some], self._weights[some])
         operands.check_finite(sample)
-        rows = NumpyBackend(sample, weights)
-        return rows.seeds(how, k, random) + rows.mean
+        return rows_in_parts.seeds(sample, weights, how, k, random)
 
     def restart(self, k: int) -> None:
         self._labels: list[Any] = [None] * len(self._blocks)
@@ -159,15 +147,12 @@ class Rows:
         weighted = self._distances(centroids) * self._weights
         return float(weighted.sum(dtype=np.float64).compute())
 
-    def row(self, index: int) -> np.ndarray:
-        return self._X[index].compute()
-
-    def weight(self, index: int) -> float:
-        return float(self._weights[index].compute())
+    def element(self, index: int) -> tuple[np.ndarray, float, int]:
+        return dask.compute(self._X[index], self._weights[index], self.labels[index])
 
     def _distances(self, centroids: np.ndarray) -> da.Array:
         pairs = (self._X, "ij", self.labels, "i")
-        return by_rows(_distances, self._X.dtype, *pairs, centroids=centroids)
+        return by_rows(rows_in_parts.distances, self._X.dtype, *pairs, centroids=centroids)
 
 
 def by_rows(function: Callable[..., Any], dtype: Any, *pairs: Any, **options: Any) -> da.Array:
@@ -176,26 +161,6 @@ def by_rows(function: Callable[..., Any], dtype: Any, *pairs: Any, **options: An
     return da.blockwise(function, "i", *pairs, concatenate=True, **options)
 
 
-def labelled(block: Any, centroids: np.ndarray, **placed: str) -> np.ndarray:
+def labelled(block: Any, centroids: np.ndarray, **placed: Any) -> np.ndarray:
     """The number of the nearest centroid of each row of a block."""
-    if not len(block):
-        return np.empty(0, np.int32)
-    options = {"init": centroids, "n_init": 1, "max_iter": 0, "tol": 0.0, "random_state": 0}
-    options |= {"sample_weight": None, "device": None, "method": None, **placed}
-    return run("kmeans", block, len(centroids), call=cluster, **options).labels
-
-
-def _step(
-    block: Any, weights: np.ndarray, old: Any, centroids: np.ndarray, placed: dict[str, str]
-) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, bool]]:
-    """Labels of a block; its sums of rows and of weights, and whether a label changed."""
-    labels, (n, k) = labelled(block, centroids, **placed), (len(block), len(centroids))
-    weights = weights.astype(np.float64)
-    one_hot = load("scipy.sparse").csr_array((weights, labels, np.arange(n + 1)), shape=(n, k))
-    changed = old is None or not np.array_equal(labels, old)
-    return labels, (one_hot.T @ block, np.bincount(labels, weights, k), changed)
-
-
-def _distances(block: np.ndarray, labels: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    apart = block - centroids[labels]
-    return np.einsum("ij,ij->i", apart, apart)
+    return rows_in_parts.labelled(block, centroids, _run, **placed)

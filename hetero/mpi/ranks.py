@@ -7,6 +7,7 @@ therefore has the same bits on every rank and in every run, which `MPI_Allreduce
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from typing import Any
@@ -125,6 +126,25 @@ class Ranks:
         count = np.empty(self.size, np.int64)
         self.comm.Allgather(np.array([rows], np.int64), count)
         return np.concatenate([[0], np.cumsum(count)])
+
+    def added(self, mine: np.ndarray) -> np.ndarray:
+        """The sum over all ranks of arrays of one shape, in float64."""
+        every = np.empty((self.size, *mine.shape))
+        self.comm.Allgather(np.ascontiguousarray(mine, np.float64), every)
+        for other in every[1:]:
+            every[0] += other
+        return every[0]
+
+    def joined(self, starts: np.ndarray, mine: np.ndarray, root: int | None = None) -> np.ndarray:
+        """The rows of all ranks, of which each has its own: on all ranks, or on one (else none)."""
+        n = starts[-1] if root in (None, self.rank) else 0
+        whole = np.empty((n, *mine.shape[1:]), mine.dtype)
+        if size := mine.itemsize * math.prod(mine.shape[1:]):
+            row = load("mpi4py.MPI").BYTE.Create_contiguous(size).Commit()
+            both = [np.ascontiguousarray(mine), row], [whole, np.diff(starts), row]
+            self.comm.Allgatherv(*both) if root is None else self.comm.Gatherv(*both, root)
+            row.Free()
+        return whole
 
     def agree(self, error: BaseException | None = None, **facts: Any) -> None:
         """Go on only where no rank has an error and all have the same facts.

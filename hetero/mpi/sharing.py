@@ -14,6 +14,7 @@ from hetero.imports import load
 from hetero.mpi.ranks import Ranks, ranks_of
 from hetero.ops.krylov import cg_products
 from hetero.ops.linear_systems.types import Stencil
+from hetero.pricing import pricing
 from hetero.pricing.plan import CPU
 
 _SIDE, _TIMES = 512, 5  # of the grid that is multiplied
@@ -68,14 +69,16 @@ def _speed(ranks: Any) -> float:
     return _TIMES / (time.perf_counter() - began)
 
 
-def check(device: str | None, name: str) -> None:
-    """Raise `DeviceNotAvailable` where ``device`` names none that is here."""
-    planner.check_placement(name, device, None)
+def check(device: str | None, name: str, method: str | None = None) -> None:
+    """Raise `DeviceNotAvailable` or `MethodNotAvailable` for a name of none that is here."""
+    planner.check_placement(name, device, method)
     if device is not None and ("*" in device or "+" in device):
         raise ValueError(f"device must be one device of this rank, got {device!r}")
 
 
-def place(ranks: Ranks, device: str | None, operation: str, *operands: Any) -> Device | None:
+def place(
+    ranks: Ranks, device: str | None, operation: str, *operands: Any, **options: Any
+) -> Device | None:
     """The device for a rank's own rows, None for the CPU.
 
     Ranks of a node share its devices of a kind by turns.
@@ -84,11 +87,11 @@ def place(ranks: Ranks, device: str | None, operation: str, *operands: Any) -> D
     ----------
     device : str, optional
         "cpu", a device, or a kind of them. Default: by the plan of ``operation`` on ``operands``,
-        the rank's own piece of the system; without operands, the CPU.
+        the rank's own piece of the system, with ``options``; without operands, the CPU.
     """
     if device is None and operands and not planner.is_host_alone(None):
-        device = load("hetero.ops").plan(operation, *operands).chosen.device
-        device = device.partition(":")[0]  # its kind
+        device = load("hetero.ops").plan(operation, *operands, **options).chosen.device
+        device = device.removeprefix(pricing.WITH_CPU).partition(":")[0]  # its kind
     if device in (None, CPU) or not operands:
         return None
     available = load("hetero.devices").available()
@@ -96,6 +99,20 @@ def place(ranks: Ranks, device: str | None, operation: str, *operands: Any) -> D
         return available[device]
     names = sorted(name for name in available if name.partition(":")[0] == device)
     return available[names[ranks.node_rank % len(names)]]
+
+
+def placed(ranks: Ranks, device: Any, method: Any, name: str, *call: Any, **options: Any) -> Any:
+    """The ``device`` and ``method`` of a call, of which a rank's rows come first: see `place`.
+
+    Raises what the call would where they cannot do it.
+    """
+    check(device, name, method)
+    if not len(call[0]):
+        return {"device": CPU, "method": None}
+    own = place(ranks, device, name, *call, method=method, **options)
+    where = {"device": CPU if own is None else own.name, "method": method}
+    load("hetero.ops").plan(name, *call, **where, **options)
+    return where
 
 
 def active(device: Device | None) -> Any:

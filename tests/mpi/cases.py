@@ -19,6 +19,7 @@ from mpi4py import MPI
 
 import hetero.mpi
 from hetero.mpi import choosing
+from hetero.ops.kmeans import rows_in_parts
 
 comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
@@ -228,6 +229,24 @@ def disagreeing():
         "complex": error_of(solve, A[lo:hi] * (1j if odd else 1.0), b[lo:hi]),
         "n": error_of(hetero.mpi.rows, N + odd),
     }
+    X, kmeans, matmul = A.toarray()[lo:hi], hetero.mpi.kmeans, hetero.mpi.matmul
+    found |= {
+        "init": error_of(kmeans, X, 3, init=np.ones((3, N)) + odd),
+        "k": error_of(kmeans, X, 3 + odd),
+        "tol": error_of(kmeans, X, 3, tol=0.5 * odd),
+        "columns (X)": error_of(kmeans, X[:, odd:], 3),
+        "NaN": error_of(kmeans, np.where(odd, np.nan, X), 3),
+        "placed": error_of(kmeans, X, 3, device="cpu", method="library" if odd else None),
+        "placed matmul": error_of(matmul, X, X, device="cpu", method="tiled" if odd else None),
+        "weights": error_of(kmeans, X, 3, sample_weight=np.ones(hi - lo + odd)),
+        "no weight": error_of(kmeans, X, 3, sample_weight=0),
+        "clusters": error_of(kmeans, X, N + 1),
+        "columns (B)": error_of(matmul, X, np.ones((hi - lo, 2 + odd))),
+        "dtypes": error_of(matmul, X, X.astype("f4" if odd else "f8")),
+        "rows (B)": error_of(matmul, X, X[: hi - lo - odd]),
+        "dimensions": error_of(matmul, X, np.ones((hi - lo, 1, 1) if odd else hi - lo)),
+        "device": error_of(hetero.mpi.matvec, X, X[:, 0], device="cuda:9" if odd else "cpu"),
+    }
     version, hetero.__version__ = hetero.__version__, f"0.{odd:d}"
     found["version of hetero"] = error_of(solve, A[lo:hi], b[lo:hi])
     hetero.__version__ = version
@@ -311,6 +330,84 @@ def devices():
     return found
 
 
+def clusters():
+    """k-means of rows with weights, from given and from drawn centroids: beside one process."""
+    rng = np.random.default_rng(7)
+    X = rng.normal(size=(N, 4)) + 9 * rng.integers(0, 5, (N, 1))
+    weights = np.where(np.arange(N) < N // 5, 0.0, rng.random(N))  # of 4 ranks, the first has none
+    far = np.concatenate([X[:2], np.full((3, 4), 1e4) + np.arange(3)[:, None]])
+    options = {"sample_weight": weights, "random_state": 0, "method": "products", "device": "cpu"}
+    calls = {
+        "given": {"init": X[:6].tolist()},
+        "unweighted": {"init": X[:6], "sample_weight": None, "tol": 0.0},
+        "labels": {"init": X[:6], "max_iter": 0, "sample_weight": 2},
+        "empty clusters": {"init": far},
+        "k-means++": {"n_init": 2},
+        "random": {"init": "random"},
+        "float32": {"init": X[:6], "max_iter": 2},
+    }
+    lo, hi = spans(N)
+    found = {}
+    for key, some in calls.items():
+        some, k = options | some, 5 if key == "empty clusters" else 6
+        own = X.astype("f4") if key == "float32" else X
+        per_rank = {"sample_weight": weights[lo:hi]} if some["sample_weight"] is weights else {}
+        wanted, labels, info = hetero.kmeans(own, k, **some)
+        part = own[lo:hi], k
+        if rank:
+            per_rank["random_state"] = np.random.RandomState(rank)
+        centroids, mine, told = hetero.mpi.kmeans(*part, **some | per_rank)
+        again = hetero.mpi.kmeans(*part, **some | per_rank)[0]
+        found[key] = {
+            "labels": [int((mine != labels[lo:hi]).sum()), mine.dtype.name, len(mine) == hi - lo],
+            "centroids": [float(abs(centroids - wanted).max()), centroids.dtype.name],
+            "repeats": [digest(centroids) == digest(again), digest(centroids)],
+            "told": [told[name] == info[name] for name in ("iterations", "converged")],
+            "inertia": told["inertia"] / info["inertia"],
+        }
+    return found
+
+
+def samples():
+    """Initial centroids of a sample; placed by a plan; a device on every second rank; a warning."""
+    rng = np.random.default_rng(9)
+    X = np.repeat(np.arange(5.0), 400)[rng.permutation(2000), None] * [9, 1, 3, 2]
+    lo, hi = spans(len(X))
+    taken, seen = rows_in_parts.seeds, []
+
+    def seeds(*arguments):
+        seen.append([len(arguments[0]), (arguments[0][:, 1] + 1 == arguments[1]).all().item()])
+        return taken(*arguments)
+
+    most, rows_in_parts._SAMPLE, rows_in_parts.seeds = rows_in_parts._SAMPLE, 100, seeds
+    weights = X[lo:hi, 1] + 1
+    c, labels, info = hetero.mpi.kmeans(X[lo:hi], 5, sample_weight=weights, random_state=3)
+    rows_in_parts._SAMPLE, rows_in_parts.seeds = most, taken
+    found = [seen, digest(c), len(np.unique(whole(labels))), info["inertia"]]
+    opencl = "opencl" if rank % 2 and "opencl:0" in hetero.machine()["devices"] else "cpu"
+    *_, info = hetero.mpi.kmeans(X[lo:hi], 5, init=X[:5] + np.arange(5)[:, None], device=opencl)
+    found.append(info["device"] == ("opencl:0" if opencl != "cpu" and hi > lo else "cpu"))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        hetero.mpi.kmeans(X[lo:hi], 6, init=X[[0] * 6] + np.arange(6)[:, None])
+    return [*found, [str(w.message)[:36] for w in warned]]
+
+
+def multiplied():
+    """Products of rows that are divided in two ways, whole numbers: exactly NumPy's."""
+    rng = np.random.default_rng(4)
+    found = []
+    for dtype in ("float64", "float32", "int64", "complex128"):
+        A, B, x = (rng.integers(-9, 9, n).astype(dtype) for n in ((N, 37), (37, 5), (37,)))
+        (lo, hi), (first, last) = spans(N), spans(37)
+        C = hetero.mpi.matmul(A[lo:hi], B[first:last])
+        y = hetero.mpi.matvec(A[lo:hi], x[first:last], device="cpu")
+        found.append([((A @ B)[lo:hi] == C).all().item(), ((A @ x)[lo:hi] == y).all().item()])
+        found.append([C.dtype.name == y.dtype.name == dtype, C.shape == (hi - lo, 5)])
+    none = hetero.mpi.matmul(A[lo:hi, :0], B[:0])
+    return [*found, [none.shape == (hi - lo, 5), not none.any()]]
+
+
 def rows():
     """Who takes what."""
     comm.Barrier()
@@ -349,6 +446,9 @@ CASES = [
     disagreeing,
     raising_callback,
     checkpoints,
+    clusters,
+    samples,
+    multiplied,
     rows,
     priced,
 ]

@@ -171,12 +171,18 @@ def test_ranks_that_disagree_raise_the_same_error(found):
     for name, said in each[0].items():
         kind, text = said
         assert kind == "ValueError", name
-        if name in ("b_rows", "complex"):
+        if name in ("b_rows", "complex", "NaN", "weights", "dimensions"):
             assert text.startswith("rank 3 raised ValueError: "), name
-        elif name == "rows":
+        elif name == "device":
+            assert text.startswith("rank 3 raised DeviceNotAvailable: ")
+        elif name in ("placed", "placed matmul"):
+            assert text.startswith("rank 3 raised MethodNotAvailable: ")
+        elif name in ("rows", "rows (B)"):
             assert "202 rows" in text
+        elif name in ("no weight", "clusters"):
+            assert ("one non-zero number" if name == "no weight" else "n_samples=203") in text
         else:
-            assert f"the ranks disagree on {name}: " in text
+            assert f"the ranks disagree on {name.split(' (')[0]}: " in text
             assert "on ranks 0, 1, 2, " in text
             assert "on rank 3" in text
 
@@ -204,6 +210,40 @@ def test_checkpoints_are_continued_and_others_are_refused(found, number):
             assert kind == "ValueError"
             assert word in text
         assert case["left"] == []
+
+
+@NUMBERS
+def test_clusters_are_those_of_one_process(found, number):
+    for case in found[number]["clusters"]:
+        assert len(case) == 7
+        for key, clusters in case.items():
+            dtype = "float32" if key == "float32" else "float64"
+            off, name = clusters["centroids"]
+            assert clusters["labels"] == [0, "int32", True], key
+            assert (off < (1e-4 if dtype == "float32" else 1e-12), name) == (True, dtype), key
+            assert clusters["told"] == [True, True], key
+            assert clusters["inertia"] == pytest.approx(
+                1, rel=1e-6 if dtype == "float32" else 1e-12
+            )
+            assert clusters["repeats"] == [True, found[number]["clusters"][0][key]["repeats"][1]]
+
+
+@NUMBERS
+def test_clusters_of_a_sample_on_the_device_named(found, number):
+    first, *others = found[number]["samples"]
+    (((rows, weights_fit),), *shared) = first
+    assert 100 < rows <= 160  # 32 for each cluster, less those drawn twice
+    assert weights_fit
+    for seen, centroids, distinct, inertia, placed, warned in [first, *others]:
+        assert seen == (first[0] if seen is first[0] else [])
+        assert [centroids, distinct, inertia] == shared[:3]
+        assert (distinct, inertia, placed) == (5, 0, True)
+        assert warned == ["Number of distinct clusters (5) foun"]
+
+
+@NUMBERS
+def test_products_are_those_of_one_process(found, number):
+    assert found[number]["multiplied"] == [[[True, True]] * 9] * number
 
 
 def test_rows_are_cut_without_gaps(found):

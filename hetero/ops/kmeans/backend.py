@@ -194,6 +194,10 @@ class SteppedBackend(Backend):
     def inertia(self, centroids: np.ndarray) -> float:
         """The weighted sum of these."""
 
+    def element(self, index: int) -> tuple[np.ndarray, float, int]:
+        """One row less `mean`, its weight and its label."""
+        return self.row(index), self.weight(index), int(self.labels[index])
+
     def row(self, index: int) -> np.ndarray:
         """One row, less `mean`."""
         return self.rows(np.array([index]))[0]
@@ -214,7 +218,7 @@ def means(steps: Any, centroids: np.ndarray) -> tuple[np.ndarray, bool]:
     scikit-learn. Where all rows lie on their centroids, or a cluster has no weight even then, it
     gets the mean of the heaviest cluster.
 
-    ``steps`` has ``labels``, ``sums``, ``distances``, ``row`` and ``weight`` of `SteppedBackend`.
+    ``steps`` has ``sums``, ``distances`` and ``element`` of `SteppedBackend`.
     """
     sums, totals = steps.sums(centroids)
     empty = np.flatnonzero(totals == 0)
@@ -237,12 +241,12 @@ def _move_far_rows(
     Returns whether a row was moved. Those that lie on their centroids, but for rounding, are not:
     the same rows would be moved in each iteration.
     """
-    distances, labels, any_moved = steps.distances(centroids), steps.labels, False
+    distances, any_moved = steps.distances(centroids), False
     rounded = _ROUNDED * float(np.finfo(centroids.dtype).eps)
     farthest = np.argpartition(distances, -empty.size)[: -empty.size - 1 : -1]
     for cluster, index in zip(empty, farthest, strict=True):
-        row = steps.row(index).astype(np.float64)
-        weight, old = steps.weight(index), labels[index]
+        row, weight, old = steps.element(index)
+        row = row.astype(np.float64)
         if not np.abs(row - centroids[old]).max() > rounded * np.abs(row).max():
             continue
         any_moved = True

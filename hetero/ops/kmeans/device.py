@@ -177,13 +177,11 @@ class Loop:
 
     def _relocate(self, done: int, changed: bool) -> int:
         """End an iteration in which a cluster was empty; why the loop stops, if it does."""
-        rows, old = self._rows, self._fetch(done)
+        rows, old, labels = self._rows, self._fetch(done), self._rows.fetch_labels()
         steps = SimpleNamespace(
-            labels=rows.fetch_labels(),
             sums=lambda centroids: rows.sums(),
             distances=lambda centroids: rows.distances(done % 2 == 1),
-            row=rows.row,
-            weight=rows.weight,
+            element=lambda index: (rows.row(index), rows.weight(index), labels[index]),
         )
         new, moved = means(steps, old)
         shift = float(((new.astype(np.float64) - old) ** 2).sum())

@@ -152,7 +152,8 @@ def run(
         x[...] = vectors.on_host(u)
         return outcome
 
-    report = watch if callback is not None or saved is not None else None
+    # On all ranks where one has a callback: they have to hear that it raised.
+    report = watch if ranks.most(callback is not None or saved is not None) else None
     limit = max(goal.maxiter - before, 0)
     with np.errstate(all="ignore"):
         if scaling.is_safe(norm_b, b.itemsize):

@@ -254,6 +254,15 @@ def raising_callback():
     return [*found, solved(A, b)[1]]
 
 
+def callback_of_one_rank():
+    """The last rank alone has a callback, which raises: all raise."""
+    A, b = spd(N)
+    lo, hi = spans(N)
+    only = [].pop if rank == size - 1 else None
+    each = ({"callback": only and (lambda _: only()), "method": m} for m in choosing.METHODS)
+    return [error_of(hetero.mpi.solve_cg, A[lo:hi], b[lo:hi], **options) for options in each]
+
+
 def checkpoints():
     """Saved by these ranks, continued, refused for another matrix, and where it is damaged."""
     A, b = spd(N)
@@ -348,6 +357,7 @@ CASES = [
     devices,
     disagreeing,
     raising_callback,
+    callback_of_one_rank,
     checkpoints,
     rows,
     priced,

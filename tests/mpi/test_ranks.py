@@ -192,6 +192,12 @@ def test_a_callback_that_raises_on_one_rank(found, number):
 
 
 @NUMBERS
+def test_a_callback_that_one_rank_alone_has(found, number):
+    text = f"rank {number - 1} raised IndexError: pop from empty list"
+    assert found[number]["callback_of_one_rank"] == [[["ValueError", text]] * 2] * number
+
+
+@NUMBERS
 def test_checkpoints_are_continued_and_others_are_refused(found, number):
     for case in found[number]["checkpoints"]:
         assert case["first"] == 9

@@ -195,6 +195,18 @@ def poisson():
     return found
 
 
+def extreme_grids():
+    """What is left after a few iterations, of f whose squares overflow or vanish, and a plain f."""
+    f, (lo, hi) = np.random.default_rng(6).standard_normal((13, 9)), spans(13)
+    left = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for scale in (2.0**700, 2.0**-700, 1.0):
+            options = {"maxiter": 3, "method": "cg", "return_info": True}
+            left.append(hetero.mpi.solve_poisson(scale * f[lo:hi], **options)[1])
+    return [how["relative_residual"] for how in left]
+
+
 def coarse_grid():
     """Iterations with multigrid as the preconditioner, of both methods, and what they leave."""
     found = []
@@ -353,6 +365,7 @@ CASES = [
     indefinite,
     overflowing,
     poisson,
+    extreme_grids,
     coarse_grid,
     devices,
     disagreeing,

@@ -141,6 +141,13 @@ def test_poisson_in_slabs(found, number):
 
 
 @NUMBERS
+def test_what_is_left_is_relative_at_every_scale(found, number):
+    for huge, tiny, plain in found[number]["extreme_grids"]:
+        assert 0.01 < plain < 1.0
+        assert [huge, tiny] == pytest.approx([plain, plain], rel=1e-6)
+
+
+@NUMBERS
 def test_slabs_need_few_more_cycles_than_a_whole_grid(found, number):
     """Without the coarse grid four ranks take 38 and 22 iterations."""
     for case in found[number]["coarse_grid"]:

@@ -143,6 +143,8 @@ def run(
         at_zero = not ranks.most(np.any(x))
         rhs, u = vectors.hold(b), vectors.hold(x)
         norm_b = vectors.norm(rhs) if norm_b is None else norm_b
+        if report not in (None, watch):  # `scaling.solve`'s takes x on the host
+            report = functools.partial(lambda tell, u: tell(vectors.on_host(u)), report)
         loop = pipelined.loop(rhs) if method == "pipelined" else None
         outcome = iterate(rhs, u, atol, maxiter, report, norm_b, at_zero, loop)
         done = outcome.iterations

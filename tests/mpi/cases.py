@@ -332,6 +332,16 @@ def devices():
     return found
 
 
+def watched_device():
+    """A callback on a device sees x at the scale of b, whose squares overflow."""
+    (A, b), seen = spd(N), []
+    if not any(name.startswith("opencl") for name in hetero.machine()["devices"]):
+        return None
+    options = {"callback": lambda x: seen.append(x.copy()), "device": "opencl", "method": "cg"}
+    x, info, _ = solved(A, 2.0**700 * b, rtol=1e-10, **options)
+    return [float(abs(whole(seen[-1]) / x - 1.0).max()), info]
+
+
 def rows():
     """Who takes what."""
     comm.Barrier()
@@ -368,6 +378,7 @@ CASES = [
     extreme_grids,
     coarse_grid,
     devices,
+    watched_device,
     disagreeing,
     raising_callback,
     callback_of_one_rank,

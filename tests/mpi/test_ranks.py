@@ -172,6 +172,15 @@ def test_ranks_on_a_device_give_what_ranks_on_the_cpu_do(found, number):
             assert last == (0 if "float32" in key else True if "poisson" in key else 12), key
 
 
+@NUMBERS
+def test_a_callback_on_a_device_at_another_scale(found, number):
+    for case in found[number]["watched_device"]:
+        if case is None:
+            pytest.skip("no OpenCL device here")
+        assert case[0] < 1e-12
+        assert case[1] == 0
+
+
 def test_ranks_that_disagree_raise_the_same_error(found):
     each = found[4]["disagreeing"]
     assert all(said == each[0] for said in each)

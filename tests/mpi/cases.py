@@ -19,6 +19,7 @@ from mpi4py import MPI
 
 import hetero.mpi
 from hetero.mpi import choosing
+from hetero.mpi.ranks import ranks_of
 
 comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
@@ -292,6 +293,10 @@ def checkpoints():
         broken.write_bytes(path.read_bytes()[:300])
     comm.Barrier()
     damaged = error_of(hetero.mpi.solve_cg, A[lo:hi], b[lo:hi], checkpoint=broken)
+    if rank == 0:  # the length and the dtype of x are not those of the system
+        np.savez(broken, x=np.zeros(3, "float32"), about=np.load(path)["about"])
+    comm.Barrier()
+    short = error_of(hetero.mpi.solve_cg, A[lo:hi], b[lo:hi], checkpoint=broken)
     nowhere = FOLDER / "none" / "x.npz"
     unwritable = error_of(hetero.mpi.solve_cg, A[lo:hi], b[lo:hi], checkpoint=nowhere, every=0.0)
     rest = np.linalg.norm(b - A @ then[0]) / np.linalg.norm(b)
@@ -299,7 +304,7 @@ def checkpoints():
     return {
         "first": first[1],
         "continued": [then[2]["continued_from"], then[2]["iterations"], rest, then[1]],
-        "refused": [wrong, wrong_b, damaged, unwritable],
+        "refused": [wrong, wrong_b, damaged, short, unwritable],
         "left": left,
     }
 
@@ -348,6 +353,13 @@ def rows():
     return [hetero.mpi.rows(10, equal=True), hetero.mpi.rows(1000), hetero.mpi.rows(0)]
 
 
+def freed():
+    other = comm.Dup()
+    held = ranks_of(other).comm
+    other.Free()
+    return held == MPI.COMM_NULL
+
+
 def priced():
     """What is chosen without a method is the cheaper one by the prices told."""
     A, b = spd(N)
@@ -384,6 +396,7 @@ CASES = [
     callback_of_one_rank,
     checkpoints,
     rows,
+    freed,
     priced,
 ]
 

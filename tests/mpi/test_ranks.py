@@ -221,7 +221,8 @@ def test_checkpoints_are_continued_and_others_are_refused(found, number):
         assert before >= 7
         assert iterations > before
         assert (info, rest <= 1e-12) == (0, True)
-        words = "another problem: A is", "another problem: b is", "not a zip file", "No such file"
+        words = ["another problem: A is", "another problem: b is", "not a zip file"]
+        words += ["x is float32 (3,)", "No such file"]
         for (kind, text), word in zip(case["refused"], words, strict=True):
             assert kind == "ValueError"
             assert word in text
@@ -235,6 +236,11 @@ def test_rows_are_cut_without_gaps(found):
     assert by_speed[-1][1] == 1000
     assert all(end > begin for begin, end in by_speed)
     assert set(map(tuple, none)) == {(0, 0)}
+
+
+@NUMBERS
+def test_what_a_communicator_keeps_is_freed_with_it(found, number):
+    assert found[number]["freed"] == [True] * number
 
 
 def test_the_cheaper_method_is_taken(found):

@@ -313,6 +313,8 @@ def test_the_estimator_is_heteros():
     np.testing.assert_allclose(
         own.score(lazy, sample_weight=weights), other.score(X, None, weights)
     )
+    small = hetero.dask.KMeans(5, init=X[:5], tol=0.0).fit(lazy.astype("float32"))
+    assert small.transform(lazy.astype("float32")).dtype == np.float32  # as it is computed
     assert own.get_params()["tol"] == 0.0
     with pytest.raises(ValueError, match="X has 3 features, expected 4"):
         own.predict(lazy[:, :3])

@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero.dask.clustering import by_rows, kmeans, labelled
 from hetero.ops.kmeans import estimator
+from hetero.ops.kmeans.operands import float_dtype
 
 _OPTIONS = ("n_clusters", "init", "n_init", "max_iter", "tol", "random_state", "device", "method")
 
@@ -44,7 +45,8 @@ class KMeans(estimator.KMeans):
     def transform(self, X: Any) -> da.Array:
         """The distances of the rows from all centroids, (n, n_clusters)."""
         k, X = len(self._centroids(X)), da.asanyarray(X).rechunk({1: -1})
-        return X.map_blocks(self._distances, chunks=(X.chunks[0], (k,)), meta=np.empty((0, 0)))
+        meta = np.empty((0, 0), np.promote_types(float_dtype(X.dtype), self.cluster_centers_.dtype))
+        return X.map_blocks(self._distances, chunks=(X.chunks[0], (k,)), meta=meta)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Less the weighted sum of the rows' squared distances from the nearest centroid."""

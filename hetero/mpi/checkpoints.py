@@ -113,7 +113,10 @@ class Checkpoint:
                         f"it is of another problem: {name} is {theirs.get(name)!r} there, "
                         f"{ours.get(name)!r} here"
                     )
-            return file["x"], int(about["iterations"])
+            x, done = file["x"], int(about["iterations"])
+            if x.shape != (self._starts[-1],) or x.dtype != ours["dtype"] or not 0 <= done < 2**53:
+                raise ValueError(f"x is {x.dtype} {x.shape}, after {about['iterations']!s:.20}")
+            return x, done
 
     def ask(self) -> None:
         """Ask the ranks to save with the next sum, where it is time; rank 0 asks."""

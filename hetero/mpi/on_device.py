@@ -71,7 +71,9 @@ class DeviceVectors(Vectors):
         self.part.device.upload(np.ascontiguousarray(x), vector.buffer)
         return vector
 
-    def on_host(self, x: DeviceVector) -> np.ndarray:
+    def on_host(self, x: DeviceVector | np.ndarray) -> np.ndarray:
+        if isinstance(x, np.ndarray):
+            return x
         values = np.empty(self.size, self.dtype)
         self.part.device.download(x.buffer, values)
         return values

@@ -37,7 +37,10 @@ def ranks_of(comm: Any = None) -> Ranks:
             f"hetero.mpi needs mpi4py ({error}); `{INSTALL['mpi']}` brings it"
         ) from error
     comm = MPI.COMM_WORLD if comm is None else comm
-    key = _known.setdefault("key", MPI.Comm.Create_keyval() if not _known else 0)
+    if not _known:
+        free = lambda comm, key, ranks: ranks.comm.Free()  # noqa: E731
+        _known["key"] = MPI.Comm.Create_keyval(delete_fn=free)
+    key = _known["key"]
     ranks = comm.Get_attr(key)
     if ranks is None:
         ranks = Ranks(comm.Dup())  # its messages never meet the caller's

@@ -142,6 +142,9 @@ def run(
     ) -> Outcome:
         at_zero = not ranks.most(np.any(x))
         rhs, u = vectors.hold(b), vectors.hold(x)
+        norm_b = vectors.norm(rhs) if norm_b is None else norm_b
+        if report not in (None, watch):  # `scaling.solve`'s takes x on the host
+            report = functools.partial(lambda tell, u: tell(vectors.on_host(u)), report)
         loop = pipelined.loop(rhs) if method == "pipelined" else None
         outcome = iterate(rhs, u, atol, maxiter, report, norm_b, at_zero, loop)
         done = outcome.iterations
@@ -150,9 +153,10 @@ def run(
             outcome = iterate(rhs, u, atol, maxiter - done, report, norm_b, False)
             outcome = outcome._replace(iterations=done + outcome.iterations)
         x[...] = vectors.on_host(u)
-        return outcome
+        return outcome._replace(right_side=norm_b)
 
-    report = watch if callback is not None or saved is not None else None
+    # On all ranks where one has a callback: they have to hear that it raised.
+    report = watch if ranks.most(callback is not None or saved is not None) else None
     limit = max(goal.maxiter - before, 0)
     with np.errstate(all="ignore"):
         if scaling.is_safe(norm_b, b.itemsize):
@@ -161,7 +165,7 @@ def run(
             given = {"atol": goal.atol, "maxiter": limit, "callback": report}
             outcome = scaling.solve(solve, b, x, most=ranks.most, **given)
     ranks.agree(watch.error)
-    outcome = outcome._replace(iterations=outcome.iterations + before, right_side=norm_b)
+    outcome = outcome._replace(iterations=outcome.iterations + before)
     return outcome, {
         "device": "cpu" if device is None else device.name,
         "method": method,

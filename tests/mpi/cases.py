@@ -19,6 +19,7 @@ from mpi4py import MPI
 
 import hetero.mpi
 from hetero.mpi import choosing
+from hetero.mpi.ranks import ranks_of
 from hetero.ops.kmeans import rows_in_parts
 
 comm = MPI.COMM_WORLD
@@ -196,6 +197,18 @@ def poisson():
     return found
 
 
+def extreme_grids():
+    """What is left after a few iterations, of f whose squares overflow or vanish, and a plain f."""
+    f, (lo, hi) = np.random.default_rng(6).standard_normal((13, 9)), spans(13)
+    left = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for scale in (2.0**700, 2.0**-700, 1.0):
+            options = {"maxiter": 3, "method": "cg", "return_info": True}
+            left.append(hetero.mpi.solve_poisson(scale * f[lo:hi], **options)[1])
+    return [how["relative_residual"] for how in left]
+
+
 def coarse_grid():
     """Iterations with multigrid as the preconditioner, of both methods, and what they leave."""
     found = []
@@ -273,6 +286,15 @@ def raising_callback():
     return [*found, solved(A, b)[1]]
 
 
+def callback_of_one_rank():
+    """The last rank alone has a callback, which raises: all raise."""
+    A, b = spd(N)
+    lo, hi = spans(N)
+    only = [].pop if rank == size - 1 else None
+    each = ({"callback": only and (lambda _: only()), "method": m} for m in choosing.METHODS)
+    return [error_of(hetero.mpi.solve_cg, A[lo:hi], b[lo:hi], **options) for options in each]
+
+
 def checkpoints():
     """Saved by these ranks, continued, refused for another matrix, and where it is damaged."""
     A, b = spd(N)
@@ -290,6 +312,10 @@ def checkpoints():
         broken.write_bytes(path.read_bytes()[:300])
     comm.Barrier()
     damaged = error_of(hetero.mpi.solve_cg, A[lo:hi], b[lo:hi], checkpoint=broken)
+    if rank == 0:  # the length and the dtype of x are not those of the system
+        np.savez(broken, x=np.zeros(3, "float32"), about=np.load(path)["about"])
+    comm.Barrier()
+    short = error_of(hetero.mpi.solve_cg, A[lo:hi], b[lo:hi], checkpoint=broken)
     nowhere = FOLDER / "none" / "x.npz"
     unwritable = error_of(hetero.mpi.solve_cg, A[lo:hi], b[lo:hi], checkpoint=nowhere, every=0.0)
     rest = np.linalg.norm(b - A @ then[0]) / np.linalg.norm(b)
@@ -297,7 +323,7 @@ def checkpoints():
     return {
         "first": first[1],
         "continued": [then[2]["continued_from"], then[2]["iterations"], rest, then[1]],
-        "refused": [wrong, wrong_b, damaged, unwritable],
+        "refused": [wrong, wrong_b, damaged, short, unwritable],
         "left": left,
     }
 
@@ -408,10 +434,27 @@ def multiplied():
     return [*found, [none.shape == (hi - lo, 5), not none.any()]]
 
 
+def watched_device():
+    """A callback on a device sees x at the scale of b, whose squares overflow."""
+    (A, b), seen = spd(N), []
+    if not any(name.startswith("opencl") for name in hetero.machine()["devices"]):
+        return None
+    options = {"callback": lambda x: seen.append(x.copy()), "device": "opencl", "method": "cg"}
+    x, info, _ = solved(A, 2.0**700 * b, rtol=1e-10, **options)
+    return [float(abs(whole(seen[-1]) / x - 1.0).max()), info]
+
+
 def rows():
     """Who takes what."""
     comm.Barrier()
     return [hetero.mpi.rows(10, equal=True), hetero.mpi.rows(1000), hetero.mpi.rows(0)]
+
+
+def freed():
+    other = comm.Dup()
+    held = ranks_of(other).comm
+    other.Free()
+    return held == MPI.COMM_NULL
 
 
 def priced():
@@ -441,15 +484,19 @@ CASES = [
     indefinite,
     overflowing,
     poisson,
+    extreme_grids,
     coarse_grid,
     devices,
+    watched_device,
     disagreeing,
     raising_callback,
+    callback_of_one_rank,
     checkpoints,
     clusters,
     samples,
     multiplied,
     rows,
+    freed,
     priced,
 ]
 

@@ -141,6 +141,13 @@ def test_poisson_in_slabs(found, number):
 
 
 @NUMBERS
+def test_what_is_left_is_relative_at_every_scale(found, number):
+    for huge, tiny, plain in found[number]["extreme_grids"]:
+        assert 0.01 < plain < 1.0
+        assert [huge, tiny] == pytest.approx([plain, plain], rel=1e-6)
+
+
+@NUMBERS
 def test_slabs_need_few_more_cycles_than_a_whole_grid(found, number):
     """Without the coarse grid four ranks take 38 and 22 iterations."""
     for case in found[number]["coarse_grid"]:
@@ -163,6 +170,15 @@ def test_ranks_on_a_device_give_what_ranks_on_the_cpu_do(found, number):
             assert device == ("opencl:0" if on_device else "cpu"), key
             assert off < (1e-6 if "float32" in key else 1e-13), key
             assert last == (0 if "float32" in key else True if "poisson" in key else 12), key
+
+
+@NUMBERS
+def test_a_callback_on_a_device_at_another_scale(found, number):
+    for case in found[number]["watched_device"]:
+        if case is None:
+            pytest.skip("no OpenCL device here")
+        assert case[0] < 1e-12
+        assert case[1] == 0
 
 
 def test_ranks_that_disagree_raise_the_same_error(found):
@@ -198,6 +214,12 @@ def test_a_callback_that_raises_on_one_rank(found, number):
 
 
 @NUMBERS
+def test_a_callback_that_one_rank_alone_has(found, number):
+    text = f"rank {number - 1} raised IndexError: pop from empty list"
+    assert found[number]["callback_of_one_rank"] == [[["ValueError", text]] * 2] * number
+
+
+@NUMBERS
 def test_checkpoints_are_continued_and_others_are_refused(found, number):
     for case in found[number]["checkpoints"]:
         assert case["first"] == 9
@@ -205,7 +227,8 @@ def test_checkpoints_are_continued_and_others_are_refused(found, number):
         assert before >= 7
         assert iterations > before
         assert (info, rest <= 1e-12) == (0, True)
-        words = "another problem: A is", "another problem: b is", "not a zip file", "No such file"
+        words = ["another problem: A is", "another problem: b is", "not a zip file"]
+        words += ["x is float32 (3,)", "No such file"]
         for (kind, text), word in zip(case["refused"], words, strict=True):
             assert kind == "ValueError"
             assert word in text
@@ -253,6 +276,11 @@ def test_rows_are_cut_without_gaps(found):
     assert by_speed[-1][1] == 1000
     assert all(end > begin for begin, end in by_speed)
     assert set(map(tuple, none)) == {(0, 0)}
+
+
+@NUMBERS
+def test_what_a_communicator_keeps_is_freed_with_it(found, number):
+    assert found[number]["freed"] == [True] * number
 
 
 def test_the_cheaper_method_is_taken(found):

@@ -277,6 +277,22 @@ def test_blocks_without_rows_and_without_weight():
     assert_same_clusters(X, lazy, 3, init=X[:3], sample_weight=weights)
 
 
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+def test_empty_images_are_heteros(mode):
+    empty, kernel = np.ones((0, 5)), np.ones((1, 1))
+    found = outcome(lambda: hetero.dask.convolve2d(da.from_array(empty), kernel, mode).compute())
+    assert found == outcome(lambda: hetero.convolve2d(empty, kernel, mode))
+
+
+def outcome(call):
+    """Shape and dtype of a result, or the error."""
+    try:
+        result = call()
+    except ValueError as error:
+        return str(error)
+    return result.shape, result.dtype
+
+
 def test_what_clustering_refuses():
     X = groups(30)
     lazy = da.from_array(X, chunks=10)
@@ -318,6 +334,12 @@ def test_the_estimator_is_heteros():
     assert own.get_params()["tol"] == 0.0
     with pytest.raises(ValueError, match="X has 3 features, expected 4"):
         own.predict(lazy[:, :3])
+    with pytest.raises(ValueError, match="X must have 2 dimensions"):
+        own.predict(X[0])
+    later = own.predict(X[:50].tolist())
+    expected = other.predict(X[:50])
+    own.cluster_centers_[:] = 0.0
+    np.testing.assert_array_equal(later.compute(), expected)
     with pytest.raises(ValueError, match="not fitted"):
         hetero.dask.KMeans().predict(lazy)
 

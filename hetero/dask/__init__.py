@@ -12,6 +12,8 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, NoReturn
 
+import numpy as np
+
 from hetero.imports import INSTALL, load
 
 try:
@@ -87,6 +89,9 @@ def convolve2d(
             f"{image.shape} and {kernel.shape}"
         )
     dtype = run("convolve2d", *map(one_element, (image, kernel)), mode, boundary, fillvalue).dtype
+    if 0 in (*image.shape, *kernel.shape):
+        empty = np.empty(image.shape, image.dtype), np.empty(kernel.shape, kernel.dtype)
+        return da.from_array(run("convolve2d", *empty, mode, boundary, fillvalue))
     lengths = dict(zip((image.ndim - 2, image.ndim - 1), kernel.shape, strict=True))
     depth = {axis: (length // 2, (length - 1) // 2) for axis, length in lengths.items()}
     pads, chunks = [(0, 0)] * image.ndim, {}

@@ -39,23 +39,28 @@ class KMeans(estimator.KMeans):
 
     def predict(self, X: Any) -> da.Array:
         """The number of the nearest centroid of each row, (n,) of int32."""
-        options = {"centroids": self._centroids(X), "device": self.device, "method": self.method}
-        return by_rows(labelled, np.int32, da.asanyarray(X).rechunk({1: -1}), "ij", **options)
+        X, centroids = self._checked(X)
+        options = {"centroids": centroids.copy(), "device": self.device, "method": self.method}
+        return by_rows(labelled, np.int32, X, "ij", **options)
 
     def transform(self, X: Any) -> da.Array:
         """The distances of the rows from all centroids, (n, n_clusters)."""
-        k, X = len(self._centroids(X)), da.asanyarray(X).rechunk({1: -1})
-        meta = np.empty((0, 0), np.promote_types(float_dtype(X.dtype), self.cluster_centers_.dtype))
-        return X.map_blocks(self._distances, chunks=(X.chunks[0], (k,)), meta=meta)
+        X, centroids = self._checked(X)
+        meta = np.empty((0, 0), np.promote_types(float_dtype(X.dtype), centroids.dtype))
+        return X.map_blocks(self._distances, chunks=(X.chunks[0], (len(centroids),)), meta=meta)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Less the weighted sum of the rows' squared distances from the nearest centroid."""
-        centroids = self._centroids(X)
+        X, centroids = self._checked(X)
         options = {"init": centroids, "max_iter": 0, "sample_weight": sample_weight}
         return -kmeans(X, len(centroids), **options)[2]["inertia"]
 
-    def _centroids(self, X: Any) -> np.ndarray:
+    def _checked(self, X: Any) -> tuple[da.Array, np.ndarray]:
+        """Rows, with all columns in each block, and the centroids."""
         estimator.check_is_fitted(self)
+        X = da.asanyarray(X)
+        if X.ndim != 2:
+            raise ValueError(f"X must have 2 dimensions, got shape {X.shape}")
         if X.shape[1] != self.n_features_in_:
             raise ValueError(f"X has {X.shape[1]} features, expected {self.n_features_in_}")
-        return self.cluster_centers_
+        return X.rechunk({1: -1}), self.cluster_centers_

@@ -76,7 +76,7 @@ def solve_cg(
     Returns
     -------
     x : (own rows,) ndarray
-        float32 if A and b are no wider on any rank, else float64.
+        float32 if A and b are no wider, else float64; the same on all ranks.
     info : int
         0 where the true residual meets the tolerance; see `hetero.solve_cg`.
     how : dict, if ``return_info``
@@ -147,7 +147,7 @@ def solve_cg(
         if layout == "sparse" and own:
             square = load("scipy.sparse").csr_array(rows.own[::-1], shape=(own, own))
             piece = square, given.b
-        place = sharing.place(ranks, device, "cg", *piece)
+        place = sharing.agreed(ranks, lambda: sharing.place(ranks, device, "cg", *piece))
         with sharing.active(place):
             outcome, how = solving.run(
                 ranks, rows, given.b, x, goal, inverse, callback, fingerprint, place

@@ -104,6 +104,8 @@ class Checkpoint:
         return done
 
     def _read(self) -> tuple[np.ndarray, int]:
+        if not os.access(self._path.parent, os.W_OK | os.X_OK):
+            raise ValueError("its folder is not there, or cannot be written to")
         with np.load(self._path, allow_pickle=False) as file:
             about = json.loads(file["about"].tobytes())
             theirs, ours = about["fingerprint"], json.loads(json.dumps(self._fingerprint))
@@ -116,6 +118,8 @@ class Checkpoint:
             x, done = file["x"], int(about["iterations"])
             if x.shape != (self._starts[-1],) or x.dtype != ours["dtype"] or not 0 <= done < 2**53:
                 raise ValueError(f"x is {x.dtype} {x.shape}, after {about['iterations']!s:.20}")
+            if not np.isfinite(x).all():
+                raise ValueError("x is not finite")
             return x, done
 
     def ask(self) -> None:

@@ -101,6 +101,10 @@ def solve_poisson(
         if x0 is not None:
             x[...] = solving.checked_vector("x0", x0, f.shape).reshape(-1)
         distances = checked_spacing(spacing, f.ndim)
+        with np.errstate(all="ignore"):
+            weights = np.asarray(1.0 / np.square(distances), dtype)
+        if not (np.isfinite(weights) & (weights > 0.0)).all():
+            raise ValueError(f"spacing must have inverse squares in {dtype}, got {spacing}")
         if M not in (None, "multigrid"):
             raise ValueError(f"M must be None or 'multigrid', got {M!r}")
         sharing.check(device, "poisson")
@@ -137,7 +141,7 @@ def solve_poisson(
         goal = goal._replace(rtol=max(tolerance, least_tolerance(dtype)))
         apply = multigrid.TwoLevels(ranks, lines, whole, dtype).apply if M else None
         piece = () if M or not b.size else (operators.Poisson(*stencil, dtype), b)
-        place = sharing.place(ranks, device, "cg", *piece)
+        place = sharing.agreed(ranks, lambda: sharing.place(ranks, device, "cg", *piece))
         with sharing.active(place):
             outcome, how = solving.run(ranks, rows, b, x, goal, apply, None, fingerprint, place)
     how["converged"] = _converged(whole, outcome, dtype, limit, to_rounding=not rtol)

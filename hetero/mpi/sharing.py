@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import operator
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from hetero.ops.krylov import cg_products
 from hetero.ops.linear_systems.types import Stencil
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU
+from hetero.pricing.settings import forced
 
 _SIDE, _TIMES = 512, 5  # of the grid that is multiplied
 
@@ -49,8 +53,14 @@ def rows(n: int, comm: Any = None, *, equal: bool = False) -> tuple[int, int]:
     >>> begin, end = hetero.mpi.rows(1000)  # doctest: +SKIP
     """
     ranks = ranks_of(comm)
-    failed = None if n >= 0 else ValueError(f"n must be at least 0, got {n}")
-    ranks.agree(failed, n=int(n), equal=bool(equal))
+    failed, facts = None, {}
+    try:
+        if (n := operator.index(n)) < 0:
+            raise ValueError(f"n must be at least 0, got {n}")
+        facts = {"n": n, "equal": bool(equal)}
+    except Exception as error:
+        failed = error
+    ranks.agree(failed, **facts)
     speeds = np.ones(ranks.size) if equal else ranks.gather(_speed(ranks))[:, 0]
     cuts = np.rint(np.concatenate([[0.0], np.cumsum(speeds)]) / speeds.sum() * n).astype(int)
     return int(cuts[ranks.rank]), int(cuts[ranks.rank + 1])
@@ -89,8 +99,9 @@ def place(
         "cpu", a device, or a kind of them. Default: by the plan of ``operation`` on ``operands``,
         the rank's own piece of the system, with ``options``; without operands, the CPU.
     """
+    device = planner.placement(device, None)[0]
     if device is None and operands and not planner.is_host_alone(None):
-        device = load("hetero.ops").plan(operation, *operands, **options).chosen.device
+        device = contextvars.copy_context().run(_planned, operation, operands, options)
         device = device.removeprefix(pricing.WITH_CPU).partition(":")[0]  # its kind
     if device in (None, CPU) or not operands:
         return None
@@ -99,6 +110,24 @@ def place(
         return available[device]
     names = sorted(name for name in available if name.partition(":")[0] == device)
     return available[names[ranks.node_rank % len(names)]]
+
+
+def _planned(operation: str, operands: tuple[Any, ...], options: dict[str, Any]) -> str:
+    """The device of a plan, in a context of its own; a method that `use` names is the solve's."""
+    if (outer := forced.get()) is not None and "method" not in options:
+        forced.set(outer._replace(method=None))
+    return load("hetero.ops").plan(operation, *operands, **options).chosen.device
+
+
+def agreed(ranks: Ranks, find: Callable[[], Any]) -> Any:
+    """What ``find()`` gives; where it raises on one rank, all raise."""
+    failed = found = None
+    try:
+        found = find()
+    except Exception as error:
+        failed = error
+    ranks.agree(failed)
+    return found
 
 
 def placed(ranks: Ranks, device: Any, method: Any, name: str, *call: Any, **options: Any) -> Any:

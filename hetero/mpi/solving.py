@@ -40,7 +40,7 @@ def checked_goal(
         raise MethodNotAvailable(f"method must be one of {choosing.METHODS}, got {method!r}")
     if not float(every) >= 0.0:
         raise ValueError(f"every must be at least 0 seconds, got {every!r}")
-    path = None if checkpoint is None else os.fspath(checkpoint)
+    path = None if checkpoint is None else os.fsdecode(checkpoint)
     return Goal(rtol, atol, maxiter, method, path, float(every))
 
 

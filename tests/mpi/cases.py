@@ -12,12 +12,15 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import scipy.sparse as sp
 from mpi4py import MPI
 
 import hetero.mpi
+import hetero.ops
+from hetero.calling import planner
 from hetero.mpi import choosing
 from hetero.mpi.ranks import ranks_of
 from hetero.ops.kmeans import rows_in_parts
@@ -222,6 +225,13 @@ def coarse_grid():
     return found
 
 
+def _no_plan(*operands, **options):
+    """A plan that the last rank cannot make."""
+    if rank == size - 1:
+        raise ValueError("nothing is here")
+    return SimpleNamespace(chosen=SimpleNamespace(device="cpu"))
+
+
 def disagreeing():
     """What every rank raises where one is unlike the others."""
     A, b = spd(N)
@@ -241,7 +251,15 @@ def disagreeing():
         "b_rows": error_of(solve, A[lo:hi], b[lo : hi - odd]),
         "complex": error_of(solve, A[lo:hi] * (1j if odd else 1.0), b[lo:hi]),
         "n": error_of(hetero.mpi.rows, N + odd),
+        "whole n": error_of(hetero.mpi.rows, "9" if odd else 9),
+        "checkpoint": error_of(solve, A[lo:hi], b[lo:hi], checkpoint=b"a" if odd else "b"),
     }
+    grid = np.ones((3, 4))
+    found["fine spacing"] = error_of(hetero.mpi.solve_poisson, grid, spacing=1e-200 if odd else 1.0)
+    outer = hetero.ops.plan, planner.is_host_alone
+    hetero.ops.plan, planner.is_host_alone = _no_plan, lambda device: False
+    found["no plan"] = error_of(solve, A[lo:hi], b[lo:hi])
+    hetero.ops.plan, planner.is_host_alone = outer
     X, kmeans, matmul = A.toarray()[lo:hi], hetero.mpi.kmeans, hetero.mpi.matmul
     found |= {
         "init": error_of(kmeans, X, 3, init=np.ones((3, N)) + odd),
@@ -316,14 +334,19 @@ def checkpoints():
         np.savez(broken, x=np.zeros(3, "float32"), about=np.load(path)["about"])
     comm.Barrier()
     short = error_of(hetero.mpi.solve_cg, A[lo:hi], b[lo:hi], checkpoint=broken)
+    if rank == 0:
+        about, x = np.load(path)["about"], np.full(N, np.nan)
+        np.savez(broken, x=x, about=about)
+    comm.Barrier()
+    infinite = error_of(hetero.mpi.solve_cg, A[lo:hi], b[lo:hi], checkpoint=broken)
     nowhere = FOLDER / "none" / "x.npz"
-    unwritable = error_of(hetero.mpi.solve_cg, A[lo:hi], b[lo:hi], checkpoint=nowhere, every=0.0)
+    unwritable = error_of(hetero.mpi.solve_cg, A[lo:hi], b[lo:hi], checkpoint=nowhere)
     rest = np.linalg.norm(b - A @ then[0]) / np.linalg.norm(b)
     left = sorted(p.name for p in FOLDER.iterdir() if "part" in p.name)
     return {
         "first": first[1],
         "continued": [then[2]["continued_from"], then[2]["iterations"], rest, then[1]],
-        "refused": [wrong, wrong_b, damaged, short, unwritable],
+        "refused": [wrong, wrong_b, damaged, short, infinite, unwritable],
         "left": left,
     }
 

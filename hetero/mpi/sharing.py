@@ -121,13 +121,13 @@ def _planned(operation: str, operands: tuple[Any, ...], options: dict[str, Any])
 
 def agreed(ranks: Ranks, find: Callable[[], Any]) -> Any:
     """What ``find()`` gives; where it raises on one rank, all raise."""
-    failed = found = None
+    failed = result = None
     try:
-        found = find()
+        result = find()
     except Exception as error:
         failed = error
     ranks.agree(failed)
-    return found
+    return result
 
 
 def placed(ranks: Ranks, device: Any, method: Any, name: str, *call: Any, **options: Any) -> Any:

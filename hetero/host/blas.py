@@ -58,6 +58,7 @@ def one_thread() -> Iterator[None]:
     with _lock:
         if not _single["inside"]:
             loops = "numba" in sys.modules
+            _let_any_thread_set()
             _single["limit"] = _controller(loops).limit(limits=1, user_api="blas")
         _single["inside"] += 1
     try:
@@ -67,7 +68,18 @@ def one_thread() -> Iterator[None]:
             if _single["inside"]:  # 0 where it was entered before a fork
                 _single["inside"] -= 1
                 if not _single["inside"]:
+                    _let_any_thread_set()
                     _single["limit"].restore_original_limits()
+                    _let_any_thread_set()
+
+
+def _let_any_thread_set() -> None:
+    """From version 3.8 on threadpoolctl sets OpenBLAS's number of threads for the thread alone that
+    did so first; the one that leaves `one_thread` last may be another."""
+    of_openblas = getattr(load("threadpoolctl"), "OpenBLASController", None)
+    clear = getattr(of_openblas, "clear_controlling_thread", None)
+    if clear is not None:
+        clear(force=True)
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -267,6 +268,36 @@ def test_blas_has_its_threads_back():
         inside = threads()
     assert {n for path, n in inside.items() if "openblas" in path} == {1}
     assert threads() == before
+
+
+def test_blas_has_its_threads_back_when_another_thread_leaves_last():
+    from threadpoolctl import threadpool_info
+
+    from hetero.host.blas import one_thread
+
+    def threads():
+        return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+
+    before, entered, left = threads(), threading.Event(), threading.Event()
+
+    def first():
+        with one_thread():
+            entered.set()
+            second_is_in.wait(60)
+        left.set()
+        done.wait(60)  # the thread that set the number is alive when the other one resets it
+
+    second_is_in, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=first)
+    thread.start()
+    entered.wait(60)
+    with one_thread():
+        second_is_in.set()
+        left.wait(60)
+        assert set(threads()) == {1}
+    assert threads() == before
+    done.set()
+    thread.join()
 
 
 def test_fits_of_several_threads_and_of_a_forked_child():

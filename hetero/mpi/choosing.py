@@ -17,7 +17,9 @@ _LEAST = 0.95  # of the price of "cg", which "pipelined" has to be below
 _TIMES, _VECTORS = 3, 6
 
 
-def prices(ranks: Ranks, vectors: Any, times: Callable[..., Any], b: Any, preconditioned: bool):
+def prices(
+    ranks: Ranks, vectors: Any, times: Callable[..., Any], b: Any, preconditioned: bool
+) -> dict[str, float]:
     """Seconds of an iteration, and what they are made of; a collective call.
 
     With the time of a product t_A, of a pass over three vectors t_v and of a sum t_s, each that of

@@ -80,7 +80,8 @@ def _speed(ranks: Any) -> float:
 
 
 def check(device: str | None, name: str, method: str | None = None) -> None:
-    """Raise `DeviceNotAvailable` or `MethodNotAvailable` for a name of none that is here."""
+    """Raise where a name, also that of a `use` block's device, is of none that a rank can take."""
+    device = planner.placement(device, None)[0]
     planner.check_placement(name, device, method)
     if device is not None and ("*" in device or "+" in device):
         raise ValueError(f"device must be one device of this rank, got {device!r}")
@@ -96,8 +97,9 @@ def place(
     Parameters
     ----------
     device : str, optional
-        "cpu", a device, or a kind of them. Default: by the plan of ``operation`` on ``operands``,
-        the rank's own piece of the system, with ``options``; without operands, the CPU.
+        "cpu", a device, or a kind of them. Default: that of a `use` block, else by the plan of
+        ``operation`` on ``operands``, the rank's own piece of the system, with ``options``;
+        without operands, the CPU.
     """
     device = planner.placement(device, None)[0]
     if device is None and operands and not planner.is_host_alone(None):
@@ -113,7 +115,8 @@ def place(
 
 
 def _planned(operation: str, operands: tuple[Any, ...], options: dict[str, Any]) -> str:
-    """The device of a plan, in a context of its own; a method that `use` names is the solve's."""
+    """The device of a plan, in a context of its own: without the method of a `use` block, where
+    that is not asked for."""
     if (outer := forced.get()) is not None and "method" not in options:
         forced.set(outer._replace(method=None))
     return load("hetero.ops").plan(operation, *operands, **options).chosen.device

@@ -78,8 +78,8 @@ class Vectors(abc.ABC):
 class HostVectors(Vectors):
     """Vectors in the memory of the host.
 
-    Partial sums are made by the compiled loops, never by what serves until these are compiled: that
-    adds in another order, and results would not repeat.
+    Partial sums are made by the compiled loops, and the first one waits until these are compiled:
+    NumPy adds in another order, and results would not repeat.
     """
 
     def __init__(self, ranks: Ranks) -> None:

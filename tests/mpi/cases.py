@@ -379,6 +379,24 @@ def devices():
     return found
 
 
+def in_blocks():
+    """What `use` blocks name: a device, several of them, another operation's method."""
+    if not any(name.startswith("opencl") for name in hetero.machine()["devices"]):
+        return None
+    A, b = spd(N)
+    lo, hi = spans(N)
+    found = []
+    with hetero.use(device="opencl:0"):
+        found.append(solved(A, b)[2]["device"])
+    with hetero.use(device="opencl:*"):
+        found.append(error_of(hetero.mpi.solve_cg, A[lo:hi], b[lo:hi]))
+    alone, planner.is_host_alone = planner.is_host_alone, lambda device: False  # so it is planned
+    with hetero.use(method="cg"):
+        found.append(hetero.mpi.solve_poisson(np.ones((3, 4)), return_info=True)[1]["converged"])
+    planner.is_host_alone = alone
+    return found
+
+
 def clusters():
     """k-means of rows with weights, from given and from drawn centroids: beside one process."""
     rng = np.random.default_rng(7)
@@ -510,6 +528,7 @@ CASES = [
     extreme_grids,
     coarse_grid,
     devices,
+    in_blocks,
     watched_device,
     disagreeing,
     raising_callback,

@@ -173,6 +173,17 @@ def test_ranks_on_a_device_give_what_ranks_on_the_cpu_do(found, number):
 
 
 @NUMBERS
+def test_use_blocks_name_a_device_of_each_rank(found, number):
+    for rank, case in enumerate(found[number]["in_blocks"]):
+        if case is None:
+            pytest.skip("no OpenCL device here")
+        device, (kind, text), converged = case
+        assert device == ("opencl:0" if number == 1 or rank != 2 else "cpu")
+        assert (kind, converged) == ("ValueError", True)
+        assert "device must be one device of this rank, got 'opencl:*'" in text
+
+
+@NUMBERS
 def test_a_callback_on_a_device_at_another_scale(found, number):
     for case in found[number]["watched_device"]:
         if case is None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import types
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -41,7 +42,11 @@ def threads():
 def client():
     """Of a cluster of two processes of a thread each."""
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
-    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+    with (
+        mock.patch.dict(os.environ),  # a cluster leaves numbers of threads there
+        distributed.LocalCluster(**options) as cluster,
+        distributed.Client(cluster) as client,
+    ):
         yield client
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from hetero import registry
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
+from hetero.host import blas_spin
 from hetero.ops.krylov import cg_cpu, cg_device
 from hetero.ops.linear_systems.types import DeviceFailed, Outcome
 from hetero.registry import thread_counts
@@ -65,13 +65,16 @@ def solve(
     """
     system, preconditioner = system_on(())
     norms: list[float] = []
-    times = [_clock()]
+    seconds: list[float] = []
+    last = [_clock()]
 
     def moves(square: float, bound: float, r: Any, z: Any, p: Any, rho: float) -> None:
+        now = _clock()
         norms.append(square**0.5)
-        times.append(_clock())
-        seconds = [end - begin for begin, end in pairwise(times)]
-        if schedule.is_due(norms, seconds, bound, maxiter - len(norms)):
+        seconds.append(now - last[0])
+        last[0] = now
+        done = len(norms)
+        if done % (done // 32 + 1) == 0 and schedule.is_due(norms, seconds, bound, maxiter - done):
             if preconditioner is not None:
                 np.multiply(preconditioner, r, out=z)
             raise _Moves(z + p.dtype.type(np.dot(r, z) / rho) * p)
@@ -89,7 +92,8 @@ def solve(
     others.pop("moves")
     done, start = len(norms), x.copy()
     try:
-        with device.active():
+        # Threads of BLAS that wait for more work would keep the cores from those that copy.
+        with blas_spin.asleep(schedule.move), device.active():
             there, preconditioner = system_on((device,))
             given |= {"preconditioner": preconditioner, "maxiter": maxiter - done}
             given |= {"direction": direction, **others}

@@ -154,6 +154,7 @@ def test_every_command_is_in_the_readme():
         "convolve2d",
         "solve_cg",
         "solve_poisson",
+        "kmeans",
         "movement",
         "programs",
     }

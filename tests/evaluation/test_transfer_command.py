@@ -207,6 +207,12 @@ def test_seconds_that_are_given():
     assert found["curves"]["over"] == "bytes"
 
 
+def test_a_case_of_a_report_has_its_bytes(data):
+    found = data("--case", "blog", "--profile", "h100")
+    assert (found["up"], found["down"]) == (20_800_000, 4_800_000)
+    assert found["work"]["what"] == "matmul 2000 600 2000 float32"
+
+
 def line(rate, seconds):
     """A link's model of one segment."""
     one = {"below": None, "bytes_per_second": rate, "seconds_per_byte": 0.0, "seconds": seconds}

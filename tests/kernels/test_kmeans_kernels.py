@@ -503,7 +503,7 @@ def test_one_cluster_is_summed_by_a_span_of_two():
 
 
 def test_plans_are_whole():
-    given = {"X", "weights", "labels", "centroids", "distances", "tolerance"}
+    given = {"X", "weights", "labels", "centroids", "distances", "tolerance", "most"}
     for planned in all_plans():
         for launch in launches_of(planned):
             assert 0 < launch.grid < 2**31

@@ -38,8 +38,8 @@ def explain_options(sub: Parser) -> None:
     sub.add_argument("--device", help="only this device, such as cpu or cuda:0")
     methods = dict.fromkeys(i.method for o in operations for i in registry.lookup(o.name))
     sub.add_argument("--method", help=f"only this method: {', '.join(methods)}")
-    text = "answer for another machine, by its constants: tesla-t10, h100, h200, or a profile's "
-    add_profile(sub, f"{text}file")
+    text = "answer for another machine, by its constants: tesla-t10, h100, h200, h200x2, or a "
+    add_profile(sub, f"{text}profile's file")
     text = "what this number of calls takes in a loop over the same large operands"
     sub.add_argument("--again", type=values.whole, metavar="CALLS", help=text)
     text = "forecast an iteration of a solve on the cluster that this JSON file describes"
@@ -214,7 +214,7 @@ def transfer_options(sub: Parser) -> None:
     sub.add_argument("--case", metavar="NAME", help=text)
     sub.add_argument("--dtype", default="float32", help="of the operation (default: float32)")
     sub.add_argument("--device", help="such as cuda:0 (default: the first GPU)")
-    text = "predict for another machine: tesla-t10, h100, h200, or a profile's file"
+    text = "predict for another machine: tesla-t10, h100, h200, h200x2, or a profile's file"
     add_profile(sub, text)
     text = (
         "save a picture, by matplotlib: time over size for the CPU, and for the device with and "

@@ -128,7 +128,7 @@ end_iteration(GLOBAL double *RESTRICT shifts, GLOBAL const double *RESTRICT coun
               GLOBAL int *RESTRICT state, index_t k, index_t blocks, double tolerance, double most)
 {
     SHARED double scratch[THREADS];
-    const int thread = (int)threadIdx.x, stopped = state[STOPPED];  // no return: PoCL 3.0 adds 1 THREADS times
+    const int thread = (int)threadIdx.x;
     double sum = 0;
     for (index_t c = thread; c < k; c += THREADS) sum += shifts[c];
     const double shift = add_up(sum, scratch, thread);
@@ -138,7 +138,7 @@ end_iteration(GLOBAL double *RESTRICT shifts, GLOBAL const double *RESTRICT coun
         for (index_t block = thread; block < blocks; block += THREADS) sum += counts[block];
         if (add_up(sum, scratch, thread) <= most) is_over = 1;
     }
-    if (thread == 0 && !stopped) {
+    if (thread == 0 && !state[STOPPED]) {  // no return before: PoCL 3.0 adds 1 THREADS times
         if (state[EMPTY]) {
             state[STOPPED] = EMPTIED;
         } else {

@@ -24,8 +24,9 @@ class _Command(argparse.ArgumentParser):
         return super().parse_known_args(*arguments)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of all commands; what it parses has the command's function as ``run``."""
+def parser() -> tuple[argparse.ArgumentParser, list[str]]:
+    """The parser of all commands, and their names; what it parses has the command's function as
+    ``run``."""
     made = argparse.ArgumentParser(
         prog="hetero",
         description="Measures this machine once, then computes each call where it is fastest: on "
@@ -63,4 +64,4 @@ def parser() -> argparse.ArgumentParser:
     add("report", machine.report, machine.report_options, text)
     text = "Calibrate quickly, then run real calls and compare."
     add("demo", machine.demo, machine.demo_options, text)
-    return made
+    return made, [*subparsers.choices]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hetero import registry
-from hetero.arrays import HOST, describe, describe_used, is_device_array
+from hetero.arrays import HOST, Array, describe, describe_used, is_device_array
 from hetero.calling import planner
 from hetero.imports import load
 from hetero.moving import results, transfer
@@ -41,7 +41,7 @@ FEW = (
 
 
 def kmeans(
-    X: Any,
+    X: Array,
     n_clusters: int,
     *,
     init: Any = "k-means++",
@@ -53,7 +53,7 @@ def kmeans(
     sample_weight: Any = None,
     device: str | None = None,
     method: str | None = None,
-) -> tuple[Any, Any, dict[str, Any]]:
+) -> tuple[Array, Any, dict[str, Any]]:
     """Cluster rows around k centroids by Lloyd's iterations, as `sklearn.cluster.KMeans`.
 
     Parameters

@@ -20,9 +20,10 @@ def rungs(operation):
     return [row.method for row in registry.rungs(operation, "opencl")]
 
 
-@pytest.fixture(scope="module")
-def where():
-    return {"device": runtimes.opencl_device().name}
+@pytest.fixture(scope="module", params=["opencl", pytest.param("cuda", marks=pytest.mark.gpu)])
+def where(request):
+    cuda = request.param == "cuda"
+    return {"device": "cuda:0" if cuda else runtimes.opencl_device().name}
 
 
 @pytest.fixture
@@ -99,12 +100,13 @@ def test_sweeps(rung, where, draw):
 def test_a_grid_that_shared_memory_has_room_for(where):
     """f of the largest one; a line more is refused with a rung that takes it."""
     device = hetero.devices.get(where["device"])
-    lines = device.shared_limit // (8 * 64)
+    blocks = device.multiprocessors if device.traits.cooperative else 1
+    lines = blocks * (device.shared_limit // (8 * 64))
     call = {"rtol": 0.0, "maxiter": 3, **where}
     f = np.random.default_rng(0).random((lines, 64))
     u = hetero.solve_poisson(f, **call, method="persistent")
     assert np.array_equal(u, hetero.solve_poisson(f, **call, method="jacobi"))
-    with pytest.raises(MethodNotAvailable, match=r"in each of 1 blocks.*'shared' makes any grid"):
+    with pytest.raises(MethodNotAvailable, match=rf"in each of {blocks} blocks.*'shared' makes"):
         hetero.solve_poisson(np.zeros((lines + 1, 64)), **call, method="persistent")
 
 

@@ -191,8 +191,11 @@ def _measured(
     found: dict[str, Any] = {"size": size, "dims": ground.shown(size), "device": ground.place.name}
     found |= {"method": row.method, "threads": threads}
     found |= {
-        "rung": row.rung is not None, "instead_of": own.instead_of, "idea": own.idea,
-        "gain_expected": own.gain, "seed": own.seed,
+        "rung": row.rung is not None,
+        "instead_of": own.instead_of,
+        "idea": own.idea,
+        "gain_expected": own.gain,
+        "seed": own.seed,
     }
     if threads is not None and thread_counts.pool(row) is not None:
         limited = climbing.on_threads(row, threads)

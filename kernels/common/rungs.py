@@ -49,8 +49,10 @@ class Rung(NamedTuple):
     tile : callable, optional
         ``tile(x, y, elements)`` gives columns and rows of results of a block; None: one block makes
         them all.
+    names : tuple of str
+        Macros that the block's x, y and elements are given by.
     macros : tuple of (str, int)
-        Of the kernel, in any shape.
+        Others of the kernel, in any shape.
     legal : callable
         ``legal(card, dtype, elements)`` gives the shapes that a block may have.
     shared : callable
@@ -72,6 +74,7 @@ class Rung(NamedTuple):
     shape: Shape = Shape(1, 1)
     shape32: Shape | None = None
     tile: Callable[[int, int, int], tuple[int, int]] | None = None
+    names: tuple[str, ...] = ("BX", "BY")
     macros: tuple[tuple[str, int], ...] = ()
     legal: Callable[[Card, str, int], Iterable[Shape]] = powers
     shared: Callable[[Shape, int], int] = lambda shape, item: 0
@@ -132,14 +135,14 @@ class Ladder(dict[str, Rung]):
     ) -> Launch:
         """A launch that makes a batch of rows x columns of results, by blocks of a shape."""
         row, (batch, rows, columns) = self[rung], results
-        grid = 1
+        named, grid = [both for both in zip(row.names, shape, strict=False) if both[0]], 1
         if row.tile is not None:
             wide, high = row.tile(*shape)
             grid = ceil_div(rows, high) * ceil_div(columns, wide) * batch
         return Launch(
             source=row.source,
             kernel=row.kernel,
-            defines=(("REAL", REAL[dtype]), *row.macros, *defines),
+            defines=(("REAL", REAL[dtype]), *named, *row.macros, *defines),
             grid=grid,
             block=shape.x * shape.y,
             arguments=arguments,

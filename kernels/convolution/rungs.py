@@ -142,7 +142,7 @@ def _defines(shape: Shape, threads: int, card: Card) -> list[tuple[str, int]]:
     """The macros of convolve_rungs.cu: one binary for all rungs with their own shapes."""
     x, y, _ = shape
     resident = max(1, min(card.registers // (_REGISTERS * x * y), card.blocks))
-    return [("BX", x), ("BY", y), ("THREADS", threads), ("RESIDENT", resident)]
+    return [("THREADS", threads), ("RESIDENT", resident)]
 
 
 def _padded(
@@ -181,7 +181,7 @@ def _padded(
     defines = _defines(shape, threads, card)
     if RUNGS[rung].kernel == "convolve_tuned":
         step = min(_STEP, x)
-        defines = [*defines[:2], ("STEP", step), ("TAIL", p.filter_width % step)]
+        defines = [("STEP", step), ("TAIL", p.filter_width % step)]
     count_blocks(across, down, p.batch)
     arguments = (
         *("partial", "out", p.filter_height, p.filter_width, p.out_height, p.out_width),

@@ -10,7 +10,7 @@ from ..procedure.card import Card
 from ..procedure.derive import Shape
 from .grid_slab import GridSlab
 
-__all__ = ["CPU_RUNGS", "RUNGS", "Shape", "held_lines", "sweep_rung"]
+__all__ = ["CPU_RUNGS", "RUNGS", "Shape", "held_bytes", "sweep_rung"]
 
 _tile = partial(Rung, shape=Shape(32, 8), tile=lambda x, y, elements: (x, y))
 RUNGS = Ladder(
@@ -44,9 +44,10 @@ CPU_RUNGS = Ladder(
 )
 
 
-def held_lines(grid: GridSlab, blocks: int) -> int:
-    """Lines of f that a block of "persistent" has in shared memory."""
-    return ceil_div(grid.held * grid.lines, blocks)
+def held_bytes(grid: GridSlab, blocks: int) -> int:
+    """Bytes of f that a block of "persistent" has in shared memory: its share of the lines."""
+    share = ceil_div(grid.held * grid.lines, blocks)
+    return share * grid.columns * ELEMENT_BYTES[grid.dtype]
 
 
 def sweep_rung(
@@ -74,16 +75,16 @@ def sweep_rung(
         ``"arrivals"`` too (4 bytes, zero), and by the number of ``"sweeps"``.
     """
     shape = RUNGS.chosen(rung, grid.dtype, (), card, shape)
-    defines = ("DIMS", grid.dims), ("BX", shape.x), ("BY", shape.y)
+    dims = "DIMS", grid.dims
     extents = grid.held, grid.lines, grid.columns, grid.pitch
     if rung == "persistent":
-        share = held_lines(grid, blocks)
+        share = ceil_div(grid.held * grid.lines, blocks)
         arguments = ("u", "f", "u_new", "arrivals", *extents, share, "sweeps", *grid.factors())
-        launch = RUNGS.launch(rung, shape, grid.dtype, (1, 1, 1), arguments, *defines)
-        held = share * grid.columns * ELEMENT_BYTES[grid.dtype]
-        return launch._replace(grid=ceil_div(grid.held * grid.lines, share), shared_bytes=held)
+        launch = RUNGS.launch(rung, shape, grid.dtype, (1, 1, 1), arguments, dims)
+        grids = ceil_div(grid.held * grid.lines, share)
+        return launch._replace(grid=grids, shared_bytes=held_bytes(grid, blocks))
     planes, lines = (1, grid.held) if grid.dims == 2 else (grid.held, grid.lines)
     tiles = ceil_div(grid.columns, shape.x), ceil_div(lines, shape.y)
     arguments = ("u", "f", "u_new", *extents, *tiles, *grid.factors())
     results = planes, lines, grid.columns
-    return RUNGS.launch(rung, shape, grid.dtype, results, arguments, *defines)
+    return RUNGS.launch(rung, shape, grid.dtype, results, arguments, dims)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from math import isqrt
 
 from ..common.launch import VECTOR_BYTES, LaunchPlan, check_dtype
 from ..common.rungs import Ladder, Rung, text
@@ -15,7 +14,7 @@ __all__ = ["CPU_RUNGS", "RUNGS", "Shape", "plan_rung"]
 
 _DEPTH = 32  # columns of a tile of A in shared memory
 _ROWS = 4  # elements of a column for each thread of "shared" and its branches
-_SQUARE_DEPTH = 8  # of those with a square of elements for each thread
+_SIDE = _SQUARE_DEPTH = 8  # of those with a square of elements for each thread
 _PARTITIONS = 8  # of the Tesla T10's memory
 _ROOMY = 256  # threads of a block that have all registers there are for one
 _PATTERN_REGISTERS = 42  # of a thread of White's patterns
@@ -27,7 +26,7 @@ def _least_registers(shape: Shape, item: int) -> int:
 
 
 def _square_registers(shape: Shape, item: int) -> int:
-    return 40 + (shape.elements + 3 * isqrt(shape.elements)) * item // 4
+    return 40 + (_SIDE + 3) * _SIDE * item // 4
 
 
 def _tiles_bytes(shape: Shape, item: int) -> int:
@@ -38,8 +37,7 @@ def _tiles_bytes(shape: Shape, item: int) -> int:
 
 
 def _squares_bytes(pairs: int, shape: Shape, item: int) -> int:
-    x, y, elements = shape
-    return pairs * _SQUARE_DEPTH * ((x + y) * isqrt(elements) * item + VECTOR_BYTES)
+    return pairs * _SQUARE_DEPTH * ((shape.x + shape.y) * _SIDE * item + VECTOR_BYTES)
 
 
 def _columns(card: Card, dtype: str, elements: int | None = None) -> list[Shape]:
@@ -55,7 +53,14 @@ _tiles = partial(
     source="matmul_rungs_shared.cu",
     kernel="matmul_shared",
     tile=lambda x, y, elements: (x * elements // _ROWS, y * _ROWS),
+    macros=(("ROWS", _ROWS), ("DEPTH", _DEPTH)),
     shared=_tiles_bytes,
+)
+_rows = partial(
+    _of_memory,
+    kernel="matmul_rows",
+    tile=lambda x, y, elements: (x, y * elements),
+    names=("BX", "BY", "ROWS"),
 )
 _column = partial(
     _of_memory,
@@ -63,6 +68,7 @@ _column = partial(
     kernel="matmul_column",
     shape=Shape(32, 8, 16),
     tile=lambda x, y, elements: (x * y, elements),
+    names=("BX", "BY", "ROWS"),
     legal=_columns,
     shared=lambda shape, item: shape.elements * shape.x * item,
 )
@@ -70,8 +76,9 @@ _square = partial(
     Rung,
     source="matmul_rungs_registers.cu",
     kernel="matmul_registers",
-    shape=Shape(16, 16, 64),
-    tile=lambda x, y, elements: (x * isqrt(elements), y * isqrt(elements)),
+    shape=Shape(16, 16, _SIDE**2),
+    tile=lambda x, y, elements: (x * _SIDE, y * _SIDE),
+    macros=(("SIDE", _SIDE), ("DEPTH", _SQUARE_DEPTH)),
     shared=partial(_squares_bytes, 1),
     registers=_square_registers,
 )
@@ -126,21 +133,17 @@ RUNGS = Ladder(
             tile=lambda x, y, elements: (2 * x, 2 * y),
             macros=(("NX", 2), ("NY", 2), ("DOWN", 1)),
         ),
-        "rows2": _of_memory(
+        "rows2": _rows(
             "a thread has two elements of a column",
             "3 loads do what took 4",
             "Jensen 2017, gpu3",
-            kernel="matmul_rows",
             shape=Shape(32, 4, 2),
-            tile=lambda x, y, elements: (x, y * elements),
         ),
-        "rows4": _of_memory(
+        "rows4": _rows(
             "a thread has four elements of a column",
             "5 loads do what took 6",
             "Jensen 2017, gpu4",
-            kernel="matmul_rows",
             shape=Shape(32, 4, 4),
-            tile=lambda x, y, elements: (x, y * elements),
         ),
         "shared": _tiles(
             "tiles of A and B in shared memory",
@@ -155,6 +158,7 @@ RUNGS = Ladder(
             "18-645 report 2014, tile buffering, TILE_SZ = 2",
             instead_of="shared",
             shape=Shape(64, 8, 2 * _ROWS),
+            macros=(("ROWS", _ROWS), ("DEPTH", _DEPTH), ("TILES", 2)),
         ),
         "tiles4": _tiles(
             "aside: four tiles of B for each tile of A",
@@ -162,6 +166,7 @@ RUNGS = Ladder(
             "18-645 report 2014, tile buffering, TILE_SZ = 4",
             instead_of="shared",
             shape=Shape(64, 8, 4 * _ROWS),
+            macros=(("ROWS", _ROWS), ("DEPTH", _DEPTH), ("TILES", 4)),
         ),
         "column": _column(
             "only A in shared memory, sixteen elements of a column in registers",
@@ -200,7 +205,8 @@ RUNGS = Ladder(
             "the next tiles are on their way while these are multiplied",
             "no wait for memory, one barrier a step instead of two",
             shared=partial(_squares_bytes, 2),
-            shape32=Shape(16, 8, 64),  # two blocks find registers
+            shape32=Shape(16, 8, _SIDE**2),  # two blocks find registers
+            macros=(("SIDE", _SIDE), ("DEPTH", _SQUARE_DEPTH), ("TILES", 2)),
         ),
     },
 )
@@ -256,35 +262,27 @@ def plan_rung(
     return LaunchPlan((launch,), 0, f"{rung}{text(shape)}")
 
 
-def _macros(rung: str, shape: Shape, dtype: str, card: Card) -> list[tuple[str, int | str]]:
-    """What a kernel needs to know of its block."""
-    (x, y, elements), row, warp = shape, RUNGS[rung], card.warp
-    if row.tile is None:
-        return []
-    defines: list[tuple[str, int | str]] = [("BX", x), ("BY", y)]
-    if row.kernel == "matmul_registers":
-        group = 1 if rung == "registers" else VECTOR_BYTES // check_dtype(dtype)
-        tiles = 1 + (rung == "buffered")
-        defines += [("SIDE", isqrt(elements)), ("DEPTH", _SQUARE_DEPTH)]
+def _macros(rung: str, shape: Shape, dtype: str, card: Card) -> list[tuple[str, int]]:
+    """What else a kernel needs to know: mostly how many blocks are to find registers."""
+    (x, y, elements), kernel, item = shape, RUNGS[rung].kernel, check_dtype(dtype)
+    threads = x * y
+    if kernel == "matmul_registers":
         # Two blocks wait in turn; what "buffered" holds needs more registers than they leave it.
-        two = dtype == "float32" and tiles == 1 and x * y == _ROOMY
-        return [*defines, ("GROUP", group), ("TILES", tiles), ("RESIDENT", 1 + two)]
-    if row.kernel == "matmul_shared":
+        two = dtype == "float32" and rung != "buffered" and threads == _ROOMY
+        group = 1 if rung == "registers" else VECTOR_BYTES // item
+        return [("GROUP", group), ("RESIDENT", 1 + two)]
+    if kernel == "matmul_shared":
         # In blocks of other shapes a thread loads more of the tiles, which takes registers.
-        enough = warp <= x <= 2 * warp and x * y >= _ROOMY
-        each = _SHARED_REGISTERS + (elements - _ROWS) * check_dtype(dtype) // 2
-        blocks = card.registers // (each * x * y) if enough else 1
-        defines += [("ROWS", _ROWS), ("TILES", elements // _ROWS), ("DEPTH", _DEPTH)]
-        return [*defines, ("RESIDENT", max(1, blocks))]
-    if row.kernel == "matmul_pattern":  # as many warps as "naive" has, or nearly
-        resident = card.registers // (_PATTERN_REGISTERS * x * y)
-        defines.append(("RESIDENT", max(1, min(resident, card.blocks))))
-    if row.kernel in ("matmul_rows", "matmul_column"):
-        defines.append(("ROWS", elements))
+        enough = card.warp <= x <= 2 * card.warp and threads >= _ROOMY
+        each = _SHARED_REGISTERS + (elements - _ROWS) * item // 2
+        return [("RESIDENT", max(1, card.registers // (each * threads)) if enough else 1)]
+    if kernel == "matmul_pattern":  # as many warps as "naive" has, or nearly
+        resident = card.registers // (_PATTERN_REGISTERS * threads)
+        return [("RESIDENT", max(1, min(resident, card.blocks)))]
     if rung in ("unrolled", "tuned") and (dtype, elements) == ("float64", 16):
         # Fewer loads at once where registers do not suffice for eight, or for a second block.
-        if x * y > _ROOMY:
-            defines.append(("STEP", 4))
-        elif x * y == _ROOMY and rung != "tuned":
-            defines += [("STEP", 4), ("RESIDENT", 2)]
-    return defines
+        if threads > _ROOMY:
+            return [("STEP", 4)]
+        if threads == _ROOMY and rung != "tuned":
+            return [("STEP", 4), ("RESIDENT", 2)]
+    return []

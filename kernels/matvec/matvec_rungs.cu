@@ -32,8 +32,8 @@
 #ifndef PARTS
 #define PARTS 8
 #endif
-#ifndef ROWS  // of a thread that has several
-#define ROWS 4
+#ifndef ROWS  // of a thread
+#define ROWS 1
 #endif
 #ifndef SPREAD  // 1: they are no neighbours
 #define SPREAD 0
@@ -41,38 +41,22 @@
 #define PARTITIONS 8  // of the memory of White's Tesla T10, each of 256 bytes in turn
 #define PARTITION_BYTES 256
 
-// 1. naive. Per row: 2 k loads.
-#define FROM_MEMORY                                                                             \
-    GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x, GLOBAL REAL *RESTRICT y,      \
-        index_t m, index_t k, index_t tiles, index_t a_batch, index_t a_row, index_t a_col,     \
-        index_t x_batch, index_t x_element, index_t y_batch, index_t y_element
+// 1. naive, grouped, spread. Per row: 2 k loads. Of naive a thread has one row.
 KERNEL(THREADS, 1)
-matvec_naive(FROM_MEMORY)
-{
-    const index_t vector = blockIdx.x / (unsigned int)tiles;
-    const index_t row = (index_t)(blockIdx.x % (unsigned int)tiles) * THREADS + threadIdx.x;
-    if (row >= m) return;
-    A += vector * a_batch + row * a_row;
-    x += vector * x_batch;
-    REAL sum = 0;
-    for (index_t j = 0; j < k; ++j) sum += A[j * a_col] * x[j * x_element];
-    y[vector * y_batch + row * y_element] = sum;
-}
-
-// grouped, spread. Per row: 2 k loads; a ROWS-th of the threads.
-KERNEL(THREADS, 1)
-matvec_several(FROM_MEMORY)
+matvec_naive(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x, GLOBAL REAL *RESTRICT y,
+             index_t m, index_t k, index_t tiles, index_t a_batch, index_t a_row, index_t a_col,
+             index_t x_batch, index_t x_element, index_t y_batch, index_t y_element)
 {
     const index_t vector = blockIdx.x / (unsigned int)tiles;
     const index_t thread = (index_t)(blockIdx.x % (unsigned int)tiles) * THREADS + threadIdx.x;
-    A += vector * a_batch;
     x += vector * x_batch;
     NO_UNROLL
     for (int r = 0; r < ROWS; ++r) {
         const index_t row = SPREAD ? thread + r * tiles * THREADS : thread * ROWS + r;
         if (row >= m) return;
+        GLOBAL const REAL *const a = A + vector * a_batch + row * a_row;
         REAL sum = 0;
-        for (index_t j = 0; j < k; ++j) sum += A[row * a_row + j * a_col] * x[j * x_element];
+        for (index_t j = 0; j < k; ++j) sum += a[j * a_col] * x[j * x_element];
         y[vector * y_batch + row * y_element] = sum;
     }
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import Any
 
 from ..common.launch import LaunchPlan, ceil_div, check_dtype
 from ..common.rungs import CONSTANT_BYTES, HeldPlan, Ladder, Piece, Rung, pack_vectors, text
@@ -22,7 +21,7 @@ def _rows(card: Card, dtype: str, elements: int) -> list[Shape]:
     return [Shape(x, 1) for x in powers if x >= card.warp]
 
 
-def _several(card: Card, dtype: str, elements: int) -> list[Shape]:
+def _rows_each(card: Card, dtype: str, elements: int) -> list[Shape]:
     """With 2 rows and more for each thread: what White's figure 4.6 goes through."""
     each = [1 << i for i in range(1, _MOST_ROWS.bit_length())]
     return [Shape(x, 1, rows) for x, _, _ in _rows(card, dtype, 1) for rows in each]
@@ -33,8 +32,18 @@ def _squares(card: Card, dtype: str, elements: int) -> list[Shape]:
 
 
 # Threads of a block along a row of the square, as many as it has rows, and those that share a row.
-_rung = partial(Rung, tile=lambda x, y, elements: (1, x * elements), legal=_rows)
-_square = partial(_rung, shape=Shape(32, 8), legal=_squares)
+_rung = partial(
+    Rung, tile=lambda x, y, elements: (1, x * elements), names=("THREADS",), legal=_rows
+)
+_several = partial(
+    _rung,
+    instead_of="naive",
+    kernel="matvec_naive",
+    shape=Shape(128, 1, 4),
+    names=("THREADS", "", "ROWS"),
+    legal=_rows_each,
+)
+_square = partial(_rung, shape=Shape(32, 8), names=("SIDE", "PARTS"), legal=_squares)
 RUNGS = Ladder(
     "matvec",
     {
@@ -44,23 +53,15 @@ RUNGS = Ladder(
             "White 2013, listing 4.2",
             shape=Shape(128, 1),
         ),
-        "grouped": _rung(
+        "grouped": _several(
             "rejected: a thread has several rows, neighbours",
             "it loses: fewer threads have fewer loads in flight",
             "White 2013, figure 4.5a",
-            instead_of="naive",
-            kernel="matvec_several",
-            shape=Shape(128, 1, 4),
-            legal=_several,
         ),
-        "spread": _rung(
+        "spread": _several(
             "rejected: a thread has several rows, as far apart as there are threads",
             "as grouped: whether neighbouring threads read one row apart or several, none coalesce",
             "White 2013, figures 4.5b and 4.6",
-            instead_of="naive",
-            kernel="matvec_several",
-            shape=Shape(128, 1, 4),
-            legal=_several,
             macros=(("SPREAD", 1),),
         ),
         "constant": _rung(
@@ -150,10 +151,9 @@ def plan_rung(
     shape = RUNGS.chosen(rung, dtype, (batch * m, k), card, shape)
     variant = f"{rung}{text(shape)}"
     tiles = ceil_div(m, shape.x * shape.elements)
-    defines = _defines(rung, shape)
     if rung in _FROM_MEMORY:
         arguments = ("A", "x", "y", m, k, tiles, *a_strides, *x_strides, *y_strides)
-        launch = RUNGS.launch(rung, shape, dtype, (batch, m, 1), arguments, *defines)
+        launch = RUNGS.launch(rung, shape, dtype, (batch, m, 1), arguments)
         return LaunchPlan((launch,), 0, variant)
 
     most = CONSTANT_BYTES // check_dtype(dtype)
@@ -168,19 +168,7 @@ def plan_rung(
                 *("A", "held", "y", m, count, int(begin > 0), tiles),
                 *(a_start, *a_strides, first * y_strides[0], *y_strides),
             )
-            launch = RUNGS.launch(rung, shape, dtype, (vectors, m, 1), arguments, *defines)
+            launch = RUNGS.launch(rung, shape, dtype, (vectors, m, 1), arguments)
             pieces.append(Piece(first * k + begin, vectors * count, launch))
     pack = pack_vectors(batch, k, dtype, x_strides, card.block_threads)
     return HeldPlan(pack, 0 if pack is None else batch * k, tuple(pieces), variant)
-
-
-def _defines(rung: str, shape: Shape) -> list[tuple[str, Any]]:
-    """The macros of a kernel; the rungs' own shapes share one binary of matvec_rungs.cu."""
-    row = RUNGS[rung]
-    if shape == row.shape and row.source == "matvec_rungs.cu":
-        return []
-    if row.legal is _rows:
-        return [("THREADS", shape.x)]
-    if row.legal is _several:
-        return [("THREADS", shape.x), ("ROWS", shape.elements)]
-    return [("SIDE", shape.x), ("PARTS", shape.y)]

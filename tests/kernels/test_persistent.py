@@ -81,9 +81,9 @@ def test_blocks_that_wait_for_each_other_sweep_as_one(shape, tmp_path):
     rng = np.random.default_rng(0)
     grid = GridSlab.of(shape, (0.5, 1.0, 2.0)[: len(shape)], "float64")
     plan = rungs.sweep_rung("persistent", grid, card=TODAY, blocks=5)
-    share = rungs.held_lines(grid, 5)
+    share = -(-grid.held * grid.lines // 5)
     assert plan.grid == -(-grid.held * grid.lines // share) > 2
-    assert plan.shared_bytes == share * grid.columns * 8
+    assert plan.shared_bytes == rungs.held_bytes(grid, 5) == share * grid.columns * 8
     for sweeps in (1, 6, 7):
         f, u = np.zeros((2, *shape[:-1], grid.pitch))
         f[..., : grid.columns] = rng.random(shape)

@@ -12,9 +12,8 @@ from hetero.devices.kinds import traits
 from hetero.host.compiled.loops import Family, register
 from hetero.imports import load
 from hetero.kernels import Launch
-from hetero.kernels.common.launch import ELEMENT_BYTES
 from hetero.kernels.jacobi.plan import GridSlab
-from hetero.kernels.jacobi.rungs import CPU_RUNGS, RUNGS, Shape, held_lines, sweep_rung
+from hetero.kernels.jacobi.rungs import CPU_RUNGS, RUNGS, Shape, held_bytes, sweep_rung
 from hetero.ops import rungs
 from hetero.ops.linear_systems.loops import CYCLES, STENCILS
 from hetero.ops.linear_systems.types import LIMIT, ROUNDING, Stencil
@@ -219,8 +218,7 @@ def _too_large(problem: Problem, info: dict[str, Any]) -> str | None:
         return reason
     dims, blocks = problem.dims, _at_once(info["kind"], info["multiprocessors"])
     grid = GridSlab.of(dims, (1.0,) * len(dims), problem.dtype)
-    nbytes = held_lines(grid, blocks) * grid.columns * ELEMENT_BYTES[grid.dtype]
-    if nbytes > info["shared_limit"]:
+    if (nbytes := held_bytes(grid, blocks)) > info["shared_limit"]:
         return (
             f"f takes {nbytes} bytes of shared memory in each of {blocks} blocks, which have "
             f"{info['shared_limit']}; 'shared' makes any grid"

@@ -50,6 +50,12 @@ def bench_options(sub: Parser) -> None:
     sub.add_argument("--device", help=text)
     text = f"the matrix of {having['order']} by rows (C, the default) or by columns (F)"
     sub.add_argument("--order", default="C", choices=("C", "F"), help=text)
+    having = "; ".join(
+        f"{', '.join(known)} of {o.function}"
+        for o in operations
+        if (known := benchmark.of(o, "CASES", {}))
+    )
+    sub.add_argument("--cases", metavar="NAME", help=f"sizes that others measured: {having}")
     text = (
         "with movement: save a picture (SVG) of one product whose blocks move while others are "
         "computed, and nothing else"
@@ -70,6 +76,8 @@ def bench(arguments: argparse.Namespace) -> int:
     given = {"device": arguments.device, "progress": progress_bar()}
     if arguments.timeline is not None:
         return _timeline(arguments)
+    if arguments.cases is not None and arguments.operation in (MOVEMENT, PROGRAMS):
+        raise ValueError(f"--cases are of an operation, not of {arguments.operation}")
     if arguments.operation == PROGRAMS:
         return _programs(arguments)
     if moves:
@@ -80,7 +88,8 @@ def bench(arguments: argparse.Namespace) -> int:
         found = bench.movement(arguments.dtype, **given)
         show(arguments, found, lambda: report.movement(found))
         return DONE
-    rows = bench.bench(*operations, arguments.dtype, order=arguments.order, **given)
+    given |= {"order": arguments.order, "cases": arguments.cases}
+    rows = bench.bench(*operations, arguments.dtype, **given)
     columns = benchmark.of(*operations, "columns")
     show(arguments, rows, lambda: report.benchmarks(rows, columns))
     return DONE

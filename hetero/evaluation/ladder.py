@@ -60,7 +60,7 @@ def ladder(
         operation, device, name (the device's), dtype, what (is timed: "call", "iteration"), roof
         (flops_per_second, bytes_per_second, how), rows: size, dims, number, device, method, threads
         (None where they were not limited), rung (whether it is one), instead_of (of a branch the
-        rung that it is compared with and whose number it has, else ""), idea, gain_expected, seed
+        rung that it is compared with; it has that one's number), idea, gain_expected, seed
         (where in which document it comes from); seconds, flops_per_second, bytes_per_second, gain
         (over the row before of that size that is no branch; of a branch over its rung),
         measured_share (of what flops and bytes take at the roof), share (the same, of the fastest

@@ -156,7 +156,7 @@ def measure_candidates(
         with leaving_out(name, failed):
             calls[name], uses = _caller(operation, arrays, options, *name)
             spinning |= {name} if limits.BLAS in uses else set()
-    chosen = min(predicted, key=lambda name: predicted[name])
+    chosen = next(iter(predicted))
     measured = timed(
         calls, budget=budget, failed=failed, chosen=chosen, spinning=frozenset(spinning)
     )
@@ -164,7 +164,7 @@ def measure_candidates(
     if not predicted:
         return None
     best = min(measured, key=lambda name: measured[name])
-    chosen = min(predicted, key=lambda name: predicted[name])
+    chosen = next(iter(predicted))
     return Row(plan.problem, predicted, measured, chosen, best, failed)
 
 

@@ -129,7 +129,7 @@ def _of_others(
 ) -> Candidate:
     """A candidate of a method that is composed of others, priced by theirs."""
     assert implementation.price is not None
-    terms, made_of, reason = implementation.price(problem, name, info, constants)
+    terms, made_of, reason, *how = implementation.price(problem, name, info, constants)
     if terms is not None and implementation.from_host:
         terms = {**terms, **movement.upload_next(problem, constants)}
     elsewhere = info.get("elsewhere", False)
@@ -137,7 +137,7 @@ def _of_others(
         reason = UNKNOWN_THERE if elsewhere else UNKNOWN
     seconds = None if terms is None else sum(terms.values())
     row = name, implementation.method, seconds, terms or {}, reason, implementation
-    return Candidate(*row, made_of=made_of)
+    return Candidate(*row, None, "", (), made_of, *how)
 
 
 def _dispatch(problem: Problem, name: str, constants: Profile) -> float:

@@ -40,6 +40,8 @@ class Candidate(NamedTuple):
         The range of each device, of a call that several devices share; else empty.
     made_of : str
         The methods it is composed of, in words; "" where there are none.
+    leads, unasked
+        Whether it comes before faster ones, and why not; see `hetero.registry.Price`.
     """
 
     device: str
@@ -52,6 +54,8 @@ class Candidate(NamedTuple):
     links: str = ""
     shares: tuple[Share, ...] = ()
     made_of: str = ""
+    leads: bool = False
+    unasked: str = ""
 
 
 def _is_limited(candidate: Candidate) -> bool:

@@ -77,6 +77,11 @@ def price(
                     serving.append(row)
                 else:
                     candidates.append(candidate(*row, blas))
+    if method is None:
+        candidates = [
+            c._replace(reason=why) if (why := c.unasked or _not_there(c, device)) else c
+            for c in candidates
+        ]
     for row in serving:
         reason = row[3].get("set_aside")
         if reason is None and not serves_limit(row[1], row[3]):
@@ -138,7 +143,7 @@ def price(
             for c in candidates
         ]
         possible = [c for c in candidates if c.reason is None]
-        possible.sort(key=lambda c: c.seconds)
+        possible.sort(key=lambda c: (not c.leads, c.seconds))
     else:  # what computes there alone comes first
         possible.sort(key=lambda c: c.implementation.from_host)
     others = [c for c in candidates if c.reason is not None]
@@ -146,6 +151,13 @@ def price(
     keepable = _keepable(possible, problem)
     named = problem, candidates, constants.title
     return Plan(*named, blas=blas, keepable=keepable)
+
+
+def _not_there(candidate: Candidate, device: str | None) -> str:
+    """Why a method that leads is none for a device that is named; "" where it may be."""
+    if device is None or not candidate.leads:
+        return ""
+    return f"begins on the CPU; name it with method={candidate.method!r} to use it"
 
 
 def _keepable(possible: list[Candidate], problem: Problem) -> bool:

@@ -149,11 +149,18 @@ class Price(NamedTuple):
         What it is made of, in words.
     reason : str or None
         Why it cannot do the problem; None where it can.
+    leads : bool
+        Whether it is taken although others are faster by the number of iterations to expect: it
+        learns that number, and changes over in time.
+    unasked : str
+        Why it is not taken unless the caller names the method; "" where it may be.
     """
 
     terms: dict[str, float] | None
     made_of: str = ""
     reason: str | None = None
+    leads: bool = False
+    unasked: str = ""
 
 
 class Shaping(NamedTuple):

@@ -20,7 +20,7 @@ _THREADS = 1024  # of a block: OpenCL's CPUs take more, for nothing
 
 
 def powers(card: Card, dtype: str, elements: int) -> list[Shape]:
-    """Blocks whose sides are powers of two, at least a warp in all."""
+    """Blocks with sides that are powers of two, at least a warp in all."""
     some = [1 << i for i in range(min(card.block_threads, _THREADS).bit_length())]
     return [Shape(x, y, elements) for x in some for y in some if x * y >= card.warp]
 

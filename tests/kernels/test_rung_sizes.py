@@ -9,7 +9,7 @@ from scipy import signal
 
 import hetero
 import hetero.ops
-from hetero import registry
+from hetero import profile, registry
 from hetero.errors import MethodNotAvailable
 from hetero.kernels.convolution.rungs import held_taps
 
@@ -118,3 +118,11 @@ def test_clusters(rung, where, draw):
         expected = hetero.KMeans(3, init=X[:3], n_init=1, max_iter=4, device="cpu").fit(X)
         assert np.array_equal(found.labels_, expected.labels_)
         np.testing.assert_allclose(found.cluster_centers_, expected.cluster_centers_, atol=1e-12)
+
+
+def test_a_machine_of_old_has_a_reason():
+    """A description without limits of shared memory, as a T10's."""
+    info = profile.shipped("tesla-t10").machine()["cuda:0"]
+    problem = registry.operation("poisson").from_dims((64, 64), "float32", "host")
+    (row,) = (r for r in registry.rungs("poisson", "cuda") if r.method == "persistent")
+    assert "which have 0; 'shared' makes any grid" in row.excludes(problem, info)

@@ -174,7 +174,12 @@ def on_fake(entry: registry.Implementation) -> Callable[..., Any]:
             fakes.view(v, o.shape, o.dtype, o.strides) if isinstance(v, int) else v
             for v in (*arguments.inputs, arguments.output)
         )
-        return able[0].run((), problem, arguments._replace(inputs=(b,), output=x))
+        options = arguments.options
+        if entry.operation == "cg" and options.system is None:
+            system, M = options.on(())
+            options = options._replace(system=system, preconditioner=M)
+        given = arguments._replace(inputs=(b,), output=x, options=options)
+        return able[0].run((), problem, given)
 
     return solve
 

@@ -18,7 +18,7 @@ from hetero.ops.cg.system import System
 from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, execute, warn
 from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE
 from hetero.ops.linear_systems.vectors import on_host
-from hetero.pricing.plan import CPU, Plan
+from hetero.pricing.plan import Plan
 from hetero.profile import inventory
 
 __all__ = ["OPERATION", "System", "from_dims", "problem", "solve_cg"]
@@ -65,7 +65,8 @@ def solve_cg(
         where it is fastest.
     method : str, optional
         "blas" (dense), "numba" (sparse matrices and grids; "scipy" while that is compiled) or
-        "operator" on the CPU; "fused" on a device, or "hybrid": A p there, vectors on the CPU.
+        "operator" on the CPU; "fused" on a device, "hybrid": A p there, vectors on the CPU, or
+        "adaptive" (dense): it begins on the CPU, and moves where the iterations to come pay for it.
 
     Returns
     -------
@@ -159,7 +160,8 @@ def solve_cg(
     solved = execute(plan, solve, rhs, x0, system.on, read)
     outcome = solved.outcome
     on_host_alone = type(rhs) is type(solved.x) is np.ndarray and not is_device_array(matrix)
-    if outcome.status == CONVERGED and solved.device != CPU and on_host_alone:
+    by_device = outcome.right_side is not None
+    if outcome.status == CONVERGED and by_device and on_host_alone:
         outcome = _checked(system, rhs.astype(dtype, copy=False), solved.x, solve, outcome)
     if outcome.status == CONVERGED:
         return solved.x, 0

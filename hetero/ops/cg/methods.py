@@ -11,7 +11,6 @@ import numpy as np
 
 from hetero import registry
 from hetero.imports import load
-from hetero.ops.cg import hybrid_price
 from hetero.ops.cg.operands import NAME
 from hetero.ops.linear_systems.loops import ROWS, STENCILS
 from hetero.ops.linear_systems.solve import digits
@@ -21,11 +20,14 @@ from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
+    from hetero.ops.linear_systems.solve import Solve
     from hetero.ops.linear_systems.types import Outcome
 
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
 _SPARSE = ("csr", "stencil2", "stencil3")
 _DENSE_TERMS = ((), (0,), (0, 0))  # launches, vectors, the matrix
+_ADAPTIVE = "hetero.ops.cg.adaptive_price"
+OF_OTHERS = "has no constants of its own"
 _MATRICES = {
     "dense": "dense matrices",
     "csr": "sparse matrices",
@@ -52,6 +54,14 @@ def _hybrid_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     return _obstacle("dense", *_SPARSE)(problem, info)
 
 
+def _adaptive_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    if problem.device is not None:
+        return "is for arrays on the host"
+    if problem.options.known:
+        return "is for an unknown number of iterations"
+    return _obstacle("dense")(problem, info)
+
+
 def _work(problem: Problem, info: dict[str, Any]) -> Work:
     """One iteration: the matrix once, and ten passes over a vector, which a stencil stays with."""
     n, entries = problem.dims
@@ -59,7 +69,7 @@ def _work(problem: Problem, info: dict[str, Any]) -> Work:
     kind = problem.layout.partition("-")[0]
     matrix = {"dense": size, "csr": size + 4}.get(kind, 0) * entries
     dims = (n, max(entries // max(n, 1), 1)) if kind == "csr" else (n,)
-    rtol, repeat = problem.options
+    rtol, repeat, _ = problem.options
     if problem.layout.endswith("multigrid"):
         repeat = max(2, math.ceil(digits(rtol, np.dtype(problem.dtype)) / 2.6))
     terms = _DENSE_TERMS if kind == "dense" else ()
@@ -88,27 +98,34 @@ def _run(
 ) -> Outcome:
     """Solve; ``plain``: on the CPU with nothing that has to be compiled."""
     (b,), x, solve = arguments
-    system, rtol, atol, maxiter, preconditioner, callback, _ = solve
-    options = {
-        "rtol": rtol,
-        "atol": atol,
-        "maxiter": maxiter,
-        "preconditioner": preconditioner,
-        "callback": callback,
-    }
+    options = {"preconditioner": solve.preconditioner, **_limits(solve)}
     if devices:
         on_devices = load("hetero.ops.krylov.cg_device").solve
-        return on_devices(devices, system, b, x, dtype=problem.dtype, **options)
-    return load("hetero.ops.krylov.cg_cpu").solve(system, b, x, plain=plain, **options)
+        return on_devices(devices, solve.system, b, x, dtype=problem.dtype, **options)
+    return load("hetero.ops.krylov.cg_cpu").solve(solve.system, b, x, plain=plain, **options)
 
 
 def _run_hybrid(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
     (b,), x, solve = arguments
-    options = solve._asdict()
-    options.pop("exactly")
-    return load("hetero.ops.krylov.cg_hybrid").solve(
-        *devices, options.pop("system"), b, x, **options
-    )
+    system, preconditioner = solve.on(devices)
+    options = {"preconditioner": preconditioner, **_limits(solve)}
+    return load("hetero.ops.krylov.cg_hybrid").solve(*devices, system, b, x, **options)
+
+
+def _run_adaptive(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
+    (b,), x, solve = arguments
+    schedule = load(_ADAPTIVE).here(_work, problem, devices[0].name)
+    adaptive = load("hetero.ops.krylov.cg_adaptive")
+    return adaptive.solve(*devices, solve.on, b, x, schedule=schedule, **_limits(solve))
+
+
+def _limits(solve: Solve) -> dict[str, Any]:
+    names = ("rtol", "atol", "maxiter", "callback")
+    return {name: getattr(solve, name) for name in names}
+
+
+def _price(module: str, *problem: Any) -> registry.Price:
+    return load(module).price(_work, *problem)
 
 
 _run_plain = functools.partial(_run, plain=True)
@@ -168,5 +185,17 @@ registry.register_method(
     run=_run_hybrid,
     uses=_COMPILED,
     blocks=registry.IN_TURN,
-    price=functools.partial(hybrid_price.price, _work),
+    price=functools.partial(_price, "hetero.ops.cg.hybrid_price"),
+)
+registry.register_method(
+    operation=NAME,
+    method="adaptive",
+    kinds=registry.PORTABLE,
+    excludes=_adaptive_obstacle,
+    work=_work,
+    run=_run_adaptive,
+    uses=_COMPILED,
+    blocks=registry.IN_TURN,
+    price=functools.partial(_price, _ADAPTIVE),
+    traits=OF_OTHERS,
 )

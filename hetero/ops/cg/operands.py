@@ -63,7 +63,7 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str, iterations: Any = None
         return asked
     if not (str(iterations).isdecimal() and int(iterations) >= 1):
         raise ValueError(f"iterations must be a whole number of at least 1, got {iterations!r}")
-    return replace(asked, options=asked.options._replace(iterations=int(iterations)))
+    return replace(asked, options=asked.options._replace(iterations=int(iterations), known=True))
 
 
 def checked_matrix(A: Any) -> Any:
@@ -115,6 +115,7 @@ class CgOptions(NamedTuple):
 
     rtol: float  # how much smaller the residual must get
     iterations: int  # how many to expect
+    known: bool = False  # whether this number is certain
 
 
 class Kind(NamedTuple):
@@ -238,6 +239,11 @@ def _expected(A: Any, rtol: float, dtype: np.dtype) -> float:
     if hasattr(A, "indptr"):
         return 0.5 * (2.0 / math.pi) * math.sqrt(A.shape[0]) * logarithm
     return min(A.shape[0], 5.0 * logarithm)
+
+
+def least_iterations(rtol: float, dtype: np.dtype) -> float:
+    """Iterations that a solve takes at least: those of condition number 2."""
+    return 0.5 * math.sqrt(2.0) * (digits(rtol, dtype) + math.log(2.0))
 
 
 def key_of(

@@ -24,7 +24,6 @@ class System:
         self._matrix = A
         self._dtype = dtype
         self._M = M
-        self._owner: Any = None  # of a copy of A that is used
 
     def on(self, used: tuple[Any, ...]) -> tuple[Any, Any]:
         """System and preconditioner as those devices want them; none: the CPU."""
@@ -62,8 +61,8 @@ class System:
             with used[0].active():
                 copy = transfer.staged_copy(used[0], A, operand)
             if copy is not None:
-                buffer, self._owner = copy
-                return Dense(buffer, A.shape[0], strides)
+                buffer, owner = copy
+                return Dense(buffer, A.shape[0], strides, owner)
         if operand.location != HOST:
             A = on_host(A, operand, dtype)
         A = np.asarray(A, dtype)

@@ -128,7 +128,11 @@ def _split(devices: tuple[Device, ...], problem: Problem, arguments: Arguments, 
     blocks = load("hetero.ops.kmeans.blocks")
     X, weights = _on_host(arguments)
     given = arguments.options.given
-    rows = load("hetero.ops.kmeans.partition").HostRows(problem, X, weights, method, given)
+    HostRows, counted = (
+        load("hetero.ops.kmeans.partition").HostRows,
+        arguments.options.label_tol > 0,
+    )
+    rows = HostRows(problem, X, weights, method, given, counted)
     if len(devices) > 1:
         backend = blocks.partitioned(devices, rows)
     else:

@@ -43,6 +43,7 @@ def solve(
     callback: Callable[[np.ndarray], object] | None = None,
     plain: bool = False,
     product: Product | None = None,
+    moves: Callable[..., object] | None = None,
 ) -> Outcome:
     """Solve A x = b; see `cg_device.solve` for what is not listed.
 
@@ -59,6 +60,9 @@ def solve(
         Use nothing that has to be compiled.
     product : Product, optional
         A times a vector in place of the system's own.
+    moves : callable, optional
+        ``moves(square, bound, r, z, p, rho)`` is called after each iteration in Python, with r.r,
+        the norm at which they end, and what the next direction is made of. It may raise.
 
     Returns
     -------
@@ -75,7 +79,8 @@ def solve(
     true_residual = functools.partial(cg_products.true_residual, system)
     given = product, of_vectors, true_residual, rtol, preconditioner
     if scaling.is_safe(norm_b, b.real.itemsize):
-        return iterate(*given, b, x, atol, maxiter, callback, norm_b)
+        loop = None if moves is None else functools.partial(_generic, moves=moves)
+        return iterate(*given, b, x, atol, maxiter, callback, norm_b, loop=loop)
     run = functools.partial(iterate, *given)
     return scaling.solve(run, b, x, atol=atol, maxiter=maxiter, callback=callback)
 
@@ -187,8 +192,10 @@ def _compiled(on: _Iteration, limit: int) -> tuple[str, int]:
             return statuses[code], done
 
 
-def _generic(on: _Iteration, limit: int) -> tuple[str, int]:
-    """Iterations in Python."""
+def _generic(
+    on: _Iteration, limit: int, moves: Callable[..., object] | None = None
+) -> tuple[str, int]:
+    """Iterations in Python; see `solve` for ``moves``."""
     product, of_vectors, preconditioner, callback, bound, x, r, q = on
     z = r if preconditioner is None else r.copy()
     p = r.copy()
@@ -223,4 +230,6 @@ def _generic(on: _Iteration, limit: int) -> tuple[str, int]:
             callback(x)
         if math.sqrt(square) <= bound:
             return types.CONVERGED, k + 1
+        if moves and k + 1 < limit:
+            moves(square, bound, r, z, p, rho)
     return types.LIMIT, limit

@@ -53,6 +53,7 @@ def solve(
     callback: Callable[[np.ndarray], object] | None = None,
     check_every: int | None = None,
     dtype: Any = None,
+    direction: np.ndarray | None = None,
 ) -> Outcome:
     """Solve A x = b for a symmetric positive definite A.
 
@@ -81,6 +82,9 @@ def solve(
         looking takes no more than a twentieth of it. The result does not depend on it.
     dtype : optional
         Of b and x where both are device buffers and the system has no array on the host.
+    direction : (n,) numpy.ndarray, optional
+        The first direction of a matrix on one device, to go on from an iteration elsewhere.
+        Default: that of steepest descent.
 
     Returns
     -------
@@ -124,7 +128,8 @@ def solve(
     def run(
         b: Any, x: Any, atol: float, maxiter: int, callback: Any, checked: bool = True
     ) -> Outcome:
-        goal, watch = _Goal(rtol, atol, maxiter, checked), _Watch(callback, check_every)
+        goal = _Goal(rtol, atol, maxiter, checked, direction)
+        watch = _Watch(callback, check_every)
         return _on_devices(devices, system, b, x, dtype, preconditioner, goal, watch)
 
     with contextlib.suppress(_OutOfRange):
@@ -146,12 +151,16 @@ class _OutOfRange(Exception):
 
 
 class _Goal(NamedTuple):
-    """When a solve ends; ``checked``: the squares of b are safe to work with."""
+    """When a solve ends; ``checked``: the squares of b are safe to work with.
+
+    ``direction`` is the first one, where it is given.
+    """
 
     rtol: float
     atol: float
     maxiter: int
     checked: bool
+    direction: np.ndarray | None
 
 
 def _iterate(loop: Loop, vectors: Vectors, goal: _Goal, watch: _Watch) -> Outcome:
@@ -181,6 +190,8 @@ def _iterate(loop: Loop, vectors: Vectors, goal: _Goal, watch: _Watch) -> Outcom
     # As on the CPU: what the recurrence says is not to be followed down to nothing.
     lowest = max(target, least_tolerance(vectors.dtype) ** 2 * b_b)
     status = CONVERGED
+    if goal.direction is not None:
+        vectors.parts[0].upload(goal.direction, "p")
     while r_r > target:
         if done >= goal.maxiter:
             status = LIMIT

@@ -28,6 +28,7 @@ class Solve(NamedTuple):
     preconditioner: Any = None
     callback: Callable[[Any], object] | None = None  # called with x after each iteration
     exactly: bool = False  # makes maxiter iterations whatever the residual is, if it can
+    on: Callable[[tuple[Any, ...]], tuple[Any, Any]] | None = None  # see `execute`
 
 
 class Solved(NamedTuple):
@@ -50,14 +51,18 @@ def execute(
     """Run a solve's plan from the caller's x0, for a result where b lies.
 
     ``system_on(used)`` gives system and preconditioner for those devices, or without any for the
-    CPU; ``solve`` has neither yet. ``read`` describes device arrays that the system holds.
+    CPU; ``solve`` has neither yet. A method that works on a device and on the CPU takes both from
+    ``solve.on``. ``read`` describes device arrays that the system holds.
     """
     execution = load("hetero.calling.execution")
 
     def options_on(used: tuple[Any, ...], done: int) -> Solve:
+        rest = solve._replace(on=system_on, maxiter=max(solve.maxiter - done, 0))
+        row = plan.chosen.implementation
+        if used and row is not None and row.from_host:
+            return rest
         system, preconditioner = system_on(used)
-        limit = max(solve.maxiter - done, 0)
-        return solve._replace(system=system, preconditioner=preconditioner, maxiter=limit)
+        return rest._replace(system=system, preconditioner=preconditioner)
 
     problem, dtype = plan.problem, np.dtype(plan.problem.dtype)
     rhs, operand = b, describe(b)

@@ -64,6 +64,7 @@ class Dense(NamedTuple):
     array: Any  # numpy.ndarray or device buffer
     n: int
     strides: tuple[int, int]  # of rows and of columns, in elements
+    owner: Any = None  # of a buffer that lives no longer than this
 
 
 def unknowns(system: Stencil | Csr | Dense) -> int:

@@ -218,10 +218,11 @@ def _too_large(problem: Problem, info: dict[str, Any]) -> str | None:
         return reason
     dims, blocks = problem.dims, _at_once(info["kind"], info["multiprocessors"])
     grid = GridSlab.of(dims, (1.0,) * len(dims), problem.dtype)
-    if (nbytes := held_bytes(grid, blocks)) > info["shared_limit"]:
+    most = info.get("shared_limit", 0)  # cards of before cooperative launches have none described
+    if (nbytes := held_bytes(grid, blocks)) > most:
         return (
             f"f takes {nbytes} bytes of shared memory in each of {blocks} blocks, which have "
-            f"{info['shared_limit']}; 'shared' makes any grid"
+            f"{most}; 'shared' makes any grid"
         )
     return None
 

@@ -1,0 +1,183 @@
+"""When a solve of an unknown number of iterations moves from the CPU to a device, and its price.
+
+On the CPU an iteration takes c seconds, on the device g, and the move there M: the operands, and
+what the device needs to begin. So it pays from k = M / (c - g) iterations on. How many there are
+depends on the spectrum of A, which nobody knows beforehand. This is the ski rental problem
+(`hetero.moving.ski_rental`) with a forecast, by the residuals of the iterations done.
+
+c is measured while the solve runs, for BLAS is slower where others use the CPU; g and M are
+predicted.
+
+- Where k is no more than `least_iterations`, the device is faster from the beginning.
+- Else the solve begins on the CPU. From the `_FIRST` iteration on, the rate at which the residual
+  fell over the second half of the iterations gives the number R that are still to come. It moves
+  where R (c - g) is well above M, and where even with half of R the whole would take no more than
+  twice the best decision.
+- It stays where even twice R would not pay. Else it moves at last where waiting for one more
+  iteration could cost more than twice the best decision, which is Karlin's bound.
+
+References
+----------
+R. Kumar, M. Purohit, Z. Svitkina, "Improving online algorithms via ML predictions", NeurIPS 2018:
+ski rental with a forecast. A. R. Karlin et al., Algorithmica 11 (1994), 542-571.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero import profile
+from hetero.ops.cg.operands import NAME, least_iterations
+from hetero.pricing import movement
+from hetero.pricing.plan import CPU
+from hetero.profile import Profile, inventory
+from hetero.registry import Price
+from hetero.registry.models import Work
+from hetero.registry.problem import Problem
+from hetero.registry.thread_counts import Threads
+
+Works = Callable[[Problem, dict[str, Any]], Work]
+_FIRST = 4  # iterations before a forecast is believed
+_MARGIN = 1.5  # times the move that the iterations still to come must save
+_WORST = 2.0  # times the best decision
+_SLOWER = 3.0  # times the prediction: BLAS beside other work, or on a machine that others share
+
+
+class Schedule(NamedTuple):
+    """What decides about a move.
+
+    Attributes
+    ----------
+    cpu, device : float
+        Seconds of an iteration, as predicted.
+    move : float
+        Seconds.
+    threads : Threads or None
+        Those of the CPU's products.
+    """
+
+    cpu: float
+    device: float
+    move: float
+    threads: Threads | None
+
+    @property
+    def pays_from(self) -> float:
+        """The number of iterations from which on the device is faster from the beginning."""
+        saved = self.cpu - self.device
+        return self.move / saved if saved > 0.0 else math.inf
+
+    def is_due(
+        self, norms: Sequence[float], seconds: Sequence[float], bound: float, left: int
+    ) -> bool:
+        """Whether a solve moves now.
+
+        Parameters
+        ----------
+        norms, seconds : sequence of float
+            The residual's norm after each iteration that was done on the CPU, and its time.
+        bound : float
+            The norm at which the solve ends.
+        left : int
+            Iterations that may still be done.
+        """
+        done, g, move = len(norms), self.device, self.move
+        c = min(seconds[done // 2 :])  # others disturb some of them
+        if c <= g:
+            return False
+
+        def is_fair(more: float) -> bool:
+            """Whether a move now is at most `_WORST`, with ``more`` iterations to come."""
+            best = min((done + more) * c, move + (done + more) * g)
+            return done * c + move + more * g <= _WORST * best
+
+        if done >= _FIRST:
+            rest = min(_still_to_come(norms, bound), left)
+            if rest * (c - g) > _MARGIN * move and is_fair(rest / 2.0):
+                return True
+            if 2.0 * rest * (c - g) < move:
+                return False
+        in_time = (done + 1) * c + move <= _WORST * (move + (done + 1) * g)
+        return not in_time and (is_fair(1) or done * (c - g) >= move)
+
+
+def _still_to_come(norms: Sequence[float], bound: float) -> float:
+    """Iterations until the norm meets the bound, at the rate of the second half of them."""
+    half = len(norms) // 2
+    before, now = norms[half - 1], min(norms[half - 1 :])
+    if not bound > 0.0 or not 0.0 < now < before:
+        return math.inf
+    rate = math.log(before / now) / (len(norms) - half)
+    return max(math.log(norms[-1] / bound), 0.0) / rate
+
+
+def here(work: Works, problem: Problem, name: str) -> Schedule | None:
+    """The schedule on this machine; None where constants are not known."""
+    constants, info = profile.current(), inventory.devices()[name]
+    priced = _schedule(work, problem, name, info, constants)
+    return priced and priced[0]
+
+
+def price(
+    work: Works, problem: Problem, name: str, info: dict[str, Any], constants: Profile
+) -> Price:
+    """The terms of a solve that moves in time; see `hetero.ops.cg.hybrid_price.price`.
+
+    They are those of the number of iterations to expect, foreseen right.
+    """
+    priced = _schedule(work, problem, name, info, constants)
+    if priced is None:
+        return Price(None)
+    schedule, before, cpu = priced
+    c, g, move, _ = schedule
+    count, pays_from = problem.options.iterations, schedule.pays_from
+    least = least_iterations(problem.options.rtol, np.dtype(problem.dtype))
+    why = ""
+    if count * (_SLOWER * c - g) < move:
+        why = f"{name} pays for more iterations than are to be expected, if for any"
+    elif pays_from <= least:
+        why = f"{name} pays from iteration {math.ceil(pays_from)} on, which any solve reaches"
+    how = {
+        "made_of": f"begins on the CPU; {name} pays from {pays_from:.0f} iterations on",
+        "leads": not why,
+        "unasked": why,
+    }
+    if (count - _FIRST) * (c - g) <= _MARGIN * move:
+        return Price({"overhead": cpu, "compute": count * c}, **how)
+    compute = {"overhead": cpu, "compute": _FIRST * c + (count - _FIRST) * g}
+    return Price(movement.total(before, compute), **how)
+
+
+def _schedule(
+    work: Works, problem: Problem, name: str, info: dict[str, Any], constants: Profile
+) -> tuple[Schedule, movement.Terms, float] | None:
+    """With the terms of the move, and the CPU's seconds before the first iteration."""
+    one, two = (
+        work(replace(problem, options=problem.options._replace(iterations=count)), info)
+        for count in (1, 2)
+    )
+    known = problem.dtype, problem.layout
+    threads = constants.threads(NAME, "blas", *known, one)
+    seconds = []
+    for key in ((CPU, CPU, NAME, "blas", *known), (name, info["kind"], NAME, "fused", *known)):
+        cost = constants.cost(*key)
+        if cost is None:
+            return None
+        try:
+            begin, step = sum(cost(one)), sum(cost(two))
+        except (KeyError, ValueError):  # of other dimensions
+            return None
+        seconds.append((max(2.0 * begin - step, 0.0), step - begin))
+    (cpu_begin, c), (begin, g) = seconds
+    try:
+        before, after = movement.of(problem, name, constants)
+    except KeyError:  # no link
+        return None
+    moves = movement.total(movement.total(before, after), {"overhead": begin})
+    c *= threads.ratio if threads is not None else 1.0
+    return Schedule(c, g, sum(moves.values()), threads), moves, cpu_begin

@@ -1,0 +1,106 @@
+"""Conjugate gradients that begin on the CPU and move to a device where that pays.
+
+They go on there: from the same x, in the direction that is conjugate to those before. r is
+computed anew from x, as `cg_device` does at every start.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hetero import registry
+from hetero.devices.base import Device
+from hetero.errors import DeviceError
+from hetero.host import blas_spin
+from hetero.ops.krylov import cg_cpu, cg_device
+from hetero.ops.linear_systems.types import DeviceFailed, Outcome
+from hetero.registry import thread_counts
+
+_clock = time.perf_counter
+
+
+class _Moves(Exception):
+    """Ends the iterations on the CPU."""
+
+    def __init__(self, direction: np.ndarray) -> None:
+        super().__init__()
+        self.direction = direction
+
+
+def solve(
+    device: Device,
+    system_on: Callable[[tuple[Any, ...]], tuple[Any, Any]],
+    b: np.ndarray,
+    x: np.ndarray,
+    *,
+    schedule: Any,
+    maxiter: int,
+    callback: Callable[[np.ndarray], object] | None = None,
+    **others: Any,
+) -> Outcome:
+    """Solve A x = b for a dense A; see `cg_cpu.solve` for ``others`` and what it returns.
+
+    Parameters
+    ----------
+    device : Device
+    system_on : callable
+        ``system_on(devices)`` gives system and preconditioner there; of none, the CPU's.
+    b, x : (n,) ndarray of float32 or float64
+        Right-hand side; start in, result out.
+    schedule : hetero.ops.cg.adaptive_price.Schedule or None
+        None: it does not move.
+    maxiter : int
+        Of all iterations.
+    callback : callable, optional
+        Called after each iteration with x.
+
+    Raises
+    ------
+    DeviceFailed
+        If the device fails; it carries an x from which the CPU can go on.
+    """
+    system, preconditioner = system_on(())
+    norms: list[float] = []
+    seconds: list[float] = []
+    last = [_clock()]
+
+    def moves(square: float, bound: float, r: Any, z: Any, p: Any, rho: float) -> None:
+        now = _clock()
+        norms.append(square**0.5)
+        seconds.append(now - last[0])
+        last[0] = now
+        done = len(norms)
+        if done % (done // 32 + 1) == 0 and schedule.is_due(norms, seconds, bound, maxiter - done):
+            if preconditioner is not None:
+                np.multiply(preconditioner, r, out=z)
+            raise _Moves(z + p.dtype.type(np.dot(r, z) / rho) * p)
+
+    run = cg_cpu.solve
+    if schedule is not None:
+        others["moves"] = moves
+        row = registry.registered("cg", "cpu", "blas")
+        run = thread_counts.limited(row, schedule.threads, run)
+    given = {"preconditioner": preconditioner, "maxiter": maxiter, "callback": callback}
+    try:
+        return run(system, b, x, **given, **others)
+    except _Moves as move:
+        direction = move.direction
+    others.pop("moves")
+    done, start = len(norms), x.copy()
+    try:
+        # Threads of BLAS that wait for more work would keep the cores from those that copy.
+        with blas_spin.asleep(schedule.move), device.active():
+            there, preconditioner = system_on((device,))
+            given |= {"preconditioner": preconditioner, "maxiter": maxiter - done}
+            given |= {"direction": direction, **others}
+            outcome = cg_device.solve((device,), there, b, x, **given)
+    except DeviceError as error:
+        saved = getattr(error, "x", None)
+        since = error.iterations if saved is not None else 0
+        failed = DeviceFailed(error, start if saved is None else saved, done + since)
+        raise failed from error
+    return outcome._replace(iterations=outcome.iterations + done)

@@ -136,6 +136,7 @@ def ladder_options(sub: Parser) -> None:
     sub.add_argument("--source", metavar="RUNG", help=text)
     text = "with --device cpu: time methods that have several threads on each of these numbers"
     sub.add_argument("--threads", type=_whole, metavar="N,N", default=(), help=text)
+    sub.add_argument("--filter", type=int, help="extent of a convolution's filter (default: 15)")
 
 
 def sweep_options(sub: Parser) -> None:
@@ -185,7 +186,7 @@ def ladder(arguments: argparse.Namespace) -> int:
         return _print_source(arguments)
 
     def climb(operation: Any, **given: Any) -> dict[str, Any]:
-        given["threads"] = arguments.threads
+        given |= {"threads": arguments.threads, "filter": arguments.filter}
         found = ladder.ladder(operation, arguments.dtype, arguments.sizes, **given)
         last.keep_ladder(found)
         return found

@@ -58,10 +58,22 @@ class Ground:
     dtype : str
     limit : float
         Seconds of a call above which none is made.
+    filter : int, optional
+        Extent of the filter, of an operation that has one.
     """
 
-    def __init__(self, operation: Operation, place: Place, dtype: str, limit: float) -> None:
+    def __init__(
+        self,
+        operation: Operation,
+        place: Place,
+        dtype: str,
+        limit: float,
+        filter: int | None = None,
+    ) -> None:
+        if filter is not None and benchmark.of(operation, "FILTER") is None:
+            raise ValueError(f"{operation.function} has no filter, got one of {filter}")
         self.operation, self.place, self.dtype, self.limit = operation, place, dtype, limit
+        self.filter = filter
         self._bench = Bench(place.devices)
         own = importlib.import_module(operation.cases).cases
         self._cases: dict[str, Case] = {}
@@ -78,7 +90,9 @@ class Ground:
     def dims(self, size: int) -> Dims:
         """Dimensions of the case at a size, such as the extent of a square."""
         extents = benchmark.of(self.operation, "climbed")
-        return extents(size) if extents else (size,) * len(self.case().axes or ())
+        if extents is None:
+            return (size,) * len(self.case().axes or ())
+        return extents(size) if self.filter is None else extents(size, self.filter)
 
     def case(self, row: Implementation | None = None) -> Case:
         """What a method is measured on; of one that calibration does not measure, as of others."""
@@ -194,14 +208,18 @@ def together(place: Place) -> Place | None:
 
 @contextmanager
 def ground(
-    operation: Operation, place: Place, dtype: str | None, limit: float | None = None
+    operation: Operation,
+    place: Place,
+    dtype: str | None,
+    limit: float | None = None,
+    filter: int | None = None,
 ) -> Iterator[Ground]:
     """The ground of an operation, its one device active; what it holds is given back at the end."""
     own = dtype or benchmark.dtype_of(operation)
     with place.devices[0].active() if len(place.devices) == 1 else nullcontext():
         try:
             seconds = limit or (1.0 if traits(place.kind).own_clock else 0.5)
-            yield Ground(operation, place, own, seconds)
+            yield Ground(operation, place, own, seconds, filter)
         finally:
             forget_numbers()
 

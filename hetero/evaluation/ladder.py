@@ -11,7 +11,8 @@ from hetero import registry
 from hetero.calibration.measure.candidates import leaving_out
 from hetero.evaluation import climbing, report
 from hetero.evaluation.climbing import Ground, Roof
-from hetero.evaluation.report import by, prefixed, rounded
+from hetero.evaluation.report import by, gained, prefixed, rounded
+from hetero.kernels.common.rungs import Rung
 from hetero.ops import benchmark
 from hetero.ops.cases import Place
 from hetero.pricing.plan import CPU, readable
@@ -30,6 +31,7 @@ def ladder(
     device: str | None = None,
     threads: Sequence[int] = (),
     limit: float | None = None,
+    filter: int | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> dict[str, Any]:
     """Time every rung, and the methods above them, on operands that lie on the device.
@@ -47,6 +49,8 @@ def ladder(
         Numbers of threads, on each of which methods that have several are timed; of the CPU.
     limit : float, optional
         Seconds of a call above which none is made. Default: 1 on a GPU, else 0.5.
+    filter : int, optional
+        Extent of a convolution's filter. Default: the operation's.
     progress : callable, optional
         As in `hetero.calibrate`.
 
@@ -55,23 +59,27 @@ def ladder(
     dict
         operation, device, name (the device's), dtype, what (is timed: "call", "iteration"), roof
         (flops_per_second, bytes_per_second, how), rows: size, dims, number, device, method, threads
-        (None where they were not limited), rung (whether it is one), idea, gain_expected; seconds,
-        flops_per_second, bytes_per_second, gain (over the row before of that size), measured_share
-        (of what flops and bytes take at the roof), share (the same, of the fastest row of that size
-        where it exceeds the roof), over_cpu; or reason. Where there are equal devices, their
-        sharing is a row more, its gain over one of them. The last row of a size is the best method
-        of the CPU; ``over_cpu`` is how many times as fast as that a device's row is; it has
-        neither gain nor shares.
+        (None where they were not limited), rung (whether it is one), instead_of (of a branch the
+        rung that it is compared with; it has that one's number), idea, gain_expected, seed
+        (where in which document it comes from); seconds, flops_per_second, bytes_per_second, gain
+        (over the row before of that size that is no branch; of a branch over its rung),
+        measured_share (of what flops and bytes take at the roof), share (the same, of the fastest
+        row of that size where it exceeds the roof), over_cpu; or reason. Where there are equal
+        devices, their sharing is a row more, its gain over one of them. The last row of a size is
+        the best method of the CPU; ``over_cpu`` is how many times as fast as that a device's row
+        is; it has neither gain nor shares.
 
     Raises
     ------
     ValueError
-        If the operation has no rungs there, a size or a number of threads is less than 1, or
-        threads are given for a device.
+        If the operation has no rungs there, or no filter where one is given, a size, a filter or a
+        number of threads is less than 1, or threads are given for a device.
     DeviceNotAvailable
     """
     if sizes is not None and min(sizes, default=0) < 1:
         raise ValueError(f"sizes must be 1 or more, got {', '.join(map(str, sizes))}")
+    if filter is not None and filter < 1:
+        raise ValueError(f"filter must be 1 or more, got {filter}")
     if min(threads, default=1) < 1:
         raise ValueError(f"threads must be 1 or more, got {', '.join(map(str, threads))}")
     place = climbing.place_of(device)
@@ -80,20 +88,25 @@ def ladder(
     usual = benchmark.of(operation, "CLIMBED", {})
     sizes = sizes or usual.get(place.kind) or _SIZES.get(place.kind, _SIZES_OTHERS)
     sizes = [*dict.fromkeys(sizes)]
-    with climbing.ground(operation, place, dtype, limit) as ground:
+    with climbing.ground(operation, place, dtype, limit, filter) as ground:
         methods = climbing.rows(operation, ground)
         above = climbing.roof(place, ground.dtype)
         found: list[dict[str, Any]] = []
         for at, size in enumerate(sizes):
             before: float | None = None
-            for number, row in enumerate(methods, 1):
+            number, taken = 0, {}
+            for turn, row in enumerate(methods, 1):
                 if progress is not None:
-                    done = (at + number / len(methods)) / len(sizes)
+                    done = (at + turn / len(methods)) / len(sizes)
                     progress(done, f"{operation.function} {size} {row.method}")
+                branch = row.rung.instead_of if row.rung is not None else ""
+                number += not branch
                 for count in _counts(row, threads):
-                    one = _measured(ground, row, size, before, count)
+                    last = taken.get(branch) if branch else before
+                    one = _measured(ground, row, size, last, count)
                     found.append({"number": number, **one})
-                    before = one.get("seconds", before)
+                    taken[row.method] = one.get("seconds")
+                    before = before if branch else one.get("seconds", before)
         above = above.raised(climbing.roof(place, ground.dtype))
         _compare(found, above)
         if not registry.rungs(operation.name, place.kind):
@@ -101,7 +114,7 @@ def ladder(
     if (several := climbing.together(place)) is not None:
         found += _shared(operation, several, ground, sizes, above, found)
     if place.kind != CPU:
-        found += _of_the_cpu(operation, ground.dtype, limit, found)
+        found += _of_the_cpu(ground, limit, found)
     found.sort(key=lambda row: sizes.index(row["size"]))
     return {
         "operation": operation.function,
@@ -130,27 +143,28 @@ def _shared(
     number = len(several.devices)
     all_of_them = Roof(number * above[0], number * above[1], above.how)
     found = []
-    with climbing.ground(operation, several, alone.dtype, alone.limit) as ground:
+    with climbing.ground(operation, several, alone.dtype, alone.limit, alone.filter) as ground:
         for size in sizes:
             if not row.shared(ground.problem(row, size)):
                 continue
             timed = [one for one in rows if one["size"] == size and one["method"] == row.method]
             one = _measured(ground, row, size, timed[0].get("seconds"))
             one["method"], one["idea"] = f"{row.method} by {number}", "several devices share it"
-            found.append({"number": len({one["method"] for one in rows}) + 1, **one})
+            found.append({"number": max(row["number"] for row in rows) + 1, **one})
     _compare(found, all_of_them)
     return found
 
 
 def _of_the_cpu(
-    operation: Operation, dtype: str, limit: float | None, rows: Sequence[dict[str, Any]]
+    of: Ground, limit: float | None, rows: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """The CPU's best method at each size; a device's rows get how many times as fast they are."""
+    operation = of.operation
     there = {row.method for row in registry.considered(operation.name) if row.kind == CPU}
     if there.isdisjoint(operation.ladder):
         return []
     lines = []
-    with climbing.ground(operation, climbing.place_of(CPU), dtype, limit) as ground:
+    with climbing.ground(operation, climbing.place_of(CPU), of.dtype, limit, of.filter) as ground:
         best = climbing.rows(operation, ground)[-1]
         for size in dict.fromkeys(row["size"] for row in rows):
             one, above = _measured(ground, best, size, None), [r for r in rows if r["size"] == size]
@@ -173,12 +187,16 @@ def _counts(row: Implementation, threads: Sequence[int]) -> Sequence[int | None]
 def _measured(
     ground: Ground, row: Implementation, size: int, before: float | None, threads: int | None = None
 ) -> dict[str, Any]:
-    idea, gain = ground.operation.ladder.get(row.method, ""), ""
-    if row.rung is not None:
-        idea, gain = row.rung.idea, row.rung.gain
+    own = row.rung or Rung(ground.operation.ladder.get(row.method, ""), "")
     found: dict[str, Any] = {"size": size, "dims": ground.shown(size), "device": ground.place.name}
     found |= {"method": row.method, "threads": threads}
-    found |= {"rung": row.rung is not None, "idea": idea, "gain_expected": gain}
+    found |= {
+        "rung": row.rung is not None,
+        "instead_of": own.instead_of,
+        "idea": own.idea,
+        "gain_expected": own.gain,
+        "seed": own.seed,
+    }
     if threads is not None and thread_counts.pool(row) is not None:
         limited = climbing.on_threads(row, threads)
         if isinstance(limited, str):
@@ -263,12 +281,12 @@ def _label(row: dict[str, Any], device: str) -> str:
 
 def _cells(row: dict[str, Any], device: str, more: bool) -> list[str]:
     return [
-        str(row["number"]),
+        "or" if row["instead_of"] else str(row["number"]),
         _label(row, device),
         readable(row["seconds"]),
         rounded(row["flops_per_second"] * 1e-9),
         rounded(row["bytes_per_second"] * 1e-9),
-        "" if row["gain"] is None else f"{row['gain']:.2f}",
+        "" if row["gain"] is None else gained(row, f"{row['gain']:.2f}"),
         f"{rounded(100 * row['share'], 2)} %" if "share" in row else "",
         *([f"{row['over_cpu']:.3g}" if "over_cpu" in row else ""] if more else []),
         row["idea"],

@@ -25,7 +25,8 @@ module of benchmarks (`Operation.benchmarks`) has of
     first one tells how large it is. Without it all do.
 ``climbed(size)``
     The dimensions of calibration's cases that `hetero ladder` and `hetero sweep` time the rungs on
-    at a size. Without it all extents are that size.
+    at a size. Without it all extents are that size. Where there is ``FILTER``, it takes that or
+    another extent of a filter too.
 ``CLIMBED``, ``SWEPT``
     Kind of device -> the sizes of the ladder, and the size of a sweep, by default.
 ``moved(dtype)``

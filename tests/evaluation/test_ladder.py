@@ -57,10 +57,11 @@ def test_every_rung_is_measured_in_order(climbed, device):
     rungs = registry.rungs("matmul", "opencl")
     names = [*(row.method for row in rungs), "tiled", "blas"]
     assert [row["method"] for row in climbed["rows"]] == 2 * names
-    assert [row["number"] for row in climbed["rows"]] == 2 * [*range(1, len(names) + 1)]
+    numbers = [row.rung.number for row in rungs]
+    assert [row["number"] for row in climbed["rows"]] == 2 * [*numbers, 13, 14]
     assert [row["device"] for row in climbed["rows"]] == 2 * [*[device] * (len(names) - 1), "cpu"]
     assert (climbed["device"], climbed["dtype"], climbed["what"]) == (device, "float32", "call")
-    before = None
+    before, taken = None, {}
     above = climbing.Roof(**climbed["roof"])
     beside = {row["size"]: row["seconds"] for row in climbed["rows"] if row["device"] == "cpu"}
     for row in own(climbed):
@@ -72,11 +73,27 @@ def test_every_rung_is_measured_in_order(climbed, device):
         assert row["bytes_per_second"] == pytest.approx(12 * n**2 / row["seconds"])
         share = max(row["flops_per_second"] / above[0], row["bytes_per_second"] / above[1])
         assert row["measured_share"] == pytest.approx(share)
+        last = taken[n, row["instead_of"]] if row["instead_of"] else before
         if row["number"] == 1:
             assert row["gain"] is None
         else:
-            assert row["gain"] == pytest.approx(before / row["seconds"])
-        before = row["seconds"]
+            assert row["gain"] == pytest.approx(last / row["seconds"])
+        taken[n, row["method"]] = row["seconds"]
+        before = before if row["instead_of"] else row["seconds"]
+
+
+def test_a_branch_stands_behind_its_rung(climbed):
+    """With a gain over that one; the next rung's is over the rung, not the branch."""
+    rows = [{**row, "gain": row["gain"] and 0.5} for row in own(climbed)]
+    lines = ladder.text({**climbed, "rows": rows}).splitlines()
+    lines = [line.split(" | ") for line in lines if "| or | " in line or "naive |" in line]
+    at = [line[1] for line in lines].index("uncoalesced")
+    assert lines[at - 1][:2] == ["| 2", "naive"]
+    assert lines[at - 1][5] == "0.50"
+    assert (lines[at][0], lines[at][5]) == ("| or", "0.50 of naive")
+    shown = last.ladders({"one": {"created": "today", **climbed, "rows": rows}})
+    assert "or uncoalesced" in shown
+    assert "0.5 of naive" in shown
 
 
 def own(found):
@@ -108,6 +125,18 @@ def test_every_ladder_is_climbed(operation, device, monkeypatch):
     solves = operation.name in ("poisson", "kmeans")
     assert found["what"] == ("iteration" if solves else "call")
     assert ladder.text(found).count("\n| ") == 1 + len(found["rows"])
+
+
+def test_a_filter_of_another_extent(device):
+    """Of the device and of the CPU; what does not take it is left out with the reason."""
+    operation = registry.operation("convolve2d")
+    found = ladder.ladder(operation, "float64", (16,), device=device, filter=91)
+    assert {tuple(row["dims"]) for row in found["rows"]} == {(16, 16, 91, 91)}
+    reasons = {row["method"]: row["reason"] for row in found["rows"] if "reason" in row}
+    assert [*reasons] == ["constant"]
+    assert "room for 8192 taps, not 91 x 91" in reasons["constant"]
+    found = ladder.ladder(operation, "float64", (16,), device=device)
+    assert {tuple(row["dims"]) for row in found["rows"]} == {(16, 16, 15, 15)}
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -190,7 +219,7 @@ def test_what_fails_is_left_out(device, monkeypatch):
 def test_a_rung_that_beats_the_best_is_told(climbed):
     rows = [{**row, "seconds": 1.0} for row in own(climbed)]
     assert "times as fast as" not in ladder.text({**climbed, "rows": rows})
-    rows[3]["seconds"] = 0.5
+    next(row for row in rows if row["method"] == "rows4")["seconds"] = 0.5
     assert "rows4 is 2.00 times as fast as tiled here" in ladder.text({**climbed, "rows": rows})
 
 
@@ -467,8 +496,8 @@ def test_the_cpus_ladder_is_printed_as_json(run):
 
 def test_the_page_shows_a_device_without_the_cpus_line(climbed):
     shown = last.ladders({"one": {"created": "today", **climbed}})
-    assert "12 tiled" in shown
-    assert "13 blas" not in shown
+    assert "13 tiled" in shown
+    assert "14 blas" not in shown
 
 
 def test_commands_with_bad_input(run):
@@ -476,6 +505,8 @@ def test_commands_with_bad_input(run):
         (["ladder", "nonsense"], "operation must be one of"),
         (["ladder", "matmul", "--sizes", "4,x"], "must be whole numbers, such as 512,4096"),
         (["ladder", "matmul", "--dtype", "int8"], "invalid choice: 'int8'"),
+        (["ladder", "matmul", "--filter", "3"], "matmul has no filter, got one of 3"),
+        (["ladder", "convolve2d", "--filter", "0"], "filter must be 1 or more, got 0"),
         (["sweep", "matmul"], "--method"),
         (["ladder", "matmul", "--device", "cuda:99"], "cuda:99"),
     ):

@@ -1,4 +1,4 @@
-"""Commands that time methods and kernels: bench, ladder, sweep; each returns an exit code."""
+"""Commands that time methods and kernels: bench, ladder, sweep, probe; each gives an exit code."""
 
 from __future__ import annotations
 
@@ -204,6 +204,28 @@ def _measured(arguments: argparse.Namespace, measure: Callable[..., Any], module
     found = measure(operation, device=arguments.device, progress=progress)
     show(arguments, found, lambda: module.text(found))
     return values.plot(arguments, found, module)
+
+
+def probe_options(sub: Parser) -> None:
+    """Add those of probe."""
+    from hetero.evaluation.causes.probe import PROBES
+
+    text = "; ".join(f"{name}: {one.summary}" for name, one in PROBES.items())
+    sub.add_argument("probe", choices=PROBES, metavar="PROBE", help=text)
+    text = "such as cuda:0 (default: the first GPU, else the first OpenCL device)"
+    sub.add_argument("--device", help=text)
+    add_file(sub, "--plot", "save a picture, by matplotlib: time over stride")
+
+
+def probe(arguments: argparse.Namespace) -> int:
+    """Time a pattern of access to memory."""
+    from hetero.evaluation.causes import probe
+
+    values.check_picture(arguments.plot)
+    progress = progress_bar() or terminal.Lines()
+    found = probe.probe(arguments.probe, device=arguments.device, progress=progress)
+    show(arguments, found, lambda: probe.text(found))
+    return values.plot(arguments, found, probe)
 
 
 def _print_source(arguments: argparse.Namespace) -> int:

@@ -178,7 +178,7 @@ def place_of(device: str | None) -> Place:
         device = benchmark.cuda_device() or next(iter(devices.proven()), None)
     if device is None:
         why = "; ".join(devices.missing())
-        raise DeviceNotAvailable(f"rungs need a GPU or an OpenCL device, and none is here: {why}")
+        raise DeviceNotAvailable(f"kernels need a GPU or an OpenCL device, and none is here: {why}")
     found = devices.get(device)
     return Place(found.name, inventory.devices()[found.name], (found,))
 
@@ -272,16 +272,16 @@ def roof_of_device(device: Device, dtype: str) -> Roof:
     for how, (launch, flops) in kernels.items():
         kernel = device.build(launch.source, launch.kernel, launch.defines)
         run = partial(device.launch, kernel, launch.grid, launch.block, [out, rounds])
-        rates[how] = flops / _least(device, run)
+        rates[how] = flops / least(device, run)
     how = max(rates, key=lambda name: rates[name])
     nbytes = _COPIED.get(device.kind, _COPIED_OTHERS)
     (source, _first), (target, _second) = device.allocate(nbytes), device.allocate(nbytes)
     device.fill(source, nbytes)
-    copied = _least(device, lambda: device.copy(target, source, nbytes))
+    copied = least(device, lambda: device.copy(target, source, nbytes))
     return Roof(rates[how], 2 * nbytes / copied, how)
 
 
-def _least(device: Device, run: Callable[[], None]) -> float:
+def least(device: Device, run: Callable[[], None]) -> float:
     """Seconds on the device's clock, the fewest of some; the first run does not count."""
     run()
     device.synchronize()

@@ -531,4 +531,4 @@ def test_without_a_device_it_is_said_what_to_install(command, monkeypatch, run):
     monkeypatch.setattr(climbing.devices, "missing", lambda: ["cuda: pip install pycuda"])
     code, _, told = run(*command.split())
     assert code == cli.USAGE
-    assert "rungs need a GPU or an OpenCL device, and none is here: cuda: pip install" in told
+    assert "kernels need a GPU or an OpenCL device, and none is here: cuda: pip install" in told

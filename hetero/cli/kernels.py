@@ -125,6 +125,8 @@ def ladder_options(sub: Parser) -> None:
         "Python, and measure nothing"
     )
     sub.add_argument("--source", metavar="RUNG", help=text)
+    text = "print what limits each rung: the time that each resource alone would need"
+    sub.add_argument("--why", action="store_true", help=text)
     text = "with --device cpu: time methods that have several threads on each of these numbers"
     sub.add_argument("--threads", type=_whole, metavar="N,N", default=(), help=text)
 
@@ -181,7 +183,7 @@ def ladder(arguments: argparse.Namespace) -> int:
         last.keep_ladder(found)
         return found
 
-    return _measured(arguments, climb, ladder)
+    return _measured(arguments, climb, ladder, why=arguments.why)
 
 
 def sweep(arguments: argparse.Namespace) -> int:
@@ -194,7 +196,9 @@ def sweep(arguments: argparse.Namespace) -> int:
     return _measured(arguments, swept, sweep)
 
 
-def _measured(arguments: argparse.Namespace, measure: Callable[..., Any], module: Any) -> int:
+def _measured(
+    arguments: argparse.Namespace, measure: Callable[..., Any], module: Any, **shown: Any
+) -> int:
     """Measure, print, and draw where that is asked for."""
     from hetero import registry
 
@@ -202,7 +206,7 @@ def _measured(arguments: argparse.Namespace, measure: Callable[..., Any], module
     values.check_picture(arguments.plot)
     progress = progress_bar() or terminal.Lines()
     found = measure(operation, device=arguments.device, progress=progress)
-    show(arguments, found, lambda: module.text(found))
+    show(arguments, found, lambda: module.text(found, **shown))
     return values.plot(arguments, found, module)
 
 

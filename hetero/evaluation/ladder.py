@@ -10,7 +10,9 @@ import numpy as np
 from hetero import registry
 from hetero.calibration.measure.candidates import leaving_out
 from hetero.evaluation import climbing, report
-from hetero.evaluation.climbing import Ground, Roof
+from hetero.evaluation.causes import binding
+from hetero.evaluation.causes.roof import Roof, roof
+from hetero.evaluation.climbing import Ground
 from hetero.evaluation.report import by, prefixed, rounded
 from hetero.ops import benchmark
 from hetero.ops.cases import Place
@@ -20,6 +22,7 @@ from hetero.registry import Implementation, Operation, thread_counts
 PICTURE = (9.0, 5.0)  # inches
 _SIZES = {"cuda": (256, 1024, 4096)}
 _SIZES_OTHERS = (64, 256, 512)
+_RATES = ("flops_per_second", "bytes_per_second")
 
 
 def ladder(
@@ -54,11 +57,13 @@ def ladder(
     -------
     dict
         operation, device, name (the device's), dtype, what (is timed: "call", "iteration"), roof
-        (flops_per_second, bytes_per_second, how), rows: size, dims, number, device, method, threads
-        (None where they were not limited), rung (whether it is one), idea, gain_expected; seconds,
-        flops_per_second, bytes_per_second, gain (over the row before of that size), measured_share
-        (of what flops and bytes take at the roof), share (the same, of the fastest row of that size
-        where it exceeds the roof), over_cpu; or reason. Where there are equal devices, their
+        (the fields of `Roof`, and times: how often it was measured), rows: size, dims, number,
+        device, method, threads (None where they were not limited), rung (whether it is one), idea,
+        gain_expected; seconds, flops_per_second, bytes_per_second, gain (over the row before of
+        that size), measured_share (of what flops and bytes take at the roof), share (the same, of
+        the fastest row of that size where it exceeds the roof), launches, wavefronts and in_flight
+        where they are known (`hetero.evaluation.causes.binding.counts`), needs (seconds of each
+        resource alone), limited_by, over_cpu; or reason. Where there are equal devices, their
         sharing is a row more, its gain over one of them. The last row of a size is the best method
         of the CPU; ``over_cpu`` is how many times as fast as that a device's row is; it has
         neither gain nor shares.
@@ -82,7 +87,7 @@ def ladder(
     sizes = [*dict.fromkeys(sizes)]
     with climbing.ground(operation, place, dtype, limit) as ground:
         methods = climbing.rows(operation, ground)
-        above = climbing.roof(place, ground.dtype)
+        above, times = roof(place, ground.dtype), 2
         found: list[dict[str, Any]] = []
         for at, size in enumerate(sizes):
             before: float | None = None
@@ -94,8 +99,12 @@ def ladder(
                     one = _measured(ground, row, size, before, count)
                     found.append({"number": number, **one})
                     before = one.get("seconds", before)
-        above = above.raised(climbing.roof(place, ground.dtype))
-        _compare(found, above)
+        above = above.raised(roof(place, ground.dtype))
+        if _compare(found, above) > 1.0:  # other load may have disturbed both
+            above, times = above.raised(roof(place, ground.dtype)), 3
+            _compare(found, above)
+        alone = [row.method for row in methods if row.rung is not None and not row.rung.threads]
+        _limit(found, above, place, ground.dtype, alone if place.kind == CPU else ())
         if not registry.rungs(operation.name, place.kind):
             _in_order(found)
     if (several := climbing.together(place)) is not None:
@@ -109,7 +118,7 @@ def ladder(
         "name": place.info.get("name", place.name),
         "dtype": ground.dtype,
         "what": ground.what,
-        "roof": above._asdict(),
+        "roof": {**above._asdict(), "times": times},
         "rows": found,
     }
 
@@ -128,7 +137,10 @@ def _shared(
     if row is None:
         return []
     number = len(several.devices)
-    all_of_them = Roof(number * above[0], number * above[1], above.how)
+    all_of_them = above._replace(
+        flops_per_second=number * above.flops_per_second,
+        bytes_per_second=number * above.bytes_per_second,
+    )
     found = []
     with climbing.ground(operation, several, alone.dtype, alone.limit) as ground:
         for size in sizes:
@@ -139,6 +151,7 @@ def _shared(
             one["method"], one["idea"] = f"{row.method} by {number}", "several devices share it"
             found.append({"number": len({one["method"] for one in rows}) + 1, **one})
     _compare(found, all_of_them)
+    _limit(found, all_of_them, several, alone.dtype)
     return found
 
 
@@ -197,18 +210,43 @@ def _measured(
             "flops_per_second": work.flops / seconds,
             "bytes_per_second": work.bytes / seconds,
             "gain": None if before is None else before / seconds,
+            **binding.counts(ground, row, size, work),
         }
     return {**found, "reason": failed[row.method]}
 
 
-def _compare(rows: list[dict[str, Any]], measured: Roof) -> None:
-    """Add what part of the roof each row reached; what exceeds the measured one is the roof."""
+def _compare(rows: list[dict[str, Any]], measured: Roof) -> float:
+    """Add what part of the roof each row reached; what exceeds the measured one is the roof.
+
+    Returns the largest share of the measured one.
+    """
     timed = [row for row in rows if "seconds" in row]
     for row in timed:  # at the roof a second's work takes a second
         row["measured_share"] = measured.seconds(row["flops_per_second"], row["bytes_per_second"])
     for row in timed:
         of_size = [one["measured_share"] for one in timed if one["size"] == row["size"]]
         row["share"] = row["measured_share"] / max(1.0, *of_size)
+    return max((row["measured_share"] for row in timed), default=0.0)
+
+
+def _limit(
+    rows: list[dict[str, Any]], above: Roof, place: Place, dtype: str, alone: Sequence[str] = ()
+) -> None:
+    """Add what limits each row, on as many threads as it has; ``alone``: methods that have one."""
+    roofs: dict[int | None, Roof] = {None: above}
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for row in rows:
+        if "seconds" in row:
+            threads = 1 if row["method"] in alone else row["threads"]
+            groups.setdefault((row["size"], threads), []).append(row)
+    for (_, threads), group in groups.items():
+        if threads not in roofs:
+            roofs[threads] = roof(place, dtype, threads)
+        raised = roofs[threads]
+        for row in group:  # what is reached is there
+            raised = raised.raised(raised._replace(**{rate: row[rate] for rate in _RATES}))
+        for row in group:
+            binding.add(row, raised)
 
 
 def _in_order(rows: list[dict[str, Any]]) -> None:
@@ -223,23 +261,28 @@ def _in_order(rows: list[dict[str, Any]]) -> None:
             before[row["size"]] = row["seconds"]
 
 
-def text(found: dict[str, Any]) -> str:
-    """The ladder as tables, one for each size."""
+def text(found: dict[str, Any], why: bool = False) -> str:
+    """The ladder as tables, one for each size; ``why``: one more, of what limits each row."""
     above, device = found["roof"], found["device"]
     lines = [
         f"{found['operation']} {found['dtype']} on {device} ({found['name']}), one {found['what']}",
         f"roof: {prefixed(above['flops_per_second'])}FLOP/s ({above['how']}), "
-        f"{prefixed(above['bytes_per_second'])}B/s (a copy), both measured now",
+        f"{prefixed(above['bytes_per_second'])}B/s (a copy), both the best of "
+        f"{above['times']} measurements now",
     ]
     for size in dict.fromkeys(row["size"] for row in found["rows"]):
         rows = [row for row in found["rows"] if row["size"] == size]
         timed = [row for row in rows if "seconds" in row]
         lines += ["", by(rows[0]["dims"])]
-        head = ["", "method", "time", "GFLOP/s", "GB/s", "gain", "of the roof", "what is new"]
+        head = ["", "method", "time", "GFLOP/s", "GB/s", "gain", "of the roof", "limited by"]
+        head.append("what is new")
         if more := any("over_cpu" in row for row in timed):
-            head.insert(-1, "over the CPU")
+            head.insert(-2, "over the CPU")
         cells = [_cells(row, device, more) for row in timed]
         lines += report.markdown(head, cells) if timed else []
+        if why and (known := [row for row in timed if "needs" in row]):
+            labels = [_label(row, device) for row in known]
+            lines += ["", "what each resource alone would need", *binding.table(known, labels)]
         lines += [
             f"{_label(row, device)} is left out: {row['reason']}" for row in rows if "reason" in row
         ]
@@ -249,7 +292,7 @@ def text(found: dict[str, Any]) -> str:
         if most > 1.0:
             lines.append(
                 f"100 % is what {method} reached, {most:.2f} times the measured roof: other load "
-                "disturbed that one, or caches spared the memory"
+                "disturbed that one, or caches spared the memory; it is raised to that here"
             )
     return "\n".join(lines)
 
@@ -262,6 +305,7 @@ def _label(row: dict[str, Any], device: str) -> str:
 
 
 def _cells(row: dict[str, Any], device: str, more: bool) -> list[str]:
+    raised = ", raised" * (row.get("share") == 1.0 < row["measured_share"])
     return [
         str(row["number"]),
         _label(row, device),
@@ -269,8 +313,9 @@ def _cells(row: dict[str, Any], device: str, more: bool) -> list[str]:
         rounded(row["flops_per_second"] * 1e-9),
         rounded(row["bytes_per_second"] * 1e-9),
         "" if row["gain"] is None else f"{row['gain']:.2f}",
-        f"{rounded(100 * row['share'], 2)} %" if "share" in row else "",
+        f"{rounded(100 * row['share'], 2)} %{raised}" if "share" in row else "",
         *([f"{row['over_cpu']:.3g}" if "over_cpu" in row else ""] if more else []),
+        binding.cell(row),
         row["idea"],
     ]
 

@@ -11,7 +11,7 @@ from compiled import compile_cuda
 
 from hetero import cli, devices
 from hetero.errors import DeviceNotAvailable
-from hetero.evaluation.causes import probe
+from hetero.evaluation.causes import probe, roof
 from hetero.evaluation.causes.probe import PROBES
 from hetero.kernels.common import access
 
@@ -20,7 +20,7 @@ from hetero.kernels.common import access
 def short():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(probe, "_BYTES_OTHERS", 1 << 20)
-        patch.setattr(probe, "_ROUNDS_OTHERS", 2)
+        patch.setattr(roof, "_SHARED_ROUNDS_OTHERS", 2)
         yield
 
 

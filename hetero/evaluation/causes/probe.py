@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from hetero import devices
@@ -11,14 +10,13 @@ from hetero.devices.base import Device
 from hetero.devices.kinds import traits
 from hetero.errors import DeviceNotAvailable
 from hetero.evaluation import climbing
+from hetero.evaluation.causes import roof
 from hetero.evaluation.report import markdown, rounded
 from hetero.kernels.common import access
 from hetero.pricing.plan import CPU, readable
 
 PICTURE = (7.0, 4.5)  # inches
 _BYTES, _BYTES_OTHERS = 1 << 30, 1 << 26  # that are read; on devices without a clock of their own
-_ROUNDS, _ROUNDS_OTHERS = 256, 16
-_BLOCKS = 8  # of each multiprocessor, of a kernel on shared memory
 _SEEN = 1.25  # times the least: what takes longer is no noise
 _SAME = 0.8  # of the most time: what takes as much is on its plateau
 
@@ -128,7 +126,7 @@ def probe(
         for number, stride in enumerate(wanted.strides):
             if progress is not None:
                 progress(number / len(wanted.strides), f"stride {stride}")
-            seconds, rate = timed(own, wanted.piece, stride, data)
+            seconds, rate = _timed(own, wanted, stride, data)
             rows.append({"stride": stride, "seconds": seconds, "per_second": rate})
         del data, owner
     for row in rows:
@@ -171,23 +169,15 @@ def _data(own: Device) -> tuple[Any, Any]:
     return data, owner
 
 
-def timed(own: Device, piece: int, stride: int, data: Any = None) -> tuple[float, float]:
-    """Seconds of a probe's kernel on a device that is active, and what it reads a second: bytes of
-    ``data``, or single elements of shared memory for pieces of 0."""
-    if piece:
-        count = _bytes(own)
-        launch = access.strided(piece, stride, count // access.BYTES, own.block_limit)
-    else:
-        rounds = _ROUNDS if traits(own.kind).own_clock else _ROUNDS_OTHERS
-        blocks = _BLOCKS * own.multiprocessors
-        launch, count = access.banks(stride, blocks, rounds, own.block_limit)
+def _timed(own: Device, wanted: Probe, stride: int, data: Any) -> tuple[float, float]:
+    """Seconds of the kernel, and what it reads a second: bytes, of shared memory elements."""
+    if not wanted.piece:
+        return roof.shared(own, stride)
+    nbytes = _bytes(own)
+    launch = access.strided(wanted.piece, stride, nbytes // access.BYTES, own.block_limit)
     out, _owner = own.allocate(launch.grid * launch.block * access.BYTES)
-    buffers = {"data": data, "out": out}
-    kernel = own.build(launch.source, launch.kernel, launch.defines)
-    arguments = [buffers[a] if type(a) is str else a for a in launch.arguments]
-    run = partial(own.launch, kernel, launch.grid, launch.block, arguments)
-    seconds = climbing.least(own, run)
-    return seconds, count / seconds
+    seconds = roof.seconds_of(own, launch, {"data": data, "out": out})
+    return seconds, nbytes / seconds
 
 
 def text(found: dict[str, Any]) -> str:

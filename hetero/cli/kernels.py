@@ -117,7 +117,7 @@ def ladder_options(sub: Parser) -> None:
     _common(sub, "such as cuda:0, or cpu")
     text = (
         "extents of squares; of images and grids likewise, of k-means rows (default: three, small "
-        "ones without a GPU)"
+        "ones without a GPU; with --plot those between them that double)"
     )
     sub.add_argument("--sizes", type=_whole, metavar="N,N", help=text)
     text = (
@@ -135,12 +135,17 @@ def sweep_options(sub: Parser) -> None:
     """Add those of sweep."""
     _common(sub, "such as cuda:0")
     text = "a rung of the ladder whose blocks can have other shapes"
-    sub.add_argument("--method", required=True, help=text)
+    sub.add_argument("--method", help=text)
     text = (
         "as one of --sizes of ladder (default: 4096, 128 without a GPU, where each of some hundred "
         "blocks takes a fraction of a second to compile)"
     )
     sub.add_argument("--size", type=int, help=text)
+    text = (
+        "how well the times follow from the block's shape, and how well from White's execution "
+        "metrics; with files, which --json wrote, nothing is measured"
+    )
+    sub.add_argument("--metrics", nargs="*", type=values.file, metavar="FILE", help=text)
 
 
 def _common(sub: Parser, device: str) -> None:
@@ -178,7 +183,7 @@ def ladder(arguments: argparse.Namespace) -> int:
         return _print_source(arguments)
 
     def climb(operation: Any, **given: Any) -> dict[str, Any]:
-        given["threads"] = arguments.threads
+        given |= {"threads": arguments.threads, "curve": arguments.plot is not None}
         found = ladder.ladder(operation, arguments.dtype, arguments.sizes, **given)
         last.keep_ladder(found)
         return found
@@ -188,12 +193,25 @@ def ladder(arguments: argparse.Namespace) -> int:
 
 def sweep(arguments: argparse.Namespace) -> int:
     """Time a rung with every legal block."""
+    from hetero import registry
     from hetero.evaluation import sweep
+    from hetero.evaluation.causes import fits
+
+    values.check_picture(arguments.plot)
+    if arguments.metrics:
+        found = fits.fits(fits.read(arguments.metrics))
+        if found["operation"] != registry.operation(arguments.operation).function:
+            raise ValueError(f"the files are of {found['operation']}, not of {arguments.operation}")
+        show(arguments, found, lambda: fits.text(found))
+        return values.plot(arguments, found, fits)
+    if arguments.method is None:
+        raise ValueError("--method names the rung to sweep, and is not given")
 
     def swept(operation: Any, **given: Any) -> dict[str, Any]:
-        return sweep.sweep(operation, arguments.method, arguments.size, arguments.dtype, **given)
+        found = sweep.sweep(operation, arguments.method, arguments.size, arguments.dtype, **given)
+        return found if arguments.metrics is None else fits.fits([found])
 
-    return _measured(arguments, swept, sweep)
+    return _measured(arguments, swept, sweep if arguments.metrics is None else fits)
 
 
 def _measured(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
 
 from hetero import registry
 from hetero.calibration.measure.candidates import leaving_out
@@ -19,7 +18,8 @@ from hetero.ops.cases import Place
 from hetero.pricing.plan import CPU, readable
 from hetero.registry import Implementation, Operation, thread_counts
 
-PICTURE = (9.0, 5.0)  # inches
+PICTURE = (11.0, 5.5)  # inches
+_MARKS = "osv^D<>pP*Xhd"  # which differ without colours too
 _SIZES = {"cuda": (256, 1024, 4096)}
 _SIZES_OTHERS = (64, 256, 512)
 _RATES = ("flops_per_second", "bytes_per_second")
@@ -33,6 +33,7 @@ def ladder(
     device: str | None = None,
     threads: Sequence[int] = (),
     limit: float | None = None,
+    curve: bool = False,
     progress: Callable[[float, str], None] | None = None,
 ) -> dict[str, Any]:
     """Time every rung, and the methods above them, on operands that lie on the device.
@@ -50,6 +51,8 @@ def ladder(
         Numbers of threads, on each of which methods that have several are timed; of the CPU.
     limit : float, optional
         Seconds of a call above which none is made. Default: 1 on a GPU, else 0.5.
+    curve : bool
+        By default as many sizes as double from the least to the largest of the operation's.
     progress : callable, optional
         As in `hetero.calibrate`.
 
@@ -83,7 +86,11 @@ def ladder(
     if threads and place.kind != CPU:
         raise ValueError(f"threads are of device {CPU!r}, got {place.name!r}")
     usual = benchmark.of(operation, "CLIMBED", {})
-    sizes = sizes or usual.get(place.kind) or _SIZES.get(place.kind, _SIZES_OTHERS)
+    if sizes is None:
+        sizes = usual.get(place.kind) or _SIZES.get(place.kind, _SIZES_OTHERS)
+        least = min(sizes)
+        if curve:
+            sizes = [least << i for i in range((max(sizes) // least).bit_length())]
     sizes = [*dict.fromkeys(sizes)]
     with climbing.ground(operation, place, dtype, limit) as ground:
         methods = climbing.rows(operation, ground)
@@ -331,29 +338,33 @@ def _better(timed: list[dict[str, Any]]) -> list[str]:
 
 
 def draw(found: dict[str, Any], picture: Any) -> None:
-    """Draw FLOP/s of each rung and size, below the roof, on a figure of matplotlib's."""
-    axes = picture.subplots()
+    """Draw each row's FLOP/s over the size, below the roof, and how many times as fast it is as the
+    CPU's best method (on the CPU, as the first row), on a figure of matplotlib's."""
+    rates, gains = picture.subplots(1, 2)
     device = found["device"]
-    names = list(dict.fromkeys(_label(row, device) for row in found["rows"]))
-    sizes = list(dict.fromkeys(row["size"] for row in found["rows"]))
-    width = 0.8 / len(sizes)
-    for at, size in enumerate(sizes):
-        timed = [r for r in found["rows"] if r["size"] == size and "seconds" in r]
-        shift = (at - (len(sizes) - 1) / 2) * width
-        places = [names.index(_label(r, device)) + shift for r in timed]
-        rates = [r["flops_per_second"] * 1e-9 for r in timed]
-        hatch = ("", "//", "..", "xx", "\\\\", "++")[at % 6]  # which differ without colours too
-        label = by(timed[0]["dims"]) if timed else str(size)
-        bars = axes.bar(places, rates, width, label=label, hatch=hatch, edgecolor="black")
-        roofs = [r["flops_per_second"] / r.get("share", np.nan) * 1e-9 for r in timed]
-        axes.plot(places, roofs, color="black", linestyle="", marker="_", markersize=9)
-        axes.bar_label(bars, [rounded(rate) for rate in rates], rotation=90, padding=2, size=7)
-    axes.set_yscale("log")
-    axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
-    axes.set_ylabel("GFLOP/s")
-    axes.set_title(
-        f"{found['operation']} {found['dtype']} on {found['name']}, one {found['what']}\n"
-        "a line: the roof of flops and bytes"
-    )
-    axes.margins(y=0.15)
-    picture.legend(loc="outside lower center", ncols=len(sizes))
+    timed = [row for row in found["rows"] if "seconds" in row]
+    of_cpu = {row["size"]: row["seconds"] for row in timed if CPU == row["device"] != device}
+    first = {row["size"]: row["seconds"] for row in reversed(timed)}
+    roofs = {r["size"]: r["flops_per_second"] / r["share"] for r in timed if r.get("share")}
+    curves: dict[str, list[dict[str, Any]]] = {}
+    for row in timed:
+        curves.setdefault(_label(row, device), []).append(row)
+    for number, (name, rows) in enumerate(curves.items()):
+        style = {"marker": _MARKS[number % len(_MARKS)], "label": name}
+        if CPU == rows[0]["device"] != device:
+            style |= {"color": "black", "linewidth": 3.0}
+        sizes = [row["size"] for row in rows]
+        rates.plot(sizes, [row["flops_per_second"] * 1e-9 for row in rows], **style)
+        over = [(of_cpu or first).get(row["size"], math.nan) / row["seconds"] for row in rows]
+        gains.plot(sizes, over, **style)
+    rates.plot([*roofs], [rate * 1e-9 for rate in roofs.values()], "k--", label="roof")
+    rates.set_ylabel("GFLOP/s")
+    gains.set_ylabel(f"times as fast as {'the best of the CPU' if of_cpu else next(iter(curves))}")
+    for axes in (rates, gains):
+        axes.set(xscale="log", yscale="log", xlabel="size")
+        axes.set_xticks([*first], [*map(str, first)])
+        axes.minorticks_off()
+        axes.grid(linewidth=0.3)
+    title = f"{found['operation']} {found['dtype']} on {found['name']}, one {found['what']}"
+    picture.suptitle(title)
+    picture.legend(*rates.get_legend_handles_labels(), loc="outside lower center", ncols=5)

@@ -434,10 +434,37 @@ def drawn(module, found):
     return made
 
 
-def test_the_legend_of_a_ladder_hides_no_bar(climbed):
+def test_a_ladder_is_drawn_over_the_size(climbed):
+    """A line for each row, the CPU's best one for all, and the roof, with a legend below."""
     made = drawn(ladder, climbed)
-    legend, axes = made.legends[0].get_window_extent(), made.axes[0].get_window_extent()
-    assert legend.y1 <= axes.y0
+    rates, gains = made.axes
+    names = [row["method"] for row in climbed["rows"][: len(climbed["rows"]) // 2]]
+    drawn_lines = {line.get_label(): line for line in rates.lines}
+    assert [*drawn_lines] == [*names[:-1], "blas on cpu", "roof"]
+    for row in climbed["rows"]:
+        name = "blas on cpu" if row["device"] == "cpu" else row["method"]
+        over = next(line for line in gains.lines if line.get_label() == name)
+        at = [8, 40].index(row["size"])
+        assert drawn_lines[name].get_ydata()[at] == row["flops_per_second"] * 1e-9
+        assert over.get_ydata()[at] == pytest.approx(row.get("over_cpu", 1.0))
+    assert rates.get_xlim()[0] < 8 < 40 < rates.get_xlim()[1]
+    legend = made.legends[0].get_window_extent()
+    assert legend.y1 <= rates.get_window_extent().y0
+
+
+def test_a_curve_has_the_sizes_between(device, monkeypatch):
+    monkeypatch.setattr(climbing.Ground, "seconds", lambda *_: 1.0)
+    monkeypatch.setattr(climbing.Ground, "obstacle", lambda *_: None)
+    monkeypatch.setattr(binding, "counts", lambda *_: {})
+    monkeypatch.setattr(ladder, "_SIZES_OTHERS", (16, 40, 64))
+    asked = {"device": device}
+    for given, sizes in (
+        (asked, [16, 40, 64]),
+        (asked | {"curve": True}, [16, 32, 64]),
+        (asked | {"curve": True, "sizes": (24,)}, [24]),
+    ):
+        found = ladder.ladder(MATMUL, **given)
+        assert [*dict.fromkeys(row["size"] for row in found["rows"])] == sizes
 
 
 def test_the_picture_of_a_sweep_frames_its_own_block(swept):

@@ -25,8 +25,9 @@ def counts(ground: Ground, row: Implementation, size: int, work: Work) -> dict[s
     Returns
     -------
     dict
-        launches; wavefronts (cache and shared, see `hetero.kernels.procedure.counts`); in_flight,
-        the share of the threads that the device holds that are there at a time.
+        launches; wavefronts (see `hetero.kernels.procedure.counts`); of the kernel that is counted,
+        or has most threads, active_threads, waves and fragmented_threads (see
+        `hetero.kernels.procedure.metrics`), and in_flight, their share of what the device can hold.
     """
     launched = ground.launches(row, size)
     if not launched:
@@ -38,8 +39,11 @@ def counts(ground: Ground, row: Implementation, size: int, work: Work) -> dict[s
         waves = counted(one.kernel, dict(one.defines), one.last, item, work.flops)
         if waves is not None:
             found["wavefronts"], main = waves._asdict(), one
+    where = card, main.resources, main.launch
+    if active := metrics.active_threads(*where):
+        found |= {"active_threads": active, "waves": metrics.waves(*where)}
+        found["fragmented_threads"] = metrics.fragmented_threads(*where)
     if main.resources.registers:
-        active = metrics.active_threads(card, main.resources, main.launch)
         found["in_flight"] = active / (card.multiprocessors * card.threads)
     return found
 

@@ -11,31 +11,15 @@ _THREADS, _STEPS, _READS = 256, 16, 32  # of a block; elements of a thread; see 
 
 
 def strided(piece: int, stride: int, elements: int, block_limit: int) -> Launch:
-    """Read elements once, by pieces that lie ``stride`` pieces apart.
+    """Read the buffer ``"data"`` of so many elements once, by pieces ``stride`` pieces apart.
 
-    Parameters
-    ----------
-    piece, stride, elements : int
-        Powers of two; a piece in elements. ``elements`` is the length of the buffer ``"data"``, at
-        least 4096 and ``piece * stride``.
-    block_limit : int
-        Most threads of a block.
-
-    Returns
-    -------
-    Launch
-        On ``"data"`` and ``"out"``, which has an element for each thread.
+    Pieces (in elements), strides and elements are powers of two, and there are at least 4096 and
+    ``piece * stride`` elements. ``"out"`` has an element for each thread.
     """
     threads = min(_THREADS, block_limit)
     shift = (elements // (piece * stride)).bit_length() - 1
-    return Launch(
-        source="access.cu",
-        kernel="strided",
-        defines=(("THREADS", threads), ("PIECE", piece)),
-        grid=elements // (threads * _STEPS),
-        block=threads,
-        arguments=("data", "out", shift, stride),
-    )
+    defines, grid = (("THREADS", threads), ("PIECE", piece)), elements // (threads * _STEPS)
+    return Launch("access.cu", "strided", defines, grid, threads, ("data", "out", shift, stride))
 
 
 def banks(stride: int, blocks: int, rounds: int, block_limit: int) -> tuple[Launch, int]:

@@ -22,12 +22,9 @@ BINDS = 0.5  # of the measured time: who needs less is not what the others wait 
 def counts(ground: Ground, row: Implementation, size: int, work: Work) -> dict[str, Any]:
     """What a call asks of a device beyond flops and bytes, as far as it is known.
 
-    Returns
-    -------
-    dict
-        launches; wavefronts (see `hetero.kernels.procedure.counts`); of the kernel that is counted,
-        or has most threads, active_threads, waves and fragmented_threads (see
-        `hetero.kernels.procedure.metrics`), and in_flight, their share of what the device can hold.
+    That is launches; wavefronts (see `hetero.kernels.procedure.counts`); and of the kernel that is
+    counted, or has most threads, active_threads, waves and fragmented_threads (see
+    `hetero.kernels.procedure.metrics`), and in_flight, their share of what the device can hold.
     """
     launched = ground.launches(row, size)
     if not launched:

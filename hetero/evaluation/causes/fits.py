@@ -105,12 +105,8 @@ def _fit(values: Sequence[dict[str, float]], seconds: Sequence[float]) -> dict[s
 def text(found: dict[str, Any]) -> str:
     """Both fits as a table."""
     cells = [
-        [
-            f"{name}: {', '.join(fit['powers'])}",
-            f"{fit['correlation']:.3f}",
-            f"{fit['error']:.1%}",
-        ]
-        for name, fit in found["fits"].items()
+        [f"{n}: {', '.join(fit['powers'])}", f"{fit['correlation']:.3f}", f"{fit['error']:.1%}"]
+        for n, fit in found["fits"].items()
     ]
     head = ("times by", "correlation", "mean error")
     title = f"{_title(found)}: each of {len(found['measured'])} times predicted from the others"

@@ -22,11 +22,11 @@ class Launched(NamedTuple):
 
 
 def recorded(device: Device, call: Callable[[], object]) -> Counter[Launched]:
-    """The kernels that a call gives an active device by `Device.launch`, each with its number.
+    """The kernels that a call gives an active device by `Device.launch`, and how often each.
 
     Those of libraries, of graphs and of launches that were prepared are not seen.
     """
-    names: dict[int, tuple[Any, str, Defines]] = {}
+    names: dict[int, tuple[Any, str, Defines]] = {}  # by identity; the kernel, so that it stays
     seen: Counter[Launched] = Counter()
     build, launch, constant = device.build, device.launch, device.constant_memory
 
@@ -41,21 +41,13 @@ def recorded(device: Device, call: Callable[[], object]) -> Counter[Launched]:
             names[id(made)] = made, kernel, defines
             yield made, held
 
-    def launched(
-        kernel: Any,
-        grid: int,
-        block: int,
-        arguments: list[Any],
-        shared_bytes: int = 0,
-        stream: Any = None,
-    ) -> None:
-        launch(kernel, grid, block, arguments, shared_bytes, stream)
+    def launched(kernel: Any, grid: int, block: int, given: list[Any], *rest: Any) -> None:
+        launch(kernel, grid, block, given, *rest)
         if id(kernel) in names:
-            _, name, defines = names[id(kernel)]
-            held = getattr(kernel, "shared_size_bytes", 0) + shared_bytes
+            held = getattr(kernel, "shared_size_bytes", 0) + sum(rest[:1])
             needs = Resources(getattr(kernel, "num_regs", 0), held)
-            one = Launched(name, defines, Launch(grid, 1, block, 1), needs, arguments[-1])
-            seen[one] += 1
+            _, *which = names[id(kernel)]
+            seen[Launched(*which, Launch(grid, 1, block, 1), needs, given[-1])] += 1
 
     # The device's own attributes come before those of its class, until they are deleted.
     device.build, device.launch, device.constant_memory = built, launched, with_constants  # type: ignore

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from hetero import devices
-from hetero.devices.base import Device
 from hetero.devices.kinds import traits
 from hetero.errors import DeviceNotAvailable
 from hetero.evaluation import climbing
@@ -22,29 +21,14 @@ _SAME = 0.8  # of the most time: what takes as much is on its plateau
 
 
 class Probe(NamedTuple):
-    """A pattern of access.
-
-    Attributes
-    ----------
-    summary : str
-    strides : tuple of int
-        In pieces; the first is what others are compared with.
-    piece : int
-        Elements of float32 that stay together; 0: of shared memory, where single ones are read.
-    meaning : str
-        What it says of a GPU if strides from ``{stride}`` elements on take longest.
-    none : str
-        What it says if none takes longer.
-    on_cpu : str
-        What the figures mean, and do not mean, where the device is a CPU.
-    """
+    """A pattern of access, and what its figures mean."""
 
     summary: str
-    strides: tuple[int, ...]
-    piece: int
-    meaning: str
-    none: str
-    on_cpu: str
+    strides: tuple[int, ...]  # in pieces; the others are compared with the first
+    piece: int  # elements of float32 that stay together; 0: single ones of shared memory
+    meaning: str  # of a GPU on which strides from {stride} on take longest
+    none: str  # if none takes longer
+    on_cpu: str  # of a device that is a CPU
 
 
 PROBES = {
@@ -97,9 +81,9 @@ def probe(
     Returns
     -------
     dict
-        probe, device, name (the device's), summary, unit (of a stride), rows (each with stride,
-        seconds, per_second: bytes, of shared memory accesses; ratio: seconds over those of the
-        first row), means (a sentence).
+        probe, device, name (the device's), summary, unit (bytes of a stride of 1), rows (each with
+        stride, seconds, per_second: bytes, of shared memory elements; ratio: seconds over those of
+        the first row), means (a sentence).
 
     Raises
     ------
@@ -109,24 +93,31 @@ def probe(
     """
     if name not in PROBES:
         raise ValueError(f"the probe must be one of {', '.join(PROBES)}, got {name!r}")
-    wanted, place = PROBES[name], climbing.place_of(device)
+    wanted, place, rows = PROBES[name], climbing.place_of(device), []
     if not place.devices:
-        nearest = next(iter(devices.proven()), None)
-        if nearest is None:
-            raise DeviceNotAvailable(
-                f"{name} is a kernel of a device, and none is here: {'; '.join(devices.missing())}"
-            )
-        raise ValueError(
-            f"{name} is a kernel of a device, and {CPU!r} runs none: --device {nearest} is the "
-            "nearest that does"
-        )
-    own, rows = place.devices[0], []
+        reason = f"{name} is a kernel of a device"
+        if (nearest := next(iter(devices.proven()), None)) is None:
+            why = "; ".join(devices.missing())
+            raise DeviceNotAvailable(f"{reason}, and none is here: {why}")
+        nearest = f"--device {nearest} is the nearest that does"
+        raise ValueError(f"{reason}, and {CPU!r} runs none: {nearest}")
+    own = place.devices[0]
+    most = _BYTES if traits(own.kind).own_clock else _BYTES_OTHERS
+    nbytes = min(most, 1 << (int(own.describe()["memory_bytes"]) // 4).bit_length() - 1)
     with own.active():
-        data, owner = _data(own) if wanted.piece else (None, None)
-        for number, stride in enumerate(wanted.strides):
+        data, owner = own.allocate(nbytes) if wanted.piece else (None, None)
+        if owner is not None:
+            own.fill(data, nbytes)
+        for stride in wanted.strides:
             if progress is not None:
-                progress(number / len(wanted.strides), f"stride {stride}")
-            seconds, rate = _timed(own, wanted, stride, data)
+                progress(len(rows) / len(wanted.strides), f"stride {stride}")
+            if wanted.piece:
+                count, most = nbytes, nbytes // access.BYTES
+                launch = access.strided(wanted.piece, stride, most, own.block_limit)
+            else:
+                launch, count = roof.of_shared(own, stride)
+            seconds = roof.seconds_of(own, launch, {"data": data})
+            rate = count / seconds
             rows.append({"stride": stride, "seconds": seconds, "per_second": rate})
         del data, owner
     for row in rows:
@@ -136,7 +127,7 @@ def probe(
         "device": place.name,
         "name": place.info.get("name", place.name),
         "summary": wanted.summary,
-        "unit": f"{max(wanted.piece, 1) * access.BYTES} bytes",
+        "unit": max(wanted.piece, 1) * access.BYTES,
         "rows": rows,
         "means": means(wanted, rows, bool(place.info.get("is_host_cpu"))),
     }
@@ -144,57 +135,29 @@ def probe(
 
 def means(wanted: Probe, rows: Sequence[dict[str, Any]], on_cpu: bool) -> str:
     """One sentence on the measured figures."""
-    worst = max(rows, key=lambda row: row["ratio"])
-    if worst["ratio"] < _SEEN:
-        best = min(row["ratio"] for row in rows)
-        text = f"{wanted.none}: worst/best {worst['ratio'] / best:.2f}"
-    else:
-        first = next(row for row in rows if row["ratio"] > _SAME * worst["ratio"])
-        text = f"stride {first['stride']}: {rounded(first['ratio'], 2)}x slower"
-        stride = first["stride"]
-        meaning = wanted.meaning.format(stride=stride, bytes=stride * access.BYTES)
-        text += "" if on_cpu else f": {meaning}"
-    return f"{text}; {wanted.on_cpu}" if on_cpu else text
-
-
-def _bytes(own: Device) -> int:
-    most = _BYTES if traits(own.kind).own_clock else _BYTES_OTHERS
-    room = int(own.describe()["memory_bytes"]) // 4
-    return min(most, 1 << room.bit_length() - 1)
-
-
-def _data(own: Device) -> tuple[Any, Any]:
-    data, owner = own.allocate(_bytes(own))
-    own.fill(data, _bytes(own))
-    return data, owner
-
-
-def _timed(own: Device, wanted: Probe, stride: int, data: Any) -> tuple[float, float]:
-    """Seconds of the kernel, and what it reads a second: bytes, of shared memory elements."""
-    if not wanted.piece:
-        return roof.shared(own, stride)
-    nbytes = _bytes(own)
-    launch = access.strided(wanted.piece, stride, nbytes // access.BYTES, own.block_limit)
-    out, _owner = own.allocate(launch.grid * launch.block * access.BYTES)
-    seconds = roof.seconds_of(own, launch, {"data": data, "out": out})
-    return seconds, nbytes / seconds
+    ratios = [row["ratio"] for row in rows]
+    if max(ratios) < _SEEN:
+        text = f"{wanted.none}: worst/best {max(ratios) / min(ratios):.2f}"
+        return f"{text}; {wanted.on_cpu}" if on_cpu else text
+    first = next(row for row in rows if row["ratio"] > _SAME * max(ratios))
+    text = f"stride {first['stride']}: {rounded(first['ratio'], 2)}x slower"
+    if on_cpu:
+        return f"{text}; {wanted.on_cpu}"
+    nbytes = first["stride"] * access.BYTES
+    return f"{text}: {wanted.meaning.format(stride=first['stride'], bytes=nbytes)}"
 
 
 def text(found: dict[str, Any]) -> str:
     """The figures as a table, and what they mean."""
     per = "GB/s" if PROBES[found["probe"]].piece else "10^9 reads/s"
+    rates = (rounded(row["per_second"] * 1e-9) for row in found["rows"])
     cells = [
-        [
-            str(row["stride"]),
-            readable(row["seconds"]),
-            rounded(row["per_second"] * 1e-9),
-            f"{row['ratio']:.2f}",
-        ]
-        for row in found["rows"]
+        [str(row["stride"]), readable(row["seconds"]), rate, f"{row['ratio']:.2f}"]
+        for row, rate in zip(found["rows"], rates, strict=True)
     ]
-    head = (f"stride, {found['unit']}", "time", per, "times the first")
+    table = markdown((f"stride of {found['unit']} bytes", "time", per, "times the first"), cells)
     title = f"{found['probe']} on {found['device']} ({found['name']}): {found['summary']}"
-    return "\n".join([title, "", *markdown(head, cells), "", found["means"]])
+    return "\n".join([title, "", *table, "", found["means"]])
 
 
 def draw(found: dict[str, Any], picture: Any) -> None:
@@ -204,7 +167,7 @@ def draw(found: dict[str, Any], picture: Any) -> None:
     axes.plot(range(len(rows)), [row["ratio"] for row in rows], marker="o", color="black")
     axes.set_xticks(range(len(rows)), [row["stride"] for row in rows])
     axes.set_yscale("log", base=2)
-    axes.set_xlabel(f"stride in {found['unit']}")
-    axes.set_ylabel("times the first")
-    axes.grid(True, which="major", linewidth=0.4)
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set(xlabel=f"stride, of {found['unit']} bytes", ylabel="times the first")
+    axes.grid(linewidth=0.4)
     axes.set_title(f"{found['probe']} on {found['name']}\n{found['means'].partition(';')[0]}")

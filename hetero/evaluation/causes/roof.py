@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from hetero.devices.kinds import traits
 from hetero.host import limits
 from hetero.kernels import Launch
 from hetero.kernels.common import access
-from hetero.kernels.common.peak import THREADS, peaks
+from hetero.kernels.common.peak import peaks
 from hetero.ops.cases import Place
 
 _BLOCKS = 32  # of each multiprocessor
@@ -25,6 +26,7 @@ _LAUNCHES = 32  # in a row
 _PRODUCT = 1024  # extent of the product that is the CPU's
 _SHARED_BLOCKS, _SHARED_ROUNDS, _SHARED_ROUNDS_OTHERS = 8, 256, 16  # of a multiprocessor
 _WARP = 32
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Roof(NamedTuple):
@@ -62,41 +64,38 @@ def roof_of_device(device: Device, dtype: str) -> Roof:
     """The roof of a device, which is active."""
     blocks = _BLOCKS * device.multiprocessors
     rounds = _ROUNDS.get(device.kind, _ROUNDS_OTHERS)
-    out, _owner = device.allocate(blocks * THREADS * np.dtype(dtype).itemsize)
     kernels = peaks(dtype, blocks, rounds, device.block_limit, device.capability)
-    rates = {
-        how: flops / seconds_of(device, launch, {"out": out})
-        for how, (launch, flops) in kernels.items()
-    }
+    rates = {how: flops / seconds_of(device, launch) for how, (launch, flops) in kernels.items()}
     how = max(rates, key=lambda name: rates[name])
     nbytes = _COPIED.get(device.kind, _COPIED_OTHERS)
     (source, _first), (target, _second) = device.allocate(nbytes), device.allocate(nbytes)
     device.fill(source, nbytes)
     copied = _least(device, lambda: device.copy(target, source, nbytes))
-    is_cpu = device.describe().get("is_host_cpu")
-    wavefronts = 0.0 if is_cpu else shared(device)[1] / _WARP
+    wavefronts = 0.0
+    if not device.describe().get("is_host_cpu"):
+        launch, reads = of_shared(device)
+        wavefronts = reads / _WARP / seconds_of(device, launch)
     empty = kernels[how][0]._replace(grid=1, arguments=("out", 0))
-    launch = seconds_of(device, empty, {"out": out}, _LAUNCHES)
-    return Roof(rates[how], 2 * nbytes / copied, how, wavefronts, launch)
+    in_a_row = seconds_of(device, empty, number=_LAUNCHES)
+    return Roof(rates[how], 2 * nbytes / copied, how, wavefronts, in_a_row)
 
 
-def shared(device: Device, stride: int = 1) -> tuple[float, float]:
-    """Seconds of a kernel that reads shared memory and nothing else, and how many elements of
-    float32 it reads a second; the device is active."""
+def of_shared(device: Device, stride: int = 1) -> tuple[Launch, int]:
+    """A launch that reads shared memory and nothing else, and how many elements it reads."""
     rounds = _SHARED_ROUNDS if traits(device.kind).own_clock else _SHARED_ROUNDS_OTHERS
     blocks = _SHARED_BLOCKS * device.multiprocessors
-    launch, reads = access.banks(stride, blocks, rounds, device.block_limit)
-    out, _owner = device.allocate(launch.grid * launch.block * access.BYTES)
-    seconds = seconds_of(device, launch, {"out": out})
-    return seconds, reads / seconds
+    return access.banks(stride, blocks, rounds, device.block_limit)
 
 
 def seconds_of(
-    device: Device, launch: Launch, buffers: Mapping[str, Any], number: int = 1
+    device: Device, launch: Launch, buffers: Mapping[str, Any] = _NOTHING, number: int = 1
 ) -> float:
-    """Seconds of a launch on an active device, one of several in a row."""
+    """Seconds of a launch on an active device, one of several in a row; its buffer ``"out"`` has up
+    to 8 bytes for each thread."""
+    out, _owner = device.allocate(8 * launch.grid * launch.block)
+    known = {**buffers, "out": out}
     kernel = device.build(launch.source, launch.kernel, launch.defines)
-    arguments = [buffers[a] if type(a) is str else a for a in launch.arguments]
+    arguments = [known[a] if type(a) is str else a for a in launch.arguments]
     one = partial(device.launch, kernel, launch.grid, launch.block, arguments)
     return _least(device, lambda: [one() for _ in range(number)]) / number
 

@@ -193,23 +193,16 @@ def ladder(arguments: argparse.Namespace) -> int:
 
 def sweep(arguments: argparse.Namespace) -> int:
     """Time a rung with every legal block."""
-    from hetero import registry
     from hetero.evaluation import sweep
     from hetero.evaluation.causes import fits
 
-    values.check_picture(arguments.plot)
-    if arguments.metrics:
-        found = fits.fits(fits.read(arguments.metrics))
-        if found["operation"] != registry.operation(arguments.operation).function:
-            raise ValueError(f"the files are of {found['operation']}, not of {arguments.operation}")
-        show(arguments, found, lambda: fits.text(found))
-        return values.plot(arguments, found, fits)
-    if arguments.method is None:
-        raise ValueError("--method names the rung to sweep, and is not given")
-
     def swept(operation: Any, **given: Any) -> dict[str, Any]:
-        found = sweep.sweep(operation, arguments.method, arguments.size, arguments.dtype, **given)
-        return found if arguments.metrics is None else fits.fits([found])
+        if arguments.metrics:
+            return fits.fits(fits.read(arguments.metrics, operation.function))
+        if arguments.method is None:
+            raise ValueError("--method names the rung to sweep, and is not given")
+        one = sweep.sweep(operation, arguments.method, arguments.size, arguments.dtype, **given)
+        return one if arguments.metrics is None else fits.fits([one])
 
     return _measured(arguments, swept, sweep if arguments.metrics is None else fits)
 
@@ -245,9 +238,9 @@ def probe(arguments: argparse.Namespace) -> int:
 
     values.check_picture(arguments.plot)
     progress = progress_bar() or terminal.Lines()
-    found = probe.probe(arguments.probe, device=arguments.device, progress=progress)
-    show(arguments, found, lambda: probe.text(found))
-    return values.plot(arguments, found, probe)
+    figures = probe.probe(arguments.probe, device=arguments.device, progress=progress)
+    show(arguments, figures, lambda: probe.text(figures))
+    return values.plot(arguments, figures, probe)
 
 
 def _print_source(arguments: argparse.Namespace) -> int:

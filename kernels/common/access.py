@@ -11,7 +11,7 @@ _THREADS, _STEPS, _READS = 256, 16, 32  # of a block; elements of a thread; see 
 
 
 def strided(piece: int, stride: int, elements: int, block_limit: int) -> Launch:
-    """Read the buffer ``"data"`` of so many elements once, by pieces ``stride`` pieces apart.
+    """Read the elements of the buffer ``"data"`` once, by pieces ``stride`` pieces apart.
 
     Pieces (in elements), strides and elements are powers of two, and there are at least 4096 and
     ``piece * stride`` elements. ``"out"`` has an element for each thread.

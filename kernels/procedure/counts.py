@@ -20,10 +20,10 @@ _LINE, _WARP, _QUAD = 128, 32, 16  # bytes; threads; bytes of the widest read
 
 
 class Wavefronts(NamedTuple):
-    """Wavefronts of a launch, or of a part of it: of loads through the cache, of shared memory."""
+    """Those of loads that go through the cache, and of the banks of shared memory."""
 
     cache: float
-    shared: float
+    banks: float
 
 
 def _wide(nbytes: float) -> float:
@@ -53,7 +53,7 @@ def _square(pad: int) -> Callable[[_Of], Wavefronts]:
 
 
 def _image(columns: int) -> Callable[[_Of], Wavefronts]:
-    """The image in shared memory, so many blocks wide; two loads serve a piece of the filter."""
+    """The image in shared memory, some blocks wide; two loads serve a piece of the filter."""
 
     def of(o: _Of) -> Wavefronts:
         brought = 2 * o.lines / (o.BX if columns > 1 else o.BY)
@@ -88,7 +88,7 @@ _DEFAULTS = {"BX": 32, "BY": 8, "ROWS": 1, "SIDE": 32, "GROUP": 1, "STEP": 1, "D
 def counted(
     kernel: str, defines: Mapping[str, Any], last: int, item: int, flops: float
 ) -> Wavefronts | None:
-    """The wavefronts of a method with so many flops by its kernel; None of one that is not counted.
+    """The wavefronts of a method's flops by its kernel; None of one that is not counted.
 
     ``defines`` are the kernel's macros, ``last`` is its last argument (of k-means the distance
     between a point's elements), ``item`` the bytes of an element.

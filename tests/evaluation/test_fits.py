@@ -20,7 +20,7 @@ def made_up(size=64, **changed):
         for y in (1, 2, 4, 8):
             waves, reads = -(-size * 7 // (x * y)), 100.0 * max(1, 32 // x)
             metrics = {"launches": 1, "active_threads": x * y, "waves": waves}
-            metrics |= {"fragmented_threads": 0, "wavefronts": {"cache": reads, "shared": 0.0}}
+            metrics |= {"fragmented_threads": 0, "wavefronts": {"cache": reads, "banks": 0.0}}
             seconds = 1e-6 * waves**0.5 * reads
             shapes.append({"shape": [x, y, 1], "seconds": seconds, "metrics": metrics})
     shapes.append({"shape": [128, 1, 1], "reason": "too large"})
@@ -102,10 +102,10 @@ def test_what_cannot_be_fitted_is_said(run, tmp_path):
         other.write_text(content, "utf-8")
         code, _, err = run("sweep", "matmul", "--metrics", str(other))
         assert code == cli.USAGE
-        assert "is not what hetero sweep --json prints" in err
+        assert "other.json is no output of hetero sweep --json" in err
     other.write_text(json.dumps(made_up()), "utf-8")
     code, _, err = run("sweep", "matvec", "--metrics", str(other))
-    assert (code, "the files are of matmul, not of matvec" in err) == (cli.USAGE, True)
+    assert (code, "it is of matmul, not of matvec" in err) == (cli.USAGE, True)
     code, _, err = run("sweep", "matmul", "--metrics", str(tmp_path / "missing"))
     assert code == cli.FAILED
     code, _, err = run("sweep", "matmul", "--metrics")

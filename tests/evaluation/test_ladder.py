@@ -590,14 +590,14 @@ def limited(roof_of, **row):
 
 
 def test_what_needs_half_of_the_time_limits_a_rung():
-    waves = {"cache": 1.0, "shared": 2.0}
+    waves = {"cache": 1.0, "banks": 2.0}
     for above, row, expected, shown in (
         ((4.0, 10.0), {}, "arithmetic", "arithmetic 50 %"),
         ((4.01, 10.0), {}, "latency or caches", "latency or caches (arithmetic 50 %)"),
         ((10.0, 2.5), {}, "memory", "memory 80 %"),
         ((10.0, 10.0, "", 4.0), {"wavefronts": waves}, "shared memory", "shared memory 75 %"),
         ((10.0, 10.0, "", 7.0), {"wavefronts": waves}, "latency", "latency (shared memory 43 %)"),
-        ((9.0, 9.0, "", 2.0), {"wavefronts": {"cache": 9, "shared": 1}}, "caches", "caches 100 %"),
+        ((9.0, 9.0, "", 2.0), {"wavefronts": {"cache": 9, "banks": 1}}, "caches", "caches 100 %"),
         ((9.0, 9.0, "", 9.0, 0.3), {"launches": 2}, "launches", "launches 60 %"),
     ):
         flops, nbytes, how, *more = (*above, "")[:3] + above[3:]

@@ -31,9 +31,9 @@ def test_products_by_squares():
     """A quarter of an element of shared memory for each product; by 16 bytes fewer reads."""
     shape = {"BX": 16, "BY": 16, "SIDE": 8}
     tiles = (1 / 128 + 1 / 128) * 1
-    assert each("matmul_registers", GROUP=1, **shape).shared == pytest.approx(16 / 64 + tiles)
+    assert each("matmul_registers", GROUP=1, **shape).banks == pytest.approx(16 / 64 + tiles)
     # Of two quads of A one wavefront each, of two of B, 256 bytes, two each.
-    assert each("matmul_registers", GROUP=4, **shape).shared == pytest.approx(6 / 64 + tiles)
+    assert each("matmul_registers", GROUP=4, **shape).banks == pytest.approx(6 / 64 + tiles)
 
 
 def test_a_column_of_a_square_lies_in_one_bank_unless_it_is_padded():
@@ -50,8 +50,8 @@ def test_convolutions():
     assert each("convolve_row", BX=32, BY=16) == Wavefronts(2 / 32, 2 / 32 + 2)
     assert each("convolve_tuned", BX=32, BY=2, STEP=16) == Wavefronts(2 / 32, 2 / 32 + 1.25)
     # Rows of 16 threads begin in the same bank, those of 8 in one of two.
-    assert each("convolve_row", BX=16, BY=2).shared - 2 * 2 / 16 == 1 + 2
-    assert each("convolve_shared", BX=16, BY=2).shared - 2 * 2 / 2 == 1 + 1
+    assert each("convolve_row", BX=16, BY=2).banks - 2 * 2 / 16 == 1 + 2
+    assert each("convolve_shared", BX=16, BY=2).banks - 2 * 2 / 2 == 1 + 1
 
 
 def test_sweeps_and_distances():

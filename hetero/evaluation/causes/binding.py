@@ -29,20 +29,20 @@ def counts(ground: Ground, row: Implementation, size: int, work: Work) -> dict[s
     launched = ground.launches(row, size)
     if not launched:
         return {}
-    found: dict[str, Any] = {"launches": sum(launched.values())}
+    known: dict[str, Any] = {"launches": sum(launched.values())}
     item, card = np.dtype(ground.dtype).itemsize, ground.place.devices[0].card()
     main = max(launched, key=lambda one: metrics.threads(one.launch))
     for one in launched:
         waves = counted(one.kernel, dict(one.defines), one.last, item, work.flops)
         if waves is not None:
-            found["wavefronts"], main = waves._asdict(), one
+            known["wavefronts"], main = waves._asdict(), one
     where = card, main.resources, main.launch
     if active := metrics.active_threads(*where):
-        found |= {"active_threads": active, "waves": metrics.waves(*where)}
-        found["fragmented_threads"] = metrics.fragmented_threads(*where)
+        known |= {"active_threads": active, "waves": metrics.waves(*where)}
+        known["fragmented_threads"] = metrics.fragmented_threads(*where)
     if main.resources.registers:
-        found["in_flight"] = active / (card.multiprocessors * card.threads)
-    return found
+        known["in_flight"] = active / (card.multiprocessors * card.threads)
+    return known
 
 
 def add(row: dict[str, Any], roof: Roof) -> None:
@@ -56,7 +56,7 @@ def add(row: dict[str, Any], roof: Roof) -> None:
         "memory": row["bytes_per_second"] * seconds / roof.bytes_per_second,
     }
     if roof.wavefronts_per_second and (waves := row.get("wavefronts")):
-        name = "shared memory" if waves["shared"] > waves["cache"] else "caches"
+        name = "shared memory" if waves["banks"] > waves["cache"] else "caches"
         needs[name] = sum(waves.values()) / roof.wavefronts_per_second
     if "launches" in row:
         needs["launches"] = row["launches"] * roof.launch

@@ -20,33 +20,35 @@ _METRICS = {  # of equations 3.1 to 3.11, and what takes the place of 3.2 to 3.6
     "waves": "waves",
     "fragmented threads": "fragmented_threads",
     "wavefronts of the cache": "cache",
-    "of shared memory": "shared",
+    "of shared memory": "banks",
 }
 
 
-def read(files: Sequence[str]) -> list[dict[str, Any]]:
-    """Sweeps that `hetero sweep --json` printed; ValueError for other files."""
-    found = []
+def read(files: Sequence[str], operation: str) -> list[dict[str, Any]]:
+    """Sweeps of an operation that `hetero sweep --json` printed; ValueError for other files."""
+    result = []
     for file in files:
         try:
-            found.append(json.loads(Path(file).read_text("utf-8")))
-            _samples(found[-1])
-            _ = [found[-1][key] for key in _SAME]
+            one = json.loads(Path(file).read_text("utf-8"))
+            _samples(one)
+            if {key: one[key] for key in _SAME}["operation"] != operation:
+                raise ValueError(f"it is of {one['operation']}, not of {operation}")
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{file} is not what hetero sweep --json prints: {error!r}") from None
-    return found
+            raise ValueError(f"{file} is no output of hetero sweep --json: {error!r}") from None
+        result.append(one)
+    return result
 
 
 def _samples(sweep: dict[str, Any]) -> list[tuple[dict[str, float], dict[str, float], float]]:
     """Input parameters, metrics and seconds of each block that ran."""
-    found = []
+    result = []
     for one in sweep["shapes"]:
         if "seconds" in one and one.get("metrics"):
             inputs = dict(zip(_INPUTS, one["shape"], strict=False)) | {"n": sweep["size"]}
             known = {**one["metrics"], **one["metrics"].get("wavefronts", {})}
             metrics = {name: known.get(key, 0.0) for name, key in _METRICS.items()}
-            found.append((inputs, metrics, one["seconds"]))
-    return found
+            result.append((inputs, metrics, one["seconds"]))
+    return result
 
 
 def fits(sweeps: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -102,30 +104,30 @@ def _fit(values: Sequence[dict[str, float]], seconds: Sequence[float]) -> dict[s
     }
 
 
-def text(found: dict[str, Any]) -> str:
+def text(result: dict[str, Any]) -> str:
     """Both fits as a table."""
     cells = [
         [f"{n}: {', '.join(fit['powers'])}", f"{fit['correlation']:.3f}", f"{fit['error']:.1%}"]
-        for n, fit in found["fits"].items()
+        for n, fit in result["fits"].items()
     ]
     head = ("times by", "correlation", "mean error")
-    title = f"{_title(found)}: each of {len(found['measured'])} times predicted from the others"
+    title = f"{_title(result)}: each of {len(result['measured'])} times predicted from the others"
     return "\n".join([title, "", *markdown(head, cells)])
 
 
-def _title(found: dict[str, Any]) -> str:
-    sizes = ", ".join(map(str, found["sizes"]))
-    what = f"{found['operation']} {found['dtype']} by {found['method']}"
-    return f"{what} on {found['name']}, n = {sizes}"
+def _title(result: dict[str, Any]) -> str:
+    sizes = ", ".join(map(str, result["sizes"]))
+    what = f"{result['operation']} {result['dtype']} by {result['method']}"
+    return f"{what} on {result['name']}, n = {sizes}"
 
 
-def draw(found: dict[str, Any], picture: Any) -> None:
+def draw(result: dict[str, Any], picture: Any) -> None:
     """Draw predicted over measured times, a panel for each fit, on a figure of matplotlib's."""
-    measured = found["measured"]
+    measured = result["measured"]
     ends = min(measured), max(measured)
-    for axes, (name, fit) in zip(picture.subplots(1, 2), found["fits"].items(), strict=True):
+    for axes, (name, fit) in zip(picture.subplots(1, 2), result["fits"].items(), strict=True):
         axes.plot(ends, ends, color="black", linewidth=0.8)
         axes.plot(measured, fit["predicted"], linestyle="", marker="o", markersize=3)
         axes.set(xscale="log", yscale="log", xlabel="measured, s", ylabel="predicted, s")
         axes.set_title(f"{name}\ncorrelation {fit['correlation']:.3f}, error {fit['error']:.1%}")
-    picture.suptitle(_title(found))
+    picture.suptitle(_title(result))

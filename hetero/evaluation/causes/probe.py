@@ -147,27 +147,27 @@ def means(wanted: Probe, rows: Sequence[dict[str, Any]], on_cpu: bool) -> str:
     return f"{text}: {wanted.meaning.format(stride=first['stride'], bytes=nbytes)}"
 
 
-def text(found: dict[str, Any]) -> str:
+def text(result: dict[str, Any]) -> str:
     """The figures as a table, and what they mean."""
-    per = "GB/s" if PROBES[found["probe"]].piece else "10^9 reads/s"
-    rates = (rounded(row["per_second"] * 1e-9) for row in found["rows"])
+    per = "GB/s" if PROBES[result["probe"]].piece else "10^9 reads/s"
+    rates = (rounded(row["per_second"] * 1e-9) for row in result["rows"])
     cells = [
         [str(row["stride"]), readable(row["seconds"]), rate, f"{row['ratio']:.2f}"]
-        for row, rate in zip(found["rows"], rates, strict=True)
+        for row, rate in zip(result["rows"], rates, strict=True)
     ]
-    table = markdown((f"stride of {found['unit']} bytes", "time", per, "times the first"), cells)
-    title = f"{found['probe']} on {found['device']} ({found['name']}): {found['summary']}"
-    return "\n".join([title, "", *table, "", found["means"]])
+    table = markdown((f"stride of {result['unit']} bytes", "time", per, "times the first"), cells)
+    title = f"{result['probe']} on {result['device']} ({result['name']}): {result['summary']}"
+    return "\n".join([title, "", *table, "", result["means"]])
 
 
-def draw(found: dict[str, Any], picture: Any) -> None:
+def draw(result: dict[str, Any], picture: Any) -> None:
     """Draw time over stride on a figure of matplotlib's."""
     axes = picture.subplots()
-    rows = sorted(found["rows"], key=lambda row: row["stride"])
+    rows = sorted(result["rows"], key=lambda row: row["stride"])
     axes.plot(range(len(rows)), [row["ratio"] for row in rows], marker="o", color="black")
     axes.set_xticks(range(len(rows)), [row["stride"] for row in rows])
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.set(xlabel=f"stride, of {found['unit']} bytes", ylabel="times the first")
+    axes.set(xlabel=f"stride, of {result['unit']} bytes", ylabel="times the first")
     axes.grid(linewidth=0.4)
-    axes.set_title(f"{found['probe']} on {found['name']}\n{found['means'].partition(';')[0]}")
+    axes.set_title(f"{result['probe']} on {result['name']}\n{result['means'].partition(';')[0]}")

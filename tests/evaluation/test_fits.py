@@ -98,7 +98,9 @@ def test_saved_sweeps_are_fitted_and_drawn(run, tmp_path):
 
 def test_what_cannot_be_fitted_is_said(run, tmp_path):
     other = tmp_path / "other.json"
-    for content in ("[]", "{}", "nonsense", json.dumps({"shapes": [], "size": 1})):
+    lacking = {key: value for key, value in made_up().items() if key != "shapes"}
+    wrong = [lacking, {"shapes": [], "size": 1}]
+    for content in ("[]", "{}", "nonsense", *map(json.dumps, wrong)):
         other.write_text(content, "utf-8")
         code, _, err = run("sweep", "matmul", "--metrics", str(other))
         assert code == cli.USAGE

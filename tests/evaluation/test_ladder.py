@@ -19,11 +19,13 @@ from hetero.calibration import request
 from hetero.errors import DeviceError, DeviceNotAvailable
 from hetero.evaluation import climbing, ladder, report, sweep
 from hetero.evaluation.causes import binding, roof
+from hetero.evaluation.causes.launches import Launched
 from hetero.evaluation.page import last
 from hetero.host import blas, limits
 from hetero.host.threads import thread_count
 from hetero.kernels.common.peak import peaks
-from hetero.kernels.procedure import counts
+from hetero.kernels.procedure import counts, metrics
+from hetero.kernels.procedure.metrics import Launch, Resources
 from hetero.ops.cases import Place
 from hetero.pricing import pricing
 from hetero.profile import inventory
@@ -574,6 +576,31 @@ def test_the_roof_of_an_opencl_cpu_has_launches_and_no_shared_memory(device):
     assert (above.wavefronts_per_second == 0.0) == own.describe()["is_host_cpu"]
 
 
+@pytest.mark.parametrize("is_cpu", [False, True])
+def test_a_roof_is_what_its_kernels_reach(device, monkeypatch, is_cpu):
+    """Of a GPU shared memory too, by warps' reads; launches are timed in a row."""
+    own, rows = devices.get(device), []
+
+    def seconds_of(device, launch, buffers=None, number=1):
+        rows.append((launch.kernel, launch.grid, number))
+        return 2.0
+
+    monkeypatch.setattr(roof, "seconds_of", seconds_of)
+    monkeypatch.setattr(roof, "_least", lambda device, run: 4.0)
+    monkeypatch.setattr(type(own), "describe", lambda self: {"is_host_cpu": is_cpu})
+    with own.active():
+        above = roof.roof_of_device(own, "float32")
+    blocks = 32 * own.multiprocessors
+    ((launch, flops),) = peaks("float32", blocks, 4, own.block_limit, None).values()
+    reads = 8 * own.multiprocessors * launch.block * 32 * roof._SHARED_ROUNDS_OTHERS
+    assert above.flops_per_second == flops / 2
+    assert above.bytes_per_second == 2 * (1 << 20) / 4
+    assert above.wavefronts_per_second == (0.0 if is_cpu else reads / 32 / 2)
+    assert above.launch == 2.0
+    assert rows[0] == ("peak", blocks, 1)
+    assert rows[-1] == ("peak", 1, 32)
+
+
 def test_the_better_of_two_roofs_is_the_best_of_each():
     one, other = roof.Roof(1.0, 5.0, "a", 7.0, 2.0), roof.Roof(3.0, 4.0, "b", 6.0, 1.0)
     assert one.raised(other) == other.raised(one) == roof.Roof(3.0, 5.0, "b", 7.0, 1.0)
@@ -618,6 +645,48 @@ def test_a_ladder_says_what_limits_each_rung_and_why(climbed):
     assert "what each resource alone would need" not in plain
     assert why.count("what each resource alone would need") == 2
     assert why.count("| column |") == plain.count("| column |") + 2
+    row = {"seconds": 2.0, "needs": {"memory": 0.5, "arithmetic": 1.0}, "in_flight": 0.25}
+    lines = binding.table([row, {"seconds": 1.0, "needs": {"arithmetic": 0.5}}], ["a", "b"])
+    assert lines[2:] == [
+        "| a | 2 s | 500 ms (25 %) | 1 s (50 %) | 25 % |",
+        "| b | 1 s |  | 500 ms (50 %) |  |",
+    ]
+
+
+def test_what_a_call_asks_of_a_device_is_of_its_counted_kernel(device, monkeypatch):
+    """Else of the one with most threads; threads in flight only where registers are known."""
+    operation = registry.operation("convolve2d")
+
+    def one(kernel, grid, registers, block=64):
+        needs = Resources(registers, 0)
+        return Launched(kernel, (("BX", 32), ("BY", 2)), Launch(grid, 1, block, 1), needs, 0)
+
+    many, few = one("unknown", 900, 16), one("other", 9, 16)
+    for launched, waves, registers in (
+        ({one("convolve_row", 8, 16): 2, many: 1, few: 1}, True, True),
+        ({few: 3, many: 1}, False, True),
+        ({one("convolve_row", 8, 0): 4}, True, False),
+    ):
+        monkeypatch.setattr(climbing.Ground, "launches", lambda *_, seen=launched: seen)
+        with climbing.ground(operation, climbing.place_of(device), "float32") as ground:
+            row = registry.rungs("convolve2d", "opencl")[2]
+            problem = ground.problem(row, 32)
+            work = row.work(problem, ground.place.info)
+            seen = binding.counts(ground, row, 32, work)
+            card = ground.place.devices[0].card()
+        assert seen["launches"] == 4
+        assert ("wavefronts" in seen) == waves
+        assert ("in_flight" in seen) == registers
+        launch = Launch(8 if waves else 900, 1, 64, 1)
+        needs = Resources(16 if registers else 0, 0)
+        assert seen["active_threads"] == metrics.active_threads(card, needs, launch)
+        assert seen["waves"] == metrics.waves(card, needs, launch)
+        assert seen["fragmented_threads"] == metrics.fragmented_threads(card, needs, launch)
+        if registers:
+            held = seen["active_threads"] / (card.multiprocessors * card.threads)
+            assert seen["in_flight"] == held
+    monkeypatch.setattr(climbing.Ground, "launches", lambda *_: {})
+    assert binding.counts(ground, row, 32, work) == {}
 
 
 def test_rungs_of_the_cpu_are_limited_by_what_one_thread_gives(monkeypatch):

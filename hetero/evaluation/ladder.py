@@ -87,10 +87,10 @@ def ladder(
     if threads and place.kind != CPU:
         raise ValueError(f"threads are of device {CPU!r}, got {place.name!r}")
     usual = benchmark.of(operation, "CLIMBED", {})
-    if sizes is None:
+    if not sizes:
         sizes = usual.get(place.kind) or _SIZES.get(place.kind, _SIZES_OTHERS)
-        least = min(sizes)
         if curve:
+            least = min(sizes)
             sizes = [least << i for i in range((max(sizes) // least).bit_length())]
     sizes = [*dict.fromkeys(sizes)]
     with climbing.ground(operation, place, dtype, limit) as ground:

@@ -104,10 +104,10 @@ def test_what_cannot_be_fitted_is_said(run, tmp_path):
         other.write_text(content, "utf-8")
         code, _, err = run("sweep", "matmul", "--metrics", str(other))
         assert code == cli.USAGE
-        assert "other.json is no output of hetero sweep --json" in err
+        assert "other.json has no sweep of matmul as hetero sweep --json prints it" in err
     other.write_text(json.dumps(made_up()), "utf-8")
     code, _, err = run("sweep", "matvec", "--metrics", str(other))
-    assert (code, "it is of matmul, not of matvec" in err) == (cli.USAGE, True)
+    assert (code, "no sweep of matvec" in err and "it is of matmul" in err) == (cli.USAGE, True)
     code, _, err = run("sweep", "matmul", "--metrics", str(tmp_path / "missing"))
     assert code == cli.FAILED
     code, _, err = run("sweep", "matmul", "--metrics")

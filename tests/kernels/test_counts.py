@@ -57,6 +57,7 @@ def test_convolutions():
 def test_sweeps_and_distances():
     """A point has 10 flops as the methods count them, and 6 accesses in 2-D, 8 in 3-D."""
     assert each("jacobi_naive", flops=320.0) == Wavefronts(6, 0)
+    assert each("jacobi_naive", 8, flops=320.0) == Wavefronts(12, 0)
     assert each("jacobi_naive", flops=320.0, DIMS=3) == Wavefronts(8, 0)
     assert each("jacobi_shared", flops=320.0) == Wavefronts(3, 5)
     assert each("assign_points", last=1) == Wavefronts(33, 0)

@@ -32,9 +32,10 @@ def read(files: Sequence[str], operation: str) -> list[dict[str, Any]]:
             one = json.loads(Path(file).read_text("utf-8"))
             _samples(one)
             if {key: one[key] for key in _SAME}["operation"] != operation:
-                raise ValueError(f"it is of {one['operation']}, not of {operation}")
+                raise ValueError(f"it is of {one['operation']}")
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{file} is no output of hetero sweep --json: {error!r}") from None
+            text = f"{file} has no sweep of {operation} as hetero sweep --json prints it"
+            raise ValueError(f"{text}: {error!r}") from None
         result.append(one)
     return result
 

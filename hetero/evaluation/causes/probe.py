@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from hetero.pricing.plan import CPU, readable
 
 PICTURE = (7.0, 4.5)  # inches
 _BYTES, _BYTES_OTHERS = 1 << 30, 1 << 26  # that are read; on devices without a clock of their own
+_PASSES = 3  # over all strides, of which the least times count
 _SEEN = 1.25  # times the least: what takes longer is no noise
 _SAME = 0.8  # of the most time: what takes as much is on its plateau
 
@@ -93,7 +95,7 @@ def probe(
     """
     if name not in PROBES:
         raise ValueError(f"the probe must be one of {', '.join(PROBES)}, got {name!r}")
-    wanted, place, rows = PROBES[name], climbing.place_of(device), []
+    wanted, place = PROBES[name], climbing.place_of(device)
     if not place.devices:
         reason = f"{name} is a kernel of a device"
         if (nearest := next(iter(devices.proven()), None)) is None:
@@ -108,20 +110,24 @@ def probe(
         data, owner = own.allocate(nbytes) if wanted.piece else (None, None)
         if owner is not None:
             own.fill(data, nbytes)
-        for stride in wanted.strides:
+        seconds, counts = dict.fromkeys(wanted.strides, math.inf), {}
+        for number in range(_PASSES * len(wanted.strides)):  # other load meets no stride each time
+            stride = wanted.strides[number % len(wanted.strides)]
             if progress is not None:
-                progress(len(rows) / len(wanted.strides), f"stride {stride}")
+                progress(number / (_PASSES * len(wanted.strides)), f"stride {stride}")
             if wanted.piece:
-                count, most = nbytes, nbytes // access.BYTES
+                counts[stride], most = nbytes, nbytes // access.BYTES
                 launch = access.strided(wanted.piece, stride, most, own.block_limit)
             else:
-                launch, count = roof.of_shared(own, stride)
-            seconds = roof.seconds_of(own, launch, {"data": data})
-            rate = count / seconds
-            rows.append({"stride": stride, "seconds": seconds, "per_second": rate})
+                launch, counts[stride] = roof.of_shared(own, stride)
+            taken = roof.seconds_of(own, launch, {"data": data})
+            seconds[stride] = min(seconds[stride], taken)
         del data, owner
-    for row in rows:
-        row["ratio"] = row["seconds"] / rows[0]["seconds"]
+    first = seconds[wanted.strides[0]]
+    rows = [
+        {"stride": n, "seconds": s, "per_second": counts[n] / s, "ratio": s / first}
+        for n, s in seconds.items()
+    ]
     return {
         "probe": name,
         "device": place.name,

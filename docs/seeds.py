@@ -4,7 +4,6 @@
 
 A row has what the report shows; `commands`, each with what a machine without a GPU runs of it in
 small ("": the same; null: nothing); `python`, an expression, and what it `gives`; a `remark`.
-Where it has `later`, that takes its place once the `feature` is no longer in `waiting`.
 """
 
 from __future__ import annotations
@@ -36,9 +35,7 @@ def rows(data: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]
     """Title and card of each report, and each of its rows as it is now."""
     for report in data["reports"]:
         for row in report["rows"]:
-            later = row.get("later", {})
-            on = later and later["feature"] not in data["waiting"]
-            yield report["title"], report["card"], {**row, **later} if on else row
+            yield report["title"], report["card"], row
 
 
 def page(data: Mapping[str, Any]) -> str:

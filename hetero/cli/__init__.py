@@ -1,4 +1,5 @@
-"""The command line: info, calibrate, compile, explain, verify, bench, transfer, report, demo.
+"""The command line: info, calibrate, compile, explain, verify, bench, ladder, sweep,
+probe, transfer, report, demo.
 
 Exit codes: 0 done; 1 it failed (a file that cannot be written, a device that fails, a
 calibration that other load spoiled, which is used unless a better one is stored); 2 wrong

@@ -1,4 +1,4 @@
-"""Commands that time methods and kernels: bench, ladder, sweep; each returns an exit code."""
+"""Commands that time methods and kernels: bench, ladder, sweep, probe; each gives an exit code."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def ladder_options(sub: Parser) -> None:
     _common(sub, "such as cuda:0, or cpu")
     text = (
         "extents of squares; of images and grids likewise, of k-means rows (default: three, small "
-        "ones without a GPU)"
+        "ones without a GPU; with --plot those between them that double)"
     )
     sub.add_argument("--sizes", type=_whole, metavar="N,N", help=text)
     text = (
@@ -134,6 +134,8 @@ def ladder_options(sub: Parser) -> None:
         "Python, and measure nothing"
     )
     sub.add_argument("--source", metavar="RUNG", help=text)
+    text = "print what limits each rung: the time that each resource alone would need"
+    sub.add_argument("--why", action="store_true", help=text)
     text = "with --device cpu: time methods that have several threads on each of these numbers"
     sub.add_argument("--threads", type=_whole, metavar="N,N", default=(), help=text)
     sub.add_argument("--filter", type=int, help="extent of a convolution's filter (default: 15)")
@@ -143,12 +145,17 @@ def sweep_options(sub: Parser) -> None:
     """Add those of sweep."""
     _common(sub, "such as cuda:0")
     text = "a rung of the ladder whose blocks can have other shapes"
-    sub.add_argument("--method", required=True, help=text)
+    sub.add_argument("--method", help=text)
     text = (
         "as one of --sizes of ladder (default: 4096, 128 without a GPU, where each of some hundred "
         "blocks takes a fraction of a second to compile)"
     )
     sub.add_argument("--size", type=int, help=text)
+    text = (
+        "how well the times follow from the block's shape, and how well from White's execution "
+        "metrics; with files, which --json wrote, nothing is measured"
+    )
+    sub.add_argument("--metrics", nargs="*", type=values.file, metavar="FILE", help=text)
 
 
 def _common(sub: Parser, device: str) -> None:
@@ -187,24 +194,33 @@ def ladder(arguments: argparse.Namespace) -> int:
 
     def climb(operation: Any, **given: Any) -> dict[str, Any]:
         given |= {"threads": arguments.threads, "filter": arguments.filter}
+        given["curve"] = arguments.plot is not None
         found = ladder.ladder(operation, arguments.dtype, arguments.sizes, **given)
         last.keep_ladder(found)
         return found
 
-    return _measured(arguments, climb, ladder)
+    return _measured(arguments, climb, ladder, why=arguments.why)
 
 
 def sweep(arguments: argparse.Namespace) -> int:
     """Time a rung with every legal block."""
     from hetero.evaluation import sweep
+    from hetero.evaluation.causes import fits
 
     def swept(operation: Any, **given: Any) -> dict[str, Any]:
-        return sweep.sweep(operation, arguments.method, arguments.size, arguments.dtype, **given)
+        if arguments.metrics:
+            return fits.fits(fits.read(arguments.metrics, operation.function))
+        if arguments.method is None:
+            raise ValueError("--method names the rung to sweep, and is not given")
+        one = sweep.sweep(operation, arguments.method, arguments.size, arguments.dtype, **given)
+        return one if arguments.metrics is None else fits.fits([one])
 
-    return _measured(arguments, swept, sweep)
+    return _measured(arguments, swept, sweep if arguments.metrics is None else fits)
 
 
-def _measured(arguments: argparse.Namespace, measure: Callable[..., Any], module: Any) -> int:
+def _measured(
+    arguments: argparse.Namespace, measure: Callable[..., Any], module: Any, **shown: Any
+) -> int:
     """Measure, print, and draw where that is asked for."""
     from hetero import registry
 
@@ -212,8 +228,30 @@ def _measured(arguments: argparse.Namespace, measure: Callable[..., Any], module
     values.check_picture(arguments.plot)
     progress = progress_bar() or terminal.Lines()
     found = measure(operation, device=arguments.device, progress=progress)
-    show(arguments, found, lambda: module.text(found))
+    show(arguments, found, lambda: module.text(found, **shown))
     return values.plot(arguments, found, module)
+
+
+def probe_options(sub: Parser) -> None:
+    """Add those of probe."""
+    from hetero.evaluation.causes.probe import PROBES
+
+    text = "; ".join(f"{name}: {one.summary}" for name, one in PROBES.items())
+    sub.add_argument("probe", choices=PROBES, metavar="PROBE", help=text)
+    text = "such as cuda:0 (default: the first GPU, else the first OpenCL device)"
+    sub.add_argument("--device", help=text)
+    add_file(sub, "--plot", "save a picture, by matplotlib: time over stride")
+
+
+def probe(arguments: argparse.Namespace) -> int:
+    """Time a pattern of access to memory."""
+    from hetero.evaluation.causes import probe
+
+    values.check_picture(arguments.plot)
+    progress = progress_bar() or terminal.Lines()
+    figures = probe.probe(arguments.probe, device=arguments.device, progress=progress)
+    show(arguments, figures, lambda: probe.text(figures))
+    return values.plot(arguments, figures, probe)
 
 
 def _print_source(arguments: argparse.Namespace) -> int:

@@ -58,6 +58,8 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
     add("ladder", kernels.ladder, kernels.ladder_options, text)
     text = "A kernel of a ladder with every legal shape of its blocks; how far its own is off."
     add("sweep", kernels.sweep, kernels.sweep_options, text)
+    text = "What a pattern of access to memory costs: camping, banks, coalescing."
+    add("probe", kernels.probe, kernels.probe_options, text)
     text = "Is it worth moving this to a GPU? Copies beside the work that is done there."
     add("transfer", comparisons.transfer, comparisons.transfer_options, text)
     text = "What is known of a machine, as a page for a browser."

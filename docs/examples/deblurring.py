@@ -6,7 +6,7 @@ import numpy as np
 from scipy.signal import convolve2d
 from skimage.restoration import richardson_lucy
 
-size, steps = (160, 5) if "small" in sys.argv else (1024, 60)
+size, steps = (160, 5) if "small" in sys.argv else (2048, 40)
 random = np.random.default_rng(0)
 y, x = np.mgrid[-1 : 1 : size * 1j, -1 : 1 : size * 1j]
 image = 0.5 + 0.4 * np.sin(20 * x * y) * (x**2 + y**2 < 0.8)

@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import cg
 
-n, steps = (60, 3) if "small" in sys.argv else (512, 40)
+n, steps = (60, 3) if "small" in sys.argv else (512, 15)
 D = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n))
 laplacian = sp.kron(sp.eye_array(n), D) + sp.kron(D, sp.eye_array(n))
 A = (sp.eye_array(n * n) + 50.0 * laplacian).tocsr()

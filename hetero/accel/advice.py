@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from hetero import registry
-from hetero.accel import install, running, uninstall
+from hetero.accel import __main__ as running
+from hetero.accel import install, uninstall
 from hetero.accel.session import Attempt
 from hetero.arrays import watched
 from hetero.calling.planner import OtherMachine

@@ -11,8 +11,6 @@ from hetero.accel.notes import shapes
 from hetero.accel.session import Attempt, Session, wrapped
 from hetero.imports import load
 
-SIGNAL = ("convolve2d", "fftconvolve", "oaconvolve", "correlate2d", "convolve")
-NDIMAGE = ("convolve", "correlate")
 # Seconds of SciPy's functions: for each product of the sum, for each result by transforms.
 _PRODUCT, _FILTERED, _TRANSFORMED = 2.5e-9, 1.5e-9, 3e-8
 _BOUNDARIES = {"reflect": "symm", "constant": "fill", "wrap": "wrap", "grid-wrap": "wrap"}
@@ -60,7 +58,7 @@ def _summed(
         if mode == "same" and not all(n % 2 for n in in2.shape):
             return Attempt(what, seconds, ("option", "a filter of even size has another centre"))
         in2 = in2[::-1, ::-1]
-    return _attempt(what, seconds, (in1, in2, mode, boundary, fillvalue), (), True)
+    return _attempt(what, seconds, (in1, in2, mode, boundary, fillvalue), ())
 
 
 def _transformed(
@@ -94,7 +92,7 @@ def _transformed(
         if any(larger) or mode != "full":
             return Attempt(what, seconds, ("option", "the second one is the larger one"))
         in1, in2 = in2, in1
-    return _attempt(what, seconds, (in1, in2, mode), _OWN[function], True)
+    return _attempt(what, seconds, (in1, in2, mode), _OWN[function])
 
 
 def _filtered(
@@ -128,7 +126,7 @@ def _filtered(
     if obstacle is not None:
         return Attempt(what, seconds, obstacle)
     kernel = weights[::-1, ::-1] if flipped else weights
-    return _attempt(what, seconds, (input, kernel, "same", _BOUNDARIES[mode], cval), (), True)
+    return _attempt(what, seconds, (input, kernel, "same", _BOUNDARIES[mode], cval), ())
 
 
 def _are_images(image: Any, kernel: Any) -> bool:
@@ -142,7 +140,7 @@ def _are_images(image: Any, kernel: Any) -> bool:
 
 
 def _attempt(
-    what: str, seconds: float, arguments: tuple[Any, ...], own: tuple[str, ...], finite: bool
+    what: str, seconds: float, arguments: tuple[Any, ...], own: tuple[str, ...]
 ) -> Attempt:
     """An attempt of ``hetero.convolve2d(*arguments)``; ``own``: methods that are SciPy's."""
 

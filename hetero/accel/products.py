@@ -18,10 +18,9 @@ from typing import Any
 
 from hetero.accel.gate import OFF, Gate
 from hetero.accel.notes import shapes
-from hetero.accel.session import Attempt, Session, wrapped
+from hetero.accel.session import Attempt, Session
 from hetero.imports import load
 
-NAMES = ("dot", "einsum")
 # Multiplications from which a product of matrices, or with a vector, is looked at: 256 cubed and
 # 1024 squared, which NumPy makes in 0.1 to 1 ms.
 MATRICES, VECTORS = 1 << 24, 1 << 20
@@ -204,8 +203,28 @@ def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
 def replaced(session: Session, name: str, original: Any) -> Any:
     """What stands in the place of `numpy.dot` or `numpy.einsum`."""
     if name == "numpy.einsum":
-        return wrapped(session, name, original, functools.partial(_einsum, session))
+        return einsum(session, original)
     return dot(session, original) if _are_looked_at(session) else original
+
+
+def einsum(session: Session, original: Any) -> Any:
+    """A function in the place of `numpy.einsum`."""
+    ndarray, least = sys.modules["numpy"].ndarray, 1 if session.eager else VECTORS
+
+    @functools.wraps(original)
+    def function(*operands: Any, **options: Any) -> Any:
+        if (
+            not options
+            and len(operands) == 3
+            and type(operands[1]) is ndarray
+            and type(operands[2]) is ndarray
+            and operands[1].size * operands[2].size >= least
+            and (attempt := _einsum(session, *operands)) is not None
+        ):
+            return session.run("numpy.einsum", attempt, lambda: original(*operands))
+        return original(*operands, **options)
+
+    return function
 
 
 def dot(session: Session, original: Any) -> Any:
@@ -261,24 +280,18 @@ class _Method:
         changed(sys.modules["numpy"].ndarray)
 
 
-def _einsum(session: Session, looks: Any, subscripts: Any, *operands: Any) -> Attempt | None:
+def _einsum(session: Session, subscripts: Any, A: Any, B: Any) -> Attempt | None:
     """The attempt of a product of two arrays, which `numpy.einsum` computes without BLAS."""
-    numpy = sys.modules["numpy"]
-    if type(subscripts) is not str or len(operands) != 2:
+    if A.dtype != B.dtype or A.dtype.char not in "fd" or type(subscripts) is not str:
         return None
-    A, B = operands
-    if not (type(A) is type(B) is numpy.ndarray and A.dtype == B.dtype and A.dtype.char in "fd"):
-        return None
-    if (A.size * B.size < VECTORS and not session.eager) or (parsed := _parsed(subscripts)) is None:
-        return None
-    first, second, summed, result = parsed
-    if len(first) != A.ndim or len(second) != B.ndim:
+    first, second, summed, result = _parsed(subscripts) or ("", "", "", "")
+    if not summed or len(first) != A.ndim or len(second) != B.ndim:
         return None
     extent = dict(zip(first, A.shape, strict=True))
     k = prod(extent[letter] for letter in summed)
     if k == 0 or any(extent[x] != B.shape[second.index(x)] for x in summed):
         return None
-    if not looks(seconds := A.size * B.size / k / _RATES["einsum"]):
+    if not session.looks(seconds := A.size * B.size / k / _RATES["einsum"]):
         return None
     free = [x for x in first if x not in summed], [x for x in second if x not in summed]
     a = A.transpose([first.index(x) for x in (*free[0], *summed)]).reshape(-1, k)
@@ -287,11 +300,15 @@ def _einsum(session: Session, looks: Any, subscripts: Any, *operands: Any) -> At
     shape = [A.shape[first.index(x)] for x in free[0]] + [B.shape[second.index(x)] for x in free[1]]
 
     def compute(plan: Any) -> Any:
-        made = numpy.matmul(a, b) if is_blas(plan.chosen) else _computed(a, b, None, plan)
+        made = (
+            sys.modules["numpy"].matmul(a, b)
+            if is_blas(plan.chosen)
+            else _computed(a, b, None, plan)
+        )
         return made.reshape(shape).transpose(order)
 
     return Attempt(
-        f"{subscripts} {shapes(operands)}",
+        f"{subscripts} {shapes((A, B))}",
         seconds,
         plan=functools.partial(_plan, "matmul", a, b, None),
         is_plain=lambda candidate: False,

@@ -13,7 +13,8 @@ from hetero.imports import load
 
 _ITERATIONS = 50  # of a solve, to guess how long it takes
 _ENTRY, _UNKNOWN = 1.5e-9, 1e-8  # seconds of an iteration for each entry of A, each unknown
-_DISTANCE, _ROUNDS = 5e-11, 20  # seconds for each coordinate of each pair; iterations
+_DISTANCE, _COORDINATE = 1e-9, 5e-11  # seconds of a distance, and for each of its coordinates
+_ROUNDS = 20  # iterations
 
 
 def replaced(session: Session, name: str, original: Any) -> Any:
@@ -107,8 +108,8 @@ def _fit(
         return None
     init, starts = self.init, self.n_init
     several = isinstance(starts, int) and not hasattr(init, "__array__")
-    work = X.size * self.n_clusters * (starts if several else 1)
-    if not looks(seconds := work * _DISTANCE * _ROUNDS):
+    distances = len(X) * self.n_clusters * (starts if several else 1) * _ROUNDS
+    if not looks(seconds := distances * (_DISTANCE + _COORDINATE * X.shape[1])):
         return None
     what = f"{shapes((X,))}, {self.n_clusters} clusters"
     obstacle = None

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hetero import cli
-from hetero.accel.running import USAGE, parsed
+from hetero.accel.__main__ import USAGE, parsed
 
 SCRIPTS = {
     "exits": ("import sys; print(sys.argv[1:]); sys.exit(int(sys.argv[1]))", ("7",), 7),

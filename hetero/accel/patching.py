@@ -5,6 +5,7 @@ What is not imported yet is replaced when its import ends, so that installing im
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -83,7 +84,8 @@ class Patches(importlib.abc.MetaPathFinder):
             if self in sys.meta_path:
                 self._patch(spec.name)
 
-        loader.exec_module = exec_module
+        with contextlib.suppress(AttributeError):  # of a loader that takes none: nothing is caught
+            loader.exec_module = exec_module
 
     def _patch(self, name: str) -> None:
         package = [

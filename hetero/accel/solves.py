@@ -124,7 +124,7 @@ def _fit(
     self._validate_params()
     options = {"init": init, "n_init": starts, "max_iter": self.max_iter, "tol": self.tol}
     if starts == "auto":
-        options["n_init"] = 10 if init == "random" else 1
+        options["n_init"] = 10 if isinstance(init, str) and init == "random" else 1
 
     def compute(plan: Any) -> Any:
         fitted = load("hetero.ops.kmeans.estimator").KMeans(

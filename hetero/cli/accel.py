@@ -54,7 +54,9 @@ def advise(arguments: argparse.Namespace) -> int:
 
     if not arguments.module and not Path(arguments.script).exists():
         raise ValueError(f"there is no file {arguments.script}")
-    command = [arguments.script, *arguments.arguments]
-    found = advice.advise(command, arguments.on, arguments.module)
+    on, rest = arguments.on, arguments.arguments
+    if rest[:1] == ["--on"] and len(rest) > 1:  # argparse leaves all behind the script to it
+        on, rest = rest[1], rest[2:]
+    found = advice.advise([arguments.script, *rest], on, arguments.module)
     show(arguments, dataclasses.asdict(found), lambda: str(found))
     return DONE

@@ -121,9 +121,9 @@ def test_kmeans(all_calls):
     class Own(cluster.KMeans):
         pass
 
-    fitted = cluster.KMeans(5, init=X[:5], n_init=1, random_state=0).fit(X)
+    fitted = cluster.KMeans(5, init=X[:5], random_state=0).fit(X)
     assert accel.last().code == "taken"
-    own = Own(5, init=X[:5], n_init=1, random_state=0).fit(X)
+    own = Own(5, init=X[:5], random_state=0).fit(X)
     assert accel.last().code == "type"
     for name in ("cluster_centers_", "labels_", "inertia_"):
         np.testing.assert_allclose(getattr(fitted, name), getattr(own, name), rtol=1e-9)

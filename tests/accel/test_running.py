@@ -159,7 +159,7 @@ def test_advice(tmp_path):
     assert advice["there"] < advice["plain"]
     if not __import__("hetero.host.write_tracking", fromlist=["x"]).obstacle():
         assert product["unchanged"][0] >= 7
-    text = run(["-m", "hetero", "advise", "--on", "h100"], file).stdout
+    text = run(["-m", "hetero", "advise"], file, "--on", "h100").stdout
     assert "script.py:10: numpy.dot 1100x1100, 1100x1100 float64: 1 calls" in text
     assert "times as fast" in text.splitlines()[-1]
     wrong = run(["-m", "hetero", "advise", "--on", "none"], file)

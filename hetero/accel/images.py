@@ -13,6 +13,7 @@ from hetero.imports import load
 
 # Seconds of SciPy's functions: for each product of the sum, for each result by transforms.
 _PRODUCT, _FILTERED, _TRANSFORMED = 2.5e-9, 1.5e-9, 3e-8
+_SMALL = 1 << 18  # products of the sum, which no function takes `session.LEAST` for
 _BOUNDARIES = {"reflect": "symm", "constant": "fill", "wrap": "wrap", "grid-wrap": "wrap"}
 # The ways of hetero's that are SciPy's own: it would gain nothing by them.
 _OWN = {
@@ -31,7 +32,7 @@ def replaced(session: Session, name: str, original: Any) -> Any:
         recognise = functools.partial(_summed, flipped=function == "correlate2d")
     else:
         recognise = functools.partial(_transformed, function)
-    return wrapped(session, name, original, recognise)
+    return wrapped(session, name, original, recognise, _SMALL)
 
 
 def _summed(

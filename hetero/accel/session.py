@@ -95,7 +95,8 @@ class Session:
         self.verbose, self.dry, self.watcher = verbose, dry, watcher
         self.recording = recording or verbose or watcher is not None
         self.iterations = 0  # of a solve that the watcher is to see
-        self.least = float(os.environ.get(ENVIRONMENT, LEAST))
+        asked = os.environ.get(ENVIRONMENT, "")
+        self.least = float(asked) if asked.replace(".", "", 1).isdecimal() else LEAST
         self.eager = self.least == 0
         self._spent, self._is_loaded = LOADING * self.eager, False
         self._known: dict[tuple[str, str], _Known] = {}
@@ -229,20 +230,25 @@ def _moved(plan: Any) -> int:
     return total
 
 
-def wrapped(session: Session, name: str, original: Any, recognise: Callable[..., Any]) -> Any:
+def wrapped(
+    session: Session, name: str, original: Any, recognise: Callable[..., Any], least: int = 0
+) -> Any:
     """A function in the place of ``original``: calls that ``recognise`` knows may be hetero's.
 
     ``recognise(looks, *args, **options)`` gives an `Attempt`, or None where a call is no matter of
-    hetero's; whatever it raises, the original is called.
+    hetero's; whatever it raises, the original is called. Where the first two arguments' sizes have
+    a smaller product than ``least``, it is not asked: that takes 1 us, a small filter 20.
     """
-    looks, small = session.looks, session.book.small
+    looks, small, least = session.looks, session.book.small, 0 if session.eager else least
 
     @functools.wraps(original)
     def function(*args: Any, **options: Any) -> Any:
+        attempt = None
         try:
-            attempt = recognise(looks, *args, **options)
+            if not least or args[0].size * args[1].size >= least:
+                attempt = recognise(looks, *args, **options)
         except Exception:  # a wrong argument: the original says so
-            attempt = None
+            pass
         if attempt is None:
             small[name] += 1
             return original(*args, **options)

@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 # and with the toolkit's stub of libcuda to link against where the driver's is not on the linker's path.
 CUDA := $(shell command -v nvcc >/dev/null 2>&1 && command -v g++ >/dev/null 2>&1 && { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
 
-.PHONY: demo test house constants mutants pycuda lane lint clean
+.PHONY: demo test upstream house constants mutants pycuda lane lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/hetero demo
@@ -19,6 +19,10 @@ test: $(VENV)/.tested
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not timing'
 	$(BIN)/python -m pytest -m timing $$(grep -rl mark.timing tests --include='test_*.py')
+
+# NumPy's, SciPy's and scikit-learn's own tests while hetero.accel is installed: 5 minutes.
+upstream: $(VENV)/.tested
+	$(BIN)/python tests/upstream/under_accel.py
 
 # How large the house is, room by room; it fails beyond the limits in tests/house.toml.
 house: $(VENV)/.tested

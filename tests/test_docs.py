@@ -18,7 +18,7 @@ import pytest
 import hetero.ops
 from hetero import cli, registry
 from hetero.calibration import request
-from hetero.cli import comparisons, kernels, machine
+from hetero.cli import accel, comparisons, kernels, machine
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -133,7 +133,7 @@ def test_commands_that_are_shown_are_ones(command, monkeypatch, capsys):
     _, *words = (word.strip("'") for word in command.split())
     if words[0] != "explain":
         name = {"compile": "compile_loops"}.get(words[0], words[0])
-        for module in (comparisons, kernels, machine):
+        for module in (accel, comparisons, kernels, machine):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, lambda arguments: cli.DONE)
     if len(words) == 1:
@@ -147,7 +147,7 @@ def test_commands_that_are_shown_are_ones(command, monkeypatch, capsys):
 
 def test_every_command_is_in_the_readme():
     shown = {words[1] for words in shown_commands(README)}
-    assert shown >= {"info", "calibrate", "explain", "verify", "bench", "demo"}
+    assert shown >= {"accel", "advise", "info", "calibrate", "explain", "verify", "bench", "demo"}
     operations = {words[2] for words in shown_commands(README) if words[1:2] == ["bench"]}
     assert operations == {
         "matmul",

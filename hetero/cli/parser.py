@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import hetero
-from hetero.cli import comparisons, kernels, machine
+from hetero.cli import accel, comparisons, kernels, machine
 
 Options = Callable[[argparse.ArgumentParser], None]
 
@@ -62,6 +62,10 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
     add("probe", kernels.probe, kernels.probe_options, text)
     text = "Is it worth moving this to a GPU? Copies beside the work that is done there."
     add("transfer", comparisons.transfer, comparisons.transfer_options, text)
+    text = "What another machine would do with the calls of a script that runs here."
+    add("advise", accel.advise, accel.advise_options, text)
+    text = "Whether scripts of this environment can run with hetero.accel; switch that on or off."
+    add("accel", accel.accel, accel.accel_options, text)
     text = "What is known of a machine, as a page for a browser."
     add("report", machine.report, machine.report_options, text)
     text = "Calibrate quickly, then run real calls and compare."

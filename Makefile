@@ -4,10 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-# Where compilers for CUDA and C++ and a driver are, PyCUDA and cuBLAS are installed too. PyCUDA is
-# built from source: with nvcc's own folder first on PATH, without the cuRAND it has no use for here,
+# Where a driver is, what calls it and cuBLAS are installed too; where compilers for CUDA and C++ are as
+# well, PyCUDA is built: with nvcc's own folder first on PATH, without the cuRAND it has no use for here,
 # and with the toolkit's stub of libcuda to link against where the driver's is not on the linker's path.
-CUDA := $(shell command -v nvcc >/dev/null 2>&1 && command -v g++ >/dev/null 2>&1 && { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
+CUDA := $(shell { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
+PYCUDA := $(if $(CUDA),$(shell command -v nvcc >/dev/null 2>&1 && command -v g++ >/dev/null 2>&1 && echo pycuda))
 
 .PHONY: demo test upstream house constants mutants pycuda lane lint clean
 
@@ -40,7 +41,7 @@ mutants: $(VENV)/.tested
 	$(BIN)/python tests/mutants.py --seed $(SEED) --count $(COUNT) -j $(JOBS)
 
 # Builds PyCUDA on a machine with nvcc and no GPU, in two minutes: with it, make test runs
-# tests/devices/test_failing_driver.py, which brings a driver of its own and links PyCUDA against that here.
+# tests/devices/test_failing_driver.py with PyCUDA too, on a driver that the tests bring.
 pycuda: $(VENV)/.tested
 	mkdir -p $(VENV)/home $(VENV)/stub
 	cc -shared -fPIC -w -Wl,-soname,libcuda.so.1 -o $(VENV)/stub/libcuda.so tests/support/fake_libcuda.c
@@ -76,7 +77,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 $(VENV)/.installed: setup.cfg pyproject.toml | $(BIN)/python
-ifneq ($(CUDA),)
+ifneq ($(PYCUDA),)
 	mkdir -p $(VENV)/home
 	echo 'CUDA_ENABLE_CURAND = False' > $(VENV)/home/.aksetup-defaults.py
 	HOME="$$PWD/$(VENV)/home" PATH="$(NVCC_BIN):$$PATH" \

@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 # and with the toolkit's stub of libcuda to link against where the driver's is not on the linker's path.
 CUDA := $(shell command -v nvcc >/dev/null 2>&1 && command -v g++ >/dev/null 2>&1 && { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
 
-.PHONY: demo test house constants mutants pycuda lane lint clean
+.PHONY: demo test docs pictures house constants mutants pycuda lane lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/hetero demo
@@ -19,6 +19,15 @@ test: $(VENV)/.tested
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not timing'
 	$(BIN)/python -m pytest -m timing $$(grep -rl mark.timing tests --include='test_*.py')
+
+# The site, in build/site: open build/site/index.html. A warning is an error.
+docs: $(VENV)/.tested
+	$(BIN)/python -m sphinx -W --keep-going -q -c docs . build/site
+
+# The pictures of README and site from tables and profiles, and what shown commands print, anew.
+pictures: $(VENV)/.tested
+	$(BIN)/python docs/pictures.py
+	$(BIN)/python docs/generate.py
 
 # How large the house is, room by room; it fails beyond the limits in tests/house.toml.
 house: $(VENV)/.tested
@@ -82,7 +91,7 @@ endif
 	touch $@
 
 $(VENV)/.tested: $(VENV)/.installed
-	$(PIP) -e '.[$(CUDA)test]'
+	$(PIP) -e '.[$(CUDA)test,docs]'
 	touch $@
 
 clean:

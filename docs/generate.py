@@ -41,7 +41,7 @@ def functions() -> str:
         with contextlib.suppress(ImportError):
             found = __import__(module, fromlist=["*"])
             parts.append(f"## {module}\n\n{inspect.getdoc(found).splitlines()[0]}\n")
-            parts += [documented(module, name) for name in found.__all__]
+            parts += [documented(module, name) for name in getattr(found, "__all__", [])]
     return "\n".join(parts)
 
 

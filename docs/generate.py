@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import functools
 import inspect
 import io
 import re
@@ -89,15 +90,31 @@ def calls(*names: str) -> Iterator[tuple[str, str, ast.Call]]:
                         yield file.relative_to(ROOT).as_posix(), node.func.attr, node
 
 
+@functools.cache
+def constants() -> dict[str, str]:
+    """Every text that a module has by a name in capitals."""
+    found = {}
+    for folder in SOURCES:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.parse(file.read_text("utf-8")).body:
+                match node:
+                    case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(v))):
+                        found[name] = v
+    return found
+
+
 def shown(node: ast.expr) -> str:
-    """A message as it stands in the source, its parts that are filled in as %s."""
+    """A message as it stands in the source, its parts that are filled in as %s or {}; "" where it
+    is made elsewhere."""
+    if isinstance(node, ast.Name):
+        return constants().get(node.id, "")
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
         return "".join(v.value if isinstance(v, ast.Constant) else "%s" for v in node.values)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return shown(node.func.value)
-    return f"({ast.unparse(node)})"
+    return ""
 
 
 def log() -> str:
@@ -105,7 +122,8 @@ def log() -> str:
     rows = ["| level | line | from |", "|---|---|---|"]
     found = sorted(calls(*LEVELS), key=lambda one: (LEVELS.index(one[1]), one[0]))
     for file, level, call in found:
-        rows.append(f"| {level} | {cell(shown(call.args[0]))} | `{file}` |")
+        if message := shown(call.args[0]):
+            rows.append(f"| {level} | {cell(message)} | `{file}` |")
     return "\n".join(rows)
 
 
@@ -114,7 +132,8 @@ def warned() -> str:
     rows = ["| category | message | from |", "|---|---|---|"]
     for file, _, call in calls("warn"):
         category = ast.unparse(call.args[1]) if len(call.args) > 1 else "UserWarning"
-        rows.append(f"| `{category}` | {cell(shown(call.args[0]))} | `{file}` |")
+        if message := shown(call.args[0]):
+            rows.append(f"| `{category}` | {cell(message)} | `{file}` |")
     return "\n".join(rows)
 
 

@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 # and with the toolkit's stub of libcuda to link against where the driver's is not on the linker's path.
 CUDA := $(shell command -v nvcc >/dev/null 2>&1 && command -v g++ >/dev/null 2>&1 && { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
 
-.PHONY: demo test docs pictures house constants mutants pycuda lane lint clean
+.PHONY: demo test docs pictures upstream house constants mutants pycuda lane lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/hetero demo
@@ -28,6 +28,10 @@ docs: $(VENV)/.tested
 pictures: $(VENV)/.tested
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/generate.py
+
+# NumPy's, SciPy's and scikit-learn's own tests while hetero.accel is installed: 5 minutes.
+upstream: $(VENV)/.tested
+	$(BIN)/python tests/upstream/under_accel.py
 
 # How large the house is, room by room; it fails beyond the limits in tests/house.toml.
 house: $(VENV)/.tested

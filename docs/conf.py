@@ -54,15 +54,9 @@ def fill_in(app, docname: str, source: list[str]) -> None:
     text = re.sub(
         r"^<!-- generated: (\w+) -->$", lambda m: generate.GENERATED[m[1]](), source[0], flags=re.M
     )
-    page = HERE.parent / f"{docname}.md"
     if docname.removeprefix("docs/") in LISTS:
         found = re.findall(r"^(?:- |\| )\[([^]]*)\]\(([^)#]+\.md)\)", text, re.M)
-        found += re.findall(r"^<!-- (\w.*): (\S+\.md) -->", text, re.M)  # where that page is there
-        links = [
-            f"{name.replace('`', '')} <{link}>"
-            for name, link in found
-            if (page.parent / link).exists()
-        ]
+        links = [f"{name.replace('`', '')} <{link}>" for name, link in found]
         text += "\n```{toctree}\n:hidden:\n\n" + "\n".join(links) + "\n```\n"
     source[0] = text
 

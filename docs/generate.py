@@ -59,7 +59,7 @@ def documented(module: str, name: str) -> str:
 def commands() -> str:
     """What each command's help prints."""
     parts = []
-    actions = parser()._subparsers._group_actions
+    actions = parser()[0]._subparsers._group_actions
     for name, sub in actions[0].choices.items():
         if sub.options is not None:
             sub.options(sub)

@@ -12,6 +12,7 @@ would take on the CPU and on each GPU, copies between host and GPU included. The
 `Poisson`                           Poisson's operator, matrix-free, for `solve_cg`
 `graph`                             many calls on GPU arrays, recorded once and replayed
 `plan`, `Plan`, `spec`              what a call would do and how long it would take; nothing runs
+`install`, `uninstall`              have NumPy's, SciPy's and scikit-learn's own calls computed so
 `use`                               choose device or method yourself; leave results on devices
 `to_host`                           bring an array to the host
 `machine`, `calibrate`, `Profile`   what is here, and its measured constants
@@ -34,6 +35,8 @@ from hetero import errors as errors
 from hetero.imports import load
 
 if TYPE_CHECKING:
+    from hetero.accel import install as install
+    from hetero.accel import uninstall as uninstall
     from hetero.arrays import spec as spec
     from hetero.calibration import calibrate as calibrate
     from hetero.calling.graphs import graph as graph
@@ -59,6 +62,7 @@ _HOMES = {
     "clear_memory": "hetero.moving.memory",
     "empty_pinned": "hetero.moving.pinned_arrays",
     "graph": "hetero.calling.graphs",
+    "install": "hetero.accel",
     "keep": "hetero.moving.keeping",
     "machine": "hetero.calling.overview",
     "memory": "hetero.moving.memory",
@@ -69,6 +73,7 @@ _HOMES = {
     "reset": "hetero.moving.failures",
     "spec": "hetero.arrays",
     "to_host": "hetero.moving.downloads",
+    "uninstall": "hetero.accel",
     "use": "hetero.calling.planner",
 }
 
@@ -77,7 +82,8 @@ def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted({"errors", *_HOMES, *_functions(), *_further()})
     if name in _HOMES:
-        load("hetero.ops")  # every operation is registered before the first plan
+        if _HOMES[name] != "hetero.accel":  # which loads them when a call is large enough
+            load("hetero.ops")  # every operation is registered before the first plan
         value = getattr(load(_HOMES[name]), name)
     elif not _is_module(name) and name in (functions := _functions()):
         value = functions[name]

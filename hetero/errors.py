@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+from hetero.imports import load
 
 
 class HeteroError(Exception):
     """Base class of every exception hetero raises itself."""
+
+
+def one_of(name: str, valid: Iterable[str], got: object) -> str:
+    """The message of an argument that has to be one of some names, with the nearest of them."""
+    names = [*valid]
+    near = load("difflib").get_close_matches(str(got), names, 1)
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{name} must be one of {', '.join(map(repr, names))}, got {got!r}{meant}"
 
 
 class DeviceNotAvailable(HeteroError, ValueError):

@@ -219,8 +219,8 @@ def assert_same_clusters(X, lazy, k, **options):
 def test_clusters_from_given_centroids_are_heteros(dtype, weighted):
     X = (groups() * 1000).astype(dtype)  # integers so large that no row lies between centroids
     weights = rng.random(len(X)) if weighted else None
-    for tol, most in ((1e-4, 300), (0.0, 3), (0.0, 0)):
-        options = {"init": X[:6].astype(float), "sample_weight": weights}
+    for tol, share, most in ((1e-4, 0, 300), (0.0, 0.02, 300), (0.0, 0, 3), (0.0, 0, 0)):
+        options = {"init": X[:6].astype(float), "sample_weight": weights, "label_tol": share}
         assert_same_clusters(X, da.from_array(X, chunks=(97, 3)), 6, tol=tol, max_iter=most,
                              **options)  # fmt: skip
 

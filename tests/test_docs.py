@@ -17,7 +17,7 @@ import pytest
 import hetero.ops
 from hetero import cli, registry
 from hetero.calibration import request
-from hetero.cli import comparisons, kernels, machine
+from hetero.cli import accel, comparisons, kernels, machine
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -137,10 +137,10 @@ COMMANDS = sorted(
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_that_are_shown_are_ones(command, monkeypatch, capsys):
     """The command, its options and their values are accepted; explain is run."""
-    _, *words = command.split()
+    _, *words = (word.strip("'") for word in command.split())
     if words[0] != "explain":
         name = {"compile": "compile_loops"}.get(words[0], words[0])
-        for module in (comparisons, kernels, machine):
+        for module in (accel, comparisons, kernels, machine):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, lambda arguments: cli.DONE)
     if len(words) == 1:
@@ -154,13 +154,14 @@ def test_commands_that_are_shown_are_ones(command, monkeypatch, capsys):
 
 def test_every_command_is_in_the_table():
     shown = {words[1] for words in shown_commands(COMMANDS_PAGE)}
-    assert shown >= {"info", "calibrate", "explain", "verify", "bench", "demo"}
+    assert shown >= {"accel", "advise", "info", "calibrate", "explain", "verify", "bench", "demo"}
     operations = {words[2] for words in shown_commands(COMMANDS_PAGE) if words[1:2] == ["bench"]}
     assert operations == {
         "matmul",
         "convolve2d",
         "solve_cg",
         "solve_poisson",
+        "kmeans",
         "movement",
         "programs",
     }

@@ -16,7 +16,7 @@ import hetero
 from hetero import calibration, kernels
 
 LAYERS = (  # the lowest first
-    ("errors", "imports", "locks", "paths", "terminal"),
+    ("errors", "html", "imports", "locks", "paths", "terminal"),
     ("host",),
     ("kernels",),
     ("arrays",),
@@ -31,6 +31,7 @@ LAYERS = (  # the lowest first
     ("dask", "mpi"),
     ("calibration",),
     ("evaluation",),
+    ("accel",),
     ("cli",),
 )
 RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
@@ -59,7 +60,7 @@ MODULES = modules()
 FIRST = [
     name
     for name, file in MODULES.items()
-    if name in ("hetero", "hetero.ops", "hetero.cli", "hetero.calibration")
+    if name in ("hetero", "hetero.accel", "hetero.ops", "hetero.cli", "hetero.calibration")
     or name.split(".")[1:2] in (["evaluation"], ["calibration"])
 ]
 FILES = [pytest.param(name, id=name.removeprefix("hetero.")) for name in MODULES]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ __all__ = [
     "HOST",
     "UNKNOWN_STREAM",
     "Access",
+    "Array",
     "Library",
     "Operand",
     "Spec",
@@ -55,6 +56,8 @@ __all__ = [
     "release",
     "spec",
 ]
+
+Array = TypeVar("Array")  # an operand's type, which the result has too
 
 _numpy, _interface, _dlpack = Numpy(), Interface(), Dlpack()
 LIBRARIES: tuple[Library, ...] = (

@@ -1,4 +1,5 @@
-"""The command line: info, calibrate, compile, explain, verify, bench, transfer, report, demo.
+"""The command line: info, calibrate, compile, explain, verify, bench, ladder, sweep,
+probe, transfer, report, demo.
 
 Exit codes: 0 done; 1 it failed (a file that cannot be written, a device that fails, a
 calibration that other load spoiled, which is used unless a better one is stored); 2 wrong
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from hetero import terminal
 from hetero.cli.parser import parser
 from hetero.cli.values import DONE, FAILED, INTERRUPTED, NO_CHOICE, USAGE
-from hetero.errors import HeteroError, NotPriced
+from hetero.errors import HeteroError, NotPriced, one_of
 
 __all__ = ["DONE", "FAILED", "INTERRUPTED", "NO_CHOICE", "USAGE", "main"]
 
@@ -31,7 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     handler = terminal.LogHandler(sys.stderr)
     logging.basicConfig(format="hetero: %(message)s", level=logging.WARNING, handlers=[handler])
-    commands = parser()
+    commands, names = parser()
+    given = sys.argv[1:] if argv is None else argv
+    if given and not given[0].startswith("-") and given[0] not in names:
+        print(f"hetero: {one_of('the command', names, given[0])}", file=sys.stderr)
+        return USAGE
     arguments = commands.parse_args(argv)
     if "run" not in arguments:  # no command
         commands.print_help(sys.stderr)

@@ -38,8 +38,8 @@ def explain_options(sub: Parser) -> None:
     sub.add_argument("--device", help="only this device, such as cpu or cuda:0")
     methods = dict.fromkeys(i.method for o in operations for i in registry.lookup(o.name))
     sub.add_argument("--method", help=f"only this method: {', '.join(methods)}")
-    text = "answer for another machine, by its constants: tesla-t10, h100, h200, or a profile's "
-    add_profile(sub, f"{text}file")
+    text = "answer for another machine, by its constants: tesla-t10, h100, h200, h200x2, or a "
+    add_profile(sub, f"{text}profile's file")
     text = "what this number of calls takes in a loop over the same large operands"
     sub.add_argument("--again", type=values.whole, metavar="CALLS", help=text)
     text = "forecast an iteration of a solve on the cluster that this JSON file describes"
@@ -210,9 +210,11 @@ def transfer_options(sub: Parser) -> None:
         help="what is done there: seconds on the CPU and, where they are known, on the device; or "
         f"{values.forms()}",
     )
+    text = "in place of --work: the product of a report, such as blog (20.8 MB up, 4.8 MB down)"
+    sub.add_argument("--case", metavar="NAME", help=text)
     sub.add_argument("--dtype", default="float32", help="of the operation (default: float32)")
     sub.add_argument("--device", help="such as cuda:0 (default: the first GPU)")
-    text = "predict for another machine: tesla-t10, h100, h200, or a profile's file"
+    text = "predict for another machine: tesla-t10, h100, h200, h200x2, or a profile's file"
     add_profile(sub, text)
     text = (
         "save a picture, by matplotlib: time over size for the CPU, and for the device with and "
@@ -239,7 +241,10 @@ def transfer(arguments: argparse.Namespace) -> int:
     from hetero.evaluation import calls, transfer, transfer_report
 
     values.check_picture(arguments.plot)
-    work = None if arguments.work is None else _work(arguments)
+    if arguments.case is not None:
+        work = _named(arguments)
+    else:
+        work = None if arguments.work is None else _work(arguments)
     found = transfer.transfer(
         arguments.up,
         arguments.down,
@@ -250,6 +255,25 @@ def transfer(arguments: argparse.Namespace) -> int:
     )
     show(arguments, found, lambda: transfer_report.text(found))
     return values.plot(arguments, found, transfer_report)
+
+
+def _named(arguments: argparse.Namespace) -> Any:
+    """What ``--case`` says: cases of bench that are a single call."""
+    from hetero.evaluation.calls import Call
+    from hetero.ops import benchmark
+
+    if arguments.work is not None:
+        raise ValueError("--case and --work both say what is done there: one is enough")
+    calls = {
+        name: Call(operation, named.sizes[0], named.dtype)
+        for operation in values.operations()
+        for name, named in benchmark.of(operation, "CASES", {}).items()
+        if len(named.sizes) == 1
+    }
+    if arguments.case not in calls:
+        names = " or ".join(map(repr, calls))
+        raise ValueError(f"--case must be {names}, got {arguments.case!r}")
+    return calls[arguments.case]
 
 
 def _work(arguments: argparse.Namespace) -> Any:

@@ -1,4 +1,4 @@
-"""Commands that time methods and kernels: bench, ladder, sweep; each returns an exit code."""
+"""Commands that time methods and kernels: bench, ladder, sweep, probe; each gives an exit code."""
 
 from __future__ import annotations
 
@@ -50,6 +50,12 @@ def bench_options(sub: Parser) -> None:
     sub.add_argument("--device", help=text)
     text = f"the matrix of {having['order']} by rows (C, the default) or by columns (F)"
     sub.add_argument("--order", default="C", choices=("C", "F"), help=text)
+    having = "; ".join(
+        f"{', '.join(known)} of {o.function}"
+        for o in operations
+        if (known := benchmark.of(o, "CASES", {}))
+    )
+    sub.add_argument("--cases", metavar="NAME", help=f"sizes that others measured: {having}")
     text = (
         "with movement: save a picture (SVG) of one product whose blocks move while others are "
         "computed, and nothing else"
@@ -70,6 +76,8 @@ def bench(arguments: argparse.Namespace) -> int:
     given = {"device": arguments.device, "progress": progress_bar()}
     if arguments.timeline is not None:
         return _timeline(arguments)
+    if arguments.cases is not None and arguments.operation in (MOVEMENT, PROGRAMS):
+        raise ValueError(f"--cases are of an operation, not of {arguments.operation}")
     if arguments.operation == PROGRAMS:
         return _programs(arguments)
     if moves:
@@ -80,7 +88,8 @@ def bench(arguments: argparse.Namespace) -> int:
         found = bench.movement(arguments.dtype, **given)
         show(arguments, found, lambda: report.movement(found))
         return DONE
-    rows = bench.bench(*operations, arguments.dtype, order=arguments.order, **given)
+    given |= {"order": arguments.order, "cases": arguments.cases}
+    rows = bench.bench(*operations, arguments.dtype, **given)
     columns = benchmark.of(*operations, "columns")
     show(arguments, rows, lambda: report.benchmarks(rows, columns))
     return DONE
@@ -117,7 +126,7 @@ def ladder_options(sub: Parser) -> None:
     _common(sub, "such as cuda:0, or cpu")
     text = (
         "extents of squares; of images and grids likewise, of k-means rows (default: three, small "
-        "ones without a GPU)"
+        "ones without a GPU; with --plot those between them that double)"
     )
     sub.add_argument("--sizes", type=_whole, metavar="N,N", help=text)
     text = (
@@ -125,20 +134,28 @@ def ladder_options(sub: Parser) -> None:
         "Python, and measure nothing"
     )
     sub.add_argument("--source", metavar="RUNG", help=text)
+    text = "print what limits each rung: the time that each resource alone would need"
+    sub.add_argument("--why", action="store_true", help=text)
     text = "with --device cpu: time methods that have several threads on each of these numbers"
     sub.add_argument("--threads", type=_whole, metavar="N,N", default=(), help=text)
+    sub.add_argument("--filter", type=int, help="extent of a convolution's filter (default: 15)")
 
 
 def sweep_options(sub: Parser) -> None:
     """Add those of sweep."""
     _common(sub, "such as cuda:0")
     text = "a rung of the ladder whose blocks can have other shapes"
-    sub.add_argument("--method", required=True, help=text)
+    sub.add_argument("--method", help=text)
     text = (
         "as one of --sizes of ladder (default: 4096, 128 without a GPU, where each of some hundred "
         "blocks takes a fraction of a second to compile)"
     )
     sub.add_argument("--size", type=int, help=text)
+    text = (
+        "how well the times follow from the block's shape, and how well from White's execution "
+        "metrics; with files, which --json wrote, nothing is measured"
+    )
+    sub.add_argument("--metrics", nargs="*", type=values.file, metavar="FILE", help=text)
 
 
 def _common(sub: Parser, device: str) -> None:
@@ -176,25 +193,34 @@ def ladder(arguments: argparse.Namespace) -> int:
         return _print_source(arguments)
 
     def climb(operation: Any, **given: Any) -> dict[str, Any]:
-        given["threads"] = arguments.threads
+        given |= {"threads": arguments.threads, "filter": arguments.filter}
+        given["curve"] = arguments.plot is not None
         found = ladder.ladder(operation, arguments.dtype, arguments.sizes, **given)
         last.keep_ladder(found)
         return found
 
-    return _measured(arguments, climb, ladder)
+    return _measured(arguments, climb, ladder, why=arguments.why)
 
 
 def sweep(arguments: argparse.Namespace) -> int:
     """Time a rung with every legal block."""
     from hetero.evaluation import sweep
+    from hetero.evaluation.causes import fits
 
     def swept(operation: Any, **given: Any) -> dict[str, Any]:
-        return sweep.sweep(operation, arguments.method, arguments.size, arguments.dtype, **given)
+        if arguments.metrics:
+            return fits.fits(fits.read(arguments.metrics, operation.function))
+        if arguments.method is None:
+            raise ValueError("--method names the rung to sweep, and is not given")
+        one = sweep.sweep(operation, arguments.method, arguments.size, arguments.dtype, **given)
+        return one if arguments.metrics is None else fits.fits([one])
 
-    return _measured(arguments, swept, sweep)
+    return _measured(arguments, swept, sweep if arguments.metrics is None else fits)
 
 
-def _measured(arguments: argparse.Namespace, measure: Callable[..., Any], module: Any) -> int:
+def _measured(
+    arguments: argparse.Namespace, measure: Callable[..., Any], module: Any, **shown: Any
+) -> int:
     """Measure, print, and draw where that is asked for."""
     from hetero import registry
 
@@ -202,8 +228,30 @@ def _measured(arguments: argparse.Namespace, measure: Callable[..., Any], module
     values.check_picture(arguments.plot)
     progress = progress_bar() or terminal.Lines()
     found = measure(operation, device=arguments.device, progress=progress)
-    show(arguments, found, lambda: module.text(found))
+    show(arguments, found, lambda: module.text(found, **shown))
     return values.plot(arguments, found, module)
+
+
+def probe_options(sub: Parser) -> None:
+    """Add those of probe."""
+    from hetero.evaluation.causes.probe import PROBES
+
+    text = "; ".join(f"{name}: {one.summary}" for name, one in PROBES.items())
+    sub.add_argument("probe", choices=PROBES, metavar="PROBE", help=text)
+    text = "such as cuda:0 (default: the first GPU, else the first OpenCL device)"
+    sub.add_argument("--device", help=text)
+    add_file(sub, "--plot", "save a picture, by matplotlib: time over stride")
+
+
+def probe(arguments: argparse.Namespace) -> int:
+    """Time a pattern of access to memory."""
+    from hetero.evaluation.causes import probe
+
+    values.check_picture(arguments.plot)
+    progress = progress_bar() or terminal.Lines()
+    figures = probe.probe(arguments.probe, device=arguments.device, progress=progress)
+    show(arguments, figures, lambda: probe.text(figures))
+    return values.plot(arguments, figures, probe)
 
 
 def _print_source(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import hetero
-from hetero.cli import comparisons, kernels, machine
+from hetero.cli import accel, comparisons, kernels, machine
 
 Options = Callable[[argparse.ArgumentParser], None]
 
@@ -24,8 +24,9 @@ class _Command(argparse.ArgumentParser):
         return super().parse_known_args(*arguments)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of all commands; what it parses has the command's function as ``run``."""
+def parser() -> tuple[argparse.ArgumentParser, list[str]]:
+    """The parser of all commands, and their names; what it parses has the command's function as
+    ``run``."""
     made = argparse.ArgumentParser(
         prog="hetero",
         description="Measures this machine once, then computes each call where it is fastest: on "
@@ -57,10 +58,16 @@ def parser() -> argparse.ArgumentParser:
     add("ladder", kernels.ladder, kernels.ladder_options, text)
     text = "A kernel of a ladder with every legal shape of its blocks; how far its own is off."
     add("sweep", kernels.sweep, kernels.sweep_options, text)
+    text = "What a pattern of access to memory costs: camping, banks, coalescing."
+    add("probe", kernels.probe, kernels.probe_options, text)
     text = "Is it worth moving this to a GPU? Copies beside the work that is done there."
     add("transfer", comparisons.transfer, comparisons.transfer_options, text)
+    text = "What another machine would do with the calls of a script that runs here."
+    add("advise", accel.advise, accel.advise_options, text)
+    text = "Whether scripts of this environment can run with hetero.accel; switch that on or off."
+    add("accel", accel.accel, accel.accel_options, text)
     text = "What is known of a machine, as a page for a browser."
     add("report", machine.report, machine.report_options, text)
     text = "Calibrate quickly, then run real calls and compare."
     add("demo", machine.demo, machine.demo_options, text)
-    return made
+    return made, [*subparsers.choices]

@@ -28,6 +28,7 @@ def kmeans(
     n_init: int | str = 1,
     max_iter: int = 300,
     tol: float = 1e-4,
+    label_tol: float = 0.0,
     random_state: Any = None,
     sample_weight: Any = None,
     **placed: str,
@@ -38,7 +39,7 @@ def kmeans(
     ----------
     X : (n, d) Dask array
         Read in each iteration: ``X.persist()`` where there is room for it.
-    n_clusters, n_init, max_iter, tol, random_state
+    n_clusters, n_init, max_iter, tol, label_tol, random_state
         See `hetero.kmeans`.
     init : {"k-means++", "random"}, (k, d) array or callable
         As of `hetero.kmeans`, of 131 072 rows drawn at random where X has more.
@@ -83,13 +84,14 @@ def kmeans(
     weights = 1.0 if sample_weight is None else sample_weight
     weights = da.full(n, weights) if np.ndim(weights) == 0 else da.asanyarray(weights)
     options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
+    options["label_tol"] = label_tol
     options["sample_weight"] = Spec(weights.shape, dtype)
     asked = operands.problem(Spec((n, *X.shape[1:]), X.dtype), n_clusters, **options)
     _, d, k = asked.dims
     if asked.options.init == operands.GIVEN:
         init = operands.checked_centroids(operands.on_host(init, dtype), (k, d))
     rows = Rows(X.astype(dtype).rechunk({1: -1}), weights, placed)
-    ended, centroids, labels = rows.fit(asked, init, tol, random)
+    ended, centroids, labels = rows.fit(asked, init, tol, label_tol, random)
     distinct = np.count_nonzero(da.bincount(labels, minlength=k).compute())
     if distinct < k:
         warnings.warn(FEW.format(distinct, k), RuntimeWarning, stacklevel=2)
@@ -120,7 +122,7 @@ class Rows(rows_in_parts.RowsInParts):
     def restart(self, k: int) -> None:
         self._labels: list[Any] = [None] * len(self._blocks)
 
-    def assign(self, centroids: np.ndarray) -> bool:
+    def assign(self, centroids: np.ndarray) -> int:
         step, shared = dask.delayed(_step, nout=2), dask.delayed(centroids.copy())
         key, blocks = f"hetero-kmeans-{uuid.uuid4().hex}", []
         for block, labels in zip(self._blocks, self._labels, strict=True):
@@ -129,7 +131,7 @@ class Rows(rows_in_parts.RowsInParts):
         blocks = dask.persist(*blocks)
         self._labels = [labels for labels, _ in blocks]
         self._sums = dask.compute(*(sums for _, sums in blocks))
-        return any(changed for _, _, changed in self._sums)
+        return sum(changed for _, _, changed in self._sums)
 
     def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         sums, totals, _ = zip(*self._sums, strict=True)

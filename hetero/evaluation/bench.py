@@ -46,6 +46,7 @@ def bench(
     *,
     device: str | None = None,
     order: str = "C",
+    cases: str | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Seconds of each call that an operation compares, for each of its cases.
@@ -57,6 +58,8 @@ def bench(
         Default: the operation's own choice.
     device, order : str, optional
         For operations that offer a choice. Default: the first GPU, "cpu" without one; by rows.
+    cases : str, optional
+        Those of a name, of operations that have such.
     progress : callable, optional
         As in `hetero.calibrate`.
 
@@ -67,20 +70,31 @@ def bench(
         or peer, peers (which of them those are), iterations that each made where a number was
         asked, copy_bandwidth of the device whose clock was read,
         and what else the operation tells.
+
+    Raises
+    ------
+    ValueError
+        If the operation has no cases of that name; the message names those that it has.
     """
     choices = {"device": device or benchmark.cuda_device() or CPU, "order": order}
     if choices["device"] != CPU:
         devices.get(choices["device"])  # or says which there are
     own = benchmark.of(operation, "benchmarks", partial(_drawn, operation))
     options = {name: choices[name] for name in benchmark.of(operation, "OPTIONS", ())}
-    cases = list(own(dtype or benchmark.dtype_of(operation), **options))
+    if cases is not None:
+        known = benchmark.of(operation, "CASES", {})
+        if cases not in known:
+            names = " or ".join(map(repr, known)) or "left out: there are none"
+            raise ValueError(f"--cases of {operation.function} must be {names}, got {cases!r}")
+        dtype, options["sizes"] = dtype or known[cases].dtype, known[cases].sizes
+    trials = list(own(dtype or benchmark.dtype_of(operation), **options))
     rows = []
     failed: dict[str, str] = {}
     with ExitStack() as stack:
         queues: dict[str, Queue] = {}
-        for number, case in enumerate(cases):
+        for number, case in enumerate(trials):
             if progress is not None:
-                progress(number / len(cases), case.case)
+                progress(number / len(trials), case.case)
             if case.device != CPU and case.device not in queues:
                 stack.enter_context(devices.get(case.device).active())
                 queues[case.device] = Queue(devices.get(case.device))

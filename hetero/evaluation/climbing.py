@@ -1,5 +1,4 @@
-"""What `hetero ladder` and `hetero sweep` share: one method of an operation, timed at one size, and
-what the device gives at most.
+"""What `hetero ladder` and `hetero sweep` share: one method of an operation, timed at one size.
 
 What a method is timed on are the operands of calibration's cases: on the device, the same for all
 methods; of a solve one iteration.
@@ -9,24 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
-from typing import NamedTuple
-
-import numpy as np
 
 from hetero import devices, registry
 from hetero.calibration import request
 from hetero.calibration.measure import solving, timing
 from hetero.calibration.measure.candidates import once
 from hetero.calibration.measure.workbench import Bench
-from hetero.devices.base import Device
 from hetero.devices.kinds import traits
 from hetero.errors import DeviceNotAvailable
+from hetero.evaluation.causes.launches import Launched, recorded
 from hetero.host import limits
 from hetero.host.compiled import loop_compiler
-from hetero.kernels.common.peak import THREADS, peaks
 from hetero.ops import benchmark
 from hetero.ops.cases import Case, Dims, Place, TimedSolves, forget_numbers
 from hetero.pricing import pricing
@@ -40,13 +35,6 @@ _POINT = 0.06  # seconds for one figure by the wall's clock
 _MOST_STEPS = 200  # of a solve
 _LONG = 0.2  # seconds of a solve of one step, above which it is done once
 
-# -- Of the roof --
-_BLOCKS = 32  # of each multiprocessor
-_ROUNDS, _ROUNDS_OTHERS = {"cuda": 1 << 12}, 1 << 6
-_COPIED, _COPIED_OTHERS = {"cuda": 1 << 30}, 1 << 26  # bytes, far more than caches hold
-_REPEATS = 4
-_PRODUCT = 1024  # extent of the product that is the CPU's
-
 
 class Ground:
     """One operation at one place, with one dtype.
@@ -58,10 +46,22 @@ class Ground:
     dtype : str
     limit : float
         Seconds of a call above which none is made.
+    filter : int, optional
+        Extent of the filter, of an operation that has one.
     """
 
-    def __init__(self, operation: Operation, place: Place, dtype: str, limit: float) -> None:
+    def __init__(
+        self,
+        operation: Operation,
+        place: Place,
+        dtype: str,
+        limit: float,
+        filter: int | None = None,
+    ) -> None:
+        if filter is not None and benchmark.of(operation, "FILTER") is None:
+            raise ValueError(f"{operation.function} has no filter, got one of {filter}")
         self.operation, self.place, self.dtype, self.limit = operation, place, dtype, limit
+        self.filter = filter
         self._bench = Bench(place.devices)
         own = importlib.import_module(operation.cases).cases
         self._cases: dict[str, Case] = {}
@@ -78,7 +78,9 @@ class Ground:
     def dims(self, size: int) -> Dims:
         """Dimensions of the case at a size, such as the extent of a square."""
         extents = benchmark.of(self.operation, "climbed")
-        return extents(size) if extents else (size,) * len(self.case().axes or ())
+        if extents is None:
+            return (size,) * len(self.case().axes or ())
+        return extents(size) if self.filter is None else extents(size, self.filter)
 
     def case(self, row: Implementation | None = None) -> Case:
         """What a method is measured on; of one that calibration does not measure, as of others."""
@@ -163,6 +165,20 @@ class Ground:
         many = timing.measure(lambda: solve(1 + more), budget=2 * _POINT, least=2, most=5)
         return max(min(many.samples) - min(few.samples), 0.0) / more or min(few.samples)
 
+    def launches(self, row: Implementation, size: int) -> Counter[Launched]:
+        """The kernels that one call launches, or one iteration; none of what has no such record."""
+        case = self.case(row)
+        if len(self.place.devices) != 1:
+            return Counter()
+        if not isinstance(case.how, TimedSolves):
+            call = self._call(row, size)
+            return recorded(self.place.devices[0], call)
+        solve = solving.prepared(case, self.dims(size), self._bench)
+        one = recorded(self.place.devices[0], lambda: solve(1))
+        if case.how.few == case.how.many:
+            return one
+        return recorded(self.place.devices[0], lambda: solve(2)) - one
+
 
 def place_of(device: str | None) -> Place:
     """Where is measured: the device that is named, or the first GPU, or the first one at all.
@@ -178,7 +194,7 @@ def place_of(device: str | None) -> Place:
         device = benchmark.cuda_device() or next(iter(devices.proven()), None)
     if device is None:
         why = "; ".join(devices.missing())
-        raise DeviceNotAvailable(f"rungs need a GPU or an OpenCL device, and none is here: {why}")
+        raise DeviceNotAvailable(f"kernels need a GPU or an OpenCL device, and none is here: {why}")
     found = devices.get(device)
     return Place(found.name, inventory.devices()[found.name], (found,))
 
@@ -194,14 +210,18 @@ def together(place: Place) -> Place | None:
 
 @contextmanager
 def ground(
-    operation: Operation, place: Place, dtype: str | None, limit: float | None = None
+    operation: Operation,
+    place: Place,
+    dtype: str | None,
+    limit: float | None = None,
+    filter: int | None = None,
 ) -> Iterator[Ground]:
     """The ground of an operation, its one device active; what it holds is given back at the end."""
     own = dtype or benchmark.dtype_of(operation)
     with place.devices[0].active() if len(place.devices) == 1 else nullcontext():
         try:
             seconds = limit or (1.0 if traits(place.kind).own_clock else 0.5)
-            yield Ground(operation, place, own, seconds)
+            yield Ground(operation, place, own, seconds, filter)
         finally:
             forget_numbers()
 
@@ -232,74 +252,3 @@ def on_threads(row: Implementation, count: int) -> Implementation | str:
         return f"it has {most} threads here, not {count}"
     threads = thread_counts.Threads(count, most)
     return dataclasses.replace(row, run=thread_counts.limited(row, threads, row.run))
-
-
-# -- The roof --------------------------------------------------------------------------------------
-
-
-class Roof(NamedTuple):
-    """The most that a device gives: arithmetic on registers alone, and a copy in its memory.
-
-    A method takes at least the longer of the times of its flops and of its bytes, its roof
-    (S. Williams, A. Waterman, D. Patterson, "Roofline", Commun. ACM 52 (2009), 65-76).
-    """
-
-    flops_per_second: float
-    bytes_per_second: float  # of reading plus writing
-    how: str  # the first was measured
-
-    def seconds(self, flops: float, nbytes: float) -> float:
-        """The least that a method takes with these numbers of flops and bytes."""
-        return max(flops / self.flops_per_second, nbytes / self.bytes_per_second)
-
-    def raised(self, other: Roof) -> Roof:
-        """The higher rate of each: other load lowers what is measured at that time."""
-        return max(self, other)._replace(bytes_per_second=max(self[1], other[1]))
-
-
-def roof(place: Place, dtype: str) -> Roof:
-    """The roof of a place's first device, which is active, or of the CPU."""
-    return roof_of_device(place.devices[0], dtype) if place.devices else roof_of_host(dtype)
-
-
-def roof_of_device(device: Device, dtype: str) -> Roof:
-    """The roof of a device, which is active."""
-    blocks = _BLOCKS * device.multiprocessors
-    rounds = _ROUNDS.get(device.kind, _ROUNDS_OTHERS)
-    out, _owner = device.allocate(blocks * THREADS * np.dtype(dtype).itemsize)
-    rates = {}
-    kernels = peaks(dtype, blocks, rounds, device.block_limit, device.capability)
-    for how, (launch, flops) in kernels.items():
-        kernel = device.build(launch.source, launch.kernel, launch.defines)
-        run = partial(device.launch, kernel, launch.grid, launch.block, [out, rounds])
-        rates[how] = flops / _least(device, run)
-    how = max(rates, key=lambda name: rates[name])
-    nbytes = _COPIED.get(device.kind, _COPIED_OTHERS)
-    (source, _first), (target, _second) = device.allocate(nbytes), device.allocate(nbytes)
-    device.fill(source, nbytes)
-    copied = _least(device, lambda: device.copy(target, source, nbytes))
-    return Roof(rates[how], 2 * nbytes / copied, how)
-
-
-def _least(device: Device, run: Callable[[], None]) -> float:
-    """Seconds on the device's clock, the fewest of some; the first run does not count."""
-    run()
-    device.synchronize()
-    taken = []
-    for _ in range(_REPEATS):
-        begin = device.event()
-        run()
-        taken.append(device.elapsed(begin, device.event()))
-    return min(taken)
-
-
-def roof_of_host(dtype: str) -> Roof:
-    """The roof of the CPU: a product by BLAS, and a copy of an array."""
-    A = np.random.default_rng(0).random((_PRODUCT, _PRODUCT), np.float32).astype(dtype)
-    source = np.ones(_COPIED_OTHERS // A.itemsize, dtype)
-    target, C = np.ones_like(source), np.empty_like(A)
-    product, copy = (
-        min(once(run) for _ in range(_REPEATS + 1))
-        for run in (lambda: np.dot(A, A, out=C), lambda: np.copyto(target, source))
-    )
-    return Roof(2.0 * _PRODUCT**3 / product, 2 * source.nbytes / copy, "a product by BLAS")

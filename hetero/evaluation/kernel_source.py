@@ -31,6 +31,7 @@ _OWN = (
     "_rungs_column.cu",
     "_rungs_registers.cu",
     "_tuned.cu",
+    "_persistent.cu",
 )  # files of the rungs
 _WIDTH = 100
 # A comment, then a function with its body or a declaration.
@@ -73,7 +74,7 @@ def of_rung(operation: registry.Operation, method: str, dtype: str | None = None
     own = dtype or benchmark.dtype_of(operation)
     ground = Ground(operation, Place(device.name, info, (device,)), own, 1.0)
     kernels_of(device, [ground.case(row)])
-    pieces = [_comment(f"{operation.function}, rung {row.rung.number}, {method}: {row.rung.idea}.")]
+    pieces = [_comment(_title(operation, row))]
     for launched in dict.fromkeys(device.rungs.values()):
         file, defines = launched
         pieces.append(_comment(f"{file}, {', '.join(f'{n} = {value}' for n, value in defines)}."))
@@ -95,7 +96,7 @@ def of_loop(operation: registry.Operation, method: str) -> str:
     text = Path(inspect.getfile(inspect.unwrap(loop))).read_text("utf-8")
     pieces = {names: line for line, names in re.findall(r"^(([A-Z]\w+).* = .*)$", text, re.M)}
     pieces |= {f[1]: b for b in text.split("\n\n\n") if (f := re.search(r"^def (\w+)", b, re.M))}
-    title = f"{operation.function}, rung {row.rung.number}, {method}: {row.rung.idea}."
+    title = _title(operation, row)
     wanted = _with_callees(pieces, {loop.__name__})
     return "\n\n\n".join([_comment(title, "# "), *(pieces[name] for name in wanted)]) + "\n"
 
@@ -106,6 +107,13 @@ def _named(method: str, operation: registry.Operation, kind: str) -> registry.Im
         names = ", ".join(map(repr, rows))
         raise ValueError(f"--source must be one of {names} of {operation.function}, got {method!r}")
     return rows[method]
+
+
+def _title(operation: registry.Operation, row: registry.Implementation) -> str:
+    rung = row.rung
+    place = f"instead of {rung.instead_of}" if rung.instead_of else f"rung {rung.number}"
+    seed = f" ({rung.seed})" if rung.seed else ""
+    return f"{operation.function}, {place}, {row.method}: {rung.idea}{seed}."
 
 
 def _comment(text: str, sign: str = "// ") -> str:

@@ -36,6 +36,11 @@ OF_LINKS = Acceptable(0.1, 0.3)
 # -- Numbers, tables, pictures ---------------------------------------------------------------------
 
 
+def gained(row: Mapping[str, Any], gain: str) -> str:
+    """A gain of a ladder's row, and what it is over where that is not the row before."""
+    return f"{gain} of {row['instead_of']}" if row.get("instead_of") else gain
+
+
 def rounded(value: float, digits: int = 3) -> str:
     """So many digits, and those before the point."""
     return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:.0f}"

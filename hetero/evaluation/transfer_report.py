@@ -7,14 +7,17 @@ from typing import Any
 
 from hetero.evaluation.report import markdown
 from hetero.pricing.plan import CPU, readable
+from hetero.profile import PINNED, STAGED
 
 PICTURE = (8.0, 5.0)  # inches
 _STYLES = ("-", "--", "-.", ":")
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """Copies, the work, and whether it pays, in words."""
+    """Whether it pays; then copies and the work, in words."""
     lines = [
+        answer(found),
+        "",
         f"{found['up']:,} bytes up and {found['down']:,} down, {found['device']} "
         f"(profile: {found['profile']})",
         "",
@@ -42,6 +45,41 @@ def text(found: Mapping[str, Any]) -> str:
     lines += ["", *markdown(*_verdict(found))]
     known = work["device"]["predicted"] is not None
     return "\n".join([*lines, "", *_notes(found, known)])
+
+
+def answer(priced: Mapping[str, Any]) -> str:
+    """Whether it pays to move the operands, and from where on, in one sentence.
+
+    Operands in ordinary memory count, staged where the profile knows what that takes, or pinned
+    ones where only these pay.
+    """
+    device, kinds = priced["device"], priced["pays"]
+    gains = {memory: pays.get("gain") or 0.0 for memory, pays in kinds.items()}
+    memory = STAGED if STAGED in kinds else next(iter(kinds))
+    if gains[memory] <= 1.0 < gains.get(PINNED, 0.0):
+        memory = PINNED
+    pays = kinds[memory]
+    copies = f"copies of {readable(pays['transfer'])} ({memory} memory)"
+    if priced["work"] is None:
+        return f"Yes, if the work takes {CPU} longer than {device} by more than its {copies}."
+    if "gain" not in pays:
+        return f"Not known: the profile does not tell what {CPU} takes; {copies}."
+    calls = pays["calls"]
+    staying = "" if calls is None else f"; operands that stay there pay from {calls:,} calls on"
+    gain, least = pays["gain"], pays["least_gain"]
+    if gain is None and least is None:
+        return f"No: {CPU} takes no longer than the {copies}{staying}."
+    if gain is None:
+        return f"Yes, if {device} computes {least:.4g} times as fast as {CPU} or faster; {copies}."
+    begin = ""
+    if (at := pays.get("break_even")) is not None:
+        name = "n" if len(set(at["dims"] or ())) == 1 else priced["curves"]["over"].lower()
+        size = "at no size up to {largest}" if at["extent"] is None else "from {name} = {extent} on"
+        begin = f" moving pays {size.format(name=name, **at)};"
+    if gain > 1.0:
+        return f"Yes:{begin} {device} is {gain:.3g} times as fast as {CPU} with {copies}."
+    slower = f" {device} takes {1.0 / gain:.3g} times as long as {CPU} with {copies}"
+    return f"No:{begin}{slower}{staying}."
 
 
 def _pair(seconds: Mapping[str, float] | None) -> list[str]:

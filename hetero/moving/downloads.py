@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -66,6 +66,12 @@ class _There(Download):
         self._array, self._copy, self._target = None, None, array
 
 
+@overload
+def to_host(
+    x: Any, out: np.ndarray | None = None, *, wait: Literal[True] = True
+) -> np.ndarray[Any, np.dtype[Any]]: ...
+@overload
+def to_host(x: Any, out: np.ndarray | None = None, *, wait: bool) -> Any: ...
 def to_host(x: Any, out: np.ndarray | None = None, *, wait: bool = True) -> Any:
     """Bring an array to the host, through pinned buffers that several threads empty.
 

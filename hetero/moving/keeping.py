@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.arrays import Operand, as_array, is_device_array, kept, watched
+from hetero.arrays import Array, Operand, as_array, is_device_array, kept, watched
 from hetero.arrays.kept import Kept
 from hetero.devices.base import Device
 from hetero.devices.storage import Copy
@@ -28,7 +28,7 @@ CHECK = "HETERO_CHECK_KEPT"
 _making = locks.new()  # one copy at a time: they share the bus
 
 
-def keep(A: Any, uses: int | None = None) -> Any:
+def keep(A: Array, uses: int | None = None) -> Array:
     """An array that does not change, so that devices may hold copies of it for later calls.
 
     Calls with a NumPy array move it to a device each time, unless it is watched (docs/keeping.md).

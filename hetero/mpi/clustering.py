@@ -21,6 +21,7 @@ def kmeans(
     n_init: int | str = 1,
     max_iter: int = 300,
     tol: float = 1e-4,
+    label_tol: float = 0.0,
     random_state: Any = None,
     sample_weight: Any = None,
     comm: Any = None,
@@ -33,7 +34,7 @@ def kmeans(
     ----------
     X_rows : (own rows, d) array
         On the host; a rank may have none.
-    n_clusters, n_init, max_iter, tol
+    n_clusters, n_init, max_iter, tol, label_tol
         See `hetero.kmeans`.
     init : {"k-means++", "random"} or (k, d) array
         As of `hetero.kmeans`, of 131 072 rows drawn at random where there are more.
@@ -65,6 +66,7 @@ def kmeans(
     """
     ranks, failed, facts = ranks_of(comm), None, {}
     options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
+    options["label_tol"] = label_tol
     try:
         X = np.asarray(X_rows)
         if X.ndim != 2:
@@ -90,7 +92,7 @@ def kmeans(
     rows = Rows(ranks, X, weights, placed)
     asked = operands.problem(Spec((rows.n, X.shape[1]), X.dtype), n_clusters, **options)
     operands.checked_weights(np.array([ranks.most(weights.max(initial=0.0))]), 1, X.dtype)
-    ended, centroids, labels = rows.fit(asked, init, tol, random)
+    ended, centroids, labels = rows.fit(asked, init, tol, label_tol, random)
     distinct = np.count_nonzero(ranks.added(np.bincount(labels, minlength=n_clusters)))
     if distinct < n_clusters:
         warnings.warn(FEW.format(distinct, n_clusters), RuntimeWarning, stacklevel=2)
@@ -127,11 +129,11 @@ class Rows(rows_in_parts.RowsInParts):
     def restart(self, k: int) -> None:
         self.labels: Any = None
 
-    def assign(self, centroids: np.ndarray) -> bool:
+    def assign(self, centroids: np.ndarray) -> int:
         given = self._X, self._weights, self.labels, centroids, self._placed
         self.labels, (sums, totals, changed) = rows_in_parts.step(*given)
         self._sums = self._ranks.added(np.concatenate([sums.reshape(-1), totals, [changed]]))
-        return bool(self._sums[-1])
+        return int(self._sums[-1])
 
     def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         sums, totals, _ = np.split(self._sums, [centroids.size, -1])

@@ -7,6 +7,7 @@ from typing import Any
 
 from hetero import registry
 from hetero.calling import planner
+from hetero.imports import load
 from hetero.ops import cpu_vectors, functions  # noqa: F401  # registers loops and operations
 from hetero.pricing.plan import Plan
 
@@ -16,6 +17,7 @@ def plan(
     *operands: Any,
     device: str | None = None,
     method: str | None = None,
+    profile: str | None = None,
     **options: Any,
 ) -> Plan:
     """What a call would do, and how long each way to do it would take; nothing is computed.
@@ -30,6 +32,9 @@ def plan(
         shape and a dtype only.
     device, method : str, optional
         Forced placement, as in the call.
+    profile : str, optional
+        Of another machine: "tesla-t10", "h100", "h200", "h200x2", or a file that `calibrate` wrote
+        there. Default: this machine's.
     **options
         What else the call would be given and the price depends on. convolve2d: ``mode``,
         ``boundary``, ``fillvalue``. solve_cg: ``x0``, ``rtol``, ``atol``, ``maxiter``, ``M``.
@@ -69,10 +74,16 @@ def plan(
         taken.bind(*operands, **options)
     except TypeError as error:
         needed = [name for name, one in taken.parameters.items() if one.default is one.empty]
-        free = sorted({*taken.parameters, "device", "method"}.difference(needed))
+        free = sorted({*taken.parameters, "device", "method", "profile"}.difference(needed))
         arguments = f"its operands are {', '.join(needed)}, and its options {', '.join(free)}"
         raise TypeError(f"plan of {known.function}: {error}; {arguments}") from None
-    return planner.plan_call(known, operands, options, device, method)
+    if profile is None:
+        return planner.plan_call(known, operands, options, device, method)
+    constants = load("hetero.profile").named(profile)
+    machine = planner.OtherMachine(constants, constants.machine())
+    if known.plan is not None:
+        return known.plan(operands, options, device, method, machine)
+    return machine.plan(known.problem(*operands, **options), device, method)
 
 
 def _registered(operation: str, kind: str, method: str) -> registry.Implementation:

@@ -13,6 +13,8 @@ module of benchmarks (`Operation.benchmarks`) has of
     measured, with ``device=`` and ``method=``.
 ``benchmarks(dtype, **options)``
     The `Benchmark` s of bench, one at a time. Without it bench compares a few random trials.
+``CASES``
+    Name -> `Named` cases of bench; `benchmarks` gets their ``sizes`` in place of its own.
 ``DTYPE``
     The default dtype of bench. Without it float32.
 ``OPTIONS``
@@ -23,7 +25,8 @@ module of benchmarks (`Operation.benchmarks`) has of
     first one tells how large it is. Without it all do.
 ``climbed(size)``
     The dimensions of calibration's cases that `hetero ladder` and `hetero sweep` time the rungs on
-    at a size. Without it all extents are that size.
+    at a size. Without it all extents are that size. Where there is ``FILTER``, it takes that or
+    another extent of a filter too.
 ``CLIMBED``, ``SWEPT``
     Kind of device -> the sizes of the ladder, and the size of a sweep, by default.
 ``moved(dtype)``
@@ -70,6 +73,13 @@ class Trial(NamedTuple):
 
     operands: tuple[Any, ...]
     options: Mapping[str, Any] = {}
+
+
+class Named(NamedTuple):
+    """Sizes that somebody else measured, for bench: their dtype, and the dimensions of each."""
+
+    dtype: str
+    sizes: tuple[tuple[int, ...], ...]
 
 
 class Iterations(NamedTuple):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from hetero import html
 from hetero.errors import NotPriced
 from hetero.host import limits
 from hetero.registry import Implementation, thread_counts
@@ -238,6 +239,17 @@ class Plan:
     def __str__(self) -> str:
         lines = [f"{self.problem}   (profile: {self.profile_name})", *self._table()]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        if self.parts:
+            return "".join([f"<p>{self.whole}</p>", *(part._repr_html_() for part in self.parts)])
+        rows = []
+        for c in self.candidates:
+            terms = " + ".join(f"{name} {readable(value)}" for name, value in c.terms.items())
+            seconds = "" if c.seconds is None else readable(c.seconds)
+            rows.append((f"{c.method} on {c.device}", seconds, c.reason or terms, c.made_of))
+        caption = f"{self.problem}, profile: {self.profile_name}"
+        return html.table(caption, rows, self.candidates[0].reason is None)
 
     def _table(self) -> list[str]:
         """Lines of the candidates; or of the parts with theirs, equal parts once."""

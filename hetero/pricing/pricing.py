@@ -11,7 +11,7 @@ from typing import Any
 
 from hetero import registry
 from hetero.arrays import HOST
-from hetero.errors import DeviceNotAvailable, MethodNotAvailable
+from hetero.errors import DeviceNotAvailable, MethodNotAvailable, one_of
 from hetero.host import limits
 from hetero.pricing import compiling
 from hetero.pricing.candidate_pricing import UNKNOWN, UNKNOWN_THERE, candidate, serves_limit
@@ -191,9 +191,8 @@ def _blas_state(
 def check_method(method: str | None, implementations: Iterable[Implementation]) -> None:
     """Raise `MethodNotAvailable` for a method that none of these implementations has."""
     if method is not None and method not in {i.method for i in implementations}:
-        raise MethodNotAvailable(
-            f"method must be one of {_methods(implementations)}, got {method!r}"
-        )
+        names = sorted({i.method for i in implementations})
+        raise MethodNotAvailable(one_of("method", names, method))
 
 
 def _methods(implementations: Iterable[Implementation]) -> str:

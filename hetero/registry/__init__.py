@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hetero.devices.kinds import PORTABLE  # noqa: F401  for rows of methods
+from hetero.errors import one_of
 from hetero.kernels.common.rungs import Rung
 
 if TYPE_CHECKING:
@@ -406,5 +407,4 @@ def operation(name: str) -> Operation:
     for one in _operations.values():
         if name in (one.name, one.function):
             return one
-    names = [*_operations, *(o.function for o in operations() if o.function != o.name)]
-    raise ValueError(f"operation must be one of {', '.join(map(repr, names))}, got {name!r}")
+    raise ValueError(one_of("operation", (o.function for o in operations()), name))

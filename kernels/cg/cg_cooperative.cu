@@ -28,22 +28,7 @@
 #define SUMS 4
 #define IN_FLIGHT 1 // there are about as many sums as threads
 
-#ifdef __OPENCL_VERSION__
-#define ARRIVE(counter) atomic_inc(counter)
-#define ARRIVED(counter) atomic_add(counter, 0)
-#define FENCE() mem_fence(CLK_GLOBAL_MEM_FENCE)
-#define BARRIER() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
-#define COUNTER volatile GLOBAL unsigned int *
-#else
-// Other blocks' values are read past the L1, which would hold those of two iterations ago.
-#define FRESH(pointer) __ldcg(pointer)
-#define ARRIVE(counter) atomicAdd(counter, 1u)
-#define ARRIVED(counter) (*(volatile unsigned int *)(counter))
-#define FENCE() __threadfence()
-#define BARRIER() __syncthreads()
-#define COUNTER unsigned int *
-#endif
-
+#include "grid_barrier.cu"
 #include "cg_scalars.cu"
 
 // A thread has POINTS neighbouring rows of one column; `at` is a point's place in a plane. What is so
@@ -154,14 +139,7 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p0, GL
         write_block_sums(sums, scratch, turn ? partial1 : partial0, thread, blockIdx.x);
 
         awaited += (unsigned int)blocks;
-        BARRIER();
-        if (thread == 0) {
-            FENCE();
-            ARRIVE(arrivals);
-            while (ARRIVED(arrivals) < awaited) {}
-            FENCE();
-        }
-        BARRIER();
+        MEET(arrivals, awaited)
 
         for (int i = thread; i < 2 * width; i += THREADS) {
             const int row = i < width ? -2 : own + 1, of_row = i < width ? i : i - width;

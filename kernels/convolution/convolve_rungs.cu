@@ -4,13 +4,16 @@
 // elements) and boundaries, extended as extended.cu says. 2 FH FW flops a result, all of them in every step.
 //
 // 1 naive    a thread for each result. Every product takes two loads
+// 1 or constant  the filter in constant memory, which gives one tap to all threads of a warp at once. It has 64 KiB, in
+//            float32 128 x 128 taps, which is why White does not go on from it
 // 2 shared   image and filter pass through shared memory: for BY taps of a column of the filter, the 2 BY rows of a
 //            column of the image that BY results need. Two loads of the image serve BY products
 // 3 row      the filter is gone through by rows: for BX taps, 2 BX columns of the image. BX is larger than BY, and a
 //            row of the filter lies together in memory
 // 4 padded   the image is extended, and the filter's rows begin at multiples of 256 bytes, in a copy made before: no
 //            tests of edges are left, so that the threads of a warp never part
-// 5 tuned    as padded, the shape of a block derived from device and filter: in convolve_tuned.cu
+// 5 unrolled fine-tuning: loops are unrolled, pointers move along: in convolve_tuned.cu
+// 6 tuned    the same kernel, the shape of a block derived from device and filter
 //
 // A block has BX x BY threads, a thread one result. THREADS is for the copies.
 
@@ -31,6 +34,12 @@
 #ifndef RESIDENT  // blocks that find registers on a multiprocessor: at a barrier only other blocks go on
 #define RESIDENT 1
 #endif
+
+#ifndef HELD  // taps that constant memory has room for
+#define HELD (65536 / (int)sizeof(REAL))
+#endif
+
+CONSTANT_MEMORY(REAL, held, HELD)
 
 #define ARGUMENTS                                                                               \
     index_t height, index_t width, index_t filter_height, index_t filter_width,                 \
@@ -59,21 +68,30 @@ DEVICE REAL element(GLOBAL const REAL *image, index_t row, index_t column, index
     return r < 0 || c < 0 ? fillvalue : image[r * image_row + c * image_column];
 }
 
-// 1. naive. Per result: 2 FH FW loads.
+// 1. naive, constant. Per result: 2 FH FW loads, half of them from `from`.
+#define SUM_ALL(from)                                                                           \
+    FIND_RESULT                                                                                 \
+    if (row >= out_height || column >= out_width) return;                                       \
+    image += b * image_batch;                                                                   \
+    REAL sum = 0;                                                                               \
+    for (index_t v = 0; v < filter_width; ++v)                                                  \
+        for (index_t u = 0; u < filter_height; ++u)                                             \
+            sum += element(image, row + u - top, column + v - left, height, width, image_row,   \
+                           image_column, (int)boundary, (REAL)fillvalue)                        \
+                   * from[u * tap_row + v * tap_column];                                        \
+    STORE_RESULT
+
 KERNEL(BX * BY, 1)
 convolve_naive(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps,
                GLOBAL REAL *RESTRICT out, ARGUMENTS)
 {
-    FIND_RESULT
-    if (row >= out_height || column >= out_width) return;
-    image += b * image_batch;
-    REAL sum = 0;
-    for (index_t v = 0; v < filter_width; ++v)
-        for (index_t u = 0; u < filter_height; ++u)
-            sum += element(image, row + u - top, column + v - left, height, width, image_row, image_column,
-                           (int)boundary, (REAL)fillvalue)
-                   * taps[u * tap_row + v * tap_column];
-    STORE_RESULT
+    SUM_ALL(taps)
+}
+
+KERNEL(BX * BY, 1)
+convolve_constant(GLOBAL const REAL *RESTRICT image, CONSTANT(REAL, held), GLOBAL REAL *RESTRICT out, ARGUMENTS)
+{
+    SUM_ALL(held)
 }
 
 // 2. shared. Per result: 2 FH FW / BY loads of the image.

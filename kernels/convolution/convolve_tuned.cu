@@ -1,7 +1,7 @@
-// Convolution, step 5 of convolve_rungs.cu. tuned: `padded` with the shape of a block derived from device and filter
-// (hetero/kernels/convolution/rungs.py) instead of chosen by hand; pointers move along instead of products of
-// indices, and the taps of a piece are unrolled, STEP at a time; the last TAIL of them (the filter's width modulo
+// Convolution, steps 5 and 6 of convolve_rungs.cu. unrolled: as `padded`, but pointers move along instead of products
+// of indices, and the taps of a piece are unrolled, STEP at a time; the last TAIL of them (the filter's width modulo
 // STEP, 0 where that divides it) too. A product takes two loads of shared memory, one of them the same for a warp.
+// tuned: the shape of a block derived from device and filter (hetero/kernels/convolution/rungs.py), not chosen by hand.
 //
 // Arguments and the copies: see convolve_padded. STEP divides BX.
 

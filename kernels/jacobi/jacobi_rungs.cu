@@ -6,6 +6,8 @@
 // 2 naive       a thread for each point: 2 DIMS + 1 loads for 2 DIMS + 2 flops, so that memory is the limit
 // 3 shared      a tile of points and the points around it go to shared memory, so that a point is asked of memory
 //               or a cache once for a tile, not once for each neighbour
+// 4 persistent  the loop over sweeps and the swap of u and u_new are on the device, so that f stays in shared memory:
+//               in jacobi_persistent.cu
 //
 // After these come several sweeps in one pass over the memory (jacobi_blocked.cu), and several devices.
 //
@@ -31,14 +33,7 @@
         index_t down, double row_factor, double line_factor, double column_factor,              \
         double f_factor
 
-// What a sweep makes of a point's neighbours, as in jacobi.cu.
-DEVICE REAL swept(REAL given, REAL left, REAL right, REAL above, REAL below, REAL before, REAL after,
-                  double row_factor, double line_factor, double column_factor, double f_factor)
-{
-    REAL sum = fma((REAL)column_factor, left + right, (REAL)f_factor * given);
-    if (DIMS == 3) sum = fma((REAL)line_factor, above + below, sum);
-    return fma((REAL)row_factor, before + after, sum);
-}
+#include "jacobi_point.cu"
 
 // A point, with its neighbours loaded from memory.
 DEVICE void sweep_point(ARGUMENTS, index_t row, index_t line, index_t column)

@@ -11,7 +11,7 @@
 #define EMPTY 3       // 1 if a cluster has no weight in this one
 
 #define REPEATED 1   // no label changed
-#define CONVERGED 2  // the centroids moved by no more than the tolerance
+#define CONVERGED 2  // the centroids moved by no more than the tolerance, or few labels changed
 #define EMPTIED 3    // a cluster is empty, and the centroids are still to be computed
 
 // A label's place in memory gets a new value; tells of it if it is another one.

@@ -40,9 +40,11 @@ class LloydPlan(NamedTuple):
     assign : tuple of Launch
         Labels alone. They are compared with those before.
     update : tuple of Launch
-        Sums of clusters by labels; empty where `assign` makes them too.
+        Sums of clusters by labels, where `assign` does not make them too; before them, where that
+        is asked for, how many labels changed: ``"counts"``, a double for each block.
     finish : tuple of Launch
-        New centroids, and whether to go on. ``"tolerance"`` stands for a double.
+        New centroids, and whether to go on. ``"tolerance"`` and ``"most"``, of the labels that
+        change, stand for doubles.
     inertia : Launch
         ``"partial_inertia"``, a double for each block.
     distances : Launch
@@ -79,6 +81,7 @@ def plan_lloyd(
     method: str = FUSED,
     tuning: tables.Table | None = None,
     assignment: Assignment | None = None,
+    counted: bool = False,
 ) -> LloydPlan:
     """Plan k-means of n points.
 
@@ -107,6 +110,8 @@ def plan_lloyd(
         The figures that kernels are chosen by. Default: `hetero.kernels.common.tuning.default`.
     assignment : Assignment, optional
         The kernel of the assignment, instead of what is chosen.
+    counted : bool
+        Whether the labels that change are counted.
 
     Returns
     -------
@@ -129,6 +134,8 @@ def plan_lloyd(
         if not assignment.sums:
             parts, launch = sum_by_label(points, table)
             update = (launch,)
+    counting = _count_changed(points)
+    update = (counting, *update) if counted else update
     tile, depth = assignment.tile, assignment.depth
     packed = ceil_div(k, tile) * tile
     scratch = {
@@ -143,6 +150,8 @@ def plan_lloyd(
         "totals": k * size,
         "shifts": k * _DOUBLE,
         "state": STATE * _INT,
+        "counts": counting.grid * _DOUBLE,
+        **({"before": n * _INT} if counted else {}),
         "partial_inertia": _inertia_blocks(points) * _DOUBLE,
         **assignment.scratch,
     }
@@ -151,7 +160,7 @@ def plan_lloyd(
         pack=_pack(points, tile, depth, packed),
         assign=assigned,
         update=update,
-        finish=_finish(points, tile, depth, parts),
+        finish=_finish(points, tile, depth, parts, counting.grid * counted),
         inertia=_inertia(points),
         distances=_distances(points),
         scratch=scratch,
@@ -228,7 +237,23 @@ def sum_by_label(points: Points, table: tables.Table) -> tuple[int, Launch]:
     return parts, launch
 
 
-def _finish(points: Points, tile: int, depth: int, parts: int) -> tuple[Launch, Launch]:
+def _count_changed(points: Points) -> Launch:
+    """How many labels changed, a part for each block."""
+    threads = threads_of_block(_THREADS, points.block_limit)
+    blocks = min(ceil_div(points.n, threads), 4 * points.multiprocessors)
+    return Launch(
+        source="kmeans_means.cu",
+        kernel="count_changed",
+        defines=(*_means_defines(points.dtype, threads, 1), ("LANES", 1)),
+        grid=blocks,
+        block=threads,
+        arguments=("labels", "before", "counts", "state", points.n, blocks),
+    )
+
+
+def _finish(
+    points: Points, tile: int, depth: int, parts: int, counts: int
+) -> tuple[Launch, Launch]:
     """New centroids from the sums of all parts, and whether to go on."""
     _, d, k, dtype = points[:4]
     # Few centroids leave multiprocessors idle: then larger blocks add up the parts.
@@ -253,7 +278,7 @@ def _finish(points: Points, tile: int, depth: int, parts: int) -> tuple[Launch, 
         defines=(*defines, ("LANES", lanes)),
         grid=1,
         block=threads,
-        arguments=("shifts", "state", k, "tolerance"),
+        arguments=("shifts", "counts", "state", k, counts, "tolerance", "most"),
     )
     return means, end
 

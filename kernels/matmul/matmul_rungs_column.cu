@@ -1,14 +1,16 @@
 // C = A B step by step, after the procedure of White (2013, chapter 4); matmul_rungs.cu has the steps before.
 //
-// 6 column   one matrix in shared memory, not two. A thread has ROWS elements of one column of C, the threads
-//            of a block all have the same rows. So an element of B comes straight from memory to the one
-//            thread that needs it, once, and serves ROWS times; an element of A is the same for all threads:
-//            shared memory broadcasts it to a warp, several at a time. Loads overlap with sums.
-//            Per product: 1 / ROWS loads from memory, 1 / 4 from shared memory, where `shared` took 1 / 2.
-// 7 rotated  the blocks begin at different tiles of k, so that not all of them ask for the same part of
-//            memory at once. The Tesla T10 had 8 partitions, each for 256 bytes in turn, and blocks that
-//            march in step met in one of them. Today addresses are hashed: nothing should be gained.
-// 8 tuned    the block's shape and ROWS are derived for the card and the sizes, not chosen once.
+// 6 column    one matrix in shared memory, not two. A thread has ROWS elements of one column of C, the threads
+//             of a block all have the same rows. So an element of B comes straight from memory to the one
+//             thread that needs it, once, and serves ROWS times; an element of A is the same for all threads:
+//             shared memory broadcasts it to a warp, several at a time. Loads overlap with sums.
+//             Per product: 1 / ROWS loads from memory, 1 / 4 from shared memory, where `shared` took 1 / 2.
+// 7 rotated   the blocks begin at different tiles of k, so that not all of them ask for the same part of
+//             memory at once. The Tesla T10 had 8 partitions, each for 256 bytes in turn, and blocks that
+//             march in step met in one of them. Today addresses are hashed: nothing should be gained.
+// 8 unrolled  fine-tuning (FINE): a pointer moves along B instead of products of indices, an element of B is loaded
+//             once and kept, and whole tiles have a loop of their own, unrolled. Compilers do much of that today.
+// 9 tuned     the block's shape and ROWS are derived for the card and the sizes, not chosen once.
 //
 // A block is BX x BY threads in one line of BX BY columns. A tile of A has ROWS rows and BX columns.
 
@@ -30,6 +32,9 @@
 #define PARTITION_BYTES 256
 #ifndef RESIDENT  // blocks that find registers on a multiprocessor
 #define RESIDENT 1
+#endif
+#ifndef FINE  // 1: after fine-tuning
+#define FINE 0
 #endif
 #ifndef STEP  // columns of a tile of A with unrolled products; divides BX
 #define STEP (BX < 8 ? BX : 8)
@@ -65,6 +70,10 @@ matmul_column(MATRICES)
             held[at] = r < rows && l < length ? a[r * a_row + (first + l) * a_column] : (REAL)0;
         }
         __syncthreads();
+#if !FINE
+        for (int l = 0; l < length; ++l)
+            for (int r = 0; r < ROWS; ++r) sums[r] += held[r * BX + l] * b[(first + l) * b_row];
+#else
         GLOBAL const REAL *next = b + first * b_row;
         if (length == BX) {
             NO_UNROLL
@@ -84,6 +93,7 @@ matmul_column(MATRICES)
                 for (int r = 0; r < ROWS; ++r) sums[r] += held[r * BX + l] * x;
             }
         }
+#endif
         __syncthreads();
         tile = tile + 1 < tiles ? tile + 1 : 0;
     }

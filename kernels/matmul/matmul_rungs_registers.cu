@@ -1,12 +1,12 @@
 // C = A B step by step; matmul_rungs_column.cu has the steps before, matmul.cu is what comes next.
 //
-// 9 registers   a thread has SIDE x SIDE elements of C. Of each column of A's tile and row of B's it reads SIDE
+// 10 registers  a thread has SIDE x SIDE elements of C. Of each column of A's tile and row of B's it reads SIDE
 //               elements to registers, which serve SIDE^2 products: 2 / SIDE reads of shared memory for each,
 //               where `shared` took 1 + 1 / ROWS of single elements. Both tiles lie with k slow, so that what a
 //               warp reads at once is one row of a tile.
-// 10 quads      the rows of a thread, and its columns, are neighbours by GROUP: 16 bytes that one instruction
+// 11 quads      the rows of a thread, and its columns, are neighbours by GROUP: 16 bytes that one instruction
 //               reads. A warp spends its issue slots on products, 8 reads (float32) in place of 16 for each 64.
-// 11 buffered   the next tiles are on their way from memory to registers while these are multiplied, and go to a
+// 12 buffered   the next tiles are on their way from memory to registers while these are multiplied, and go to a
 //               second pair of tiles: nobody waits for memory, and one barrier a step is left of two.
 //
 // A block is BX x BY threads and has a tile of BY SIDE x BX SIDE elements of C. A's tile is 16 bytes longer in

@@ -4,13 +4,17 @@
 //
 // 1 naive     a thread for each row. Neighbouring threads read elements that lie a row apart, so that every load of
 //             a warp touches 32 sectors of memory; caches have to make up for it
+// 1 or grouped  a thread has ROWS neighbouring rows, one after another: fewer threads have fewer loads in flight
+// 1 or spread   rows that are as far apart as there are threads. White times both over the number of threads, and
+//             takes as many threads as rows (figures 4.5 and 4.6)
 // 2 constant  x in constant memory, which gives one element to all threads of a warp at once: half of the loads
 //             no longer pass through the L1
 // 3 shared    a square of A goes to shared memory first, by whole lines: each sector is asked for once
 // 4 split     PARTS threads share a row: as many times the threads, and so loads in flight
 // 5 padded    a row of the square takes one element more, so that the elements of a column lie in different banks;
 //             and blocks start at different columns, so that they do not all ask the same part of memory
-// 6 tuned     as padded, the shape of a block derived from the device: in matvec_tuned.cu
+// 6 unrolled  fine-tuning: loops are unrolled, pointers move along: in matvec_tuned.cu
+// 7 tuned     the same kernel, the shape of a block derived from the device
 //
 // Constant memory has HELD elements. Longer vectors pass through it in pieces, each with a launch that adds to y
 // (`add`); of shorter ones, several of a batch are held at once.
@@ -28,23 +32,33 @@
 #ifndef PARTS
 #define PARTS 8
 #endif
+#ifndef ROWS  // of a thread
+#define ROWS 1
+#endif
+#ifndef SPREAD  // 1: they are no neighbours
+#define SPREAD 0
+#endif
 #define PARTITIONS 8  // of the memory of White's Tesla T10, each of 256 bytes in turn
 #define PARTITION_BYTES 256
 
-// 1. naive. Per row: 2 k loads.
+// 1. naive, grouped, spread. Per row: 2 k loads. Of naive a thread has one row.
 KERNEL(THREADS, 1)
 matvec_naive(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x, GLOBAL REAL *RESTRICT y,
              index_t m, index_t k, index_t tiles, index_t a_batch, index_t a_row, index_t a_col,
              index_t x_batch, index_t x_element, index_t y_batch, index_t y_element)
 {
     const index_t vector = blockIdx.x / (unsigned int)tiles;
-    const index_t row = (index_t)(blockIdx.x % (unsigned int)tiles) * THREADS + threadIdx.x;
-    if (row >= m) return;
-    A += vector * a_batch + row * a_row;
+    const index_t thread = (index_t)(blockIdx.x % (unsigned int)tiles) * THREADS + threadIdx.x;
     x += vector * x_batch;
-    REAL sum = 0;
-    for (index_t j = 0; j < k; ++j) sum += A[j * a_col] * x[j * x_element];
-    y[vector * y_batch + row * y_element] = sum;
+    NO_UNROLL
+    for (int r = 0; r < ROWS; ++r) {
+        const index_t row = SPREAD ? thread + r * tiles * THREADS : thread * ROWS + r;
+        if (row >= m) return;
+        GLOBAL const REAL *const a = A + vector * a_batch + row * a_row;
+        REAL sum = 0;
+        for (index_t j = 0; j < k; ++j) sum += a[j * a_col] * x[j * x_element];
+        y[vector * y_batch + row * y_element] = sum;
+    }
 }
 
 // 2. constant. Per row: k loads, and k elements of constant memory, the same for all threads.

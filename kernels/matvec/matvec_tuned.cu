@@ -1,7 +1,7 @@
-// y = A x, step 6 of matvec_rungs.cu. tuned: the square of `padded`, with the number of its rows and of the threads
-// that share one derived from the device (hetero/kernels/matvec/rungs.py) instead of chosen by hand; squares that have
-// all their columns are loaded without tests but for the last row, their loops are unrolled, and a pointer moves along
-// instead of products of indices. So a thread has SIDE / PARTS loads in flight, and little but these and the sums.
+// y = A x, steps 6 and 7 of matvec_rungs.cu. unrolled: the square of `padded`; those that have all their columns are
+// loaded without tests but for the last row, their loops are unrolled, and a pointer moves along instead of products of
+// indices. So a thread has SIDE / PARTS loads in flight, and little but these and the sums. tuned: the number of rows
+// and of the threads that share one derived from the device (hetero/kernels/matvec/rungs.py), not chosen by hand.
 //
 // SIDE rows to a block of SIDE PARTS threads. Preconditions as in matvec_rungs.cu.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["T10", "Card", "card", "of_attributes", "of_limits"]
+__all__ = ["CARDS", "T10", "Card", "card", "of_attributes", "of_limits"]
 
 
 class Card(NamedTuple):
@@ -40,6 +40,9 @@ class Card(NamedTuple):
         Bytes of the cache that all multiprocessors share; 0 if none.
     register_unit : int
         Registers are given to warps in multiples of it; 1: to blocks, as they are.
+    warp_unit : int
+        A multiprocessor holds warps in multiples of it by their registers: each of as many
+        schedulers has an equal part of these.
     shared_unit, shared_reserved : int
         Shared memory is given to blocks in multiples of the first, in bytes, the second for each
         block more than it asks for.
@@ -63,6 +66,7 @@ class Card(NamedTuple):
     partitions: int = 1
     partition_bytes: int = 0
     register_unit: int = 1
+    warp_unit: int = 1
     shared_unit: int = 1
     shared_reserved: int = 0
 
@@ -98,7 +102,7 @@ def card(description: Mapping[str, Any]) -> Card:
         wrong.append(f"transactions {sizes!r}")
     # What a device may not have: 0 is right where nothing is divided by it.
     given = {**Card._field_defaults, **description}
-    divides = ["partitions", "register_unit", "shared_unit"]
+    divides = ["partitions", "register_unit", "warp_unit", "shared_unit"]
     divides += ["partition_bytes"] if given["partitions"] != 1 else []
     wrong += [
         f"{field} {given[field]!r}"
@@ -137,6 +141,47 @@ T10 = Card(
 )
 
 
+def _early(
+    name: str, multiprocessors: int, fermi: bool, bandwidth: float, clock: float, cache: int
+) -> Card:
+    """A card of compute capability 2.0 (Fermi), or of 3.0 and 3.5 (Kepler), by NVIDIA's CUDA C
+    Programming Guide and occupancy calculator; its loads are lines of a cache."""
+    blocks, threads, registers, schedulers = (8, 1536, 1, 2) if fermi else (16, 2048, 2, 4)
+    return T10._replace(
+        name=name,
+        multiprocessors=multiprocessors,
+        blocks=blocks,
+        threads=threads,
+        registers=registers << 15,
+        shared=49152,
+        block_threads=1024,
+        block_shared=49152,
+        group=32,
+        transactions=(128,),
+        saturating=multiprocessors * threads // 4,  # as `of_attributes`
+        bandwidth=bandwidth,
+        clock=clock,
+        cache=cache,
+        partitions=1,
+        partition_bytes=0,
+        register_unit=64 if fermi else 256,
+        warp_unit=schedulers,
+        shared_unit=128 if fermi else 256,
+    )
+
+
+# Cards of reports that docs/procedure.md compares with; the K40c's figures are its report's own.
+CARDS = {
+    one.name: one
+    for one in (
+        T10,
+        _early("GTX 480", 15, True, 177.4e9, 1.401e9, 768 << 10),
+        _early("GTX 680", 8, False, 192.3e9, 1.006e9, 512 << 10),
+        _early("Tesla K40c", 15, False, 288.4e9, 0.745e9, 1536 << 10),
+    )
+}
+
+
 def of_attributes(device: Any, get: Callable[[str], Any]) -> Card:
     """The card of a CUDA device; ``get`` asks the driver for an attribute by its name."""
     threads, warp = get("MAX_THREADS_PER_MULTIPROCESSOR"), get("WARP_SIZE")
@@ -159,7 +204,7 @@ def of_attributes(device: Any, get: Callable[[str], Any]) -> Card:
             "bandwidth": told or 25e9 * device.multiprocessors,
             "clock": 1e3 * get("CLOCK_RATE"),
             "cache": get("L2_CACHE_SIZE"),
-            "register_unit": 256,
+            "register_unit": 256,  # warp_unit is 4, but `reckon` was fitted without it
             "shared_unit": 128,
             "shared_reserved": get("RESERVED_SHARED_MEMORY_PER_BLOCK"),
         }

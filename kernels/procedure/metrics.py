@@ -58,9 +58,8 @@ def resident_blocks(card: Card, resources: Resources, launch: Launch) -> int:
     """Blocks that one multiprocessor can hold at a time (3.7); 0 if not even one."""
     size = launch.x * launch.y
     limits = [card.blocks, card.threads // _up(size, card.warp if card.register_unit > 1 else 1)]
-    registers = _registers(card, resources.registers, size)
-    if registers:
-        limits.append(card.registers // registers)
+    if resources.registers:
+        limits.append(_by_registers(card, resources.registers, size))
     shared = _up(resources.shared, card.shared_unit) + card.shared_reserved
     if shared:
         limits.append(card.shared // shared)
@@ -69,11 +68,13 @@ def resident_blocks(card: Card, resources: Resources, launch: Launch) -> int:
     return min(limits)
 
 
-def _registers(card: Card, of_thread: int, size: int) -> int:
-    """Registers that a block is given: as it asks, or by whole warps, each in whole units."""
+def _by_registers(card: Card, of_thread: int, size: int) -> int:
+    """Blocks for which the registers suffice: given as a block asks, or to whole warps, each in
+    whole units, as many warps for each scheduler."""
     if card.register_unit == 1:
-        return of_thread * size
-    return _up(of_thread * card.warp, card.register_unit) * -(-size // card.warp)
+        return card.registers // (of_thread * size)
+    warps = card.registers // _up(of_thread * card.warp, card.register_unit)
+    return warps // card.warp_unit * card.warp_unit // -(-size // card.warp)
 
 
 def _up(value: int, unit: int) -> int:

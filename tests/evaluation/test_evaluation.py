@@ -20,6 +20,7 @@ from hetero.evaluation import bench, calls, report, timeline, verify
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Benchmark, Comparison, Iterations, Trial
 from hetero.ops.cg import benchmarks as cg
+from hetero.ops.kmeans import benchmarks as kmeans
 from hetero.ops.matmul import benchmarks as matmul
 from hetero.ops.matvec import benchmarks as matvec
 from hetero.ops.poisson import benchmarks as poisson
@@ -197,6 +198,44 @@ def test_a_table_says_who_made_another_number_of_iterations():
         "27, not 256",
         "256",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "cases", "dtype", "shapes"),
+    [
+        ("matmul", "blog", "float32", ["2000x600x2000"]),
+        ("matmul", "cmu", "float32", [f"{n}x{n}x{n}" for n in (5, 8, 10, 32, 33, 1000)]),
+        ("matmul", "dtu", "float64", [f"{n}x{n}x{n}" for n in (100, 250, 1024, 2000, 4096)]),
+        ("matmul", "strasbourg", "float64", ["4096x4096x4096"]),
+        ("poisson", "dtu", "float64", [f"{n}^2" for n in (16, 32, 64, 128, 256)]),
+        ("kmeans", "cmu", "float32", ["351 x 34", "7089 x 4", "191681 x 22", "488565 x 8"]),
+    ],
+)
+def test_cases_by_name_are_sizes_and_dtype_of_a_report(name, cases, dtype, shapes, monkeypatch):
+    monkeypatch.setattr(
+        bench,
+        "row",
+        lambda case, queue, failed: {"case": case.case, "seconds": {1: 1}, "peers": []},
+    )
+    operation = registry.operation(name)
+    assert cases in benchmark.of(operation, "CASES")
+    for asked, used in ((None, dtype), ("float64", "float64"), ("float32", "float32")):
+        rows = bench.bench(operation, asked, device="cpu", cases=cases)
+        assert len(rows) == len(shapes)
+        for row, shape in zip(rows, shapes, strict=True):
+            assert f"{shape} " in row["case"].replace(",", " ")
+            assert used in row["case"]
+
+
+def test_a_named_fit_ends_by_labels_and_its_peer_after_as_many_iterations(monkeypatch):
+    made = []
+    monkeypatch.setattr(kmeans, "_scikit_learn", lambda X, k, options: made.append(options) or {})
+    calls = kmeans._until_few_change(20_000, 4, 3, "float32").calls
+    infos = [call(0)[2] for name, call in calls.items() if "automatic" not in name]
+    assert {info["iterations"] for info in infos} == {made[0]["max_iter"]}
+    X, k = kmeans._drawn_around(20_000, 4, 3, "float32"), 3
+    labels = hetero.kmeans(X, k, init=X[:k], tol=0.0)[2]["iterations"]
+    assert made[0]["max_iter"] < labels
 
 
 def test_a_row_without_any_call_is_none(monkeypatch, warnings_of):

@@ -18,10 +18,14 @@ from hetero import cli, devices, registry
 from hetero.calibration import request
 from hetero.errors import DeviceError, DeviceNotAvailable
 from hetero.evaluation import climbing, ladder, report, sweep
+from hetero.evaluation.causes import binding, roof
+from hetero.evaluation.causes.launches import Launched
 from hetero.evaluation.page import last
 from hetero.host import blas, limits
 from hetero.host.threads import thread_count
 from hetero.kernels.common.peak import peaks
+from hetero.kernels.procedure import counts, metrics
+from hetero.kernels.procedure.metrics import Launch, Resources
 from hetero.ops.cases import Place
 from hetero.pricing import pricing
 from hetero.profile import inventory
@@ -37,9 +41,9 @@ def short():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(climbing, "_POINT", 0.004)
         patch.setattr(climbing, "_MOST_STEPS", 3)
-        patch.setattr(climbing, "_COPIED_OTHERS", 1 << 20)
-        patch.setattr(climbing, "_ROUNDS_OTHERS", 4)
-        patch.setattr(climbing, "_PRODUCT", 64)
+        patch.setattr(roof, "_COPIED_OTHERS", 1 << 20)
+        patch.setattr(roof, "_ROUNDS_OTHERS", 4)
+        patch.setattr(roof, "_PRODUCT", 64)
         yield
 
 
@@ -57,11 +61,13 @@ def test_every_rung_is_measured_in_order(climbed, device):
     rungs = registry.rungs("matmul", "opencl")
     names = [*(row.method for row in rungs), "tiled", "blas"]
     assert [row["method"] for row in climbed["rows"]] == 2 * names
-    assert [row["number"] for row in climbed["rows"]] == 2 * [*range(1, len(names) + 1)]
+    numbers = [row.rung.number for row in rungs]
+    assert [row["number"] for row in climbed["rows"]] == 2 * [*numbers, 13, 14]
     assert [row["device"] for row in climbed["rows"]] == 2 * [*[device] * (len(names) - 1), "cpu"]
     assert (climbed["device"], climbed["dtype"], climbed["what"]) == (device, "float32", "call")
-    before = None
-    above = climbing.Roof(**climbed["roof"])
+    before, taken = None, {}
+    assert climbed["roof"]["times"] in (2, 3)
+    above = {rate: climbed["roof"][rate] for rate in ladder._RATES}
     beside = {row["size"]: row["seconds"] for row in climbed["rows"] if row["device"] == "cpu"}
     for row in own(climbed):
         n = row["size"]
@@ -70,13 +76,29 @@ def test_every_rung_is_measured_in_order(climbed, device):
         assert row["rung"] == (row["method"] != "tiled")
         assert row["flops_per_second"] == pytest.approx(2 * n**3 / row["seconds"])
         assert row["bytes_per_second"] == pytest.approx(12 * n**2 / row["seconds"])
-        share = max(row["flops_per_second"] / above[0], row["bytes_per_second"] / above[1])
+        share = max(row[rate] / above[rate] for rate in above)
         assert row["measured_share"] == pytest.approx(share)
+        last = taken[n, row["instead_of"]] if row["instead_of"] else before
         if row["number"] == 1:
             assert row["gain"] is None
         else:
-            assert row["gain"] == pytest.approx(before / row["seconds"])
-        before = row["seconds"]
+            assert row["gain"] == pytest.approx(last / row["seconds"])
+        taken[n, row["method"]] = row["seconds"]
+        before = before if row["instead_of"] else row["seconds"]
+
+
+def test_a_branch_stands_behind_its_rung(climbed):
+    """With a gain over that one; the next rung's is over the rung, not the branch."""
+    rows = [{**row, "gain": row["gain"] and 0.5} for row in own(climbed)]
+    lines = ladder.text({**climbed, "rows": rows}).splitlines()
+    lines = [line.split(" | ") for line in lines if "| or | " in line or "naive |" in line]
+    at = [line[1] for line in lines].index("uncoalesced")
+    assert lines[at - 1][:2] == ["| 2", "naive"]
+    assert lines[at - 1][5] == "0.50"
+    assert (lines[at][0], lines[at][5]) == ("| or", "0.50 of naive")
+    shown = last.ladders({"one": {"created": "today", **climbed, "rows": rows}})
+    assert "or uncoalesced" in shown
+    assert "0.5 of naive" in shown
 
 
 def own(found):
@@ -110,21 +132,46 @@ def test_every_ladder_is_climbed(operation, device, monkeypatch):
     assert ladder.text(found).count("\n| ") == 1 + len(found["rows"])
 
 
+def test_a_filter_of_another_extent(device):
+    """Of the device and of the CPU; what does not take it is left out with the reason."""
+    operation = registry.operation("convolve2d")
+    found = ladder.ladder(operation, "float64", (16,), device=device, filter=91)
+    assert {tuple(row["dims"]) for row in found["rows"]} == {(16, 16, 91, 91)}
+    reasons = {row["method"]: row["reason"] for row in found["rows"] if "reason" in row}
+    assert [*reasons] == ["constant"]
+    assert "room for 8192 taps, not 91 x 91" in reasons["constant"]
+    found = ladder.ladder(operation, "float64", (16,), device=device)
+    assert {tuple(row["dims"]) for row in found["rows"]} == {(16, 16, 15, 15)}
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_roof_is_measured_before_and_after_the_rungs(device, monkeypatch, order):
     """Other load beside one of the two lowers neither rate."""
-    both = [climbing.Roof(1e6, 2e12, "slow"), climbing.Roof(4e6, 1e12, "fast")][::order]
-    monkeypatch.setattr(climbing, "roof_of_device", lambda *_: both.pop(0))
+    both = [roof.Roof(1e6, 2e12, "slow"), roof.Roof(4e6, 1e12, "fast")][::order]
+    monkeypatch.setattr(roof, "roof_of_device", lambda *_: both.pop(0))
     monkeypatch.setattr(climbing.Ground, "seconds", lambda *_: 1.0)
     found = ladder.ladder(MATMUL, sizes=(100,), device=device)
-    assert found["roof"] == {"flops_per_second": 4e6, "bytes_per_second": 2e12, "how": "fast"}
+    assert [*found["roof"].values()] == [4e6, 2e12, "fast", 0.0, 0.0, 2]
     assert {row["share"] for row in own(found)} == {0.5}  # 2e6 flops a second
     assert "100 % is" not in ladder.text(found)
 
 
+def test_a_rung_above_its_roof_has_the_roof_measured_again(device, monkeypatch):
+    """What other load disturbed twice is right the third time."""
+    all_three = [roof.Roof(rate, 2e12, "") for rate in (1e6, 1.5e6, 8e6)]
+    monkeypatch.setattr(roof, "roof_of_device", lambda *_: all_three.pop(0))
+    monkeypatch.setattr(climbing.Ground, "seconds", lambda *_: 1.0)
+    found = ladder.ladder(MATMUL, sizes=(100,), device=device)
+    assert not all_three
+    assert (found["roof"]["flops_per_second"], found["roof"]["times"]) == (8e6, 3)
+    assert {row["share"] for row in own(found)} == {0.25}
+    assert "both the best of 3 measurements now" in ladder.text(found)
+    assert "raised" not in ladder.text(found)
+
+
 def test_what_exceeds_the_roof_is_the_roof_and_it_is_said(device, monkeypatch):
     """As where other load goes on beside both measurements."""
-    monkeypatch.setattr(climbing, "roof_of_device", lambda *_: climbing.Roof(1e6, 1e12, "slow"))
+    monkeypatch.setattr(roof, "roof_of_device", lambda *_: roof.Roof(1e6, 1e12, "slow"))
     seconds = {"naive": 1.0, "rows2": 4.0}
     monkeypatch.setattr(climbing.Ground, "seconds", lambda _, row, n: seconds.get(row.method, 2.0))
     found = ladder.ladder(MATMUL, sizes=(100, 50), device=device)
@@ -134,6 +181,12 @@ def test_what_exceeds_the_roof_is_the_roof_and_it_is_said(device, monkeypatch):
     said = [line for line in ladder.text(found).splitlines() if line.startswith("100 % is")]
     told = "100 % is what naive reached, 2.00 times the measured roof: other load disturbed that"
     assert [line[: len(told)] for line in said] == [told]
+    raised = [line for line in ladder.text(found).splitlines() if "| 100 %, raised |" in line]
+    assert [line.split(" | ")[1] for line in raised] == ["naive"]
+    needs = {(row["method"], row["size"]): row["needs"]["arithmetic"] for row in own(found)}
+    assert needs["naive", 100] == 1.0  # what it reached is there for the others
+    assert needs["rows2", 100] == 1.0
+    assert needs["rows2", 50] == 0.25
 
 
 @pytest.mark.parametrize("operation", registry.operations(), ids=lambda o: o.name)
@@ -190,7 +243,7 @@ def test_what_fails_is_left_out(device, monkeypatch):
 def test_a_rung_that_beats_the_best_is_told(climbed):
     rows = [{**row, "seconds": 1.0} for row in own(climbed)]
     assert "times as fast as" not in ladder.text({**climbed, "rows": rows})
-    rows[3]["seconds"] = 0.5
+    next(row for row in rows if row["method"] == "rows4")["seconds"] = 0.5
     assert "rows4 is 2.00 times as fast as tiled here" in ladder.text({**climbed, "rows": rows})
 
 
@@ -321,8 +374,7 @@ def test_equal_devices_are_a_rung_more(monkeypatch):
     assert (one["method"], both["method"]) == ("jacobi", "jacobi by 2")
     assert (one["number"], both["number"]) == (1, 2)
     assert both["gain"] == pytest.approx(one["seconds"] / both["seconds"])
-    above = climbing.Roof(**found["roof"])
-    rates = both["flops_per_second"] / above[0], both["bytes_per_second"] / above[1]
+    rates = [both[rate] / found["roof"][rate] for rate in ladder._RATES]
     assert both["measured_share"] == pytest.approx(max(rates) / 2)
     alone = ladder.ladder(MATMUL, sizes=(8,), device=names[0])  # which they share in ranges only
     assert not [row for row in alone["rows"] if " by " in row["method"]]
@@ -413,10 +465,37 @@ def drawn(module, found):
     return made
 
 
-def test_the_legend_of_a_ladder_hides_no_bar(climbed):
+def test_a_ladder_is_drawn_over_the_size(climbed):
+    """A line for each row, the CPU's best one for all, and the roof, with a legend below."""
     made = drawn(ladder, climbed)
-    legend, axes = made.legends[0].get_window_extent(), made.axes[0].get_window_extent()
-    assert legend.y1 <= axes.y0
+    rates, gains = made.axes
+    names = [row["method"] for row in climbed["rows"][: len(climbed["rows"]) // 2]]
+    drawn_lines = {line.get_label(): line for line in rates.lines}
+    assert [*drawn_lines] == [*names[:-1], "blas on cpu", "roof"]
+    for row in climbed["rows"]:
+        name = "blas on cpu" if row["device"] == "cpu" else row["method"]
+        over = next(line for line in gains.lines if line.get_label() == name)
+        at = [8, 40].index(row["size"])
+        assert drawn_lines[name].get_ydata()[at] == row["flops_per_second"] * 1e-9
+        assert over.get_ydata()[at] == pytest.approx(row.get("over_cpu", 1.0))
+    assert rates.get_xlim()[0] < 8 < 40 < rates.get_xlim()[1]
+    legend = made.legends[0].get_window_extent()
+    assert legend.y1 <= rates.get_window_extent().y0
+
+
+def test_a_curve_has_the_sizes_between(device, monkeypatch):
+    monkeypatch.setattr(climbing.Ground, "seconds", lambda *_: 1.0)
+    monkeypatch.setattr(climbing.Ground, "obstacle", lambda *_: None)
+    monkeypatch.setattr(binding, "counts", lambda *_: {})
+    monkeypatch.setattr(ladder, "_SIZES_OTHERS", (16, 40, 64))
+    asked = {"device": device}
+    for given, sizes in (
+        (asked, [16, 40, 64]),
+        (asked | {"curve": True}, [16, 32, 64]),
+        (asked | {"curve": True, "sizes": (24,)}, [24]),
+    ):
+        found = ladder.ladder(MATMUL, **given)
+        assert [*dict.fromkeys(row["size"] for row in found["rows"])] == sizes
 
 
 def test_the_picture_of_a_sweep_frames_its_own_block(swept):
@@ -467,8 +546,8 @@ def test_the_cpus_ladder_is_printed_as_json(run):
 
 def test_the_page_shows_a_device_without_the_cpus_line(climbed):
     shown = last.ladders({"one": {"created": "today", **climbed}})
-    assert "12 tiled" in shown
-    assert "13 blas" not in shown
+    assert "13 tiled" in shown
+    assert "14 blas" not in shown
 
 
 def test_commands_with_bad_input(run):
@@ -476,6 +555,8 @@ def test_commands_with_bad_input(run):
         (["ladder", "nonsense"], "operation must be one of"),
         (["ladder", "matmul", "--sizes", "4,x"], "must be whole numbers, such as 512,4096"),
         (["ladder", "matmul", "--dtype", "int8"], "invalid choice: 'int8'"),
+        (["ladder", "matmul", "--filter", "3"], "matmul has no filter, got one of 3"),
+        (["ladder", "convolve2d", "--filter", "0"], "filter must be 1 or more, got 0"),
         (["sweep", "matmul"], "--method"),
         (["ladder", "matmul", "--device", "cuda:99"], "cuda:99"),
     ):
@@ -518,8 +599,172 @@ def test_peak_kernels_compile_without_spills(arch):
     assert len(peaks("float64", 4, 4, 1024, (9, 0))) == 2
 
 
+def test_the_roof_of_an_opencl_cpu_has_launches_and_no_shared_memory(device):
+    own = devices.get(device)
+    with own.active():
+        above = roof.roof_of_device(own, "float32")
+    assert 0.0 < above.launch < 0.1
+    assert (above.wavefronts_per_second == 0.0) == own.describe()["is_host_cpu"]
+
+
+@pytest.mark.parametrize("is_cpu", [False, True])
+def test_a_roof_is_what_its_kernels_reach(device, monkeypatch, is_cpu):
+    """Of a GPU shared memory too, by warps' reads; launches are timed in a row."""
+    own, rows = devices.get(device), []
+
+    def seconds_of(device, launch, buffers=None, number=1):
+        rows.append((launch.kernel, launch.grid, number))
+        return 2.0
+
+    monkeypatch.setattr(roof, "seconds_of", seconds_of)
+    monkeypatch.setattr(roof, "_least", lambda device, run: 4.0)
+    monkeypatch.setattr(type(own), "describe", lambda self: {"is_host_cpu": is_cpu})
+    with own.active():
+        above = roof.roof_of_device(own, "float32")
+    blocks = 32 * own.multiprocessors
+    ((launch, flops),) = peaks("float32", blocks, 4, own.block_limit, None).values()
+    reads = 8 * own.multiprocessors * launch.block * 32 * roof._SHARED_ROUNDS_OTHERS
+    assert above.flops_per_second == flops / 2
+    assert above.bytes_per_second == 2 * (1 << 20) / 4
+    assert above.wavefronts_per_second == (0.0 if is_cpu else reads / 32 / 2)
+    assert above.launch == 2.0
+    assert rows[0] == ("peak", blocks, 1)
+    assert rows[-1] == ("peak", 1, 32)
+
+
+def test_the_better_of_two_roofs_is_the_best_of_each():
+    one, other = roof.Roof(1.0, 5.0, "a", 7.0, 2.0), roof.Roof(3.0, 4.0, "b", 6.0, 1.0)
+    assert one.raised(other) == other.raised(one) == roof.Roof(3.0, 5.0, "b", 7.0, 1.0)
+
+
+# -- What limits a rung ----------------------------------------------------------------------------
+
+
+def limited(roof_of, **row):
+    rates = {"flops_per_second": 2.0, "bytes_per_second": 2.0}
+    row = {"seconds": 1.0, **rates, **row}
+    binding.add(row, roof_of)
+    return row
+
+
+def test_what_needs_half_of_the_time_limits_a_rung():
+    waves = {"cache": 1.0, "banks": 2.0}
+    for above, row, expected, shown in (
+        ((4.0, 10.0), {}, "arithmetic", "arithmetic 50 %"),
+        ((4.01, 10.0), {}, "latency or caches", "latency or caches (arithmetic 50 %)"),
+        ((10.0, 2.5), {}, "memory", "memory 80 %"),
+        ((10.0, 10.0, "", 4.0), {"wavefronts": waves}, "shared memory", "shared memory 75 %"),
+        ((10.0, 10.0, "", 7.0), {"wavefronts": waves}, "latency", "latency (shared memory 43 %)"),
+        ((9.0, 9.0, "", 2.0), {"wavefronts": {"cache": 9, "banks": 1}}, "caches", "caches 100 %"),
+        ((9.0, 9.0, "", 9.0, 0.3), {"launches": 2}, "launches", "launches 60 %"),
+    ):
+        flops, nbytes, how, *more = (*above, "")[:3] + above[3:]
+        found = limited(roof.Roof(flops, nbytes, how, *more), **row)
+        assert found["limited_by"] == expected
+        assert binding.cell(found) == shown
+        assert max(found["needs"].values()) <= found["seconds"]
+
+
+def test_a_ladder_says_what_limits_each_rung_and_why(climbed):
+    for row in own(climbed):
+        assert row["launches"] == 1
+        assert row["limited_by"]
+    rungs = [row for row in own(climbed) if row["method"] not in ("sequential", "tiled")]
+    assert all(min(row["wavefronts"].values()) >= 0 for row in rungs)
+    plain, why = ladder.text(climbed), ladder.text(climbed, why=True)
+    assert "| limited by |" in plain
+    assert "what each resource alone would need" not in plain
+    assert why.count("what each resource alone would need") == 2
+    assert why.count("| column |") == plain.count("| column |") + 2
+    row = {"seconds": 2.0, "needs": {"memory": 0.5, "arithmetic": 1.0}, "in_flight": 0.25}
+    lines = binding.table([row, {"seconds": 1.0, "needs": {"arithmetic": 0.5}}], ["a", "b"])
+    assert lines[2:] == [
+        "| a | 2 s | 500 ms (25 %) | 1 s (50 %) | 25 % |",
+        "| b | 1 s |  | 500 ms (50 %) |  |",
+    ]
+
+
+def test_what_a_call_asks_of_a_device_is_of_its_counted_kernel(device, monkeypatch):
+    """Else of the one with most threads; threads in flight only where registers are known."""
+    operation = registry.operation("convolve2d")
+
+    def one(kernel, grid, registers, block=64):
+        needs = Resources(registers, 0)
+        return Launched(kernel, (("BX", 32), ("BY", 2)), Launch(grid, 1, block, 1), needs, 0)
+
+    many, few = one("unknown", 900, 16), one("other", 9, 16)
+    for launched, waves, registers in (
+        ({one("convolve_row", 8, 16): 2, many: 1, few: 1}, True, True),
+        ({few: 3, many: 1}, False, True),
+        ({one("convolve_row", 8, 0): 4}, True, False),
+    ):
+        monkeypatch.setattr(climbing.Ground, "launches", lambda *_, seen=launched: seen)
+        with climbing.ground(operation, climbing.place_of(device), "float32") as ground:
+            row = registry.rungs("convolve2d", "opencl")[2]
+            problem = ground.problem(row, 32)
+            work = row.work(problem, ground.place.info)
+            seen = binding.counts(ground, row, 32, work)
+            card = ground.place.devices[0].card()
+        assert seen["launches"] == 4
+        assert ("wavefronts" in seen) == waves
+        assert ("in_flight" in seen) == registers
+        launch = Launch(8 if waves else 900, 1, 64, 1)
+        needs = Resources(16 if registers else 0, 0)
+        assert seen["active_threads"] == metrics.active_threads(card, needs, launch)
+        assert seen["waves"] == metrics.waves(card, needs, launch)
+        assert seen["fragmented_threads"] == metrics.fragmented_threads(card, needs, launch)
+        if registers:
+            held = seen["active_threads"] / (card.multiprocessors * card.threads)
+            assert seen["in_flight"] == held
+    monkeypatch.setattr(climbing.Ground, "launches", lambda *_: {})
+    assert binding.counts(ground, row, 32, work) == {}
+
+
+def test_rungs_of_the_cpu_are_limited_by_what_one_thread_gives(monkeypatch):
+    asked = []
+
+    def of_host(dtype, threads):
+        asked.append(threads)
+        return roof.Roof(1e9 if threads == 1 else 4e9, 1e12, "")
+
+    monkeypatch.setattr(roof, "roof_of_host", of_host)
+    monkeypatch.setattr(climbing.Ground, "seconds", lambda *_: 1e-3)
+    found = ladder.ladder(MATMUL, "float32", (50,), device="cpu")
+    assert set(asked) == {None, 1}
+    needs = {row["method"]: row["needs"]["arithmetic"] for row in found["rows"]}
+    assert needs["sequential"] == pytest.approx(2.5e-4)
+    assert needs["parallel"] == needs["blas"] == pytest.approx(2.5e-4 / 4)
+
+
+def test_launches_are_recorded_and_the_device_is_as_before(device):
+    """Of a call all of them, of an iteration those that one more takes."""
+    for name, method, kernels in (
+        ("convolve2d", "padded", {"pad_image": 1, "pad_taps": 1, "convolve_padded": 1}),
+        ("poisson", "naive", {"jacobi_naive": 1}),
+        ("kmeans", "coalesced", {"assign_points": 1, "sum_parts": 1}),
+    ):
+        operation = registry.operation(name)
+        with climbing.ground(operation, climbing.place_of(device), "float32") as ground:
+            row = next(r for r in climbing.rows(operation, ground) if r.method == method)
+            seen = ground.launches(row, 40)
+            names = {one.kernel: number for one, number in seen.items()}
+            assert kernels.items() <= names.items()
+            assert all(one.launch.x > 0 < one.launch.grid_x for one in seen)
+    own = devices.get(device)
+    assert not {"build", "launch", "constant_memory"} & set(vars(own))
+
+
+def test_every_counted_kernel_is_one_that_a_rung_launches(device):
+    seen = set()
+    for operation in LADDERS:
+        with climbing.ground(operation, climbing.place_of(device), "float32") as ground:
+            for row in registry.rungs(operation.name, "opencl"):
+                seen |= {one.kernel for one in ground.launches(row, 16)}
+    assert set(counts._KERNELS) <= seen
+
+
 def test_a_roof_is_the_longer_of_two_times():
-    above = climbing.Roof(1e12, 1e11, "")
+    above = roof.Roof(1e12, 1e11, "")
     assert above.seconds(2e12, 1e11) == 2.0
     assert above.seconds(1e12, 3e11) == 3.0
 
@@ -531,4 +776,4 @@ def test_without_a_device_it_is_said_what_to_install(command, monkeypatch, run):
     monkeypatch.setattr(climbing.devices, "missing", lambda: ["cuda: pip install pycuda"])
     code, _, told = run(*command.split())
     assert code == cli.USAGE
-    assert "rungs need a GPU or an OpenCL device, and none is here: cuda: pip install" in told
+    assert "kernels need a GPU or an OpenCL device, and none is here: cuda: pip install" in told

@@ -207,6 +207,12 @@ def test_seconds_that_are_given():
     assert found["curves"]["over"] == "bytes"
 
 
+def test_a_case_of_a_report_has_its_bytes(data):
+    found = data("--case", "blog", "--profile", "h100")
+    assert (found["up"], found["down"]) == (20_800_000, 4_800_000)
+    assert found["work"]["what"] == "matmul 2000 600 2000 float32"
+
+
 def line(rate, seconds):
     """A link's model of one segment."""
     one = {"below": None, "bytes_per_second": rate, "seconds_per_byte": 0.0, "seconds": seconds}
@@ -237,6 +243,42 @@ def test_command(run, data):
     assert code == OK, err
     for word in ("pageable", "pinned", "67,108,864", "h200", "pays from size", "measured"):
         assert word in out
+
+
+@pytest.mark.parametrize(
+    ("work", "answer"),
+    [
+        ("matvec 2535 2535", "Yes: moving pays from n = 2535 on; cuda:0 is 1 times as fast as cpu"),
+        ("matvec 2534 2534", "No: moving pays from n = 2535 on; cuda:0 takes 1 times as long"),
+        ("matvec 4096 2048", "Yes: moving pays from m ="),
+        ("0.1 0.001", "Yes: cuda:0 is "),
+        ("0.1", "Yes, if cuda:0 computes "),
+        ("1e-6", "No: cpu takes no longer than the copies"),
+        ("kmeans 100 4 3", "Not known: the profile does not tell what cpu takes"),
+    ],
+)
+def test_the_first_line_answers(run, work, answer):
+    moved = () if work[0].isalpha() else (1_000_000, 1_000_000)
+    code, out, err = run(*moved, "--work", *work.split(), "--profile", "tesla-t10")
+    assert code == OK, err
+    assert out.splitlines()[0].startswith(answer)
+
+
+def test_the_answer_without_work(run):
+    _, out, _ = run(64 * MB, 0, "--profile", "tesla-t10")
+    moved = "18.2 ms"  # by hand above
+    assert out.splitlines()[0] == (
+        f"Yes, if the work takes cpu longer than cuda:0 by more than its copies of {moved} "
+        "(pageable memory)."
+    )
+
+
+def test_a_device_that_pays_from_pinned_memory_alone(run):
+    """Of operands in ordinary memory it is the slower one, which the answer says by its words."""
+    for n, memory, word in ((512, "pinned", "Yes"), (128, "staged", "No"), (4096, "staged", "Yes")):
+        _, out, _ = run("--work", "matmul", n, n, n, "--profile", "h100")
+        assert out.startswith(word)
+        assert f"({memory} memory)" in out.splitlines()[0]
 
 
 @pytest.mark.parametrize("work", [(), ("--work", "0.5"), ("--work", "0.5", "0.001")])

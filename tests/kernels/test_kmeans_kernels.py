@@ -99,7 +99,7 @@ def plain_means(X, weights, labels, centroids):
 
 
 @contextlib.contextmanager
-def on_device(device, X, weights, k, method="lloyd", forced=None):
+def on_device(device, X, weights, k, method="lloyd", forced=None, counted=False):
     """The rows on a device, with the assignment that is chosen or a forced one."""
     kept = []
 
@@ -116,7 +116,7 @@ def on_device(device, X, weights, k, method="lloyd", forced=None):
     try:
         with device.active():
             weights = None if weights is None else up(weights)
-            yield DeviceRows(device, problem, up(X), weights, method)
+            yield DeviceRows(device, problem, up(X), weights, method, counted=counted)
     finally:
         plans.choose = choose
 
@@ -484,7 +484,7 @@ def all_plans(**options):
                     continue
                 yield plans.plan_lloyd(
                     n=n, d=d, k=k, dtype=dtype, weighted=weighted, method=method,
-                    alignment=16, **{**where, **options},
+                    alignment=16, counted=weighted, **{**where, **options},
                 )  # fmt: skip
 
 
@@ -503,7 +503,7 @@ def test_one_cluster_is_summed_by_a_span_of_two():
 
 
 def test_plans_are_whole():
-    given = {"X", "weights", "labels", "centroids", "distances", "tolerance"}
+    given = {"X", "weights", "labels", "centroids", "distances", "tolerance", "most"}
     for planned in all_plans():
         for launch in launches_of(planned):
             assert 0 < launch.grid < 2**31
@@ -614,8 +614,11 @@ def simulate(case):
                 check_step(device, X, None, start, method)
             return
         check_step(device, X, None, start, method)
-        with on_device(device, X, None, k, method) as rows:
+        with on_device(device, X, None, k, method, counted=True) as rows:
             rows.upload(start - rows.mean)
+            for swapped in (False, True):  # the second one counts what changed
+                rows.iteration(swapped, 0.0, 1)()
+            assert 0 <= rows.changed() < n
             rows.label(False)
             rows.inertia(False)
 

@@ -47,11 +47,10 @@ TODAY = cards.Card(
 
 def tile(shape, rung):
     """Rows and columns of C of a block, and columns of the tile of A."""
-    if rung in ("column", "rotated", "tuned"):
-        return shape.elements, shape.x * shape.y, shape.x
-    if shape.elements == 64:
-        return shape.y * 8, shape.x * 8, 8
-    return shape.y * shape.elements, shape.x, 32
+    row = rungs.RUNGS[rung]
+    columns, rows = (1, 1) if row.tile is None else row.tile(*shape)
+    depths = {"matmul_column": shape.x, "matmul_registers": 8}
+    return rows, columns, depths.get(row.kernel, 32)
 
 
 def planned(rung, m, n, k, dtype, card, shape=None, batch=1):
@@ -71,7 +70,7 @@ def test_thresholds(rung, dtype):
     device = runtimes.opencl_device()
     place = {"device": device.name, "method": rung}
     rng = np.random.default_rng(3)
-    rows, columns, depth = tile(rungs.chosen(rung, dtype, 64, 64, 64, device.card()), rung)
+    rows, columns, depth = tile(rungs.RUNGS.chosen(rung, dtype, (64, 64, 64), device.card()), rung)
     extents = ((rows - 1, rows + 1), (columns - 1, columns + 1), (depth - 1, depth, depth + 1))
     for m, n, k in [*itertools.product(*extents), (1, 1, 1), (1, 9, 2), (rows, columns, 1)]:
         operands = [rng.random(shape).astype(dtype) - 0.5 for shape in ((m, k), (k, n))]
@@ -82,7 +81,9 @@ def test_thresholds(rung, dtype):
         assert not result.any()
 
 
-@pytest.mark.parametrize("rung", ["naive", "shared", "tuned", "quads", "buffered"])
+@pytest.mark.parametrize(
+    "rung", ["uncoalesced", "hybrid-row", "tiles4", "tuned", "quads", "buffered"]
+)
 def test_every_legal_shape_multiplies_right(rung):
     """Some of them, from the smallest to the largest, launched as a sweep does."""
     device = runtimes.opencl_device()
@@ -109,15 +110,16 @@ def test_every_legal_shape_multiplies_right(rung):
 def test_no_legal_shape_asks_for_too_much(dtype):
     item = np.dtype(dtype).itemsize
     for rung in rungs.RUNGS:
-        found = rungs.shapes(rung, dtype, TODAY)
+        found = rungs.RUNGS.shapes(rung, dtype, TODAY)
         assert len(set(found)) == len(found)
         for shape in found:
             (launch,) = planned(rung, 64, 64, 64, dtype, TODAY, shape).launches
             assert launch.block == shape.x * shape.y <= TODAY.block_threads
             rows, columns, depth = tile(shape, rung)
-            if rung == "shared":
+            kernel = rungs.RUNGS[rung].kernel
+            if kernel == "matmul_shared":
                 assert (rows * (depth + 1) + depth * columns) * item <= 48 << 10
-            if rung in ("column", "rotated", "tuned"):
+            if kernel == "matmul_column":
                 assert rows * depth * item <= 48 << 10
 
 
@@ -126,8 +128,8 @@ TUNED = "tuned", "float32"
 
 def test_tuned_launches_what_is_derived():
     for n in (512, 4096, 16384):
-        shape = rungs.chosen(*TUNED, n, n, n, TODAY)
-        seconds = [reckon.matmul(TODAY, 4, s, n, n, n) for s in rungs.shapes(*TUNED, TODAY)]
+        shape = rungs.RUNGS.chosen(*TUNED, (n, n, n), TODAY)
+        seconds = [reckon.matmul(TODAY, 4, s, n, n, n) for s in rungs.RUNGS.shapes(*TUNED, TODAY)]
         assert reckon.matmul(TODAY, 4, shape, n, n, n) == min(seconds) < max(seconds)
         (launch,) = planned("tuned", n, n, n, "float32", TODAY).launches
         assert {("BX", shape.x), ("BY", shape.y), ("ROWS", shape.elements)} <= {*launch.defines}
@@ -159,13 +161,13 @@ def simulate():
     runner = kernel_runs.BufferRunner(runtimes.simulator())
     card = TODAY._replace(block_threads=16, warp=8, transactions=(32,))
     for rung in rungs.RUNGS:
-        there = rungs.shapes(rung, "float32", card)
+        there = rungs.RUNGS.shapes(rung, "float32", card)
         shape = min(there, key=lambda s: (s.x * s.y, s.elements, s.x))
         rows, columns, depth = tile(shape, rung)
         m, n, k = (
             rows + 1,
             columns + 1,
-            (depth + 1 if rung in ("column", "rotated", "tuned") else 3),
+            (depth + 1 if rungs.RUNGS[rung].kernel == "matmul_column" else 3),
         )
         A, B = np.random.default_rng(0).random((2, 80, 80), np.float32)
         A, B, C = A[:m, :k].copy(), B[:k, :n].copy(), np.zeros((m, n), np.float32)

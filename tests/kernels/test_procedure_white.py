@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
 from hetero.kernels.procedure import metrics, white
-from hetero.kernels.procedure.card import T10
+from hetero.kernels.procedure.card import CARDS, T10
 from hetero.kernels.procedure.metrics import Launch, Resources
 from hetero.kernels.procedure.reads import bytes_moved, reads
 
@@ -79,28 +80,60 @@ def test_3_12_and_3_13(needs):
         assert metrics.partitions(T10, needs, launch) == min(beside * in_block, 8)
 
 
-def test_occupancy_of_a_gtx_480():
+@pytest.mark.parametrize(
+    ("registers", "shared", "size", "percent"),
+    [
+        (16, 0, 128, 67),  # k-means, find_nearest_cluster
+        (16, 0, 256, 100),
+        (9, 0, 1024, 67),  # compute_delta
+        (9, 0, 512, 100),
+        (22, 8192, 1024, 67),  # the product in blocks of 32 x 32
+        # It prints 100 % for blocks of 16 x 16, and no registers. 22 cannot be: a warp gets
+        # 22 x 32 in units of 64, and 46 warps have the registers for that, in blocks of 8 warps 40.
+        (22, 2048, 256, 83),
+        (21, 2048, 256, 83),
+        (20, 2048, 256, 100),  # 640 registers, which 51 warps have
+    ],
+)
+def test_occupancy_of_a_gtx_480(registers, shared, size, percent):
     """What a report of the course 18-645 (Spring 2014) read off NVIDIA's occupancy calculator."""
-    gtx480 = T10._replace(
-        name="GTX 480",
-        multiprocessors=15,
-        threads=1536,
-        registers=32768,
-        register_unit=64,
-        shared=49152,
-        shared_unit=128,
-        block_threads=1024,
-        block_shared=49152,
-    )
-    shapes = [((9, 0), 1024, 67), ((9, 0), 512, 100), ((16, 0), 128, 67), ((16, 0), 256, 100)]
-    shapes.append(((22, 8192), 1024, 67))
-    # The report's sixth figure, 100 %, is for a kernel of which it does not print the registers: it
-    # compiled anew, with tiles of 16 in place of 32. With 22 registers it would be impossible.
-    assert gtx480.registers < 1536 * 22
-    shapes += [((22, 2048), 256, 83), ((20, 2048), 256, 100)]
-    for needs, size, percent in shapes:
-        launch = Launch(100, 1, size, 1)
-        assert round(100 * metrics.occupancy(gtx480, Resources(*needs), launch)) == percent
+    card, needs = CARDS["GTX 480"], Resources(registers, shared)
+    assert round(100 * metrics.occupancy(card, needs, Launch(100, 1, size, 1))) == percent
+
+
+@pytest.mark.parametrize(
+    ("name", "registers", "size", "blocks"),
+    [
+        ("GTX 480", 25, 416, 2),  # 32768 / 832 = 39 warps, of which 13 a block; 2 schedulers: 38
+        ("Tesla K40c", 42, 224, 5),  # 65536 / 1536 = 42 warps, 7 a block; 4 schedulers: 40
+        ("GTX 680", 42, 256, 5),
+    ],
+)
+def test_each_scheduler_has_an_equal_part_of_the_registers(name, registers, size, blocks):
+    launch = Launch(1000, 1, size, 1)
+    assert metrics.resident_blocks(CARDS[name], Resources(registers, 0), launch) == blocks
+
+
+def test_cards_by_name_are_those_of_the_page():
+    page = (Path(__file__).parents[2] / "docs" / "procedure.md").read_text("utf-8")
+    head, _, *rows = page.partition("## The devices")[2].partition("##")[0].strip().splitlines()
+    columns = {name.strip(): at for at, name in enumerate(head.split("|"))}
+    shown = {
+        cells[1].strip(): cells for cells in (row.split("|") for row in rows) if len(cells) > 1
+    }
+    for name, card in CARDS.items():
+        printed = {
+            "multiprocessors": card.multiprocessors,
+            "each holds: threads": card.threads,
+            "blocks": card.blocks,
+            "registers": card.registers,
+            "shared memory, KiB": card.shared >> 10,
+            "threads of a block": card.block_threads,
+            "memory, GB/s": round(card.bandwidth / 1e9),
+            "threads with combined accesses": card.group,
+        }
+        for what, value in printed.items():
+            assert shown[what][columns[name]].strip() == str(value), (name, what)
 
 
 @pytest.mark.parametrize("n", SIZES)

@@ -23,16 +23,17 @@ import hetero
 from hetero import registry
 from hetero.devices.opencl import OpenCLDevice
 from hetero.errors import MethodNotAvailable
+from hetero.kernels.common.rungs import CONSTANT_BYTES
 from hetero.kernels.convolution import rungs as convolution
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.kernels.jacobi import rungs as jacobi
 from hetero.kernels.matvec import rungs as matvec
 from hetero.kernels.procedure import derive
 from hetero.kernels.procedure.derive import Shape
+from hetero.ops import rungs
 from hetero.ops.convolve2d import direct_device
 from hetero.ops.convolve2d.window import BOUNDARIES, MODES, window_of
 from hetero.ops.linear_systems.types import Stencil
-from hetero.ops.matvec import rungs as matvec_rows
 from hetero.ops.poisson import jacobi_device
 from hetero.ops.poisson.methods import sweeper
 from hetero.registry import Arguments
@@ -78,7 +79,7 @@ def test_products_around_a_square(place, rung, dtype):
 @pytest.mark.parametrize("rung", matvec.RUNGS)
 def test_products_with_long_and_with_many_vectors(place, rung, dtype):
     """What constant memory holds, one more, one less; several vectors at once, or one in pieces."""
-    held = matvec.CONSTANT_BYTES // np.dtype(dtype).itemsize
+    held = CONSTANT_BYTES // np.dtype(dtype).itemsize
     where = {"device": place, "method": rung}
     for k in (held - 1, held, held + 1, 2 * held + 5):
         multiply(draw((3, k), dtype), draw(k, dtype, 1), **where)
@@ -139,7 +140,7 @@ def test_shapes_are_those_that_can_be_launched(dtype):
     small = TODAY._replace(block_threads=256, block_shared=16384)
     for family, rung in ((f, rung) for f in FAMILIES for rung in f.RUNGS):
         for card in (TODAY, small):
-            there = family.shapes(rung, dtype, card)
+            there = family.RUNGS.shapes(rung, dtype, card)
             assert len(set(there)) == len(there) > 0
             for shape in there:
                 threads = shape.x * shape.y
@@ -156,29 +157,31 @@ def test_a_tile_with_the_points_around_it_fits_in_shared_memory():
     room = (512 + 2) * (2 + 2) * 8
     for nbytes in (room - 1, room):
         card = TODAY._replace(block_shared=nbytes)
-        assert (Shape(512, 2) in jacobi.shapes("shared", "float64", card)) == (nbytes == room)
-        assert Shape(512, 2) in jacobi.shapes("naive", "float64", card)
+        assert (Shape(512, 2) in jacobi.RUNGS.shapes("shared", "float64", card)) == (nbytes == room)
+        assert Shape(512, 2) in jacobi.RUNGS.shapes("naive", "float64", card)
     room = (2 * 8 * 128 + 128) * 4  # of an image's rows, twice those of a block, and of the filter
     for nbytes in (room - 1, room):
         card = TODAY._replace(block_shared=nbytes)
-        assert (Shape(8, 128) in convolution.shapes("shared", "float32", card)) == (nbytes == room)
-        assert Shape(8, 128) in convolution.shapes("row", "float32", card)
+        assert (Shape(8, 128) in convolution.RUNGS.shapes("shared", "float32", card)) == (
+            nbytes == room
+        )
+        assert Shape(8, 128) in convolution.RUNGS.shapes("row", "float32", card)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tuned_is_launched_with_what_is_derived(dtype):
     card = TODAY._replace(block_shared=48 << 10)
     for m, k in ((100, 100), (1000, 4096), (16384, 16384)):
-        assert matvec.chosen("tuned", dtype, m, k, card) == derive.matvec(card, dtype, m, k)
+        assert matvec.RUNGS.chosen("tuned", dtype, (m, k), card) == derive.matvec(card, dtype, m, k)
     for n, taps in ((512, 3), (4096, 31), (4096, 63)):
         derived = derive.convolve2d(card, dtype, n, n, (taps, taps))
-        assert convolution.chosen("tuned", dtype, n, n, (taps, taps), card) == derived
-    assert matvec.chosen("padded", dtype, 9, 9, card) == Shape(32, 8)
-    assert convolution.chosen("padded", dtype, 9, 9, (3, 3), card) == Shape(32, 16)
+        assert convolution.RUNGS.chosen("tuned", dtype, (n, n, taps, taps), card) == derived
+    assert matvec.RUNGS.chosen("padded", dtype, (), card) == Shape(32, 8)
+    assert convolution.RUNGS.chosen("padded", dtype, (), card) == Shape(32, 16)
     small = card._replace(block_threads=128)
-    assert matvec.chosen("padded", dtype, 9, 9, small) == Shape(32, 4)
-    assert convolution.chosen("row", dtype, 9, 9, (3, 3), small) == Shape(32, 4)
-    assert jacobi.chosen("naive", dtype, small) == Shape(32, 4)
+    assert matvec.RUNGS.chosen("padded", dtype, (), small) == Shape(32, 4)
+    assert convolution.RUNGS.chosen("row", dtype, (), small) == Shape(32, 4)
+    assert jacobi.RUNGS.chosen("naive", dtype, (), small) == Shape(32, 4)
 
 
 @pytest.mark.parametrize(
@@ -198,20 +201,19 @@ def test_only_a_vector_with_gaps_is_packed(k, x_strides, packed):
     assert (plan.pack is None) == (x_strides[0] == k and not packed)
 
 
+def launches_of(plan):
+    """Those of a plan, with constant memory or without."""
+    return getattr(plan, "launches", None) or [piece.launch for piece in plan.pieces]
+
+
 def test_rungs_share_a_binary():
-    """Of a dtype there is one for all with their own shapes, and one more for each of `tuned`."""
+    """A convolution's: of a dtype one for all with their own shapes but `unrolled` and `tuned`."""
     sizes = {"batch": 1, "dtype": "float32", "card": TODAY}
     sizes |= {"image_strides": (0, 99, 1), "out_strides": (0, 99, 1)}
     sizes |= window_of((99, 99), (3, 3), "same").extents
     plans = {rung: convolution.plan_rung(rung, **sizes) for rung in convolution.RUNGS}
-    tuned = plans["tuned"].launches[-1]
-    found = {launch for plan in plans.values() for launch in plan.launches if launch != tuned}
-    assert len({(launch.source, launch.defines) for launch in found}) == 1
-    sizes = {"m": 9, "k": 9, "batch": 1, "dtype": "float32", "card": TODAY}
-    sizes |= {"a_strides": (0, 9, 1), "x_strides": (0, 1), "y_strides": (0, 1)}
-    held = [matvec.plan_rung(rung, **sizes) for rung in ("constant", "shared", "split", "padded")]
-    found = [plan.pieces[0].launch for plan in held]
-    found += matvec.plan_rung("naive", **sizes).launches
+    found = {launch for plan in plans.values() for launch in launches_of(plan)}
+    found = {launch for launch in found if launch.source == "convolve_rungs.cu"}
     assert len({(launch.source, launch.defines) for launch in found}) == 1
 
 
@@ -226,12 +228,13 @@ def test_other_shapes_give_the_same(place, monkeypatch):
     }
     for family, rung in (
         *((matvec, "split"), (matvec, "tuned")),
-        *((convolution, "shared"), (convolution, "tuned"), (jacobi, "shared")),
+        *((convolution, "shared"), (convolution, "unrolled"), (jacobi, "persistent")),
     ):
         expected = calls[family](rung)
-        assert Shape(16, 4) in family.shapes(rung, "float32", hetero.devices.get(place).card())
+        card, row = hetero.devices.get(place).card(), family.RUNGS[rung]
+        assert Shape(16, 4) in family.RUNGS.shapes(rung, "float32", card)
         with monkeypatch.context() as patch:
-            patch.setattr(family, "chosen", lambda *_: Shape(16, 4))
+            patch.setitem(family.RUNGS, rung, row._replace(shape=Shape(16, 4), reckon=None))
             clear_plans()
             result = calls[family](rung)
         clear_plans()
@@ -239,7 +242,7 @@ def test_other_shapes_give_the_same(place, monkeypatch):
 
 
 def clear_plans():
-    matvec_rows._plan.cache_clear()
+    matvec.plan_rung.cache_clear()
     direct_device._remembered.cache_clear()
 
 
@@ -354,18 +357,18 @@ def every_launch():
     for dtype in DTYPES:
         sizes = {"batch": 1, "dtype": dtype, "card": TODAY}
         strides = {"a_strides": (0, 99, 1), "x_strides": (0, 2), "y_strides": (0, 1)}
-        for rung, shape in (("naive", None), ("tuned", Shape(64, 16))):
+        for rung in (*matvec.RUNGS, "tuned"):
+            shape = Shape(64, 16) if rung == "tuned" else None
             planned = matvec.plan_rung(rung, m=99, k=99, **sizes, **strides, shape=shape)
-            if rung == "naive":
-                found += planned.launches
-            else:
-                found += [planned.pieces[0].launch, *planned.pack.launches]
+            found += [*launches_of(planned), *getattr(planned, "pack", ((),))[0]]
         sizes |= {"image_strides": (0, 99, 1), "out_strides": (0, 99, 1)}
         sizes |= window_of((99, 99), (3, 63), "same").extents
-        for rung, shape in (("padded", None), ("tuned", Shape(64, 1))):
-            found += convolution.plan_rung(rung, **sizes, shape=shape).launches
-        grids = [whole(shape, dtype) for shape in ((9, 9), (9, 9, 9))]
-        found += [jacobi.sweep_rung("naive", grid, card=TODAY) for grid in grids]
+        for rung in convolution.RUNGS:
+            shape = Shape(64, 1) if rung == "tuned" else None
+            found += launches_of(convolution.plan_rung(rung, **sizes, shape=shape))
+        for grid in (whole(shape, dtype) for shape in ((9, 9), (9, 9, 9))):
+            found.append(jacobi.sweep_rung("naive", grid, card=TODAY))
+            found.append(jacobi.sweep_rung("persistent", grid, card=TODAY, blocks=132))
     return tuple({(launch.source, launch.defines): launch for launch in found}.values())
 
 
@@ -374,7 +377,7 @@ def test_compiles_without_spills(arch):
     launches = every_launch()
     assert {launch.source for launch in launches} == {
         *("matvec_rungs.cu", "matvec_tuned.cu", "matvec_pack.cu"),
-        *("convolve_rungs.cu", "convolve_tuned.cu", "jacobi_rungs.cu"),
+        *("convolve_rungs.cu", "convolve_tuned.cu", "jacobi_rungs.cu", "jacobi_persistent.cu"),
     }
     half = len(launches) // 2  # those of a dtype: float32 on older cards, float64 on newer ones
     launches = launches[:half] if arch == "sm_80" else launches[half:]
@@ -419,6 +422,7 @@ def _uploaded(device, array):
 def _simulate_product(device, rung):
     A, x, y = draw((9, 37), "float32"), draw((37, 2), "float32"), np.empty(9, np.float32)
     (a, *kept), (b, *more), (c, *rest) = (_uploaded(device, array) for array in (A, x, y))
+    card = device.card()._replace(block_threads=64)
     planned = matvec.plan_rung(
         rung,
         m=9,
@@ -428,15 +432,10 @@ def _simulate_product(device, rung):
         a_strides=(0, 37, 1),
         x_strides=(0, 2),
         y_strides=(0, 1),
-        card=device.card(),
-        shape=Shape(32, 1) if rung in ("naive", "constant", "shared") else Shape(16, 4),
+        card=card,
+        shape=min(matvec.RUNGS.shapes(rung, "float32", card)),
     )
-    run = (
-        device.run_launches
-        if rung == "naive"
-        else lambda *given: matvec_rows.run_held(device, *given)
-    )
-    run(planned, {"A": a, "x": b, "y": c}, 4)
+    rungs.run_plan(device, planned, {"A": a, "x": b, "y": c}, 4)
     device.download(c, y)
     near(y, A @ x[:, 0], abs(A) @ abs(x[:, 0]), 37)
     del kept, more, rest
@@ -456,7 +455,8 @@ def _simulate_convolution(device, rung):
         card=device.card(),
         shape=Shape(16, 4),
     )
-    device.run_launches(planned, {"image": a, "taps": b, "out": c, "fillvalue": 0.0}, 4)
+    buffers = {"image": a, "taps": b, "x": b, "out": c, "fillvalue": 0.0}
+    rungs.run_plan(device, planned, buffers, 4)
     device.download(c, out)
     expected = signal.convolve2d(image, taps[::-1, ::-1], "same", "wrap")
     near(out, expected, np.full_like(expected, 33), 33)

@@ -31,9 +31,14 @@ def rows(operation):
 def test_a_ladder_is_numbered_and_tells_its_ideas(operation):
     for kind in KINDS:
         found = registry.rungs(operation.name, kind)
-        numbers = [row.rung.number for row in found]
-        assert numbers == sorted(set(numbers)), kind
+        numbers = [row.rung.number for row in found if not row.rung.instead_of]
+        assert numbers == [*range(1, len(numbers) + 1)], kind
+        before = {}
         for row in found:
+            before[row.method] = row.rung
+            if row.rung.instead_of:  # a branch comes behind the rung that it is compared with
+                assert row.rung.number == before[row.rung.instead_of].number
+                assert not before[row.rung.instead_of].instead_of
             assert row.run is not None
             assert row.rung.idea
             assert row.rung.gain
@@ -97,13 +102,14 @@ def test_explain_tells_that_there_are_rungs(capsys):
 
 
 def test_each_kernel_of_a_ladder_is_in_its_first_comment():
-    """A reader begins there: number, name and idea of every rung of the file."""
+    """A reader begins there: number, name and idea of every rung and branch of the files."""
     folder = Path(kernels.__file__).parent
     families = {"matvec": "matvec", "convolve2d": "convolution", "poisson": "jacobi"}
     for name, family in {"matmul": "matmul", **families}.items():
         text = "".join(f.read_text("utf-8") for f in sorted(folder.glob(f"{family}/*_rungs*.cu")))
         for row in registry.rungs(name, "cuda"):
-            assert re.search(rf"^// {row.rung.number} +{row.method} ", text, re.M), row
+            begin = f"{row.rung.number} or" if row.rung.instead_of else f"{row.rung.number}"
+            assert re.search(rf"^// {begin} +{row.method} ", text, re.M), row
 
 
 def test_results_of_a_rung_are_right_for_empty_operands():

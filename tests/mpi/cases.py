@@ -265,6 +265,7 @@ def disagreeing():
         "init": error_of(kmeans, X, 3, init=np.ones((3, N)) + odd),
         "k": error_of(kmeans, X, 3 + odd),
         "tol": error_of(kmeans, X, 3, tol=0.5 * odd),
+        "label_tol": error_of(kmeans, X, 3, label_tol=0.5 * odd),
         "columns (X)": error_of(kmeans, X[:, odd:], 3),
         "NaN": error_of(kmeans, np.where(odd, np.nan, X), 3),
         "placed": error_of(kmeans, X, 3, device="cpu", method="library" if odd else None),
@@ -412,6 +413,7 @@ def clusters():
         "k-means++": {"n_init": 2},
         "random": {"init": "random"},
         "float32": {"init": X[:6], "max_iter": 2},
+        "few labels": {"init": X[:6], "tol": 0.0, "label_tol": 0.02},
     }
     lo, hi = spans(N)
     found = {}

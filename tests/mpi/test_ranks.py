@@ -251,7 +251,7 @@ def test_checkpoints_are_continued_and_others_are_refused(found, number):
 @NUMBERS
 def test_clusters_are_those_of_one_process(found, number):
     for case in found[number]["clusters"]:
-        assert len(case) == 7
+        assert len(case) == 8
         for key, clusters in case.items():
             dtype = "float32" if key == "float32" else "float64"
             off, name = clusters["centroids"]

@@ -16,6 +16,8 @@ from command_line import refused
 from hetero import profile, registry
 from hetero.calling.planner import OtherMachine
 from hetero.cli import main
+from hetero.evaluation import transfer
+from hetero.evaluation.calls import Call
 from hetero.evaluation.page import methods
 from hetero.evaluation.page.figures import fastest
 from hetero.ops import over_sizes
@@ -86,6 +88,19 @@ def test_plans_and_transfer_and_report_have_one_crossover(explain, data, operati
     (line,) = (line for line in over_sizes.lines(o) if line.dims(7) == (7,) * axes)
     curves = methods.from_host(o, line, "float32", OtherMachine(constants, constants.machine()))
     assert fastest(curves, line.axis).endswith(f"then tiled, cuda:0 from n = {n}.")
+
+
+@pytest.mark.parametrize(("taps", "mode", "n"), [(3, "same", 70), (3, "full", 68), (63, "same", 8)])
+def test_transfer_has_the_crossover_of_convolutions(taps, mode, n):
+    """With n^2 results, as he has them, and with all; from 63 taps on at every size."""
+    constants, options = profile.shipped("tesla-t10"), {"mode": mode}
+    call = Call(registry.operation("convolve2d"), (4096, 4096, taps, taps), "float32", options)
+    found = transfer.transfer(None, None, call, constants=constants)
+    assert found["pays"]["pageable"]["break_even"]["extent"] == n
+    machine = OtherMachine(constants, constants.machine())
+    sizes = range(8, 130)
+    devices = [call.of_size(size).chosen(machine, "host").device for size in sizes]
+    assert devices == ["cpu"] * (n - 8) + ["cuda:0"] * (130 - n)
 
 
 def test_the_docs_have_that_crossover():

@@ -26,7 +26,7 @@ from hetero.evaluation.page.markup import (
     side_by_side,
     table,
 )
-from hetero.evaluation.report import ERRORS, by, chosen_over_best, prefixed, rounded
+from hetero.evaluation.report import ERRORS, by, chosen_over_best, gained, prefixed, rounded
 from hetero.pricing.plan import readable
 from hetero.profile import places
 
@@ -117,7 +117,7 @@ def _rungs(
     what, unit = ("bytes_per_second", "B/s") if nbytes > flops else ("flops_per_second", "FLOP/s")
     drawn = [
         Row(
-            f"{row['number']} {row['method']}",
+            f"{'or' if row.get('instead_of') else row['number']} {row['method']}",
             numbers[row["method"]],
             [row[what]],
             [row[what] / row["share"]] if row["share"] else [],
@@ -133,7 +133,7 @@ def _rungs(
             row["method"],
             readable(row["seconds"]),
             rounded(row[what] * 1e-9),
-            "-" if row["gain"] is None else rounded(row["gain"]),
+            "-" if row["gain"] is None else gained(row, rounded(row["gain"])),
             f"{row['share']:.1%}" if row["share"] < 0.095 else f"{row['share']:.0%}",
         )
         for row in timed

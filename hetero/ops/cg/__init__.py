@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero import registry
-from hetero.arrays import array_or_spec, describe, is_device_array
+from hetero.arrays import Array, array_or_spec, describe, is_device_array
 from hetero.calling import call_cache, planner
 from hetero.imports import load
 from hetero.moving.results import staying
@@ -28,7 +28,7 @@ _STOPPED = {LIMIT: 1, INDEFINITE: -1, NOT_FINITE: -2}
 
 def solve_cg(
     A: Any,
-    b: Any,
+    b: Array,
     x0: Any = None,
     *,
     rtol: float = 1e-5,
@@ -38,7 +38,7 @@ def solve_cg(
     callback: Callable[[Any], object] | None = None,
     device: str | None = None,
     method: str | None = None,
-) -> tuple[Any, int]:
+) -> tuple[Array, int]:
     """Solve A x = b for a symmetric or Hermitian positive definite A, as `scipy.sparse.linalg.cg`.
 
     Parameters

@@ -33,7 +33,7 @@ import numpy as np
 
 from hetero import profile
 from hetero.ops.cg.operands import NAME, least_iterations
-from hetero.pricing import movement
+from hetero.pricing import movement, tables
 from hetero.pricing.plan import CPU
 from hetero.profile import Profile, inventory
 from hetero.registry import Price
@@ -45,7 +45,8 @@ Works = Callable[[Problem, dict[str, Any]], Work]
 _FIRST = 4  # iterations before a forecast is believed
 _MARGIN = 1.5  # times the move that the iterations still to come must save
 _WORST = 2.0  # times the best decision
-_SLOWER = 3.0  # times the prediction: BLAS beside other work, or on a machine that others share
+_MANY = 2.0  # times the iterations to expect
+_schedules = tables.new_table()
 
 
 class Schedule(NamedTuple):
@@ -118,9 +119,14 @@ def _still_to_come(norms: Sequence[float], bound: float) -> float:
 
 def here(work: Works, problem: Problem, name: str) -> Schedule | None:
     """The schedule on this machine; None where constants are not known."""
-    constants, info = profile.current(), inventory.devices()[name]
-    priced = _schedule(work, problem, name, info, constants)
-    return priced and priced[0]
+    moved = tuple([(o.strides, o.copies, o.pinned) for o in problem.inputs])
+    key = name, problem.dims, problem.dtype, problem.options, moved
+    if key not in _schedules:
+        now, constants, info = tables.generation(), profile.current(), inventory.devices()[name]
+        priced = _schedule(work, problem, name, info, constants)
+        tables.remember(_schedules, key, priced and priced[0], now)
+        return priced and priced[0]
+    return _schedules[key]
 
 
 def price(
@@ -138,8 +144,8 @@ def price(
     count, pays_from = problem.options.iterations, schedule.pays_from
     least = least_iterations(problem.options.rtol, np.dtype(problem.dtype))
     why = ""
-    if count * (_SLOWER * c - g) < move:
-        why = f"{name} pays for more iterations than are to be expected, if for any"
+    if pays_from > _MANY * count:
+        why = f"{name} pays for many more iterations than are to be expected, if for any"
     elif pays_from <= least:
         why = f"{name} pays from iteration {math.ceil(pays_from)} on, which any solve reaches"
     how = {

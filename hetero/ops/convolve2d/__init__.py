@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hetero import registry
-from hetero.arrays import describe_used
+from hetero.arrays import Array, describe_used
 from hetero.calling import call_cache, planner
 from hetero.ops.convolve2d import methods
 from hetero.ops.convolve2d.bands import cut
@@ -26,7 +26,7 @@ _forced = settings.forced.get
 
 
 def convolve2d(
-    in1: Any,
+    in1: Array,
     in2: Any,
     mode: str = "full",
     boundary: str = "fill",
@@ -34,7 +34,7 @@ def convolve2d(
     *,
     device: str | None = None,
     method: str | None = None,
-) -> Any:
+) -> Array:
     """Convolve images with a filter where it is fastest, as `scipy.signal.convolve2d`.
 
     Parameters

@@ -59,12 +59,12 @@ PLANES = (
 
 
 CLIMBED = {"cuda": (256, 1024, 4096), "opencl": (64, 256)}
-_CLIMBED_FILTER = 15
+FILTER = 15
 
 
-def climbed(size: int) -> tuple[int, ...]:
+def climbed(size: int, filter: int = FILTER) -> tuple[int, ...]:
     """What the rungs are timed on: an image of that extent, and a filter."""
-    return size, _CLIMBED_FILTER
+    return size, filter
 
 
 def draw(random: random.Random, on: str, largest: int) -> Trial:

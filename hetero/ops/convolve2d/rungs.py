@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero import registry
 from hetero.host.compiled.loops import as_loops_take
 from hetero.imports import load
-from hetero.kernels.convolution.rungs import CPU_RUNGS, RUNGS, Shape, chosen, plan_rung, shapes
+from hetero.kernels.convolution.rungs import CPU_RUNGS, RUNGS, Shape, held_taps, plan_rung
 from hetero.ops import rungs
 from hetero.ops.convolve2d import direct_cpu
 from hetero.registry import Arguments
@@ -19,10 +19,11 @@ from hetero.registry.problem import Problem
 if TYPE_CHECKING:
     from hetero.devices.base import Device
 
+Excludes = Callable[[Problem, dict[str, Any]], str | None]
 _EXTENSIONS = ("constant", "wrap", "symmetric")  # NumPy's names of the boundaries, by their numbers
 
 
-def _launch(
+def _run(
     rung: str, device: Device, problem: Problem, arguments: Arguments, shape: Shape | None = None
 ) -> None:
     direct_device = load("hetero.ops.convolve2d.direct_device")
@@ -30,16 +31,24 @@ def _launch(
     taps, owner, strides = direct_device.taps_on(device, options.filter, problem)
     how = {"rung": rung, "tap_strides": strides, "card": device.card(), "shape": shape}
     planned = direct_device.launch_plan(plan_rung, problem, **how)
-    buffers = {"image": image, "taps": taps, "out": output, "fillvalue": options.fillvalue}
-    device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
+    buffers = {"image": image, "taps": taps, "x": taps, "out": output}
+    buffers["fillvalue"] = options.fillvalue
+    rungs.run_plan(device, planned, buffers, np.dtype(problem.dtype).itemsize)
     del owner
 
 
-def _blocks(rung: str, device: Device, problem: Problem) -> tuple[tuple[Shape, ...], Shape]:
-    w, card, dtype = problem.options, device.card(), problem.dtype
-    taps = w.filter_height, w.filter_width
-    own = chosen(rung, dtype, problem.batch * w.out_height, w.out_width, taps, card)
-    return shapes(rung, dtype, card), own
+def _sizes(problem: Problem) -> tuple[int, int, int, int]:
+    w = problem.options
+    return problem.batch * w.out_height, w.out_width, w.filter_height, w.filter_width
+
+
+def _held(excludes: Excludes, problem: Problem, info: dict[str, Any]) -> str | None:
+    """Constant memory has room for small filters."""
+    reason, w = excludes(problem, info), problem.options
+    if reason is None and w.filter_height * w.filter_width > (most := held_taps(problem.dtype)):
+        taps = f"{w.filter_height} x {w.filter_width}"
+        return f"constant memory has room for {most} taps, not {taps}; 'naive' takes any filter"
+    return reason
 
 
 def _on_cpu(loop: rungs.Loop, devices: tuple[()], problem: Problem, given: Arguments) -> None:
@@ -57,19 +66,9 @@ def _on_cpu(loop: rungs.Loop, devices: tuple[()], problem: Problem, given: Argum
         loop()(np.ascontiguousarray(extended), taps, result)
 
 
-def register(
-    operation: str, excludes: Callable[..., Any], on_cpu: Callable[..., Any], work: Any
-) -> None:
+def register(operation: str, excludes: Excludes, on_cpu: Excludes, work: Any) -> None:
     """Add the rungs' rows for an operation; ``on_cpu`` is ``excludes`` of the CPU's."""
     row = {"operation": operation, "excludes": on_cpu, "work": work}
     rungs.register_on_cpu(operation, CPU_RUNGS, _on_cpu, **row)
-    for name, rung in RUNGS.items():
-        registry.register_method(
-            operation=operation,
-            method=name,
-            kinds=registry.PORTABLE,
-            excludes=excludes,
-            work=work,
-            **rungs.fields(name, _launch, _blocks),
-            rung=rung,
-        )
+    row["excludes"] = {None: excludes, "constant": partial(_held, excludes)}
+    rungs.register(RUNGS, _run, _sizes, **row)

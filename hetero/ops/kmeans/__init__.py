@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hetero import registry
-from hetero.arrays import HOST, describe, describe_used, is_device_array
+from hetero.arrays import HOST, Array, describe, describe_used, is_device_array
 from hetero.calling import planner
 from hetero.imports import load
 from hetero.moving import results, transfer
@@ -41,18 +41,19 @@ FEW = (
 
 
 def kmeans(
-    X: Any,
+    X: Array,
     n_clusters: int,
     *,
     init: Any = "k-means++",
     n_init: int | str = 1,
     max_iter: int = 300,
     tol: float = 1e-4,
+    label_tol: float = 0.0,
     random_state: Any = None,
     sample_weight: Any = None,
     device: str | None = None,
     method: str | None = None,
-) -> tuple[Any, Any, dict[str, Any]]:
+) -> tuple[Array, Any, dict[str, Any]]:
     """Cluster rows around k centroids by Lloyd's iterations, as `sklearn.cluster.KMeans`.
 
     Parameters
@@ -74,7 +75,10 @@ def kmeans(
         centroids, and there may be fewer rows than clusters.
     tol : float
         A start is done when the sum of the centroids' squared shifts is at most ``tol`` times the
-        mean variance of X's columns, or when no label changes.
+        mean variance of X's columns, or as ``label_tol`` says.
+    label_tol : float
+        A start is done, too, when at most this share of the labels changes in an iteration.
+        Default: none.
     random_state : int, numpy.random.RandomState or None
         scikit-learn's numbers are drawn: the same seed gives the same start.
     sample_weight : (n,) array or number, optional
@@ -141,6 +145,7 @@ def kmeans(
         n_init=n_init,
         max_iter=max_iter,
         tol=tol,
+        label_tol=label_tol,
         random_state=random_state,
         sample_weight=sample_weight,
         device=device,
@@ -190,6 +195,7 @@ def cluster(
     sample_weight: Any,
     device: str | None,
     method: str | None,
+    label_tol: float = 0.0,
     report: Callable[[str], None] | None = None,
 ) -> Clustering:
     """Check the arguments of `kmeans`, plan it and run it.
@@ -201,6 +207,7 @@ def cluster(
     device, method = planner.placement(device, method)
     X = operands.checked_shape(X)
     options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
+    options["label_tol"] = label_tol
     if type(X) is np.ndarray:
         describe_used(X)  # what comes again may have a copy on a device, which the problem names
     asked = problem(X, n_clusters, **options, sample_weight=sample_weight)
@@ -222,6 +229,7 @@ def cluster(
         random=operands.checked_random(random_state),
         progress=fits.Progress(),
         report=report,
+        label_tol=float(label_tol),
     )
     arrays, fit = _inputs(X, weights, dtype, fit)
     described = tuple(map(describe, arrays))

@@ -74,8 +74,11 @@ class Backend(abc.ABC):
         Rows.
     mean : (d,) array or 0.0
         What is subtracted of each row, so that distances are accurate.
+    most_changed : int
+        So many labels, or fewer, change in the last iteration of a start.
     """
 
+    most_changed = 0
     n: int
     mean: np.ndarray | float
 
@@ -158,11 +161,13 @@ class SteppedBackend(Backend):
         iterations, settled, converged = 0, False, False
         while iterations < maxiter and not converged:
             iterations += 1
-            settled = not self.assign(centroids)
+            changed = self.assign(centroids)
+            settled = not changed
             new, moved = means(self, centroids)
             shifts = new - centroids
             centroids[...] = new
-            converged = not exactly and (settled or float(np.square(shifts).sum()) <= tol)
+            few = changed <= self.most_changed
+            converged = not exactly and (few or float(np.square(shifts).sum()) <= tol)
             settled = settled and not moved
         if exactly or not settled:
             self.assign(centroids)  # so that labels fit the centroids
@@ -173,10 +178,10 @@ class SteppedBackend(Backend):
         """Begin with k clusters: no row has a label."""
 
     @abc.abstractmethod
-    def assign(self, centroids: np.ndarray) -> bool:
+    def assign(self, centroids: np.ndarray) -> int:
         """Label each row with its nearest centroid, of equally near ones the first.
 
-        Returns whether a label changed; at first every one does.
+        Returns how many labels changed; at first every one does.
         """
 
     @abc.abstractmethod
@@ -206,6 +211,11 @@ class SteppedBackend(Backend):
         """Its weight."""
         weights = self.host_weights()
         return 1.0 if weights is None else float(weights[index])
+
+
+def most_changed(label_tol: float, n: int) -> int:
+    """The largest number of n labels whose share is at most ``label_tol``, but for rounding."""
+    return math.floor(label_tol * n * (1.0 + 1e-12))
 
 
 # -- An iteration's centroids ----------------------------------------------------------------------

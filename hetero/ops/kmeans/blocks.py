@@ -59,7 +59,7 @@ class BlockBackend(SplitBackend):
     def __init__(
         self, device: Device, rows: HostRows, room: int | None = None, size: int | None = None
     ) -> None:
-        super().__init__(rows)
+        super().__init__(rows._replace(counted=False))  # the host has all labels
         self._device = device
         if room is None:
             room = memory_limit.room(memory_limit.of(device))
@@ -84,7 +84,7 @@ class BlockBackend(SplitBackend):
     def _part_moments(self) -> list[tuple[int, np.ndarray, float]]:
         return self._visit(Part.moments, None)
 
-    def assign(self, centroids: np.ndarray) -> bool:
+    def assign(self, centroids: np.ndarray) -> int:
         self._save(centroids)
         before, self._labels = self.labels, np.empty(self.n, np.int32)
 
@@ -95,7 +95,7 @@ class BlockBackend(SplitBackend):
             return found
 
         self._found = self._visit(step, self.mean)
-        return not np.array_equal(before, self._labels)
+        return int(np.count_nonzero(before != self._labels))
 
     def _each(self, step: Callable[[Part], T]) -> list[T]:
         def labelled(part: Part) -> T:
@@ -191,10 +191,10 @@ class PartitionedBlocks(SplitBackend):
             part.common = self.mean
             part.restart(k)
 
-    def assign(self, centroids: np.ndarray) -> bool:
+    def assign(self, centroids: np.ndarray) -> int:
         self._save(centroids)
         tasks, before = [partial(part.assign, centroids) for part in self._parts], self.labels
         at_once.run(self._devices, tasks, self._X.nbytes // len(tasks))
         self._found = [part.sums(centroids) for part in self._parts]
         self._labels = np.concatenate([part.labels for part in self._parts])
-        return not np.array_equal(before, self._labels)
+        return int(np.count_nonzero(before != self._labels))

@@ -68,9 +68,9 @@ class CompiledBackend(CpuBackend):
         parts = max(1, min(_PARTS, len(self._packed) // _LEAST_BLOCKS))
         self._numbers = np.zeros(parts, np.int64)
 
-    def assign(self, centroids: np.ndarray) -> bool:
+    def assign(self, centroids: np.ndarray) -> int:
         loops.assign(self._work(centroids), *self._asked(centroids))
-        return bool(self._numbers.any())
+        return int(self._numbers.sum())
 
     def _work(self, centroids: np.ndarray) -> int:
         """What the distances from all centroids take, as `kernels.cpu.kmeans` counts it."""
@@ -150,7 +150,7 @@ class BoundedBackend(CompiledBackend):
             return 0.0
         return most
 
-    def assign(self, centroids: np.ndarray) -> bool:
+    def assign(self, centroids: np.ndarray) -> int:
         if not self._few or (self._bounds is None and self._moving > self._below):
             super().assign(centroids)
         else:
@@ -162,7 +162,7 @@ class BoundedBackend(CompiledBackend):
                 self._bounds, self._below = None, self._moving / 2
         moved = int(self._numbers.sum())
         self._moving = moved / self.n
-        return moved > 0
+        return moved
 
     def _with_bounds(self, kept: _Bounds, centroids: np.ndarray, fresh: bool) -> int:
         """Label the rows; of how many all distances were made."""

@@ -133,7 +133,7 @@ class NumpyBackend(CpuBackend):
         with _threads(cpu.describe()["cores"] if many else 1) as self._each:
             return super().lloyd(centroids, maxiter, tol, exactly)
 
-    def assign(self, centroids: np.ndarray) -> bool:
+    def assign(self, centroids: np.ndarray) -> int:
         norms = np.einsum("ij,ij->i", centroids, centroids)
         doubled = np.ascontiguousarray(-2.0 * centroids.T, centroids.dtype)
         rows = max(_LEAST_ROWS, _BLOCK // (len(centroids) * centroids.itemsize))
@@ -146,7 +146,7 @@ class NumpyBackend(CpuBackend):
 
         self._each(label, range(0, self.n, rows))
         self._moved = np.flatnonzero(self.labels != self._was)
-        return self._moved.size > 0
+        return self._moved.size
 
     def _take_all_as_moved(self) -> None:
         self._moved = np.arange(self.n)
@@ -184,11 +184,11 @@ class LoopBackend(NumpyBackend):
         super().__init__(*given)
         self._label = label
 
-    def assign(self, centroids: np.ndarray) -> bool:
+    def assign(self, centroids: np.ndarray) -> int:
         self._was[...] = self.labels
         self._label(self._X, np.ascontiguousarray(centroids), self.labels)
         self._moved = np.flatnonzero(self.labels != self._was)
-        return self._moved.size > 0
+        return self._moved.size
 
 
 @contextlib.contextmanager

@@ -47,8 +47,11 @@ class DeviceBackend(Backend):
         self._asked: Fit = arguments.options
         labels = None if self._asked.labels is None else self._asked.labels.buffer
         given, seeded = self._asked.given, problem.layout == SEEDED
+        counted = self._asked.label_tol > 0.0
         self._rows = DeviceRows(
-            device, problem, self._X, self._weights, method, labels, given, seeded=seeded
+            *(device, problem, self._X, self._weights, method, labels, given),
+            seeded=seeded,
+            counted=counted,
         )
         self.mean: np.ndarray = self._rows.mean
         if not math.isfinite(self._rows.mean_variance):  # or only their squares overflow
@@ -79,7 +82,7 @@ class DeviceBackend(Backend):
         self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
     ) -> tuple[Run, Any]:
         if maxiter:
-            run = Loop(self._rows, centroids, tol, exactly).run(maxiter)
+            run = Loop(self._rows, centroids, tol, exactly, self.most_changed).run(maxiter)
         else:
             self._rows.upload(centroids)
             self._rows.label(False)
@@ -113,6 +116,8 @@ class Loop:
         Of the sum of squared shifts.
     exactly : bool
         Whether no rule stops it.
+    most : int
+        See `hetero.ops.kmeans.backend.Backend.most_changed`.
 
     Attributes
     ----------
@@ -121,15 +126,20 @@ class Loop:
     """
 
     def __init__(
-        self, rows: DeviceRows, centroids: np.ndarray, tolerance: float, exactly: bool = False
+        self,
+        rows: DeviceRows,
+        centroids: np.ndarray,
+        tolerance: float,
+        exactly: bool = False,
+        most: int = 0,
     ) -> None:
         tolerance = _GOES_ON if exactly else float(tolerance)
         self.saved: np.ndarray | None = None
         self.saved_at = 0
         self._rows = rows
         self._centroids = centroids
-        self._tolerance = tolerance
-        self._start = [rows.iteration(swapped, tolerance) for swapped in (False, True)]
+        self._tolerance, self._most = tolerance, most
+        self._start = [rows.iteration(swapped, tolerance, most) for swapped in (False, True)]
 
     def run(self, maxiter: int) -> Run:
         """Iterate; the centroids are changed, the labels and the inertia fit them.
@@ -154,9 +164,9 @@ class Loop:
             began, before = time.monotonic(), done
             for number in range(done, min(done + batch, maxiter)):
                 self._start[number % 2]()
-            stopped, done, changed = rows.state()
+            stopped, done, _ = rows.state()
             if stopped == Stopped.EMPTIED:
-                stopped = self._relocate(done, changed)
+                stopped = self._relocate(done, rows.changed())
                 done += 1
             now = time.monotonic()
             wanted = math.ceil(_BATCH_SECONDS * (done - before) / (now - began))
@@ -175,7 +185,7 @@ class Loop:
         name = "means" if done % 2 else "centroids"
         return rows.download(name, (rows.k, rows.d), rows.dtype)
 
-    def _relocate(self, done: int, changed: bool) -> int:
+    def _relocate(self, done: int, changed: int) -> int:
         """End an iteration in which a cluster was empty; why the loop stops, if it does."""
         rows, old, labels = self._rows, self._fetch(done), self._rows.fetch_labels()
         steps = SimpleNamespace(
@@ -189,7 +199,7 @@ class Loop:
         if self._tolerance >= 0:
             if not changed and not moved:
                 stopped = Stopped.REPEATED  # the labels fit the centroids
-            elif not changed or shift <= self._tolerance:
+            elif changed <= self._most or shift <= self._tolerance:
                 stopped = Stopped.CONVERGED
         rows.put(new, done % 2 == 0)  # as those of the next iteration
         rows.set_state(stopped, done + 1, 0)

@@ -81,6 +81,8 @@ class DeviceRows:
         Whether `seeds_plan` will be launched.
     mean : (d,) numpy.ndarray, optional
         What is to be subtracted. Default: by the rows, or by what is given.
+    counted : bool
+        Whether the labels that change are counted.
 
     Attributes
     ----------
@@ -104,11 +106,12 @@ class DeviceRows:
         given: np.ndarray | None = None,
         seeded: bool = False,
         mean: np.ndarray | None = None,
+        counted: bool = False,
     ) -> None:
         self.n, self.d, self.k = problem.dims
         self.dtype = np.dtype(problem.dtype)
         self.device = device
-        self._method = method
+        self._method, self._counted = method, counted
         self._products: Products | None = None
         self._space = Workspace(device, "kmeans")
         self.buffers = self._space.buffers
@@ -143,6 +146,7 @@ class DeviceRows:
             capability=device.capability,
             method=self._method,
             tuning=tuning.of_device(device),
+            counted=self._counted,
         )
 
     def seeds_plan(self) -> SeedsPlan:
@@ -246,11 +250,11 @@ class DeviceRows:
         centroids, _, norms = _SETS[swapped]
         self._products.assign(centroids, norms)
 
-    def iteration(self, swapped: bool, tolerance: float) -> Any:
+    def iteration(self, swapped: bool, tolerance: float, most: int = 0) -> Any:
         """A function that starts one iteration from the one or the other set of centroids."""
         first = [self._bound(launch, swapped) for launch in self._plan.assign]
         rest = [
-            self._bound(launch, swapped, tolerance=tolerance)
+            self._bound(launch, swapped, tolerance=tolerance, most=float(most))
             for launch in (*self._plan.update, *self._plan.finish)
         ]
 
@@ -270,7 +274,7 @@ class DeviceRows:
     def begin_step(self, centroids: np.ndarray) -> None:
         """Start to label the rows and to add them up: see `sums` and `changed`."""
         self.upload(centroids)
-        self.set_state(Stopped.RUNNING, 0, 0)
+        self.set_state(Stopped.RUNNING, 1, 0)  # the first one would count all labels
         self.label(False)
         self._start(*map(self._bound, (*self._plan.update, self._plan.finish[0])))
 
@@ -280,9 +284,13 @@ class DeviceRows:
         totals = self.download("totals", (self.k,), self.dtype)
         return sums.astype(np.float64), totals.astype(np.float64)
 
-    def changed(self) -> bool:
-        """Whether the step that was begun last changed a label, if it was not the first one."""
-        return self.state()[2]
+    def changed(self) -> int:
+        """How many labels the last iteration changed, or the step that was begun last, if that was
+        not the first one; where they are not counted, 1 for any number."""
+        if self._counted:
+            blocks = self._plan.scratch["counts"] // 8
+            return int(self.download("counts", (blocks,), np.float64).sum())
+        return int(self.state()[2])
 
     def distances(self, swapped: bool) -> np.ndarray:
         """Squared distances of the rows from the centroids of their labels."""

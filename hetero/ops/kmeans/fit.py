@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.errors import DeviceError
-from hetero.ops.kmeans.backend import Backend, Run
+from hetero.ops.kmeans.backend import Backend, Run, most_changed
 
 
 class Outcome(NamedTuple):
@@ -73,6 +73,8 @@ class Fit(NamedTuple):
         X, where it lies on the host.
     report : callable or None
         Gets a line about each start.
+    label_tol : float
+        Share of the labels.
     """
 
     maxiter: int
@@ -87,6 +89,7 @@ class Fit(NamedTuple):
     weights: np.ndarray | None = None
     host: np.ndarray | None = None
     report: Callable[[str], None] | None = None
+    label_tol: float = 0.0
 
     @property
     def given(self) -> np.ndarray | None:
@@ -101,6 +104,7 @@ class Fit(NamedTuple):
 def fit(rows: Backend, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:
     """The outcome, and the centroids in the coordinates of X."""
     now = asked.progress or Progress()
+    rows.most_changed = most_changed(asked.label_tol, rows.n)
     tol = asked.tol * rows.mean_variance() if asked.tol and not asked.exactly else 0.0
     while now.start < asked.starts:
         if now.centroids is None:

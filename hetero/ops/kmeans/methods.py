@@ -119,12 +119,20 @@ def _on_device(method: str) -> Callable[..., Outcome]:
     return run
 
 
+def _climb(rung: str, device: Device, problem: Problem, arguments: Arguments) -> Outcome:
+    return _on_device(rung)((device,), problem, arguments)
+
+
 def _split(devices: tuple[Device, ...], problem: Problem, arguments: Arguments, method: str) -> Any:
     """The backend of rows on the host, for several devices or in blocks for one."""
     blocks = load("hetero.ops.kmeans.blocks")
     X, weights = _on_host(arguments)
     given = arguments.options.given
-    rows = load("hetero.ops.kmeans.partition").HostRows(problem, X, weights, method, given)
+    HostRows, counted = (
+        load("hetero.ops.kmeans.partition").HostRows,
+        arguments.options.label_tol > 0,
+    )
+    rows = HostRows(problem, X, weights, method, given, counted)
     if len(devices) > 1:
         backend = blocks.partitioned(devices, rows)
     else:
@@ -222,16 +230,7 @@ registry.register_method(
     shared=_shared,
     blocks=registry.WHEN_SHORT,
 )
-for _name, _rung in RUNGS.items():
-    registry.register_method(
-        operation=NAME,
-        method=_name,
-        kinds=registry.PORTABLE,
-        excludes=_dense_alone,
-        work=_work,
-        run=_on_device(_name),
-        rung=_rung,
-    )
+rungs.register(RUNGS, _climb, operation=NAME, excludes=_dense_alone, work=_work)
 registry.register_method(
     operation=NAME,
     method="library",

@@ -54,12 +54,14 @@ def problem(
     n_init: int = 1,
     max_iter: int = 300,
     tol: float = 1e-4,
+    label_tol: float = 0.0,
     random_state: Any = None,
     sample_weight: Any = None,
 ) -> Problem:
     """The problem of ``kmeans(X, n_clusters, ...)``, for arrays or `hetero.spec` stand-ins."""
     k = checked_count("n_clusters", n_clusters)
     checked_number("tol", tol, 0.0)
+    checked_number("label_tol", label_tol, 0.0)
     how = checked_init(init)
     starts = 1 if how == GIVEN else checked_starts(n_init, init)
     X = checked_shape(X)

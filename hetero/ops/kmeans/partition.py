@@ -41,6 +41,8 @@ class HostRows(NamedTuple):
         See `DeviceRows`.
     given : (k, d) array, optional
         See `hetero.ops.kmeans.fit.Fit.given`.
+    counted : bool
+        See `DeviceRows`.
     """
 
     problem: Problem
@@ -48,6 +50,7 @@ class HostRows(NamedTuple):
     weights: np.ndarray | None
     method: str
     given: np.ndarray | None = None
+    counted: bool = False
 
     def cut(self, begin: int, end: int) -> HostRows:
         """Those from ``begin`` to ``end``."""
@@ -104,8 +107,9 @@ class Part:
         if self._rows is None:
             X, weights = (*self._buffers, None)[:2]
             with self.device.active():
+                problem, _, _, method, _, counted = self._host
                 self._rows = DeviceRows(
-                    self.device, self._host.problem, X, weights, self._host.method, mean=mean
+                    self.device, problem, X, weights, method, mean=mean, counted=counted
                 )
 
     def leave(self) -> None:
@@ -123,8 +127,8 @@ class Part:
         with self.device.active():
             return self._rows.sums()
 
-    def changed(self) -> bool:
-        """Whether the iteration changed a label."""
+    def changed(self) -> int:
+        """As `DeviceRows.changed`."""
         with self.device.active():
             return self._rows.changed()
 
@@ -274,14 +278,14 @@ class PartitionBackend(SplitBackend):
             at_once.run([part.device for part in self._parts], tasks, nbytes)
         return self._labels
 
-    def assign(self, centroids: np.ndarray) -> bool:
+    def assign(self, centroids: np.ndarray) -> int:
         self._save(centroids)
         self._labels = None
         for part in self._parts:
             part.begin(centroids)
         self._found = [part.end() for part in self._parts]
         changed = [part.changed() for part in self._parts]
-        return self._begun == 1 or any(changed)
+        return self.n if self._begun == 1 else sum(changed)
 
     def seeding(self) -> Seeding:
         return PartitionSeeding(self._parts, self._X, self.mean)

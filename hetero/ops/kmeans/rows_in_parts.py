@@ -8,7 +8,7 @@ import numpy as np
 
 from hetero.imports import load
 from hetero.ops.kmeans import cluster
-from hetero.ops.kmeans.backend import Run, SteppedBackend
+from hetero.ops.kmeans.backend import Run, SteppedBackend, most_changed
 from hetero.ops.kmeans.cpu import NumpyBackend
 
 _SAMPLE = 1 << 17  # rows that initial centroids are chosen of: they are brought to one place
@@ -19,8 +19,11 @@ class RowsInParts:
 
     lloyd = SteppedBackend.lloyd
 
-    def fit(self: Any, asked: Any, init: Any, tol: float, random: Any) -> tuple[Run, Any, Any]:
+    def fit(
+        self: Any, asked: Any, init: Any, tol: float, label_tol: float, random: Any
+    ) -> tuple[Run, Any, Any]:
         """The best start of a `Problem`: how it ended, its centroids and labels."""
+        self.most_changed = most_changed(label_tol, asked.dims[0])
         limit = float(tol) * self.mean_variance() if tol else 0.0
         best: Any = None
         for _ in range(asked.options.starts):
@@ -55,12 +58,12 @@ def labelled(part: Any, centroids: np.ndarray, call: Any = cluster, **placed: An
 
 def step(
     part: Any, weights: Any, old: Any, centroids: np.ndarray, placed: Any, call: Any = cluster
-) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, bool]]:
-    """Labels of a part; its sums of rows and of weights, and whether a label changed."""
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, int]]:
+    """Labels of a part; its sums of rows and of weights, and how many labels changed."""
     labels, (n, k) = labelled(part, centroids, call, **placed), (len(part), len(centroids))
     weights = weights.astype(np.float64)
     one_hot = load("scipy.sparse").csr_array((weights, labels, np.arange(n + 1)), shape=(n, k))
-    changed = old is None or not np.array_equal(labels, old)
+    changed = n if old is None else int(np.count_nonzero(labels != old))
     return labels, (one_hot.T @ part, np.bincount(labels, weights, k), changed)
 
 

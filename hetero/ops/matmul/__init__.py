@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hetero import registry
+from hetero.arrays import Array
 from hetero.calling import planner
 from hetero.moving.results import staying
 from hetero.ops.matmul import methods  # noqa: F401  # registers them
@@ -20,7 +21,7 @@ from hetero.registry.problem import Problem, check_dims
 
 @product(np.matmul)
 def matmul(
-    A: Any,
+    A: Array,
     B: Any,
     /,
     out: Any = None,
@@ -28,7 +29,7 @@ def matmul(
     device: str | None = None,
     method: str | None = None,
     **options: Any,
-) -> Any:
+) -> Array:
     """Matrix product where it is fastest, with the semantics of `numpy.matmul`.
 
     Parameters

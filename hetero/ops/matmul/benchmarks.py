@@ -13,6 +13,7 @@ from hetero.devices.kinds import traits
 from hetero.ops.benchmark import (
     Benchmark,
     Comparison,
+    Named,
     Trial,
     by_candidates,
     cuda_device,
@@ -30,6 +31,13 @@ SHAPES: Sequence[tuple[int, ...]] = [
     *((8192, 64, 8192), (64, 8192, 8192), (8192, 8192, 64), (64, 64, 65536)),
     *((1000, 1000, 1000), (3001, 3001, 3001), (32, 4096, 4096), (4096, 32, 4096)),
 ]
+# Of the reports of docs/seeds.md; "dtu": sizes that its text names.
+CASES = {
+    "blog": Named("float32", ((2000, 600, 2000),)),
+    "cmu": Named("float32", tuple((n, n, n) for n in (5, 8, 10, 32, 33, 1000))),
+    "dtu": Named("float64", tuple((n, n, n) for n in (100, 250, 1024, 2000, 4096))),
+    "strasbourg": Named("float64", ((4096, 4096, 4096),)),
+}
 MOVED, MOVED_BESIDE_CPU = (4096, 8192, 16384), (256, 1024)
 _LONGEST = 1.0  # predicted seconds
 
@@ -55,9 +63,11 @@ def draw(random: random.Random, on: str, largest: int) -> Trial:
     return products.random_trial(random, on, largest // 2, lambda k, size: (k, size()))
 
 
-def benchmarks(dtype: str, device: str, order: str) -> Iterator[Benchmark]:
+def benchmarks(
+    dtype: str, device: str, order: str, sizes: Sequence[tuple[int, ...]] | None = None
+) -> Iterator[Benchmark]:
     """Square and long matrices, A by rows or by columns."""
-    return products.benchmarks(OPERATION, SHAPES, _operands, dtype, device, order)
+    return products.benchmarks(OPERATION, SHAPES, _operands, dtype, device, order, sizes)
 
 
 def pictured(kind: str) -> Trial:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero import registry
 from hetero.kernels import Launch, LaunchPlan
-from hetero.kernels.matmul.rungs import CPU_RUNGS, RUNGS, Shape, chosen, plan_rung, shapes
+from hetero.kernels.matmul.rungs import CPU_RUNGS, RUNGS, Shape, plan_rung
 from hetero.ops import rungs
 from hetero.ops.products import operands
 from hetero.registry import Arguments
@@ -19,50 +18,32 @@ if TYPE_CHECKING:
 
 
 def _plan(rung: str, device: Device, problem: Problem, shape: Shape | None = None) -> LaunchPlan:
-    (m, n, k), (a, b, c) = problem.dims, problem.strides
-    return plan_rung(
-        rung,
-        m=m,
-        n=n,
-        k=k,
-        batch=problem.batch,
-        dtype=problem.dtype,
-        a_strides=a,
-        b_strides=b,
-        c_strides=c,
-        card=device.card(),
-        shape=shape,
-    )
+    (m, n, k), strides = problem.dims, problem.strides
+    sizes = {"m": m, "n": n, "k": k, "batch": problem.batch, "dtype": problem.dtype}
+    sizes |= dict(zip(("a_strides", "b_strides", "c_strides"), strides, strict=True))
+    return plan_rung(rung, **sizes, card=device.card(), shape=shape)
 
 
-def _launch(
+def _run(
     rung: str, device: Device, problem: Problem, arguments: Arguments, shape: Shape | None = None
 ) -> None:
     buffers = dict(zip("ABC", (*arguments.inputs, arguments.output), strict=True))
     planned = _plan(rung, device, problem, shape)
-    device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
+    rungs.run_plan(device, planned, buffers, np.dtype(problem.dtype).itemsize)
 
 
 def _launches(rung: str, device: Device, problem: Problem, shape: Shape) -> tuple[Launch, ...]:
     return _plan(rung, device, problem, shape).launches
 
 
-def _blocks(rung: str, device: Device, problem: Problem) -> tuple[tuple[Shape, ...], Shape]:
-    (m, n, k), card, dtype = problem.dims, device.card(), problem.dtype
-    own = chosen(rung, dtype, m * problem.batch, n, k, card)
-    return shapes(rung, dtype, card), own
+def _sizes(problem: Problem) -> tuple[int, int, int]:
+    m, n, k = problem.dims
+    return m * problem.batch, n, k
 
 
 def register(operation: str) -> None:
     """Add the rungs' rows for an operation."""
-    for name, rung in RUNGS.items():
-        registry.register_method(
-            operation=operation,
-            method=name,
-            kinds=registry.PORTABLE,
-            work=operands.gpu_work,
-            **rungs.fields(name, _launch, _blocks, _launches),
-            rung=rung,
-        )
-    row = {"operation": operation, "excludes": rungs.as_devices, "work": operands.cpu_work}
+    row = {"operation": operation, "work": operands.gpu_work}
+    rungs.register(RUNGS, _run, _sizes, launches=_launches, **row)
+    row |= {"excludes": rungs.as_devices, "work": operands.cpu_work}
     rungs.register_on_cpu(operation, CPU_RUNGS, operands.on_cpu, **row)

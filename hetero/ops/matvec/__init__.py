@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hetero import registry
+from hetero.arrays import Array
 from hetero.ops.matvec import methods  # noqa: F401  # registers them
 from hetero.ops.products import operands
 from hetero.ops.products.pieces import cut
@@ -17,14 +18,14 @@ from hetero.registry.problem import Problem, check_dims
 @product(np.matvec)
 def matvec(
     A: Any,
-    x: Any,
+    x: Array,
     /,
     out: Any = None,
     *,
     device: str | None = None,
     method: str | None = None,
     **options: Any,
-) -> Any:
+) -> Array:
     """Matrix-vector product where it is fastest, with the semantics of `numpy.matvec`.
 
     Parameters

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
 from hetero import registry
-from hetero.arrays import array_or_spec, describe
+from hetero.arrays import Array, array_or_spec, describe
 from hetero.calling import call_cache, planner
 from hetero.moving.results import staying
 from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, warn
@@ -21,6 +21,10 @@ from hetero.pricing.plan import Plan
 __all__ = ["OPERATION", "from_dims", "problem", "solve_poisson"]
 
 
+@overload
+def solve_poisson(f: Array, *, return_info: Literal[False] = False, **options: Any) -> Array: ...
+@overload
+def solve_poisson(f: Array, *, return_info: bool, **options: Any) -> Any: ...
 def solve_poisson(
     f: Any,
     *,

@@ -14,6 +14,7 @@ from hetero.devices import cpu
 from hetero.ops.benchmark import (
     Benchmark,
     Comparison,
+    Named,
     TimedCall,
     Trial,
     by_candidates,
@@ -28,6 +29,7 @@ from hetero.registry.problem import DEVICE_DTYPES
 DTYPE = "float64"
 GRIDS = (256, 1024, 4096)
 ON_CPU = (128, 1024, 2048)  # where there is no GPU
+CASES = {"dtu": Named("float64", tuple((n, n) for n in (16, 32, 64, 128, 256)))}  # docs/seeds.md
 _LONGEST, _LONGEST_SHOWN = 5.0, 2.0  # predicted seconds of a solve
 _SIDE, _SIDE_ON_GPU = 512, 2048  # points of what is shown
 _LARGEST_FOR_JACOBI = 256
@@ -57,10 +59,11 @@ def draw(random: random.Random, on: str, largest: int) -> Trial:
     return Trial((spec(shape, dtype, on=on),))
 
 
-def benchmarks(dtype: str) -> Iterator[Benchmark]:
+def benchmarks(dtype: str, sizes: tuple[tuple[int, ...], ...] | None = None) -> Iterator[Benchmark]:
     """Squares, host to host."""
     rtol = 1e-8 if dtype == "float64" else 1e-4
-    for n in GRIDS if cuda_device() else ON_CPU:
+    grids = GRIDS if cuda_device() else ON_CPU
+    for n in [n for n, _ in sizes] if sizes else grids:
         case = f"Poisson {n}^2 to {rtol:g}, host to host, {dtype}"
         make = partial(_compare, n, rtol, dtype)
         yield Benchmark(case, make, "solve", budget=1.0, least=2, most=9)

@@ -60,8 +60,8 @@ def solve(
         Sweeps that a pass makes: 1, or one of `plan_jacobi.DEPTHS` in 2-D. Default: by the grid.
     dtype : dtype, optional
         Of device buffers. Default: float64.
-    sweeper : callable, optional
-        On one device: ``sweeper(device, grid)`` plans one sweep, and all are made by it.
+    sweeper : Sweeper, optional
+        On one device: makes all sweeps.
     **limits
         Sweeps or tolerances; see `iterate`.
 
@@ -75,7 +75,7 @@ def solve(
         with contextlib.ExitStack() as stack:
             if len(devices) == 1:  # one context for all that follows, not one for each launch
                 stack.enter_context(devices[0].active())
-            passes = blocking if sweeper is None else 1, sweeper
+            passes = blocking if sweeper is None else sweeper.most, sweeper
             run = _DeviceSolve(devices, stencil, f, u, *passes, np.dtype(dtype or _dtype(f)))
             stack.push(run.close)
             outcome = iterate(run, **limits)
@@ -118,6 +118,7 @@ class _DeviceSolve:
         self._save_at = time.monotonic() + _CHECKPOINT
         whole = plan_jacobi.GridSlab.of(*stencil, dtype.name)
         first = tuning.target(devices[0])  # for all: their passes go together
+        self._any = sweeper is not None
         self._depth = blocking or plan_jacobi.default_depth(whole, first)
         cuts = slabs(stencil.shape[0], len(devices), self._depth)
         devices = devices[: len(cuts)]
@@ -156,7 +157,7 @@ class _DeviceSolve:
 
     def advance(self, sweeps: int) -> None:
         """Make sweeps; waits at times, so that an interrupt gets through."""
-        depths = plan_jacobi.passes(sweeps, self._depth)
+        depths = plan_jacobi.passes(sweeps, self._depth, self._any)
         while batch := tuple(islice(depths, self._passes_at_once)):
             begin = time.monotonic()
             if len(self._slices) == 1:

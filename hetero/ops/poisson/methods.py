@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero import registry
+from hetero.devices.kinds import traits
 from hetero.host.compiled.loops import Family, register
 from hetero.imports import load
 from hetero.kernels import Launch
 from hetero.kernels.jacobi.plan import GridSlab
-from hetero.kernels.jacobi.rungs import CPU_RUNGS, RUNGS, Shape, chosen, shapes, sweep_rung
+from hetero.kernels.jacobi.rungs import CPU_RUNGS, RUNGS, Shape, held_bytes, sweep_rung
 from hetero.ops import rungs
 from hetero.ops.linear_systems.loops import CYCLES, STENCILS
 from hetero.ops.linear_systems.types import LIMIT, ROUNDING, Stencil
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from hetero.ops.poisson.jacobi_slab import Sweeper
 
 _LEAST_ROWS = 16  # a device's share, at least
-# Points in all sweeps that a rung makes at most: a single thread's take half a minute on an H200.
-_MOST_POINTS = {"sequential": 1 << 29}
+_MOST_POINTS = 1 << 29  # that one thread makes in all sweeps: half a minute on an H200
+_MOST_SWEEPS = 256  # of a launch that makes many
 SWEEPS = register(Family("sweeps", 3.0, f"{__name__}:sweeps"))
 
 
@@ -175,12 +175,19 @@ BY_NAME = {method.name: method for method in (DST, MULTIGRID, CG, JACOBI)}
 
 
 def sweeper(rung: str, shape: Shape | None = None) -> Sweeper:
-    """What plans a sweep by a rung, with blocks of its own shape or another one."""
+    """What makes sweeps by a rung, with blocks of its own shape or another one."""
 
-    def sweep(device: Device, grid: GridSlab) -> Launch:
-        return sweep_rung(rung, grid, card=device.card(), shape=shape)
+    def plan(device: Device, grid: GridSlab) -> Launch:
+        blocks = _at_once(device.kind, device.multiprocessors)
+        return sweep_rung(rung, grid, card=device.card(), shape=shape, blocks=blocks)
 
-    return sweep
+    most = _MOST_SWEEPS if rung == "persistent" else 1
+    return load("hetero.ops.poisson.jacobi_slab").Sweeper(plan, most)
+
+
+def _at_once(kind: str, multiprocessors: int) -> int:
+    """Blocks that run at once, one on a multiprocessor."""
+    return multiprocessors if traits(kind).cooperative else 1
 
 
 def _climb(
@@ -192,30 +199,39 @@ def _climb(
     return on_devices((device,), solve.system, f, u, **by, **_limits(solve))
 
 
-def _blocks(rung: str, device: Device, problem: Problem) -> tuple[tuple[Shape, ...], Shape]:
-    card, dtype = device.card(), problem.dtype
-    return shapes(rung, dtype, card), chosen(rung, dtype, card)
-
-
 def _on_cpu(loop: rungs.Loop, devices: tuple[()], problem: Problem, given: Arguments) -> Outcome:
     (f,), u, solve = given
     by_sweeps = load("hetero.ops.poisson.jacobi_cpu").solve
     return by_sweeps(solve.system, f, u, by=loop(), **_limits(solve))
 
 
-def _too_long(most: float, problem: Problem, info: dict[str, Any]) -> str | None:
+def _too_long(problem: Problem, info: dict[str, Any]) -> str | None:
     points = math.prod(problem.dims) * JACOBI.made(problem, info["kind"])
-    if points > most:
-        return f"one thread makes up to {most} points in all sweeps, not {points}"
+    if points > _MOST_POINTS:
+        return f"one thread makes up to {_MOST_POINTS} points in all sweeps, not {points}"
     return JACOBI.excludes(problem, info)
 
 
-for name, rung in RUNGS.items():
-    JACOBI.register(
-        method=name,
-        kinds=registry.PORTABLE,
-        excludes=functools.partial(_too_long, _MOST_POINTS.get(name, math.inf)),
-        **rungs.fields(name, _climb, _blocks),
-        rung=rung,
-    )
+def _too_large(problem: Problem, info: dict[str, Any]) -> str | None:
+    """Shared memory of the blocks that run at once must have room for f."""
+    if reason := JACOBI.excludes(problem, info):
+        return reason
+    dims, blocks = problem.dims, _at_once(info["kind"], info["multiprocessors"])
+    grid = GridSlab.of(dims, (1.0,) * len(dims), problem.dtype)
+    most = info.get("shared_limit", 0)  # cards of before cooperative launches have none described
+    if (nbytes := held_bytes(grid, blocks)) > most:
+        return (
+            f"f takes {nbytes} bytes of shared memory in each of {blocks} blocks, which have "
+            f"{most}; 'shared' makes any grid"
+        )
+    return None
+
+
+rungs.register(
+    RUNGS,
+    _climb,
+    lambda problem: (),
+    add=JACOBI.register,
+    excludes={None: JACOBI.excludes, "sequential": _too_long, "persistent": _too_large},
+)
 rungs.register_on_cpu("jacobi", CPU_RUNGS, _on_cpu, JACOBI.register)

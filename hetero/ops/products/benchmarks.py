@@ -94,18 +94,19 @@ def benchmarks(
     dtype: str,
     device: str,
     order: str,
+    sizes: Sequence[tuple[int, ...]] | None = None,
 ) -> Iterator[Benchmark]:
-    """A row for each of the dimensions, A in the given order."""
+    """A row for each of the dimensions, or of ``sizes`` in their place, A in the given order."""
     if device == CPU:
-        for each in ((_SMALL,) * len(dims[0]), *dims):
-            if 2.0 * prod(each) <= _LARGEST_ON_CPU:
-                case = f"{operation.name} {_joined(each)}, operands on host, {dtype}"
-                make = partial(_on_cpu, operation, shapes_of(each), dtype, order)
-                yield Benchmark(case, make, budget=0.1, most=200)
+        usual = ((_SMALL,) * len(dims[0]), *dims)
+        for each in sizes or [each for each in usual if 2.0 * prod(each) <= _LARGEST_ON_CPU]:
+            case = f"{operation.name} {_joined(each)}, operands on host, {dtype}"
+            make = partial(_on_cpu, operation, shapes_of(each), dtype, order)
+            yield Benchmark(case, make, budget=0.1, most=200)
         return
     devices.believed(device)
     pools: list[Any] = []
-    for each in dims:
+    for each in sizes or dims:
         first, second = shapes_of(each)
         a, b = spec(first, dtype, on=device, order=order), spec(second, dtype, on=device)
         problem = operation.problem(a, b)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -35,11 +35,12 @@ from hetero.registry.problem import Problem
 
 _FEW = 64**3  # products that NumPy makes in some 20 us, as long as a device takes to begin and end
 Function = Callable[..., Any]
+Public = TypeVar("Public", bound=Callable[..., Any])
 _ndarray = np.ndarray
 _forced = settings.forced.get
 
 
-def product(function: Function) -> Callable[[Function], Function]:
+def product(function: Function) -> Callable[[Public], Public]:
     """Decorator that makes a public function of its signature and documentation.
 
     Parameters

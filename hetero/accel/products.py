@@ -1,0 +1,336 @@
+"""Products: what the gates hand over, and `numpy.dot`, `ndarray.dot` and `numpy.einsum`.
+
+`numpy.tensordot` and `numpy.linalg.multi_dot` call `numpy.dot`, which is replaced within NumPy too.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import functools
+import gc
+import glob
+import importlib.util
+import string
+import sys
+from math import prod
+from typing import Any
+
+from hetero.accel.gate import OFF, Gate
+from hetero.accel.notes import shapes
+from hetero.accel.session import Attempt, Session
+from hetero.imports import load
+
+# Multiplications from which a product of matrices, or with a vector, is looked at: 256 cubed and
+# 1024 squared, which NumPy makes in 0.1 to 1 ms.
+MATRICES, VECTORS = 1 << 24, 1 << 20
+_RATES = {"matrices": 4e10, "vectors": 2e9, "einsum": 1e9}  # multiplications a second, about
+_NODES = ("/dev/nvidia[0-9]*", "/dev/dxg")
+_OPENCLS = "/dev/dri/renderD*"
+_SKI_RENTAL = "hetero.moving.ski_rental"
+
+
+def has_device() -> bool:
+    """Whether a device may be here; nothing is loaded for the answer."""
+    if "hetero.profile.inventory" in sys.modules and load("hetero.profile.inventory").looked():
+        return not load("hetero.calling.planner").is_host_alone(None)
+    if any(map(glob.glob, _NODES)):
+        return True
+    return bool(glob.glob(_OPENCLS)) and importlib.util.find_spec("pyopencl") is not None
+
+
+def _are_looked_at(session: Session) -> bool:
+    """Whether products other than einsum's may gain, or are to be noted all the same."""
+    return session.recording or has_device()
+
+
+def others(session: Session, module: str) -> list[Any]:
+    """What replaces NumPy's loops and its method, and restores them.
+
+    Raises
+    ------
+    Unknown
+        Where gates are not known for this NumPy or processor.
+    """
+    return [_Products(session), _Method(session)] if _are_looked_at(session) else []
+
+
+class _Products:
+    """The gates, and what they hand over."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._settled: dict[
+            Any, int
+        ] = {}  # kinds of products that are NumPy's -> plans' generation
+        self._gate = Gate(self._take)
+        self._gate.set()
+        limits = (1, 1) if session.eager else (MATRICES, VECTORS)
+        self._gate.cells[0], self._gate.cells[2] = limits
+
+    def restore(self) -> None:
+        """Put NumPy's loops back."""
+        self._gate.cells[0] = self._gate.cells[2] = OFF
+        self._gate.restore()
+        self._session.book.small["numpy.matmul"] += self._gate.cells[1]
+
+    def _take(
+        self, name: str, dtype: str, pointers: Any, extents: Any, strides: Any, loop: Any
+    ) -> None:
+        try:
+            kind = name, dtype, extents, strides
+            settled = self._settled.get(kind)
+            if self._session.is_inside() or (
+                settled is not None and settled == load("hetero.pricing.tables").generation()
+            ):
+                return loop()  # type: ignore[no-any-return]
+            arrays = _views(name, dtype, pointers, extents, strides)
+
+            def plan() -> Any:
+                now, made = load("hetero.pricing.tables").generation(), attempt.plan()
+                if is_blas(made.chosen) and not made.kept and not _is_placed():
+                    planner, ski_rental = map(load, ("hetero.calling.planner", _SKI_RENTAL))
+                    if not ski_rental.may_pay(made.problem, planner.plan):
+                        self._settled[kind] = now
+                return made
+
+            attempt = attempted("matmul" if name == "matmul" else "matvec", *arrays)
+            self._session.run(f"numpy.{name}", attempt._replace(plan=plan), loop)
+        except BaseException as error:  # nothing passes through NumPy's C
+            loop()
+            if isinstance(error, KeyboardInterrupt):
+                _thread.interrupt_main()
+
+
+class _Memory:
+    """Memory that NumPy is to see as an array."""
+
+    def __init__(self, pointer: int, shape: Any, strides: Any, dtype: str) -> None:
+        order, size = "<>"[sys.byteorder == "big"], {"float32": 4, "float64": 8}[dtype]
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (pointer, False),
+            "shape": shape,
+            "strides": strides,
+            "typestr": f"{order}f{size}",
+        }
+
+
+def _views(name: str, dtype: str, pointers: Any, extents: Any, strides: Any) -> list[Any]:
+    """Operands and result of a loop as arrays; those of vecmat in matvec's order."""
+    batch, *core = extents
+    between, within, order = strides[:3], strides[3:], (0, 1, 2)
+    if name == "matmul":
+        m, k, n = core
+        forms = [((m, k), within[:2]), ((k, n), within[2:4]), ((m, n), within[4:])]
+    elif name == "matvec":
+        m, k = core
+        forms = [((m, k), within[:2]), ((k,), within[2:3]), ((m,), within[3:])]
+    else:
+        (k, m), order = core, (1, 0, 2)
+        forms = [((m, k), within[2:0:-1]), ((k,), within[:1]), ((m,), within[3:])]
+    if batch > 1:
+        forms = [
+            ((batch, *shape), (between[i], *steps))
+            for i, (shape, steps) in zip(order, forms, strict=True)
+        ]
+    asarray = sys.modules["numpy"].asarray
+    return [asarray(_Memory(pointers[i], *f, dtype)) for i, f in zip(order, forms, strict=True)]
+
+
+def attempted(function: str, A: Any, B: Any, C: Any = None) -> Attempt:
+    """The attempt of a product, ``C`` taking the result where it is given."""
+    vectors = function == "matvec" or min(A.ndim, B.ndim) < 2 or 1 in (A.shape[-2], B.shape[-1])
+    columns = 1 if function == "matvec" or B.ndim < 2 else B.shape[-1]
+    seconds = A.size * columns / _RATES["vectors" if vectors else "matrices"]
+    obstacle = None
+    if not has_device() and not _is_placed():
+        obstacle = "no-device", "measured HERE here by NumPy's BLAS; there is no GPU"
+    return Attempt(
+        shapes((A, B)),
+        seconds,
+        obstacle,
+        plan=functools.partial(_plan, function, A, B, C),
+        is_plain=is_blas,
+        compute=functools.partial(_computed, A, B, C),
+        problem=functools.partial(_problem, function, A, B, C),
+        operands=(A, B),
+        again=True,
+    )
+
+
+def is_blas(candidate: Any) -> bool:
+    """Whether a candidate is NumPy's own product."""
+    return candidate.device == "cpu" and candidate.method == "blas"
+
+
+def _is_placed() -> bool:
+    """Whether the call stands in a block of `hetero.use`."""
+    settings = sys.modules.get("hetero.pricing.settings")
+    return settings is not None and settings.forced.get() is not None
+
+
+def _problem(function: str, A: Any, B: Any, C: Any) -> Any:
+    """The problem, as other machines are asked for it."""
+    load("hetero.ops")
+    describe = load("hetero.arrays").describe
+    operands = [None if x is None else describe(x).unkept() for x in (A, B, C)]
+    return load("hetero.ops.products.operands").build(function, *operands, None)
+
+
+def _plan(function: str, A: Any, B: Any, C: Any) -> Any:
+    """The plan here, which counts the call: operands that come again may get copies."""
+    arrays, planner = load("hetero.arrays"), load("hetero.calling.planner")
+    inputs = arrays.describe_used(A), arrays.describe_used(B)
+    target = None if C is None else arrays.describe(C)
+    problem = load("hetero.ops.products.operands").build(function, *inputs, target, None)
+    return planner.plan(problem, *planner.placement(None, None))
+
+
+def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
+    execution = load("hetero.calling.execution")
+    given = () if C is None else (C, plan.problem.output)
+    try:
+        return execution.execute(plan, execution.Call((A, B), plan.problem.inputs, *given))
+    finally:
+        if C is not None:
+            load("hetero.arrays.kept").written(C)
+
+
+# -- Functions of NumPy's that call BLAS without a loop --------------------------------------------
+
+
+def replaced(session: Session, name: str, original: Any) -> Any:
+    """What stands in the place of `numpy.dot` or `numpy.einsum`."""
+    if name == "numpy.einsum":
+        return einsum(session, original)
+    return dot(session, original) if _are_looked_at(session) else original
+
+
+def einsum(session: Session, original: Any) -> Any:
+    """A function in the place of `numpy.einsum`."""
+    ndarray, least = sys.modules["numpy"].ndarray, 1 if session.eager else VECTORS
+
+    @functools.wraps(original)
+    def function(*operands: Any, **options: Any) -> Any:
+        if (
+            not options
+            and len(operands) == 3
+            and type(operands[1]) is ndarray
+            and type(operands[2]) is ndarray
+            and operands[1].size * operands[2].size >= least
+            and (attempt := _einsum(session, *operands)) is not None
+        ):
+            return session.run("numpy.einsum", attempt, lambda: original(*operands))
+        return original(*operands, **options)
+
+    return function
+
+
+def dot(session: Session, original: Any) -> Any:
+    """A function in the place of ``original``, `numpy.dot` or `ndarray.dot`."""
+    ndarray, least = sys.modules["numpy"].ndarray, 1 if session.eager else VECTORS // 64
+
+    @functools.wraps(original)
+    def function(a: Any, b: Any, out: Any = None) -> Any:
+        if (
+            type(a) is ndarray
+            and a.size >= least
+            and type(b) is ndarray
+            and out is None
+            and (attempt := _dot(session, a, b)) is not None
+        ):
+            return session.run("numpy.dot", attempt, lambda: original(a, b))
+        return original(a, b) if out is None else original(a, b, out)
+
+    return function
+
+
+def _dot(session: Session, a: Any, b: Any) -> Attempt | None:
+    """The attempt of a large product of floats; None for any other."""
+    if a.dtype.char not in "fd" or a.dtype != b.dtype or session.is_inside():
+        return None
+    ranks = a.ndim, b.ndim
+    if ranks not in ((2, 2), (2, 1), (1, 2)) or a.shape[-1] != b.shape[0]:
+        return None
+    work = a.size * b.size // b.shape[0]
+    if work < (MATRICES if ranks == (2, 2) else VECTORS) and not session.eager:
+        return None
+    return attempted("matmul", a, b)
+
+
+class _Method:
+    """`ndarray.dot`, a C method, replaced by a function in the type's own dictionary."""
+
+    def __init__(self, session: Session) -> None:
+        ndarray = sys.modules["numpy"].ndarray
+        (self._names,) = gc.get_referents(ndarray.__dict__)
+        self._original = self._names["dot"]
+        self._replaced = dot(session, self._original)
+        self._put(self._replaced)
+
+    def restore(self) -> None:
+        """Put NumPy's method back."""
+        if self._names["dot"] is self._replaced:
+            self._put(self._original)
+
+    def _put(self, method: Any) -> None:
+        self._names["dot"] = method
+        changed = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyType_Modified", ctypes.pythonapi))
+        changed(sys.modules["numpy"].ndarray)
+
+
+def _einsum(session: Session, subscripts: Any, A: Any, B: Any) -> Attempt | None:
+    """The attempt of a product of two arrays, which `numpy.einsum` computes without BLAS."""
+    if A.dtype != B.dtype or A.dtype.char not in "fd" or type(subscripts) is not str:
+        return None
+    first, second, summed, result = _parsed(subscripts) or ("", "", "", "")
+    if not summed or len(first) != A.ndim or len(second) != B.ndim:
+        return None
+    extent = dict(zip(first, A.shape, strict=True))
+    k = prod(extent[letter] for letter in summed)
+    if k == 0 or any(extent[x] != B.shape[second.index(x)] for x in summed):
+        return None
+    if not session.looks(seconds := A.size * B.size / k / _RATES["einsum"]):
+        return None
+    free = [x for x in first if x not in summed], [x for x in second if x not in summed]
+    a = A.transpose([first.index(x) for x in (*free[0], *summed)]).reshape(-1, k)
+    b = B.transpose([second.index(x) for x in (*summed, *free[1])]).reshape(k, -1)
+    order = [(free[0] + free[1]).index(x) for x in result]
+    shape = [A.shape[first.index(x)] for x in free[0]] + [B.shape[second.index(x)] for x in free[1]]
+
+    def compute(plan: Any) -> Any:
+        made = (
+            sys.modules["numpy"].matmul(a, b)
+            if is_blas(plan.chosen)
+            else _computed(a, b, None, plan)
+        )
+        return made.reshape(shape).transpose(order)
+
+    return Attempt(
+        f"{subscripts} {shapes((A, B))}",
+        seconds,
+        plan=functools.partial(_plan, "matmul", a, b, None),
+        is_plain=lambda candidate: False,
+        compute=compute,
+        problem=functools.partial(_problem, "matmul", a, b, None),
+        operands=(a, b),
+    )
+
+
+@functools.lru_cache(256)
+def _parsed(subscripts: str) -> tuple[str, str, str, str] | None:
+    """(letters of A, of B, those summed over, of the result) of a product; None for others."""
+    inputs, arrow, result = subscripts.replace(" ", "").partition("->")
+    first, comma, second = inputs.partition(",")
+    letters = first + second
+    if not comma or not set(letters + result) <= set(string.ascii_letters):
+        return None
+    if not arrow:
+        result = "".join(sorted(x for x in letters if letters.count(x) == 1))
+    summed = "".join(x for x in first if x in second and x not in result)
+    free = [x for x in letters if x not in summed]
+    simple = len(set(first)) == len(first) and len(set(second)) == len(second)
+    if not simple or not summed or sorted(free) != sorted(result):
+        return None
+    return first, second, summed, result

@@ -1,0 +1,257 @@
+"""One call at a time: is it worth looking at, what does its plan say, who computes it.
+
+Every caught call becomes an `Attempt`. Until attempts have taken a second, or one of them is
+expected to, all are the plain library's: loading hetero takes about that long. From then on the
+plan decides, and what was measured of the same call overrules it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hetero.accel.notes import Book, Note, line_of_script, readable
+from hetero.imports import load
+
+# Seconds that a call is expected to take, to be looked at. With 0 in the environment each call is,
+# and is taken unless its plan is the plain library's.
+LEAST, ENVIRONMENT = 1e-3, "HETERO_ACCEL_LEAST"
+LOADING = 1.0  # seconds that looking for devices and loading loops takes about
+MEASURED = 0.1  # seconds: a shorter call's first one is the plain library's, to measure that
+_MARGIN = 1.05  # times the plain library's time, measured, from which it is left to it again
+_NOT_SCIPYS = "NaN, infinity or no convergence, which is the plain library's to report"
+
+
+class Attempt(NamedTuple):
+    """A call that hetero could do.
+
+    Attributes
+    ----------
+    what : str
+        Shapes and dtypes.
+    seconds : float
+        Expected of the plain library, roughly.
+    obstacle : (code, text) or None
+        Why it is the plain library's in any case.
+    plan, compute : callable
+        ``plan()`` gives hetero's plan, ``compute(plan)`` the result; None where that must be the
+        plain library's.
+    is_plain : callable
+        Whether a candidate of the plan is the plain library's way.
+    problem : callable or None
+        Gives the problem, to be priced elsewhere.
+    operands : tuple of array
+        Those that may stay on a device.
+    again : bool
+        Whether calls before count: what is known of operands decides.
+    """
+
+    what: str
+    seconds: float
+    obstacle: tuple[str, str] | None = None
+    plan: Callable[[], Any] = lambda: None
+    is_plain: Callable[[Any], bool] = lambda candidate: False
+    compute: Callable[[Any], Any] = lambda plan: None
+    problem: Callable[[], Any] | None = None
+    operands: tuple[Any, ...] = ()
+    again: bool = False
+
+
+class _Known:
+    """Of one function and size: the least seconds by the plain library and by hetero, the number
+    of calls that hetero did, and why it does no more."""
+
+    def __init__(self) -> None:
+        self.plain = self.taken = math.inf
+        self.calls = 0
+        self.obstacle: tuple[str, str] | None = None
+
+
+class Session:
+    """What one installation knows and has seen.
+
+    Parameters
+    ----------
+    verbose : bool
+        Print each note on the standard error.
+    dry : bool
+        Decide, and leave all calls to the plain libraries.
+    recording : bool
+        Note also what nothing can be done about.
+    watcher : callable, optional
+        ``watcher(call, attempt, line, seconds, iterations)`` sees each call; none is taken.
+    """
+
+    def __init__(
+        self, verbose: bool = False, dry: bool = False, recording: bool = False, watcher: Any = None
+    ) -> None:
+        self.book = Book()
+        self.verbose, self.dry, self.watcher = verbose, dry, watcher
+        self.recording = recording or verbose or watcher is not None
+        self.iterations = 0  # of a solve that the watcher is to see
+        asked = os.environ.get(ENVIRONMENT, "")
+        self.least = float(asked) if asked.replace(".", "", 1).isdecimal() else LEAST
+        self.eager = self.least == 0
+        self._spent, self._is_loaded = LOADING * self.eager, False
+        self._known: dict[tuple[str, str], _Known] = {}
+        self._thread = threading.local()
+
+    def looks(self, seconds: float) -> bool:
+        """Whether a call is to be looked at that is expected to take this long."""
+        return seconds >= self.least and not self.is_inside()
+
+    def is_inside(self) -> bool:
+        """Whether this thread is in a call of hetero's: what that calls is the plain library's."""
+        return getattr(self._thread, "inside", False)
+
+    def run(self, function: str, attempt: Attempt, plain: Callable[[], Any]) -> Any:
+        """The result of a call, by whoever computes it."""
+        if self.watcher is not None:
+            result, seconds = self._timed(plain)
+            more, self.iterations = getattr(result, "n_iter_", self.iterations), 0
+            call = f"{function} {attempt.what}"
+            self.watcher(call, attempt, line_of_script(), seconds, more)
+            return result
+        known = self._known.setdefault((function, attempt.what), _Known())
+        code, text = attempt.obstacle or known.obstacle or ("", "")
+        if not code and not self._load(attempt.seconds):
+            code = "start"
+            text = f"{readable(self._spent)} of such calls; {readable(LOADING)} loads hetero"
+        plan, moved = None, 0
+        if not code:
+            try:
+                plan, _ = self._timed(attempt.plan)
+                code, text, moved = self._verdict(plan, attempt, known)
+            except Exception as error:  # whatever it is, the plain library says what is wrong
+                code, text = known.obstacle = "failed", f"{type(error).__name__}: {error}"
+        if code == "taken" and self.dry:
+            code = "would-take"
+        if code == "taken":
+            try:
+                result, seconds = self._timed(lambda: attempt.compute(plan))
+                known.obstacle = None if result is not None else ("not-finite", _NOT_SCIPYS)
+            except Exception as error:
+                known.obstacle = "failed", f"{type(error).__name__}: {error}"
+            if known.obstacle is None:
+                known.calls += 1
+                if known.calls > 1:  # the first one may have loaded or compiled something
+                    known.taken = min(known.taken, seconds)
+                priced = known.plain if known.plain < math.inf else _plain_seconds(plan, attempt)
+                self._note(function, attempt, code, text, seconds, priced, moved)
+                return result
+            code, text = known.obstacle
+        if attempt.obstacle is None:
+            result, seconds = self._timed(plain)
+            self._spent += seconds
+            known.plain = min(known.plain, seconds)
+        else:  # what it calls itself may be taken
+            begin = time.perf_counter()
+            result, seconds = plain(), time.perf_counter() - begin
+        self._note(function, attempt, code, text.replace("HERE", readable(seconds)), seconds)
+        return result
+
+    def _timed(self, function: Callable[[], Any]) -> tuple[Any, float]:
+        """A result and its seconds; nothing that it calls is looked at."""
+        before, self._thread.inside = self.is_inside(), True
+        begin = time.perf_counter()
+        try:
+            return function(), time.perf_counter() - begin
+        finally:
+            self._thread.inside = before
+
+    def _load(self, seconds: float) -> bool:
+        """Whether hetero is loaded, or is to be now, for a call that takes this long."""
+        if not self._is_loaded and self._spent + seconds >= LOADING:
+            self._timed(lambda: load("hetero.ops") and load("hetero.profile.inventory").devices())
+            self._is_loaded = True
+        return self._is_loaded
+
+    def _verdict(self, plan: Any, attempt: Attempt, known: _Known) -> tuple[str, str, int]:
+        """(code, text, bytes moved) of a plan."""
+        chosen, here = plan.chosen, readable(known.plain)
+        if attempt.is_plain(chosen):
+            return *_why_plain(plan), 0
+        there = f"{chosen.method} on {chosen.device}"
+        price = "not priced" if chosen.seconds is None else f"{readable(chosen.seconds)} there"
+        if copies := _copies(chosen):
+            price += f" with {readable(copies)} of copies"
+        if not (self.eager or attempt.again):
+            if known.plain == math.inf and attempt.seconds < MEASURED:
+                return "first", f"{price} by {there}, from the next call on", 0
+            if known.calls > 3 and known.taken > _MARGIN * known.plain:
+                return "slower", f"measured {here} here, {readable(known.taken)} by {there}", 0
+        measured = f"measured {here} here, " if known.plain < math.inf else ""
+        return "taken", f"{measured}{price} by {there}", _moved(plan)
+
+    def _note(self, function: str, attempt: Attempt, *rest: Any) -> None:
+        note = Note(function, attempt.what, line_of_script(), *rest)
+        self.book.add(note)
+        if self.verbose:
+            print(f"hetero.accel: {note}", file=sys.stderr)
+
+
+def _copies(candidate: Any) -> float:
+    return candidate.terms.get("upload", 0.0) + candidate.terms.get("download", 0.0)
+
+
+def _why_plain(plan: Any) -> tuple[str, str]:
+    """(code, text) of a plan that is the plain library's way."""
+    every = [c for part in plan.leaves() for c in part.candidates if c.device != "cpu"]
+    others = [c for c in every if c.reason is None and c.seconds is not None]
+    if not others:
+        return "plain-is-fastest", "measured HERE here, nothing is faster on this CPU, and no GPU"
+    there = min(others, key=lambda c: c.seconds)
+    copies = _copies(there)
+    text = f"measured HERE here, {readable(there.seconds)} there with {readable(copies)} of copies"
+    is_held_up = there.seconds - copies < (plan.chosen.seconds or math.inf)
+    return "copies" if is_held_up else "plain-is-fastest", text
+
+
+def _plain_seconds(plan: Any, attempt: Attempt) -> float | None:
+    """What the plan expects of the plain library; None where it has no price."""
+    priced = (c.seconds for c in plan.candidates if c.reason is None and attempt.is_plain(c))
+    return next((seconds for seconds in priced if seconds is not None), None)
+
+
+def _moved(plan: Any) -> int:
+    """Bytes that go to devices and back."""
+    total = 0
+    for part in plan.leaves():
+        device, problem = part.chosen.device, part.problem
+        if device != "cpu":
+            total += problem.output.nbytes
+            total += sum(o.nbytes for o in problem.inputs if device not in o.copies)
+    return total
+
+
+def wrapped(
+    session: Session, name: str, original: Any, recognise: Callable[..., Any], least: int = 0
+) -> Any:
+    """A function in the place of ``original``: calls that ``recognise`` knows may be hetero's.
+
+    ``recognise(looks, *args, **options)`` gives an `Attempt`, or None where a call is no matter of
+    hetero's; whatever it raises, the original is called. Where the first two arguments' sizes have
+    a smaller product than ``least``, it is not asked: that takes 1 us, a small filter 20.
+    """
+    looks, small, least = session.looks, session.book.small, 0 if session.eager else least
+
+    @functools.wraps(original)
+    def function(*args: Any, **options: Any) -> Any:
+        attempt = None
+        try:
+            if not least or args[0].size * args[1].size >= least:
+                attempt = recognise(looks, *args, **options)
+        except Exception:  # a wrong argument: the original says so
+            pass
+        if attempt is None:
+            small[name] += 1
+            return original(*args, **options)
+        return session.run(name, attempt, lambda: original(*args, **options))
+
+    return function

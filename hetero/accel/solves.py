@@ -1,0 +1,152 @@
+"""`scipy.sparse.linalg.cg` and `sklearn.cluster.KMeans.fit`: which calls hetero can do."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from hetero.accel.notes import shapes
+from hetero.accel.session import Attempt, Session, wrapped
+from hetero.imports import load
+
+_ITERATIONS = 50  # of a solve, to guess how long it takes
+_ENTRY, _UNKNOWN = 1.5e-9, 1e-8  # seconds of an iteration for each entry of A, each unknown
+_DISTANCE, _COORDINATE = 1e-9, 5e-11  # seconds of a distance, and for each of its coordinates
+_ROUNDS = 20  # iterations
+
+
+def replaced(session: Session, name: str, original: Any) -> Any:
+    """What stands in the place of one of the two."""
+    if name.endswith(".cg"):
+        counted = original if session.watcher is None else _counted(session, original)
+        return wrapped(session, name, counted, _cg)
+    return wrapped(session, name, original, _fit)
+
+
+def _counted(session: Session, original: Any) -> Any:
+    """SciPy's solver, whose iterations are counted for the session's watcher."""
+
+    @functools.wraps(original)
+    def cg(*args: Any, callback: Any = None, **options: Any) -> Any:
+        def count(x: Any) -> None:
+            session.iterations += 1
+            if callback is not None:
+                callback(x)
+
+        return original(*args, callback=count, **options)
+
+    return cg
+
+
+def _cg(
+    looks: Callable[[float], bool],
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Any = None,
+) -> Attempt | None:
+    numpy, sparse = sys.modules["numpy"], sys.modules["scipy.sparse"]
+    if type(b) is not numpy.ndarray or not (sparse.issparse(A) or type(A) is numpy.ndarray):
+        return None
+    entries = A.nnz if sparse.issparse(A) else A.size
+    seconds = _ITERATIONS * (entries * _ENTRY + b.size * _UNKNOWN)
+    if not looks(seconds) or len(A.shape) != 2 or A.shape[0] != A.shape[1] or b.ndim != 1:
+        return None
+    what = f"{shapes((A, b))}, {entries} entries"
+    obstacle = None
+    if callback is not None:
+        obstacle = "option", "a callback sees each iterate"
+    elif A.dtype.char not in "fd" or b.dtype.char not in "fd":
+        obstacle = "dtype", f"A is of {A.dtype}, b of {b.dtype}"
+    elif x0 is not None and type(x0) is not numpy.ndarray:
+        obstacle = "type", "x0 is no plain array"
+    elif M is not None and not sparse.issparse(M):
+        obstacle = "option", "M is a function"
+    if obstacle is not None:
+        return Attempt(what, seconds, obstacle)
+    options = {"x0": x0, "rtol": rtol, "atol": atol, "maxiter": maxiter, "M": M}
+
+    def compute(plan: Any) -> Any:
+        x, info = load("hetero.ops.cg").solve_cg(A, b, **options)
+        if info == 0 or info == maxiter:  # else SciPy's own account of what went wrong
+            return x, info
+        return None
+
+    def is_plain(candidate: Any) -> bool:
+        return candidate.device == "cpu" and candidate.method in ("scipy", "operator", "blas")
+
+    def problem() -> Any:
+        load("hetero.ops")
+        return load("hetero.ops.cg.operands").problem(A, b, **options)
+
+    return Attempt(
+        what,
+        seconds,
+        plan=lambda: load("hetero.ops").plan("cg", A, b, **options),
+        is_plain=is_plain,
+        compute=compute,
+        problem=problem,
+    )
+
+
+def _fit(
+    looks: Callable[[float], bool],
+    self: Any,
+    X: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+) -> Attempt | None:
+    numpy = sys.modules["numpy"]
+    if type(X) is not numpy.ndarray or X.ndim != 2:
+        return None
+    init, starts = self.init, self.n_init
+    several = isinstance(starts, int) and not hasattr(init, "__array__")
+    distances = len(X) * self.n_clusters * (starts if several else 1) * _ROUNDS
+    if not looks(seconds := distances * (_DISTANCE + _COORDINATE * X.shape[1])):
+        return None
+    what = f"{shapes((X,))}, {self.n_clusters} clusters"
+    obstacle = None
+    if type(self) is not sys.modules["sklearn.cluster"].KMeans:
+        obstacle = "type", f"{type(self).__name__} is a class of its own"
+    elif X.dtype.char not in "fd":
+        obstacle = "dtype", f"X is of {X.dtype}"
+    elif callable(init) or self.verbose or self.algorithm != "lloyd" or not self.copy_x:
+        obstacle = "option", "init is a function, or verbose, algorithm or copy_x is given"
+    if obstacle is not None:
+        return Attempt(what, seconds, obstacle)
+    self._validate_params()
+    options = {"init": init, "n_init": starts, "max_iter": self.max_iter, "tol": self.tol}
+    if starts == "auto":
+        options["n_init"] = 10 if isinstance(init, str) and init == "random" else 1
+
+    def compute(plan: Any) -> Any:
+        fitted = load("hetero.ops.kmeans.estimator").KMeans(
+            self.n_clusters, random_state=self.random_state, **{**options, "n_init": starts}
+        )
+        fitted.fit(X, sample_weight=sample_weight)
+        threads = sys.modules["sklearn.cluster._kmeans"]._openmp_effective_n_threads()
+        self._check_params_vs_input(X)
+        for name in ("n_features_in_", "cluster_centers_", "_n_features_out", "labels_"):
+            setattr(self, name, getattr(fitted, name))
+        self.inertia_, self.n_iter_, self._n_threads = fitted.inertia_, fitted.n_iter_, threads
+        return self
+
+    def problem() -> Any:
+        load("hetero.ops")
+        return load("hetero.ops.kmeans").problem(X, self.n_clusters, **options)
+
+    return Attempt(
+        what,
+        seconds,
+        plan=lambda: load("hetero.ops").plan("kmeans", X, self.n_clusters, **options),
+        is_plain=lambda candidate: False,
+        compute=compute,
+        problem=problem,
+    )

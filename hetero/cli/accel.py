@@ -1,0 +1,62 @@
+"""Commands about scripts that know nothing of hetero: accel, advise; each returns an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sysconfig
+from pathlib import Path
+
+from hetero.cli.values import DONE, Parser, file, show
+
+_FILE = "hetero-accel.pth"
+# Python runs a line of such a file that begins with import, in each process.
+_LINE = (
+    "import os; os.environ.get('HETERO_ACCEL') == '1' and __import__('hetero.accel').accel.enable()"
+)
+_ON = "Scripts of this environment run with hetero.accel where HETERO_ACCEL=1 is set: {}"
+_OFF = "No script of this environment runs with hetero.accel by itself: there is no {}"
+
+
+def accel_options(sub: Parser) -> None:
+    """Add those of accel."""
+    which = sub.add_mutually_exclusive_group()
+    text = "let HETERO_ACCEL=1 switch it on for all scripts of this environment"
+    which.add_argument("--enable", action="store_true", help=text)
+    text = "take that back"
+    which.add_argument("--disable", action="store_true", help=text)
+
+
+def accel(arguments: argparse.Namespace) -> int:
+    """Say whether an environment's scripts can be accelerated, or change that."""
+    path = Path(sysconfig.get_path("purelib")) / _FILE
+    if arguments.enable:
+        path.write_text(_LINE + "\n", "utf-8")
+    elif arguments.disable:
+        path.unlink(missing_ok=True)
+    found = {"enabled": path.exists(), "file": str(path)}
+    show(arguments, found, lambda: (_ON if found["enabled"] else _OFF).format(path))
+    return DONE
+
+
+def advise_options(sub: Parser) -> None:
+    """Add those of advise."""
+    text = "another machine, by its profile: h100, h200, or a profile's file (default: this one)"
+    sub.add_argument("--on", type=file, metavar="NAME|FILE", help=text)
+    sub.add_argument("-m", action="store_true", dest="module", help="the script is a module's name")
+    sub.add_argument("script", type=file, help="a script that knows nothing of hetero")
+    sub.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+
+
+def advise(arguments: argparse.Namespace) -> int:
+    """Run a script here, and say what another machine would do with it."""
+    from hetero.accel import advice
+
+    if not arguments.module and not Path(arguments.script).exists():
+        raise ValueError(f"there is no file {arguments.script}")
+    on, rest = arguments.on, arguments.arguments
+    if rest[:1] == ["--on"] and len(rest) > 1:  # argparse leaves all behind the script to it
+        on, rest = rest[1], rest[2:]
+    found = advice.advise([arguments.script, *rest], on, arguments.module)
+    show(arguments, dataclasses.asdict(found), lambda: str(found))
+    return DONE

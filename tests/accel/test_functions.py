@@ -1,0 +1,239 @@
+"""SciPy's and scikit-learn's functions under `hetero.install`: what is taken, what is not."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.ndimage
+import scipy.signal
+import scipy.sparse as sp
+import scipy.sparse.linalg
+import threadpoolctl
+
+import hetero
+from hetero import accel
+from hetero.accel.session import Attempt, Session
+from hetero.pricing.plan import Candidate
+
+IMAGE, KERNEL = (np.random.default_rng(1).random(shape) for shape in ((40, 50), (5, 7)))
+
+
+@pytest.fixture
+def all_calls(monkeypatch):
+    """Each call is looked at, and taken unless the plan is the plain library's."""
+    monkeypatch.setenv("HETERO_ACCEL_LEAST", "0")
+    with hetero.install() as installed:
+        yield installed
+
+
+def taken_or_plain(call):
+    """The code and the result of a call, compared with the plain library's."""
+    result, code = call(), accel.last().code
+    session = accel._state["installed"].session
+    least, session.least = session.least, float("inf")
+    try:
+        np.testing.assert_allclose(result, call(), rtol=1e-9, atol=1e-12)
+    finally:
+        session.least = least
+    return code
+
+
+SIGNAL = ("convolve2d", "correlate2d", "fftconvolve", "oaconvolve", "convolve")
+
+
+@pytest.mark.parametrize("name", SIGNAL)
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+@pytest.mark.parametrize("shape", [(5, 7), (4, 6)])
+def test_convolutions(all_calls, name, mode, shape):
+    image = np.random.default_rng(2).random((300, 310))
+    kernel = KERNEL[: shape[0], : shape[1]]
+    code = taken_or_plain(lambda: getattr(scipy.signal, name)(image, kernel, mode=mode))
+    other_centre = name == "correlate2d" and mode == "same" and shape == (4, 6)
+    assert code == ("option" if other_centre else "taken")
+
+
+@pytest.mark.parametrize("name", ["convolve", "correlate"])
+@pytest.mark.parametrize("mode", ["reflect", "constant", "wrap", "nearest", "mirror"])
+def test_filters_of_ndimage(all_calls, name, mode):
+    image = np.random.default_rng(2).random((300, 310))
+    code = taken_or_plain(lambda: getattr(scipy.ndimage, name)(image, KERNEL, mode=mode, cval=2.0))
+    assert code == ("option" if mode in ("nearest", "mirror") else "taken")
+
+
+def test_what_has_another_meaning_is_scipys(all_calls):
+    signal, ndimage = scipy.signal, scipy.ndimage
+    image = np.random.default_rng(2).random((300, 310))
+    for call, code in (
+        (lambda: signal.fftconvolve(KERNEL, image, mode="same"), "option"),
+        (lambda: signal.fftconvolve(image, KERNEL, axes=1 * (0, 1)), "option"),
+        (lambda: ndimage.convolve(image, KERNEL, origin=1), "option"),
+        (lambda: ndimage.convolve(image, KERNEL[:4]), "option"),
+        (lambda: ndimage.convolve(image.astype("f4"), KERNEL.astype("f4")), "dtype"),
+    ):
+        assert taken_or_plain(call) == code
+
+
+def test_what_is_not_finite_is_scipys(all_calls):
+    image = np.random.default_rng(2).random((300, 310))
+    image[7, 7] = np.inf
+    result = scipy.signal.fftconvolve(image, KERNEL)
+    assert accel.last().code == "not-finite"
+    hetero.uninstall()
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(result, scipy.signal.fftconvolve(image, KERNEL))
+    hetero.install()
+
+
+def test_a_wrong_call_raises_what_scipy_does(all_calls):
+    with pytest.raises(ValueError, match="acceptable mode flags"):
+        scipy.signal.fftconvolve(IMAGE, KERNEL, mode="some")
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        scipy.signal.convolve2d(IMAGE, KERNEL, boundaries="fill")
+    with pytest.raises(ValueError, match="square"):
+        scipy.sparse.linalg.cg(np.ones((3, 4)), np.ones(3))
+
+
+def laplacian(n):
+    D = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n))
+    return (sp.kron(sp.eye_array(n), D) + sp.kron(D, sp.eye_array(n))).tocsr()
+
+
+def test_cg(all_calls):
+    A, b = laplacian(30), np.ones(900)
+    cg = scipy.sparse.linalg.cg
+    assert taken_or_plain(lambda: cg(A, b, rtol=1e-12)[0]) == "taken"
+    assert taken_or_plain(lambda: cg(A, b, rtol=1e-12, M=sp.diags_array(1 / A.diagonal()))[0])
+    assert cg(A, b, maxiter=3)[1] == 3
+    seen = []
+    cg(A, b, callback=seen.append)
+    assert seen
+    assert accel.last().code == "option"
+
+
+def test_kmeans(all_calls):
+    cluster = pytest.importorskip("sklearn.cluster")
+    X = np.random.default_rng(3).random((400, 3))
+
+    class Own(cluster.KMeans):
+        pass
+
+    fitted = cluster.KMeans(5, init=X[:5], random_state=0).fit(X)
+    assert accel.last().code == "taken"
+    own = Own(5, init=X[:5], random_state=0).fit(X)
+    assert accel.last().code == "type"
+    for name in ("cluster_centers_", "labels_", "inertia_"):
+        np.testing.assert_allclose(getattr(fitted, name), getattr(own, name), rtol=1e-9)
+    assert vars(fitted).keys() == vars(own).keys()
+    assert (fitted.predict(X) == fitted.labels_).all()
+
+
+def test_what_was_pickled_loads_without_hetero(all_calls):
+    cluster = pytest.importorskip("sklearn.cluster")
+    fitted = cluster.KMeans(2, n_init=1).fit(np.random.default_rng(3).random((400, 3)))
+    made = pickle.dumps((fitted, scipy.signal.fftconvolve, scipy.sparse.linalg.cg, np.dot))
+    code = (
+        "import pickle, sys; made = pickle.loads(sys.stdin.buffer.read()); "
+        "assert not any(n.startswith('hetero') for n in sys.modules); print(made[1].__module__)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], input=made, capture_output=True, check=True)
+    assert run.stdout.decode().startswith("scipy.signal")
+
+
+def test_all_is_as_before():
+    modules = (scipy.signal, scipy.signal._signaltools, scipy.ndimage, scipy.sparse.linalg)
+    before = [dict(vars(module)) for module in modules]
+    held, lists = scipy.signal.fftconvolve, list(threadpoolctl._ALL_PREFIXES)
+    with hetero.install():
+        wrapper = scipy.signal.fftconvolve
+        assert wrapper is not held
+        assert wrapper is scipy.signal._signaltools.fftconvolve
+        assert wrapper.__name__ == held.__name__
+        assert wrapper.__doc__ == held.__doc__
+        assert lists != threadpoolctl._ALL_PREFIXES
+    assert [dict(vars(module)) for module in modules] == before
+    assert lists == threadpoolctl._ALL_PREFIXES
+    np.testing.assert_array_equal(wrapper(IMAGE, KERNEL), held(IMAGE, KERNEL))
+
+
+def test_names_imported_before_are_told(all_calls):
+    assert f"{__name__}.taken_or_plain" not in all_calls.missed
+    hetero.uninstall()
+    globals()["mine"] = scipy.signal.fftconvolve
+    try:
+        with hetero.install() as installed:
+            assert f"{__name__}.mine" in installed.missed
+    finally:
+        del globals()["mine"]
+        hetero.install()
+
+
+def test_limits_of_threadpoolctl_hold_for_loops():
+    hetero.convolve2d(IMAGE, KERNEL, device="cpu", method="direct")
+    threads = pytest.importorskip("hetero.host.threads")
+    if threads.thread_count() == 1:
+        pytest.skip("one thread")
+    with hetero.install():
+        before = threads.thread_count()
+        with threadpoolctl.threadpool_limits(1):
+            assert threads.thread_count() == 1
+        assert threads.thread_count() == before
+
+
+# -- Who decides -----------------------------------------------------------------------------------
+
+
+class Plan:
+    chosen, candidates = Candidate("cpu", "quick", 1e-3, {}, None, None), ()
+
+    def leaves(self):
+        return ()
+
+
+def attempt(seconds, **more):
+    given = {"plan": Plan, "compute": lambda plan: "hetero's", **more}
+    return Attempt("4x4", seconds, **given)
+
+
+def test_hetero_is_loaded_once_calls_took_a_second(monkeypatch):
+    session = Session()
+    session._spent = 0.5
+    plain = [session.run("f", attempt(0.4), lambda: "plain") for _ in range(2)]
+    assert plain == ["plain", "plain"]
+    assert session.book.last.code == "start"
+    assert session.run("f", attempt(0.6), lambda: "plain") == "hetero's"
+
+
+def test_the_first_short_call_is_measured_and_a_slow_one_goes_back():
+    session, calls = Session(), []
+    session._spent = 2.0
+
+    def slow(plan):
+        calls.append(sum(range(200000)))
+        return "hetero's"
+
+    codes = []
+    for _ in range(8):
+        session.run("f", attempt(0.05, compute=slow), lambda: "plain")
+        codes.append(session.book.last.code)
+    assert codes == ["first"] + ["taken"] * 4 + ["slower"] * 3
+    assert len(calls) == 4
+
+
+def test_a_dry_run_takes_nothing():
+    session = Session(dry=True)
+    session._spent = 2.0
+    assert session.run("f", attempt(0.5), lambda: "plain") == "plain"
+    assert session.book.last.code == "would-take"
+    assert "to gain more, leave --dry-run out" in str(session.book)
+
+
+def test_what_a_plain_call_calls_is_not_looked_at():
+    session, inside = Session(), []
+    session._spent = 2.0
+    session.run("f", attempt(0.05), lambda: inside.append(session.looks(1.0)))
+    assert inside == [False]
+    assert session.looks(1.0)

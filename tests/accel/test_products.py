@@ -1,0 +1,191 @@
+"""Products under `hetero.install`: what the gates hand over, and that NumPy's loops come back."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+import numpy as np
+import pytest
+
+import hetero
+from hetero import accel
+from hetero.accel import gate, products
+
+
+def loops():
+    """Addresses of NumPy's loops of products."""
+    functions = (np.matmul, np.matvec, np.vecmat)
+    return [gate._loop_of(f, dtype) for f in functions for dtype in gate._TYPES]
+
+
+@pytest.fixture
+def all_calls(monkeypatch):
+    """Each call is looked at, and taken unless NumPy is to do it."""
+    monkeypatch.setenv("HETERO_ACCEL_LEAST", "0")
+    with hetero.install(recording=True) as installed:
+        yield installed
+
+
+def named(note):
+    return note.function, note.code
+
+
+def test_loops_and_names_come_back():
+    before = loops(), np.dot, np.einsum, vars(np.ndarray)["dot"]
+    with hetero.install(recording=True), hetero.install():
+        assert not set(loops()) & set(before[0])
+        assert np.dot is not before[1]
+        assert np.ndarray.dot is not before[3]
+    assert (loops(), np.dot, np.einsum, vars(np.ndarray)["dot"]) == before
+    with pytest.raises(RuntimeError, match="not installed"):
+        hetero.uninstall()
+
+
+def test_a_loop_that_somebody_else_put_there_stays():
+    gates = gate.Gate(lambda *call: call[-1]())
+    before = loops()
+    gates.set()
+    function, types, numpys, _ = gates._loops[0]
+    other = gates._loops[1][2]
+    gates._replace(function, other, types, None)
+    gates.restore()
+    assert loops() == [other, *before[1:]]
+    gates._replace(function, numpys, types, None)
+    assert loops() == before
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gates_hand_over_from_their_limits_on(dtype):
+    seen = []
+
+    def take(name, dtype, pointers, extents, strides, loop):
+        seen.append((name, dtype, extents))
+        loop()
+
+    gates = gate.Gate(take)
+    gates.cells[0], gates.cells[2] = 6 * 7 * 8, 6 * 7
+    gates.set()
+    try:
+        A, B = np.ones((6, 7), dtype), np.ones((7, 8), dtype)
+        assert ((A @ B) == 7).all()
+        assert ((A @ B[:, 1:]) == 7).all()
+        assert ((A @ B[:, 0]) == 7).all()
+        assert (np.matvec(A, B[:, 0]) == 7).all()
+        assert (np.vecmat(B[:, 0], A.T) == 7).all()
+        assert ((A[1:] @ B[:, 0]) == 7).all()
+        np.matmul(A.astype(int), B.astype(int))
+    finally:
+        gates.restore()
+    assert seen == [
+        ("matmul", dtype, (1, 6, 7, 8)),
+        ("matmul", dtype, (1, 6, 7, 1)),
+        ("matvec", dtype, (1, 6, 7)),
+        ("vecmat", dtype, (1, 7, 6)),
+    ]
+    assert gates.cells[1] == 2
+
+
+def test_another_numpy_is_left_alone(monkeypatch, caplog):
+    monkeypatch.setattr(gate, "_ABI", 0x03000000)
+    before = loops()
+    with hetero.install(recording=True):
+        assert loops() == before
+        assert (np.eye(2) @ np.eye(2) == np.eye(2)).all()
+    assert [r.message for r in caplog.records] == [
+        "A @ B is left to NumPy: NumPy's C API must be of version 0x3000000, got 0x2000000"
+    ]
+
+
+LAYOUTS = {
+    "rows": lambda x: x,
+    "columns": lambda x: np.asfortranarray(x),
+    "backwards": lambda x: x[::-1, ::-1].copy()[::-1, ::-1],
+    "gaps": lambda x: np.repeat(x, 2, axis=1)[:, ::2],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_device_computes_what_numpy_does(all_calls, layout):
+    random = np.random.default_rng(5)
+    A, B = LAYOUTS[layout](random.random((33, 20))), LAYOUTS[layout](random.random((20, 17)))
+    x, stack = random.random(20), random.random((3, 33, 20))
+    out = np.empty((33, 17))
+    calls = {
+        "numpy.matmul": [lambda: A @ B, lambda: A @ x, lambda: x @ B, lambda: stack @ B,
+                         lambda: np.matmul(A, B, out=out)],
+        "numpy.matvec": [lambda: np.matvec(A, x), lambda: np.matvec(stack, x)],
+        "numpy.vecmat": [lambda: np.vecmat(x, B), lambda: np.vecmat(x, stack.transpose(0, 2, 1))],
+        "numpy.dot": [lambda: np.dot(A, B), lambda: A.dot(x), lambda: np.tensordot(A, B, 1),
+                      lambda: np.linalg.multi_dot([A, B, B.T])],
+        "numpy.einsum": [lambda: np.einsum("ij,jk->ki", A, B), lambda: np.einsum("ij,j", A, x),
+                         lambda: np.einsum("bij,jk->bik", stack, B)],
+    }  # fmt: skip
+    with hetero.use(device="opencl:0"):
+        taken = {}
+        for name, made in calls.items():
+            for number, call in enumerate(made):
+                taken[name, number] = call()
+                assert named(accel.last()) == (name, "taken"), accel.last()
+    all_calls.session.least = float("inf")
+    for (name, number), result in taken.items():
+        np.testing.assert_allclose(result, calls[name][number](), rtol=1e-13)
+
+
+def test_without_a_device_products_are_numpys(all_calls, monkeypatch):
+    monkeypatch.setattr(products, "has_device", lambda: False)
+    A = np.random.default_rng(5).random((40, 40))
+    result = A @ A
+    assert named(accel.last()) == ("numpy.matmul", "no-device")
+    hetero.uninstall()
+    assert (result == A @ A).all()
+    hetero.install()
+
+
+def test_a_failing_device_leaves_the_product_to_numpy(all_calls, monkeypatch):
+    def fails(*call):
+        raise RuntimeError("no power")
+
+    monkeypatch.setattr(products, "_computed", fails)
+    A = np.random.default_rng(5).random((40, 40))
+    with hetero.use(device="opencl:0"):
+        result = A @ A
+    assert accel.last()[3:5] == ("failed", "RuntimeError: no power")
+    assert (result == A.dot(A)).all()
+
+
+def test_what_is_no_product_of_floats_is_numpys(all_calls):
+    before = all_calls.session.book.last
+    M, masked = np.asmatrix(np.eye(3)), np.ma.masked_array(np.eye(3), np.eye(3))
+    assert type(np.dot(M, M)) is np.matrix
+    assert type(np.dot(masked, masked)) is np.ma.MaskedArray
+    assert (np.eye(3, dtype=object) @ np.eye(3, dtype=object)).dtype == object
+    assert np.einsum("ii", np.eye(3)) == 3
+    assert all_calls.session.book.last is before
+    with pytest.raises(ValueError, match="mismatch in its core dimension"):
+        np.eye(3) @ np.eye(4)
+    with pytest.raises(ValueError, match="not aligned"):
+        np.dot(np.eye(3), np.eye(4))
+
+
+def test_threads_install_and_multiply():
+    before, wrong = loops(), []
+
+    def work(seed):
+        A = np.random.default_rng(seed).random((40, 40))
+        for _ in range(20):
+            with hetero.install(recording=True):
+                wrong.extend([seed] * (not np.allclose(A @ A, A.dot(A))))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not wrong
+    assert loops() == before
+
+
+def test_a_gate_keeps_no_lock(all_calls):
+    """The interpreter's lock, which a thread in a loop may or may not hold."""
+    assert ctypes.pythonapi.PyGILState_Check()
+    np.ones((40, 40)) @ np.ones((40, 40))
+    assert ctypes.pythonapi.PyGILState_Check()

@@ -1,0 +1,183 @@
+"""Scripts run by ``python -m hetero.accel``: they end, import, fork and pickle as by ``python``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+
+from hetero import cli
+from hetero.accel.__main__ import USAGE, parsed
+
+SCRIPTS = {
+    "exits": ("import sys; print(sys.argv[1:]); sys.exit(int(sys.argv[1]))", ("7",), 7),
+    "raises": ("raise KeyError('x')", (), 1),
+    "ends at once": ("import os; os._exit(5)", (), 5),
+    "is main": ("print(__name__, __file__ == __import__('sys').argv[0], __doc__)", (), 0),
+    "imports": ("import sys; print(sys.path[0] == __import__('os').path.dirname(__file__))", (), 0),
+    "forks": (
+        "import os, numpy as np\npid = os.fork()\nprint((np.eye(300) @ np.eye(300)).sum())\n"
+        "if pid: print(os.waitpid(pid, 0)[1])\nelse: os._exit(0)", (), 0),
+    "shares work": (
+        "import multiprocessing as m\ndef f(x): return x * x\nif __name__ == '__main__':\n"
+        "    for how in ('fork', 'spawn'):\n"
+        "        with m.get_context(how).Pool(2) as pool: print(pool.map(f, [1, 2]))", (), 0),
+    "ends in a handler": ("import atexit\natexit.register(lambda: print(y))\ny = 3", (), 0),
+}  # fmt: skip
+
+
+def run(command, file, *arguments, **options):
+    given = [sys.executable, *command, str(file), *arguments]
+    return subprocess.run(given, capture_output=True, text=True, timeout=120, **options)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_does_what_it_does(name, tmp_path):
+    text, arguments, code = SCRIPTS[name]
+    file = tmp_path / "script.py"
+    file.write_text(text)
+    plain, ours = (run(how, file, *arguments) for how in ([], ["-m", "hetero.accel"]))
+    assert plain.returncode == ours.returncode == code
+    assert sorted(plain.stdout) == sorted(ours.stdout)
+    assert plain.stderr.splitlines()[-1:] == ours.stderr.splitlines()[-1:]
+
+
+def test_a_module_runs(tmp_path):
+    (tmp_path / "mine.py").write_text("import sys; print(__name__, sys.argv[1:])")
+    ours = run(["-m", "hetero.accel", "-m"], "mine", "a", cwd=tmp_path)
+    assert (ours.stdout, ours.returncode) == ("__main__ ['a']\n", 0)
+
+
+def test_an_interrupt_ends_it(tmp_path):
+    file = tmp_path / "script.py"
+    file.write_text("import time; print(1, flush=True); time.sleep(60)")
+    command = [sys.executable, "-m", "hetero.accel", str(file)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == -signal.SIGINT
+
+
+def test_nothing_is_loaded_that_a_script_does_not_ask_for(tmp_path):
+    file = tmp_path / "script.py"
+    file.write_text(
+        "import sys, numpy\nnumpy.eye(9) @ numpy.eye(9)\n"
+        "print(sorted({n.partition('.')[0] for n in sys.modules} & {'scipy', 'numba', 'llvmlite',"
+        " 'sklearn', 'pyopencl'}), [n for n in sys.modules if n.startswith('hetero.ops')])"
+    )
+    run(["-m", "hetero.accel"], file)  # what is compiled once
+    assert run(["-m", "hetero.accel"], file).stdout == "[] []\n"
+
+
+PROGRAM = """
+import numpy as np
+from scipy.signal import fftconvolve
+image = np.random.default_rng(0).random((300, 300))
+for i in range(3):
+    image = fftconvolve(image, np.ones((5, 5)) / 25, mode="same")
+print(image.sum(), image.shape)
+"""
+
+
+def test_the_table_and_the_page(tmp_path):
+    file, page = tmp_path / "script.py", tmp_path / "page.html"
+    file.write_text(PROGRAM)
+    ours = run(["-m", "hetero.accel", "-v", "--report", str(page)], file)
+    assert ours.returncode == 0, ours.stderr
+    call = "scipy.signal.fftconvolve 300x300, 5x5 float64 same"
+    assert f"hetero.accel: script.py:6: {call}: start: " in ours.stderr
+    assert f"script.py:6  {call}  3  " in ours.stderr
+    assert "3 calls start; to gain more, let it run for longer" in ours.stderr
+    html = page.read_text()
+    assert "<h2" in html
+    assert call in html
+    environment = {**os.environ, "HETERO_ACCEL_LEAST": "0"}
+    everything = run(["-m", "hetero.accel", "-v"], file, env=environment)
+    assert everything.stdout[:12] == ours.stdout[:12]
+    assert "3 calls taken, 0 left alone" in everything.stderr
+
+
+def test_command_lines():
+    assert parsed(["-v", "--report=r", "s.py", "-v"]) == (True, False, "r", False, ["s.py", "-v"])
+    assert parsed(["--dry-run", "-m", "m"]) == (False, True, None, True, ["m"])
+    for wrong in ([], ["-m"], ["--some", "s.py"], ["--report"]):
+        assert parsed(wrong) is None
+    shown = run(["-m", "hetero.accel"], "--help")
+    assert (shown.returncode, shown.stderr.strip()) == (2, USAGE)
+    missing = run(["-m", "hetero.accel"], "/none.py")
+    assert (missing.returncode, "no file /none.py" in missing.stderr) == (2, True)
+
+
+def test_an_environment_is_switched_on_and_off(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    assert cli.main(["accel", "--enable", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["enabled"]
+    line = Path(found["file"]).read_text()
+    check = f"{line}\nimport sys; print('hetero.accel' in sys.modules)"
+    for value, loaded in (("1", "True\n"), ("0", "False\n")):
+        environment = {**os.environ, "HETERO_ACCEL": value}
+        given = [sys.executable, "-c", check]
+        ran = subprocess.run(given, capture_output=True, text=True, env=environment, check=True)
+        assert ran.stdout == loaded
+    assert cli.main(["accel", "--disable"]) == 0
+    assert not list(tmp_path.iterdir())
+
+
+ADVISED = """
+import numpy as np, scipy.sparse as sp
+from scipy.sparse.linalg import cg
+A, x = np.ones((1100, 1100)), np.ones(1100)
+for i in range(9):
+    x = A @ x / 1100
+n = 40000
+D = sp.diags_array([-1.0, 2.1, -1.0], offsets=[-1, 0, 1], shape=(n, n)).tocsr()
+cg(D, np.ones(n), maxiter=20)
+np.dot(A, A)
+"""
+
+
+def test_advice(tmp_path):
+    file = tmp_path / "script.py"
+    file.write_text(ADVISED)
+    command = ["-m", "hetero", "advise", "--json", "--on", "h100"]
+    ran = run(command, file)
+    assert ran.returncode == 0, ran.stderr
+    advice = json.loads(ran.stdout)
+    lines = {line["place"]: line for line in advice["lines"]}
+    product = lines["script.py:6"]
+    assert product["count"] == 9
+    assert lines["script.py:9"]["iterations"] == 20
+    assert "cuda:0" in lines["script.py:10"]["way"]
+    assert advice["there"] < advice["plain"]
+    if not __import__("hetero.host.write_tracking", fromlist=["x"]).obstacle():
+        assert product["unchanged"][0] >= 7
+    text = run(["-m", "hetero", "advise"], file, "--on", "h100").stdout
+    assert "script.py:10: numpy.dot 1100x1100, 1100x1100 float64: 1 calls" in text
+    assert "times as fast" in text.splitlines()[-1]
+    wrong = run(["-m", "hetero", "advise", "--on", "none"], file)
+    assert (wrong.returncode, "--profile" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.timing
+def test_small_calls_take_no_longer():
+    """The gate of a 16 x 16 product: 0.1 us at most, with room for a busy machine."""
+    code = (
+        "import numpy as np, hetero\nfrom timeit import repeat\nA = np.ones((16, 16))\n"
+        "def least(): return min(repeat(lambda: A @ A, number=20000, repeat=15)) / 20000\n"
+        "before = least()\nwith hetero.install(recording=True): within = least()\n"
+        "print(within - before)"
+    )
+    for _ in range(3):
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        if float(ran.stdout) <= 1e-7:
+            return
+        time.sleep(1)
+    raise AssertionError(ran.stdout)

@@ -1,0 +1,112 @@
+"""kmeans that is over when few labels change: in the same iteration wherever it computes."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from runtimes import opencl_device
+
+import hetero
+from hetero.kernels.kmeans.plan import CPU_RUNGS, RUNGS
+from hetero.ops.kmeans import blocks, problem
+from hetero.ops.kmeans.backend import most_changed
+from hetero.ops.kmeans.fit import Fit, fit
+from hetero.ops.kmeans.partition import HostRows, PartitionBackend
+
+N, K = 2601, 5  # more rows than the threads of all blocks that count, on two cores
+
+
+@cache
+def rows(dtype="float64"):
+    return np.random.default_rng(4).standard_normal((N, 3)).astype(dtype)
+
+
+@cache
+def changes():
+    """How many labels each of Lloyd's iterations changes, as in a book."""
+    X, counts, labels = rows(), [], np.full(N, -1)
+    centroids = X[:K]
+    while not counts or counts[-1]:
+        new = ((X[:, None] - centroids) ** 2).sum(axis=2).argmin(axis=1)
+        counts.append(int((new != labels).sum()))
+        labels, centroids = new, np.array([X[new == c].mean(axis=0) for c in range(K)])
+    return counts
+
+
+def cases():
+    """Shares of labels, at a number that an iteration changes and half a label below, and the
+    iteration that is the last one."""
+    counts = changes()
+    assert len(counts) > 20
+    for at in (1, 5, 12, 13, len(counts) - 2):
+        for most in (counts[at], counts[at] - 0.5):
+            yield most / N, next(i for i, count in enumerate(counts, 1) if count <= most)
+    yield 0.0, len(counts)
+    yield 1.0, 1
+
+
+PLACES = [("cpu", method) for method in ("products", "lloyd", "hamerly", *CPU_RUNGS)]
+PLACES += [("opencl", method) for method in ("lloyd", *RUNGS)]
+
+
+@pytest.mark.parametrize(("device", "method"), PLACES)
+def test_the_last_iteration(device, method):
+    """One call after the other: the shape is remembered, the share is another."""
+    place = {"device": device if device == "cpu" else opencl_device().name, "method": method}
+    for share, iterations in cases():
+        options = {"init": rows()[:K], "tol": 0.0, "label_tol": share, **place}
+        centroids, labels, info = hetero.kmeans(rows(), K, **options)
+        assert (info["iterations"], info["converged"]) == (iterations, True), share
+        nearest = ((rows()[:, None] - centroids) ** 2).sum(axis=2).argmin(axis=1)
+        np.testing.assert_array_equal(labels, nearest)
+
+
+@pytest.mark.parametrize("kind", ["parts", "blocks", "blocks of parts"])
+def test_rows_in_parts(kind):
+    device = opencl_device()
+    for share, iterations in cases():
+        hosted = HostRows(problem(rows(), K), rows(), None, "lloyd", counted=share > 0)
+        if kind == "parts":
+            backend = PartitionBackend([device] * 3, hosted)
+        elif kind == "blocks":
+            backend = blocks.BlockBackend(device, hosted, 1 << 20, 700)
+        else:
+            backend = blocks.PartitionedBlocks([device] * 2, hosted, 700)
+        asked = Fit(300, 0.0, rows()[:K], label_tol=share)
+        assert fit(backend, asked, K)[0].run[1:] == (iterations, True), share
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-9, 0.002, 0.02, 0.2])
+def test_with_empty_clusters_and_several_starts(share):
+    """Where the host gives the centroids of an iteration it decides too; a start counts anew."""
+    far = np.concatenate([rows()[:2], np.full((3, 3), 1e4) + np.arange(3)[:, None]])
+    for options in ({"init": far}, {"init": "random", "n_init": 3, "random_state": 7}):
+        runs = [
+            hetero.kmeans(
+                rows(), K, tol=0.0, label_tol=share, device=device, method=method, **options
+            )
+            for device, method in (("cpu", "products"), (opencl_device().name, "lloyd"))
+        ]
+        assert runs[0][2]["iterations"] == runs[1][2]["iterations"]
+        np.testing.assert_array_equal(runs[0][1], runs[1][1])
+
+
+def test_either_rule_ends_a_start():
+    by_tol = hetero.kmeans(rows(), K, init=rows()[:K], tol=1e-3)[2]["iterations"]
+    both = {"init": rows()[:K], "tol": 1e-3, "label_tol": 0.5}
+    assert hetero.kmeans(rows(), K, **both)[2]["iterations"] < by_tol < len(changes())
+
+
+@pytest.mark.parametrize("n", [1, 3, 1000, 12_345, 488_565])
+def test_a_share_that_is_a_number_of_labels_is_that_number(n):
+    for most in {0, 1, n // 3, n - 1, n}:
+        assert most_changed(most / n, n) == most
+        assert most_changed((most + 0.999) / n, n) == most
+
+
+@pytest.mark.parametrize("share", [-0.1, np.inf, np.nan, "0.1", None])
+def test_refused(share):
+    with pytest.raises(ValueError, match=r"'label_tol' parameter of KMeans must be a float"):
+        hetero.kmeans(rows(), K, label_tol=share)

@@ -1,0 +1,106 @@
+"""What type checkers and notebooks are told: arrays in, arrays of the same kind out."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hetero
+from hetero.evaluation import verify
+
+ROOT = Path(__file__).parents[1]
+PAGE = """
+import numpy as np
+from numpy.typing import NDArray
+
+import hetero
+
+image: NDArray[np.float64] = np.ones((64, 64))
+f32: NDArray[np.float32] = np.ones((20, 30), np.float32)
+reveal_type(hetero.convolve2d(image, image, mode="same"))  # NDArray[float64]
+reveal_type(hetero.solve_poisson(f32, spacing=0.1))  # NDArray[float32]
+u, how = hetero.solve_poisson(f32, return_info=True)
+x, info = hetero.solve_cg(hetero.Poisson((20, 30)), image, rtol=1e-8)
+reveal_type(x)  # NDArray[float64]
+reveal_type(info)  # int
+centroids, labels, details = hetero.kmeans(image, 8, random_state=0)
+reveal_type(centroids)  # NDArray[float64]
+reveal_type(hetero.matmul(image, image))  # NDArray[float64]
+reveal_type(hetero.matvec(image, f32))  # NDArray[float32]
+reveal_type(hetero.plan("matmul", image, image, profile="h100").chosen.device)  # str
+with hetero.use(device="cpu"):
+    reveal_type(hetero.to_host(image))  # NDArray
+reveal_type(hetero.keep(image))  # NDArray[float64]
+reveal_type(hetero.empty_pinned((3, 4), "float32"))  # NDArray
+model = hetero.KMeans(3).fit(image)
+with hetero.graph() as g:
+    hetero.matvec(image, image)
+g.launch()
+hetero.calibrate(quick=True)
+try:
+    hetero.matmul(image, image, device="cuda")
+except hetero.errors.DeviceNotAvailable as error:
+    print(error, hetero.machine()["cpu"], hetero.spec((3, 4)))
+"""
+
+
+def test_a_page_of_user_code_is_strictly_typed(tmp_path):
+    page = tmp_path / "page.py"
+    page.write_text(PAGE)
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"]
+    command += ["--cache-dir", str(tmp_path / "cache"), str(page)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "Success" in found.stdout, found.stdout + found.stderr
+    types = dict(re.findall(r"page\.py:(\d+): note: Revealed type is \"(.*)\"", found.stdout))
+    wanted = [(n, line) for n, line in enumerate(PAGE.splitlines(), 1) if "reveal_type" in line]
+    assert len(types) == len(wanted) > 9
+    for number, line in wanted:
+        expected = line.partition("# ")[2]
+        shown = types[str(number)].replace("floating[numpy._typing._nbit_base._32Bit]", "float32")
+        for part in re.findall(r"\w+", expected.replace("NDArray", "ndarray")):
+            assert part in shown, (line, shown)
+
+
+def test_a_notebook_shows_plans_machine_and_measurements_as_html():
+    A = np.ones((8, 8))
+    plan = hetero.plan("matmul", A, A, device="cpu")
+    assert "<td" in plan._repr_html_()
+    assert "blas on cpu" in plan._repr_html_()
+    assert "8, 8" in plan._repr_html_()
+    parts = hetero.plan("convolve2d", A + 1j, A, device="cpu")
+    assert parts.parts
+    assert parts._repr_html_().count("<table>") == len(parts.parts)
+    refused = hetero.plan("solve_cg", hetero.spec((64, 64)), hetero.spec((64,)), profile="h200")
+    assert "is for sparse matrices" in refused._repr_html_()
+    shown = hetero.machine()._repr_html_()
+    assert "<details" in shown
+    assert "blas_version" in shown
+    rows = verify.verify((verify.usual()[0],), count=2, seconds=5.0, largest=64)
+    assert isinstance(rows, list)
+    assert rows._repr_html_().count("<tr>") == len(rows) + 1
+    assert "<script" not in verify.Rows()._repr_html_()
+
+
+def test_plans_for_another_machine():
+    n = hetero.spec((8192, 8192), "float32")
+    assert hetero.plan("matmul", n, n, profile="h100").chosen.device == "cuda:0"
+    assert hetero.plan("matmul", n, n, profile="h100", device="cpu").chosen.method == "blas"
+    image, taps = hetero.spec((2048, 2048)), hetero.spec((15, 15))
+    assert hetero.plan("convolve2d", image, taps, profile="h200").chosen.device == "cuda:0"
+    with pytest.raises(ValueError, match="h100"):
+        hetero.plan("matmul", n, n, profile="h1000")
+
+
+def test_an_unknown_name_is_answered_by_the_nearest():
+    A = np.ones((4, 4))
+    with pytest.raises(ValueError, match="did you mean 'matmul'"):
+        hetero.plan("matmull", A, A)
+    with pytest.raises(ValueError, match="did you mean 'blas'"):
+        hetero.matmul(A, A, method="blass")
+    with pytest.raises(ValueError, match=r"got 'qqqq'$"):
+        hetero.plan("qqqq", A, A)

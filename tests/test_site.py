@@ -123,7 +123,8 @@ def test_pages_are_drawn_and_none_is_too_wide(site, tmp_path, page, width, optio
     html = file.read_text("utf-8").replace("<head>", "<head><style></style>", 1)
     found = browser.look(html, file.parent, width, *options)
     assert found["problems"] == []
-    assert [line for line in found["log"] if "[PST]: Changed to" not in line] == []
+    # The theme notes what it does; the browser, that a frame's message came too late.
+    assert [line for line in found["log"] if "[PST]: " not in line and "mojo/" not in line] == []
     assert (found["width"], found["scroll"]) == (width, width)
     dark = found["ground"] != "rgb(255, 255, 255)"
     assert dark == bool(options), found["ground"]

@@ -43,7 +43,8 @@ def text(content: str, x: float, y: float, more: str = "") -> str:
 
 def save(name: str, title: str, note: str, high: float, parts: Sequence[str]) -> None:
     """Write a picture with a title above and the source of its numbers below."""
-    first = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {high:g}" role="img">'
+    size = f'width="{WIDE}" height="{high:g}" viewBox="0 0 {WIDE} {high:g}"'
+    first = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'
     head = [first, f"<title>{escape(title)}. {escape(note)}</title>", f"<style>{STYLE}</style>"]
     head.append(f'<rect class="ground" width="{WIDE}" height="{high:g}" rx="8"/>')
     head += [text(title, 16, 26, 'class="title"'), text(note, 16, high - 12)]
@@ -68,7 +69,7 @@ def lines(
     xs, ys = ([p[i] for p in every] for i in (0, 1))
     low, top = math.floor(math.log10(min(ys))), math.ceil(math.log10(max(ys)))
     begin, end = math.log2(min(xs)), math.log2(max(xs))
-    floor = 330
+    floor = 270
 
     def at(x: float, y: float) -> tuple[float, float]:
         across = (math.log2(x) - begin) / (end - begin) * (WIDE - LEFT - RIGHT)

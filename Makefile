@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 CUDA := $(shell { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
 PYCUDA := $(if $(CUDA),$(shell command -v nvcc >/dev/null 2>&1 && command -v g++ >/dev/null 2>&1 && echo pycuda))
 
-.PHONY: demo test upstream house constants mutants pycuda lane lint clean
+.PHONY: demo test docs pictures upstream house constants mutants pycuda lane lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/hetero demo
@@ -20,6 +20,15 @@ test: $(VENV)/.tested
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not timing'
 	$(BIN)/python -m pytest -m timing $$(grep -rl mark.timing tests --include='test_*.py')
+
+# The site, in build/site: open build/site/index.html. A warning is an error.
+docs: $(VENV)/.tested
+	$(BIN)/python -m sphinx -W --keep-going -q -c docs . build/site
+
+# The pictures of README and site from tables and profiles, and what shown commands print, anew.
+pictures: $(VENV)/.tested
+	$(BIN)/python docs/pictures.py
+	$(BIN)/python docs/generate.py
 
 # NumPy's, SciPy's and scikit-learn's own tests while hetero.accel is installed: 5 minutes.
 upstream: $(VENV)/.tested
@@ -87,7 +96,7 @@ endif
 	touch $@
 
 $(VENV)/.tested: $(VENV)/.installed
-	$(PIP) -e '.[$(CUDA)test]'
+	$(PIP) -e '.[$(CUDA)test,docs]'
 	touch $@
 
 clean:

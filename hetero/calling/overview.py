@@ -24,6 +24,23 @@ class Inventory(dict):
     def _repr_html_(self) -> str:
         return html.tree(self)
 
+    def brief(self) -> str:
+        """The main part: what computes, how fast arrays move there, and what is wrong."""
+        cpu, used = self["cpu"], self["profile"]
+        lines = [f"cpu: {cpu['name']}, {cpu['cores']} cores, {cpu['blas']} {cpu['blas_version']}"]
+        for name, info in self["devices"].items():
+            again = ", this machine's CPU again" if info.get("is_host_cpu") else ""
+            lines.append(f"{name}: {info['name']}, {info['memory_bytes'] / 1e9:.0f} GB{again}")
+            lines += [f"  {way}: {rate}" for way, rate in self["links"].get(name, {}).items()]
+        lines.append(f"profile: {used['name']}, {used['file'] or 'not of this machine'}")
+        if used["file"] is None:
+            lines.append("  run 'hetero calibrate' once: predictions are conservative until then")
+        if used["disturbed"]:
+            lines.append(f"  not to be trusted: its calibration was disturbed {used['disturbed']}")
+        lines += [f"broken: {name}: {why}" for name, why in self["broken"].items()]
+        lines += [f"missing: {what}" for what in self["missing"]]
+        return "\n".join([*lines, "'hetero info --verbose' prints all that is known"])
+
 
 def _lines(value: dict[str, Any], depth: int) -> list[str]:
     lines = []

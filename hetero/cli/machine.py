@@ -16,12 +16,17 @@ from hetero.cli.values import DONE, FAILED, Parser, add_file, add_profile, check
 from hetero.terminal import progress_bar
 
 
+def info_options(sub: Parser) -> None:
+    """Add those of info."""
+    sub.add_argument("--verbose", action="store_true", help="all that is known, not the main part")
+
+
 def info(arguments: argparse.Namespace) -> int:
     """What is here."""
     if (bar := progress_bar()) is not None:
         bar(0.0, "trying the devices")
     found = hetero.machine()
-    show(arguments, found, lambda: str(found))
+    show(arguments, found, lambda: str(found) if arguments.verbose else found.brief())
     return DONE
 
 

@@ -39,11 +39,12 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
     def add(name: str, run: Callable[..., int], options: Options | None, text: str) -> None:
         sub = subparsers.add_parser(name, help=text, description=text, epilog=made.epilog)
         sub.add_argument("--json", action="store_true", help="print JSON")
+        sub.add_argument("--markdown", action="store_true", help="print tables as Markdown")
         sub.set_defaults(run=run)
         sub.options = options
 
     text = "What is here: CPU, BLAS, devices, links, the profile, and what is missing."
-    add("info", machine.info, None, text)
+    add("info", machine.info, machine.info_options, text)
     text = "Measure this machine and store its profile."
     add("calibrate", machine.calibrate, machine.calibrate_options, text)
     text = "Compile the CPU's loops now; else that is done beside the programs that need them."

@@ -11,7 +11,7 @@ from hetero import registry
 from hetero.arrays import HOST
 from hetero.host import limits
 from hetero.pricing import compiling, memory_limit, movement
-from hetero.pricing.plan import CPU, Candidate
+from hetero.pricing.plan import AGAIN, CPU, Candidate
 from hetero.profile import STAGED, Profile
 from hetero.registry import Implementation, thread_counts
 from hetero.registry.problem import Problem
@@ -49,7 +49,7 @@ def candidate(
     reason = info.get("set_aside")
     if reason is None and not asked_for:
         if info.get("is_host_cpu"):
-            reason = f"{name} is this machine's CPU again; name it with device= to use it"
+            reason = f"{name} {AGAIN}; name it with device= to use it"
         elif info.get("same_as") and problem.device != name:
             reason = f"the same as {info['same_as']}"
         elif name == CPU and implementation.rung is not None:

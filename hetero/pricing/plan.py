@@ -15,6 +15,7 @@ from hetero.registry.problem import Problem
 from hetero.registry.thread_counts import Threads
 
 CPU = "cpu"
+AGAIN = "is this machine's CPU again"  # of an OpenCL device
 
 
 class Candidate(NamedTuple):
@@ -263,6 +264,8 @@ class Plan:
         lines = []
         alone = sum(c.reason is None for c in self.candidates) == 1
         for position, c in enumerate(self.candidates):
+            if c.reason is not None and AGAIN in c.reason:
+                continue  # a way that nobody takes; `to_dict` has it
             mark = "->" if position == 0 and c.reason is None else "  "
             head = f"{mark} {c.method + ' on ' + c.device:<22}"
             if c.reason is not None:

@@ -17,6 +17,7 @@ from command_line import FAILED, NO_CHOICE, OK, USAGE, refused
 import hetero
 from hetero import devices, profile, registry, terminal
 from hetero.calibration import request
+from hetero.cli import values
 from hetero.profile import inventory
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -386,3 +387,35 @@ def test_version(run):
     assert (code, out.split()) == (OK, ["hetero", hetero.__version__])
     setup = (Path(__file__).parents[2] / "setup.cfg").read_text("utf-8")
     assert f"version = {hetero.__version__}\n" in setup
+
+
+def test_tables_are_aligned_and_markdown_where_it_is_asked_for(run):
+    asked = ("transfer", "64MiB", "16KiB", "--profile", "h100")
+    _, plain, _ = run(*asked)
+    _, markdown, _ = run(*asked, "--markdown")
+    assert "| pageable | " in markdown
+    assert "|---|" in markdown
+    assert "|" not in plain
+    cells = [line.strip("| ").split(" | ") for line in markdown.splitlines() if "GB/s" in line]
+    assert all(cell.strip() in plain for row in cells for cell in row)
+    head, *rows = [line for line in plain.splitlines() if "  " in line][:4]
+    end = head.index("upload") + len("upload")
+    assert all(row[: end + 1].rstrip()[-2:] in ("ms", "us", " s") for row in rows)
+    text = values.aligned("a | b\n| n | x |\n|---|---|\n| 10 | y |\n| 9 |  |\nend")
+    assert text == "a | b\n n  x\n10  y\n 9\nend"
+
+
+def test_info_is_short_and_verbose(run, data):
+    _, short, _ = run("info")
+    _, whole, _ = run("info", "--verbose")
+    assert len(short.splitlines()) < len(whole.splitlines()) / 2
+    assert "blas_timeout" in whole
+    assert all(missing in short for missing in data("info")["missing"])
+    assert "hetero calibrate" in short
+
+
+def test_plans_have_no_row_for_the_cpu_again(run, data, opencl):
+    again = "this machine's CPU again"
+    assert again not in run("explain", "matmul", 64, 64, 64)[1]
+    reasons = [c["reason"] or "" for c in data("explain", "matmul", 64, 64, 64)["candidates"]]
+    assert any(again in reason for reason in reasons)

@@ -4,12 +4,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-# Where compilers for CUDA and C++ and a driver are, PyCUDA and cuBLAS are installed too. PyCUDA is
-# built from source: with nvcc's own folder first on PATH, without the cuRAND it has no use for here,
+# Where a driver is, what calls it and cuBLAS are installed too; where compilers for CUDA and C++ are as
+# well, PyCUDA is built: with nvcc's own folder first on PATH, without the cuRAND it has no use for here,
 # and with the toolkit's stub of libcuda to link against where the driver's is not on the linker's path.
-CUDA := $(shell command -v nvcc >/dev/null 2>&1 && command -v g++ >/dev/null 2>&1 && { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
+CUDA := $(shell { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
+PYCUDA := $(if $(CUDA),$(shell command -v nvcc >/dev/null 2>&1 && command -v g++ >/dev/null 2>&1 && echo pycuda))
 
-.PHONY: demo test upstream house constants mutants pycuda lane lint clean
+.PHONY: demo test docs pictures upstream house constants mutants pycuda lane lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/hetero demo
@@ -19,6 +20,15 @@ test: $(VENV)/.tested
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not timing'
 	$(BIN)/python -m pytest -m timing $$(grep -rl mark.timing tests --include='test_*.py')
+
+# The site, in build/site: open build/site/index.html. A warning is an error.
+docs: $(VENV)/.tested
+	$(BIN)/python -m sphinx -W --keep-going -q -c docs . build/site
+
+# The pictures of README and site from tables and profiles, and what shown commands print, anew.
+pictures: $(VENV)/.tested
+	$(BIN)/python docs/pictures.py
+	$(BIN)/python docs/generate.py
 
 # NumPy's, SciPy's and scikit-learn's own tests while hetero.accel is installed: 5 minutes.
 upstream: $(VENV)/.tested
@@ -40,7 +50,7 @@ mutants: $(VENV)/.tested
 	$(BIN)/python tests/mutants.py --seed $(SEED) --count $(COUNT) -j $(JOBS)
 
 # Builds PyCUDA on a machine with nvcc and no GPU, in two minutes: with it, make test runs
-# tests/devices/test_failing_driver.py, which brings a driver of its own and links PyCUDA against that here.
+# tests/devices/test_failing_driver.py with PyCUDA too, on a driver that the tests bring.
 pycuda: $(VENV)/.tested
 	mkdir -p $(VENV)/home $(VENV)/stub
 	cc -shared -fPIC -w -Wl,-soname,libcuda.so.1 -o $(VENV)/stub/libcuda.so tests/support/fake_libcuda.c
@@ -76,7 +86,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 $(VENV)/.installed: setup.cfg pyproject.toml | $(BIN)/python
-ifneq ($(CUDA),)
+ifneq ($(PYCUDA),)
 	mkdir -p $(VENV)/home
 	echo 'CUDA_ENABLE_CURAND = False' > $(VENV)/home/.aksetup-defaults.py
 	HOME="$$PWD/$(VENV)/home" PATH="$(NVCC_BIN):$$PATH" \
@@ -86,7 +96,7 @@ endif
 	touch $@
 
 $(VENV)/.tested: $(VENV)/.installed
-	$(PIP) -e '.[$(CUDA)test]'
+	$(PIP) -e '.[$(CUDA)test,docs]'
 	touch $@
 
 clean:

@@ -35,7 +35,7 @@ _COMPILER = "numba.core.compiler_lock"
 # What brings the packages of the extras in setup.cfg. They are named one by one, because
 # 'pip install hetero[...]' would ask an index for hetero.
 INSTALL = {
-    "cuda": "pip install pycuda cuda-bindings nvidia-cuda-nvrtc",
+    "cuda": "pip install cuda-bindings nvidia-cuda-nvrtc",
     "library": "pip install nvmath-python nvidia-cublas nvidia-cufft",
     "opencl": "pip install pyopencl intel-opencl-rt intel-cmplr-lib-rt",
     "dask": "pip install 'dask[array]' distributed",

@@ -1,4 +1,4 @@
-"""What the documentation shows, runs: docstrings and the README."""
+"""What the documentation shows, runs: docstrings and pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pkgutil
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import hetero.ops
@@ -22,6 +21,8 @@ from hetero.cli import accel, comparisons, kernels, machine
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+COMMANDS_PAGE, OPERATIONS_PAGE = DOCS / "commands.md", DOCS / "operations.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 
@@ -86,22 +87,28 @@ def test_public_names_are_documented(name):
                 assert re.search(rf"\b{parameter}\b", text), f"{name}: {parameter}"
 
 
-def blocks(language):
-    if not README.exists():
-        return []
-    return re.findall(rf"^```{language}\n(.*?)^```", README.read_text("utf-8"), re.M | re.S)
+# Run by tests/test_dask.py and tests/mpi, where what they need is installed.
+ELSEWHERE = {"dask.md", "several.md"}
+SHOWING = [p for p in PAGES if p.name not in ELSEWHERE and "```python" in p.read_text("utf-8")]
 
 
-@pytest.mark.parametrize("number", range(len(blocks("python"))))
-def test_readme_python(number, capsys):
-    names = {}
-    exec(compile(blocks("python")[number], f"README block {number}", "exec"), names)
-    A, B, x = names["A"], names["B"], names["x"]
-    np.testing.assert_allclose(names["C"], A @ B)
-    np.testing.assert_allclose(names["y"], A @ x)
-    printed = capsys.readouterr().out
-    assert "->" in printed, "the plans"
-    assert "blas" in printed
+@pytest.mark.parametrize("page", SHOWING, ids=lambda p: p.name)
+def test_python_of_pages_runs_and_prints_what_is_shown(page, capsys):
+    """A page's blocks are one program; a block of "text" after one is what that one prints."""
+    parts = re.findall(r"^```(python|text)\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+    names = {"__name__": "shown"}
+    printed = ""
+    for number, (language, text) in enumerate(parts):
+        if language == "python":
+            exec(compile(text, f"{page.name}, block {number}", "exec"), names)
+            printed = capsys.readouterr().out
+        else:
+            assert printed == text, f"{page.name}, block {number}"
+
+
+def test_the_readme_shows_what_it_computes():
+    assert README in SHOWING
+    assert len(README.read_text("utf-8").replace("|", " ").split()) < 780, "one screen"
 
 
 def shown_commands(page):
@@ -145,10 +152,10 @@ def test_commands_that_are_shown_are_ones(command, monkeypatch, capsys):
     assert not code, capsys.readouterr().err
 
 
-def test_every_command_is_in_the_readme():
-    shown = {words[1] for words in shown_commands(README)}
+def test_every_command_is_in_the_table():
+    shown = {words[1] for words in shown_commands(COMMANDS_PAGE)}
     assert shown >= {"accel", "advise", "info", "calibrate", "explain", "verify", "bench", "demo"}
-    operations = {words[2] for words in shown_commands(README) if words[1:2] == ["bench"]}
+    operations = {words[2] for words in shown_commands(COMMANDS_PAGE) if words[1:2] == ["bench"]}
     assert operations == {
         "matmul",
         "convolve2d",
@@ -182,8 +189,8 @@ OPERATIONS = registry.operations()
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
 def test_forms_of_explain_take_that_many_numbers(operation, capsys):
-    """As the README's row on it lists them, and the command's help."""
-    text = README.read_text("utf-8")
+    """As the row on it lists them in the table of commands, and the command's help."""
+    text = COMMANDS_PAGE.read_text("utf-8")
     assert any(f"{operation.function} {form}" in text for form in operation.dims) or re.search(
         rf"hetero explain {operation.function} [\d ]+`.*\b{operation.dims[0]}\b", text
     )
@@ -195,9 +202,9 @@ def test_forms_of_explain_take_that_many_numbers(operation, capsys):
     assert f"{operation.function} {operation.dims[0]}" in " ".join(capsys.readouterr().out.split())
 
 
-def test_the_tables_of_the_readme_list_every_operation():
+def test_the_tables_list_every_operation():
     """The first one by functions, with what they are like; 'What runs where' by functions too."""
-    text = README.read_text("utf-8")
+    text = OPERATIONS_PAGE.read_text("utf-8")
     table = text.partition("| function |")[2].partition("\n\n")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", table, re.M))
     assert rows.keys() == {o.function for o in OPERATIONS}
@@ -234,23 +241,26 @@ def numbers(text):
 
 
 def test_figures_of_the_readme_are_measured_ones():
-    """Each figure of the first table, rounded as it is there, is one of docs/benchmarks.md."""
-    text = (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
-    measured = {float(number) for number in numbers(text)}
-    table = README.read_text("utf-8").partition("| function |")[2].partition("\n\n")[0]
-    shown = numbers(re.sub(r"1e-8|H200|`[^`]*`", "", table))
-    assert len(shown) > 20
-    for said in ("cores", "threads", "2026-11-2", "H200", "H100", "hetero bench"):
-        assert said in README.read_text("utf-8").partition("```python")[0], said
-    for number in shown:
-        digits = len(number.partition(".")[2])
-        assert any(round(value, digits) == float(number) for value in measured), number
+    """Each time in the table is one of the pages with measured ones; the last column is a ratio."""
+    pages = (DOCS / name for name in ("benchmarks.md", "movement.md"))
+    measured = {float(n) for page in pages for n in numbers(page.read_text("utf-8"))}
+    table = README.read_text("utf-8").partition("| call |")[2].partition("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    rows = [row for row in rows if len(row) == 4 and "ms" in row[1]]
+    assert len(rows) >= 10
+    for call, own, other, ratio in rows:
+        own, *others = (float(n) for n in re.findall(r"([\d.]+) ms", f"{own} {other}"))
+        assert {own, *others} <= measured, call
+        shown = numbers(ratio)
+        if len(shown) == 1:
+            digits = len(shown[0].partition(".")[2])
+            assert round(others[0] / own, digits) == float(shown[0]), call
 
 
-def test_requirements_of_the_readme_are_those_of_the_package():
+def test_requirements_are_those_of_the_package():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    text = README.read_text("utf-8")
+    text = (DOCS / "install.md").read_text("utf-8") + README.read_text("utf-8")
     python = setup["options"]["python_requires"].removeprefix(">=")
     assert f"Python {python} or newer" in text
     for line in setup["options"]["install_requires"].split("\n")[1:]:
@@ -289,16 +299,20 @@ def test_nothing_names_a_package_index_that_has_no_hetero():
             assert not re.search(r"pip install '?hetero\[[a-z]", text), file
 
 
-def test_the_exit_codes_of_the_readme_are_the_commands(capsys):
-    rows = dict(re.findall(r"^\| (\d) \| (\w+)", README.read_text("utf-8"), re.M))
+def test_the_exit_codes_are_the_commands():
+    rows = dict(re.findall(r"^\| (\d) \| (\w+)", COMMANDS_PAGE.read_text("utf-8"), re.M))
     assert rows == {"0": "done", "1": "failed", "2": "wrong", "3": "no"}
     assert (cli.DONE, cli.FAILED, cli.USAGE, cli.NO_CHOICE) == (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
-def test_the_methods_of_the_readme_are_those_registered(operation):
+def test_the_methods_of_the_table_are_those_registered(operation):
     """The table 'What runs where', the CPU's column; every method of a GPU is named too."""
-    text = README.read_text("utf-8").partition("## What runs where")[2].partition("\n\nfloat32")[0]
+    text = (
+        OPERATIONS_PAGE.read_text("utf-8")
+        .partition("## What runs where")[2]
+        .partition("\n\nfloat32")[0]
+    )
     (row,) = re.findall(rf"^\| {operation.function} \|(.*)\|(.*)\|$", text, re.M)
     on_cpu, on_gpu = (set(re.findall(r"`(\w+)`", cell)) for cell in row)
     methods = {
@@ -309,9 +323,11 @@ def test_the_methods_of_the_readme_are_those_registered(operation):
     assert (on_cpu if "the same" in row[1] else on_gpu) == methods["cuda"]
 
 
-def test_readme_make_targets_exist():
+def test_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    for target in set(re.findall(r"^make (\w+)", README.read_text("utf-8"), re.M)):
+    text = (DOCS / "install.md").read_text("utf-8") + README.read_text("utf-8")
+    for target in set(re.findall(r"^make (\w+)|`make (\w+)", text, re.M)):
+        target = "".join(target)
         assert re.search(rf"^{target}:", makefile, re.M), target
 
 

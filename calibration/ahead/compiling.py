@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.util
 import json
 import os
 import subprocess
@@ -23,7 +22,7 @@ from hetero import kernels, registry
 from hetero.calibration.ahead import kernel_compiler
 from hetero.calibration.ahead.listing import Kernel
 from hetero.devices.base import Device
-from hetero.devices.cuda import cubin
+from hetero.devices.cuda import cubin, library
 from hetero.devices.kinds import traits
 from hetero.errors import HeteroError
 from hetero.host import disk_cache
@@ -44,7 +43,7 @@ def begin() -> Compilation:
     These are all loops, and where there may be a GPU a spare process that gets its kernels later.
     """
     registry.operations()  # registers their loops
-    names, may_be = loops.every(), importlib.util.find_spec("pycuda") is not None
+    names, may_be = loops.every(), library.is_here()
     is_new = not all(map(loops.is_ready, names))
     made = Compilation(loop_compiler.Processes(names, measuring=may_be, early=True))
     try:

@@ -148,7 +148,7 @@ class Session:
                 return result
             code, text = known.obstacle
         if attempt.obstacle is None:
-            # An operand that comes again is moved once the calls before have lost the time for that.
+            # An operand that comes again is moved once earlier calls have lost the time of a move.
             lost = load("hetero.moving.ski_rental").counted if plan and plan.kept else None
             with lost(plan) if lost else contextlib.nullcontext():
                 result, seconds = self._timed(plain)

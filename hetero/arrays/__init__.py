@@ -29,7 +29,7 @@ from hetero.arrays.operand import (
     overlap,
     spec,
 )
-from hetero.arrays.pycuda import PyCuda
+from hetero.arrays.pycuda import Own, PyCuda
 from hetero.arrays.torch import Torch
 
 __all__ = [
@@ -65,6 +65,7 @@ LIBRARIES: tuple[Library, ...] = (
     Cupy(),
     Torch(),
     PyCuda(),
+    Own(),
     Numba(),
     OpenCL(),
     _interface,  # any other with the CUDA array interface

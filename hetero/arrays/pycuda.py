@@ -1,11 +1,17 @@
-"""PyCUDA's GPUArrays."""
+"""PyCUDA's GPUArrays, and what stands for them where there is no PyCUDA to make one."""
 
 from __future__ import annotations
 
+import copy
+import math
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from hetero.arrays.interface import Interface, ordinal_of_address
 from hetero.arrays.library import Access, each, layouts
+from hetero.arrays.operand import dense
 from hetero.imports import load
 
 
@@ -24,11 +30,14 @@ class PyCuda(Interface):
             ordinal = ordinal_of_address(pointer)
         return _ordinal_of_context() if ordinal is None else ordinal
 
+    def _maker(self, kind: type) -> Any:
+        """What makes arrays of a type, by shape, dtype and allocator; None if nothing does."""
+        return load("pycuda.gpuarray").GPUArray if kind.__name__ == "GPUArray" else None
+
     def access(self, kind: type, several: bool) -> Access | None:
-        if kind.__name__ != "GPUArray":
+        make = self._maker(kind)
+        if make is None:
             return None
-        gpuarray = load("pycuda.gpuarray")
-        make = gpuarray.GPUArray
 
         def facts(array: Any) -> tuple[Any, ...]:
             return array.shape, array.strides, array.dtype, array.gpudata.ordinal
@@ -59,3 +68,87 @@ def _ordinal_of_context() -> int | None:
         if driver.Device(ordinal).pci_bus_id() == bus_id:
             return ordinal
     return None
+
+
+class DeviceArray:
+    """An array on a CUDA device, which hetero makes where PyCUDA is not installed.
+
+    It holds memory and describes it: hetero's functions take it, `hetero.to_host` brings it to the
+    host, and libraries with the CUDA array interface wrap it (``cupy.asarray``,
+    ``torch.as_tensor``). Integers and slices give views of it; it has no arithmetic.
+
+    Attributes
+    ----------
+    shape, dtype, strides, ndim, size, nbytes
+        As NumPy's.
+    gpudata : object or None
+        Its memory; None where it has no elements.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: Any,
+        allocator: Callable[[int], Any],
+        order: str = "C",
+    ) -> None:
+        self.shape, self.dtype = tuple(shape), np.dtype(dtype)
+        self.strides = dense(self.shape, self.dtype, order=order).strides
+        self.ndim, self.size = len(self.shape), math.prod(self.shape)
+        self.nbytes = self.size * self.dtype.itemsize
+        self.gpudata = allocator(self.nbytes) if self.size else None
+
+    def __getitem__(self, index: Any) -> DeviceArray:
+        parts = index if isinstance(index, tuple) else (index,)
+        for part in parts:
+            if not (part is None or part is ... or isinstance(part, int | np.integer | slice)):
+                raise TypeError(f"indices must be integers or slices, got {part!r}")
+        whole = () if any(part is ... for part in parts) else (...,)  # a view, also of one element
+        # NumPy computes the view of an array that stands for this one, and reads neither.
+        proxy = np.lib.stride_tricks.as_strided(np.empty(1, self.dtype), self.shape, self.strides)
+        view, made = proxy[(*parts, *whole)], copy.copy(self)
+        begin, first = (a.__array_interface__["data"][0] for a in (proxy, view))
+        made.shape, made.strides, made.ndim = view.shape, view.strides, view.ndim
+        made.size, made.nbytes = view.size, view.nbytes
+        made.gpudata = _Part(self.gpudata, first - begin) if view.size else None
+        return made
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (int(self.gpudata or 0), False),
+            "strides": self.strides,
+            "stream": 1,  # CUDA's legacy default stream, where hetero's work goes
+            "version": 3,
+        }
+
+    def __array__(self, *asked: Any, **how: Any) -> np.ndarray:
+        raise TypeError("this array lies on a CUDA device; hetero.to_host(x) gives it as NumPy's")
+
+    def __repr__(self) -> str:
+        return f"<DeviceArray of shape {self.shape}, {self.dtype}, on a CUDA device>"
+
+
+class _Part:
+    """Memory from some byte of other memory on."""
+
+    def __init__(self, whole: Any, offset: int) -> None:
+        self._whole, self._address, self.ordinal = whole, int(whole) + offset, whole.ordinal
+
+    def __int__(self) -> int:
+        return self._address
+
+
+class Own(PyCuda):
+    """`DeviceArray`."""
+
+    modules = frozenset()
+    pickles = False
+
+    def recognises(self, kind: type) -> bool:
+        return issubclass(kind, DeviceArray)
+
+    def _maker(self, kind: type) -> Any:
+        return DeviceArray if kind is DeviceArray else None

@@ -50,9 +50,9 @@ class use(ContextDecorator):
         Name of an implementation, such as "blas" or "tiled".
     results : {"host", "device"}, optional
         "device": results of NumPy operands stay where they are computed: on a GPU they are CuPy's
-        arrays, PyCUDA's where there is no CuPy, on an OpenCL device PyOpenCL's. The next call takes
-        them as they are, and `hetero.to_host` brings one to the host. What the CPU computes is a
-        NumPy array. "host": NumPy operands give NumPy arrays, as outside of the block.
+        arrays, PyCUDA's or our own where there is no CuPy, on an OpenCL device PyOpenCL's. The next
+        call takes them as they are, and `hetero.to_host` brings one to the host. What the CPU
+        computes is a NumPy array. "host": NumPy operands give NumPy arrays, as outside the block.
     memory_limit : int or str, optional
         What a call may take of each device's memory: bytes, or such as "4 GB". What needs more goes
         through the device in blocks, or to the CPU. Default: the environment's

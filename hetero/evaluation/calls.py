@@ -109,10 +109,7 @@ class Arrays:
         host = np.ndarray(operand.shape, operand.dtype, pool, 0, operand.strides)
         if operand.location == HOST:
             return host
-        from pycuda import gpuarray
-
-        with backends.get(self._on).active():
-            return gpuarray.to_gpu(host)
+        return backends.get(self._on).array_of(host)
 
 
 # -- Calls given by their dimensions ---------------------------------------------------------------

@@ -181,7 +181,7 @@ def empty_like(
 ) -> tuple[Any, int]:
     """A new C-contiguous device array of the caller's own type, beside ``array``; its address.
 
-    Where that type's library cannot make one, a PyCUDA GPUArray.
+    Where that type's library cannot make one, an array of the device's own type.
     """
 
     def new_array(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:

@@ -25,7 +25,7 @@ from hetero.arrays import (
     overlap,
     pinned,
 )
-from hetero.arrays.pycuda import PyCuda
+from hetero.arrays.pycuda import DeviceArray, PyCuda
 from hetero.ops.products.operands import collapse_batch
 
 
@@ -314,6 +314,83 @@ def test_which_device_a_pycuda_array_is_on(monkeypatch):
     assert describe(array).location == "cuda:1", "else the current context"
     context.get_current = lambda: None
     assert describe(array).location == "cuda:0"
+
+
+# -- Arrays that hetero makes without PyCUDA
+
+
+class Memory:
+    """Some of the host's, that counts as of cuda:1."""
+
+    ordinal = 1
+
+    def __init__(self, nbytes):
+        self.values = np.zeros(nbytes, np.uint8)
+
+    def __int__(self):
+        return self.values.ctypes.data
+
+
+def seen(array):
+    found = describe(array)
+    assert found.location == "cuda:1"
+    assert found.is_ordered()
+    return fakes.view(found.pointer, found.shape, found.dtype, found.strides)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_array_of_our_own_is_described_and_viewed(order):
+    whole = DeviceArray((4, 5, 3), "float32", allocator=Memory, order=order)
+    host = np.random.default_rng(0).random((4, 5, 3), np.float32)
+    seen(whole)[...] = host
+    assert (whole.ndim, whole.size, whole.nbytes) == (3, 60, 240)
+    for index in (
+        *(2, np.int64(-1), slice(1, None, 2), ..., None, (), (1, 2, 0), (slice(None), 3)),
+        *((slice(None, None, -1), ..., slice(2, 0, -1)), (None, 1, ..., 2)),
+    ):
+        view = whole[index]
+        np.testing.assert_array_equal(seen(view), host[index])
+        assert (view.ndim, view.size) == (np.ndim(host[index]), np.size(host[index]))
+    np.testing.assert_array_equal(seen(whole[1:][::-2][0]), host[1:][::-2][0])
+    assert whole.strides == host.copy(order).strides
+
+
+def test_an_array_of_our_own_refuses_what_it_cannot():
+    array = DeviceArray((4, 5), "float64", allocator=Memory)
+    with pytest.raises(TypeError, match="integers or slices"):
+        array[[1, 2]]
+    with pytest.raises(TypeError, match="integers or slices"):
+        array[:, np.array([True] * 5)]
+    with pytest.raises(IndexError):
+        array[4]
+    with pytest.raises(TypeError, match="to_host"):
+        np.asarray(array)
+    assert as_array(array) is array
+    assert not library_of(array).pickles
+
+
+def test_an_array_of_our_own_without_elements_has_no_memory():
+    array = DeviceArray((0, 5), "float64", allocator=Memory)
+    assert array.gpudata is None
+    assert array.__cuda_array_interface__["data"] == (0, False)
+    assert array[:, 2:].shape == (0, 3)
+    full = DeviceArray((4, 5), "float64", allocator=Memory)
+    assert full[4:].gpudata is None
+
+
+def test_remembered_calls_take_arrays_of_our_own():
+    array = DeviceArray((4, 5), "float64", allocator=Memory)
+    access = library_of(array).access(DeviceArray, several=True)
+    assert access.usable(array)
+    assert access.address(array[1:]) == int(array.gpudata) + 40
+    facts = access.facts(array, array[::2], None)
+    assert facts == (((4, 5), (40, 8), array.dtype, 1), ((2, 5), (80, 8), array.dtype, 1), False)
+    pool = types.SimpleNamespace(allocate=Memory)
+    device = types.SimpleNamespace(state=lambda: types.SimpleNamespace(pool=pool))
+    made = access.maker(device)((2, 3), "float32", array)
+    assert type(made) is DeviceArray
+    assert (made.shape, made.nbytes) == ((2, 3), 24)
+    assert library_of(array).access(type("Heir", (DeviceArray,), {}), several=True) is None
 
 
 # -- DLPack --------------------------------------------------------------------------------------

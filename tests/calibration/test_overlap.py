@@ -191,7 +191,7 @@ def test_an_interrupt_while_processes_begin_leaves_none_behind(monkeypatch, inte
     monkeypatch.setattr(compiling, "_process", begin)
     monkeypatch.setattr(loop_compiler.os, "cpu_count", lambda: 4)  # two of the loops' at first
     monkeypatch.setattr(loops, "is_ready", lambda name: False)
-    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(compiling.library, "is_here", lambda: True)
     with pytest.raises(KeyboardInterrupt):
         compiling.begin()
     assert not left
@@ -339,8 +339,7 @@ def test_what_was_begun_is_asked_for_the_rest(monkeypatch):
     monkeypatch.setattr(compiling, "_loops", lambda work: ["x in float32"])
     monkeypatch.setattr(loops, "is_ready", lambda name: False)
     for is_there in (True, False):
-        found = is_there or None
-        monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name, f=found: f)
+        monkeypatch.setattr(compiling.library, "is_here", lambda found=is_there: found)
         begun = compiling.begin()
         assert asked == [(loops.every(), is_there, True)]
         assert len(spares) == is_there
@@ -350,7 +349,7 @@ def test_what_was_begun_is_asked_for_the_rest(monkeypatch):
         assert not ended
         asked.clear()
         spares.clear()
-    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(compiling.library, "is_here", lambda: True)
     begun = compiling.begin()
     compiling.compile_ahead(portions()[:1], False, {}, False, begun)
     assert ended == spares, "there is no such device"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from hetero import paths
 from hetero.devices.cuda import cubin
 from hetero.devices.cuda import launch as cuda_launch
+from hetero.errors import KernelCompileError
 from hetero.host import disk_cache
 
 
@@ -77,3 +79,12 @@ def test_a_folder_that_others_may_write_to_is_not_believed(compiled, folder):
     (paths.cache_directory() / folder).chmod(0o777)
     assert get("a") == b"code of a"
     assert compiled == ["a", "a"]
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the path")
+def test_nvcc_serves_where_there_is_no_nvrtc(monkeypatch):
+    monkeypatch.setattr(cubin, "_nvrtc_version", lambda: None)
+    text = 'extern "C" __global__ void kernel(float *x) { x[0] = N; }'
+    assert cubin._compile(text, "sm_90", ("-DN=4",))[:4] == b"\x7fELF"
+    with pytest.raises(KernelCompileError, match="is undefined"):
+        cubin._compile(text, "sm_90", ())

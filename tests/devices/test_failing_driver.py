@@ -1,11 +1,12 @@
-"""Real PyCUDA on a driver that fails: whichever call it is, the CPU answers, with one warning."""
+"""PyCUDA and cuda-bindings on a driver that fails: whichever call it is, the CPU answers, with one
+warning."""
 
 from __future__ import annotations
 
+import functools
+
 import fake_cuda
 import pytest
-
-pytestmark = pytest.mark.skipif(fake_cuda.obstacle() is not None, reason=str(fake_cuda.obstacle()))
 
 PRODUCTS = [
     *("matmul", "matmul in parts", "matmul out=A", "matmul out overlaps A", "matmul strided out"),
@@ -29,6 +30,15 @@ def library(tmp_path_factory):
     return fake_cuda.build(str(tmp_path_factory.mktemp("driver")))
 
 
+@pytest.fixture(scope="module", params=["pycuda", "bindings"])
+def run(request):
+    """Run a script on the driver, which a package calls."""
+    if (why := fake_cuda.obstacle(request.param)) is not None:
+        pytest.skip(why)
+    library = request.getfixturevalue("library")
+    return functools.partial(fake_cuda.run, library=library, HETERO_DRIVER=request.param)
+
+
 def succeeded(done) -> list[str]:
     """The lines a script wrote, which ended well and complained of nothing."""
     assert done.returncode == 0, done.stderr[-3000:]
@@ -37,53 +47,57 @@ def succeeded(done) -> list[str]:
 
 
 @pytest.mark.parametrize("names", [PRODUCTS, CONVOLUTIONS, CONJUGATE_GRADIENTS, POISSON])
-def test_whichever_call_fails_the_cpu_answers_with_one_warning(library, names):
-    *lines, last = succeeded(fake_cuda.run("failing_driver.py", *names, library=library))
+def test_whichever_call_fails_the_cpu_answers_with_one_warning(run, names):
+    *lines, last = succeeded(run("failing_driver.py", *names))
     assert len(lines) == len(names)
     what, count = last.split()
     assert what == "whole"
     assert int(count) > 40 * len(names)
 
 
-def test_a_whole_process_on_a_device_that_dies(library):
-    sequence = succeeded(fake_cuda.run("dying_device.py", "count", library=library))
+def test_a_whole_process_on_a_device_that_dies(run):
+    sequence = succeeded(run("dying_device.py", "count"))
     total = int(sequence[-1])
     assert total > 20
     for k in range(1, total + 1, 4):
         wish = f"{k},good"
-        done = fake_cuda.run("dying_device.py", library=library, HETERO_FAKE_CUDA_FAIL=wish)
+        done = run("dying_device.py", HETERO_FAKE_CUDA_FAIL=wish)
         assert done.returncode == 0, (k, done.stderr[-2000:])
         assert done.stdout.splitlines()[-1] == "right", (k, done.stderr[-2000:])
         assert done.stderr.count("\n") <= 2, (k, done.stderr)
         assert "PyCUDA" not in done.stderr, (k, done.stderr)
 
 
-def test_short_of_memory(library):
-    assert succeeded(fake_cuda.run("short_of_memory.py", library=library))[-1] == "right"
+def test_both_packages_do_what_is_asked_alike(run):
+    assert succeeded(run("driver_names.py"))[-1] == "right"
 
 
-def test_copies_of_operands_are_in_the_pool_and_make_room(library):
-    assert succeeded(fake_cuda.run("kept_on_driver.py", library=library))[-1] == "right"
+def test_short_of_memory(run):
+    assert succeeded(run("short_of_memory.py"))[-1] == "right"
 
 
-def test_memory_is_counted_and_given_back(library):
-    assert succeeded(fake_cuda.run("clearing_memory.py", library=library))[-1] == "right"
+def test_copies_of_operands_are_in_the_pool_and_make_room(run):
+    assert succeeded(run("kept_on_driver.py"))[-1] == "right"
 
 
-def test_set_aside_and_reset(library):
-    assert succeeded(fake_cuda.run("set_aside.py", library=library))[-1] == "right"
+def test_memory_is_counted_and_given_back(run):
+    assert succeeded(run("clearing_memory.py"))[-1] == "right"
 
 
-def test_streams_wait_for_each_other_and_the_host_does_not(library):
-    assert succeeded(fake_cuda.run("waiting_streams.py", library=library))[-1] == "right"
+def test_set_aside_and_reset(run):
+    assert succeeded(run("set_aside.py"))[-1] == "right"
 
 
-def test_rows_of_pinned_matrices(library):
-    assert succeeded(fake_cuda.run("pinned_rows.py", library=library))[-1] == "right"
+def test_streams_wait_for_each_other_and_the_host_does_not(run):
+    assert succeeded(run("waiting_streams.py"))[-1] == "right"
 
 
-def test_staged_copies_through_the_compiled_loop(library):
-    done = fake_cuda.run("staged_copies.py", library=library)
+def test_rows_of_pinned_matrices(run):
+    assert succeeded(run("pinned_rows.py"))[-1] == "right"
+
+
+def test_staged_copies_through_the_compiled_loop(run):
+    done = run("staged_copies.py")
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout == "right\n"
     (told,) = done.stderr.splitlines()  # once, that there was no pinned memory

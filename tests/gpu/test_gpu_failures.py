@@ -19,8 +19,7 @@ assert np.allclose(hetero.matmul(a, a, device="cuda:0"), a @ a, rtol=1e-4)
 """
 
 SHORT = """
-import pycuda.driver as driver
-held = []
+driver, held = device.driver, []
 
 def leave(nbytes):
     # Everything but so many bytes is somebody else's.

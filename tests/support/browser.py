@@ -49,7 +49,7 @@ addEventListener("load", () => {
     const drawn = [...svg.querySelectorAll("path,rect")].filter(e => {
       const b = e.getBBox(); return b.width + b.height > 0; }).length;
     pictures.push({box: box(svg), outside, over, drawn,
-      title: svg.querySelector("title").textContent,
+      title: svg.querySelector("title")?.textContent,
       letters: 10 * svg.getBoundingClientRect().width / w});
   }
   const found = {width: wide, scroll: document.documentElement.scrollWidth, cut, pictures,

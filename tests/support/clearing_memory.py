@@ -44,6 +44,11 @@ hetero.clear_memory()
 assert hetero.memory()["cuda:0"] == {"arrays and running calls": 8192}
 assert driver.live()["memory"] == 1
 del made
+for host in (np.random.random((30, 20)), np.random.random((30, 20)).T, np.ones((30, 0))):
+    copied = device.array_of(host)
+    assert copied.strides == host.strides or not host.size
+    np.testing.assert_array_equal(hetero.to_host(copied), host)
+del copied
 hetero.clear_memory()
 assert not driver.live()["memory"]
 

@@ -1,4 +1,4 @@
-"""Real PyCUDA on a driver of our own, `fake_libcuda.c`, in processes of its own.
+"""Real PyCUDA or cuda-bindings on a driver of our own, `fake_libcuda.c`, in processes of its own.
 
 `build` compiles the driver; `Driver` is for scripts, which call `load` before anything else.
 """
@@ -19,11 +19,11 @@ _HERE = Path(__file__).parent
 _KINDS = ("memory", "pinned", "module", "stream", "event", "context", "pushed")
 
 
-def obstacle() -> str | None:
-    """Why real PyCUDA cannot run on the fake driver here, None where it can."""
+def obstacle(package: str) -> str | None:
+    """Why "pycuda" or "bindings" cannot run on the fake driver here, None where it can."""
     if shutil.which("cc") is None or shutil.which("nm") is None:
         return "no C compiler (cc, nm) to build the fake libcuda.so.1 with"
-    if importlib.util.find_spec("pycuda") is None:
+    if package == "pycuda" and importlib.util.find_spec("pycuda") is None:
         return "PyCUDA is not installed: 'make pycuda' builds it where nvcc is"
     if importlib.util.find_spec("cuda") is None:
         return "no NVRTC to compile kernels with: pip install cuda-bindings nvidia-cuda-nvrtc"
@@ -34,9 +34,10 @@ def obstacle() -> str | None:
 def build(directory: str) -> str:
     """Compile the driver into a directory; its path."""
     target = os.path.join(directory, "libcuda.so.1")
-    package = Path(importlib.util.find_spec("pycuda").origin).parent
-    (extension,) = package.glob("_driver*.so")
-    wanted = _symbols(extension, "--undefined-only")
+    wanted = set()  # that PyCUDA links to
+    if (pycuda := importlib.util.find_spec("pycuda")) is not None:
+        (extension,) = Path(pycuda.origin).parent.glob("_driver*.so")
+        wanted = _symbols(extension, "--undefined-only")
     source = _HERE / "fake_libcuda.c"
     with tempfile.TemporaryDirectory() as scratch:
         first = os.path.join(scratch, "first.so")
@@ -76,17 +77,29 @@ def run(script: str, *arguments: str, library: str, **environment: str):
     )
 
 
+class _Launch(ctypes.Structure):
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("nbytes", ctypes.c_size_t),
+        ("data", ctypes.c_char * 4096),
+    )
+
+
 class Driver:
     """The loaded driver, for the script that runs on it."""
 
     def __init__(self) -> None:
-        # Loaded first, it is what PyCUDA gets for the name libcuda.so.1.
+        # Loaded first, it is what all get for the name libcuda.so.1.
         path = os.environ.get("HETERO_FAKE_CUDA") or build(tempfile.mkdtemp())
         self._library = ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
         self._library.fake_failed.restype = ctypes.c_char_p
         self._library.fake_name.restype = ctypes.c_char_p
         self._library.fake_room.argtypes = [ctypes.c_size_t]
         self._library.fake_wait.restype = ctypes.c_ssize_t
+        self._library.fake_launch.restype = ctypes.POINTER(_Launch)
         for name in ("fake_calls", "fake_failures", "fake_live"):
             getattr(self._library, name).restype = ctypes.c_long
 
@@ -117,6 +130,12 @@ class Driver:
         while (stream := self._library.fake_wait(ctypes.c_long(len(found)), 0)) != -1:
             found.append((stream, self._library.fake_wait(ctypes.c_long(len(found)), 1)))
         return found
+
+    def launch(self) -> tuple[tuple[int, ...], tuple[int, ...], int, int | None, bytes]:
+        """Grid, block, shared bytes, stream and arguments of the last launch."""
+        last = self._library.fake_launch().contents
+        arguments = bytes(last)[_Launch.data.offset :][: last.nbytes]
+        return tuple(last.grid), tuple(last.block), last.shared_bytes, last.stream, arguments
 
     @property
     def failures(self) -> int:

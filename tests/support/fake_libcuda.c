@@ -5,8 +5,8 @@
  * for good), fake_fail() later. A copy to the host that fails has written rubbish to half of its
  * target. fake_live() tells what was made and not yet given back.
  *
- * Functions that PyCUDA links to and that are not here are generated as successful no-ops; see
- * fake_cuda.py, which compiles this.
+ * PyCUDA links to it, cuda.bindings ask it for functions. Those that PyCUDA links to and that are not
+ * here are generated as successful no-ops; see fake_cuda.py, which compiles this.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -174,22 +174,26 @@ int cuCtxPopCurrent_v2(void **context) {
     if (context) *context = stack[depth];
     return SUCCESS;
 }
-int cuCtxCreate_v4(void **context, void *parameters, unsigned flags, int device) {
-    GATE;
+static int create(void **context) {
     if (depth == 64) return INVALID_VALUE;
     *context = stack[depth++] = new_object(CONTEXT);
     __atomic_add_fetch(&live[PUSHED], 1, __ATOMIC_SEQ_CST);
     return SUCCESS;
 }
-int cuCtxDetach(void *context) {
+int cuCtxCreate_v4(void **context, void *parameters, unsigned flags, int device) {
     GATE;
+    return create(context);
+}
+int cuCtxCreate_v2(void **context, unsigned flags, int device) { GATE; return create(context); }
+static int end(void *context) {
     if (depth && stack[depth - 1] == context) {
         depth--;
         __atomic_sub_fetch(&live[PUSHED], 1, __ATOMIC_SEQ_CST);
     }
-    drop(CONTEXT, context);
-    return SUCCESS;
+    return drop(CONTEXT, context);
 }
+int cuCtxDetach(void *context) { GATE; return end(context); }
+int cuCtxDestroy_v2(void *context) { GATE; return end(context); }
 void fake_unstack(int primary_too) {
     __atomic_sub_fetch(&live[PUSHED], depth, __ATOMIC_SEQ_CST);
     depth = 0;
@@ -350,7 +354,19 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int
     *blocks = 2;
     return SUCCESS;
 }
-int cuLaunchKernel(void) { GATE; return SUCCESS; }
+static struct { unsigned grid[3], block[3], shared; void *stream; size_t bytes; char data[4096]; } last;
+int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by,
+                   unsigned bz, unsigned shared, void *stream, void **parameters, void **extra) {
+    enum { END, BUFFER, SIZE };
+    GATE;
+    last = (typeof(last)){{x, y, z}, {bx, by, bz}, shared, stream};
+    for (size_t at = 0; extra && (size_t)extra[at] != END; at += 2)
+        if ((size_t)extra[at] == SIZE) last.bytes = *(size_t *)extra[at + 1];
+    for (size_t at = 0; extra && (size_t)extra[at] != END; at += 2)
+        if ((size_t)extra[at] == BUFFER) memcpy(last.data, extra[at + 1], last.bytes);
+    return SUCCESS;
+}
+const void *fake_launch(void) { return &last; } /* the last one */
 int cuLaunchCooperativeKernel(void) { GATE; return SUCCESS; }
 int cuStreamCreate(void **stream, unsigned flags) {
     GATE;
@@ -382,6 +398,7 @@ int cuEventRecord(void *event, void *stream) {
     return SUCCESS;
 }
 int cuEventSynchronize(void *event) { GATE; return SUCCESS; }
+int cuEventQuery(void *event) { GATE; return SUCCESS; }
 int cuEventElapsedTime(float *ms, void *a, void *b) { GATE; *ms = 1.0f; return SUCCESS; }
 int cuEventElapsedTime_v2(float *ms, void *a, void *b) { GATE; *ms = 1.0f; return SUCCESS; }
 
@@ -389,13 +406,13 @@ int cuEventElapsedTime_v2(float *ms, void *a, void *b) { GATE; *ms = 1.0f; retur
 
 int cuGetProcAddress_v2(const char *name, void **found, int version, unsigned long long flags,
                         int *how) {
-    static const char *suffixes[] = {"_v2", ""};
+    static const char *suffixes[] = {"_v4", "_v2", ""};
     char full[128];
     Dl_info here;
     *found = NULL;
     if (!dladdr((void *)cuInit, &here)) return NOT_FOUND;
     void *self = dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-    for (int i = 0; i < 2 && !*found; i++) {
+    for (int i = version < 12050; i < 3 && !*found; i++) { /* from 12.5 on there is a v4 */
         snprintf(full, sizeof full, "%s%s", name, suffixes[i]);
         *found = self ? dlsym(self, full) : NULL;
     }

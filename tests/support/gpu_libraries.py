@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
+import hetero
 from hetero import devices
+from hetero.devices.cuda import drivers
 
 DEVICE = "cuda:0"
 
@@ -36,19 +37,26 @@ def _torch():
 
 
 def _pycuda():
-    gpuarray = pytest.importorskip("pycuda.gpuarray")
-
-    def put(x):
-        with devices.get(DEVICE).active():
-            return gpuarray.to_gpu(np.ascontiguousarray(x))
-
-    def get(x):
-        assert x.flags.c_contiguous
-        with devices.get(DEVICE).active():
-            return x.get()
-
-    both = {"put": put, "get": get}
-    return SimpleNamespace(name="pycuda", type=gpuarray.GPUArray, **both, negative=True, views=())
+    if not drivers.chosen().name.startswith("PyCUDA"):
+        pytest.skip("cuda-bindings call the driver, not PyCUDA")
+    return _made_by_hetero("pycuda")
 
 
-LIBRARIES = {"cupy": _cupy, "torch": _torch, "pycuda": _pycuda}
+def _own():
+    if drivers.chosen().name.startswith("PyCUDA"):
+        pytest.skip("PyCUDA calls the driver, and makes the arrays")
+    return _made_by_hetero("own")
+
+
+def _made_by_hetero(name):
+    return SimpleNamespace(
+        name=name,
+        type=drivers.array_type(),
+        put=devices.get(DEVICE).array_of,
+        get=hetero.to_host,
+        negative=True,
+        views=(),
+    )
+
+
+LIBRARIES = {"cupy": _cupy, "torch": _torch, "pycuda": _pycuda, "own": _own}

@@ -226,15 +226,15 @@ def in_a_fresh_process() -> None:
 def blas_is_looked_at_beside() -> None:
     """The first long copy does not wait until it is found how BLAS's threads are put to sleep."""
     asked = []
-    due, beside, long = blas_spin.is_due, blas_spin._find_beside, cuda_copies.LONG_BYTES
+    due, beside, long = blas_spin.is_due, blas_spin._find_in_background, cuda_copies.LONG_BYTES
     find = blas_spin.find
-    blas_spin.is_due, blas_spin._find_beside = lambda: True, lambda: asked.append(1)
+    blas_spin.is_due, blas_spin._find_in_background = lambda: True, lambda: asked.append(1)
     blas_spin.find, cuda_copies.LONG_BYTES = None, 1000
     array = rng.random(500)
     buffer, _owner = device.allocate(array.nbytes)
     device.enqueue("upload", array, buffer)
     device.enqueue("download", array, buffer)
-    blas_spin.is_due, blas_spin._find_beside, blas_spin.find = due, beside, find
+    blas_spin.is_due, blas_spin._find_in_background, blas_spin.find = due, beside, find
     cuda_copies.LONG_BYTES = long
     assert len(asked) == 2
 

@@ -1,4 +1,4 @@
-"""CUDA devices through PyCUDA.
+"""CUDA devices through PyCUDA, or through `cuda-bindings` where that is not installed (`drivers`).
 
 The primary context is retained, never made current at import, pushed around each use and popped
 after it, so that CuPy, torch, numba and cuBLAS share it and nothing is left on the stack at exit.
@@ -12,10 +12,8 @@ what its copies from and to the host take. `state` is what belongs to one contex
 
 from __future__ import annotations
 
-import warnings
-
 from hetero.devices.base import Device
-from hetero.devices.cuda import cubin
+from hetero.devices.cuda import cubin, drivers
 from hetero.devices.cuda.device import CudaDevice
 from hetero.imports import INSTALL, load
 
@@ -25,13 +23,13 @@ __all__ = ["CudaDevice", "find"]
 def find() -> tuple[list[Device], list[str]]:
     """The CUDA devices here, and a sentence for each thing that is missing."""
     try:
-        with warnings.catch_warnings():  # it warns before it raises, and we report what it raises
-            warnings.simplefilter("ignore")
-            driver = load("pycuda.driver")
-    except ModuleNotFoundError:
-        return [], [f"cuda: PyCUDA is not installed; {INSTALL['cuda']}"]
+        driver, name, refused = drivers.chosen()
+    except ValueError as error:
+        return [], [f"cuda: {error}"]
+    except ModuleNotFoundError as error:
+        return [], [f"cuda: cuda-bindings is not installed; {INSTALL['cuda']} ({error})"]
     except Exception as error:
-        return [], [f"cuda: PyCUDA finds no NVIDIA driver; install the driver ({error})"]
+        return [], [f"cuda: there is no NVIDIA driver; install the driver ({error})"]
     try:
         driver.init()
         count = driver.Device.count()
@@ -39,7 +37,7 @@ def find() -> tuple[list[Device], list[str]]:
         return [], [f"cuda: the driver finds no device ({error})"]
     if not count:
         return [], ["cuda: the driver finds no device"]
-    missing = []
+    missing = [f"cuda: PyCUDA does not load; {name} serves ({refused})"] if refused else []
     if cubin.compiler() is None:
         missing.append(f"cuda: neither NVRTC nor nvcc to compile kernels with; {INSTALL['cuda']}")
     try:

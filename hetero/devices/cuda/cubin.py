@@ -16,8 +16,10 @@ import hashlib
 import logging
 import os
 import shutil
-import warnings
+import subprocess
+import tempfile
 from collections.abc import Iterable
+from pathlib import Path
 
 from hetero import paths
 from hetero.errors import KernelCompileError
@@ -106,18 +108,17 @@ def _compile(text: str, arch: str, options: tuple[str, ...]) -> bytes:
         raise KernelCompileError(
             "there is neither NVRTC nor nvcc; pip install cuda-bindings nvidia-cuda-nvrtc"
         )
-    try:
-        pycuda_compiler = load("pycuda.compiler")
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            code = pycuda_compiler.compile(
-                text, options=list(options), arch=arch, no_extern_c=True, cache_dir=False
-            )
-        for warning in said:
-            log.debug("nvcc: %s", warning.message)
-        return code
-    except Exception as error:
-        raise KernelCompileError(f"nvcc failed for {arch}: {error}") from error
+    with tempfile.TemporaryDirectory(prefix="hetero-") as folder:
+        source, code = Path(folder, "kernel.cu"), Path(folder, "kernel.cubin")
+        source.write_text(text, "utf-8")
+        command = ["nvcc", "-cubin", f"-arch={arch}", *options, "-o", str(code), str(source)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            log.debug("nvcc: %s", done.stderr)
+            return code.read_bytes()
+        except (OSError, subprocess.CalledProcessError) as error:
+            words = getattr(error, "stderr", None) or error
+            raise KernelCompileError(f"nvcc failed for {arch}: {words}") from error
 
 
 def nvrtc_compile(text: str, arch: str, options: tuple[str, ...]) -> tuple[bytes, str]:

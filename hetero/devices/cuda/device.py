@@ -1,4 +1,4 @@
-"""One NVIDIA GPU, through PyCUDA."""
+"""One NVIDIA GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetero import locks
 from hetero.arrays.pinned import known
 from hetero.devices import budget
 from hetero.devices.base import Defines, Device
-from hetero.devices.cuda import cooperative, copies, cubin, cufft, library, pinned
+from hetero.devices.cuda import cooperative, copies, cubin, cufft, drivers, library, pinned
 from hetero.devices.cuda.context import Active, Contexts
 from hetero.devices.cuda.launch import UNASKED_SHARED_BYTES, Kernels, packed
 from hetero.devices.cuda.state import Lent, Local, State
@@ -40,7 +40,7 @@ class CudaDevice(Device):
     Attributes
     ----------
     driver : module
-        ``pycuda.driver``.
+        ``pycuda.driver``, or `hetero.devices.cuda.drivers.bindings`.
     arch : str
         Such as "sm_90".
     contexts : Contexts
@@ -57,7 +57,7 @@ class CudaDevice(Device):
     least_staged = MappingProxyType({UPLOAD: 8 << 20, DOWNLOAD: 8 << 20})  # before calibration
 
     def __init__(self, ordinal: int) -> None:
-        self.driver = driver = load("pycuda.driver")
+        self.driver = driver = drivers.chosen().driver
         self.errors = (driver.Error,)
         self.ordinal = ordinal
         self.name = f"cuda:{ordinal}"
@@ -91,7 +91,7 @@ class CudaDevice(Device):
 
     def describe(self) -> dict[str, Any]:
         """kind, name, pci_bus_id, memory_bytes, multiprocessors, block_limit, shared_limit, arch,
-        driver, toolkit, library."""
+        driver, driver_api, toolkit, library."""
         return dict(self._description)
 
     def _describe(self) -> dict[str, Any]:
@@ -106,6 +106,7 @@ class CudaDevice(Device):
             "shared_limit": self.shared_limit,
             "arch": self.arch,
             "driver": f"{version // 1000}.{version % 1000 // 10}",
+            "driver_api": drivers.chosen().name,
             "toolkit": cubin.compiler(),
             "library": _library_version(),
         }
@@ -143,11 +144,20 @@ class CudaDevice(Device):
         return int(owner), owner
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
-        """A C-contiguous PyCUDA GPUArray from the pool, and its address."""
-        gpuarray = load("pycuda.gpuarray")
+        """A C-contiguous array from the pool, PyCUDA's where that is used, and its address."""
         with self.active():
-            made = gpuarray.GPUArray(shape, dtype, allocator=self.state().pool.allocate)
+            made = drivers.array_type()(shape, dtype, allocator=self.state().pool.allocate)
         return made, int(made.gpudata or 0)
+
+    def array_of(self, host: np.ndarray) -> Any:
+        """A copy of a host array as `new_array` gives it, in Fortran order if it is not in C."""
+        is_c = host.flags.c_contiguous
+        with self.active():
+            allocate, order = self.state().pool.allocate, "C" if is_c else "F"
+            made = drivers.array_type()(host.shape, host.dtype, allocator=allocate, order=order)
+            if host.size:
+                self.upload(host if is_c else host.T, int(made.gpudata))
+        return made
 
     def fill(self, buffer: int, nbytes: int, offset: int = 0, stream: Any = None) -> None:
         queue = self._queue(stream)

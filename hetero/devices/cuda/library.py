@@ -20,6 +20,14 @@ def driver() -> Any:
     return ctypes.CDLL("libcuda.so.1")
 
 
+def is_here() -> bool:
+    """Whether there is a CUDA driver; it is asked nothing."""
+    try:
+        return driver() is not None
+    except OSError:
+        return False
+
+
 def error_text(status: int) -> str:
     """What the CUDA driver says of an error's number."""
     text = ctypes.c_char_p()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero import devices
 from hetero.arrays import HOST, spec
 from hetero.calling import execution, planner
 from hetero.ops.benchmark import (
@@ -181,12 +182,11 @@ def _cpu_peers(image: np.ndarray, values: np.ndarray) -> dict[str, TimedCall]:
 
 
 def _on_gpu(n: int, f: int, dtype: str) -> Comparison:
-    from pycuda import gpuarray
-
     image, values = _data(n, f, dtype)
     turns = max(1, min(8, (1 << 28) // image.nbytes))
-    sets = [(gpuarray.to_gpu(image),) for _ in range(turns)]
-    there = gpuarray.to_gpu(values)
+    device = devices.get(cuda_device() or "")
+    sets = [(device.array_of(image),) for _ in range(turns)]
+    there = device.array_of(values)
     known = values if values.size <= LARGEST_DOWNLOADED else there
     plan = planner.plan_call(OPERATION, (*sets[0], known), {"mode": "same"})
 

@@ -144,12 +144,9 @@ def _scikit_learn(X: np.ndarray, k: int, options: Mapping[str, Any]) -> dict[str
 
 def _iterations(gpu: str, n: int, d: int, k: int, dtype: str) -> Comparison:
     """One iteration from given centroids, by every method of the GPU's, CuPy and torch."""
-    from pycuda import gpuarray
-
     X = _rows(n, d, dtype)
     start = X[:k].copy()
-    with devices.get(gpu).active():
-        there = gpuarray.to_gpu(X)
+    there = devices.get(gpu).array_of(X)
     many = 20 if n * d * k > 1 << 33 else 200
     options = {"init": start, "tol": 0.0}
 

@@ -1,4 +1,4 @@
-"""method="library": cuBLAS through `nvmath.bindings.cublas`, in PyCUDA's context and stream.
+"""method="library": cuBLAS through `nvmath.bindings.cublas`, in the current context, in our stream.
 
 cuBLAS is column-major: a row-major C = A B is handed over as the column-major C^T = B^T A^T.
 """

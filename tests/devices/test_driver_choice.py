@@ -1,0 +1,101 @@
+"""Which package calls the CUDA driver, and what is said where none can."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from hetero.devices import cuda
+from hetero.devices.cuda import drivers, library
+
+BINDINGS = "hetero.devices.cuda.drivers.bindings"
+
+
+@pytest.fixture(autouse=True)
+def anew(monkeypatch):
+    """The choice is made in each test."""
+    monkeypatch.delenv("HETERO_DRIVER", raising=False)
+    drivers.chosen.cache_clear()
+    yield
+    drivers.chosen.cache_clear()
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Modules that stand for packages, or an exception that their import raises."""
+    packages = {}
+
+    def load(name):
+        found = packages.get(name, ModuleNotFoundError(f"No module {name}", name=name))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(library, "driver", lambda: None)
+    monkeypatch.setattr(drivers, "load", load)
+    monkeypatch.setattr(drivers, "version", lambda package: "1.2")
+    packages["pycuda"] = packages["pycuda.driver"] = ModuleType("pycuda.driver")
+    packages[BINDINGS] = ModuleType(BINDINGS)
+    return packages
+
+
+def is_absent(packages, name="pycuda"):
+    packages["pycuda.driver"] = ModuleNotFoundError(f"No module {name}", name=name)
+
+
+def test_pycuda_is_taken_where_it_is_installed(here):
+    assert drivers.chosen() == (here["pycuda.driver"], "PyCUDA 1.2", None)
+
+
+def test_else_the_bindings_serve(here):
+    is_absent(here)
+    assert drivers.chosen() == (here[BINDINGS], "cuda-bindings 1.2", None)
+
+
+def test_one_can_be_forced(here, monkeypatch):
+    monkeypatch.setenv("HETERO_DRIVER", "bindings")
+    assert drivers.chosen().name == "cuda-bindings 1.2"
+    drivers.chosen.cache_clear()
+    monkeypatch.setenv("HETERO_DRIVER", "pycuda")
+    assert drivers.chosen().name == "PyCUDA 1.2"
+    drivers.chosen.cache_clear()
+    is_absent(here)
+    assert cuda.find()[0] == []
+
+
+@pytest.mark.parametrize("name", ["libcurand", "pytools"])
+def test_a_broken_pycuda_is_told(here, name):
+    """Its library is not there, or a module that it needs."""
+    is_absent(here, name)
+
+    class Device:
+        def __init__(self, ordinal):
+            raise RuntimeError("fell over")
+
+        count = staticmethod(lambda: 1)
+
+    vars(here[BINDINGS]).update(init=lambda: None, Device=Device, Error=RuntimeError)
+    assert drivers.chosen().refused == f"No module {name}"
+    _, missing = cuda.find()
+    assert missing[0] == f"cuda: PyCUDA does not load; cuda-bindings 1.2 serves (No module {name})"
+
+
+def test_what_is_missing_is_told(here, monkeypatch):
+    def told():
+        found, missing = cuda.find()
+        assert found == []
+        (sentence,) = missing
+        return sentence
+
+    def driver():
+        raise OSError("libcuda.so.1: cannot open shared object file")
+
+    is_absent(here)
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "driver", driver)
+        assert "no NVIDIA driver; install the driver (libcuda.so.1" in told()
+    here[BINDINGS] = ModuleNotFoundError("No module named 'cuda'", name="cuda")
+    assert "pip install cuda-bindings nvidia-cuda-nvrtc" in told()
+    monkeypatch.setenv("HETERO_DRIVER", "cupy")
+    assert told() == "cuda: HETERO_DRIVER must be one of pycuda, bindings, got 'cupy'"

@@ -1,0 +1,130 @@
+"""The site builds without a warning, lists everything, and is drawn on a phone and on a desk."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import browser
+import pytest
+
+import hetero
+from hetero import errors
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(p.relative_to(DOCS).with_suffix("").as_posix() for p in DOCS.glob("*.md"))
+PHONE, DESK = 360, 1280
+
+
+def module(name):
+    """One of the scripts in docs/."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+generate = module("generate")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site; any warning fails."""
+    for package in ("sphinx", "numpydoc", "myst_parser", "pydata_sphinx_theme"):
+        pytest.importorskip(package)
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-c", "docs"]
+    command += [".", str(folder / "html"), "-d", str(folder / "doctrees")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+def test_every_page_is_there(site):
+    for page in (*PAGES, "notebook/README"):
+        assert (site / "docs" / f"{page}.html").exists(), page
+    for folder in (ROOT / "kernels").glob("*/README.md"):
+        assert (site / folder.relative_to(ROOT).with_suffix(".html")).exists()
+    assert "docs/index.html" in (site / "index.html").read_text("utf-8")
+    assert (site / "searchindex.js").stat().st_size > 50_000
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    for page in site.rglob("*.html"):
+        text = page.read_text("utf-8")
+        found = re.findall(r"<(?:script|img|link|iframe)[^>]*(?:src|href)=.(?:https?:)?//", text)
+        assert not found, page
+
+
+def test_every_public_name_is_in_the_reference(site):
+    shown = (site / "docs" / "functions.html").read_text("utf-8")
+    assert {name for _, names in generate.groups() for name in names} >= set(hetero.__all__)
+    for name in set(hetero.__all__) - {"errors"}:
+        assert f'id="hetero.{name}"' in shown, name
+    messages = (site / "docs" / "messages.html").read_text("utf-8")
+    for name, value in vars(errors).items():
+        if isinstance(value, type) and issubclass(value, errors.HeteroError):
+            assert name in messages
+
+
+def test_every_command_and_option_is_in_the_reference():
+    shown = generate.commands()
+    for name in re.findall(r'^    add\("(\w+)"', (ROOT / "hetero/cli/parser.py").read_text(), re.M):
+        assert f"### hetero {name}\n" in shown
+    assert "--memory-limit" not in shown
+    assert "--profile NAME|FILE" in shown
+
+
+def test_every_environment_variable_is_in_the_reference():
+    """Names in the sources that look like one, and every name that os.environ is asked for."""
+    sources = "\n".join(
+        file.read_text("utf-8")
+        for folder in generate.SOURCES
+        for file in (ROOT / folder).rglob("*.py")
+    )
+    found = set(re.findall(r"\bHETERO_[A-Z_]+|\b[A-Z]+_NUM_THREADS\b|\w+_VENDORS\b", sources))
+    found |= set(re.findall(r"""environ(?:\.get\(|\[)\s*["'](\w+)["']""", sources))
+    found |= set(re.findall(r"""["'](\w+)["'] (?:not )?in os\.environ""", sources))
+    shown = set(re.findall(r"`([A-Z][A-Z_]+)`", (DOCS / "environment.md").read_text("utf-8")))
+    assert {"HETERO_PROFILE", "XDG_CACHE_HOME", "CUDA_VISIBLE_DEVICES"} <= found
+    assert found <= shown, "docs/environment.md lists them"
+    for name in shown - found:
+        assert name in sources or name.startswith(("NUMBA_", "OPENBLAS_")), name
+
+
+def test_log_lines_are_found():
+    assert generate.log().count("\n") > 20
+    assert "taking conservative constants" in generate.log()
+    assert "RuntimeWarning" in generate.warned()
+
+
+def test_pictures_are_what_the_script_draws(tmp_path, monkeypatch):
+    """Where this fails: make pictures."""
+    pictures = module("pictures")
+    monkeypatch.setattr(pictures, "FOLDER", tmp_path)
+    pictures.predicted()
+    pictures.measured()
+    drawn = sorted(tmp_path.glob("*.svg"))
+    assert len(drawn) == 7
+    for file in drawn:
+        kept = DOCS / "pictures" / file.name
+        assert kept.read_text("utf-8") == file.read_text("utf-8"), f"{file.name}: make pictures"
+
+
+@pytest.mark.skipif(browser.FOUND is None, reason="no Chromium is installed")
+@pytest.mark.parametrize("page", ["docs/index", "docs/start", "docs/functions", "docs/benchmarks"])
+@pytest.mark.parametrize(("width", "options"), [(PHONE, ("--force-dark-mode",)), (DESK, ())])
+def test_pages_are_drawn_and_none_is_too_wide(site, tmp_path, page, width, options):
+    file = site / f"{page}.html"
+    html = file.read_text("utf-8").replace("<head>", "<head><style></style>", 1)
+    found = browser.look(html, file.parent, width, *options)
+    assert found["problems"] == []
+    # The theme notes what it does; the browser, that a frame's message came too late.
+    assert [line for line in found["log"] if "[PST]: " not in line and "mojo/" not in line] == []
+    assert (found["width"], found["scroll"]) == (width, width)
+    dark = found["ground"] != "rgb(255, 255, 255)"
+    assert dark == bool(options), found["ground"]

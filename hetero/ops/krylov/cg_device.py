@@ -112,8 +112,8 @@ def solve(
     `Sweeps`, 2-D                 28 n                  5.5 n
     `Sweeps`, 3-D                 32 n                  5.5 n
     `Persistent`                  24 n                  edges and sums
-    `MatrixLoop`, sparse               14 n + 2 nnz          10 n + nnz values, indices
-    `MatrixLoop`, dense                14 n + 2 n^2          10 n + n^2
+    `MatrixLoop`, sparse          14 n + 2 nnz          10 n + nnz values, indices
+    `MatrixLoop`, dense           14 n + 2 n^2          10 n + n^2
     `Preconditioned`              10 n, with A and M    11 n, with A and M
     ============================  ====================  =========================
 

@@ -140,7 +140,9 @@ def test_a_device_that_is_named_gets_the_whole_solve():
     assert "name it with method='adaptive'" in str(one)
     assert plan(1024, device="cuda:0", method="adaptive").chosen.method == "adaptive"
     assert plan(1024, device="cpu").chosen.device == "cpu"
-    assert plan(32, method="adaptive").chosen.method == "adaptive"
+    slower = plan(32, method="adaptive")
+    assert slower.chosen.method == "adaptive"
+    assert "begins on the CPU; cuda:0 is slower" in str(slower)
     with pytest.raises(MethodNotAvailable, match="is for an unknown number of iterations"):
         plan(1024, 50, method="adaptive")
 

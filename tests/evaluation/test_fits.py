@@ -99,7 +99,16 @@ def test_saved_sweeps_are_fitted_and_drawn(run, tmp_path):
 def test_what_cannot_be_fitted_is_said(run, tmp_path):
     other = tmp_path / "other.json"
     lacking = {key: value for key, value in made_up().items() if key != "shapes"}
-    wrong = [lacking, {"shapes": [], "size": 1}]
+    wrong = [lacking, {"shapes": [], "size": 1}, {**made_up(), "size": "many"}]
+    blocks = {
+        "seconds": (0.0, -1.0, float("nan"), "long"),
+        "shape": ([8],),
+        "metrics": ({"waves": "a"},),
+    }
+    for key, values in blocks.items():
+        for value in values:
+            wrong.append(made_up())
+            wrong[-1]["shapes"][3][key] = value
     for content in ("[]", "{}", "nonsense", *map(json.dumps, wrong)):
         other.write_text(content, "utf-8")
         code, _, err = run("sweep", "matmul", "--metrics", str(other))
@@ -122,5 +131,8 @@ def test_what_cannot_be_fitted_is_said(run, tmp_path):
                 fits.fits([{**few, "shapes": kept}])
         else:
             assert len(fits.fits([{**few, "shapes": kept}])["measured"]) == 6
+    alike = [{**one, "seconds": 1e-3} for one in few["shapes"][:-1]]
+    with pytest.raises(ValueError, match=r"all blocks of the sweeps took 0\.001 s"):
+        fits.fits([{**few, "shapes": alike}])
     with pytest.raises(ValueError, match="no block"):
         fits.fits([{**few, "shapes": few["shapes"][-1:]}])

@@ -4,6 +4,7 @@ A. White, "Modeling and Optimization of Parallel Matrix-based Computations on GP
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,14 +42,17 @@ def read(files: Sequence[str], operation: str) -> list[dict[str, Any]]:
 
 
 def _samples(sweep: dict[str, Any]) -> list[tuple[dict[str, float], dict[str, float], float]]:
-    """Input parameters, metrics and seconds of each block that ran."""
+    """Input parameters, metrics and seconds of each block that ran; ValueError for no numbers."""
     result = []
     for one in sweep["shapes"]:
         if "seconds" in one and one.get("metrics"):
             inputs = dict(zip(_INPUTS, one["shape"], strict=False)) | {"n": sweep["size"]}
             known = {**one["metrics"], **one["metrics"].get("wavefronts", {})}
             metrics = {name: known.get(key, 0.0) for name, key in _METRICS.items()}
-            result.append((inputs, metrics, one["seconds"]))
+            both = ({name: float(x) for name, x in of.items()} for of in (inputs, metrics))
+            result.append((*both, float(one["seconds"])))
+            if not 0.0 < result[-1][-1] < math.inf or [*inputs] != [*result[0][0]]:
+                raise ValueError(f"{one['shape']} took {one['seconds']!r} s")
     return result
 
 
@@ -76,6 +80,8 @@ def fits(sweeps: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if not samples:
         raise ValueError("no block of the sweeps has its time and its metrics")
     inputs, metrics, seconds = zip(*samples, strict=True)
+    if min(seconds) == max(seconds):
+        raise ValueError(f"all blocks of the sweeps took {seconds[0]} s: nothing follows from that")
     return {
         **{key: sweeps[0][key] for key in _SAME},
         "sizes": sorted({sweep["size"] for sweep in sweeps}),

@@ -148,8 +148,9 @@ def price(
         why = f"{name} pays for many more iterations than are to be expected, if for any"
     elif pays_from <= least:
         why = f"{name} pays from iteration {math.ceil(pays_from)} on, which any solve reaches"
+    pays = f"pays from {pays_from:.0f} iterations on" if pays_from < math.inf else "is slower"
     how = {
-        "made_of": f"begins on the CPU; {name} pays from {pays_from:.0f} iterations on",
+        "made_of": f"begins on the CPU; {name} {pays}",
         "leads": not why,
         "unasked": why,
     }

@@ -215,7 +215,7 @@ class SteppedBackend(Backend):
 
 def most_changed(label_tol: float, n: int) -> int:
     """The largest number of n labels whose share is at most ``label_tol``, but for rounding."""
-    return math.floor(label_tol * n * (1.0 + 1e-12))
+    return math.floor(min(label_tol, 1.0) * n * (1.0 + 1e-12))
 
 
 # -- An iteration's centroids ----------------------------------------------------------------------

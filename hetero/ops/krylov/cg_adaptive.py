@@ -1,7 +1,7 @@
 """Conjugate gradients that begin on the CPU and move to a device where that pays.
 
-They go on there: from the same x, in the direction that is conjugate to those before. r is
-computed anew from x, as `cg_device` does at every start.
+They go on there from the same x and r, in the direction that is conjugate to those before. At the
+end r is computed anew from x, as at every end of iterations.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _clock = time.perf_counter
 class _Moves(Exception):
     """Ends the iterations on the CPU."""
 
-    def __init__(self, direction: np.ndarray) -> None:
+    def __init__(self, residual: np.ndarray, direction: np.ndarray) -> None:
         super().__init__()
-        self.direction = direction
+        self.going_on = residual, direction
 
 
 def solve(
@@ -74,21 +74,28 @@ def solve(
         seconds.append(now - last[0])
         last[0] = now
         done = len(norms)
-        if done % (done // 32 + 1) == 0 and schedule.is_due(norms, seconds, bound, maxiter - done):
+        left = maxiter - done if norms[-1] > bound else 0
+        if left and not done % (done // 32 + 1) and schedule.is_due(norms, seconds, bound, left):
             if preconditioner is not None:
                 np.multiply(preconditioner, r, out=z)
-            raise _Moves(z + p.dtype.type(np.dot(r, z) / rho) * p)
+            raise _Moves(r, z + p.dtype.type(np.dot(r, z) / rho) * p)
+
+    def timed(x: np.ndarray) -> None:
+        """Call back, on no iteration's time."""
+        begin = _clock()
+        callback(x)  # type: ignore[misc]
+        last[0] += _clock() - begin
 
     run = cg_cpu.solve
     if schedule is not None:
         others["moves"] = moves
         row = registry.registered("cg", "cpu", "blas")
         run = thread_counts.limited(row, schedule.threads, run)
-    given = {"preconditioner": preconditioner, "maxiter": maxiter, "callback": callback}
+    given = {"preconditioner": preconditioner, "maxiter": maxiter}
     try:
-        return run(system, b, x, **given, **others)
+        return run(system, b, x, callback=callback and timed, **given, **others)
     except _Moves as move:
-        direction = move.direction
+        going_on = move.going_on
     others.pop("moves")
     done, start = len(norms), x.copy()
     try:
@@ -96,7 +103,7 @@ def solve(
         with blas_spin.asleep(schedule.move), device.active():
             there, preconditioner = system_on((device,))
             given |= {"preconditioner": preconditioner, "maxiter": maxiter - done}
-            given |= {"direction": direction, **others}
+            given |= {"callback": callback, "going_on": going_on, **others}
             outcome = cg_device.solve((device,), there, b, x, **given)
     except DeviceError as error:
         saved = getattr(error, "x", None)

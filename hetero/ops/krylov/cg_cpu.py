@@ -228,8 +228,8 @@ def _generic(
             return types.NOT_FINITE, k
         if callback:
             callback(x)
+        if moves:
+            moves(square, bound, r, z, p, rho)
         if math.sqrt(square) <= bound:
             return types.CONVERGED, k + 1
-        if moves and k + 1 < limit:
-            moves(square, bound, r, z, p, rho)
     return types.LIMIT, limit

@@ -53,7 +53,7 @@ def solve(
     callback: Callable[[np.ndarray], object] | None = None,
     check_every: int | None = None,
     dtype: Any = None,
-    direction: np.ndarray | None = None,
+    going_on: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Outcome:
     """Solve A x = b for a symmetric positive definite A.
 
@@ -82,9 +82,9 @@ def solve(
         looking takes no more than a twentieth of it. The result does not depend on it.
     dtype : optional
         Of b and x where both are device buffers and the system has no array on the host.
-    direction : (n,) numpy.ndarray, optional
-        The first direction of a matrix on one device, to go on from an iteration elsewhere.
-        Default: that of steepest descent.
+    going_on : two (n,) numpy.ndarray, optional
+        The recurrence's residual and next direction, of a matrix on one device, to go on from an
+        iteration elsewhere. Default: b - A x, and the direction of steepest descent.
 
     Returns
     -------
@@ -112,8 +112,8 @@ def solve(
     `Sweeps`, 2-D                 28 n                  5.5 n
     `Sweeps`, 3-D                 32 n                  5.5 n
     `Persistent`                  24 n                  edges and sums
-    `MatrixLoop`, sparse               14 n + 2 nnz          10 n + nnz values, indices
-    `MatrixLoop`, dense                14 n + 2 n^2          10 n + n^2
+    `MatrixLoop`, sparse          14 n + 2 nnz          10 n + nnz values, indices
+    `MatrixLoop`, dense           14 n + 2 n^2          10 n + n^2
     `Preconditioned`              10 n, with A and M    11 n, with A and M
     ============================  ====================  =========================
 
@@ -128,7 +128,7 @@ def solve(
     def run(
         b: Any, x: Any, atol: float, maxiter: int, callback: Any, checked: bool = True
     ) -> Outcome:
-        goal = _Goal(rtol, atol, maxiter, checked, direction)
+        goal = _Goal(rtol, atol, maxiter, checked, going_on)
         watch = _Watch(callback, check_every)
         return _on_devices(devices, system, b, x, dtype, preconditioner, goal, watch)
 
@@ -151,16 +151,13 @@ class _OutOfRange(Exception):
 
 
 class _Goal(NamedTuple):
-    """When a solve ends; ``checked``: the squares of b are safe to work with.
-
-    ``direction`` is the first one, where it is given.
-    """
+    """Where a solve begins and ends; ``checked``: the squares of b are safe to work with."""
 
     rtol: float
     atol: float
     maxiter: int
     checked: bool
-    direction: np.ndarray | None
+    going_on: tuple[np.ndarray, np.ndarray] | None
 
 
 def _iterate(loop: Loop, vectors: Vectors, goal: _Goal, watch: _Watch) -> Outcome:
@@ -190,8 +187,12 @@ def _iterate(loop: Loop, vectors: Vectors, goal: _Goal, watch: _Watch) -> Outcom
     # As on the CPU: what the recurrence says is not to be followed down to nothing.
     lowest = max(target, least_tolerance(vectors.dtype) ** 2 * b_b)
     status = CONVERGED
-    if goal.direction is not None:
-        vectors.parts[0].upload(goal.direction, "p")
+    before = r_r
+    if goal.going_on is not None:
+        # Directions belong to the recurrence's residual: with another one, iterations diverge.
+        before = math.inf
+        for vector, name in zip(goal.going_on, ("r", "p"), strict=True):
+            vectors.parts[0].upload(vector, name)
     while r_r > target:
         if done >= goal.maxiter:
             status = LIMIT
@@ -202,7 +203,7 @@ def _iterate(loop: Loop, vectors: Vectors, goal: _Goal, watch: _Watch) -> Outcom
         done += count
         loop.finish()
         # 4. The true residual, and what it says of the recurrence's.
-        before, (r_r, _) = r_r, loop.residual()
+        r_r, _ = loop.residual()
         if not math.isfinite(r_r) and not vectors.is_finite():
             vectors.return_to_start()
             return _end(vectors, NOT_FINITE, done, first, b_b)
@@ -212,6 +213,7 @@ def _iterate(loop: Loop, vectors: Vectors, goal: _Goal, watch: _Watch) -> Outcom
             status = LIMIT
         if status != CONVERGED:
             break
+        before = r_r
     return _end(vectors, status, done, r_r, b_b)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -25,11 +26,11 @@ def system(dtype="float64", condition=1e4):
 
 
 def moving_after(monkeypatch, count):
-    """Every solve moves after so many iterations."""
+    """Every solve moves after so many iterations, or where it next asks."""
 
     class Fixed(Schedule):
         def is_due(self, norms, seconds, bound, left):
-            return len(norms) == count
+            return len(norms) >= count
 
     fixed = Fixed(1.0, 0.1, 1.0, None)
     monkeypatch.setattr(adaptive_price, "here", lambda *_: fixed)
@@ -139,7 +140,9 @@ def test_a_device_that_is_named_gets_the_whole_solve():
     assert "name it with method='adaptive'" in str(one)
     assert plan(1024, device="cuda:0", method="adaptive").chosen.method == "adaptive"
     assert plan(1024, device="cpu").chosen.device == "cpu"
-    assert plan(32, method="adaptive").chosen.method == "adaptive"
+    slower = plan(32, method="adaptive")
+    assert slower.chosen.method == "adaptive"
+    assert "begins on the CPU; cuda:0 is slower" in str(slower)
     with pytest.raises(MethodNotAvailable, match="is for an unknown number of iterations"):
         plan(1024, 50, method="adaptive")
 
@@ -222,3 +225,56 @@ def test_a_badly_scaled_right_side_stays_on_the_cpu(opencl, monkeypatch):
     x, info = hetero.solve_cg(A, factor * b, device=opencl, method="adaptive")
     assert info == 0
     np.testing.assert_allclose(x / factor, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rtol", [1e-6, 1e-4])
+@pytest.mark.parametrize("share", [0.5, 0.95])
+def test_near_rounding_a_late_move_is_no_worse_than_staying(opencl, monkeypatch, rtol, share):
+    A, b = system("float32"), np.random.default_rng(2).random(N).astype("float32")
+    alone = []
+    x, _ = hetero.solve_cg(A, b, rtol=rtol, device="cpu", callback=alone.append)
+    moving_after(monkeypatch, int(share * len(alone)))
+    seen, limit = [], 2 * len(alone)
+    known = {"rtol": rtol, "maxiter": limit, "device": opencl, "method": "adaptive"}
+    y, info = hetero.solve_cg(A, b, **known, callback=seen.append)
+    residual, expected = (np.linalg.norm(b - A.astype(float) @ v) for v in (y, x))
+    assert residual <= 2.0 * expected
+    assert info in (0, len(seen))
+    assert len(seen) < 1.5 * len(alone)
+
+
+def test_a_move_after_a_new_start_keeps_the_count(opencl, monkeypatch):
+    from hetero.ops.krylov import cg_cpu
+
+    A, b = system("float32"), np.random.default_rng(2).random(N).astype("float32")
+    known = {"rtol": 1e-6, "device": opencl, "method": "adaptive"}
+    generic, begins, seen = cg_cpu._generic, [], []
+    monkeypatch.setattr(
+        cg_cpu, "_generic", lambda *a, **o: (begins.append(len(seen)), generic(*a, **o))[1]
+    )
+
+    class Second(Schedule):
+        def is_due(self, norms, seconds, bound, left):
+            return len(begins) > 1
+
+    monkeypatch.setattr(adaptive_price, "here", lambda *_: Second(1.0, 0.1, 1.0, None))
+    hetero.solve_cg(A, b, **known, callback=seen.append)
+    assert len(begins) == 2
+    for more in (40, 41):
+        limit = begins[1] + more
+        begins, seen = [], []
+        _, info = hetero.solve_cg(A, b, **known, maxiter=limit, callback=seen.append)
+        assert info == len(seen) == limit
+
+
+def test_the_callback_is_no_part_of_an_iteration(opencl, monkeypatch):
+    asked = []
+
+    class Asked(Schedule):
+        def is_due(self, norms, seconds, bound, left):
+            asked.append(min(seconds))
+
+    monkeypatch.setattr(adaptive_price, "here", lambda *_: Asked(1.0, 0.1, 1.0, None))
+    known = {"maxiter": 6, "device": opencl, "method": "adaptive"}
+    hetero.solve_cg(system(), np.ones(N), **known, callback=lambda x: time.sleep(0.05))
+    assert 0.0 < min(asked) < 0.02

@@ -104,6 +104,7 @@ def test_a_share_that_is_a_number_of_labels_is_that_number(n):
     for most in {0, 1, n // 3, n - 1, n}:
         assert most_changed(most / n, n) == most
         assert most_changed((most + 0.999) / n, n) == most
+    assert most_changed(1e308, n) == n
 
 
 @pytest.mark.parametrize("share", [-0.1, np.inf, np.nan, "0.1", None])

@@ -102,7 +102,7 @@ class Gate:
             raise Unknown(f"this system lets no program make code: {error}") from None
         begin, used = ctypes.addressof(ctypes.c_char.from_buffer(page)), 0
         self._loops: list[tuple[Any, Any, int, int]] = []  # function, types, NumPy's loop, gate
-        self._held = [page]
+        self._held: list[Any] = [page]
         for name, number_of_extents in _FUNCTIONS.items():
             function = getattr(sys.modules["numpy"], name)
             for dtype, number in _TYPES.items():

@@ -178,10 +178,19 @@ def _plan(function: str, A: Any, B: Any, C: Any) -> Any:
 
 
 def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
+    """The product; None where an operand holds NaN or infinity, which NumPy is to warn of.
+
+    What is not finite in a row of A or a column of B makes the whole row or column of the result
+    so: one of each shows it.
+    """
     execution = load("hetero.calling.execution")
     given = () if C is None else (C, plan.problem.output)
     try:
-        return execution.execute(plan, execution.Call((A, B), plan.problem.inputs, *given))
+        made = execution.execute(plan, execution.Call((A, B), plan.problem.inputs, *given))
+        is_matrix = made.ndim == max(A.ndim, B.ndim)
+        edges = (made[..., :1, :], made[..., :1]) if is_matrix else (made,)
+        is_finite = sys.modules["numpy"].isfinite
+        return made if all(is_finite(edge).all() for edge in edges) else None
     finally:
         if C is not None:
             load("hetero.arrays.kept").written(C)
@@ -302,6 +311,8 @@ def _einsum(session: Session, subscripts: Any, A: Any, B: Any) -> Attempt | None
     def compute(plan: Any) -> Any:
         blas = sys.modules["numpy"].matmul
         made = blas(a, b) if is_blas(plan.chosen) else _computed(a, b, None, plan)
+        if made is None:
+            return None
         made = made.reshape(shape).transpose(order)
         return made if shape else made[()]
 

@@ -233,6 +233,17 @@ def test_errors_are_numpys(all_calls):
         hetero.install(recording=True)
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_is_not_finite_numpy_reports(all_calls, place):
+    operands = np.zeros((40, 40)), np.zeros((40, 40))
+    operands[place][7, 9] = np.inf
+    calls = [np.matmul, np.dot, lambda A, B: np.matvec(np.stack([A, A]), B[7])]
+    for call in calls:
+        raises = pytest.raises(FloatingPointError, match="invalid value")
+        with hetero.use(device="opencl:0"), np.errstate(invalid="raise"), raises:
+            call(*operands)
+
+
 def test_a_sum_of_products_is_a_number(all_calls):
     x = np.ones(20)
     assert type(np.einsum("i,i", x, x)) is np.float64

@@ -26,12 +26,10 @@ from hetero.imports import load
 __all__ = ["Installed", "install", "last", "summary", "uninstall"]
 
 log = logging.getLogger("hetero")
+_SIGNAL = "convolve2d", "fftconvolve", "oaconvolve", "correlate2d", "convolve"
 _HOMES = {  # module -> where its replacements are made, and of which of its names
-    "numpy": ("products", ("dot", "einsum")),
-    "scipy.signal": (
-        "images",
-        ("convolve2d", "fftconvolve", "oaconvolve", "correlate2d", "convolve"),
-    ),
+    "numpy": ("products", ()),
+    "scipy.signal": ("images", _SIGNAL),
     "scipy.ndimage": ("images", ("convolve", "correlate")),
     "scipy.sparse.linalg": ("solves", ("cg",)),
     "sklearn.cluster": ("solves", ("KMeans.fit",)),
@@ -90,9 +88,10 @@ class Installed:
         home = load(f"hetero.accel.{_HOMES[module][0]}")
         try:
             if hasattr(home, "others"):
-                self._others += home.others(self.session, module)
+                self._others.extend(home.others(self.session, module))
         except (load("hetero.accel.gate").Unknown, AttributeError, ValueError) as error:
-            log.warning("A @ B is left to NumPy: %s", error)
+            what = "A @ B" if module == "numpy" else module
+            log.warning("%s is left as it is: %s", what, error)
 
 
 def install(verbose: bool = False, dry_run: bool = False, **options: Any) -> Installed:

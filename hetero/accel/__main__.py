@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import builtins
+import importlib.machinery
 import io
 import os
+import pkgutil
 import runpy
 import sys
 from collections.abc import Sequence
@@ -60,34 +64,45 @@ def main(arguments: Sequence[str]) -> int:
     if not asked.module and not os.path.exists(asked.command[0]):
         print(f"hetero.accel: there is no file {asked.command[0]}", file=sys.stderr)
         return 2
-    options = {"recording": asked.report is not None}
-    installed = accel.install(asked.verbose or asked.dry_run, asked.dry_run, **options)
-    try:
-        run(asked.module, asked.command)
-    finally:  # a script ends by its last line, by sys.exit or by an error
-        if asked.verbose or asked.dry_run:
-            print(f"\n{installed.session.book}", file=sys.stderr)
-        if asked.report is not None:
-            load("hetero.accel.page").write(asked.report, asked.command, installed)
+    noisy = asked.verbose or asked.dry_run
+    installed = accel.install(noisy, asked.dry_run, recording=asked.report is not None)
+    if noisy or asked.report is not None:  # after threads and the script's own handlers
+        atexit.register(_end, asked, noisy, installed, os.getpid())
+    run(asked.module, asked.command)
     return 0
+
+
+def _end(asked: Asked, noisy: bool, installed: accel.Installed, process: int) -> None:
+    if os.getpid() != process:  # a fork of it
+        return
+    if noisy:
+        print(f"\n{installed.session.book}", file=sys.stderr)
+    if asked.report is not None:
+        try:
+            load("hetero.accel.page").write(asked.report, asked.command, installed)
+        except OSError as error:
+            print(f"hetero.accel: no report: {error}", file=sys.stderr)
 
 
 def run(module: bool, command: list[str]) -> None:
     """Run a script or a module as ``python`` does, with its arguments."""
     sys.argv = list(command)
-    if module:
-        sys.path[0] = os.getcwd()
-        runpy._run_module_as_main(command[0])  # type: ignore[attr-defined]
+    path = os.path.abspath(command[0])
+    main = sys.modules["__main__"] = ModuleType("__main__")  # it stays: threads may need it
+    vars(main).update(__builtins__=builtins, __file__=path, __cached__=None, __annotations__={})
+    folder = not module and pkgutil.get_importer(command[0]) is not None  # or a zip file
+    if module or folder:
+        if folder or not sys.flags.safe_path:
+            sys.path[: not sys.flags.safe_path] = [path if folder else os.getcwd()]
+        runpy._run_module_as_main(  # type: ignore[attr-defined]
+            command[0] if module else "__main__", module
+        )
         return
-    path = command[0]
-    if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
-        runpy.run_path(path, run_name="__main__")
-        return
-    sys.path[0] = os.path.dirname(os.path.realpath(path))
-    main = ModuleType("__main__")  # it stays: threads and exit handlers may need it
-    main.__file__, main.__builtins__ = path, __builtins__  # type: ignore[attr-defined]
-    sys.modules["__main__"] = main
-    with io.open_code(os.path.abspath(path)) as file:
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    main.__loader__ = loader
+    with io.open_code(path) as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)
     exec(code, vars(main))
 

@@ -147,11 +147,9 @@ def _noted(run: Callable[[], object]) -> tuple[list[tuple[Line, Problem | None]]
             unchanged = [0] * len(attempt.operands)
             known[place, call] = Line(place, call, unchanged=unchanged, notes=why), problem
         line, _ = known[place, call]
-        line.count, line.here, line.iterations = (
-            line.count + 1,
-            line.here + seconds,
-            line.iterations + more,
-        )
+        line.count += 1
+        line.here += seconds
+        line.iterations += more
         for position, array in enumerate(attempt.operands):
             line.unchanged[position] += watched.note(array) is not None
         spent += time.perf_counter() - begin

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import mmap
-import platform
+import os
 import struct
 import sys
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -90,6 +90,7 @@ class Gate:
     """
 
     def __init__(self, take: Taker) -> None:
+        self.take = take
         self.cells = (ctypes.c_int64 * 3)(OFF, 0, OFF)
         self._replace = _replacer()
         try:
@@ -100,16 +101,16 @@ class Gate:
         except OSError as error:
             raise Unknown(f"this system lets no program make code: {error}") from None
         begin, used = ctypes.addressof(ctypes.c_char.from_buffer(page)), 0
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # threads may be on their way through
         self._loops: list[tuple[Any, Any, int, int]] = []  # function, types, NumPy's loop, gate
-        self._held = [page]
+        self._held: list[Any] = [page]
         for name, number_of_extents in _FUNCTIONS.items():
             function = getattr(sys.modules["numpy"], name)
             for dtype, number in _TYPES.items():
                 numpys = _loop_of(function, dtype)
-                python = LOOP(functools.partial(_called, take, name, dtype, LOOP(numpys)))
-                code, named = _code(number_of_extents), (self.cells, python, numpys)
-                for mark, value in zip(_MARKS, map(_address, named), strict=True):
+                python = LOOP(functools.partial(self._called, name, dtype, LOOP(numpys)))
+                code, called = _code(number_of_extents), ctypes.cast(python, ctypes.c_void_p).value
+                named = ctypes.addressof(self.cells), called, numpys
+                for mark, value in zip(_MARKS, named, strict=True):
                     code = code.replace(struct.pack("<Q", mark), struct.pack("<Q", value))
                 page[used : used + len(code)] = code
                 types = (ctypes.c_int * 3)(number, number, number)
@@ -127,27 +128,19 @@ class Gate:
         for function, types, numpys, gate in self._loops:
             self._swap(function, types, gate, numpys)
 
+    def _called(
+        self, name: str, dtype: str, loop: Any, args: Any, dims: Any, steps: Any, data: Any
+    ) -> None:
+        """What a gate calls: a product as NumPy hands it to its loop."""
+        extents = tuple(dims[: _FUNCTIONS[name]])
+        strides = tuple(steps[: 3 + {"matmul": 6}.get(name, 4)])
+        pointers = tuple(args[:3])
+        self.take(name, dtype, pointers, extents, strides, lambda: loop(args, dims, steps, data))
+
     def _swap(self, function: Any, types: Any, old: int, new: int) -> None:
         found = ctypes.c_void_p()
         if self._replace(function, new, types, ctypes.byref(found)) or found.value != old:
             self._replace(function, found, types, None)
-
-
-def _called(
-    take: Taker, name: str, dtype: str, loop: Any, args: Any, dims: Any, steps: Any, data: Any
-) -> None:
-    """What a gate calls: a product as NumPy hands it to its loop."""
-    extents = tuple(dims[: _FUNCTIONS[name]])
-    strides = tuple(steps[: 3 + {"matmul": 6}.get(name, 4)])
-    take(name, dtype, tuple(args[:3]), extents, strides, lambda: loop(args, dims, steps, data))
-
-
-def _address(value: Any) -> int:
-    if isinstance(value, int):
-        return value
-    if isinstance(value, ctypes.Array):
-        return ctypes.addressof(value)
-    return ctypes.cast(value, ctypes.c_void_p).value or 0
 
 
 def _table(module: Any, name: str) -> Any:
@@ -197,14 +190,13 @@ def _code(extents: int) -> bytes:
     product = "\n".join(lines).replace(f"%p{extents - 1} =", "%work =")
     text = _TEXT.format(*_MARKS, product=product)
     disk_cache = load("hetero.host.disk_cache")
-    made_of = f"{platform.machine()} {text}".encode()
-    name = f"gate-{hashlib.sha256(made_of).hexdigest()[:16]}"
+    name = f"gate-{os.uname().machine}-{zlib.crc32(text.encode()):08x}"
     code = disk_cache.read("gates", name)
     if code is None:
         code = _compiled(text)
         disk_cache.write("gates", name, code)
     if any(code.count(struct.pack("<Q", mark)) != 1 for mark in _MARKS):
-        raise Unknown(f"gates are not known for this processor, {platform.machine()}")
+        raise Unknown(f"gates are not known for this processor, {os.uname().machine}")
     return code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -16,20 +17,15 @@ _PRODUCT, _FILTERED, _TRANSFORMED = 2.5e-9, 1.5e-9, 3e-8
 _SMALL = 1 << 18  # products of the sum, which no function takes `session.LEAST` for
 _BOUNDARIES = {"reflect": "symm", "constant": "fill", "wrap": "wrap", "grid-wrap": "wrap"}
 # The ways of hetero's that are SciPy's own: it would gain nothing by them.
-_OWN = {
-    "fftconvolve": ("fft",),
-    "oaconvolve": ("fft", "overlap_save"),
-    "convolve": ("fft",),
-}
+_OWN = {"fftconvolve": ("fft",), "oaconvolve": ("fft", "overlap_save"), "convolve": ("fft",)}
 
 
 def replaced(session: Session, name: str, original: Any) -> Any:
     """What stands in the place of a function of `scipy.signal` or `scipy.ndimage`."""
     package, _, function = name.rpartition(".")
-    if package == "scipy.ndimage":
-        recognise = functools.partial(_filtered, flipped=function == "correlate")
-    elif function.endswith("2d"):
-        recognise = functools.partial(_summed, flipped=function == "correlate2d")
+    recognise = _filtered if package == "scipy.ndimage" else _summed
+    if recognise is _filtered or function.endswith("2d"):
+        recognise = functools.partial(recognise, flipped=function.startswith("correlate"))
     else:
         recognise = functools.partial(_transformed, function)
     return wrapped(session, name, original, recognise, _SMALL)
@@ -46,7 +42,7 @@ def _summed(
     flipped: bool,
 ) -> Attempt | None:
     """`scipy.signal.convolve2d` and `correlate2d`."""
-    if not _are_images(in1, in2):
+    if not _are_images(in1, in2) or not isinstance(fillvalue, numbers.Real):
         return None
     large, small = max(in1.size, in2.size), min(in1.size, in2.size)
     seconds = large * small * _PRODUCT
@@ -109,7 +105,7 @@ def _filtered(
     flipped: bool,
 ) -> Attempt | None:
     """`scipy.ndimage.convolve` and `correlate`."""
-    if not _are_images(input, weights):
+    if not _are_images(input, weights) or not isinstance(cval, numbers.Real):
         return None
     seconds = input.size * weights.size * _FILTERED
     if not looks(seconds):
@@ -145,8 +141,10 @@ def _attempt(
 ) -> Attempt:
     """An attempt of ``hetero.convolve2d(*arguments)``; ``own``: methods that are SciPy's."""
 
+    options = dict(zip(("mode", "boundary", "fillvalue"), arguments[2:], strict=False))
+
     def plan() -> Any:
-        return load("hetero.ops").plan("convolve2d", *arguments[:2], **_options(arguments))
+        return load("hetero.ops").plan("convolve2d", *arguments[:2], **options)
 
     def compute(plan: Any) -> Any:
         result = load("hetero.ops.convolve2d").convolve2d(*arguments)
@@ -156,14 +154,9 @@ def _attempt(
 
     def problem() -> Any:
         load("hetero.ops")
-        of = load("hetero.ops.convolve2d.operands").problem
-        return of(*arguments[:2], **_options(arguments))
+        return load("hetero.ops.convolve2d.operands").problem(*arguments[:2], **options)
 
     def is_plain(candidate: Any) -> bool:
         return candidate.device == "cpu" and candidate.method in (*own, "scipy")
 
     return Attempt(what, seconds, None, plan, is_plain, compute, problem, arguments[:2])
-
-
-def _options(arguments: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip(("mode", "boundary", "fillvalue"), arguments[2:], strict=False))

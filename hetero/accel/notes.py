@@ -94,7 +94,7 @@ class Book:
         """What it comes to, and what to change to gain more, in sentences."""
         calls: Counter[str] = Counter()
         saved, unknown, moved = 0.0, 0, 0
-        for (_, _, code), (count, seconds, plain, bytes_, _) in self._rows.items():
+        for (_, _, code), (count, seconds, plain, bytes_, _) in list(self._rows.items()):
             calls[code] += count
             moved += bytes_
             if code == "taken":
@@ -102,10 +102,10 @@ class Book:
         whole = readable(time.perf_counter() - self._began)
         lines = [
             f"{calls['taken']} calls taken, {calls.total() - calls['taken']} left alone, in "
-            f"{whole}; {readable(saved)} saved, {moved / 1e6:.4g} MB moved"
+            f"{whole}; {readable(saved)} saved"
+            + f", {unknown} calls taken have nothing to compare with" * bool(unknown)
+            + f", {moved / 1e6:.4g} MB moved" * bool(moved)
         ]
-        if unknown:
-            lines.append(f"{unknown} calls taken have nothing to compare with")
         if small := self.small.total():
             lines.append(f"{small} calls were too small to be looked at")
         return lines + [
@@ -134,7 +134,10 @@ def readable(seconds: float) -> str:
 def line_of_script() -> str:
     """The innermost line that runs and is of none of the libraries."""
     files = (getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES)
-    folders, frame = ("<", *(os.path.dirname(f) + os.sep for f in files if f)), sys._getframe(1)
+    folders, frame = (
+        ("<frozen ", *(os.path.dirname(f) + os.sep for f in files if f)),
+        sys._getframe(1),
+    )
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(folders):

@@ -9,7 +9,8 @@ from hetero import paths
 from hetero.accel.notes import HEAD
 from hetero.evaluation.page import markup
 
-_WORDS = (0, 1, 6)  # columns that hold no numbers
+_WORDS = "line", "call", "reason"  # columns that hold no numbers
+_NONE = markup.paragraph("None.")
 
 
 def page(command: list[str], installed: Any) -> str:
@@ -18,17 +19,25 @@ def page(command: list[str], installed: Any) -> str:
     rows = book.table()
     first, *advice = book.sums()
     taken = [row for row in rows if row[-1].startswith("taken")]
-    left = [row for row in rows if not row[-1].startswith("taken")]
-    none = markup.paragraph("None.")
     sections = {
-        "Taken": markup.table("Longest first.", HEAD, taken, _WORDS) if taken else none,
-        "Left alone": markup.table("Longest first.", HEAD, left, _WORDS) if left else none,
-        "To gain more": markup.items(map(escape, advice)) if advice else none,
+        "Taken": _table(taken),
+        "Left alone": _table([row for row in rows if row not in taken]),
+        "To gain more": markup.items(map(escape, advice)) if advice else _NONE,
         "Not caught": markup.items(map(escape, installed.missed))
         if installed.missed
         else markup.paragraph("No module had imported a function by name before."),
     }
     return markup.document(" ".join(command), markup.paragraph(first), sections)
+
+
+def _table(rows: list[list[str]]) -> str:
+    """A table without the columns that are empty, for which a telephone has no room."""
+    if not rows:
+        return _NONE
+    used = [column for column in zip(HEAD, *rows, strict=True) if any(column[1:])]
+    head, *cells = zip(*used, strict=True)
+    words = [number for number, name in enumerate(head) if name in _WORDS]
+    return markup.table("Longest first.", head, cells, words)
 
 
 def write(file: str, command: list[str], installed: Any) -> None:

@@ -6,15 +6,17 @@ What is not imported yet is replaced when its import ends, so that installing im
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
+import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from types import ModuleType
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FunctionType, ModuleType
 from typing import Any
 
+log = logging.getLogger("hetero")
 
-class Patches(importlib.abc.MetaPathFinder):
-    """What is to be replaced, and what was.
+
+class Patches:
+    """What is to be replaced, and what was; one of `sys.meta_path`.
 
     Parameters
     ----------
@@ -33,34 +35,37 @@ class Patches(importlib.abc.MetaPathFinder):
         done: Callable[[str], object],
     ) -> None:
         self._names, self._replace, self._done = names, replace, done
-        self._set: list[tuple[Any, str, Any, Any]] = []  # holder, name, original, replacement
+        self._originals: dict[Any, Any] = {}  # by their replacements
+        self._classes: list[type] = []
+        self._begun: set[str] = set()
 
     def set(self) -> None:
         """Replace what is imported, and the rest as it will be."""
         for name in self._names:
-            module = sys.modules.get(name)
-            spec = getattr(module, "__spec__", None)
-            if module is not None and not getattr(spec, "_initializing", False):
+            spec = getattr(sys.modules.get(name), "__spec__", None)
+            if name in sys.modules and not getattr(spec, "_initializing", False):
                 self._patch(name)
         sys.meta_path.insert(0, self)
 
     def restore(self) -> None:
-        """Put everything back, but where somebody else has put another thing meanwhile."""
+        """Put everything back, also where it was imported by name meanwhile."""
         sys.meta_path.remove(self)
-        while self._set:
-            holder, name, original, replacement = self._set.pop()
-            if vars(holder).get(name) is replacement:
-                setattr(holder, name, original)
+        for holder in (*_modules(), *self._classes):
+            for key, value in list(vars(holder).items()):
+                if (original := self._original(value)) is not None:
+                    setattr(holder, key, original)
 
     def missed(self) -> list[str]:
-        """Names by which other modules hold what is replaced: "script.dot"."""
-        wanted = {id(original) for _, _, original, _ in self._set}
+        """Names by which other modules hold what is replaced: "script.convolve2d"."""
+        wanted, own = set(map(id, self._originals.values())), set(map(_package, self._names))
         return sorted(
-            f"{name}.{key}"
-            for name, module in list(sys.modules.items())
-            if isinstance(module, ModuleType) and _package(name) not in map(_package, self._names)
-            for key, value in list(vars(module).items())
-            if id(value) in wanted
+            {
+                f"{module.__name__}.{key}"
+                for module in _modules()
+                if _package(module.__name__) not in own
+                for key, value in list(vars(module).items())
+                if id(value) in wanted
+            }
         )
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -68,10 +73,11 @@ class Patches(importlib.abc.MetaPathFinder):
         if name not in self._names:
             return None
         for finder in sys.meta_path:
-            if isinstance(finder, Patches):
+            if isinstance(finder, Patches) or not hasattr(finder, "find_spec"):
                 continue
             if (spec := finder.find_spec(name, path, target)) is not None:
-                self._await(spec)
+                with contextlib.suppress(AttributeError):  # a loader that takes none: not caught
+                    self._await(spec)
                 return spec
         return None
 
@@ -84,26 +90,35 @@ class Patches(importlib.abc.MetaPathFinder):
             if self in sys.meta_path:
                 self._patch(spec.name)
 
-        with contextlib.suppress(AttributeError):  # of a loader that takes none: nothing is caught
-            loader.exec_module = exec_module
+        loader.exec_module = exec_module
 
     def _patch(self, name: str) -> None:
-        package = [
-            module
-            for other, module in list(sys.modules.items())
-            if _package(other) == _package(name) and isinstance(module, ModuleType)
-        ]
+        package = [m for m in _modules() if _package(m.__name__) == _package(name)]
         for dotted in self._names[name]:
             first, _, method = dotted.partition(".")
-            original, holders = getattr(sys.modules[name], first), package
-            if method:
-                original, holders = vars(original)[method], [original]
-            replacement = self._replace(f"{name}.{dotted}", original)
-            for holder in holders if replacement is not original else ():
-                if vars(holder).get(method or first) is original:
-                    setattr(holder, method or first, replacement)
-                    self._set.append((holder, method or first, original, replacement))
-        self._done(name)
+            original, holders = getattr(sys.modules[name], first, None), package
+            if method and original is not None:
+                self._classes.append(original)
+                original, holders = vars(original).get(method), [original]
+            if original is None:
+                log.warning("%s.%s is left as it is: there is none", name, dotted)
+            elif self._original(original) is None:  # it is replaced already where it is reloaded
+                replacement = self._replace(f"{name}.{dotted}", original)
+                self._originals[replacement] = original
+                for holder in holders:
+                    if vars(holder).get(method or first) is original:
+                        setattr(holder, method or first, replacement)
+        if name not in self._begun:
+            self._begun.add(name)
+            self._done(name)
+
+    def _original(self, value: Any) -> Any:
+        """What a replacement stands for; None for anything else."""
+        return self._originals.get(value) if type(value) is FunctionType else None
+
+
+def _modules() -> Iterator[Any]:
+    return (m for m in list(sys.modules.values()) if isinstance(m, ModuleType))
 
 
 def _package(name: str) -> str:

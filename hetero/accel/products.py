@@ -13,10 +13,12 @@ import glob
 import importlib.util
 import string
 import sys
+import types
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from hetero.accel.gate import OFF, Gate
+from hetero.accel.gate import OFF, Gate, Unknown
 from hetero.accel.notes import shapes
 from hetero.accel.session import Attempt, Session
 from hetero.imports import load
@@ -27,6 +29,8 @@ MATRICES, VECTORS = 1 << 24, 1 << 20
 _RATES = {"matrices": 4e10, "vectors": 2e9, "einsum": 1e9}  # multiplications a second, about
 _NODES = ("/dev/nvidia[0-9]*", "/dev/dxg")
 _OPENCLS = "/dev/dri/renderD*"
+_AXES = {"matmul": ("mk", "kn", "mn"), "matvec": ("mk", "k", "m"), "vecmat": ("k", "km", "m")}
+_CODE_AT = 40  # bytes from the start of a function that NumPy dispatches: multiarray, dispatcher
 _SKI_RENTAL = "hetero.moving.ski_rental"
 
 
@@ -39,20 +43,26 @@ def has_device() -> bool:
     return bool(glob.glob(_OPENCLS)) and importlib.util.find_spec("pyopencl") is not None
 
 
-def _are_looked_at(session: Session) -> bool:
-    """Whether products other than einsum's may gain, or are to be noted all the same."""
-    return session.recording or has_device()
-
-
-def others(session: Session, module: str) -> list[Any]:
-    """What replaces NumPy's loops and its method, and restores them.
+def others(session: Session, module: str) -> Iterator[Any]:
+    """What replaces NumPy's code, and restores it.
 
     Raises
     ------
     Unknown
-        Where gates are not known for this NumPy or processor.
+        Where this NumPy or processor is not known.
     """
-    return [_Products(session), _Method(session)] if _are_looked_at(session) else []
+    numpy = sys.modules["numpy"]
+    yield _Function(numpy.einsum, einsum(session, numpy.einsum._implementation))
+    if session.recording or has_device():  # else products gain nothing
+        yield _Function(numpy.dot, dot(session, numpy.dot._implementation))
+        yield _Method(session)
+        yield _Products(session)
+
+
+@functools.cache
+def gates() -> Gate:
+    """The process's gates, which stay: threads may be on their way through."""
+    return Gate(lambda *call: call[-1]())
 
 
 class _Products:
@@ -60,10 +70,9 @@ class _Products:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._settled: dict[
-            Any, int
-        ] = {}  # kinds of products that are NumPy's -> plans' generation
-        self._gate = Gate(self._take)
+        self._settled: dict[Any, int] = {}  # NumPy's kinds of products -> plans' generation
+        self._gate = gates()
+        self._gate.take = self._take
         self._gate.set()
         limits = (1, 1) if session.eager else (MATRICES, VECTORS)
         self._gate.cells[0], self._gate.cells[2] = limits
@@ -73,6 +82,7 @@ class _Products:
         self._gate.cells[0] = self._gate.cells[2] = OFF
         self._gate.restore()
         self._session.book.small["numpy.matmul"] += self._gate.cells[1]
+        self._gate.cells[1] = 0
 
     def _take(
         self, name: str, dtype: str, pointers: Any, extents: Any, strides: Any, loop: Any
@@ -102,40 +112,20 @@ class _Products:
                 _thread.interrupt_main()
 
 
-class _Memory:
-    """Memory that NumPy is to see as an array."""
-
-    def __init__(self, pointer: int, shape: Any, strides: Any, dtype: str) -> None:
-        order, size = "<>"[sys.byteorder == "big"], {"float32": 4, "float64": 8}[dtype]
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (pointer, False),
-            "shape": shape,
-            "strides": strides,
-            "typestr": f"{order}f{size}",
-        }
-
-
 def _views(name: str, dtype: str, pointers: Any, extents: Any, strides: Any) -> list[Any]:
     """Operands and result of a loop as arrays; those of vecmat in matvec's order."""
-    batch, *core = extents
-    between, within, order = strides[:3], strides[3:], (0, 1, 2)
-    if name == "matmul":
-        m, k, n = core
-        forms = [((m, k), within[:2]), ((k, n), within[2:4]), ((m, n), within[4:])]
-    elif name == "matvec":
-        m, k = core
-        forms = [((m, k), within[:2]), ((k,), within[2:3]), ((m,), within[3:])]
-    else:
-        (k, m), order = core, (1, 0, 2)
-        forms = [((m, k), within[2:0:-1]), ((k,), within[:1]), ((m,), within[3:])]
-    if batch > 1:
-        forms = [
-            ((batch, *shape), (between[i], *steps))
-            for i, (shape, steps) in zip(order, forms, strict=True)
-        ]
-    asarray = sys.modules["numpy"].asarray
-    return [asarray(_Memory(pointers[i], *f, dtype)) for i, f in zip(order, forms, strict=True)]
+    numpy, arrays, within = sys.modules["numpy"], [], iter(strides[3:])
+    extent = dict(zip(dict.fromkeys("".join(_AXES[name])), extents[1:], strict=True))
+    for pointer, between, axes in zip(pointers, strides, _AXES[name], strict=False):
+        forms = [(extents[0], between)] * (extents[0] > 1)
+        forms += [(extent[axis], next(within)) for axis in axes]
+        shape, steps = zip(*forms, strict=True)
+        seen = {"version": 3, "data": (pointer, False), "shape": shape, "strides": steps}
+        seen["typestr"] = numpy.dtype(dtype).str
+        arrays.append(numpy.asarray(types.SimpleNamespace(__array_interface__=seen)))
+    if name == "vecmat":
+        arrays[:2] = arrays[1].swapaxes(-1, -2), arrays[0]
+    return arrays
 
 
 def attempted(function: str, A: Any, B: Any, C: Any = None) -> Attempt:
@@ -188,10 +178,19 @@ def _plan(function: str, A: Any, B: Any, C: Any) -> Any:
 
 
 def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
+    """The product; None where an operand holds NaN or infinity, which NumPy is to warn of.
+
+    What is not finite in a row of A or a column of B makes the whole row or column of the result
+    so: one of each shows it.
+    """
     execution = load("hetero.calling.execution")
     given = () if C is None else (C, plan.problem.output)
     try:
-        return execution.execute(plan, execution.Call((A, B), plan.problem.inputs, *given))
+        made = execution.execute(plan, execution.Call((A, B), plan.problem.inputs, *given))
+        is_matrix = made.ndim == max(A.ndim, B.ndim)
+        edges = (made[..., :1, :], made[..., :1]) if is_matrix else (made,)
+        is_finite = sys.modules["numpy"].isfinite
+        return made if all(is_finite(edge).all() for edge in edges) else None
     finally:
         if C is not None:
             load("hetero.arrays.kept").written(C)
@@ -200,50 +199,59 @@ def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
 # -- Functions of NumPy's that call BLAS without a loop --------------------------------------------
 
 
-def replaced(session: Session, name: str, original: Any) -> Any:
-    """What stands in the place of `numpy.dot` or `numpy.einsum`."""
-    if name == "numpy.einsum":
-        return einsum(session, original)
-    return dot(session, original) if _are_looked_at(session) else original
+class _Function:
+    """`numpy.dot` or `numpy.einsum`, with other code in it.
+
+    The object stays: who imported it by name calls the new code too, and classes that recognise
+    NumPy's functions (``__array_function__``) do so.
+    """
+
+    def __init__(self, function: Any, code: Any) -> None:
+        self._original = function._implementation
+        self._place = ctypes.c_void_p.from_address(id(function) + _CODE_AT)
+        if self._place.value != id(self._original):
+            raise Unknown("NumPy's functions do not hold their code where NumPy 2 does")
+        self._code = code
+        self._place.value = id(code)
+
+    def restore(self) -> None:
+        """Put NumPy's code back."""
+        self._place.value = id(self._original)
 
 
 def einsum(session: Session, original: Any) -> Any:
-    """A function in the place of `numpy.einsum`."""
+    """The code of `numpy.einsum`."""
     ndarray, least = sys.modules["numpy"].ndarray, 1 if session.eager else VECTORS
 
     @functools.wraps(original)
-    def function(*operands: Any, **options: Any) -> Any:
-        if (
-            not options
-            and len(operands) == 3
-            and type(operands[1]) is ndarray
-            and type(operands[2]) is ndarray
-            and operands[1].size * operands[2].size >= least
-            and (attempt := _einsum(session, *operands)) is not None
-        ):
-            return session.run("numpy.einsum", attempt, lambda: original(*operands))
+    def einsum(*operands: Any, **options: Any) -> Any:
+        if not options and len(operands) == 3:
+            subscripts, A, B = operands
+            if type(A) is type(B) is ndarray and A.size * B.size >= least:
+                attempt = _einsum(session, subscripts, A, B)
+                if attempt is not None:
+                    plain = functools.partial(original, *operands)
+                    return session.run("numpy.einsum", attempt, plain)
         return original(*operands, **options)
 
-    return function
+    return einsum
 
 
 def dot(session: Session, original: Any) -> Any:
-    """A function in the place of ``original``, `numpy.dot` or `ndarray.dot`."""
+    """The code of ``original``, `numpy.dot` or `ndarray.dot`."""
     ndarray, least = sys.modules["numpy"].ndarray, 1 if session.eager else VECTORS // 64
 
     @functools.wraps(original)
-    def function(a: Any, b: Any, out: Any = None) -> Any:
-        if (
-            type(a) is ndarray
-            and a.size >= least
-            and type(b) is ndarray
-            and out is None
-            and (attempt := _dot(session, a, b)) is not None
-        ):
-            return session.run("numpy.dot", attempt, lambda: original(a, b))
-        return original(a, b) if out is None else original(a, b, out)
+    def dot(a: Any = original, b: Any = original, *more: Any, **options: Any) -> Any:
+        if more or options or b is original:  # which says what it misses
+            return original(*(x for x in (a, b) if x is not original), *more, **options)
+        if type(a) is ndarray and a.size >= least and type(b) is ndarray:
+            attempt = _dot(session, a, b)
+            if attempt is not None:  # a lambda would make each small call slower
+                return session.run("numpy.dot", attempt, functools.partial(original, a, b))
+        return original(a, b)
 
-    return function
+    return dot
 
 
 def _dot(session: Session, a: Any, b: Any) -> Attempt | None:
@@ -267,6 +275,7 @@ class _Method:
         (self._names,) = gc.get_referents(ndarray.__dict__)
         self._original = self._names["dot"]
         self._replaced = dot(session, self._original)
+        self._replaced.__module__ = "numpy"  # where pickle finds it
         self._put(self._replaced)
 
     def restore(self) -> None:
@@ -300,12 +309,12 @@ def _einsum(session: Session, subscripts: Any, A: Any, B: Any) -> Attempt | None
     shape = [A.shape[first.index(x)] for x in free[0]] + [B.shape[second.index(x)] for x in free[1]]
 
     def compute(plan: Any) -> Any:
-        made = (
-            sys.modules["numpy"].matmul(a, b)
-            if is_blas(plan.chosen)
-            else _computed(a, b, None, plan)
-        )
-        return made.reshape(shape).transpose(order)
+        blas = sys.modules["numpy"].matmul
+        made = blas(a, b) if is_blas(plan.chosen) else _computed(a, b, None, plan)
+        if made is None:
+            return None
+        made = made.reshape(shape).transpose(order)
+        return made if shape else made[()]
 
     return Attempt(
         f"{subscripts} {shapes((A, B))}",

@@ -26,6 +26,7 @@ LEAST, ENVIRONMENT = 1e-3, "HETERO_ACCEL_LEAST"
 LOADING = 1.0  # seconds that looking for devices and loading loops takes about
 MEASURED = 0.1  # seconds: a shorter call's first one is the plain library's, to measure that
 _MARGIN = 1.05  # times the plain library's time, measured, from which it is left to it again
+_PATIENCE = 3  # failures in a row, after which hetero leaves calls of that size alone
 _NOT_SCIPYS = "NaN, infinity or no convergence, which is the plain library's to report"
 
 
@@ -70,7 +71,7 @@ class _Known:
 
     def __init__(self) -> None:
         self.plain = self.taken = math.inf
-        self.calls = 0
+        self.calls = self.failures = 0
         self.obstacle: tuple[str, str] | None = None
 
 
@@ -108,8 +109,11 @@ class Session:
         return seconds >= self.least and not self.is_inside()
 
     def is_inside(self) -> bool:
-        """Whether this thread is in a call of hetero's: what that calls is the plain library's."""
-        return getattr(self._thread, "inside", False)
+        """Whether this thread is in a call of hetero's: what that calls is the plain library's.
+
+        After `uninstall` every call is.
+        """
+        return self.least == math.inf or getattr(self._thread, "inside", False)
 
     def run(self, function: str, attempt: Attempt, plain: Callable[[], Any]) -> Any:
         """The result of a call, by whoever computes it."""
@@ -124,29 +128,27 @@ class Session:
         if not code and not self._load(attempt.seconds):
             code = "start"
             text = f"{readable(self._spent)} of such calls; {readable(LOADING)} loads hetero"
-        plan, moved = None, 0
-        if not code:
-            try:
+        had_obstacle = bool(code)
+        try:
+            if not had_obstacle:
                 plan, _ = self._timed(attempt.plan)
                 code, text, moved = self._verdict(plan, attempt, known)
-            except Exception as error:  # whatever it is, the plain library says what is wrong
-                code, text = known.obstacle = "failed", f"{type(error).__name__}: {error}"
-        if code == "taken" and self.dry:
-            code = "would-take"
-        if code == "taken":
-            try:
+            if code == "taken" and self.dry:
+                code = "would-take"
+            if code == "taken":
                 result, seconds = self._timed(lambda: attempt.compute(plan))
-                known.obstacle = None if result is not None else ("not-finite", _NOT_SCIPYS)
-            except Exception as error:
-                known.obstacle = "failed", f"{type(error).__name__}: {error}"
-            if known.obstacle is None:
-                known.calls += 1
-                if known.calls > 1:  # the first one may have loaded or compiled something
-                    known.taken = min(known.taken, seconds)
-                priced = known.plain if known.plain < math.inf else _plain_seconds(plan, attempt)
-                self._note(function, attempt, code, text, seconds, priced, moved)
-                return result
-            code, text = known.obstacle
+                if result is not None:
+                    known.calls, known.failures = known.calls + 1, 0
+                    if known.calls > 1:  # the first one may have loaded or compiled something
+                        known.taken = min(known.taken, seconds)
+                    plain_ = (
+                        known.plain if known.plain < math.inf else _plain_seconds(plan, attempt)
+                    )
+                    self._note(function, attempt, code, text, seconds, plain_, moved)
+                    return result
+                code, text = "not-finite", _NOT_SCIPYS
+        except Exception as error:  # whatever it is, the plain library says what is wrong
+            code, text = "failed", f"{type(error).__name__}: {error}"
         if attempt.obstacle is None:
             # An operand that comes again is moved once earlier calls have lost the time of a move.
             lost = load("hetero.moving.ski_rental").counted if plan and plan.kept else None
@@ -154,6 +156,11 @@ class Session:
                 result, seconds = self._timed(plain)
             self._spent += seconds
             known.plain = min(known.plain, seconds)
+            if (
+                code in ("failed", "not-finite") and not had_obstacle
+            ):  # and the call is no wrong one
+                known.failures += 1
+                known.obstacle = (code, text) if known.failures == _PATIENCE else None
         else:  # what it calls itself may be taken
             begin = time.perf_counter()
             result, seconds = plain(), time.perf_counter() - begin
@@ -162,7 +169,7 @@ class Session:
 
     def _timed(self, function: Callable[[], Any]) -> tuple[Any, float]:
         """A result and its seconds; nothing that it calls is looked at."""
-        before, self._thread.inside = self.is_inside(), True
+        before, self._thread.inside = getattr(self._thread, "inside", False), True
         begin = time.perf_counter()
         try:
             return function(), time.perf_counter() - begin
@@ -249,7 +256,7 @@ def wrapped(
     def function(*args: Any, **options: Any) -> Any:
         attempt = None
         try:
-            if not least or args[0].size * args[1].size >= least:
+            if not least or len(args) < 2 or args[0].size * args[1].size >= least:
                 attempt = recognise(looks, *args, **options)
         except Exception:  # a wrong argument: the original says so
             pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -74,7 +75,9 @@ def _cg(
     options = {"x0": x0, "rtol": rtol, "atol": atol, "maxiter": maxiter, "M": M}
 
     def compute(plan: Any) -> Any:
-        x, info = load("hetero.ops.cg").solve_cg(A, b, **options)
+        with warnings.catch_warnings():  # SciPy, which computes it then, has no such warning
+            warnings.filterwarnings("ignore", "solve_cg stopped", RuntimeWarning)
+            x, info = load("hetero.ops.cg").solve_cg(A, b, **options)
         if info == 0 or info == maxiter:  # else SciPy's own account of what went wrong
             return x, info
         return None
@@ -123,18 +126,21 @@ def _fit(
         return Attempt(what, seconds, obstacle)
     self._validate_params()
     options = {"init": init, "n_init": starts, "max_iter": self.max_iter, "tol": self.tol}
-    if starts == "auto":
-        options["n_init"] = 10 if isinstance(init, str) and init == "random" else 1
+    if hasattr(init, "__array__"):
+        options["n_init"] = 1  # scikit-learn itself warns that there is one
+    elif starts == "auto":
+        options["n_init"] = 10 if init == "random" else 1
 
     def compute(plan: Any) -> Any:
         fitted = load("hetero.ops.kmeans.estimator").KMeans(
-            self.n_clusters, random_state=self.random_state, **{**options, "n_init": starts}
+            self.n_clusters, random_state=self.random_state, **options
         )
         fitted.fit(X, sample_weight=sample_weight)
         threads = sys.modules["sklearn.cluster._kmeans"]._openmp_effective_n_threads()
         self._check_params_vs_input(X)
         for name in ("n_features_in_", "cluster_centers_", "_n_features_out", "labels_"):
             setattr(self, name, getattr(fitted, name))
+        vars(self).pop("feature_names_in_", None)  # of a table that it was fitted to before
         self.inertia_, self.n_iter_, self._n_threads = fitted.inertia_, fitted.n_iter_, threads
         return self
 

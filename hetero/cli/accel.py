@@ -12,7 +12,8 @@ from hetero.cli.values import DONE, Parser, file, show
 _FILE = "hetero-accel.pth"
 # Python runs a line of such a file that begins with import, in each process.
 _LINE = (
-    "import os; os.environ.get('HETERO_ACCEL') == '1' and __import__('hetero.accel').accel.enable()"
+    "import os; os.environ.get('HETERO_ACCEL') == '1' and __import__('importlib.util').util"
+    ".find_spec('hetero') and __import__('hetero.accel').accel.enable()"
 )
 _ON = "Scripts of this environment run with hetero.accel where HETERO_ACCEL=1 is set: {}"
 _OFF = "No script of this environment runs with hetero.accel by itself: there is no {}"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import pickle
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -97,6 +100,45 @@ def test_a_wrong_call_raises_what_scipy_does(all_calls):
         scipy.sparse.linalg.cg(np.ones((3, 4)), np.ones(3))
 
 
+def test_a_wrong_call_says_nothing_about_others(all_calls):
+    image = np.random.default_rng(2).random((300, 310))
+    for _ in range(4):
+        with pytest.raises(ValueError, match="one element"):
+            scipy.signal.convolve2d(image, KERNEL, fillvalue=[1, 2])
+        with pytest.raises(ValueError, match="boundary"):
+            scipy.signal.convolve2d(image, KERNEL, boundary="some")
+    assert taken_or_plain(lambda: scipy.signal.convolve2d(image, KERNEL)) == "taken"
+    bad = image.copy()
+    bad[0, 0] = np.nan
+    scipy.signal.fftconvolve(bad, KERNEL)
+    assert accel.last().code == "not-finite"
+    assert taken_or_plain(lambda: scipy.signal.fftconvolve(image, KERNEL)) == "taken"
+
+
+def test_arguments_by_name(all_calls):
+    image = np.random.default_rng(2).random((300, 310))
+    for call in (
+        lambda: scipy.ndimage.convolve(image, weights=KERNEL),
+        lambda: scipy.ndimage.correlate(input=image, weights=KERNEL),
+        lambda: scipy.signal.fftconvolve(in1=image, in2=KERNEL),
+    ):
+        assert taken_or_plain(call) == "taken"
+
+
+def test_outer_values_that_are_no_numbers_are_scipys(all_calls):
+    image = np.random.default_rng(2).random((300, 310))
+    with pytest.raises(TypeError, match="must be real number, not str"):
+        scipy.ndimage.convolve(image, KERNEL, cval="a")
+    with (
+        pytest.warns(np.exceptions.ComplexWarning) as given,
+        pytest.raises(ValueError, match="cast"),
+    ):
+        scipy.signal.convolve2d(image, KERNEL, fillvalue=2j)
+    assert len(given) == 1
+    call = functools.partial(scipy.ndimage.convolve, image, KERNEL, mode="constant")
+    assert taken_or_plain(lambda: call(cval=np.float32(2))) == "taken"
+
+
 def laplacian(n):
     D = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n))
     return (sp.kron(sp.eye_array(n), D) + sp.kron(D, sp.eye_array(n))).tocsr()
@@ -112,6 +154,24 @@ def test_cg(all_calls):
     cg(A, b, callback=seen.append)
     assert seen
     assert accel.last().code == "option"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_solve_that_fails_warns_as_scipys(all_calls):
+    scipy.sparse.linalg.cg(-laplacian(30), np.ones(900))
+    assert accel.last().code == "not-finite"
+
+
+def test_kmeans_of_a_table_and_then_of_an_array(all_calls):
+    cluster = pytest.importorskip("sklearn.cluster")
+    X = np.random.default_rng(3).random((400, 3))
+    estimator = cluster.KMeans(5, init=X[:5], n_init=3)
+    estimator.feature_names_in_ = np.array(["a", "b", "c"], object)
+    with pytest.warns(RuntimeWarning, match="only one init") as given:
+        estimator.fit(X)
+    assert accel.last().code == "taken"
+    assert len(given) == 1
+    assert not hasattr(estimator, "feature_names_in_")
 
 
 def test_kmeans(all_calls):
@@ -157,6 +217,34 @@ def test_all_is_as_before():
     assert [dict(vars(module)) for module in modules] == before
     assert lists == threadpoolctl._ALL_PREFIXES
     np.testing.assert_array_equal(wrapper(IMAGE, KERNEL), held(IMAGE, KERNEL))
+
+
+def test_names_imported_meanwhile_come_back():
+    held, package = scipy.sparse.linalg.cg, types.ModuleType("scipy.later")
+    with hetero.install():
+        package.cg = scipy.sparse.linalg.cg
+        sys.modules["scipy.later"] = package
+        try:
+            importlib.reload(scipy.sparse.linalg)
+            assert scipy.sparse.linalg.cg.__wrapped__ is held
+            hetero.uninstall()
+            assert package.cg is scipy.sparse.linalg.cg is held
+        finally:
+            del sys.modules["scipy.later"]
+            hetero.install()
+
+
+def test_a_module_of_the_same_name_is_left_alone(caplog, monkeypatch):
+    own = types.ModuleType("threadpoolctl")
+    monkeypatch.setitem(sys.modules, "threadpoolctl", own)
+    monkeypatch.setitem(sys.modules, "scipy.ndimage", types.ModuleType("scipy.ndimage"))
+    with hetero.install():
+        pass
+    assert [record.message.partition(" is left")[0] for record in caplog.records] == [
+        "scipy.ndimage.convolve",
+        "scipy.ndimage.correlate",
+        "threadpoolctl",
+    ]
 
 
 def test_names_imported_before_are_told(all_calls):

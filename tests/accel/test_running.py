@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import hetero
 from hetero import cli
 from hetero.accel.__main__ import USAGE, parsed
 
@@ -20,7 +21,9 @@ SCRIPTS = {
     "exits": ("import sys; print(sys.argv[1:]); sys.exit(int(sys.argv[1]))", ("7",), 7),
     "raises": ("raise KeyError('x')", (), 1),
     "ends at once": ("import os; os._exit(5)", (), 5),
-    "is main": ("print(__name__, __file__ == __import__('sys').argv[0], __doc__)", (), 0),
+    "is main": (
+        "'Mine.'\nprint(__file__, __import__('sys').argv, type(__builtins__), type(__loader__), "
+        "sorted(n for n in globals() if n[:2] == '__'), __doc__, __spec__, __package__)", (), 0),
     "imports": ("import sys; print(sys.path[0] == __import__('os').path.dirname(__file__))", (), 0),
     "forks": (
         "import os, numpy as np\npid = os.fork()\nprint((np.eye(300) @ np.eye(300)).sum())\n"
@@ -33,6 +36,9 @@ SCRIPTS = {
 }  # fmt: skip
 
 
+FINDS_HETERO = {**os.environ, "PYTHONPATH": str(Path(hetero.__file__).parents[1])}
+
+
 def run(command, file, *arguments, **options):
     given = [sys.executable, *command, str(file), *arguments]
     return subprocess.run(given, capture_output=True, text=True, timeout=120, **options)
@@ -43,10 +49,38 @@ def test_a_script_does_what_it_does(name, tmp_path):
     text, arguments, code = SCRIPTS[name]
     file = tmp_path / "script.py"
     file.write_text(text)
-    plain, ours = (run(how, file, *arguments) for how in ([], ["-m", "hetero.accel"]))
-    assert plain.returncode == ours.returncode == code
-    assert sorted(plain.stdout) == sorted(ours.stdout)
+    for options in ([], ["-P"]):
+        plain, ours = (
+            run([*options, *how], "script.py", *arguments, cwd=tmp_path, env=FINDS_HETERO)
+            for how in ([], ["-m", "hetero.accel"])
+        )
+        assert plain.returncode == ours.returncode == code
+        assert sorted(plain.stdout) == sorted(ours.stdout)
     assert plain.stderr.splitlines()[-1:] == ours.stderr.splitlines()[-1:]
+
+
+@pytest.mark.parametrize("what", [["-m", "mine"], ["mine"]])
+def test_a_package_finds_itself(what, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__main__.py").write_text(
+        "import sys\nprint(sorted(n for n in globals() if n[:2] != '__'), __package__, sys.argv)\n"
+        "print(sys.path[0])\ndef load(name): raise KeyError(name)\nmain = run = accel = load"
+    )
+    options = {"cwd": tmp_path, "env": FINDS_HETERO}
+    plain = run(what[:-1], *what[-1:], "a", **options)
+    ours = run(["-m", "hetero.accel", "-v", "--report", "page.html"], *what, "a", **options)
+    assert ours.stdout == plain.stdout
+    assert ours.returncode == 0
+    assert (tmp_path / "page.html").exists()
+
+
+def test_a_report_that_cannot_be_written_changes_no_exit_code(tmp_path):
+    (tmp_path / "script.py").write_text("import os, sys\nos.fork()\nsys.exit(3)")
+    page = str(tmp_path / "none" / "page.html")
+    ours = run(["-m", "hetero.accel", "--report", page], tmp_path / "script.py")
+    assert ours.returncode == 3
+    assert ours.stderr.count("hetero.accel: no report: ") == 1
+    assert len(ours.stderr.splitlines()) == 1
 
 
 def test_a_module_runs(tmp_path):
@@ -98,6 +132,8 @@ def test_the_table_and_the_page(tmp_path):
     html = page.read_text()
     assert "<h2" in html
     assert call in html
+    assert '<th scope="col" class="words">call</th>' in html
+    assert "moved" not in html
     environment = {**os.environ, "HETERO_ACCEL_LEAST": "0"}
     everything = run(["-m", "hetero.accel", "-v"], file, env=environment)
     assert everything.stdout[:12] == ours.stdout[:12]
@@ -127,6 +163,10 @@ def test_an_environment_is_switched_on_and_off(monkeypatch, tmp_path, capsys):
         given = [sys.executable, "-c", check]
         ran = subprocess.run(given, capture_output=True, text=True, env=environment, check=True)
         assert ran.stdout == loaded
+    without = [sys.executable, "-I", "-S", "-c", line]  # a file that was left behind
+    environment["HETERO_ACCEL"] = "1"
+    ran = subprocess.run(without, capture_output=True, text=True, env=environment, check=True)
+    assert not ran.stderr
     assert cli.main(["accel", "--disable"]) == 0
     assert not list(tmp_path.iterdir())
 

@@ -44,7 +44,10 @@ def table(
     """A table whose first column names the rows; columns in ``words`` hold no numbers."""
     words = set(words)
     lines = ["<table>", f"<caption>{escape(caption)}</caption>", "<thead><tr>"]
-    lines += [f'<th scope="col">{escape(cell)}</th>' for cell in head]
+    lines += [
+        f'<th scope="col"{_class("words" * (column in words))}>{escape(cell)}</th>'
+        for column, cell in enumerate(head)
+    ]
     lines.append("</tr></thead><tbody>")
     for first, *cells in rows:
         lines.append(f'<tr><th scope="row">{escape(first)}</th>')

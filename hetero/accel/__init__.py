@@ -18,9 +18,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 from typing import Any
 
+from hetero import locks
 from hetero.imports import load
 
 __all__ = ["Installed", "install", "last", "summary", "uninstall"]
@@ -35,7 +35,7 @@ _HOMES = {  # module -> where its replacements are made, and of which of its nam
     "sklearn.cluster": ("solves", ("KMeans.fit",)),
     "threadpoolctl": ("thread_limits", ()),
 }
-_lock = threading.RLock()
+_lock = locks.new()
 _state: dict[str, Any] = {"installed": None, "book": None}
 
 

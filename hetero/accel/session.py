@@ -1,8 +1,8 @@
 """One call at a time: is it worth looking at, what does its plan say, who computes it.
 
 Every caught call becomes an `Attempt`. Until attempts have taken a second, or one of them is
-expected to, all are the plain library's: loading hetero takes about that long. From then on the
-plan decides, and what was measured of the same call overrules it.
+expected to, all are the plain library's: loading hetero takes about that long, in a thread of its
+own. From then on the plan decides, and what was measured of the same call overrules it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from hetero import locks
 from hetero.accel.notes import Book, Note, line_of_script, readable
 from hetero.imports import load
 
@@ -103,6 +104,8 @@ class Session:
         self._spent, self._is_loaded = LOADING * self.eager, False
         self._known: dict[tuple[str, str], _Known] = {}
         self._thread = threading.local()
+        self._loading: threading.Thread | None = None
+        self._lock = locks.new()
 
     def looks(self, seconds: float) -> bool:
         """Whether a call is to be looked at that is expected to take this long."""
@@ -128,7 +131,7 @@ class Session:
         if not code and not self._load(attempt.seconds):
             code = "start"
             text = f"{readable(self._spent)} of such calls; {readable(LOADING)} loads hetero"
-        had_obstacle = bool(code)
+        had_obstacle, plan = bool(code), None
         try:
             if not had_obstacle:
                 plan, _ = self._timed(attempt.plan)
@@ -179,9 +182,27 @@ class Session:
     def _load(self, seconds: float) -> bool:
         """Whether hetero is loaded, or is to be now, for a call that takes this long."""
         if not self._is_loaded and self._spent + seconds >= LOADING:
-            self._timed(lambda: load("hetero.ops") and load("hetero.profile.inventory").devices())
-            self._is_loaded = True
+            inventory = sys.modules.get("hetero.profile.inventory")
+            self._is_loaded = inventory is not None and inventory.looked()
+            with self._lock:
+                if not self._is_loaded and self._loading is None:
+                    self._loading = threading.Thread(target=self._loads)
+                    self._loading.start()
+            if self._loading is not None and (self.eager or seconds >= LOADING):
+                self._loading.join()
         return self._is_loaded
+
+    def _loads(self) -> None:
+        """Load hetero and look for devices, while the script goes on with the plain libraries.
+
+        It waits for neither step if the script ends: no daemon, for the CUDA driver begins here.
+        """
+        self._thread.inside = True
+        with contextlib.suppress(Exception):  # of a broken installation: the first plan says so
+            load("hetero.ops")
+            if threading.main_thread().is_alive():
+                load("hetero.profile.inventory").devices()
+        self._is_loaded = True
 
     def _verdict(self, plan: Any, attempt: Attempt, known: _Known) -> tuple[str, str, int]:
         """(code, text, bytes moved) of a plan."""

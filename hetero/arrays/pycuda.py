@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -60,8 +61,8 @@ class PyCuda(Interface):
 
 
 def _ordinal_of_context() -> int | None:
-    driver = load("pycuda.driver")
-    if driver.Context.get_current() is None:
+    driver = sys.modules.get("pycuda.driver")
+    if driver is None or driver.Context.get_current() is None:
         return None
     bus_id = driver.Context.get_device().pci_bus_id()
     for ordinal in range(driver.Device.count()):
@@ -75,7 +76,7 @@ class DeviceArray:
 
     It holds memory and describes it: hetero's functions take it, `hetero.to_host` brings it to the
     host, and libraries with the CUDA array interface wrap it (``cupy.asarray``,
-    ``torch.as_tensor``). Integers and slices give views of it; it has no arithmetic.
+    ``torch.as_tensor``). Integers, slices and ``T`` give views of it; it has no arithmetic.
 
     Attributes
     ----------
@@ -111,6 +112,13 @@ class DeviceArray:
         made.shape, made.strides, made.ndim = view.shape, view.strides, view.ndim
         made.size, made.nbytes = view.size, view.nbytes
         made.gpudata = _Part(self.gpudata, first - begin) if view.size else None
+        return made
+
+    @property
+    def T(self) -> DeviceArray:  # as NumPy's
+        """The view with the axes in the other order."""
+        made = copy.copy(self)
+        made.shape, made.strides = self.shape[::-1], self.strides[::-1]
         return made
 
     @property

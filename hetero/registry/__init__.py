@@ -7,6 +7,7 @@ walk the same lists.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -284,6 +285,7 @@ class Implementation:
     def _made_of(self) -> list[tuple[Any, ...]]:
         """Modules and names of its functions, which a reloaded module defines again."""
         functions = [getattr(self, f.name) for f in fields(self)[3:] if f.name not in _PLAIN]
+        functions = [f.func if isinstance(f, functools.partial) else f for f in functions]
         return [(getattr(f, "__module__", f), getattr(f, "__qualname__", f)) for f in functions]
 
 

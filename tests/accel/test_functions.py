@@ -7,6 +7,7 @@ import importlib
 import pickle
 import subprocess
 import sys
+import threading
 import types
 
 import numpy as np
@@ -21,6 +22,7 @@ import hetero
 from hetero import accel
 from hetero.accel.session import Attempt, Session
 from hetero.pricing.plan import Candidate
+from hetero.profile import inventory
 
 IMAGE, KERNEL = (np.random.default_rng(1).random(shape) for shape in ((40, 50), (5, 7)))
 
@@ -276,6 +278,7 @@ def test_limits_of_threadpoolctl_hold_for_loops():
 
 class Plan:
     chosen, candidates = Candidate("cpu", "quick", 1e-3, {}, None, None), ()
+    kept = ()
 
     def leaves(self):
         return ()
@@ -286,13 +289,26 @@ def attempt(seconds, **more):
     return Attempt("4x4", seconds, **given)
 
 
-def test_hetero_is_loaded_once_calls_took_a_second(monkeypatch):
+def test_hetero_is_loaded_once_calls_took_a_second():
+    inventory.devices()
     session = Session()
     session._spent = 0.5
     plain = [session.run("f", attempt(0.4), lambda: "plain") for _ in range(2)]
     assert plain == ["plain", "plain"]
     assert session.book.last.code == "start"
     assert session.run("f", attempt(0.6), lambda: "plain") == "hetero's"
+
+
+def test_the_script_goes_on_while_hetero_is_loaded(monkeypatch):
+    session, begin = Session(), threading.Event()
+    monkeypatch.setattr(inventory, "looked", lambda: False)
+    monkeypatch.setattr(inventory, "devices", begin.wait)
+    session._spent = 2.0
+    assert session.run("f", attempt(0.05), lambda: "plain") == "plain"
+    assert session.book.last.code == "start"
+    begin.set()
+    assert session.run("f", attempt(2.0), lambda: "plain") == "hetero's"  # worth waiting for
+    assert session.run("f", attempt(0.5), lambda: "plain") == "hetero's"
 
 
 def test_the_first_short_call_is_measured_and_a_slow_one_goes_back():

@@ -233,7 +233,7 @@ def test_info_and_plans_say_whether_other_load_spoiled_the_calibration(calibrate
     calibrated(left)
     profile.set_current(None)  # as in the next process
     assert cli.main(["info"]) == values.DONE
-    told = "disturbed: by other load: run 'hetero calibrate' again when nothing else runs"
+    told = "disturbed by other load: run 'hetero calibrate' again when nothing else runs"
     assert (told in capsys.readouterr().out) == (left == 60)
     A = np.ones((9, 9))
     plans = [hetero.plan("matmul", A, A), hetero.plan("convolve2d", 1j * A, A)]

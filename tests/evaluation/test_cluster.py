@@ -239,7 +239,7 @@ def test_ranks_from_the_command(data, tmp_path):
 
 def test_json_has_what_the_text_has(run, data):
     asked = "explain", "solve_poisson", 65536, 65536, "--cluster", EXAMPLE
-    scaled, (code, out, _) = data(*asked), run(*asked)
+    scaled, (code, out, _) = data(*asked), run(*asked, "--markdown")
     assert code == OK
     assert [row["parts"] for row in scaled["strong"]] == [2**k for k in range(10)] + [1000]
     assert [row["rows"] for row in scaled["weak"]] == [66] * 11

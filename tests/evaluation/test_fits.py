@@ -81,7 +81,7 @@ def test_saved_sweeps_are_fitted_and_drawn(run, tmp_path):
     for file, size in zip(files, (64, 256), strict=True):
         file.write_text(json.dumps(made_up(size)), "utf-8")
     command = ["sweep", "matmul", "--metrics", *map(str, files)]
-    code, out, _ = run(*command)
+    code, out, _ = run(*command, "--markdown")
     assert code == cli.DONE
     assert "n = 64, 256: each of 32 times" in out
     assert out.count("\n| ") == 1 + 2

@@ -59,7 +59,7 @@ def test_a_variant_that_computes_something_else_is_wrong(here, monkeypatch, caps
         return A @ x if do is not programs.functions else A @ x * 1.01
 
     monkeypatch.setitem(programs.PROGRAMS, "power", (run, "float64", [(99, 99), (99,)], False))
-    assert cli.main(["bench", "programs", "--program", "power"]) == FAILED
+    assert cli.main(["bench", "programs", "--program", "power", "--markdown"]) == FAILED
     found = capsys.readouterr().out
     lines = [line for line in found.splitlines() if line.startswith("| power")]
     assert lines[0].endswith("| 1.00 | same |")

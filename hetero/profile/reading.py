@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -152,6 +153,9 @@ def _content(name: str) -> dict[str, Any]:
 
 def named(name: str) -> Profile:
     """A shipped profile by name, or any profile by its file's path."""
+    if os.path.isdir(name):  # a folder may be named as a profile is
+        with contextlib.suppress(ProfileError):
+            return shipped(name)
     return read(name) if os.path.exists(name) else shipped(name)
 
 

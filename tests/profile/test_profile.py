@@ -674,3 +674,12 @@ def test_own_products_are_priced_by_their_waves(data, tmp_path):
     # One tile more than a wave: its products are 1/264 more, its time is not.
     assert compute(12 * 128, 22 * 128 + 4, 8192) > 1.05 * compute(12 * 128, 22 * 128, 8192)
     assert compute(4095, 4095, 4095) > compute(3000, 3000, 3000)
+
+
+def test_a_folder_with_a_profiles_name_hides_it_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "h200").mkdir()
+    assert profile.named("h200").name == "h200"
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ProfileError, match="regular file"):
+        profile.named("mine")

@@ -272,10 +272,10 @@ with device.active():
     used.close()
     gc.collect()
     after = driver.live()
-    end = time.monotonic() + 5.0
+    end = time.monotonic() + 60.0
     while threading.active_count() > threads and time.monotonic() < end:
         time.sleep(0.01)  # what looks after results' memory ends by itself
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     assert after["pinned"] == before["pinned"], (before, after)  # what failed to be freed
     assert after["event"] - before["event"] < 20, (before, after)
 lost_context()

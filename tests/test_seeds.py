@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from runtimes import opencl_device
 
+from hetero.evaluation.causes import probe
 from hetero.kernels.procedure import metrics
 from hetero.kernels.procedure.card import CARDS, T10
 
@@ -87,6 +88,7 @@ def test_python(row):
 @pytest.mark.parametrize("command", small())
 def test_commands(command, run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(probe, "_BYTES_OTHERS", 1 << 22)  # read by probes; else 64 MiB
     program, *words = shlex.split(command)
     if "opencl:0" in words:
         opencl_device()  # or the test is skipped

@@ -102,7 +102,7 @@ class _Squares:
 
         return least_squares(
             errors, self.start[free], jacobian, loss="soft_l1", f_scale=0.05, ftol=_FTOL,
-            max_nfev=_STEPS,
+            max_nfev=_STEPS, tr_solver="lsmr",
         )  # fmt: skip
 
     def _logs(self, x: np.ndarray) -> np.ndarray:

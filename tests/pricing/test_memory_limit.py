@@ -160,7 +160,7 @@ def test_remembered_calls_know_the_limit(opencl, held):
 @pytest.mark.parametrize("method", ["jacobi", "multigrid", "cg"])
 def test_what_needs_more_than_its_operands_is_the_cpus(opencl, held, method, warnings_of):
     """The limit holds for all that a solve allocates, also where f and u alone would fit."""
-    f = np.random.default_rng(3).random((40, 50))
+    f = np.random.default_rng(3).random((20, 25))
     with hetero.use(device=opencl, memory_limit=2 * f.nbytes):
         u = hetero.solve_poisson(f, method=method, rtol=1e-3)[0]
         assert held.most <= 2 * f.nbytes

@@ -63,7 +63,7 @@ def run(modules, *options):
 
 def main(which):
     os.environ["HETERO_ACCEL_LEAST"] = "0"
-    fast = () if which is MODULES else ("-k", "not huge and not large_array")
+    fast = () if which is MODULES else ("-k", "not huge and not large_array and not minibatch")
     return run(which, "-p", "hetero.accel", *fast) or run(PRODUCTS, "-k", "not huge")
 
 

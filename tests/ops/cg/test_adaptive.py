@@ -63,7 +63,8 @@ def test_whatever_the_number_of_iterations_it_takes_twice_the_best_at_most(pays_
     schedule = Schedule(1.0, ratio, pays_from * (1.0 - ratio), None)
     assert schedule.pays_from == pytest.approx(pays_from)
     worst, means = 0.0, []
-    for n in range(1, 6 * pays_from):
+    around = range(pays_from - 8, pays_from + 9)
+    for n in {*range(1, 54), *around, *range(54, 6 * pays_from, 1 + pays_from // 20)}:
         took, best = seconds(schedule, falling(n), 1e-5)
         worst = max(
             worst,

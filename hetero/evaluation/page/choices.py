@@ -80,18 +80,19 @@ def maps(
 
     ``numbers`` are those of the choices' colours and hatches.
     """
-    drawn, always = [], []
+    drawn: list[str] = []
+    always: dict[str, list[str]] = {}
     others = [n for n, i in machine.devices().items() if n != CPU and not i.get("is_host_cpu")]
     for plane in over_sizes.planes(operation):
         for on, dtype in itertools.product((HOST, *others[:1]), DEVICE_DTYPES):
             found = choices(operation, plane, dtype, machine, on)
-            title = f"{plane.text}, {dtype}, operands on {on}"
+            title = f"{plane.text}, {dtype}" + (f", operands on {on}" if others else "")
             chosen = [*found.counts()]
             if len(chosen) > 1:
                 drawn.append(_figure(operation.function, title, plane, found, numbers))
             elif chosen != [NONE]:
-                always.append(f"{title}: always {chosen[0]}")
-    return drawn, always
+                always.setdefault(chosen[0], []).append(title)
+    return drawn, [f"Always {name}: {'; '.join(titles)}." for name, titles in always.items()]
 
 
 def _figure(within: str, title: str, plane: Plane, found: Choices, numbers: Numbers) -> str:

@@ -41,7 +41,9 @@ _ALONE = (
     "not know."
 )
 _HOST = "Operands and result on the host: what is moved is in the time."
-_CHOSEN = "What a call takes for each pair of sizes."
+_CHOSEN = (
+    "What a call takes for each pair of sizes; where two are within 10 %, what its neighbour takes."
+)
 _NO_SAMPLES = "This profile keeps no samples."
 _NONE_HERE = "None of the samples is of a problem of these lines."
 _UNREADABLE = "What is kept beside the profile is of another form: measure it again."

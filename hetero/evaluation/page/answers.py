@@ -4,6 +4,7 @@ choices were, and the command that comes next."""
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from statistics import fmean, median
@@ -125,7 +126,7 @@ def advice(
     data = constants.data
     if named is not None:
         why = "prices the calls of your script, as it runs here, on that machine."
-        return f"hetero advise --on {named} script.py", why
+        return f"hetero advise --on {shlex.quote(named)} script.py", why
     if not data.get("fingerprint"):
         return "hetero calibrate", "This machine is not calibrated; its constants are a guess."
     if not all(map(loops.is_ready, loops.every())):

@@ -173,7 +173,7 @@ def predicted() -> None:
     turn = 1 + max(n for n in range(600, 1200) if best(n, "cpu") < best(n, "cuda:0"))
     lines(
         "crossover",
-        "hetero.matmul, n x n, float32, from NumPy to NumPy",
+        "matmul, n x n, float32, from NumPy to NumPy",
         "Predicted by the profile h100 (16 cores, one H100), copies included",
         {"CPU": cpu, "GPU": gpu, "hetero": least},
         (turn, f"GPU from\nn = {turn} on"),
@@ -190,7 +190,7 @@ def measured() -> None:
     order = ("SciPy", "dst", "multigrid", "hetero")
     lines(
         "poisson",
-        "hetero.solve_poisson, n x n points, float64, from the host",
+        "solve_poisson, n x n, float64, from the host",
         "Measured, H200 host; SciPy on 16 threads, dst and multigrid on the GPU",
         {k: found[k] for k in order},
     )

@@ -160,8 +160,8 @@ def _operation(
             on_device = bool({one.device for one in called} - {CPU})
             if curves := methods.alone(operation, line, dtype, constants, devices):
                 sampled = sampled or any(one.fitted or one.held_out for one in curves)
-                within, beside = f"{name} alone", None if on_device else other
-                drawn = figures.of_curves(within, title, line.axis, curves, numbers, beside)
+                within, drawn_too = f"{name} alone", None if on_device else other
+                drawn = figures.of_curves(within, title, line.axis, curves, numbers, drawn_too)
                 alone.append(drawn)
             if on_device:
                 within = f"{name} from the host"

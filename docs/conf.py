@@ -31,7 +31,7 @@ numpydoc_show_class_members = False
 
 html_theme = "pydata_sphinx_theme"
 html_title = "hetero"
-html_static_path = ["static"]
+html_static_path = ["static/site.css"]
 html_css_files = ["site.css"]
 html_extra_path = ["static/index.html"]
 html_context = {"default_mode": "auto"}

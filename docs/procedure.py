@@ -26,6 +26,7 @@ from hetero.pricing import pricing
 
 HERE = Path(__file__).parent
 CELL, LINE = 46, 18  # pixels
+DARK = "@media(prefers-color-scheme:dark){svg{filter:invert(.9) hue-rotate(180deg)}}"
 DASHES = (
     "",
     "7 3",
@@ -151,6 +152,7 @@ def stacked(pictures: Iterable[tuple[Sequence[str], int, int]]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'font-family="sans-serif" font-size="12">'
+        f"<style>{DARK}</style>"
         f'<rect width="{width}" height="{height}" fill="white"/>{"".join(parts)}</svg>\n'
     )
 

@@ -7,13 +7,16 @@ from typing import Any
 
 from hetero.imports import load
 
-_CELL = "text-align:left;vertical-align:top;padding:0.15em 0.9em 0.15em 0"
+_LINE = "border-bottom:1px solid rgba(128,128,128,.35)"
+_CELL = f"text-align:left;vertical-align:top;padding:.2em .9em .2em 0;{_LINE}"
+_TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"
+_CAPTION = "text-align:left;opacity:.75;padding:.25em 0"
 
 
 def table(caption: str, rows: Iterable[Sequence[str]], first: bool = False) -> str:
     """Rows of plain text as an HTML table that follows the page's colours; the first one bold."""
     escape = load("html").escape
-    lines = [f"<table><caption style='text-align:left'>{escape(caption)}</caption>"]
+    lines = [f"<table style='{_TABLE}'><caption style='{_CAPTION}'>{escape(caption)}</caption>"]
     for number, row in enumerate(rows):
         weight = ";font-weight:bold" if first and not number else ""
         cells = "".join(f"<td style='{_CELL}{weight}'>{escape(cell)}</td>" for cell in row)
@@ -34,5 +37,6 @@ def tree(value: Mapping[str, Any]) -> str:
         else:
             shown = "; ".join(map(str, item)) if isinstance(item, list) else item
             shown = "none" if shown in (None, "", {}) else str(shown)
-            lines.append(f"<div>{escape(key)}: <span>{escape(shown)}</span></div>")
-    return f"<div style='margin-left:1.2em'>{''.join(lines)}</div>"
+            name = f"<span style='opacity:.75'>{escape(key)}</span>"
+            lines.append(f"<div>{name}: <span>{escape(shown)}</span></div>")
+    return f"<div style='margin-left:1.2em;overflow-wrap:anywhere'>{''.join(lines)}</div>"

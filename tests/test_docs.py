@@ -333,8 +333,14 @@ def test_make_targets_exist():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8")):
-        assert (page.parent / target).exists(), f"{page.name} points to {target}"
+    """To a file, and to a heading of it as GitHub names them."""
+    for target, heading in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text("utf-8")):
+        file = page.parent / target if target else page
+        assert file.exists(), f"{page.name} points to {target}"
+        if heading:
+            lines = re.findall(r"^#+ (.*)$", file.read_text("utf-8").lower(), re.M)
+            names = {re.sub(r"[^\w -]", "", line).replace(" ", "-") for line in lines}
+            assert heading in names, f"{page.name} points to {target}#{heading}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -6,7 +6,9 @@ import importlib.util
 import re
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
+from urllib.parse import unquote
 
 import browser
 import pytest
@@ -58,6 +60,25 @@ def test_nothing_is_loaded_from_elsewhere(site):
         text = page.read_text("utf-8")
         found = re.findall(r"<(?:script|img|link|iframe)[^>]*(?:src|href)=.(?:https?:)?//", text)
         assert not found, page
+
+
+def test_links_lead_to_pages_and_to_places_in_them(site):
+    """All of the site's own; what they name as a page's part is there."""
+    names, links = {}, set()
+    for page in site.rglob("*.html"):
+        if "_static" not in page.parts:
+            text = page.read_text("utf-8")
+            names[page] = set(re.findall(r'\bid="([^"]+)"', text))
+            links |= {
+                (page, link) for link in re.findall(r'<(?:a|img)[^>]* (?:href|src)="([^"]+)"', text)
+            }
+    own = [(page, link) for page, link in links if not re.match(r"[a-z]+:|#$", link)]
+    assert len(own) > 1000
+    for page, link in own:
+        path, _, part = unquote(unescape(link)).partition("#")
+        target = (page.parent / path.partition("?")[0]).resolve() if path else page
+        assert target.exists(), (page, link)
+        assert not part or part in {unescape(name) for name in names[target]}, (page, link)
 
 
 def test_every_public_name_is_in_the_reference(site):

@@ -124,21 +124,26 @@ def report_options(sub: Parser) -> None:
     add_profile(sub, text)
     text = "first measure this operation's ladder, as hetero ladder does; may be repeated"
     sub.add_argument("--ladder", action="append", default=[], metavar="OPERATION", help=text)
+    text = "first measure NumPy, SciPy and scikit-learn at some sizes, for this and later pages"
+    sub.add_argument("--compare", action="store_true", help=text)
 
 
 def report(arguments: argparse.Namespace) -> int:
     """Write what is known of a machine as a page for a browser."""
     from hetero import registry
     from hetero.evaluation import ladder
-    from hetero.evaluation.page import last, page
+    from hetero.evaluation.page import compared, last, page
 
     check_file("FILE", arguments.file)
     progress = progress_bar()
     climbed = [registry.operation(name) for name in arguments.ladder]
-    if climbed and arguments.profile is not None:
-        raise ValueError("--ladder measures this machine, and --profile names another one")
+    measuring = "--ladder" if climbed else "--compare" if arguments.compare else None
+    if measuring and arguments.profile is not None:
+        raise ValueError(f"{measuring} measures this machine, and --profile names another one")
     for operation in climbed:
         last.keep_ladder(ladder.ladder(operation, progress=progress))
+    if arguments.compare:
+        compared.compare(progress)
     found = page(arguments.profile, progress)
     Path(arguments.file).write_text(found.html, "utf-8")
     result = {"file": arguments.file, "profile": found.profile, "pictures": found.pictures}

@@ -6,6 +6,7 @@ end, on the host's clock; computing is timed by events of the device.
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,9 @@ UPLOAD, COMPUTE, DOWNLOAD = "upload", "compute", "download"
 # Of the rows; their lightness differs, too.
 _FILLS = {UPLOAD: "#9ecae1", COMPUTE: "#636363", DOWNLOAD: "#fdae6b"}
 _COPIES = 64  # that go on at a time, at most
-_WIDTH, _HEIGHT, _LEFT, _TOP = 900, 36, 90, 40  # pixels of the picture, of a row
+_WIDTH, _HEIGHT, _LEFT, _TOP = 480, 36, 80, 30  # pixels of the picture, of a row
+_LINE, _LETTERS = 18, 64  # of the title
+_DARK = "@media(prefers-color-scheme:dark){svg{filter:invert(.9) hue-rotate(180deg)}}"
 
 
 class Span(NamedTuple):
@@ -139,21 +142,24 @@ def svg(title: str, spans: Sequence[Span]) -> str:
     """The spans as a picture, a row for each kind."""
     end = max(span.end for span in spans)
     scale = (_WIDTH - _LEFT - 50) / end
-    height = _TOP + len(_FILLS) * (_HEIGHT + 8) + 40
+    lines = textwrap.wrap(title, _LETTERS)
+    top = _TOP + _LINE * (len(lines) - 1)
+    height = top + len(_FILLS) * (_HEIGHT + 8) + 40
     parts = [
+        element("style", _DARK),
         element("rect", width=_WIDTH, height=height, fill="white"),
-        text(title, 10, 22),
+        *(text(line, 10, 20 + _LINE * number) for number, line in enumerate(lines)),
     ]
     for number, (what, fill) in enumerate(_FILLS.items()):
-        y = _TOP + number * (_HEIGHT + 8)
+        y = top + number * (_HEIGHT + 8)
         parts.append(text(what, 10, round(y + _HEIGHT / 2 + 5)))
         look = {"fill": fill, "fill_opacity": 0.7, "stroke": "black", "stroke_width": 0.5}
         for span in spans:
             if span.what == what:
                 x, wide = _LEFT + span.begin * scale, max((span.end - span.begin) * scale, 0.5)
                 parts.append(element("rect", x=x, y=y, width=wide, height=_HEIGHT, **look))
-    for tick in range(6):
-        at = tick / 5 * end
+    for tick in range(5):
+        at = tick / 4 * end
         x = _LEFT + at * scale
         parts.append(text(f"{at * 1e3:.3g} ms", x, height - 14, text_anchor="middle"))
     return element(

@@ -228,6 +228,10 @@ def summary(rows: list[Row]) -> dict[str, Any]:
         for name, predicted in row.predicted.items():
             key = row.problem.operation, *name
             pairs.setdefault(key, []).append((predicted, row.measured[name]))
+    chosen = [
+        [row.predicted[row.chosen] for row in rows],
+        [row.measured[row.chosen] for row in rows],
+    ]
     errors = {
         f"{operation} {method} on {device}": residuals(*map(list, zip(*found, strict=True)))
         for (operation, device, method), found in sorted(pairs.items())
@@ -243,6 +247,7 @@ def summary(rows: list[Row]) -> dict[str, Any]:
         },
         "fastest": dict(fastest),
         "prediction_error": errors,
+        "chosen_error": residuals(*chosen),
         "left_out": left_out(rows),
     }
 

@@ -246,9 +246,12 @@ class Plan:
             return "".join([f"<p>{self.whole}</p>", *(part._repr_html_() for part in self.parts)])
         rows = []
         for c in self.candidates:
+            if c.reason is not None and AGAIN in c.reason:
+                continue
             terms = " + ".join(f"{name} {readable(value)}" for name, value in c.terms.items())
+            terms += f": {c.made_of}" if c.made_of else ""
             seconds = "" if c.seconds is None else readable(c.seconds)
-            rows.append((f"{c.method} on {c.device}", seconds, c.reason or terms, c.made_of))
+            rows.append((f"{c.method} on {c.device}", seconds, c.reason or terms))
         caption = f"{self.problem}, profile: {self.profile_name}"
         return html.table(caption, rows, self.candidates[0].reason is None)
 

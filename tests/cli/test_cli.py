@@ -158,7 +158,7 @@ def test_calibrate_says_which_errors_are_acceptable():
     assert {bad, "cuda:0|upload|pageable"} <= set(found)
 
 
-SUMMARY = {"chosen_over_best", "fastest", "prediction_error"}
+SUMMARY = {"chosen_over_best", "fastest", "prediction_error", "chosen_error"}
 FIGURES = {"geometric_mean", "p95", "p99", "worst", "fastest_within_5_percent"}
 
 

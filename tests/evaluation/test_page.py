@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from kept_results import LADDER, VERIFIED
 import hetero.ops  # noqa: F401  # registers them
 from hetero import cli, profile, registry
 from hetero.evaluation import ladder
-from hetero.evaluation.page import last, page
+from hetero.evaluation.page import answers, compared, last, page
+from hetero.ops import benchmark, over_sizes
+from hetero.ops.over_sizes import Axis, Line
 
 VOID = {"meta", "link", "br"}
 LOADING = {"src", "href", "srcset", "data", "action", "xlink:href", "poster", "style"}
@@ -115,6 +118,110 @@ def test_names_from_a_profile_are_text(tmp_path):
     assert "&lt;script&gt;" in found.html
 
 
+# -- What it opens with ----------------------------------------------------------------------------
+
+
+def words(html):
+    """The page's tiles as plain text."""
+    tiles = html[html.index('<div class="tiles">') : html.index("<nav")]
+    return " ".join(re.sub(r"<[^>]+>", " ", tiles).split())
+
+
+def test_it_opens_with_where_a_gpu_pays(made):
+    """With the crossovers that `hetero transfer` finds, and a command that takes this profile."""
+    opens = words(made.html)
+    assert "From where a GPU pays matvec, A of n x n, float32 from n = 2535," in opens
+    assert "63 x 63, float32 at every size," in opens
+    assert "3% in the median of 3 models" in opens
+    assert "not measured" in opens
+    assert "hetero advise --on tesla-t10 script.py" in opens
+
+
+def test_without_a_gpu_it_opens_with_the_cpus_methods(tmp_path):
+    data = profile.shipped("h100").data
+    models = {key: model for key, model in data["models"].items() if key.startswith("cpu|")}
+    alone = {**data, "models": models, "links": {}}
+    alone["devices"] = {"cpu": data["devices"]["cpu"]}
+    kept = {last.VERIFY: {"a": VERIFIED, "b": {**VERIFIED, "problems": 1, **BAD}}}
+    key = "matmul, n x n by n x n, float32"
+    kept[last.COMPARED] = {key: {"seconds": {"NumPy": [[16, 1e-6], [1024, 1.0]]}}}
+    file = profile.Profile(alone).save(tmp_path / "cpu.json")
+    last.file_of(file).write_text(json.dumps(kept), "utf-8")
+    html = page(str(file)).html
+    opens = words(html)
+    assert "No GPU here: the fastest on the CPU matvec, A of n x n, float32 blas" in opens
+    assert "40% in the mean of 4 random calls that were measured; 200% at worst" in opens
+    assert "1.198 geometric mean of 4 random calls; 9 at worst" in opens  # (1.01^3 2)^(1/4)
+    assert re.search(r"NumPy, measured: [\d.]+ to [\d.]+ times as long", html)
+    assert html.count(">NumPy</text>") == 1
+    assert "A of n x n, float32: blas, cpu alone" in html  # a single line is a sentence
+
+
+BAD = {
+    "chosen_error": {"mean": 1.0, "p95": 1.0, "worst": 2.0},
+    "chosen_over_best": {**VERIFIED["chosen_over_best"], "geometric_mean": 2.0, "worst": 9.0},
+}
+
+
+def test_what_comes_next(monkeypatch):
+    """The first thing that is missing, or wrong."""
+    good = profile.shipped("h100").data
+    known = {"a": VERIFIED}
+
+    def command(data, verified=known, is_compared=True):
+        return answers.advice(profile.Profile(data), None, verified, is_compared)[0]
+
+    monkeypatch.setattr(answers.loops, "is_ready", lambda name: True)
+    assert command(profile.shipped("conservative").data) == "hetero calibrate"
+    assert command({**good, "load": {**good["load"], "left": 5000}}) == "hetero calibrate"
+    key = next(key for key in good["models"] if "|matvec|" in key)
+    off = {**good["models"][key], "residuals": {"mean": 2.0, "p95": 2.0, "worst": 2.0}}
+    wrong = {**good, "models": {**good["models"], key: off}}
+    assert command(wrong) == "hetero calibrate --only matvec"
+    assert command(good, {}) == "hetero verify"
+    assert command(good, {"a": {**VERIFIED, **BAD}}) == "hetero calibrate"
+    assert command(good, known, False) == "hetero report --compare report.html"
+    assert command(good) == "python -m hetero.accel script.py"
+    monkeypatch.setattr(answers.loops, "is_ready", lambda name: False)
+    assert command(good) == "hetero compile"
+
+
+def test_other_libraries_are_measured_on_every_line(tmp_path, monkeypatch):
+    """The faster of a library's functions; one that is slow is not called at larger sizes."""
+    monkeypatch.setenv("HETERO_PROFILE", str(tmp_path / "here.json"))
+    line = Line("n x n", Axis("n", 4, 64), lambda n: (n, n))
+    monkeypatch.setattr(compared.over_sizes, "lines", lambda operation: (line,))
+    monkeypatch.setattr(compared, "DEVICE_DTYPES", ("float32",))
+    monkeypatch.setattr(compared.registry, "operations", lambda: (registry.operation("matvec"),))
+    called = []
+
+    def peers(dims, dtype):
+        def slow(turn):
+            called.append(dims[0])
+            time.sleep(0.06)
+
+        return {"SciPy slow": slow, "SciPy fast": lambda turn: None, "Other": lambda turn: None}
+
+    monkeypatch.setattr(compared.benchmark, "of", lambda operation, name, default=None: peers)
+    compared.compare()
+    (kept,) = last.read(tmp_path / "here.json")[last.COMPARED].values()
+    assert [size for size, _ in kept["seconds"]["SciPy"]] == [4, 16, 64]
+    assert max(seconds for _, seconds in kept["seconds"]["SciPy"]) < 0.01
+    assert kept["seconds"].keys() == {"SciPy", "Other"}
+    assert set(called) == {4}
+
+
+@pytest.mark.parametrize("operation", ["matvec", "matmul", "convolve2d", "cg", "poisson", "kmeans"])
+def test_every_operation_has_others_for_its_first_line(operation):
+    """Whose calls run, on the smallest of its problems."""
+    one = registry.operation(operation)
+    line = over_sizes.lines(one)[0]
+    calls = benchmark.of(one, "peers")(line.dims(line.axis.least), "float64")
+    assert calls
+    for call in calls.values():
+        call(0)
+
+
 # -- What is kept, and the command -----------------------------------------------------------------
 
 
@@ -144,6 +251,7 @@ def test_what_is_kept_and_cannot_be_read_is_nothing(tmp_path, content):
 def test_what_is_kept_in_another_form_is_said(tmp_path):
     file = profile.Profile(small()).save(tmp_path / "p.json")
     other = {last.VERIFY: {"x": {"problems": 3}}, last.LADDER: {"x": {"rows": [1]}}}
+    other[last.COMPARED] = {"x": {"seconds": [1]}}
     last.file_of(file).write_text(json.dumps(other), "utf-8")
     assert page(str(file)).html.count("of another form") == 2
 
@@ -181,6 +289,9 @@ def test_a_ladder_is_measured_first(tmp_path, capsys, quick, monkeypatch):
     assert list(last.read(tmp_path / "here.json")[last.LADDER]) == ["matmul float32 on cuda:0"]
     for wrong in (["--profile", "h100"], ["--ladder", "nothing"]):
         assert cli.main(["report", file, "--ladder", "matmul", *wrong]) == cli.USAGE
+    assert cli.main(["report", file, "--compare", "--profile", "h100"]) == cli.USAGE
+    assert "--compare measures this machine" in capsys.readouterr().err
+    assert cli.main(["report", file, "--ladder", "matmul", "--ladder", "nothing"]) == cli.USAGE
     assert "'convolve2d'" in capsys.readouterr().err
 
 

@@ -101,18 +101,22 @@ def test_calls_from_the_host_are_priced_as_plans_are():
 
 
 def test_what_is_fastest_turns_where_it_is_clear():
-    """Within a twentieth the choice stays; a turn is from where on the other one stays faster."""
+    """Within a tenth the choice stays; a turn is from where on the other one stays faster."""
     axis = over_sizes.Axis("n", 16, 64)
     a = methods.Curve("cpu", "a", [(16, 1.0), (32, 1.0), (64, 1.0)], priced=lambda n: 1.0)
     b = methods.Curve("gpu", "b", [(16, 2.0), (32, 0.97), (64, 0.5)], priced=lambda n: 31.5 / n)
     assert fastest([a, b], axis) == "Fastest: a, cpu, then b, gpu from n = 32."
-    b = b._replace(points=[(16, 2.0), (32, 0.97), (64, 0.96)])
+    b = b._replace(points=[(16, 2.0), (32, 0.97), (64, 0.92)])
     assert fastest([a, b], axis) == "Fastest throughout: a, cpu."
     b = b._replace(points=[(16, 2.0), (32, 1.03), (64, 0.5)], priced=lambda n: 40.5 / n)
     assert fastest([a, b], axis) == "Fastest: a, cpu, then b, gpu from n = 41."
     a, b = a._replace(priced=None), b._replace(priced=None)
     assert fastest([a, b], axis) == "Fastest: a, cpu, then b, gpu from n = 64."
     assert fastest([a], axis) == "Fastest throughout: a, cpu."
+    saw = [(n, 0.5 if n % 3 else 2.0) for n in range(16, 25)]
+    a, b = a._replace(points=[(n, 1.0) for n, _ in saw]), b._replace(points=saw)
+    assert fastest([a, b], axis) == "Fastest: b, gpu or a, cpu; which one changes 5 times."
+    assert fastest([a, b], axis, short=True) == "b or a"
 
 
 # -- Links -----------------------------------------------------------------------------------------
@@ -172,6 +176,28 @@ def test_a_map_is_what_plans_choose():
     assert found.gain == max(times) > 1.0
     unknown = choices.choices(operation, plane, "float64", machine)
     assert set(unknown.counts()) == {choices.NONE}
+
+
+def test_a_map_has_no_turns_between_methods_that_are_alike():
+    """Another choice than the plan's is a neighbour's, and within a tenth of it."""
+    constants = profile.shipped("h200")
+    operation = registry.operation("matmul")
+    plane = over_sizes.planes(operation)[1]
+    plane = plane._replace(x=plane.x._replace(least=512), y=plane.y._replace(least=256, most=1024))
+    machine = OtherMachine(constants, constants.machine())
+    drawn = choices.choices(operation, plane, "float32", machine)
+    others = 0
+    for (row, y), (column, x) in itertools.product(enumerate(drawn.ys), enumerate(drawn.xs)):
+        plan = machine.plan(operation.from_dims(plane.dims(x, y), "float32", "host"))
+        at = {f"{c.method}, {c.device}": c.seconds for c in plan.candidates if c.reason is None}
+        name, best = drawn.cells[row][column], min(at, key=at.get)
+        assert at[name] <= 1.1 * at[best]
+        if name != best:
+            others += 1
+            near = [drawn.cells[row][column - 1] if column else None]
+            near += [drawn.cells[row - 1][column]] if row else []
+            assert name in near
+    assert others
 
 
 def test_sizes_of_an_operation_that_names_none(monkeypatch):

@@ -17,6 +17,8 @@ from hetero.evaluation.page import last, page
 pytestmark = pytest.mark.skipif(browser.FOUND is None, reason="no Chromium is installed")
 
 PHONE, DESK = 360, 1280
+TILES = ["From where a GPU pays", "How far predictions are off"]
+TILES += ["Time of the choice over the best", "Next"]
 LIGHT, DARK = "rgb(255, 255, 255)", "rgb(22, 24, 26)"
 
 
@@ -39,7 +41,9 @@ def test_everything_is_drawn_and_nothing_is_cut(made, tmp_path, width, ground, o
     beside the other; nothing is wider than the window; the browser has nothing to complain of."""
     assert "…" not in made.html
     found = browser.look(made.html, tmp_path, width, *options)
-    assert {"Ladders of kernels", "The last verification"} <= set(found["sections"])
+    assert found["sections"][:4] == TILES
+    assert found["sections"][-3:] == ["Ladders of kernels", "The last verification", "The machine"]
+    assert found["stacked"] == (width == PHONE)
     assert found["log"] == found["problems"] == []
     assert (found["width"], found["scroll"]) == (width, width)
     assert found["cut"] == []

@@ -53,7 +53,8 @@ addEventListener("load", () => {
       letters: 10 * svg.getBoundingClientRect().width / w});
   }
   const found = {width: wide, scroll: document.documentElement.scrollWidth, cut, pictures,
-    problems,
+    problems, stacked: [...document.querySelectorAll("dt:not(.over) + dd")].every(e =>
+      e.getBoundingClientRect().top > e.previousElementSibling.getBoundingClientRect().bottom - 2),
     sections: [...document.querySelectorAll("h2")].map(e => e.textContent),
     ground: getComputedStyle(document.body).backgroundColor};
   parent.postMessage(JSON.stringify(found), "*");

@@ -8,6 +8,7 @@ VERIFIED = {
     "chosen_over_best": {"geometric_mean": 1.01, "p95": 1.1, "p99": 1.2, "worst": 1.3},
     "fastest": {"matmul blas on cpu": 3},
     "prediction_error": {"matmul blas on cpu": {"mean": 0.1, "p95": 0.2, "worst": 0.3}},
+    "chosen_error": {"mean": 0.2, "p95": 0.3, "worst": 0.4},
     "left_out": {"cuda:1": "broken"},
     "links": {},
     "worst_choices": ["1.30x a < b"],

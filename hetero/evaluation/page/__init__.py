@@ -2,10 +2,12 @@
 
 =============  =====================================================================================
 `build`        the page, put together
+`answers`      what the page opens with
 `machine`      what the machine is, and how far its profile can be trusted
 `links`        copies: their curves and figures
 `methods`      curves of methods, with their samples; `figures` draws them, and errors
 `choices`      what is chosen over two sizes
+`compared`     NumPy, SciPy and others on the same lines
 `last`         the ladders and verifications that were measured last
 `charts`       pictures: lines, rows of marks, regions
 `drawing`      what pictures are made of: elements, scales, axes, marks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,10 +11,19 @@ from typing import Any, NamedTuple
 from hetero import profile, registry
 from hetero.calling.planner import OtherMachine
 from hetero.evaluation import calls
-from hetero.evaluation.page import choices, figures, last, links, machine, methods
+from hetero.evaluation.page import (
+    answers,
+    choices,
+    compared,
+    figures,
+    last,
+    links,
+    machine,
+    methods,
+)
 from hetero.evaluation.page.drawing import Numbers
-from hetero.evaluation.page.markup import document, heading, items, paragraph, side_by_side
-from hetero.ops import over_sizes
+from hetero.evaluation.page.markup import document, folded, heading, items, paragraph, side_by_side
+from hetero.ops import benchmark, over_sizes
 from hetero.pricing.plan import CPU
 from hetero.profile import Profile
 from hetero.registry import Operation
@@ -32,7 +41,9 @@ _ALONE = (
     "not know."
 )
 _HOST = "Operands and result on the host: what is moved is in the time."
-_CHOSEN = "What a call takes for each pair of sizes."
+_CHOSEN = (
+    "What a call takes for each pair of sizes; where two are within 10 %, what its neighbour takes."
+)
 _NO_SAMPLES = "This profile keeps no samples."
 _NONE_HERE = "None of the samples is of a problem of these lines."
 _UNREADABLE = "What is kept beside the profile is of another form: measure it again."
@@ -67,24 +78,58 @@ def page(named: str | None = None, progress: Progress | None = None) -> Page:
     kept = last.read(profile.default_path() if is_here else Path(named))
     show = progress or (lambda part, what: None)
     show(0.0, "links")
-    sections = {"The machine": machine.section(constants, devices, is_here)}
-    drawn = links.section(links.links(constants))
-    sections["Copies to devices and back"] = (
-        paragraph(_LINKS) + side_by_side(drawn) if drawn else paragraph("There are none.")
-    )
+    sections: dict[str, str] = {}
+    others = _others(kept.get(last.COMPARED, {}))
+    where: list[tuple[str, str]] = []
     operations = registry.operations()
     for number, operation in enumerate(operations):
-        show(0.05 + 0.95 * number / len(operations), operation.function)
-        if content := "".join(_operation(operation, constants, devices)):
+        show(0.95 * number / len(operations), operation.function)
+        if content := "".join(_operation(operation, constants, devices, others, where)):
             sections[operation.function] = content
+    if drawn := links.section(links.links(constants)):
+        sections["Copies to devices and back"] = paragraph(_LINKS) + side_by_side(drawn)
     if climbed := kept.get(last.LADDER):
         sections["Ladders of kernels"] = _kept(last.ladders, climbed)
     verified = kept.get(last.VERIFY)
     sections["The last verification"] = (
         _kept(last.verifications, verified) if verified else paragraph(_NOT_VERIFIED)
     )
-    html = document(machine.title(devices), machine.trust(constants, is_here), sections)
+    about = machine.section(constants, devices, is_here)
+    sections["The machine"] = folded("what is known of it", about)
+    first = _first(constants, devices, where, named, verified or {}, bool(others))
+    html = document(machine.title(devices), first + machine.trust(constants, is_here), sections)
     return Page(html, constants.name, len(re.findall('<svg [^>]*role="img"', html)))
+
+
+def _first(
+    constants: Profile,
+    devices: methods.Devices,
+    where: list[tuple[str, str]],
+    named: str | None,
+    verified: answers.Verified,
+    is_compared: bool,
+) -> str:
+    """The answers that the page opens with; of a verification in another form without it."""
+    for known in (verified, {}):
+        try:
+            command = answers.advice(constants, named, known, is_compared)
+            return answers.tiles(constants, devices, where, known, command)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue
+    return ""
+
+
+def _others(kept: Mapping[str, Any]) -> dict[str, compared.Along]:
+    """What `hetero.evaluation.page.compared` keeps, without what another version may have kept."""
+    try:
+        return {
+            key: {
+                name: [(n, float(t)) for n, t in points] for name, points in one["seconds"].items()
+            }
+            for key, one in kept.items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
 
 
 def _kept(section: Callable[[Any], str], kept: Any) -> str:
@@ -95,22 +140,34 @@ def _kept(section: Callable[[Any], str], kept: Any) -> str:
         return paragraph(_UNREADABLE, "warn")
 
 
-def _operation(operation: Operation, constants: Profile, devices: methods.Devices) -> Iterator[str]:
-    """What there is of an operation; nothing where nothing is known."""
+def _operation(
+    operation: Operation,
+    constants: Profile,
+    devices: methods.Devices,
+    others: Mapping[str, compared.Along],
+    where: list[tuple[str, str]],
+) -> Iterator[str]:
+    """What there is of an operation; nothing where nothing is known. ``where`` gets from where on
+    a device pays."""
     numbers, sampled, name = Numbers(), False, operation.function
     alone, hosted = [], []
     machine = OtherMachine(constants, devices)
     for line in over_sizes.lines(operation):
         for dtype in DEVICE_DTYPES:
             title = f"{line.text}, {dtype}"
+            other = others.get(compared.key(operation, line, dtype))
+            called = methods.from_host(operation, line, dtype, machine)
+            on_device = bool({one.device for one in called} - {CPU})
             if curves := methods.alone(operation, line, dtype, constants, devices):
                 sampled = sampled or any(one.fitted or one.held_out for one in curves)
-                drawn = figures.of_curves(f"{name} alone", title, line.axis, curves, numbers)
+                within, drawn_too = f"{name} alone", None if on_device else other
+                drawn = figures.of_curves(within, title, line.axis, curves, numbers, drawn_too)
                 alone.append(drawn)
-            curves = methods.from_host(operation, line, dtype, machine)
-            if {one.device for one in curves} - {CPU}:
+            if on_device:
                 within = f"{name} from the host"
-                hosted.append(figures.of_curves(within, title, line.axis, curves, numbers))
+                hosted.append(figures.of_curves(within, title, line.axis, called, numbers, other))
+            if called and dtype == benchmark.dtype_of(operation):
+                where.append((f"{name}, {title}", answers.pays(called, line.axis)))
     if not alone and not hosted:
         return
     maps, always = choices.maps(operation, machine, numbers)

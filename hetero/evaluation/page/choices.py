@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -16,11 +17,12 @@ from hetero.evaluation.page.drawing import Numbers, element, hatch, whole
 from hetero.evaluation.page.markup import figure, folded, items, table
 from hetero.ops import over_sizes
 from hetero.ops.over_sizes import Plane
-from hetero.pricing.plan import CPU
+from hetero.pricing.plan import CPU, Candidate
 from hetero.registry import Operation
 from hetero.registry.problem import DEVICE_DTYPES
 
 NONE = "no choice"  # where nothing is priced
+_CLEARLY = 1.1  # times as fast as the choice at a neighbour, for another one to be drawn
 _PARTS = 2  # sizes to each doubling: a plan takes up to 2 ms
 _ROWS = 5  # of a table
 
@@ -47,17 +49,34 @@ class Choices(NamedTuple):
 def choices(
     operation: Operation, plane: Plane, dtype: str, machine: OtherMachine, on: str = HOST
 ) -> Choices:
-    """Plan a call for every pair of sizes, with its operands on the host or on one device."""
+    """Plan a call for every pair of sizes, with its operands on the host or on one device.
+
+    A neighbour's choice stays where none is faster by more than a tenth.
+    """
     xs, ys = plane.x.sizes(_PARTS), plane.y.sizes(_PARTS)
-    found = [[_choice(operation, plane.dims(x, y), dtype, on, machine) for x in xs] for y in ys]
-    cells = [[name for name, _ in row] for row in found]
-    return Choices(xs, ys, cells, max(1.0, *(gain for row in found for _, gain in row)))
+    cells: list[list[str]] = []
+    gains = [1.0]
+    for y in ys:
+        below, row = cells[-1] if cells else [], list[str]()
+        cells.append(row)
+        for column, x in enumerate(xs):
+            near = [*row[-1:], *below[column : column + 1]]
+            name, gain = _choice(operation, plane.dims(x, y), dtype, on, machine, near)
+            row.append(name)
+            gains.append(gain)
+    return Choices(xs, ys, cells, max(gains))
 
 
 def _choice(
-    operation: Operation, dims: tuple[int, ...], dtype: str, on: str, machine: OtherMachine
+    operation: Operation,
+    dims: tuple[int, ...],
+    dtype: str,
+    on: str,
+    machine: OtherMachine,
+    near: Sequence[str],
 ) -> tuple[str, float]:
-    """The choice, and how many times faster it is than the CPU's best."""
+    """The choice, or one of those ``near`` that is about as fast; and how many times faster than
+    the CPU's best it is."""
     try:
         plan = calls.plan(operation, operation.from_dims(dims, dtype, on), machine)
         chosen = plan.chosen
@@ -65,12 +84,14 @@ def _choice(
         return NONE, 1.0
     if chosen.seconds is None:
         return NONE, 1.0
-    on_cpu = [
-        c.seconds
-        for c in plan.candidates
-        if c.device == CPU and c.reason is None and c.seconds is not None
-    ]
-    return f"{chosen.method}, {chosen.device}", min(on_cpu, default=chosen.seconds) / chosen.seconds
+    priced = [c for c in plan.candidates if c.reason is None and c.seconds is not None]
+    on_cpu = min((c.seconds for c in priced if c.device == CPU), default=chosen.seconds)
+    alike = [_name(c) for c in priced if c.seconds <= _CLEARLY * chosen.seconds]
+    return next((n for n in near if n in alike), _name(chosen)), on_cpu / chosen.seconds
+
+
+def _name(candidate: Candidate) -> str:
+    return f"{candidate.method}, {candidate.device}"
 
 
 def maps(
@@ -80,18 +101,19 @@ def maps(
 
     ``numbers`` are those of the choices' colours and hatches.
     """
-    drawn, always = [], []
+    drawn: list[str] = []
+    always: dict[str, list[str]] = {}
     others = [n for n, i in machine.devices().items() if n != CPU and not i.get("is_host_cpu")]
     for plane in over_sizes.planes(operation):
         for on, dtype in itertools.product((HOST, *others[:1]), DEVICE_DTYPES):
             found = choices(operation, plane, dtype, machine, on)
-            title = f"{plane.text}, {dtype}, operands on {on}"
+            title = f"{plane.text}, {dtype}" + (f", operands on {on}" if others else "")
             chosen = [*found.counts()]
             if len(chosen) > 1:
                 drawn.append(_figure(operation.function, title, plane, found, numbers))
             elif chosen != [NONE]:
-                always.append(f"{title}: always {chosen[0]}")
-    return drawn, always
+                always.setdefault(chosen[0], []).append(title)
+    return drawn, [f"Always {name}: {'; '.join(titles)}." for name, titles in always.items()]
 
 
 def _figure(within: str, title: str, plane: Plane, found: Choices, numbers: Numbers) -> str:

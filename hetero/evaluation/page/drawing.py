@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from html import escape
 from typing import NamedTuple
 
@@ -235,6 +236,14 @@ def in_bytes(value: float) -> str:
         if value >= scale:
             return f"{value / scale:.3g} {unit}"
     return f"{value:.0f} B"
+
+
+def when(text: str) -> str:
+    """A time as it is kept, for a reader: 2026-11-24 17:41 UTC."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except ValueError:
+        return text
 
 
 def rate(value: float) -> str:

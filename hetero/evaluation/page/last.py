@@ -16,7 +16,7 @@ from typing import Any
 
 from hetero import paths
 from hetero.evaluation.page.charts import Row, rows
-from hetero.evaluation.page.drawing import Numbers, rate
+from hetero.evaluation.page.drawing import Numbers, rate, when
 from hetero.evaluation.page.markup import (
     figure,
     folded,
@@ -30,7 +30,7 @@ from hetero.evaluation.report import ERRORS, by, chosen_over_best, gained, prefi
 from hetero.pricing.plan import readable
 from hetero.profile import places
 
-VERIFY, LADDER = "verify", "ladder"
+VERIFY, LADDER, COMPARED = "verify", "ladder", "compared"
 _LARGEST = 1 << 22  # bytes
 
 log = logging.getLogger("hetero")
@@ -58,7 +58,8 @@ def keep_ladder(ladder: dict[str, Any]) -> None:
 def keep(kind: str, key: str, found: dict[str, Any]) -> None:
     """Keep a result of this machine in place of the one before; where it cannot be kept, it is not.
 
-    The kind is `VERIFY` or `LADDER`; the key says what it is of, such as where the operands lie.
+    The kind is `VERIFY`, `LADDER` or `COMPARED`; the key says what it is of, such as where the
+    operands lie.
     """
     try:
         profile = places.place()
@@ -92,7 +93,7 @@ def ladders(kept: Mapping[str, Mapping[str, Any]]) -> str:
 def _ladder(found: Mapping[str, Any]) -> str:
     roof = found["roof"]
     text = (
-        f"One {found['what']}, measured {found['created']}. The roof: "
+        f"One {found['what']}, measured {when(found['created'])}. The roof: "
         f"{prefixed(roof['flops_per_second'])}FLOP/s ({roof['how']}) and "
         f"{rate(roof['bytes_per_second'])} (a copy)."
     )
@@ -156,7 +157,9 @@ def _verification(name: str, found: Mapping[str, Any]) -> str:
     fastest = sorted(found["fastest"].items(), key=lambda item: -item[1])
     parts = [
         heading(3, name),
-        paragraph(f"{found['problems']} random problems, measured {found['created']}.", "soft"),
+        paragraph(
+            f"{found['problems']} random problems, measured {when(found['created'])}.", "soft"
+        ),
         paragraph(f"{chosen_over_best(found['chosen_over_best'])}."),
         table("fastest of all candidates", ("", "problems"), [(n, str(c)) for n, c in fastest]),
         table("error of the predictions", ("", "mean", "95th percentile", "worst"), cells),

@@ -9,7 +9,7 @@ from typing import Any
 from hetero.calibration.measure import timing
 from hetero.calling import overview
 from hetero.evaluation import report
-from hetero.evaluation.page.drawing import in_bytes
+from hetero.evaluation.page.drawing import in_bytes, when
 from hetero.evaluation.page.markup import facts, paragraph
 from hetero.evaluation.page.methods import Devices
 from hetero.host.compiled import loops
@@ -18,11 +18,11 @@ from hetero.profile import Profile
 _HIDDEN = ("elsewhere", "kernels")  # of a device's description
 _NOT_CALIBRATED = (
     "This machine is not calibrated: what follows are conservative constants that come with "
-    "hetero, of no machine. Run `hetero calibrate`."
+    "hetero, of no machine."
 )
 _NOT_COMPILED = (
     "Not all of the CPU's loops are compiled: where one is missing, calls and maps have what "
-    "serves until then. Run `hetero compile`, then this again."
+    "serves until then."
 )
 
 
@@ -35,9 +35,8 @@ def title(devices: Devices) -> str:
 def trust(constants: Profile, is_here: bool) -> str:
     """Which profile it is, and what in it not to trust; markup."""
     data = constants.data
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    created = data.get("created") or "an unknown time"
-    lines = [(f"Profile {constants.name!r}, of {created}; this page is of {now}.", "soft")]
+    created, now = when(data.get("created") or "an unknown time"), datetime.now(UTC).isoformat()
+    lines = [(f"Profile {constants.name!r}, of {created}; this page is of {when(now)}.", "soft")]
     if is_here and not data.get("fingerprint"):
         lines.append((_NOT_CALIBRATED, "warn"))
     if is_here and not all(map(loops.is_ready, loops.every())):

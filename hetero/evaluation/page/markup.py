@@ -6,6 +6,7 @@ lets nothing be loaded or run, whatever stands in the names that a machine gives
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -16,8 +17,9 @@ _TEMPLATE = Path(__file__).with_name("template.html")
 
 
 def paragraph(text: str, class_: str = "") -> str:
-    """Plain text as a paragraph."""
-    return f"<p{_class(class_)}>{escape(text)}</p>"
+    """Plain text as a paragraph; what stands in backticks is code."""
+    content = re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
+    return f"<p{_class(class_)}>{content}</p>"
 
 
 def heading(level: int, text: str, name: str = "") -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import spec
+from hetero.arrays import HOST, spec
 from hetero.calling import planner
 from hetero.devices import cpu
 from hetero.ops.benchmark import (
@@ -128,14 +128,17 @@ def _by_scipy(A: Any, b: np.ndarray, count: int, turn: int = 0) -> Any:
     return cg(A, b, rtol=0.0, maxiter=count)
 
 
-def _peers(A: Any, b: np.ndarray, slow: bool) -> Iterator[tuple[str, TimedCall]]:
-    """SciPy's cg, with BLAS on one thread and on all, and CuPy's, all on CSR."""
+def _limited(threads: int, call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call with BLAS on that many threads."""
     from threadpoolctl import ThreadpoolController
 
-    limited = ThreadpoolController().wrap
+    return ThreadpoolController().wrap(limits=threads, user_api="blas")(call)
+
+
+def _peers(A: Any, b: np.ndarray, slow: bool) -> Iterator[tuple[str, TimedCall]]:
+    """SciPy's cg, with BLAS on one thread and on all, and CuPy's, all on CSR."""
     for threads in () if slow else sorted({1, cpu.describe()["blas_threads"]}):
-        run = limited(limits=threads, user_api="blas")(partial(_by_scipy, A, b))
-        yield f"SciPy, CSR, BLAS threads: {threads}", run
+        yield f"SciPy, CSR, BLAS threads: {threads}", _limited(threads, partial(_by_scipy, A, b))
     if (by_cupy := _cupys_solver()) is not None:
         cupy = library("cupy")
         there, rhs = library("cupyx.scipy.sparse").csr_matrix(A), cupy.asarray(b)
@@ -146,6 +149,17 @@ def _peers(A: Any, b: np.ndarray, slow: bool) -> Iterator[tuple[str, TimedCall]]
             return found
 
         yield "CuPy, CSR", run
+
+
+def peers(dims: tuple[int, ...], dtype: str) -> dict[str, TimedCall]:
+    """SciPy's cg on a grid's CSR matrix, with as many iterations as are priced and BLAS on one
+    thread, which is the faster on small machines."""
+    if len(dims) == 1:
+        return {}  # of a dense system the number depends on its values
+    b = np.random.default_rng(0).random(math.prod(dims)).astype(dtype)
+    count = OPERATION.from_dims(dims, dtype, HOST).options.iterations
+    one = _limited(1, partial(_by_scipy, _operator(dims, dtype).tocsr(), b, count))
+    return {"SciPy cg, BLAS on one thread": one}
 
 
 def _cupys_solver() -> Callable[..., Any] | None:

@@ -161,6 +161,11 @@ def _on_cpu(n: int, f: int, dtype: str) -> Comparison:
     return by_candidates(OPERATION, data, {"mode": "same"}, peers, longest=_LONGEST)
 
 
+def peers(dims: tuple[int, ...], dtype: str) -> dict[str, TimedCall]:
+    """SciPy's ways, and OpenCV's, for squares."""
+    return _cpu_peers(*_data(dims[0], dims[2], dtype))
+
+
 def _cpu_peers(image: np.ndarray, values: np.ndarray) -> dict[str, TimedCall]:
     from scipy import ndimage, signal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -86,12 +86,17 @@ def _compare(n: int, rtol: float, dtype: str) -> Comparison:
     return found._replace(calls=others)
 
 
+def peers(dims: tuple[int, ...], dtype: str) -> dict[str, TimedCall]:
+    """SciPy's sine transforms, for squares and cubes."""
+    return _scipy(np.random.default_rng(2).random(dims).astype(dtype))
+
+
 def _scipy(f: np.ndarray) -> dict[str, TimedCall]:
     """SciPy's sine transforms, on one thread as by default and on one for each core."""
     from scipy.fft import dstn, idstn
 
     one = 4.0 * np.sin(np.pi * np.arange(1, len(f) + 1) / (2 * (len(f) + 1))) ** 2
-    eigenvalues = np.add.outer(one, one).astype(f.dtype)
+    eigenvalues = reduce(np.add.outer, [one] * f.ndim).astype(f.dtype)
 
     def run(workers: int, turn: int) -> Any:
         return idstn(dstn(f, type=1, workers=workers) / eigenvalues, type=1, workers=workers)

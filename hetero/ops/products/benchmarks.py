@@ -72,6 +72,12 @@ def random_trial(
     return Trial((a, b))
 
 
+def peers(shapes: Shapes, dtype: str) -> dict[str, TimedCall]:
+    """NumPy's product of random operands."""
+    A, B = (np.random.default_rng(0).random(shape, np.float32).astype(dtype) for shape in shapes)
+    return {"NumPy": lambda turn: A @ B}
+
+
 def trial(operation: Operation, shapes: Shapes) -> tuple[str, Trial]:
     """A line of demo's table."""
     text = f"{operation.name} {_joined(shapes[0])} {_joined(shapes[1])}"

@@ -244,16 +244,6 @@ def hasty(monkeypatch):
     hasten(monkeypatch)
 
 
-@pytest.fixture
-def small_demo(monkeypatch, hasty):
-    """What `hetero demo` computes is small; `make demo` runs it as it is."""
-    for operation, side in (("convolve2d", 256), ("kmeans", 128)):
-        monkeypatch.setattr(f"hetero.ops.{operation}.demonstration._SIDE", side)
-    monkeypatch.setattr("hetero.ops.poisson.benchmarks._SIDE", 64)
-    with optimising():  # its products are as large as ever
-        yield
-
-
 @pytest.fixture(scope="module")
 def hasty_module():
     """As `hasten`, for what several tests of a file share; disturbed samples are taken again."""

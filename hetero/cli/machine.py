@@ -149,18 +149,18 @@ def report(arguments: argparse.Namespace) -> int:
 
 def demo_options(sub: Parser) -> None:
     """Add those of demo."""
-    text = "largest extent (default: 4096; 8192 on a GPU)"
+    text = "largest extent (default: 2048; 8192 on a GPU)"
     sub.add_argument("--largest", type=values.whole, help=text)
     add_file(sub, "--picture", "save the filtered photograph (PGM)")
 
 
 def demo(arguments: argparse.Namespace) -> int:
-    """Calibrate quickly, run real calls, compare."""
+    """Calibrate quickly, and compare real calls with other libraries."""
     from hetero.evaluation import demo
 
     values.check("--largest", arguments.largest, 16, 2**24)
     check_file("--picture", arguments.picture)
-    rows, found = demo.demo(
+    rows = demo.demo(
         largest=arguments.largest,
         picture=arguments.picture,
         progress=progress_bar(),
@@ -168,5 +168,5 @@ def demo(arguments: argparse.Namespace) -> int:
     )
     terminal.clear()
     if arguments.json:
-        show(arguments, {"calls": rows, **found}, str)
+        show(arguments, {"calls": rows}, str)
     return DONE

@@ -220,54 +220,35 @@ def test_verify_on_a_device_without_arrays(run, opencl):
     refused(run, "verify", "--on", opencl, "--count", 1, naming=("--on", opencl))
 
 
-def test_demo(data, tmp_path, profile_file, small_demo):
+def test_demo(data, tmp_path, profile_file, hasty):
+    """Each call has the libraries beside it that do the same, and gives the same result."""
     picture = tmp_path / "picture.pgm"
-    found = data("demo", "--largest", 16, "--picture", picture)
-    assert found.keys() >= {"calls", "problems", "chosen_over_best"}
-    assert found["chosen_over_best"].keys() == FIGURES
-    for call in found["calls"]:
-        assert call.keys() == {
-            "call",
-            "operands_on",
-            "device",
-            "method",
-            "predicted",
-            "measured",
-            "best_alternative",
-        }
-        assert call["measured"] > 0
-    assert {c["call"].split()[0] for c in found["calls"]} == {"matvec", "matmul"}
-    assert {row["filter"].split(",")[0] for row in found["picture"]} == {
-        "edges",
-        "blur",
-        "out of focus",
-    }
+    rows = data("demo", "--largest", 64, "--picture", picture)["calls"]
+    libraries = {}
+    for row in rows:
+        assert min(row["measured"], row["predicted"]) > 0
+        libraries.setdefault(row["call"].split()[0], set()).update(row["libraries"])
+        for one in row["libraries"].values():
+            assert one["measured"] > 0
+            assert one["difference"] < 1e-5
+            if not row["call"].startswith("solve_poisson"):  # by other methods than PyAMG's
+                assert one.get("iterations") == row.get("iterations")
+    firsts = {name: {found.split()[0] for found in libraries[name]} for name in libraries}
+    assert firsts["matvec"] == firsts["matmul"] == {"NumPy"}
+    assert firsts["solve_cg"] == {"SciPy,"}
+    assert firsts["solve_poisson"] == {"SciPy", "PyAMG"}
+    assert firsts["kmeans"] == {"scikit-learn"}
+    assert libraries["convolve2d"] >= {"SciPy fftconvolve", "SciPy oaconvolve", "SciPy ndimage"}
+    assert sum(row["call"].startswith("convolve2d") for row in rows) == 3
     assert not profile_file.exists(), "stored"
     content = picture.read_bytes()
-    assert content.startswith(b"P5 256 256 255\n")
-    assert len(content) == 15 + 256**2
-    assert len(set(content[15:])) > 100
+    assert content.startswith(b"P5 64 64 255\n")
+    assert len(content) == 13 + 64**2
+    assert len(set(content[13:])) > 20
     content = (tmp_path / "picture-16-colours.ppm").read_bytes()
-    assert content.startswith(b"P6 128 128 255\n")
-    pixels = np.frombuffer(content, np.uint8, offset=15).reshape(-1, 3)
-    assert len(np.unique(pixels, axis=0)) == found["quantised"]["colours"] == 16
-
-
-def test_the_demos_equation_is_an_ordinary_one():
-    """Conjugate gradients take about the steps that are priced; the error is of second order."""
-    from hetero.ops.poisson.benchmarks import example
-
-    errors_seen = []
-    for n in (31, 63):
-        f, exact, h = example(n)
-        u, info = hetero.solve_poisson(
-            f, spacing=h, method="cg", device="cpu", rtol=1e-8, return_info=True
-        )
-        (row,) = info["plan"].candidates
-        expected = row.implementation.work(info["plan"].problem, {"kind": "cpu"}).repeat
-        assert 0.5 * expected < info["iterations"] < 2.0 * expected
-        errors_seen.append(abs(u - exact).max())
-    assert 3.5 < errors_seen[0] / errors_seen[1] < 4.5
+    assert content.startswith(b"P6 32 32 255\n")
+    pixels = np.frombuffer(content, np.uint8, offset=13).reshape(-1, 3)
+    assert len(np.unique(pixels, axis=0)) == 16
 
 
 def test_demo_refuses(run):

@@ -41,8 +41,6 @@ def benchmarks(dtype: str, device: str, order: str) -> Iterator[Benchmark]:
     return products.benchmarks(OPERATION, SHAPES, _operands, dtype, device, order)
 
 
-def trials(largest: int) -> Iterator[tuple[str, Trial]]:
-    """Squares, then long matrices."""
-    squares = [(n, n) for n in products.DEMONSTRATED if n <= largest]
-    for dims in (*squares, *products.LONG):
-        yield products.trial(OPERATION, _operands(dims))
+def demonstrated(largest: int) -> Iterator[Benchmark]:
+    """A small square, for what a call costs, and a large one."""
+    return products.demonstrated(OPERATION, [(64, 64), (largest, largest)], _operands)

@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from hetero.profile.constants import is_trusted
+from hetero.times import readable
 
 try:
     import resource
@@ -456,7 +457,7 @@ def described(seen: dict[str, Any]) -> str:
     if seen.get("others") is not None:
         parts.append(f"other processes kept {seen['others']:.1f} of {seen['cores']} cores busy")
     if seen["stolen"]:
-        parts.append(f"{seen['stolen']:.1f} s were stolen from this virtual machine")
+        parts.append(f"{readable(seen['stolen'])} were stolen from this virtual machine")
     parts.append(f"{seen['switches']} involuntary context switches")
     parts.append(f"{seen['again']} samples measured again")
     parts.append(f"{seen['left']} of {seen['samples']} doubtful yet")

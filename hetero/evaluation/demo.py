@@ -16,7 +16,7 @@ from hetero.calibration.measure.candidates import timed
 from hetero.calling import overview
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Benchmark, Comparison
-from hetero.pricing.plan import readable
+from hetero.times import readable
 
 _LARGEST, _LARGEST_ON_GPU = 2048, 8192  # extents
 _BUDGET = 0.1  # seconds of each call, about

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from hetero.calibration.measure import timing
 from hetero.ops.benchmark import BenchTable
-from hetero.pricing.plan import readable
 from hetero.profile import Profile
 from hetero.registry.models import ModelKey
+from hetero.times import readable
 
 ERRORS = ("mean", "p95", "worst")
 INSTALL = "a picture needs matplotlib, the extra 'plot': pip install matplotlib"

@@ -14,8 +14,8 @@ from hetero.evaluation.causes import binding
 from hetero.evaluation.climbing import Ground
 from hetero.evaluation.report import by, markdown
 from hetero.ops import benchmark
-from hetero.pricing.plan import readable
 from hetero.registry import Arguments, Implementation, Operation, Shaping
+from hetero.times import readable
 
 PICTURE = (8.0, 6.5)  # inches
 _SIZE = {"cuda": 4096}

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetero.evaluation.report import markdown
-from hetero.pricing.plan import CPU, readable
+from hetero.pricing.plan import CPU
 from hetero.profile import PINNED, STAGED
+from hetero.times import readable
 
 PICTURE = (8.0, 5.0)  # inches
 _STYLES = ("-", "--", "-.", ":")

@@ -28,8 +28,9 @@ from hetero import registry
 from hetero.arrays import HOST, Operand
 from hetero.arrays.kept import Kept
 from hetero.pricing import tables
-from hetero.pricing.plan import CPU, Candidate, Plan, readable
+from hetero.pricing.plan import CPU, Candidate, Plan
 from hetero.registry.problem import Problem
+from hetero.times import readable
 
 Priced = Callable[[Problem], Plan]
 _MOST = 2.0  # times the prediction, or less than it, that a call's time counts: others disturb it

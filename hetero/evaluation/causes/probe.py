@@ -13,7 +13,8 @@ from hetero.evaluation import climbing
 from hetero.evaluation.causes import roof
 from hetero.evaluation.report import markdown, rounded
 from hetero.kernels.common import access
-from hetero.pricing.plan import CPU, readable
+from hetero.pricing.plan import CPU
+from hetero.times import readable
 
 PICTURE = (7.0, 4.5)  # inches
 _BYTES, _BYTES_OTHERS = 1 << 30, 1 << 26  # that are read; on devices without a clock of their own

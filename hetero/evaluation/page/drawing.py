@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-from hetero.pricing.plan import readable
+from hetero.times import readable
 
 WIDTH = 360
 FONT = 10.5  # units

@@ -14,10 +14,11 @@ from hetero.evaluation.page.markup import figure, folded, table
 from hetero.evaluation.page.methods import Curve
 from hetero.evaluation.report import OF_METHODS
 from hetero.ops.over_sizes import Axis
-from hetero.pricing.plan import CPU, readable
+from hetero.pricing.plan import CPU
 from hetero.profile import Profile
 from hetero.registry import Operation
 from hetero.registry.models import ModelKey
+from hetero.times import readable
 
 _COLUMNS = 4  # sizes in a table
 _CLEARLY = 1.05

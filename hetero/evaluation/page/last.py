@@ -27,8 +27,8 @@ from hetero.evaluation.page.markup import (
     table,
 )
 from hetero.evaluation.report import ERRORS, by, chosen_over_best, gained, prefixed, rounded
-from hetero.pricing.plan import readable
 from hetero.profile import places
+from hetero.times import readable
 
 VERIFY, LADDER = "verify", "ladder"
 _LARGEST = 1 << 22  # bytes

@@ -72,13 +72,13 @@ def calibrate(arguments: argparse.Namespace) -> int:
         "devices": found.devices,
         "residuals": found.residuals(),
         "not_acceptable": report.not_acceptable(found),
-        "doubtful": report.doubtful(found),
+        "doubtful": found.doubtful(),
         "written": is_new,
         "trusted": found.is_trusted,
     }
     end = f"{'written to' if is_new else 'not replaced, as it is better:'} {path}"
     show(arguments, result, lambda: f"{report.calibration(found)}\n\n{end}")
-    return DONE if is_new and found.is_trusted else FAILED
+    return DONE if is_new and found.is_trusted and not result["doubtful"] else FAILED
 
 
 @contextlib.contextmanager

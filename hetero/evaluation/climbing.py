@@ -60,7 +60,7 @@ class Ground:
         filter: int | None = None,
     ) -> None:
         if filter is not None and benchmark.of(operation, "FILTER") is None:
-            raise ValueError(f"{operation.function} has no filter, got one of {filter}")
+            raise ValueError(f"--filter is of a convolution, not of {operation.function}")
         self.operation, self.place, self.dtype, self.limit = operation, place, dtype, limit
         self.filter = filter
         self._bench = Bench(place.devices)

@@ -222,11 +222,11 @@ def summary(rows: list[Row]) -> dict[str, Any]:
     if not rows:
         return {"problems": 0, "left_out": {}}
     ratios = np.array([row.ratio for row in rows])
-    fastest = Counter(f"{row.problem.operation} {row.best[1]} on {row.best[0]}" for row in rows)
+    fastest = Counter(f"{_function(row.problem)} {row.best[1]} on {row.best[0]}" for row in rows)
     pairs: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for row in rows:
         for name, predicted in row.predicted.items():
-            key = row.problem.operation, *name
+            key = _function(row.problem), *name
             pairs.setdefault(key, []).append((predicted, row.measured[name]))
     errors = {
         f"{operation} {method} on {device}": residuals(*map(list, zip(*found, strict=True)))
@@ -245,6 +245,10 @@ def summary(rows: list[Row]) -> dict[str, Any]:
         "prediction_error": errors,
         "left_out": left_out(rows),
     }
+
+
+def _function(problem: Problem) -> str:
+    return registry.operation(problem.operation).function
 
 
 def left_out(rows: list[Row]) -> dict[str, str]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from hetero.calibration.measure import timing
 from hetero.calling import overview
-from hetero.evaluation import report
 from hetero.evaluation.page.drawing import in_bytes
 from hetero.evaluation.page.markup import facts, paragraph
 from hetero.evaluation.page.methods import Devices
@@ -45,7 +44,7 @@ def trust(constants: Profile, is_here: bool) -> str:
     if load := data.get("load"):
         style = "soft" if timing.is_trusted(load) else "warn"
         lines.append((f"While it was measured: {timing.described(load)}.", style))
-    if doubtful := report.doubtful(constants):
+    if doubtful := constants.doubtful():
         names = ", ".join(name.replace("|", " ") for name in doubtful)
         lines.append((f"Predictions off by a factor: {names}.", "warn"))
     return "".join(paragraph(text, style) for text, style in lines)

@@ -416,7 +416,7 @@ class Watch:
             ``switches``: involuntary ones of the measuring thread; ``slow_probes``: share of the
             probes; ``scattered``: share of the measurements with samples far apart;
             ``samples``, ``again``, ``left``: numbers of samples, of those taken again, and of those
-            doubtful yet.
+            still doubtful.
         """
         first, before = self._start
         now = self._read(self._clock())
@@ -460,5 +460,5 @@ def described(seen: dict[str, Any]) -> str:
         parts.append(f"{readable(seen['stolen'])} were stolen from this virtual machine")
     parts.append(f"{seen['switches']} involuntary context switches")
     parts.append(f"{seen['again']} samples measured again")
-    parts.append(f"{seen['left']} of {seen['samples']} doubtful yet")
+    parts.append(f"{seen['left']} of {seen['samples']} still doubtful")
     return ", ".join(parts)

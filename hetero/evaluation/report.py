@@ -41,7 +41,7 @@ def gained(row: Mapping[str, Any], gain: str) -> str:
 
 
 def rounded(value: float, digits: int = 3) -> str:
-    """So many digits, and those before the point."""
+    """That many digits, and those before the point."""
     return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:.0f}"
 
 
@@ -73,7 +73,7 @@ def _errors(head: str, named: Mapping[str, Mapping[str, float]], wide: int) -> l
 
 
 def figure(width: float, height: float) -> Any | None:
-    """An empty picture of so many inches, which no screen shows; None without matplotlib."""
+    """An empty picture of that many inches, which no screen shows; None without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -142,7 +142,7 @@ def _notes(found: Mapping[str, Any], known: bool) -> list[str]:
         "calls: operands go up once, and each result comes down; staying: the last one alone does",
     ]
     if not known:
-        lines.append(f"{found['device']}'s own time is not known: at least so many calls")
+        lines.append(f"{found['device']}'s own time is not known: at least that many calls")
     return lines
 
 

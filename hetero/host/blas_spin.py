@@ -188,7 +188,7 @@ def describe(least: float = LONG) -> dict[str, str]:
     least : float
         Seconds of the work from which on it is long.
     """
-    during = f" during work of {readable(least)} and more"
+    during = f" during work of {readable(least)} or longer"
     statuses = _assumed() | _status
     return {owner(path): f"{x}{during}" if x == _cycles() else x for path, x in statuses.items()}
 

@@ -271,7 +271,7 @@ def _copied(problem: Problem, name: str, positions: Sequence[int], there: bool =
 
 
 def _is_due(operand: Kept, lost: float, calls: int, move: float) -> bool:
-    """Whether an operand is to be moved, for what it lost in so many calls, the present one too."""
+    """Whether an operand is to be moved, for what it lost in its calls, the present one too."""
     left = operand.uses - operand.calls
     if left > 0:  # as many calls as these are to come, this one among them
         return lost / calls * left > move

@@ -107,7 +107,7 @@ def of_errors(operation: Operation, constants: Profile, numbers: Numbers) -> lis
     picture = rows(title, description, "relative error", lambda v: f"{v * 100:.3g}%", drawn)
     line = (
         "Full marks: the mean; hollow ones: the 95th percentile. There is a model for each dtype "
-        "and layout; at the end is the median of the means. Acceptable: "
+        "and layout; the number at the right is the median of the means. Acceptable: "
         f"{OF_METHODS.mean:.0%} in the mean."
     )
     return [figure(picture, "all models", [line])]

@@ -20,8 +20,8 @@ _NOT_CALIBRATED = (
     "hetero, of no machine. Run `hetero calibrate`."
 )
 _NOT_COMPILED = (
-    "Not all of the CPU's loops are compiled: where one is missing, calls and maps have what "
-    "serves until then. Run `hetero compile`, then this again."
+    "Not all of the CPU's loops are compiled: where one is missing, calls and maps "
+    "show the method that is used until then. Run `hetero compile`, then this again."
 )
 
 

@@ -60,7 +60,7 @@ _CLIMBED_COLUMNS = _CLIMBED_CLUSTERS = 64
 
 
 def climbed(size: int) -> tuple[int, ...]:
-    """What the rungs are timed on: so many rows."""
+    """What the rungs are timed on: that many rows."""
     return max(size, _CLIMBED_CLUSTERS), _CLIMBED_COLUMNS, _CLIMBED_CLUSTERS
 
 

@@ -192,7 +192,7 @@ def selected(worklist: Iterable[WorkItem], only: Iterable[str]) -> list[WorkItem
         for name in sorted(names_of(item, case))
     }
     for name in sorted(only - known.keys()):
-        raise ValueError(one_of("what is measured here", sorted(known), name))
+        raise ValueError(one_of("only", sorted(known), name))
     chosen = [
         item._replace(cases=tuple(c for c in item.cases if names_of(item, c) & only))
         for item in worklist

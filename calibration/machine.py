@@ -127,7 +127,7 @@ def _measure(
     for line in left_out(failures):
         log.warning("calibration leaves out %s", line)
     for line in outliers.report(content["models"]):
-        log.warning("calibration keeps out %s", line)
+        log.warning("left out of the calibration: %s", line)
     if timing.is_loaded(content["load"]):
         log.warning("other work ran during the calibration: %s", timing.described(content["load"]))
     if not timing.is_trusted(content["load"]):
@@ -196,7 +196,7 @@ def _reporting(schedule: Schedule) -> Callable[[int], None]:
         if not planned:
             schedule.plan("loops", number * _LOOP)
         planned = True
-        schedule.begin("loops", _LOOP, f"compiling the CPU's loops, {number} yet")
+        schedule.begin("loops", _LOOP, f"compiling the CPU's loops, {number} left")
 
     return tell
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hetero import devices as backends
 from hetero.calibration.progress import Failure
 from hetero.devices.kinds import traits
-from hetero.errors import DeviceNotAvailable
+from hetero.errors import DeviceNotAvailable, one_of
 from hetero.imports import load
 from hetero.ops.cases import Budget, Case, Passes, Place, SampleGrid
 from hetero.pricing import pricing
@@ -47,9 +47,7 @@ def chosen_devices(devices: list[str] | None, infos: dict[str, dict[str, Any]]) 
     for name in devices:
         if name not in infos:
             reason = f": it is broken, {why}" if (why := inventory.broken().get(name)) else ""
-            raise DeviceNotAvailable(
-                f"devices must be among {', '.join(map(repr, infos))}, got {name!r}{reason}"
-            )
+            raise DeviceNotAvailable(one_of("device", infos, name) + reason)
     return [CPU, *(name for name in devices if name != CPU)]
 
 
@@ -194,8 +192,7 @@ def selected(worklist: Iterable[WorkItem], only: Iterable[str]) -> list[WorkItem
         for name in sorted(names_of(item, case))
     }
     for name in sorted(only - known.keys()):
-        valid = ", ".join(map(repr, sorted(known)))
-        raise ValueError(f"only must name what can be measured here: {valid}; got {name!r}")
+        raise ValueError(one_of("only", sorted(known), name))
     chosen = [
         item._replace(cases=tuple(c for c in item.cases if names_of(item, c) & only))
         for item in worklist

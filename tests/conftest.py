@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -244,16 +245,6 @@ def hasty(monkeypatch):
     hasten(monkeypatch)
 
 
-@pytest.fixture
-def small_demo(monkeypatch, hasty):
-    """What `hetero demo` computes is small; `make demo` runs it as it is."""
-    for operation, side in (("convolve2d", 256), ("kmeans", 128)):
-        monkeypatch.setattr(f"hetero.ops.{operation}.demonstration._SIDE", side)
-    monkeypatch.setattr("hetero.ops.poisson.benchmarks._SIDE", 64)
-    with optimising():  # its products are as large as ever
-        yield
-
-
 @pytest.fixture(scope="module")
 def hasty_module():
     """As `hasten`, for what several tests of a file share; disturbed samples are taken again."""
@@ -280,11 +271,13 @@ def hasten(patch, again=False):
     from hetero.calibration import request
     from hetero.calibration.environment import blas_sleep, quiet_links
     from hetero.calibration.measure import repeating, timing
+    from hetero.profile import constants
 
     if not again:
         patch.setattr(repeating, "settle", lambda *_: (0, 0, 0))
     patch.setattr(timing, "is_loaded", lambda seen: False)  # what else runs is no matter
     patch.setattr(quiet_links, "LEFT", 1e9)
+    patch.setattr(constants, "OFF", math.inf)
     patch.setattr(blas_sleep, "SECONDS", 0.05)
     quick = {"point": 0.0002, "longest": 0.002, "step": 16.0, "largest_solve": 2**10}
     quick |= {"held_out": 2, "largest_transfer": 2**16}

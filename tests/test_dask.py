@@ -324,8 +324,9 @@ def test_fewer_distinct_clusters_are_a_warning():
 def test_the_estimator_is_heteros():
     X, weights = groups(), rng.random(503)
     lazy = da.from_array(X, chunks=(97, 3))
-    own = hetero.dask.KMeans(5, init=X[:5], tol=0.0).fit(lazy, sample_weight=weights)
-    other = hetero.KMeans(5, init=X[:5], tol=0.0).fit(X, sample_weight=weights)
+    options = {"init": X[:5], "tol": 0.0, "label_tol": 0.01}
+    own = hetero.dask.KMeans(5, **options).fit(lazy, sample_weight=weights)
+    other = hetero.KMeans(5, **options).fit(X, sample_weight=weights)
     np.testing.assert_array_equal(own.labels_.compute(), other.labels_)
     for name in ("cluster_centers_", "inertia_", "n_iter_", "n_features_in_"):
         np.testing.assert_allclose(getattr(own, name), getattr(other, name), rtol=1e-12)

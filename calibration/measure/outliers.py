@@ -404,7 +404,7 @@ def report(models: dict[str, Model]) -> list[str]:
         out = model.get("samples", {}).get("kept_out")
         name = " ".join(part for part in ModelKey.parse(key) if part != "*")
         if is_prior(model):
-            lines.append(f"{name}: {out}; conservative constants serve in its place")
+            lines.append(f"{name}: {out}; conservative constants are used instead")
         elif out := [one for one in out or () if one[1] != _INSEPARABLE]:  # these are common
             dims, why = out[0]
             more = f" and {len(out) - 1} more" if len(out) > 1 else ""

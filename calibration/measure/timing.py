@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from hetero.profile.constants import is_trusted
+from hetero.times import readable
 
 try:
     import resource
@@ -415,7 +416,7 @@ class Watch:
             ``switches``: involuntary ones of the measuring thread; ``slow_probes``: share of the
             probes; ``scattered``: share of the measurements with samples far apart;
             ``samples``, ``again``, ``left``: numbers of samples, of those taken again, and of those
-            doubtful yet.
+            still doubtful.
         """
         first, before = self._start
         now = self._read(self._clock())
@@ -456,8 +457,8 @@ def described(seen: dict[str, Any]) -> str:
     if seen.get("others") is not None:
         parts.append(f"other processes kept {seen['others']:.1f} of {seen['cores']} cores busy")
     if seen["stolen"]:
-        parts.append(f"{seen['stolen']:.1f} s were stolen from this virtual machine")
+        parts.append(f"{readable(seen['stolen'])} were stolen from this virtual machine")
     parts.append(f"{seen['switches']} involuntary context switches")
     parts.append(f"{seen['again']} samples measured again")
-    parts.append(f"{seen['left']} of {seen['samples']} doubtful yet")
+    parts.append(f"{seen['left']} of {seen['samples']} still doubtful")
     return ", ".join(parts)

@@ -22,8 +22,9 @@ from hetero.accel.session import Attempt
 from hetero.arrays import watched
 from hetero.calling.planner import OtherMachine
 from hetero.evaluation import calls
-from hetero.pricing.plan import CPU, Candidate, readable
+from hetero.pricing.plan import CPU, Candidate
 from hetero.registry.problem import Problem
+from hetero.times import readable
 
 _NOTABLE = 0.8  # times as long, at most: another way that is worth a line
 

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from hetero.times import readable
+
 # Reason code -> what a script, or its user, can change to gain more.
 CODES = {
     "taken": "",
@@ -122,13 +124,6 @@ class Book:
             for row in rows
         ]
         return "\n".join([*lines, *self.sums()])
-
-
-def readable(seconds: float) -> str:
-    """Seconds as `hetero.pricing.plan` writes them, which is not loaded for this."""
-    scale, unit = next((s, u) for s, u in ((1e-6, "us"), (1e-3, "ms"), (1.0, "s"))
-                       if abs(seconds) < 999.5 * s or u == "s")  # fmt: skip
-    return f"{seconds / scale:.3g} {unit}"
 
 
 def line_of_script() -> str:

@@ -18,8 +18,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hetero import locks
-from hetero.accel.notes import Book, Note, line_of_script, readable
+from hetero.accel.notes import Book, Note, line_of_script
 from hetero.imports import load
+from hetero.times import readable
 
 # Seconds that a call is expected to take, to be looked at. With 0 in the environment each call is,
 # and is taken unless its plan is the plain library's.

@@ -39,7 +39,7 @@ class Kept:
         How often it is expected to be used, 0 if that was not given.
     calls : int
         How often it was used.
-    told : str
+    line : str
         Line of the program that kept it, "" where none did.
     checksum : bytes or None
         Of its values when they were copied, where that is asked for.
@@ -51,7 +51,7 @@ class Kept:
 
     __slots__ = (
         *("__weakref__", "calls", "checksum", "dtype", "due", "held", "lost", "nbytes"),
-        *("over", "shape", "told", "uses", "watched"),
+        *("over", "shape", "line", "uses", "watched"),
     )
 
     def __init__(self, array: np.ndarray | Kept) -> None:
@@ -60,7 +60,7 @@ class Kept:
         self.lost: dict[str, tuple[float, int]] = {}
         self.due: set[str] = set()
         self.uses = self.calls = 0
-        self.told = ""
+        self.line = ""
         self.checksum: bytes | None = None
         self.watched = self.over = False
 
@@ -148,7 +148,7 @@ def keep(array: np.ndarray, uses: int, where: str) -> np.ndarray:
             weakref.finalize(array, _end, id(root), id(array)).atexit = False
     kept = find(array)
     if kept is not None:
-        kept.told = where
+        kept.line = where
         kept.uses = kept.calls + uses if uses else 0
     return array
 

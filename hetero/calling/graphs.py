@@ -8,7 +8,7 @@ from typing import Any
 from hetero import devices
 from hetero.calling import planner
 from hetero.devices.cuda.cooperative import LEGACY_STREAM, check
-from hetero.errors import DeviceNotAvailable, GraphError
+from hetero.errors import DeviceNotAvailable, GraphError, one_of
 from hetero.imports import INSTALL, load
 from hetero.profile import inventory
 
@@ -137,9 +137,7 @@ def graph(device: str | None = None) -> Graph:
         )
     device = device or names[0]
     if device not in names:
-        raise DeviceNotAvailable(
-            f"device must be one of {', '.join(map(repr, names))}, got {device!r}"
-        )
+        raise DeviceNotAvailable(one_of("device", names, device))
     _driver()
     return Graph(device)
 

@@ -12,6 +12,7 @@ from hetero.imports import load
 from hetero.pricing import pricing
 from hetero.profile import inventory, tuning
 
+_OFF = "off by more than 100 % in the mean (run 'hetero calibrate' again when nothing else runs)"
 _DISTURBED = "by other load: run 'hetero calibrate' again when nothing else runs"
 
 
@@ -37,6 +38,9 @@ class Inventory(dict):
             lines.append("  run 'hetero calibrate' once: predictions are conservative until then")
         if used["disturbed"]:
             lines.append(f"  not to be trusted: its calibration was disturbed {used['disturbed']}")
+        if used["doubtful"]:
+            names = "; ".join(name.replace("|", " ") for name in used["doubtful"])
+            lines.append(f"  not to be trusted: {_OFF}: {names}")
         lines += [f"broken: {name}: {why}" for name, why in self["broken"].items()]
         lines += [f"missing: {what}" for what in self["missing"]]
         return "\n".join([*lines, "'hetero info --verbose' prints all that is known"])
@@ -71,7 +75,8 @@ def machine() -> Inventory:
         -> the tuning table that its kernels are planned by),
         ``broken`` (device -> why it is not used: it could not compile or run a small kernel, or
         made wrong values), ``missing`` (what is not here and what would bring it), ``profile`` (its
-        name; what to do if other load spoiled its calibration, else None; the file it was read
+        name; what to do if other load spoiled its calibration, else None; the models and links that
+        are off by more than 100 % in the mean; the file it was read
         from, None where there is none that can be used; and the file that `hetero.calibrate`
         writes), ``profiles`` (file -> whether that stored profile fits this machine, else why not;
         the best first).
@@ -116,6 +121,7 @@ def machine() -> Inventory:
         profile={
             "name": constants.name,
             "disturbed": None if constants.is_trusted else _DISTURBED,
+            "doubtful": constants.doubtful(),
             "file": str(stored[0].path) if is_used else None,
             "calibrate_writes": str(profile.default_path()),
         },

@@ -2,7 +2,8 @@
 probe, transfer, report, demo.
 
 Exit codes: 0 done; 1 it failed (a file that cannot be written, a device that fails, a
-calibration that other load spoiled, which is used unless a better one is stored); 2 wrong
+calibration that other load spoiled or whose constants are off by more than 100 % in the mean, which
+is used unless a better one is stored); 2 wrong
 arguments (unknown operation, device, method or profile, dimensions that do not fit), or no command,
 which prints the help; 3 no candidate could be chosen, as the printed reasons say; 130 interrupted.
 Every command prints JSON with ``--json``.
@@ -57,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _REPORTED as error:
         log.debug("%s failed", arguments.run.__name__, exc_info=True)
         text = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, OSError) and error.strerror and error.filename is not None:
+            text = f"{error.filename}: {error.strerror}"
         print(f"hetero: {text[:_LONGEST_MESSAGE]}", file=sys.stderr)
         return _code(error)
 

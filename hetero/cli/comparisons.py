@@ -10,6 +10,7 @@ from typing import Any
 from hetero import terminal
 from hetero.cli import values
 from hetero.cli.values import DONE, NO_CHOICE, Parser, add_file, add_profile, show
+from hetero.errors import one_of
 from hetero.terminal import progress_bar
 
 _MOST_AGAIN = 100_000  # calls, which take three seconds to count
@@ -25,7 +26,8 @@ def explain_options(sub: Parser) -> None:
     sub.add_argument("operation", help=values.forms())
     text = "extents, 1 or more each"
     sub.add_argument("dims", nargs="+", type=values.whole, metavar="DIM", help=text)
-    sub.add_argument("--dtype", default="float64", help="of the operands (default: float64)")
+    text = "of the operands (default: float64)"
+    sub.add_argument("--dtype", type=values.dtype, default="float64", help=text)
     for name in dict.fromkeys(name for o in operations for name in o.options):
         texts = (
             f"of {o.function}: {', '.join(o.options[name][0])}; {o.options[name][1]}"
@@ -38,6 +40,8 @@ def explain_options(sub: Parser) -> None:
     sub.add_argument("--device", help="only this device, such as cpu or cuda:0")
     methods = dict.fromkeys(i.method for o in operations for i in registry.lookup(o.name))
     sub.add_argument("--method", help=f"only this method: {', '.join(methods)}")
+    text = "also list what is not taken unless it is named: OpenCL on this machine's CPU"
+    sub.add_argument("--all", action="store_true", help=text)
     text = "answer for another machine, by its constants: tesla-t10, h100, h200, h200x2, or a "
     add_profile(sub, f"{text}profile's file")
     text = "what this number of calls takes in a loop over the same large operands"
@@ -64,8 +68,7 @@ def explain(arguments: argparse.Namespace) -> int:
     problem = operation.from_dims(dims, arguments.dtype, arguments.on, **options)
     constants, devices = calls.known(arguments.profile)
     if arguments.on != "host" and arguments.on not in devices:
-        names = ", ".join(map(repr, ("host", *devices)))
-        raise ValueError(f"--on must be one of {names}, got {arguments.on!r}")
+        raise ValueError(one_of("--on", ("host", *devices), arguments.on))
     machine = OtherMachine(constants, devices)
     plan = calls.plan(operation, problem, machine, arguments.device, arguments.method, options)
     notes, content = _notes(operation, arguments, devices), plan.to_dict()
@@ -76,15 +79,16 @@ def explain(arguments: argparse.Namespace) -> int:
         course = again.course(plan.problem, arguments.again, lambda p: machine.plan(p, *place))
         content["again"] = course and course.to_dict()
         notes += [f"{arguments.again} calls in a loop over the same operands", str(course)]
-    show(arguments, content, lambda: "\n".join([str(plan), *notes]))
+    show(arguments, content, lambda: "\n".join([plan.text(arguments.all), *notes]))
     if plan.to_dict()["chosen"]:
         return DONE
+    functions = {o.name: o.function for o in registry.operations()}
     known = ", ".join(
-        f"{operation} ({', '.join(sorted(dtypes))})"
-        for operation, dtypes in constants.dtypes().items()
+        f"{functions.get(name, name)} ({', '.join(sorted(dtypes))})"
+        for name, dtypes in constants.dtypes().items()
     )
     print(
-        f"hetero: no candidate could be chosen for {problem.operation} {problem.dtype}; "
+        f"hetero: no candidate could be chosen for {operation.function} {problem.dtype}; "
         f"the profile {constants.name!r} has constants for: {known or 'nothing'}",
         file=sys.stderr,
     )
@@ -120,16 +124,15 @@ def _options(operation: Any, arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _notes(operation: Any, arguments: argparse.Namespace, devices: dict[str, Any]) -> list[str]:
-    """What a plan does not say: where there are rungs, and what a kind of device comes down to."""
+    """What a plan does not say: that there are rungs, and what a kind of device comes down to."""
     from hetero import registry
 
     notes = []
-    kinds = dict.fromkeys(info["kind"] for info in devices.values())
-    kinds = [kind for kind in kinds if registry.rungs(operation.name, kind)]
+    kinds = {i["kind"] for i in devices.values() if registry.rungs(operation.name, i["kind"])}
     if kinds and arguments.method is None:
-        where, name = " and ".join(kinds), operation.function
-        here = " --device cpu" if kinds == ["cpu"] else ""
-        notes.append(f"   rungs on {where} are taken by name only: hetero ladder {name}{here}")
+        here = " --device cpu" if kinds == {"cpu"} else ""
+        ladder = f"hetero ladder {operation.function}{here}"
+        notes.append(f"   not listed: simpler kernels, see {ladder}")
     if str(arguments.device).endswith(":*"):
         alike = [n for n, i in devices.items() if i["kind"] == arguments.device[:-2]]
         if len(alike) == 1:
@@ -212,7 +215,8 @@ def transfer_options(sub: Parser) -> None:
     )
     text = "in place of --work: the product of a report, such as blog (20.8 MB up, 4.8 MB down)"
     sub.add_argument("--case", metavar="NAME", help=text)
-    sub.add_argument("--dtype", default="float32", help="of the operation (default: float32)")
+    text = "of the operation (default: float32)"
+    sub.add_argument("--dtype", type=values.dtype, default="float32", help=text)
     sub.add_argument("--device", help="such as cuda:0 (default: the first GPU)")
     text = "predict for another machine: tesla-t10, h100, h200, h200x2, or a profile's file"
     add_profile(sub, text)
@@ -271,8 +275,7 @@ def _named(arguments: argparse.Namespace) -> Any:
         if len(named.sizes) == 1
     }
     if arguments.case not in calls:
-        names = " or ".join(map(repr, calls))
-        raise ValueError(f"--case must be {names}, got {arguments.case!r}")
+        raise ValueError(one_of("--case", calls, arguments.case))
     return calls[arguments.case]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from hetero import terminal
 from hetero.cli import values
 from hetero.cli.values import DONE, DTYPES, FAILED, Parser, add_file, show
+from hetero.errors import one_of
 from hetero.pricing.plan import CPU
 from hetero.terminal import progress_bar
 
@@ -25,13 +26,12 @@ def bench_options(sub: Parser) -> None:
     from hetero.ops import benchmark
 
     operations = values.operations()
-    names = [name for o in operations for name in dict.fromkeys((o.name, o.function))]
-    names += [MOVEMENT, PROGRAMS]
+    names = ", ".join(o.function for o in operations)
     text = (
-        f"{', '.join(names[:-1])} (copies between host and device, and calls on host operands), "
+        f"{names}, {MOVEMENT} (copies between host and device, and calls on host operands), "
         f"{PROGRAMS} (whole programs with NumPy, with hetero, with CuPy)"
     )
-    sub.add_argument("operation", choices=names, metavar="OPERATION", help=text)
+    sub.add_argument("operation", metavar="OPERATION", help=text)
     dtypes: dict[str, list[str]] = {}
     for operation in operations:
         dtypes.setdefault(benchmark.dtype_of(operation), []).append(operation.function)
@@ -49,7 +49,7 @@ def bench_options(sub: Parser) -> None:
     )
     sub.add_argument("--device", help=text)
     text = f"the matrix of {having['order']} by rows (C, the default) or by columns (F)"
-    sub.add_argument("--order", default="C", choices=("C", "F"), help=text)
+    sub.add_argument("--order", choices=("C", "F"), help=text)
     having = "; ".join(
         f"{', '.join(known)} of {o.function}"
         for o in operations
@@ -62,7 +62,13 @@ def bench_options(sub: Parser) -> None:
     )
     add_file(sub, "--timeline", text)
     text = f"with {PROGRAMS}: this one, and those of further --program, instead of all"
-    sub.add_argument("--program", action="append", choices=programs.PROGRAMS, help=text)
+    sub.add_argument(
+        "--program",
+        action="append",
+        choices=programs.PROGRAMS,
+        metavar="NAME",
+        help=f"{text}: {', '.join(programs.PROGRAMS)}",
+    )
     sub.add_argument("--quick", action="store_true", help=f"with {PROGRAMS}: smaller data")
 
 
@@ -73,11 +79,13 @@ def bench(arguments: argparse.Namespace) -> int:
     from hetero.ops import benchmark
 
     moves = arguments.operation == MOVEMENT
+    names = [o.function for o in registry.operations()] + [MOVEMENT, PROGRAMS]
+    if arguments.operation not in (*names, *(o.name for o in registry.operations())):
+        raise ValueError(one_of("operation", names, arguments.operation))
+    _refuse_others(arguments)
     given = {"device": arguments.device, "progress": progress_bar()}
     if arguments.timeline is not None:
         return _timeline(arguments)
-    if arguments.cases is not None and arguments.operation in (MOVEMENT, PROGRAMS):
-        raise ValueError(f"--cases are of an operation, not of {arguments.operation}")
     if arguments.operation == PROGRAMS:
         return _programs(arguments)
     if moves:
@@ -88,11 +96,29 @@ def bench(arguments: argparse.Namespace) -> int:
         found = bench.movement(arguments.dtype, **given)
         show(arguments, found, lambda: report.movement(found))
         return DONE
-    given |= {"order": arguments.order, "cases": arguments.cases}
+    given |= {"order": arguments.order or "C", "cases": arguments.cases}
     rows = bench.bench(*operations, arguments.dtype, **given)
     columns = benchmark.of(*operations, "columns")
     show(arguments, rows, lambda: report.benchmarks(rows, columns))
     return DONE
+
+
+def _refuse_others(arguments: argparse.Namespace) -> None:
+    """ValueError for an option of bench that is not for what is compared."""
+    from hetero import registry
+    from hetero.ops import benchmark
+
+    name = arguments.operation
+    if name == PROGRAMS:
+        taken = ["program", "quick"]
+    elif name == MOVEMENT:
+        taken = ["dtype", "device", "timeline"]
+    else:
+        taken = ["dtype", "cases", *benchmark.of(registry.operation(name), "OPTIONS", ())]
+    for option in ("dtype", "device", "order", "cases", "timeline", "program", "quick"):
+        if getattr(arguments, option) and option not in taken:
+            having = ", ".join(f"--{one}" for one in taken)
+            raise ValueError(f"hetero bench {name} has no --{option}; it has {having}")
 
 
 def _programs(arguments: argparse.Namespace) -> int:
@@ -108,8 +134,6 @@ def _programs(arguments: argparse.Namespace) -> int:
 def _timeline(arguments: argparse.Namespace) -> int:
     from hetero.evaluation import bench, timeline
 
-    if arguments.operation != MOVEMENT:
-        raise ValueError(f"--timeline is of {MOVEMENT}, not of {arguments.operation}")
     values.check_file("--timeline", arguments.timeline)
     title, spans = timeline.pictured(bench.place(arguments.device))
     Path(arguments.timeline).write_text(timeline.svg(title, spans), "utf-8")
@@ -163,10 +187,7 @@ def _common(sub: Parser, device: str) -> None:
     from hetero import registry
 
     names = [
-        name
-        for o in values.operations()
-        if any(row.rung for row in registry.lookup(o.name))
-        for name in dict.fromkeys((o.function, o.name))
+        o.function for o in values.operations() if any(row.rung for row in registry.lookup(o.name))
     ]
     sub.add_argument("operation", metavar="OPERATION", help=", ".join(names))
     sub.add_argument("--dtype", choices=DTYPES, help="default: as for bench")
@@ -206,6 +227,13 @@ def sweep(arguments: argparse.Namespace) -> int:
     """Time a rung with every legal block."""
     from hetero.evaluation import sweep
     from hetero.evaluation.causes import fits
+
+    if arguments.metrics:
+        for option in ("method", "size", "dtype", "device"):
+            if getattr(arguments, option) is not None:
+                raise ValueError(
+                    f"--{option} is not for --metrics with files, which say what was measured"
+                )
 
     def swept(operation: Any, **given: Any) -> dict[str, Any]:
         if arguments.metrics:

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import hetero
 from hetero.cli import accel, comparisons, kernels, machine
+from hetero.cli.values import USAGE
+from hetero.errors import one_of
 
 Options = Callable[[argparse.ArgumentParser], None]
 
 
-class _Command(argparse.ArgumentParser):
+class _Parser(argparse.ArgumentParser):
+    """A parser that refuses wrong arguments in one line, as everything else is refused."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"hetero: {message} ('{self.prog} --help' lists all)\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            name = "/".join(action.option_strings) or str(action.metavar)
+            raise argparse.ArgumentError(None, one_of(name, map(str, action.choices), value))
+
+
+class _Command(_Parser):
     """A command, whose options are made when it is asked for: the operations are loaded then."""
 
     options: Options | None = None
@@ -27,7 +41,7 @@ class _Command(argparse.ArgumentParser):
 def parser() -> tuple[argparse.ArgumentParser, list[str]]:
     """The parser of all commands, and their names; what it parses has the command's function as
     ``run``."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="hetero",
         description="Measures this machine once, then computes each call where it is fastest: on "
         "the CPU or on a GPU. 'hetero explain --help' names what it computes.",
@@ -47,28 +61,28 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
     add("info", machine.info, machine.info_options, text)
     text = "Measure this machine and store its profile."
     add("calibrate", machine.calibrate, machine.calibrate_options, text)
-    text = "Compile the CPU's loops now; else that is done beside the programs that need them."
+    text = "Compile the CPU's loops now, not when a program first needs them."
     add("compile", machine.compile_loops, None, text)
     text = "Price every candidate for a problem; run nothing."
     add("explain", comparisons.explain, comparisons.explain_options, text)
     text = "Measure every candidate of random problems."
     add("verify", comparisons.verify, comparisons.verify_options, text)
-    text = "Every method side by side, beside the libraries that are here."
+    text = "Time every method, and the libraries that are installed."
     add("bench", kernels.bench, kernels.bench_options, text)
     text = "Each kernel of an operation from the first idea to the best: time, rates, gain."
     add("ladder", kernels.ladder, kernels.ladder_options, text)
-    text = "A kernel of a ladder with every legal shape of its blocks; how far its own is off."
+    text = "Time a kernel with every legal shape of its blocks; how far its own is off."
     add("sweep", kernels.sweep, kernels.sweep_options, text)
     text = "What a pattern of access to memory costs: camping, banks, coalescing."
     add("probe", kernels.probe, kernels.probe_options, text)
-    text = "Is it worth moving this to a GPU? Copies beside the work that is done there."
+    text = "Is it worth moving this to a GPU? The copies compared with the work there."
     add("transfer", comparisons.transfer, comparisons.transfer_options, text)
     text = "What another machine would do with the calls of a script that runs here."
     add("advise", accel.advise, accel.advise_options, text)
-    text = "Whether scripts of this environment can run with hetero.accel; switch that on or off."
+    text = "Let scripts of this environment run with hetero.accel, or no longer."
     add("accel", accel.accel, accel.accel_options, text)
     text = "What is known of a machine, as a page for a browser."
     add("report", machine.report, machine.report_options, text)
-    text = "Calibrate quickly, then run real calls and compare."
+    text = "Calibrate quickly, then compare real calls with other libraries."
     add("demo", machine.demo, machine.demo_options, text)
     return made, [*subparsers.choices]

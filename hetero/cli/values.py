@@ -35,6 +35,19 @@ def whole(text: str) -> int:
         raise argparse.ArgumentTypeError(f"must be a whole number, got {shown!r}") from None
 
 
+def dtype(text: str) -> str:
+    """A dtype's name from an argument."""
+    import numpy as np
+
+    try:
+        np.dtype(text)
+    except Exception:  # of any kind, for what a dtype can be written as
+        raise argparse.ArgumentTypeError(
+            f"must be a dtype such as float32 or float64, got {text[:40]!r}"
+        ) from None
+    return text
+
+
 def file(text: str) -> str:
     """A file's name from an argument."""
     if not text or "\0" in text:

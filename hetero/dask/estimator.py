@@ -11,7 +11,10 @@ from hetero.dask.clustering import by_rows, kmeans, labelled
 from hetero.ops.kmeans import estimator
 from hetero.ops.kmeans.operands import float_dtype
 
-_OPTIONS = ("n_clusters", "init", "n_init", "max_iter", "tol", "random_state", "device", "method")
+_OPTIONS = (
+    *("n_clusters", "init", "n_init", "max_iter", "tol", "label_tol", "random_state"),
+    *("device", "method"),
+)
 
 
 class KMeans(estimator.KMeans):

@@ -347,7 +347,7 @@ class Device(abc.ABC):
         """Seconds of device time between two marks; waits for the second."""
 
     def passed(self, mark: Any) -> bool:
-        """Whether the device has come past a mark; False where that cannot be told."""
+        """Whether the device has come past a mark; False where that is not known."""
         return False
 
     @abc.abstractmethod

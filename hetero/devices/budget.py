@@ -16,7 +16,7 @@ from hetero.errors import DeviceMemoryError
 
 
 def rounded(nbytes: int) -> int:
-    """What a pool takes for so many bytes: from 1 MiB on in four steps to the next power of two."""
+    """What a pool takes for these bytes: from 1 MiB on in four steps to the next power of two."""
     size = max(512, 1 << (nbytes - 1).bit_length())
     if size > 1 << 20:
         step = size >> 3
@@ -95,7 +95,7 @@ def allocated(device: str, nbytes: int, allocate: Any) -> Any:
 
 @contextmanager
 def of(most: int | None) -> Iterator[None]:
-    """Inside the block, in this thread, so many bytes of each device may be held; None: all."""
+    """Inside the block, in this thread, that many bytes of each device may be held; None: all."""
     token = _budget.set(None if most is None else Budget(most))
     try:
         yield

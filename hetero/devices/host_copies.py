@@ -80,7 +80,7 @@ def begin(
 
 
 def _is_large(device: Any, direction: str, array: np.ndarray) -> bool:
-    """Whether staged copies of so many bytes are the faster ones, if they are pageable."""
+    """Whether staged copies of that many bytes are the faster ones, if they are pageable."""
     return array.nbytes >= (least(device.name) or device.least_staged)[direction]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hetero import locks
-from hetero.errors import DeviceMemoryError, DeviceNotAvailable
+from hetero.errors import DeviceMemoryError, DeviceNotAvailable, one_of
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
@@ -200,9 +200,10 @@ class Registry:
         It is "cpu" where a device beside the CPU is wanted.
         """
         here = [*self.available()] if name == CPU else [CPU, *self.available()]
-        names = ", ".join(map(repr, here)) or "those beside the CPU, of which there is none"
         reason = f": it is broken, {self.defects[name][1]}" if name in self.defects else ""
-        return DeviceNotAvailable(f"device must be one of {names}, got {name!r}{reason}")
+        if not here:
+            return DeviceNotAvailable(f"there is no device but the CPU, got {name!r}")
+        return DeviceNotAvailable(one_of("device", here, name) + reason)
 
     def disabled(self, name: str) -> str | None:
         """Why a device is no longer used in this process, None while it is."""

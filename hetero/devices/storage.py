@@ -77,7 +77,7 @@ class Copies:
         return sum(copy.nbytes for copy in list(self._held.values()))
 
     def shed(self, nbytes: int | None = None) -> bool:
-        """Let go of the least valuable copies, until there are so many bytes of them; default: all.
+        """Let go of the least valuable copies, down to that many bytes of them; default: all.
 
         Memory that a call still uses is freed when that call ends.
 

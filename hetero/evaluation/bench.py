@@ -23,7 +23,7 @@ from hetero.calibration.measure.candidates import leaving_out, once, typical, wa
 from hetero.calibration.measure.queue import Queue
 from hetero.calibration.measure.timing import measure
 from hetero.devices.base import Device
-from hetero.errors import DeviceNotAvailable
+from hetero.errors import DeviceNotAvailable, one_of
 from hetero.evaluation.calls import Arrays, draw
 from hetero.host import pages
 from hetero.ops import benchmark
@@ -83,9 +83,10 @@ def bench(
     options = {name: choices[name] for name in benchmark.of(operation, "OPTIONS", ())}
     if cases is not None:
         known = benchmark.of(operation, "CASES", {})
+        if not known:
+            raise ValueError(f"--cases: there are none of {operation.function}, got {cases!r}")
         if cases not in known:
-            names = " or ".join(map(repr, known)) or "left out: there are none"
-            raise ValueError(f"--cases of {operation.function} must be {names}, got {cases!r}")
+            raise ValueError(one_of(f"--cases of {operation.function}", known, cases))
         dtype, options["sizes"] = dtype or known[cases].dtype, known[cases].sizes
     trials = list(own(dtype or benchmark.dtype_of(operation), **options))
     rows = []

@@ -25,10 +25,11 @@ from hetero.host.compiled import loop_compiler
 from hetero.ops import benchmark
 from hetero.ops.cases import Case, Dims, Place, TimedSolves, forget_numbers
 from hetero.pricing import pricing
-from hetero.pricing.plan import CPU, readable
+from hetero.pricing.plan import CPU
 from hetero.profile import inventory
 from hetero.registry import Implementation, Operation, thread_counts
 from hetero.registry.problem import Problem
+from hetero.times import readable
 
 _FIRST = 32  # the size that is tried first, to see how long others take
 _POINT = 0.06  # seconds for one figure by the wall's clock
@@ -59,7 +60,7 @@ class Ground:
         filter: int | None = None,
     ) -> None:
         if filter is not None and benchmark.of(operation, "FILTER") is None:
-            raise ValueError(f"{operation.function} has no filter, got one of {filter}")
+            raise ValueError(f"--filter is of a convolution, not of {operation.function}")
         self.operation, self.place, self.dtype, self.limit = operation, place, dtype, limit
         self.filter = filter
         self._bench = Bench(place.devices)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetero.evaluation.report import markdown
-from hetero.pricing.plan import readable
+from hetero.times import readable
 
 PICTURE = (11.0, 4.5)  # inches
 _TERMS = {"compute": "--", "launch": "-.", "halo": ":", "sums": (0, (5, 1, 1, 1, 1, 1))}

@@ -17,6 +17,7 @@ from typing import Any
 
 from hetero import kernels, registry
 from hetero.calibration.ahead.listing import Listing, kernels_of
+from hetero.errors import one_of
 from hetero.evaluation.climbing import Ground
 from hetero.ops import benchmark, rungs
 from hetero.ops.cases import Place
@@ -104,8 +105,7 @@ def of_loop(operation: registry.Operation, method: str) -> str:
 def _named(method: str, operation: registry.Operation, kind: str) -> registry.Implementation:
     rows = {row.method: row for row in registry.rungs(operation.name, kind)}
     if method not in rows:
-        names = ", ".join(map(repr, rows))
-        raise ValueError(f"--source must be one of {names} of {operation.function}, got {method!r}")
+        raise ValueError(one_of(f"--source of {operation.function}", rows, method))
     return rows[method]
 
 

@@ -16,8 +16,9 @@ from hetero.evaluation.report import by, gained, prefixed, rounded
 from hetero.kernels.common.rungs import Rung
 from hetero.ops import benchmark
 from hetero.ops.cases import Place
-from hetero.pricing.plan import CPU, readable
+from hetero.pricing.plan import CPU
 from hetero.registry import Implementation, Operation, thread_counts
+from hetero.times import readable
 
 PICTURE = (11.0, 5.5)  # inches
 _MARKS = "osv^D<>pP*Xhd"  # which differ without colours too

@@ -22,7 +22,7 @@ from hetero.imports import in_child, load
 from hetero.moving.keeping import keep
 from hetero.ops import functions
 from hetero.ops.benchmark import library
-from hetero.pricing.plan import readable
+from hetero.times import readable
 
 NUMPY, HETERO, KEPT, CUPY = VARIANTS = ("NumPy", "hetero", "hetero, kept", "CuPy")
 LATER, SECONDS = 5, 3.0  # the most later runs, and the time after which no other one begins

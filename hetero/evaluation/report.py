@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 
 from hetero.calibration.measure import timing
 from hetero.ops.benchmark import BenchTable
-from hetero.pricing.plan import readable
-from hetero.profile import Profile
+from hetero.profile import Profile, constants
 from hetero.registry.models import ModelKey
+from hetero.times import readable
 
 ERRORS = ("mean", "p95", "worst")
 INSTALL = "a picture needs matplotlib, the extra 'plot': pip install matplotlib"
-_DOUBTFUL = 1.0  # mean relative error of a model beyond which it is no good
 _WORST = 8  # choices that are listed
 
 
@@ -42,7 +41,7 @@ def gained(row: Mapping[str, Any], gain: str) -> str:
 
 
 def rounded(value: float, digits: int = 3) -> str:
-    """So many digits, and those before the point."""
+    """That many digits, and those before the point."""
     return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:.0f}"
 
 
@@ -74,7 +73,7 @@ def _errors(head: str, named: Mapping[str, Mapping[str, float]], wide: int) -> l
 
 
 def figure(width: float, height: float) -> Any | None:
-    """An empty picture of so many inches, which no screen shows; None without matplotlib."""
+    """An empty picture of that many inches, which no screen shows; None without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -105,11 +104,6 @@ def _kind(path: str) -> str:
 
 
 # -- Calibration -----------------------------------------------------------------------------------
-
-
-def doubtful(profile: Profile) -> list[str]:
-    """The models whose predictions are off by a factor: something else ran meanwhile."""
-    return [name for name, found in profile.residuals().items() if not found["mean"] < _DOUBTFUL]
 
 
 def not_acceptable(profile: Profile) -> list[str]:
@@ -161,9 +155,9 @@ def calibration(profile: Profile) -> str:
         lines += ["", f"while it was measured: {timing.described(load)}"]
         if not timing.is_trusted(load):
             lines.append("This calibration cannot be trusted: calibrate when nothing else runs.")
-    if off := doubtful(profile):
+    if off := profile.doubtful():
         names = ", ".join(name.replace("|", " ") for name in off)
-        lines += ["", f"off by more than {_DOUBTFUL:.0%} in the mean: {names}"]
+        lines += ["", f"off by more than {constants.OFF:.0%} in the mean: {names}"]
         lines.append("Something else was running, it seems; calibrate again when nothing is.")
     return "\n".join(lines)
 
@@ -250,7 +244,7 @@ def _times(row: dict[str, Any]) -> list[list[str]]:
     for name, value in seconds:
         rate = ""
         if "floor_bytes" in row:
-            rate = f" ({row['floor_bytes'] / value * 1e-9:.0f} GB/s{row['passes']})"
+            rate = f" ({rounded(row['floor_bytes'] / value * 1e-9, 2)} GB/s{row['passes']})"
         cells.append([name, f"{readable(value)}{rate}", f"{value / seconds[0][1]:.2f}"])
         if "iterations" in row:
             made, asked = row["iterations"][name], row["asked"]

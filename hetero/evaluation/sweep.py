@@ -9,13 +9,14 @@ from typing import Any
 
 from hetero import registry
 from hetero.calibration.measure.candidates import leaving_out
+from hetero.errors import one_of
 from hetero.evaluation import climbing
 from hetero.evaluation.causes import binding
 from hetero.evaluation.climbing import Ground
 from hetero.evaluation.report import by, markdown
 from hetero.ops import benchmark
-from hetero.pricing.plan import readable
 from hetero.registry import Arguments, Implementation, Operation, Shaping
+from hetero.times import readable
 
 PICTURE = (8.0, 6.5)  # inches
 _SIZE = {"cuda": 4096}
@@ -93,9 +94,9 @@ def _row(operation: Operation, method: str, kind: str) -> Implementation:
     shaped = [i for i in registry.lookup(operation.name) if i.kind == kind and i.shaping]
     row = next((i for i in shaped if i.method == method), None)
     if row is None:
-        names = ", ".join(repr(i.method) for i in shaped)
+        names = [i.method for i in shaped]
         raise ValueError(
-            f"--method must be one of {names} of {operation.function} on {kind}, got {method!r}"
+            one_of(f"--method for {operation.function} on {kind}", names, method)
             if names
             else f"no method of {operation.function} on {kind} has blocks of other shapes"
         )

@@ -21,6 +21,7 @@ from hetero.evaluation.calls import Arrays
 from hetero.evaluation.page.drawing import element, text
 from hetero.ops import benchmark
 from hetero.registry import Arguments
+from hetero.times import readable
 
 UPLOAD, COMPUTE, DOWNLOAD = "upload", "compute", "download"
 # Of the rows; their lightness differs, too.
@@ -161,7 +162,7 @@ def svg(title: str, spans: Sequence[Span]) -> str:
     for tick in range(5):
         at = tick / 4 * end
         x = _LEFT + at * scale
-        parts.append(text(f"{at * 1e3:.3g} ms", x, height - 14, text_anchor="middle"))
+        parts.append(text(readable(at), x, height - 14, text_anchor="middle"))
     return element(
         "svg",
         parts,

@@ -28,7 +28,7 @@ from hetero.profile import PAGEABLE, PINNED, STAGED, Profile, inventory
 WAYS = ("upload", "download")
 MEMORIES = (PAGEABLE, STAGED, PINNED)
 _SMALLEST, _LARGEST = 8, 16384  # leading dimensions among which the break-even size is looked for
-_FURTHER = 4  # and up to so many times the given one
+_FURTHER = 4  # and up to that many times the given one
 _LEAST_BYTES, _MOST_BYTES = 1 << 10, 1 << 24  # of the curve of copies, at least
 
 
@@ -51,7 +51,7 @@ def transfer(
     constants: Profile | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> dict[str, Any]:
-    """Whether it pays to move so many bytes to a device, and so many back.
+    """Whether it pays to move bytes to a device, and others back.
 
     Parameters
     ----------

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from hetero.evaluation.report import markdown
-from hetero.pricing.plan import CPU, readable
+from hetero.pricing.plan import CPU
 from hetero.profile import PINNED, STAGED
+from hetero.times import readable
 
 PICTURE = (8.0, 5.0)  # inches
 _STYLES = ("-", "--", "-.", ":")
@@ -141,7 +142,7 @@ def _notes(found: Mapping[str, Any], known: bool) -> list[str]:
         "calls: operands go up once, and each result comes down; staying: the last one alone does",
     ]
     if not known:
-        lines.append(f"{found['device']}'s own time is not known: at least so many calls")
+        lines.append(f"{found['device']}'s own time is not known: at least that many calls")
     return lines
 
 

@@ -39,6 +39,7 @@ from hetero.registry.problem import Problem
 _LARGEST = 1 << 28  # bytes, of copies in company
 _COUNT, _COUNT_IN_COMPANY = 24, 12
 _SAMPLES = 3
+_BUDGET = 0.05  # seconds for each candidate
 _MUCH_SLOWER = 30.0  # than the best, by prediction: no candidate that needs to be measured
 log = logging.getLogger("hetero")
 Errors = dict[str, dict[str, float]]
@@ -134,7 +135,6 @@ def measure_candidates(
     operation: Operation,
     trial: Trial,
     memory: Arrays,
-    budget: float = 0.05,
     longest: float = 1.0,
     also: tuple[Name, ...] = (),
 ) -> Row | None:
@@ -148,8 +148,6 @@ def measure_candidates(
     trial : Trial
     memory : Arrays
         Where its operands are made.
-    budget : float
-        Seconds for each candidate.
     longest : float
         Predicted seconds of a candidate above which the call is left out; the candidate alone
         where it is slower than another by far.
@@ -170,7 +168,7 @@ def measure_candidates(
             spinning |= {name} if limits.BLAS in uses else set()
     chosen = next(iter(predicted))
     measured = timed(
-        calls, budget=budget, failed=failed, chosen=chosen, spinning=frozenset(spinning)
+        calls, budget=_BUDGET, failed=failed, chosen=chosen, spinning=frozenset(spinning)
     )
     predicted = {name: seconds for name, seconds in predicted.items() if name in measured}
     if not predicted:
@@ -222,11 +220,11 @@ def summary(rows: list[Row]) -> dict[str, Any]:
     if not rows:
         return {"problems": 0, "left_out": {}}
     ratios = np.array([row.ratio for row in rows])
-    fastest = Counter(f"{row.problem.operation} {row.best[1]} on {row.best[0]}" for row in rows)
+    fastest = Counter(f"{_function(row.problem)} {row.best[1]} on {row.best[0]}" for row in rows)
     pairs: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for row in rows:
         for name, predicted in row.predicted.items():
-            key = row.problem.operation, *name
+            key = _function(row.problem), *name
             pairs.setdefault(key, []).append((predicted, row.measured[name]))
     chosen = [
         [row.predicted[row.chosen] for row in rows],
@@ -250,6 +248,10 @@ def summary(rows: list[Row]) -> dict[str, Any]:
         "chosen_error": residuals(*chosen),
         "left_out": left_out(rows),
     }
+
+
+def _function(problem: Problem) -> str:
+    return registry.operation(problem.operation).function
 
 
 def left_out(rows: list[Row]) -> dict[str, str]:

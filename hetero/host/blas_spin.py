@@ -32,6 +32,7 @@ from typing import Any
 
 from hetero.host import blas_probe
 from hetero.host.blas import libraries, owner
+from hetero.times import readable
 
 __all__ = [
     "asleep",
@@ -187,7 +188,7 @@ def describe(least: float = LONG) -> dict[str, str]:
     least : float
         Seconds of the work from which on it is long.
     """
-    during = f" during work of {1e3 * least:.2g} ms and more"
+    during = f" during work of {readable(least)} or longer"
     statuses = _assumed() | _status
     return {owner(path): f"{x}{during}" if x == _cycles() else x for path, x in statuses.items()}
 

@@ -10,8 +10,9 @@ from hetero import registry
 from hetero.arrays import HOST, watched
 from hetero.arrays.kept import FLOATS, Kept
 from hetero.moving import ski_rental
-from hetero.pricing.plan import Plan, readable
+from hetero.pricing.plan import Plan
 from hetero.registry.problem import Problem
+from hetero.times import readable
 
 
 class Step(NamedTuple):

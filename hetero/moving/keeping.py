@@ -208,7 +208,7 @@ def _check(array: np.ndarray, known: Kept, device: str) -> None:
     elif known.checksum != _checksum(array):
         known.drop()
         known.checksum = None
-        where = f", kept at {known.told}" if known.told else ""
+        where = f", kept at {known.line}" if known.line else ""
         raise KeptOperandChanged(
             f"an operand of shape {known.shape}, {known.dtype.name}{where}, was written to after "
             f"it was copied to {device}; hetero.keep promises that it does not change"

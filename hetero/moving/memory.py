@@ -1,4 +1,4 @@
-"""Memory of the devices that this process holds: told by purpose, and given back."""
+"""Memory of the devices that this process holds: by purpose, and how it is given back."""
 
 from __future__ import annotations
 

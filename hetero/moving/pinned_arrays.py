@@ -14,7 +14,7 @@ from hetero.devices.base import Device
 from hetero.errors import DeviceError
 
 log = logging.getLogger("hetero")
-_state = {"told": False}
+_state = {"warned": False}
 
 
 def empty_pinned(shape: int | Sequence[int], dtype: Any = np.float64) -> np.ndarray:
@@ -68,8 +68,8 @@ def empty_pinned(shape: int | Sequence[int], dtype: Any = np.float64) -> np.ndar
             with device.active():
                 memory = device.pinned(nbytes)
         except DeviceError as error:
-            if not _state["told"]:
-                _state["told"] = True
+            if not _state["warned"]:
+                _state["warned"] = True
                 log.warning("arrays are in ordinary memory instead of pinned: %s", error)
         else:
             return memory.view(dtype).reshape(shape)

@@ -85,7 +85,7 @@ class Step(NamedTuple):
 
 
 def slots(device: Device, nbytes: int, number: int) -> list[Slot]:
-    """Buffers of so many bytes each, freed with the last reference; the device must be active.
+    """Buffers of that many bytes each, freed with the last reference; the device must be active.
 
     Memory that is handed out may still be in use by work begun before, which is waited for.
     """
@@ -191,5 +191,5 @@ def stands_in(problem: Problem) -> str | None:
     """Why a problem is not considered for blocks, None where it is."""
     moved = sum(o.nbytes for o in (*problem.inputs, problem.output))
     if moved < _LEAST_MOVED:
-        return f"moves less than {_LEAST_MOVED >> 20} MiB"
+        return f"is for calls that move {_LEAST_MOVED >> 20} MiB or more"
     return None

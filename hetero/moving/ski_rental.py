@@ -28,8 +28,9 @@ from hetero import registry
 from hetero.arrays import HOST, Operand
 from hetero.arrays.kept import Kept
 from hetero.pricing import tables
-from hetero.pricing.plan import CPU, Candidate, Plan, readable
+from hetero.pricing.plan import CPU, Candidate, Plan
 from hetero.registry.problem import Problem
+from hetero.times import readable
 
 Priced = Callable[[Problem], Plan]
 _MOST = 2.0  # times the prediction, or less than it, that a call's time counts: others disturb it
@@ -270,7 +271,7 @@ def _copied(problem: Problem, name: str, positions: Sequence[int], there: bool =
 
 
 def _is_due(operand: Kept, lost: float, calls: int, move: float) -> bool:
-    """Whether an operand is to be moved, for what it lost in so many calls, the present one too."""
+    """Whether an operand is to be moved, for what it lost in its calls, the present one too."""
     left = operand.uses - operand.calls
     if left > 0:  # as many calls as these are to come, this one among them
         return lost / calls * left > move

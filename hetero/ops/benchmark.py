@@ -39,10 +39,12 @@ module of benchmarks (`Operation.benchmarks`) has of
     kind of device.
 ``columns(rows)``
     All rows as one `BenchTable`. Without it each row is a table of its own.
-``trials(largest)``
-    The calls in demo's table, as pairs of a text and a `Trial`.
-``demonstrate(demo)``
-    What demo shows in addition to its table, by a `hetero.evaluation.demo.Demo`; gives a dict.
+``demonstrated(largest)``
+    The `Benchmark` s of demo: calls on host operands, as they are placed by themselves, beside the
+    same of other libraries. A call gives its result, or a tuple that begins with that and ends
+    with the number of iterations or a dict that has it.
+``pictured_result(result, path)``
+    Saves a picture of such a result, where that makes sense, and gives the file.
 """
 
 from __future__ import annotations
@@ -62,6 +64,11 @@ from hetero.registry import Operation
 
 TimedCall = Callable[[int], object]
 DTYPE = "float32"  # of bench, unless an operation or its user says otherwise
+_LIBRARIES = {  # module -> the library that has it, its package
+    "cv2": ("OpenCV", "opencv-python-headless"),
+    "pyamg": ("PyAMG", "pyamg"),
+    "sklearn.cluster": ("scikit-learn", "scikit-learn"),
+}
 
 
 class Trial(NamedTuple):
@@ -114,6 +121,10 @@ class Comparison(NamedTuple):
         Calls that are queued on a device back to back; None: as few as their length allows.
     peer_seconds : float
         Upper bound of the time to launch a peer's call.
+    plan : Plan or None
+        Of the call that is placed by itself, in demo.
+    missing : mapping
+        Libraries to compare with that are not here -> the package that has them.
     """
 
     calls: Mapping[str, TimedCall | Iterations]
@@ -121,6 +132,8 @@ class Comparison(NamedTuple):
     chosen: str | None = None
     count: int | None = None
     peer_seconds: float = 5e-5
+    plan: Plan | None = None
+    missing: Mapping[str, str] = {}
 
 
 class Benchmark(NamedTuple):
@@ -189,6 +202,11 @@ def library(name: str) -> Any:
     except Exception:  # whatever goes wrong there
         return None
     return found
+
+
+def missing(*modules: str) -> dict[str, str]:
+    """Those of `_LIBRARIES` that are not here, and the packages that bring them."""
+    return dict(_LIBRARIES[name] for name in modules if library(name) is None)
 
 
 def rotating(call: Callable[..., object], sets: Sequence[Sequence[Any]]) -> TimedCall:
@@ -267,6 +285,23 @@ def by_candidates(
 
     calls = {"automatic": lambda turn: automatic()} | of_candidates(plan, placed, longest=longest)
     return Comparison(calls, peers or {}, name_of(plan.chosen))
+
+
+def by_itself(
+    operation: Operation,
+    operands: tuple[Any, ...],
+    options: Mapping[str, Any],
+    peers: Mapping[str, TimedCall],
+    *modules: str,
+) -> Comparison:
+    """A call as it is placed by itself, and the same by other libraries, for demo.
+
+    ``modules`` are those of libraries without which ``peers`` lacks some.
+    """
+    plan = planner.plan_call(operation, operands, options)
+    run = partial(operation.call, *operands, **options)
+    calls = {"automatic": lambda turn: run()}
+    return Comparison(calls, peers, name_of(plan.chosen), plan=plan, missing=missing(*modules))
 
 
 def placed_call(

@@ -116,7 +116,9 @@ def candidate(
     if (before or after) and not group and movement.is_staged(problem, name, constants):
         links = ", ".join(filter(None, (links, STAGED)))
     seconds = sum(terms.values())
-    return Candidate(name, method, seconds, terms, None, implementation, threads, links)
+    doubtful = cost is not None and constants.is_doubtful(*key)
+    row = name, method, seconds, terms, None, implementation, threads, links
+    return Candidate(*row, doubtful=doubtful)
 
 
 def _of_others(

@@ -13,6 +13,7 @@ from hetero.host import limits
 from hetero.registry import Implementation, thread_counts
 from hetero.registry.problem import Problem
 from hetero.registry.thread_counts import Threads
+from hetero.times import readable
 
 CPU = "cpu"
 AGAIN = "is this machine's CPU again"  # of an OpenCL device
@@ -42,6 +43,8 @@ class Candidate(NamedTuple):
         The range of each device, of a call that several devices share; else empty.
     made_of : str
         The methods it is composed of, in words; "" where there are none.
+    doubtful : bool
+        Whether the constants that price it are off by more than 100 % in the mean.
     leads, unasked
         Whether it comes before faster ones, and why not; see `hetero.registry.Price`.
     """
@@ -58,6 +61,7 @@ class Candidate(NamedTuple):
     made_of: str = ""
     leads: bool = False
     unasked: str = ""
+    doubtful: bool = False
 
 
 def _is_limited(candidate: Candidate) -> bool:
@@ -167,10 +171,8 @@ class Plan:
             return _together([part.chosen for part in self.parts], self.moves)
         best = self.candidates[0] if self.candidates else None
         if best is None or best.reason is not None:
-            raise NotPriced(
-                f"no candidate for {self.problem}: "
-                + "; ".join(f"{c.method} on {c.device}: {c.reason}" for c in self.candidates)
-            )
+            reasons = (f"{c.method} on {c.device}: {c.reason}" for c in self._shown(every=False))
+            raise NotPriced(f"no candidate for {self.problem}: {'; '.join(reasons)}")
         return best
 
     @property
@@ -207,6 +209,7 @@ class Plan:
                 "reason": c.reason,
                 "threads": c.threads.number if c.threads else None,
                 "links": c.links,
+                **({"doubtful": True} if c.doubtful else {}),
                 **({"shares": [_share_dict(share) for share in c.shares]} if c.shares else {}),
                 "made_of": c.made_of,
             }
@@ -238,16 +241,18 @@ class Plan:
         return str(self)
 
     def __str__(self) -> str:
-        lines = [f"{self.problem}   (profile: {self.profile_name})", *self._table()]
-        return "\n".join(lines)
+        return self.text()
+
+    def text(self, every: bool = False) -> str:
+        """What is printed; with ``every`` also the ways that are only taken if they are named."""
+        head = f"{self.problem}   (profile: {self.profile_name})"
+        return "\n".join([head, *self._table(every)])
 
     def _repr_html_(self) -> str:
         if self.parts:
             return "".join([f"<p>{self.whole}</p>", *(part._repr_html_() for part in self.parts)])
         rows = []
-        for c in self.candidates:
-            if c.reason is not None and AGAIN in c.reason:
-                continue
+        for c in self._shown(every=False):
             terms = " + ".join(f"{name} {readable(value)}" for name, value in c.terms.items())
             terms += f": {c.made_of}" if c.made_of else ""
             seconds = "" if c.seconds is None else readable(c.seconds)
@@ -255,20 +260,23 @@ class Plan:
         caption = f"{self.problem}, profile: {self.profile_name}"
         return html.table(caption, rows, self.candidates[0].reason is None)
 
-    def _table(self) -> list[str]:
+    def _shown(self, every: bool) -> list[Candidate]:
+        """The candidates, or those that are not this machine's CPU once more."""
+        return [c for c in self.candidates if every or not (c.reason and AGAIN in c.reason)]
+
+    def _table(self, every: bool) -> list[str]:
         """Lines of the candidates; or of the parts with theirs, equal parts once."""
         if self.parts:
             lines = [f"-> {self.whole}{self._sum()}"]
-            for part, alike in groupby(self.parts, lambda part: [str(part.problem), part._table()]):
+            tables = ([str(part.problem), part._table(every)] for part in self.parts)
+            for part, alike in groupby(tables):
                 number = len(list(alike))
                 times = f"{number} times " if number > 1 else ""
                 lines += [f"   {times}{part[0]}", *(f"   {line}" for line in part[1])]
             return lines
         lines = []
         alone = sum(c.reason is None for c in self.candidates) == 1
-        for position, c in enumerate(self.candidates):
-            if c.reason is not None and AGAIN in c.reason:
-                continue  # a way that nobody takes; `to_dict` has it
+        for position, c in enumerate(self._shown(every)):
             mark = "->" if position == 0 and c.reason is None else "  "
             head = f"{mark} {c.method + ' on ' + c.device:<22}"
             if c.reason is not None:
@@ -279,6 +287,7 @@ class Plan:
                 terms = " + ".join(f"{name} {readable(value)}" for name, value in c.terms.items())
                 more = f", links {c.links}" if c.links else ""
                 more += f": {c.made_of}" if c.made_of else ""
+                more += "; not to be trusted: calibrate again" if c.doubtful else ""
                 lines.append(f"{head} {readable(c.seconds):>12}  = {terms}{_on(c)}{more}")
             if position == 0:
                 lines += [f"      {share}" for share in c.shares]
@@ -334,12 +343,3 @@ def _together(chosen: list[Candidate], moves: dict[str, float]) -> Candidate:
         None,
         chosen[0].implementation if alike else None,
     )
-
-
-def readable(seconds: float) -> str:
-    """Seconds in a readable unit: '12.3 us', '4.56 ms', '7.89 s', '32 min', '11.9 h'."""
-    units = ("us", 1e-6, 999.5), ("ms", 1e-3, 999.5), ("s", 1.0, 60.0), ("min", 60.0, 60.0)
-    for unit, scale, most in units:
-        if abs(seconds) < most * scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 3600.0:,.1f} h"

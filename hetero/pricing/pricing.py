@@ -95,7 +95,7 @@ def price(
         kinds = {devices[name]["kind"] for name in names}
         there = [i for i in implementations if i.kind in kinds]
         raise MethodNotAvailable(
-            f"method must be one of {_methods(there)} on {', '.join(names)}, got {method!r}"
+            one_of(f"method on {', '.join(names)}", _methods(there), method)
             if there
             else f"{problem.operation} has no method on {', '.join(names)}, got {method!r}"
         )
@@ -195,8 +195,8 @@ def check_method(method: str | None, implementations: Iterable[Implementation]) 
         raise MethodNotAvailable(one_of("method", names, method))
 
 
-def _methods(implementations: Iterable[Implementation]) -> str:
-    return ", ".join(map(repr, sorted({i.method for i in implementations})))
+def _methods(implementations: Iterable[Implementation]) -> list[str]:
+    return sorted({i.method for i in implementations})
 
 
 def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[str]:
@@ -215,7 +215,7 @@ def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[st
     if not matching:
         both = "".join(f"; {WITH_CPU + name!r} is both at once" for name in [*others][:1])
         raise DeviceNotAvailable(
-            f"device must be one of {', '.join(map(repr, devices))}, got {device!r} "
+            f"{one_of('device', devices, device)} "
             f"('hetero info' tells what is missing for others{both})"
         )
     return [CPU, *matching] if with_cpu else matching

@@ -15,6 +15,7 @@ from hetero.registry.models import Cost, ModelKey, Work, bind, bind_link
 from hetero.registry.thread_counts import Threads
 
 CPU = "cpu"
+OFF = 1.0  # mean relative error of a model from which on it is not to be trusted
 LEFT = 0.1  # of the samples may be doubtful in a calibration that is trusted
 
 
@@ -160,6 +161,17 @@ class Profile(Links):
                     if "residuals" in model:
                         rows[f"{device}|{direction}|{memory}"] = model["residuals"]
         return rows
+
+    def doubtful(self) -> list[str]:
+        """The keys of models and links that are off by a factor: something else ran meanwhile."""
+        return [name for name, errors in self.residuals().items() if not errors["mean"] < OFF]
+
+    def is_doubtful(
+        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
+    ) -> bool:
+        """Whether the model of an implementation is off by a factor."""
+        model = self.model(device, kind, operation, method, dtype, layout) or {}
+        return "residuals" in model and not model["residuals"]["mean"] < OFF
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the profile atomically, under a lock; the default place is `places.default_path`.

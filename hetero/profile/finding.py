@@ -168,8 +168,8 @@ def _served(best: Stored) -> Profile:
     holding = best.holding
     for change, names in holding.aside.items():
         log.warning(
-            "of the profile %s the constants of %s are put aside: %s. Conservative ones serve in "
-            "their place; 'hetero calibrate%s' measures them.",
+            "of the profile %s the constants of %s are put aside: %s. Conservative ones are "
+            "used instead; 'hetero calibrate%s' measures them.",
             best.path,
             listed(names),
             change,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero import paths
-from hetero.errors import ProfileError
+from hetero.errors import ProfileError, one_of
 from hetero.imports import load
 from hetero.kernels.common import tuning
 from hetero.profile.constants import Profile
@@ -146,7 +146,7 @@ def _content(name: str) -> dict[str, Any]:
         files = load("importlib.resources").files("hetero.profile.data").iterdir()
         names = sorted(f.name[:-5] for f in files if f.name.endswith(".json"))
         raise ProfileError(
-            f"profile must be a file or one of {', '.join(map(repr, names))}, got {name!r}"
+            one_of("profile", names, name).replace("must be", "must be a file or", 1)
         ) from None
     return parse(content).data
 

@@ -68,7 +68,7 @@ class Problem:
         stays = self.next_device is not None
         place = "where it is computed" if stays else f"on {self.output.location}"
         result = f"{self.output.shape} {place}"
-        return f"{self.operation} {self.dtype}: {shapes} -> {result}"
+        return f"{self.function or self.operation} {self.dtype}: {shapes} -> {result}"
 
 
 def check_dims(operation: str, dims: tuple[int, ...], *forms: str) -> None:

@@ -160,7 +160,7 @@ def _threads(target: Target) -> int:
 
 
 def _blocks(work: int, threads: int, target: Target) -> int:
-    """Blocks for so many threads' work, no more than a multiprocessor should have."""
+    """Blocks for that many threads' work, no more than a multiprocessor should have."""
     return min(ceil_div(work, threads), target.multiprocessors * target.figure("cg.blocks"))
 
 

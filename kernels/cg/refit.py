@@ -134,7 +134,7 @@ def _vectors(n: int, dtype: str, limits: Limits) -> RefitCase:
 
 
 def _iteration(length: int, dtype: str, limits: Limits) -> RefitCase:
-    """An iteration on a sparse matrix with rows of so many entries."""
+    """An iteration on a sparse matrix with rows of that many entries."""
     n = _ENTRIES // length
     pointers, indices = _matrix(n, length)
 

@@ -28,8 +28,8 @@ __all__ = [
 
 # A strip of one sweep reads two rows beside its own, which the L2 cache has, and many short strips
 # share out evenly. Strips are shorter where there are fewer threads on a multiprocessor than keep
-# it busy. The residual's sums are over pieces of 8 vectors for each of so many threads: their bits
-# are the same on every card.
+# it busy. The residual's sums are over pieces of 8 vectors for each of this number of
+# threads: their bits are the same on every card.
 _RESIDUAL_THREADS = 128
 _PITCH_THREADS = 256
 # Several sweeps: their numbers; a block has four warps.
@@ -195,7 +195,7 @@ def _defines(grid: GridSlab, threads: int, target: Target) -> tuple[tuple[str, i
 
 
 def _strips(rows: Ranges, strip: int) -> int:
-    """Strips of so many rows that ranges are cut into."""
+    """Strips of that many rows that ranges are cut into."""
     return sum(ceil_div(end - begin, strip) for begin, end in rows)
 
 

@@ -68,7 +68,7 @@ def _both(shapes: Any) -> Iterator[tuple[Any, str]]:
 def _passes(
     shape: tuple[int, ...], dtype: str, limits: Limits, whole: int, depth: int | None = None
 ) -> RefitCase:
-    """So many sweeps, in passes of ``depth`` each, or as many as the table says."""
+    """That many sweeps, in passes of ``depth`` each, or as many as the table says."""
     grid = GridSlab.of(shape, (1.0,) * len(shape), dtype)
 
     def plan(table: Table) -> LaunchPlan:

@@ -110,7 +110,7 @@ class Assignment(NamedTuple):
     sums : bool
         Whether it also makes the sums of clusters,
     parts : int
-        in so many parts.
+        in that many parts.
     variant : str
     prepare : tuple of Launch
         Once, before all.

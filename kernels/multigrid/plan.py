@@ -72,7 +72,7 @@ class Sweep(NamedTuple):
         first: int,
         mode: int,
     ) -> Launch:
-        """A pass with 1 / spacing^2 along each axis, and so many tiles along each.
+        """A pass with 1 / spacing^2 along each axis, and that many tiles along each.
 
         Buffers: "u", "f", "out", "coarse", "sums" (8 bytes a tile), the axes' tiles "z", "y", "x",
         and `TABLES`.

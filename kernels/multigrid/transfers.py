@@ -51,7 +51,7 @@ def transfer(n: int, m: int) -> Transfer:
 
 
 def tiles(transfer: Transfer, points: int) -> np.ndarray:
-    """One axis cut into tiles of so many coarse points, and the fine ones that go with them.
+    """One axis cut into tiles of that many coarse points, and the fine ones that go with them.
 
     Returns
     -------

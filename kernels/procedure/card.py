@@ -186,7 +186,7 @@ def of_attributes(device: Any, get: Callable[[str], Any]) -> Card:
     """The card of a CUDA device; ``get`` asks the driver for an attribute by its name."""
     threads, warp = get("MAX_THREADS_PER_MULTIPROCESSOR"), get("WARP_SIZE")
     # Twice a cycle. Drivers may tell no memory clock: then what cards of its size have.
-    told = 2e3 * get("MEMORY_CLOCK_RATE") * get("GLOBAL_MEMORY_BUS_WIDTH") / 8
+    reported = 2e3 * get("MEMORY_CLOCK_RATE") * get("GLOBAL_MEMORY_BUS_WIDTH") / 8
     return card(
         {
             "name": device.name,
@@ -201,7 +201,7 @@ def of_attributes(device: Any, get: Callable[[str], Any]) -> Card:
             "group": warp,
             "transactions": (32,),
             "saturating": device.multiprocessors * threads // 4,
-            "bandwidth": told or 25e9 * device.multiprocessors,
+            "bandwidth": reported or 25e9 * device.multiprocessors,
             "clock": 1e3 * get("CLOCK_RATE"),
             "cache": get("L2_CACHE_SIZE"),
             "register_unit": 256,  # warp_unit is 4, but `reckon` was fitted without it

@@ -139,7 +139,7 @@ def test_what_was_put_aside_is_measured_anew(measured, profile_file, monkeypatch
 
 @pytest.mark.parametrize("name", ["matrices", "", "cuda:7", "scipy"])
 def test_an_unknown_name_is_an_error_that_lists_the_valid_ones(name, measured, profile_file):
-    with pytest.raises(ValueError, match="only must name") as error:
+    with pytest.raises(ValueError, match="only must be one of") as error:
         measured("matmul", name)
     for valid in ("matmul", "double", "numpy", "blas", "cpu", "toy:0", "toy"):
         assert repr(valid) in str(error.value)

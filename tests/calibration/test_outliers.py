@@ -275,7 +275,7 @@ def test_a_curve_far_from_the_conservative_one_is_replaced():
     assert model["constants"] == conservative["constants"]
     (line,) = outliers.report({str(measured.key): model})
     assert line.startswith("cpu matvec blas float32 C: ")
-    assert "conservative constants serve in its place" in line
+    assert "conservative constants are used instead" in line
 
 
 def test_a_curve_of_which_much_cannot_be_is_replaced():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 
 import pytest
@@ -138,11 +139,46 @@ def test_the_largest_arrays_have_a_plan_at_once(run, words):
         (("verify", "--on", "\0"), ("'cpu'", "x00")),
         (("verify", "\0"), ("'matvec'", "x00")),
         (("info", "please"), ("please",)),
+        (("probe", "bank"), ("PROBE must be one of 'camping', 'banks',", "did you mean 'banks'?")),
+        (("bench", "matmull"), ("did you mean 'matmul'?",)),
+        (("bench", "program"), ("did you mean 'programs'?",)),
+        (("bench", "matmul", "--dtype", "float23"), ("--dtype", "did you mean 'float32'?")),
+        (("bench", "programs", "--program", "powr"), ("did you mean 'power'?",)),
+        (("bench", "matmul", "--order", "Z"), ("--order must be one of 'C', 'F', got 'Z'",)),
+        (("bench", "convolve2d", "--order", "F"), ("convolve2d has no --order; it has --dtype",)),
+        (("bench", "solve_cg", "--device", "cpu"), ("solve_cg has no --device",)),
+        (("bench", "matmul", "--quick"), ("matmul has no --quick",)),
+        (("bench", "programs", "--dtype", "float32"), ("it has --program, --quick",)),
+        (("bench", "movement", "--order", "C"), ("movement has no --order",)),
+        (("explain", "convolve2d", "9", "9", "3", "3", "--mode", "sam"), ("mean 'same'?",)),
+        (("explain", "matmul", "4", "4", "4", "--dtype", "flot32"), ("--dtype", "'flot32'")),
+        (("explain", "matmul", "4", "4", "4", "--on", "hos"), ("'host'", "'hos'")),
+        (("explain", "matmul", "4", "4", "4", "--profile", "h10"), ("did you mean 'h100'?",)),
+        (("ladder", "matmul", "--source", "tild"), ("did you mean 'tiles4'?",)),
+        (("ladder", "matmul", "--filter", "3"), ("--filter", "convolution", "matmul")),
+        (("sweep", "matmul", "--metrics", "none.json"), ("none.json: No such file",)),
+        *(
+            (("sweep", "matmul", "--metrics", "x.json", f"--{name}", value), (f"--{name} is not",))
+            for name, value in (("method", "tuned"), ("size", "64"), ("dtype", "float32"))
+        ),
+        (("sweep", "matmul", "--metrics", "x.json", "--device", "cuda:0"), ("--device is not",)),
     ],
     ids=lambda a: str(a)[:40],
 )
 def test_refused_at_the_door(run, arguments, naming):
-    refused(run, *arguments, naming=naming)
+    """In one line: no usage of all options before it."""
+    code = FAILED if "none.json" in arguments else USAGE
+    refused(run, *arguments, naming=naming, code=code)
+    assert len(run(*arguments)[2].splitlines()) == 1
+
+
+def test_lists_have_one_name_for_an_operation_and_both_are_taken(run):
+    for command in ("bench", "ladder", "sweep", "explain", "verify"):
+        words = re.findall(r"\w+", run(command, "--help")[1].partition("positional")[2])
+        assert "solve_poisson" in words
+        assert "poisson" not in words
+    for name in ("poisson", "solve_poisson"):
+        assert run("explain", name, 8, 8)[1].startswith("solve_poisson float64: (8, 8)")
 
 
 PICTURES = [

@@ -28,7 +28,7 @@ COMMANDS = {
 
 
 @pytest.fixture
-def small(monkeypatch, small_demo):
+def small(monkeypatch, hasty):
     """Benches of a single small case each."""
     monkeypatch.setattr(matvec, "SHAPES", [(64, 64)])
     monkeypatch.setattr(convolve2d, "ON_CPU", ((32, 3),))

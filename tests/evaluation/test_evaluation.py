@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import hetero.ops
-from hetero import devices, registry
+from hetero import devices, profile, registry
 from hetero.arrays import spec
 from hetero.calibration.measure import candidates, queue
 from hetero.errors import DeviceNotAvailable
-from hetero.evaluation import bench, calls, report, timeline, verify
+from hetero.evaluation import bench, calls, demo, report, timeline, verify
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Benchmark, Comparison, Iterations, Trial
 from hetero.ops.cg import benchmarks as cg
@@ -253,15 +253,80 @@ def test_a_row_without_any_call_is_none(monkeypatch, warnings_of):
     assert report.benchmarks([]) == "no shape could be measured"
 
 
-def test_trials_of_the_demo_move_to_a_device():
-    from hetero.evaluation.demo import _moved
+def demonstrated(monkeypatch, case, **seconds):
+    """What demo prints of one case, without a calibration; its calls take these seconds."""
+    plain = benchmark.of
+    own = {"demonstrated": lambda largest: [case], "pictured_result": None}
+    asked = lambda o, name, default=None: own.get(name) or plain(o, name, default)  # noqa: E731
+    monkeypatch.setattr(benchmark, "of", asked)
+    monkeypatch.setattr(registry, "operations", lambda: OPERATIONS[:1])
+    monkeypatch.setattr(demo, "measure_machine", lambda *_: profile.current())
+    monkeypatch.setattr(profile, "encode", lambda found: found)
+    monkeypatch.setattr(profile, "parse", lambda found: found)
+    if seconds:
+        monkeypatch.setattr(
+            demo, "timed", lambda calls, **_: [calls[n]() for n in calls] and seconds
+        )
+    lines = []
+    rows = demo.demo(show=lines.append)
+    return rows, "\n".join(lines)
 
-    trial = Trial((hetero.spec((3, 4), "float32", order="F"), 5), {"mode": "same"})
-    there = _moved(trial, "cuda:0")
-    assert there.operands[0].operand().location == "cuda:0"
-    assert there.operands[0].operand().strides == trial.operands[0].operand().strides
-    assert there.operands[1:] == (5,)
-    assert there.options == trial.options
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (1.0, "1.00 times as fast"),
+        (9.399, "9.40 times as fast"),
+        (123.6, "124 times as fast"),
+        (0.5, "takes 2.00 times as long"),
+        (0.00123, "takes 813 times as long"),
+    ],
+)
+def test_a_gain_or_a_loss_in_words(ratio, text):
+    assert demo.gained(ratio) == text
+
+
+def test_demo_shows_losses_and_what_is_not_installed(monkeypatch):
+    A, other = np.ones((3, 4)), np.full(3, 4.5)
+    peers = {"fast": lambda turn: (other, 7), "slow": lambda turn: (other, 8)}
+
+    def make():
+        found = benchmark.by_itself(OPERATIONS[0], (A, A[0]), {}, peers)
+        calls = {"automatic": lambda turn: (A @ A[0], {"iterations": 3})}
+        return found._replace(calls=calls, missing={"Some library": "some-package"})
+
+    case = Benchmark("a case: more of it", make)
+    (row,), text = demonstrated(monkeypatch, case, automatic=2e-3, fast=5e-4, slow=9e-3)
+    assert row["iterations"] == 3
+    assert {n: one["iterations"] for n, one in row["libraries"].items()} == {"fast": 7, "slow": 8}
+    assert {one["difference"] for one in row["libraries"].values()} == {0.125}
+    lines = {line.split()[0]: " ".join(line.split()) for line in text.splitlines() if line}
+    assert lines["fast"] == (
+        "fast 500 us 7 iterations, hetero takes 4.00 times as long, results differ by 1e-01"
+    )
+    assert lines["slow"] == (
+        "slow 9 ms 8 iterations, hetero 4.50 times as fast, results differ by 1e-01"
+    )
+    assert lines["Some"] == "Some library - not installed: pip install some-package"
+    assert lines["0.250"] == "0.250 2 ms 500 us fast a case", "the fastest counts"
+
+
+def test_demo_goes_on_after_a_call_that_fails(monkeypatch):
+    def fails(turn):
+        raise hetero.errors.DeviceError("planted: the device has gone")
+
+    def make():
+        found = benchmark.by_itself(OPERATIONS[0], (np.ones((3, 4)), np.ones(4)), {}, {})
+        return found._replace(calls={"automatic": fails})
+
+    rows, text = demonstrated(monkeypatch, Benchmark("a case", make))
+    assert rows == []
+    assert "a case\n  failed: planted: the device has gone" in text
+
+
+def test_libraries_that_are_missing_have_a_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyamg", None)
+    assert benchmark.missing("pyamg", "sklearn.cluster") == {"PyAMG": "pyamg"}
 
 
 def test_movement_tells_of_copies_and_calls(opencl, monkeypatch, capsys):

@@ -100,4 +100,4 @@ def test_a_loop_is_printed(run):
     assert "@helper\ndef _add_rows(a, B, c, first):" in out
     assert "_matmul_rows" not in out
     args = "ladder", "solve_poisson", "--device", "cpu", "--source", "naive"
-    refused(run, *args, naming=["must be one of 'sequential', 'parallel' of solve_poisson"])
+    refused(run, *args, naming=["--source of solve_poisson must be one of 'sequential', 'para"])

@@ -125,7 +125,7 @@ def test_a_probe_that_cannot_run_names_what_can(run, monkeypatch):
     assert code == cli.USAGE
     for name in PROBES:
         assert name in err
-    with pytest.raises(ValueError, match="must be one of camping, banks, coalescing, got 'x'"):
+    with pytest.raises(ValueError, match="one of 'camping', 'banks', 'coalescing', got 'x'"):
         probe.probe("x")
     monkeypatch.setattr(probe.devices, "proven", dict)
     monkeypatch.setattr(probe.devices, "missing", lambda: ["cuda: pip install pycuda"])

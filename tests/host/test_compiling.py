@@ -172,7 +172,7 @@ def test_stand_ins_take_as_many_iterations():
     assert len(done["numba"]) == len(done["scipy"])
     plan = hetero.plan("solve_cg", A, b, device="cpu")
     reasons = {c.method: c.reason for c in plan.candidates}
-    assert reasons["scipy"] == "stands in while 'numba' is compiled"
+    assert reasons["scipy"] == "is used only while 'numba' is compiled"
 
 
 def test_who_names_a_method_waits_for_it(unready, warnings_of):

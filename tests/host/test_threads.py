@@ -162,7 +162,7 @@ known = pytest.mark.skipif(
 def test_blas_sleeps_after_long_work_and_only_then(threads):
     (before, after, again), running, layer_told, told = _run(*threads)
     assert (running, layer_told) == ("tbb", "TBB")
-    assert told == "2^10 cycles during work of 3 ms and more"
+    assert told == "2^10 cycles during work of 3 ms or longer"
     assert after < 0.002 < 0.01 < min(before, again)
 
 

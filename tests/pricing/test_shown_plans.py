@@ -18,7 +18,7 @@ from made_up import priced, square
 import hetero
 from hetero import registry
 from hetero.ops import matvec
-from hetero.pricing.plan import readable
+from hetero.times import readable
 
 
 def test_a_plan_prints_every_candidate():
@@ -145,8 +145,10 @@ def test_a_plan_as_plain_data():
     [
         *[(0.0, "0 us"), (1.5e-6, "1.5 us"), (9.994e-4, "999 us"), (9.996e-4, "1 ms")],
         *[(0.0999, "99.9 ms"), (0.9996, "1 s"), (2.5, "2.5 s"), (59.9, "59.9 s"), (59.96, "60 s")],
-        *[(60.0, "1 min"), (1920.0, "32 min"), (3594.0, "59.9 min"), (3600.0, "1.0 h")],
-        *[(42700.0, "11.9 h"), (4.32e6, "1,200.0 h"), (-90.0, "-1.5 min")],
+        *[(62.0, "62 s"), (99.94, "99.9 s"), (99.96, "1.7 min"), (596.0, "9.9 min")],
+        *[(598.0, "10 min"), (1920.0, "32 min"), (3569.0, "59 min"), (3571.0, "1.0 h")],
+        *[(7140.0, "2.0 h"), (42700.0, "11.9 h"), (359_800.0, "99.9 h"), (359_900.0, "100 h")],
+        *[(4.32e6, "1,200 h"), (-150.0, "-2.5 min")],
     ],
 )
 def test_readable_seconds(seconds, text):

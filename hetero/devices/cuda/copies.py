@@ -93,8 +93,8 @@ def copy_rows(direction: str, array: np.ndarray, address: int, stream: int) -> N
     there = {"Device": address, "MemoryType": _DEVICE, "Pitch": nbytes}
     here = {"Host": host, "MemoryType": _HOST, "Pitch": pitch}
     source, target = (here, there) if direction == UPLOAD else (there, here)
-    told = {f"src{k}": v for k, v in source.items()} | {f"dst{k}": v for k, v in target.items()}
-    copy = _Copy(WidthInBytes=nbytes, Height=number, **told)
+    extents = {f"src{k}": v for k, v in source.items()} | {f"dst{k}": v for k, v in target.items()}
+    copy = _Copy(WidthInBytes=nbytes, Height=number, **extents)
     status = driver().cuMemcpy2DAsync_v2(ctypes.byref(copy), ctypes.c_void_p(stream))
     if status:
         raise DeviceError(f"a pinned {direction} failed: {error_text(status)}")

@@ -1,6 +1,6 @@
 """Pinned host memory of CUDA: pages that devices copy from and to directly.
 
-The pages are our own, and the driver is told of them (``cuMemHostRegister``). Memory that
+The pages are our own, and the driver registers them (``cuMemHostRegister``). Memory that
 the driver allocates is gone with its context, which a device that failed loses; these stay what
 they are, only slower. They are huge pages where the system gives them.
 """

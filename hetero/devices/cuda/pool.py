@@ -22,8 +22,8 @@ class Pool:
     drop : callable
         Called where memory is short: lets go of what is only kept for later calls.
     shed : callable
-        ``shed(nbytes)`` is called where it is short still: lets go of copies of operands of so many
-        bytes or more, and tells whether there was one.
+        ``shed(nbytes)`` is called where it is short still: lets go of copies of operands of
+        that many bytes or more, and tells whether there was one.
 
     Attributes
     ----------

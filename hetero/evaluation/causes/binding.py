@@ -12,9 +12,9 @@ from hetero.evaluation.climbing import Ground
 from hetero.evaluation.report import markdown, rounded
 from hetero.kernels.procedure import metrics
 from hetero.kernels.procedure.counts import counted
-from hetero.pricing.plan import readable
 from hetero.registry import Implementation
 from hetero.registry.models import Work
+from hetero.times import readable
 
 BINDS = 0.5  # of the measured time: who needs less is not what the others wait for
 

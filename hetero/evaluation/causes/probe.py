@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 from hetero import devices
 from hetero.devices.kinds import traits
-from hetero.errors import DeviceNotAvailable
+from hetero.errors import DeviceNotAvailable, one_of
 from hetero.evaluation import climbing
 from hetero.evaluation.causes import roof
 from hetero.evaluation.report import markdown, rounded
 from hetero.kernels.common import access
-from hetero.pricing.plan import CPU, readable
+from hetero.pricing.plan import CPU
+from hetero.times import readable
 
 PICTURE = (7.0, 4.5)  # inches
 _BYTES, _BYTES_OTHERS = 1 << 30, 1 << 26  # that are read; on devices without a clock of their own
@@ -94,7 +95,7 @@ def probe(
     DeviceNotAvailable
     """
     if name not in PROBES:
-        raise ValueError(f"the probe must be one of {', '.join(PROBES)}, got {name!r}")
+        raise ValueError(one_of("the probe", PROBES, name))
     wanted, place = PROBES[name], climbing.place_of(device)
     if not place.devices:
         reason = f"{name} is a kernel of a device"

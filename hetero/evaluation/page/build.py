@@ -37,8 +37,7 @@ _LINKS = (
 )
 _ALONE = (
     "Operands where the method computes: nothing is moved. Thick lines are devices, thin ones the "
-    "CPU; full marks are measured samples that the line goes through, hollow ones samples it does "
-    "not know."
+    "CPU; full marks are measured samples, hollow ones those that the line was not fitted to."
 )
 _HOST = "Operands and result on the host: what is moved is in the time."
 _CHOSEN = (

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import NamedTuple
 
-from hetero.pricing.plan import readable
+from hetero.times import readable
 
 WIDTH = 360
 FONT = 10.5  # units

@@ -15,10 +15,11 @@ from hetero.evaluation.page.markup import figure, folded, paragraph, table
 from hetero.evaluation.page.methods import Curve
 from hetero.evaluation.report import OF_METHODS, rounded
 from hetero.ops.over_sizes import Axis
-from hetero.pricing.plan import CPU, readable
+from hetero.pricing.plan import CPU
 from hetero.profile import Profile
 from hetero.registry import Operation
 from hetero.registry.models import ModelKey
+from hetero.times import readable
 
 _COLUMNS = 4  # sizes in a table
 _CLEARLY = 1.1  # times as fast, for a turn to be named
@@ -153,7 +154,7 @@ def of_errors(operation: Operation, constants: Profile, numbers: Numbers) -> lis
     picture = rows(title, description, "relative error", lambda v: f"{v * 100:.3g}%", drawn)
     line = (
         "Full marks: the mean; hollow ones: the 95th percentile. There is a model for each dtype "
-        "and layout; at the end is the median of the means. Acceptable: "
+        "and layout; the number at the right is the median of the means. Acceptable: "
         f"{OF_METHODS.mean:.0%} in the mean."
     )
     return [figure(picture, "all models", [line])]

@@ -27,8 +27,8 @@ from hetero.evaluation.page.markup import (
     table,
 )
 from hetero.evaluation.report import ERRORS, by, chosen_over_best, gained, prefixed, rounded
-from hetero.pricing.plan import readable
 from hetero.profile import places
+from hetero.times import readable
 
 VERIFY, LADDER, COMPARED = "verify", "ladder", "compared"
 _LARGEST = 1 << 22  # bytes
@@ -36,8 +36,8 @@ _LARGEST = 1 << 22  # bytes
 log = logging.getLogger("hetero")
 _LADDERS = (
     "Kernels on the way from one thread to the best, on operands that lie on the device. Full "
-    "marks: what is reached; hollow ones: what the roof, measured too, allows for so many "
-    "operations and bytes."
+    "marks: what is reached; hollow ones: the most that the measured roof allows for this "
+    "number of operations and bytes."
 )
 
 

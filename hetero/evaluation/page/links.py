@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from hetero.evaluation.page.charts import Drawn, Labels, Points, lines
 from hetero.evaluation.page.drawing import in_bytes, mean_error, rate
 from hetero.evaluation.page.markup import figure, table
-from hetero.pricing.plan import readable
 from hetero.profile import Profile
 from hetero.registry.models import bind_link
+from hetero.times import readable
 
 _SIZES = [round(2.0 ** (step / 2)) for step in range(2 * 10, 2 * 30 + 1)]  # bytes
 _LARGE = 1 << 28  # bytes

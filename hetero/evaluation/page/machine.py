@@ -8,7 +8,6 @@ from typing import Any
 
 from hetero.calibration.measure import timing
 from hetero.calling import overview
-from hetero.evaluation import report
 from hetero.evaluation.page.drawing import in_bytes, when
 from hetero.evaluation.page.markup import facts, paragraph
 from hetero.evaluation.page.methods import Devices
@@ -21,8 +20,8 @@ _NOT_CALIBRATED = (
     "hetero, of no machine."
 )
 _NOT_COMPILED = (
-    "Not all of the CPU's loops are compiled: where one is missing, calls and maps have what "
-    "serves until then."
+    "Not all of the CPU's loops are compiled: where one is missing, calls and maps "
+    "show the method that is used until then."
 )
 
 
@@ -44,7 +43,7 @@ def trust(constants: Profile, is_here: bool) -> str:
     if load := data.get("load"):
         style = "soft" if timing.is_trusted(load) else "warn"
         lines.append((f"While it was measured: {timing.described(load)}.", style))
-    if doubtful := report.doubtful(constants):
+    if doubtful := constants.doubtful():
         names = ", ".join(name.replace("|", " ") for name in doubtful)
         lines.append((f"Predictions off by a factor: {names}.", "warn"))
     return "".join(paragraph(text, style) for text, style in lines)

@@ -139,7 +139,7 @@ class Job:
             return self._next - 1
 
     def settle(self, number: int) -> None:
-        """So many slices that were taken are done with."""
+        """That many slices that were taken are done with."""
         with self._lock:
             self._left -= number
             last = number and not self._left
@@ -238,7 +238,7 @@ class Direct(Copy):
     def __del__(self) -> None:
         try:
             self.wait()
-        except Exception as error:  # whoever uses the device next is told
+        except Exception as error:  # whoever uses the device next gets it
             log.debug("a copy that nobody waited for failed: %s", error)
 
 
@@ -266,7 +266,7 @@ def in_rows(array: np.ndarray) -> tuple[np.ndarray] | tuple[()]:
 
 
 def behind(array: np.ndarray, nbytes: int) -> np.ndarray | None:
-    """What follows so many bytes of an array that `in_rows` made; None within a row."""
+    """What follows that many bytes of an array that `in_rows` made; None within a row."""
     if array.flags.c_contiguous:
         return array.reshape(-1).view(np.uint8)[nbytes:]
     row = array.shape[1] * array.itemsize

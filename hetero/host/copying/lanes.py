@@ -193,7 +193,7 @@ class Lane:
         return self._region_for(nbytes) if takes_slices(self._device) else None
 
     def _region_for(self, nbytes: int) -> np.ndarray | None:
-        """Pinned memory for so many bytes on their way, or what there is."""
+        """Pinned memory for that many bytes on their way, or what there is."""
         most = self._ring.region_bytes
         wanted = wanted_region(nbytes, most)
         held, tried = 0 if self._region is None else self._region.nbytes, wanted
@@ -249,7 +249,7 @@ def takes_slices(device: Device, soon: bool = False) -> bool:
 
 
 def wanted_region(nbytes: int, most: int) -> int:
-    """Bytes of pinned memory for a copy of so many, and for others of about that size."""
+    """Bytes of pinned memory for a copy of that many, and for others of about that size."""
     return min(max(1 << (nbytes - 1).bit_length(), most // 8), most)
 
 

@@ -74,7 +74,7 @@ def believe(measured: Mapping[str, Mapping[str, float]]) -> None:
 class Ring:
     """The pinned buffers of one context and the threads that fill and empty them.
 
-    Threads start when there is work for them, at most so many for each direction, and end after
+    Threads start when there is work for them, at most that many for each direction, and end after
     a minute without any.
 
     Parameters

@@ -81,7 +81,7 @@ class Team:
         return not self._is_closed and self._process == os.getpid()
 
     def start(self, helpers: int) -> None:
-        """Have so many threads, if the system gives them."""
+        """Have that many threads, if the system gives them."""
         if len(self._threads) >= helpers:
             return
         with self._lock:
@@ -98,20 +98,20 @@ class Team:
         scheduling.be_nice()
         lane.loop("serve")(self._begin)
 
-    def run(self, direction: str, told: dict[str, int]) -> int:
+    def run(self, direction: str, given: dict[str, int]) -> int:
         """Copy what fields of a task tell; what `lane.loop` returns."""
         with self._lock:
             number = self._free.pop() if self._free else None
         own: Any = None
-        if number is None:  # so many at once: this one without help
+        if number is None:  # too many at once: this one without help
             own = (ctypes.c_int64 * lane_task.TASK)()
             begin = ctypes.addressof(own)
         else:
             begin = self._begin + 8 * (lane_task.TASKS_AT + number * lane_task.TASK)
-        told = {**self._fixed, **told, "download": int(direction == "download"), "most": MOST}
+        given = {**self._fixed, **given, "download": int(direction == "download"), "most": MOST}
         if len(self._threads) < _ENOUGH:
-            told["rest"] = 0
-        words = _TASK(*map(told.get, lane_task.FIELDS, itertools.repeat(0)))
+            given["rest"] = 0
+        words = _TASK(*map(given.get, lane_task.FIELDS, itertools.repeat(0)))
         try:
             ctypes.memset(begin + 8 * lane_task.NEXT, 0, _COUNTS)
             ctypes.memmove(begin + 8 * _FIRST, words, ctypes.sizeof(words))
@@ -139,7 +139,7 @@ _lock = locks.new()
 
 
 def current(helpers: int) -> Team:
-    """The team of this process, with so many threads."""
+    """The team of this process, with that many threads."""
     global _team
     found = _team
     if found is None or not found.is_usable():

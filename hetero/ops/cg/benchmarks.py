@@ -20,6 +20,7 @@ from hetero.ops.benchmark import (
     Iterations,
     TimedCall,
     Trial,
+    by_itself,
     cuda_device,
     library,
     name_of,
@@ -33,6 +34,7 @@ DTYPE = "float64"
 _SPREAD = 100.0  # of the dense systems, which then need more than 256 iterations in either dtype
 DENSE = (512, 1024, 2048, 4096, 8192, 16384)
 GRIDS = (512, 1024, 2048, 4096)
+_SHOWN = 200  # iterations in demo
 _LARGEST_ON_CPU = 2048  # of dense matrices, and of grids whose matrix is stored
 _LARGEST_FOR_SCIPY = 1024
 _LARGEST_DRAWN = {"dense": 2048, "stored": 1024, "matrix-free": 1024, "operator": 512}
@@ -116,6 +118,25 @@ def _of_stencil(n: int, kind: str, dtype: str) -> Comparison:
         calls[name_of(chosen)] = Iterations(partial(_solve, A, b, place), *_few_and_many(n))
     peers = _peers(operator.tocsr(), b, slow=n > _LARGEST_FOR_SCIPY)
     return Comparison(calls, {name: Iterations(run, *_few_and_many(n)) for name, run in peers})
+
+
+def demonstrated(largest: int) -> Iterator[Benchmark]:
+    """As many iterations on a five-point matrix, stored by SciPy."""
+    n = min(max(largest // 8, 64), GRIDS[0])  # smaller ones are solved before
+    yield Benchmark(
+        f"solve_cg {n}x{n} unknowns, float64: {_SHOWN} iterations, five-point matrix in CSR",
+        partial(_of_as_many, n),
+    )
+
+
+def _of_as_many(n: int) -> Comparison:
+    A, b = _operator((n, n), DTYPE).tocsr(), np.random.default_rng(0).random(n * n)
+    peers = {
+        name: lambda turn, run=run: run(_SHOWN)
+        for name, run in _peers(A, b, slow=False)
+        if name.startswith("SciPy")
+    }
+    return by_itself(OPERATION, (A, b), {"rtol": 0.0, "maxiter": _SHOWN}, peers)
 
 
 def _solve(A: Any, b: np.ndarray, device: str | None, count: int, turn: int = 0) -> Any:

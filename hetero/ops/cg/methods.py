@@ -40,9 +40,10 @@ _MATRICES = {
 def _obstacle(*layouts: str) -> Callable[[Problem, dict[str, Any]], str | None]:
     def excludes(problem: Problem, info: dict[str, Any]) -> str | None:
         if problem.dtype.startswith("complex") and "operator" not in layouts:
-            return "is for real numbers"
+            return "does not apply: it is for real numbers"
         if problem.layout.partition("-")[0] not in layouts:
-            return f"is for {' and '.join(dict.fromkeys(map(_MATRICES.get, layouts)))}"
+            matrices = " and ".join(dict.fromkeys(map(_MATRICES.get, layouts)))
+            return f"does not apply: it is for {matrices}"
         return None
 
     return excludes
@@ -56,7 +57,7 @@ def _hybrid_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 
 def _adaptive_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     if problem.device is not None:
-        return "is for arrays on the host"
+        return "does not apply: it is for arrays on the host"
     if problem.options.known:
         return "is for an unknown number of iterations"
     return _obstacle("dense")(problem, info)
@@ -156,7 +157,7 @@ registry.register_method(
     excludes=_obstacle(*_SPARSE),
     work=_work,
     run=_run_plain,
-    stands_in=lambda problem: "stands in while 'numba' is compiled",
+    stands_in=lambda problem: "is used only while 'numba' is compiled",
 )
 registry.register_method(
     operation=NAME,

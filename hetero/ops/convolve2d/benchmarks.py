@@ -22,6 +22,7 @@ from hetero.ops.benchmark import (
     TimedCall,
     Trial,
     by_candidates,
+    by_itself,
     cuda_device,
     from_host_by_cupy,
     library,
@@ -39,7 +40,7 @@ from hetero.ops.over_sizes import Axis, Line, Plane
 from hetero.pricing.plan import CPU, Candidate, Plan
 from hetero.registry.problem import DEVICE_DTYPES
 
-demonstrate = demonstration.demonstrate
+pictured_result = demonstration.pictured_result
 
 GROWING = (0, 1)  # the image, not the filter
 ON_CPU = ((64, 3), (64, 15), (256, 3), (256, 31), (1024, 5), (2048, 3), (2048, 15), (2048, 63))
@@ -140,14 +141,28 @@ def moved(dtype: str) -> Iterator[Benchmark]:
 
 def _moved(n: int, f: int, dtype: str) -> Comparison:
     data = _data(n, f, dtype)
-
-    def by_cupy(cupy: Any, image: Any, values: Any) -> Any:
-        from cupyx.scipy.signal import convolve2d, fftconvolve
-
-        return (convolve2d if f <= 3 else fftconvolve)(image, values, "same")
-
-    peers = from_host_by_cupy(by_cupy, *data)
+    peers = from_host_by_cupy(_by_cupy, *data)
     return by_candidates(OPERATION, data, {"mode": "same"}, peers, longest=_LONGEST_ON_GPU)
+
+
+def _by_cupy(cupy: Any, image: Any, values: Any) -> Any:
+    from cupyx.scipy.signal import convolve2d, fftconvolve
+
+    return (convolve2d if len(values) <= 3 else fftconvolve)(image, values, "same")
+
+
+def demonstrated(largest: int) -> Iterator[Benchmark]:
+    """Filters of a photograph, zeros around it."""
+    image, source = demonstration.picture(largest)
+    for name, values in demonstration.filters().items():
+        if (f := len(values)) <= largest:
+            case = f"convolve2d {largest}x{largest} by {f}x{f}, float32: {source}, {name}"
+            yield Benchmark(case, partial(_filtered, image, values))
+
+
+def _filtered(image: np.ndarray, values: np.ndarray) -> Comparison:
+    peers = _cpu_peers(image, values, 1e8) | from_host_by_cupy(_by_cupy, image, values)
+    return by_itself(OPERATION, (image, values), {"mode": "same"}, peers, "cv2")
 
 
 def _data(n: int, f: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
@@ -166,14 +181,15 @@ def peers(dims: tuple[int, ...], dtype: str) -> dict[str, TimedCall]:
     return _cpu_peers(*_data(dims[0], dims[2], dtype))
 
 
-def _cpu_peers(image: np.ndarray, values: np.ndarray) -> dict[str, TimedCall]:
+def _cpu_peers(image: np.ndarray, values: np.ndarray, most: float = 1e9) -> dict[str, TimedCall]:
+    """SciPy's and OpenCV's; direct ones of SciPy's up to that many products of numbers."""
     from scipy import ndimage, signal
 
     calls: dict[str, TimedCall] = {
         "SciPy fftconvolve": lambda turn: signal.fftconvolve(image, values, "same"),
         "SciPy oaconvolve": lambda turn: signal.oaconvolve(image, values, "same"),
     }
-    if image.size * values.size < 1e9:
+    if image.size * values.size < most:
         calls["SciPy convolve2d"] = lambda turn: signal.convolve2d(image, values, "same")
         calls["SciPy ndimage"] = lambda turn: ndimage.convolve(image, values, mode="constant")
     if (cv2 := library("cv2")) is None:

@@ -195,7 +195,7 @@ def _parts(extent: int, most: int, threads: int) -> list[slice]:
 
 
 def _each(work: Callable[[Any], None], items: Iterable[Any], threads: int) -> None:
-    """``work(item)`` for all items, on so many threads in the caller's context."""
+    """``work(item)`` for all items, on that many threads in the caller's context."""
     items = list(items)
     if threads < 2 or len(items) < 2:
         for item in items:

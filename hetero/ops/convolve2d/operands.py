@@ -23,6 +23,7 @@ from hetero.arrays import (
     name_of,
 )
 from hetero.calling.planner import HERE, Machine
+from hetero.errors import one_of
 from hetero.imports import extension, load
 from hetero.moving import results
 from hetero.ops.convolve2d.filters import Filter
@@ -199,7 +200,7 @@ def _as_scipy(
         ("boundary", boundary, (*BOUNDARIES, *ALIASES)),
     ):
         if isinstance(value, str) and value not in valid:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, valid))}, got {value!r}")
+            raise ValueError(one_of(name, valid, value))
     nothing, one = np.zeros((0, 1), dtypes[0]), np.ones((1, 1), dtypes[1])
     reference(nothing, one, mode, boundary, fillvalue)
     boundary = ALIASES.get(boundary, boundary)

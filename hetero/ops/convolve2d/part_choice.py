@@ -138,7 +138,7 @@ def _middle(problem: Problem, cut: Cut) -> Window:
 def choose(
     problem: Problem, name: str, info: dict[str, Any], constants: Profile, room: float
 ) -> Choice | None:
-    """The fastest way to stream a convolution with so many bytes; None where there is no room.
+    """The fastest way to stream a convolution with that many bytes; None where there is no room.
 
     Parameters
     ----------

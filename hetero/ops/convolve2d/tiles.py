@@ -67,7 +67,7 @@ _SHARE = 1 << 17  # points of a transform for each thread; with fewer, waking it
 
 
 def threads_for(points: int, cores: int | None = None) -> int:
-    """How many threads transforms of so many points are worth, on so many cores or on these."""
+    """How many threads transforms of that many points are worth, on that many cores or on these."""
     return max(min(cores or cpu.describe()["cores"], points // _SHARE), 1)
 
 

@@ -32,7 +32,7 @@ _serving = loop_compiler.Serving(
 _LOST = 1e3
 _AT_A_TIME = 1 << 15  # blocks
 _PART = 1 << 20  # values that several threads look at
-_LARGEST = 32  # one in so many of a filter's values may be as large as it likes
+_LARGEST = 32  # one in this many of a filter's values may be as large as it likes
 
 
 class Size(NamedTuple):
@@ -233,7 +233,7 @@ def seconds(
 
 
 def priced(plan: Plan, look: float, trait: str = "transforms") -> Plan:
-    """A plan whose candidates with a trait take so many seconds more; the cheapest is first."""
+    """A plan whose candidates with a trait take that many seconds more; the cheapest is first."""
 
     def looks(c: Candidate) -> bool:
         return getattr(traits.of_row(c.implementation), trait)

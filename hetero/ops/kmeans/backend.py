@@ -75,7 +75,7 @@ class Backend(abc.ABC):
     mean : (d,) array or 0.0
         What is subtracted of each row, so that distances are accurate.
     most_changed : int
-        So many labels, or fewer, change in the last iteration of a start.
+        That many labels, or fewer, change in the last iteration of a start.
     """
 
     most_changed = 0

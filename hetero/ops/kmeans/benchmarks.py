@@ -21,6 +21,7 @@ from hetero.ops.benchmark import (
     TimedCall,
     Trial,
     by_candidates,
+    by_itself,
     cuda_device,
     library,
     moved_call,
@@ -33,7 +34,7 @@ from hetero.ops.over_sizes import Axis, Line
 from hetero.pricing.plan import Candidate
 from hetero.registry.problem import DEVICE_DTYPES
 
-demonstrate = demonstration.demonstrate
+pictured_result = demonstration.pictured_result
 
 DTYPE = "float32"
 GROWING = (0,)  # rows
@@ -60,7 +61,7 @@ _CLIMBED_COLUMNS = _CLIMBED_CLUSTERS = 64
 
 
 def climbed(size: int) -> tuple[int, ...]:
-    """What the rungs are timed on: so many rows."""
+    """What the rungs are timed on: that many rows."""
     return max(size, _CLIMBED_CLUSTERS), _CLIMBED_COLUMNS, _CLIMBED_CLUSTERS
 
 
@@ -97,6 +98,21 @@ def moved(dtype: str) -> Iterator[Benchmark]:
     """A fit of many rows on the host."""
     n, d, k = MOVED if cuda_device() else MOVED_BESIDE_CPU
     yield moved_call(_case(n, d, k, dtype), partial(_fits, n, d, k, dtype, False), "fit")
+
+
+def demonstrated(largest: int) -> Iterator[Benchmark]:
+    """The colours of a photograph, from the same initial centres."""
+    X, source = demonstration.colours(min(largest // 2, 1024))
+    k = demonstration.COLOURS
+    size = f"{X.shape[0]}x{X.shape[1]}, {k} clusters, float32"
+    case = f"kmeans {size}: colours of {source}, the same initial centres"
+    yield Benchmark(case, partial(_from_the_same, X, k))
+
+
+def _from_the_same(X: np.ndarray, k: int) -> Comparison:
+    options = {"init": X[:: len(X) // k][:k].copy(), "tol": 0.0, "max_iter": _ITERATIONS_OF_A_FIT}
+    peers = _scikit_learn(X, k, options)
+    return by_itself(OPERATION, (X, k), options, peers, "sklearn.cluster")
 
 
 def _case(n: int, d: int, k: int, dtype: str) -> str:
@@ -142,10 +158,11 @@ def _scikit_learn(X: np.ndarray, k: int, options: Mapping[str, Any]) -> dict[str
     if (cluster := library("sklearn.cluster")) is None:
         return {}
 
-    def run(turn: int) -> None:
+    def run(turn: int) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            cluster.KMeans(k, n_init=1, **options).fit(X)
+            fitted = cluster.KMeans(k, n_init=1, **options).fit(X)
+        return fitted.cluster_centers_, fitted.labels_, fitted.n_iter_
 
     return {"scikit-learn": run}
 

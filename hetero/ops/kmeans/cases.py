@@ -28,7 +28,7 @@ from hetero.registry.problem import DEVICE_DTYPES, Problem
 
 _ROWS = {"cpu": [256, 2048, 16384], "opencl": [256, 4096]}
 _ROWS_OTHERS = [1024, 16384, 131072]
-_MANY_ROWS, _MANY_CORES = 65536, 8  # so many cores are not busy with less
+_MANY_ROWS, _MANY_CORES = 65536, 8  # that many cores are not busy with less
 _COLUMNS, _CLUSTERS = [2, 16, 128], [2, 16, 128]
 _COLUMNS_QUICK, _CLUSTERS_QUICK = [2, 64], [4, 128]
 _COLUMNS_SEEDED, _CLUSTERS_SEEDED, _CLUSTERS_SEEDED_QUICK = [2, 128], [2, 16, 64], [2, 32]

@@ -28,9 +28,9 @@ _TEAMS = 32  # that gather rows, each for itself, at most
 _BLOCKS_OF_A_TEAM = 16  # at least: a team's last block is not full
 _MOVED = 1 / 16  # of the rows, below which bounds are tried
 _EACH = 1 << 19  # elements; as long as to read and use these an iteration takes for few rows, too
-_KEPT = 25  # keeping a row's bounds takes as long as to read and use so many elements
-_LOOKED = 1.15  # a row that is looked at takes so many times as long as without bounds
-_GATHERED = 5  # and for each of its numbers as long as to read and use so many elements
+_KEPT = 25  # keeping a row's bounds takes as long as to read and use that many elements
+_LOOKED = 1.15  # a row that is looked at takes that many times as long as without bounds
+_GATHERED = 5  # and for each of its numbers as long as to read and use that many elements
 _LEAST = 0.1  # of the rows, that may be looked at, or bounds are not tried
 _CENTROIDS = 8  # rows, at least, for each centroid: they are compared with each other too
 

@@ -193,7 +193,7 @@ class LoopBackend(NumpyBackend):
 
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[Callable[[Callable[[int], None], Iterable[int]], object]]:
-    """``each(work, items)`` on so many threads, which are gone afterwards."""
+    """``each(work, items)`` on that many threads, which are gone afterwards."""
     with contextlib.ExitStack() as stack:
         each: Callable[..., object] = lambda work, items: [work(item) for item in items]  # noqa: E731
         if count > 1:

@@ -107,7 +107,7 @@ class DeviceSeeding(Seeding):
         self._launch(self._plan.find_rows, count, gathered)
 
     def _make_room(self, count: int) -> None:
-        """Buffers for so many candidates."""
+        """Buffers for that many candidates."""
         if count <= self._room:
             return
         if not self._room:

@@ -91,7 +91,7 @@ class KMeans(Base):
 
     Parameters
     ----------
-    n_clusters, init, n_init, max_iter, tol, random_state
+    n_clusters, init, n_init, max_iter, tol, label_tol, random_state
         See `hetero.kmeans`.
     verbose : int
         Above 0: each start's iterations and inertia are printed.
@@ -131,6 +131,7 @@ class KMeans(Base):
         n_init: int | str = "auto",
         max_iter: int = 300,
         tol: float = 1e-4,
+        label_tol: float = 0.0,
         verbose: int = 0,
         random_state: Any = None,
         copy_x: bool = True,
@@ -143,6 +144,7 @@ class KMeans(Base):
         self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
+        self.label_tol = label_tol
         self.verbose = verbose
         self.random_state = random_state
         self.copy_x = copy_x
@@ -191,6 +193,7 @@ class KMeans(Base):
             n_init=self.n_init,
             max_iter=self.max_iter,
             tol=self.tol,
+            label_tol=self.label_tol,
             random_state=self.random_state,
             sample_weight=sample_weight,
             device=self.device,

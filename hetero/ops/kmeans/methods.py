@@ -161,7 +161,7 @@ def _check(X: np.ndarray, known: Any) -> None:
 
 
 def _dense_alone(problem: Problem, info: dict[str, Any]) -> str | None:
-    return "is for dense rows" if problem.layout == SPARSE else None
+    return "does not apply: it is for dense rows" if problem.layout == SPARSE else None
 
 
 def _library(problem: Problem, info: dict[str, Any]) -> str | None:
@@ -183,11 +183,11 @@ def _bounded_loops(problem: Problem) -> tuple[str, ...]:
 
 def _stands_in(problem: Problem) -> str | None:
     """Sparse rows are NumPy's and SciPy's in any case."""
-    return None if problem.layout == SPARSE else "stands in while 'lloyd' is compiled"
+    return None if problem.layout == SPARSE else "is used only while 'lloyd' is compiled"
 
 
 def _is_within(problem: Problem) -> str:
-    return "is what 'lloyd' goes over to where it is faster"
+    return "is used by 'lloyd' where that is faster"
 
 
 _COMPILED = ("loops", "numba", "scipy")

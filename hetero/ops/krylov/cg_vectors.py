@@ -117,8 +117,8 @@ class Vectors:
             self._at_once(lambda part, begin, end, *_: part.upload(flat[begin:end], "x"))
 
     def _at_once(self, copy: Callable[..., object], vectors: int = 1) -> None:
-        """``copy(part, begin, end, above, below)`` for all parts, whose span of so many vectors it
-        copies."""
+        """``copy(part, begin, end, above, below)`` for all parts; it copies a span of that
+        many vectors."""
 
         def task(number: int) -> None:
             copy(self.parts[number], *self.spans[number], *self._beyond[number])

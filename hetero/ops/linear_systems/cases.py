@@ -37,7 +37,7 @@ def unknowns(
 ) -> list[int]:
     """Numbers of unknowns to measure: up to a limit by kind of device, or for others.
 
-    Of the smallest system multigrid would be no more than its coarsest grid. So many
+    Of the smallest system multigrid would be no more than its coarsest grid. That many
     steps from one to the next are one of the budget's.
     """
     by_kind, others = limits

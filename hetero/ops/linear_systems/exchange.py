@@ -206,7 +206,7 @@ class Exchange:
         return totals.tolist()
 
     def at_once(self, task: Callable[[int], object], nbytes: int) -> None:
-        """``task(number)`` for all parts, which copy so many bytes together; see `at_once.run`."""
+        """``task(number)`` for all parts, which copy ``nbytes`` together; see `at_once.run`."""
         tasks = [partial(task, number) for number in range(len(self.parts))]
         at_once.run([part.device for part in self.parts], tasks, nbytes // len(tasks))
 

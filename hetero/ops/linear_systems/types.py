@@ -41,10 +41,14 @@ def checked_spacing(spacing: Any, ndim: int) -> tuple[float, ...]:
     """Distances of neighbouring points, one per axis; ValueError where they are none."""
     if isinstance(spacing, float):
         distances = (float(spacing),) * ndim
-    elif np.shape(spacing) in ((), (ndim,)):
-        distances = tuple(map(float, np.broadcast_to(np.asarray(spacing, float), (ndim,))))
     else:
-        raise ValueError(f"spacing must be one number or {ndim}, got {spacing!r}")
+        try:
+            numbers = np.asarray(spacing, float)
+        except (TypeError, ValueError):
+            numbers = None
+        if numbers is None or numbers.shape not in ((), (ndim,)):
+            raise ValueError(f"spacing must be one number or {ndim}, got {spacing!r}")
+        distances = tuple(map(float, np.broadcast_to(numbers, (ndim,))))
     if not all(0.0 < h < math.inf for h in distances):
         raise ValueError(f"spacing must be positive, got {spacing!r}")
     return distances

@@ -91,12 +91,10 @@ def moved(dtype: str) -> Iterator[Benchmark]:
 def _moved(n: int, dtype: str) -> Comparison:
     rng = np.random.default_rng(0)
     operands = rng.random((n, n), np.float32).astype(dtype), rng.random((n, n)).astype(dtype)
-    peers = from_host_by_cupy(lambda cupy, A, B: cupy.matmul(A, B), *operands)
+    peers = from_host_by_cupy(products.by_cupy(OPERATION), *operands)
     return by_candidates(OPERATION, operands, {}, peers, longest=_LONGEST)
 
 
-def trials(largest: int) -> Iterator[tuple[str, Trial]]:
-    """Squares, then products of long matrices."""
-    squares = [(n, n, n) for n in products.DEMONSTRATED if n <= largest]
-    for dims in (*squares, *((m, m, k) for m, k in products.LONG[1:])):
-        yield products.trial(OPERATION, _operands(dims))
+def demonstrated(largest: int) -> Iterator[Benchmark]:
+    """Squares."""
+    return products.demonstrated(OPERATION, [(largest, largest, largest)], _operands)

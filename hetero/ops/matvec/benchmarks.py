@@ -46,8 +46,6 @@ def peers(dims: tuple[int, ...], dtype: str) -> dict[str, TimedCall]:
     return products.peers(_operands(dims), dtype)
 
 
-def trials(largest: int) -> Iterator[tuple[str, Trial]]:
-    """Squares, then long matrices."""
-    squares = [(n, n) for n in products.DEMONSTRATED if n <= largest]
-    for dims in (*squares, *products.LONG):
-        yield products.trial(OPERATION, _operands(dims))
+def demonstrated(largest: int) -> Iterator[Benchmark]:
+    """A small square, for what a call costs, and a large one."""
+    return products.demonstrated(OPERATION, [(64, 64), (largest, largest)], _operands)

@@ -55,7 +55,7 @@ def coarsest(kind: str) -> int:
 
 
 def hierarchy(stencil: Stencil, coarsest: int) -> list[Grid]:
-    """Grids from the finest to one of at most so many points, which a dense inverse takes care of.
+    """Grids from the finest to one of at most ``coarsest`` points, which a dense inverse solves.
 
     A 2-D grid's rows are planes of one row: z is its first axis, and there is no y.
     """

@@ -18,20 +18,19 @@ from hetero.ops.benchmark import (
     TimedCall,
     Trial,
     by_candidates,
+    by_itself,
     cuda_device,
     library,
 )
 from hetero.ops.over_sizes import Axis, Line
-from hetero.ops.poisson import OPERATION, solve_poisson
-from hetero.pricing.plan import readable
+from hetero.ops.poisson import OPERATION
 from hetero.registry.problem import DEVICE_DTYPES
 
 DTYPE = "float64"
 GRIDS = (256, 1024, 4096)
 ON_CPU = (128, 1024, 2048)  # where there is no GPU
 CASES = {"dtu": Named("float64", tuple((n, n) for n in (16, 32, 64, 128, 256)))}  # docs/seeds.md
-_LONGEST, _LONGEST_SHOWN = 5.0, 2.0  # predicted seconds of a solve
-_SIDE, _SIDE_ON_GPU = 512, 2048  # points of what is shown
+_LONGEST = 5.0  # predicted seconds of a solve
 _LARGEST_FOR_JACOBI = 256
 _LARGEST_FOR_PYAMG = 1024
 _LARGEST_DRAWN = {2: 2048, 3: 128}  # extents, by the number of axes
@@ -74,6 +73,22 @@ def moved(dtype: str) -> Iterator[Benchmark]:
     yield list(benchmarks(dtype))[-1]
 
 
+def demonstrated(largest: int) -> Iterator[Benchmark]:
+    """Squares that sine transforms like and, compared with PyAMG too, ones that they do not."""
+    for n in (largest // 4 - 1, largest // 2):
+        case = f"solve_poisson {n}x{n} points, float64, to 1e-8"
+        yield Benchmark(case, partial(_shown, n, n <= _LARGEST_FOR_PYAMG // 2))
+
+
+def _shown(n: int, by_pyamg: bool) -> Comparison:
+    f = np.random.default_rng(2).random((n, n))
+    peers, modules = _scipy(f), ()
+    if by_pyamg:
+        peers |= {name: run for name, run in _pyamg(f, 1e-8).items() if "without" in name}
+        modules = ("pyamg",)
+    return by_itself(OPERATION, (f,), {"rtol": 1e-8}, peers, *modules)
+
+
 def _compare(n: int, rtol: float, dtype: str) -> Comparison:
     f = np.random.default_rng(2).random((n, n)).astype(dtype)
     peers = _scipy(f)
@@ -112,41 +127,13 @@ def _pyamg(f: np.ndarray, rtol: float) -> dict[str, TimedCall]:
     from hetero.ops.linear_systems.operators import Poisson
 
     made, A = pyamg.ruge_stuben_solver, Poisson(f.shape).tocsr()
-    ready, b, options = made(A), f.ravel(), {"tol": rtol, "accel": "cg"}
+    ready, b = made(A), f.ravel()
+
+    def run(solver: Any) -> tuple[Any, int]:
+        residuals: list[float] = []
+        return solver.solve(b, tol=rtol, accel="cg", residuals=residuals), len(residuals) - 1
+
     return {
-        "PyAMG RS-CG, set-up included": lambda turn: made(A).solve(b, **options),
-        "PyAMG RS-CG, without set-up": lambda turn: ready.solve(b, **options),
+        "PyAMG RS-CG, set-up included": lambda turn: run(made(A)),
+        "PyAMG RS-CG, without set-up": lambda turn: run(ready),
     }
-
-
-def demonstrate(demo: Any) -> dict[str, Any]:
-    """Solve -div grad u = f on the unit square by the chosen method and by the others.
-
-    See `hetero.evaluation.demo.Demo`.
-    """
-    n = _SIDE_ON_GPU if demo.gpu else _SIDE
-    f, exact, h = example(n)
-    u, info = solve_poisson(f, spacing=h, return_info=True)  # the first one compiles
-    times = demo.seconds(OPERATION, (f,), {"spacing": h}, info["plan"], _LONGEST_SHOWN)
-    chosen = f"{info['method']} on {info['device']}"
-    demo.show(f"\nPoisson's equation on {n} x {n} points to 1e-8: {info['plan']}")
-    demo.show("measured: " + ", ".join(f"{name} {readable(t)}" for name, t in times.items()))
-    demo.show(
-        f"{chosen}: relative residual {info['relative_residual']:.1e}, "
-        f"error against the exact solution {abs(u - exact).max():.1e} "
-        f"({abs(u - exact).max() / h**2:.0f} h^2; the discretisation is of second order)"
-    )
-    found = {"points": n * n, "chosen": chosen, "measured": times, "residual": info["residual"]}
-    return {"poisson": found}
-
-
-def example(n: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """(f, u, spacing) with -div grad u = f on n x n points of the unit square, u = 0 around it.
-
-    u = g(y) g(x) with g(t) = t (1 - t) exp(3 t). Unlike a product of sines it is no eigenvector of
-    the discrete operator, with which conjugate gradients would be done after a single step.
-    """
-    h = 1.0 / (n + 1)
-    t = h * np.arange(1, n + 1)
-    g, curvature = t * (1.0 - t) * np.exp(3.0 * t), np.exp(3.0 * t) * (4.0 - 3.0 * t - 9.0 * t * t)
-    return -np.outer(curvature, g) - np.outer(g, curvature), np.outer(g, g), h

@@ -90,7 +90,7 @@ def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]
 def solve(
     stencil: Stencil, f: np.ndarray, u: np.ndarray, *, rtol: float = 0.0, refinements: int = 1
 ) -> Outcome:
-    """Solve A u = f directly, with at most so many steps of iterative refinement.
+    """Solve A u = f directly, with at most that many steps of iterative refinement.
 
     A solve is refined that misses ``rtol``, asked of norm(f - A u) / norm(f); not where it is eps
     or more and far below what rounding u makes of the residual. ROUNDING where the residual stays

@@ -144,7 +144,7 @@ def solve(
     rtol: float = 0.0,
     refinements: int = 1,
 ) -> Outcome:
-    """Solve A u = f directly, with at most so many steps of iterative refinement.
+    """Solve A u = f directly, with at most that many steps of iterative refinement.
 
     f and u are contiguous buffers. A solve is refined that misses ``rtol``, asked of
     norm(f - A u) / norm(f); ROUNDING where the residual stays above it.

@@ -203,7 +203,7 @@ class _DeviceSolve:
         self._at_once(lambda each: each.store(u))
 
     def _at_once(self, copy: Callable[[Slice], None], grids: int = 1) -> None:
-        """``copy(slice)`` for all of them, whose part of so many grids it copies."""
+        """``copy(slice)`` for all of them, whose part of that many grids it copies."""
 
         def task(each: Slice) -> None:
             with each.device.active():

@@ -137,7 +137,7 @@ class _Streamed:
         self._own = held if whole else held - 2 * self._reach
 
     def _slabs(self, reach: int) -> Iterator[Slab]:
-        """The slabs, each with so many rows of its neighbours."""
+        """The slabs, each with that many rows of its neighbours."""
         rows = len(self._f)
         for begin in range(0, rows, self._own):
             end = min(begin + self._own, rows)

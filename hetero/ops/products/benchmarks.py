@@ -18,12 +18,15 @@ import numpy as np
 from hetero import devices, registry
 from hetero.arrays import Operand, spec
 from hetero.calling import planner
+from hetero.devices import cpu
 from hetero.ops.benchmark import (
     Benchmark,
     BenchTable,
     Comparison,
     TimedCall,
     Trial,
+    by_itself,
+    from_host_by_cupy,
     library,
     name_of,
     rotating,
@@ -38,8 +41,6 @@ Shapes = tuple[tuple[int, ...], ...]
 
 OPTIONS = ("device", "order")
 SQUARE = (512, 1024, 2048, 4096, 8192, 16384)
-DEMONSTRATED = (16, 64, 256, 1024, 4096, 8192)  # extents of squares in demo's table
-LONG = ((100000, 16), (16, 100000), (4096, 64))
 _SMALL = 32  # extent of the smallest product on the CPU
 _LARGEST_ON_CPU = 2.0e10  # flops
 _COLD_BYTES = 200 << 20  # several times the largest cache
@@ -78,10 +79,34 @@ def peers(shapes: Shapes, dtype: str) -> dict[str, TimedCall]:
     return {"NumPy": lambda turn: A @ B}
 
 
-def trial(operation: Operation, shapes: Shapes) -> tuple[str, Trial]:
-    """A line of demo's table."""
-    text = f"{operation.name} {_joined(shapes[0])} {_joined(shapes[1])}"
-    return text, Trial(tuple(spec(shape, "float32") for shape in shapes))
+def demonstrated(
+    operation: Operation,
+    dims: Sequence[tuple[int, ...]],
+    shapes_of: Callable[[tuple[int, ...]], Shapes],
+) -> Iterator[Benchmark]:
+    """Rows of demo: NumPy's product, and CuPy's of copies on a GPU."""
+    for each in dims:
+        first, second = shapes_of(each)
+        case = f"{operation.function} {_joined(first)} by {_joined(second)}, float32"
+        yield Benchmark(case, partial(_from_host, operation, (first, second)))
+
+
+def _from_host(operation: Operation, shapes: Shapes) -> Comparison:
+    operands = tuple(np.random.default_rng(0).random(shape, np.float32) for shape in shapes)
+    peers = _numpy(operation, operands) | from_host_by_cupy(by_cupy(operation), *operands)
+    return by_itself(operation, operands, {}, peers)
+
+
+def _numpy(operation: Operation, operands: tuple[Any, ...]) -> dict[str, Any]:
+    peer = getattr(np, operation.function)
+    threads = cpu.describe()["blas_threads"]
+    name = f"NumPy {operation.function}, BLAS threads: {threads}"
+    return {name: lambda turn: peer(*operands)}
+
+
+def by_cupy(operation: Operation) -> Callable[..., Any]:
+    """CuPy's product, as ``function(cupy, A, B)``."""
+    return lambda cupy, A, B: getattr(cupy, operation.name)(A, B)
 
 
 def remembered(
@@ -143,10 +168,9 @@ def _on_cpu(operation: Operation, shapes: Shapes, dtype: str, order: str) -> Com
     first, second = shapes
     A = rng.random(first[::-1], dtype).T if order == "F" else rng.random(first, dtype)
     B = rng.random(second, dtype)
-    peer = getattr(np, operation.function)
     return Comparison(
         {"automatic": lambda turn: operation.call(A, B)},
-        {f"NumPy {operation.function}": lambda turn: peer(A, B)},
+        _numpy(operation, (A, B)),
         name_of(planner.plan_call(operation, (A, B), {}).chosen),
     )
 

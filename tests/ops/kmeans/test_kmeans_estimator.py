@@ -41,7 +41,15 @@ def test_parameters_and_defaults_are_scikit_learns():
 
     ours, theirs = hetero.KMeans().get_params(), KMeans().get_params()
     assert {name: ours[name] for name in theirs} == theirs
-    assert set(ours) - set(theirs) == {"device", "method"}
+    assert set(ours) - set(theirs) == {"device", "method", "label_tol"}
+
+
+def test_label_tol_ends_a_fit_as_that_of_the_function():
+    rows = np.random.default_rng(1).random((500, 3))
+    options = {"init": rows[:7], "tol": 0.0}
+    fitted = hetero.KMeans(7, label_tol=0.05, **options).fit(rows)
+    assert fitted.n_iter_ == hetero.kmeans(rows, 7, label_tol=0.05, **options)[2]["iterations"]
+    assert fitted.n_iter_ < hetero.KMeans(7, **options).fit(rows).n_iter_
 
 
 def test_device_and_method_are_those_asked_for():

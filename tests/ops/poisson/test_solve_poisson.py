@@ -417,6 +417,11 @@ BAD = {
     "spacing": (np.ones((3, 3)), {"spacing": 0}, "spacing must be positive, got 0"),
     "one spacing": (np.ones((3, 3)), {"spacing": (1.0, -2.0)}, "spacing must be positive"),
     "three spacings": (np.ones((3, 3)), {"spacing": (1, 1, 1)}, "spacing must be one number or 2"),
+    "a word for a spacing": (
+        np.ones((3, 3)),
+        {"spacing": "x"},
+        "spacing must be one number or 2, got",
+    ),
     "no spacing": (np.ones((3, 3)), {"spacing": float("nan")}, "spacing must be positive"),
     "rtol": (np.ones((3, 3)), {"rtol": -1e-3}, "rtol must be at least 0, got -0.001"),
     "maxiter": (np.ones((3, 3)), {"maxiter": -2}, "maxiter must be at least 0, got -2"),

@@ -411,7 +411,7 @@ def test_larger_than_the_device():
 
 def test_what_moves_little_is_not_cut():
     reasons = {c.method: c.reason for c in priced(500, ("pageable", "staged")).candidates}
-    assert reasons["streamed"] == "moves less than 16 MiB"
+    assert reasons["streamed"] == "is for calls that move 16 MiB or more"
     problem = matmul.problem(*[hetero.spec((500, 500), "float32")] * 2)
     there = pricing.price(problem, constants(), {"cuda:0": GPU}, "cuda:0", "streamed")
     assert there.chosen.method == "streamed"

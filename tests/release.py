@@ -1,0 +1,189 @@
+"""Builds the source archive and the wheel into dist/, and tries both as a user installs them.
+
+Each Python of `PYTHONS` that is on this machine gets a fresh environment and the wheel, the oldest
+one the source archive and the newest one the extra `cuda` as well. No compiler is on its PATH. Then
+the command and one product run outside the sources. ``make release`` asks for a clean tree at the
+tag of the version; ``make release RELEASE=check`` does not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DIST = ROOT / "dist"
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+# What a wheel holds: where it lies in the sources and in the package, and by which suffixes.
+PLACES = {"hetero": "hetero", "kernels": "hetero/kernels", "calibration": "hetero/calibration"}
+SHIPPED = "hetero/calibration/profiles", "hetero/profile/data"
+WANTED = (".py", ".cu", ".h", ".c", ".ll", ".json", ".html", ".typed")
+# A file of tests that the source archive must pass; it builds a wheel once more.
+TESTED = "tests/test_packaging.py"
+PRODUCT = """if True:
+    import platform, hetero, numba, numpy, scipy
+    A, B = numpy.random.default_rng(1).random((2, 300, 300))
+    error = abs(hetero.matmul(A, B) - A @ B).max() / abs(A @ B).max()
+    assert error < 1e-14, error
+    names = ", ".join(f"{m.__name__} {m.__version__}" for m in (numpy, scipy, numba))
+    print(f"Python {platform.python_version()}, {names}; product within {error:.0e} of NumPy's")
+"""
+
+
+class Refused(Exception):
+    """What must be put right before a release."""
+
+
+def run(*command: object, **options) -> str:
+    """What the command prints; `Refused`, with all that it printed, where it fails."""
+    options = {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options}
+    done = subprocess.run([str(word) for word in command], text=True, check=False, **options)
+    if done.returncode:
+        raise Refused(f"{' '.join(map(str, command))}\n{done.stdout}")
+    return done.stdout.strip()
+
+
+def files() -> set[str]:
+    """What a wheel must hold, by its place in the package."""
+    return {
+        f"{target}/{file.relative_to(ROOT / place).as_posix()}".replace(*SHIPPED)
+        for place, target in PLACES.items()
+        for file in (ROOT / place).rglob("*")
+        if file.suffix in WANTED
+    }
+
+
+def version() -> str:
+    """The version, which setup.cfg takes from the package too."""
+    return re.findall(r'^__version__ = "(.*)"$', (ROOT / "hetero/__init__.py").read_text(), re.M)[0]
+
+
+def check_marks() -> None:
+    """Tag, tree, CHANGELOG and CITATION.cff are those of a release of this version."""
+    number = version()
+    if run("git", "status", "--porcelain"):
+        raise Refused("the tree is not clean; git status lists what is not committed")
+    if f"v{number}" not in run("git", "tag", "--points-at", "HEAD").split():
+        raise Refused(f"this commit has no tag v{number}: git tag -a v{number}")
+    if not re.search(rf"^## {re.escape(number)} \(\d{{4}}-\d\d-\d\d\)$", text("CHANGELOG.md"), re.M):
+        raise Refused(f"CHANGELOG.md has no heading '## {number} (YYYY-MM-DD)'")
+    if f"\nversion: {number}\n" not in text("CITATION.cff"):
+        raise Refused(f"CITATION.cff does not say 'version: {number}'")
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def interpreters() -> dict[str, str]:
+    """A Python of each version that runs and can make environments, on PATH or of pyenv."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    found = {}
+    for wanted in PYTHONS:
+        places = [shutil.which(f"python{wanted}"), *sorted(pyenv.glob(f"{wanted}.*/bin/python"))]
+        for place in filter(None, [sys.executable, *places]):
+            code = "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"
+            try:
+                seen = run(place, "-c", code, cwd="/")
+            except (Refused, OSError):  # a shim of pyenv's for a version that is not chosen
+                continue
+            if seen == wanted:
+                found[wanted] = str(place)
+                break
+    return found
+
+
+def build() -> tuple[Path, Path]:
+    """(source archive, wheel), made anew in dist/; the wheel from the archive, as pip does."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # of modules that are gone
+    run(sys.executable, "-m", "build", "--outdir", DIST, ROOT)
+    (archive,), (wheel,) = DIST.glob("*.tar.gz"), DIST.glob("*.whl")
+    run(sys.executable, "-m", "twine", "check", "--strict", archive, wheel)
+    with tarfile.open(archive) as packed:
+        inside = {name.partition("/")[2] for name in packed.getnames()}
+    missing = {f for f in run("git", "ls-files").splitlines() if f != ".gitignore"} - inside
+    if missing:
+        raise Refused(f"the source archive lacks {sorted(missing)}; see MANIFEST.in")
+    return archive, wheel
+
+
+def environment(python: str, folder: Path, what: str) -> dict[str, str]:
+    """A fresh environment in the folder with `what` installed, and the variables to use it with."""
+    run(python, "-m", "venv", folder / "env", cwd=folder)
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("HETERO_", "PYTHON", "XDG_"))}
+    kept |= {"PATH": str(folder / "env/bin"), "CC": "false", "CXX": "false"}
+    binary = ("--only-binary=:all:", "--no-binary=hetero")
+    run("env/bin/pip", "install", "-q", *binary, what, cwd=folder, env=kept)
+    return kept | {"XDG_CACHE_HOME": str(folder / "cache")}
+
+
+def installed(folder: Path, variables: dict[str, str]) -> str:
+    """What the fresh environment shows; raises where anything is missing or wrong."""
+    options = {"cwd": folder, "env": variables}
+    (packages,) = (folder / "env/lib").glob("python3*/site-packages")
+    here = {file.relative_to(packages).as_posix() for file in packages.glob("hetero/**/*")}
+    if missing := files() - here:
+        raise Refused(f"not installed: {sorted(missing)}")
+    if (said := run("env/bin/hetero", "--version", **options)) != f"hetero {version()}":
+        raise Refused(f"hetero --version says {said!r}")
+    shown = re.search(r"^```console\n\$ (hetero explain.*)\n((?s:.)*?)```", text("README.md"), re.M)
+    explained = run(*f"env/bin/{shown[1]}".split(), **options, stderr=None)
+    if explained != shown[2].strip():
+        raise Refused(f"{shown[1]} prints not what README.md shows:\n{explained}")
+    machine = run("env/bin/hetero", "info", **options, stderr=subprocess.DEVNULL)
+    product = run("env/bin/python", "-c", PRODUCT, **options, stderr=subprocess.DEVNULL)
+    return f"{product}; explain as in README.md; {len(here)} files; {machine.splitlines()[0]}"
+
+
+def tested(folder: Path, archive: Path, variables: dict[str, str]) -> str:
+    """The last line of pytest on the unpacked archive."""
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder / "unpacked", filter="data")
+    (source,) = (folder / "unpacked").iterdir()
+    options = {"cwd": source, "env": variables}
+    run("../../env/bin/pip", "install", "-q", "build", "setuptools>=77", "pytest", **options)
+    seen = run("../../env/bin/pytest", "-q", TESTED, **options).splitlines()[-1]
+    if "skipped" in seen:
+        raise Refused(f"{TESTED} in the source archive: {seen}")
+    return f"; {TESTED}: {seen}"
+
+
+def main(words: list[str]) -> int:
+    """Exit code 1, with the reason, at the first thing that is wrong."""
+    try:
+        if words != ["check"]:
+            check_marks()
+        archive, wheel = build()
+        print(f"{archive.name} and {wheel.name} in dist/; twine check passed")
+        found = interpreters()
+        if not found:
+            raise Refused(f"none of Python {', '.join(PYTHONS)} is on PATH or under pyenv")
+        for missing in set(PYTHONS) - found.keys():
+            print(f"Python {missing}: not on this machine, not tried")
+        tries = [(python, str(wheel)) for python in found.values()]
+        tries += [(tries[0][0], str(archive)), (tries[-1][0], f"{wheel}[cuda]")]
+        for python, what in tries:
+            began = time.monotonic()
+            with tempfile.TemporaryDirectory(prefix="hetero-release-") as name:
+                folder = Path(name)
+                variables = environment(python, folder, what)
+                seen = installed(folder, variables)
+                if what == str(archive):
+                    seen += tested(folder, archive, variables)
+            print(f"{Path(what).name}: {seen}; {time.monotonic() - began:.0f} s", flush=True)
+    except Refused as reason:
+        print(f"no release: {reason}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -25,15 +25,28 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PLACES = {"hetero": "hetero", "kernels": "hetero/kernels", "calibration": "hetero/calibration"}
 SHIPPED = "hetero/calibration/profiles", "hetero/profile/data"
 WANTED = (".py", ".cu", ".h", ".c", ".ll", ".json", ".html", ".typed")
-# A file of tests that the source archive must pass; it builds a wheel once more.
-TESTED = "tests/test_packaging.py"
-PRODUCT = """if True:
+# Tests that the unpacked source archive must pass, and what they need.
+TESTED = "tests/test_packaging.py", "tests/test_typing.py"
+TOOLS = "build", "setuptools>=77", "pytest", "mypy", "basedpyright"
+# A product against NumPy's, and a loop that Numba compiles against SciPy's.
+SMOKE = """if True:
     import platform, hetero, numba, numpy, scipy
+    from scipy.signal import convolve2d
     A, B = numpy.random.default_rng(1).random((2, 300, 300))
-    error = abs(hetero.matmul(A, B) - A @ B).max() / abs(A @ B).max()
-    assert error < 1e-14, error
+    numpy.testing.assert_allclose(hetero.matmul(A, B), A @ B, rtol=1e-13)
+    taps = B[:3, :5]
+    compiled = hetero.convolve2d(A, taps, method="direct")
+    numpy.testing.assert_allclose(compiled, convolve2d(A, taps), rtol=1e-13)
     names = ", ".join(f"{m.__name__} {m.__version__}" for m in (numpy, scipy, numba))
-    print(f"Python {platform.python_version()}, {names}; product within {error:.0e} of NumPy's")
+    print(f"Python {platform.python_version()}, {names}; product and convolution right")
+"""
+# NVRTC needs no driver.
+NVRTC = """if True:
+    from hetero import kernels
+    from hetero.devices.cuda import cubin
+    assert cubin.compiler().startswith("NVRTC")
+    assert cubin.cubin(kernels.source("probe.cu"), "sm_90", (("BLOCK", 64),))
+    print(f"{cubin.compiler()} compiles a kernel")
 """
 
 
@@ -72,7 +85,9 @@ def check_marks() -> None:
         raise Refused("the tree is not clean; git status lists what is not committed")
     if f"v{number}" not in run("git", "tag", "--points-at", "HEAD").split():
         raise Refused(f"this commit has no tag v{number}: git tag -a v{number}")
-    if not re.search(rf"^## {re.escape(number)} \(\d{{4}}-\d\d-\d\d\)$", text("CHANGELOG.md"), re.M):
+    if not re.search(
+        rf"^## {re.escape(number)} \(\d{{4}}-\d\d-\d\d\)$", text("CHANGELOG.md"), re.M
+    ):
         raise Refused(f"CHANGELOG.md has no heading '## {number} (YYYY-MM-DD)'")
     if f"\nversion: {number}\n" not in text("CITATION.cff"):
         raise Refused(f"CITATION.cff does not say 'version: {number}'")
@@ -135,12 +150,13 @@ def installed(folder: Path, variables: dict[str, str]) -> str:
     if (said := run("env/bin/hetero", "--version", **options)) != f"hetero {version()}":
         raise Refused(f"hetero --version says {said!r}")
     shown = re.search(r"^```console\n\$ (hetero explain.*)\n((?s:.)*?)```", text("README.md"), re.M)
-    explained = run(*f"env/bin/{shown[1]}".split(), **options, stderr=None)
+    explained = run(*f"env/bin/{shown[1]}".split(), **options)
     if explained != shown[2].strip():
         raise Refused(f"{shown[1]} prints not what README.md shows:\n{explained}")
-    machine = run("env/bin/hetero", "info", **options, stderr=subprocess.DEVNULL)
-    product = run("env/bin/python", "-c", PRODUCT, **options, stderr=subprocess.DEVNULL)
-    return f"{product}; explain as in README.md; {len(here)} files; {machine.splitlines()[0]}"
+    machine = run("env/bin/hetero", "info", **options).splitlines()
+    machine = next(line for line in machine if line.startswith("cpu: "))
+    smoke = run("env/bin/python", "-c", SMOKE, **options).splitlines()[-1]
+    return f"{smoke}; explain as README.md shows it; {len(files())} files there; {machine}"
 
 
 def tested(folder: Path, archive: Path, variables: dict[str, str]) -> str:
@@ -149,11 +165,11 @@ def tested(folder: Path, archive: Path, variables: dict[str, str]) -> str:
         packed.extractall(folder / "unpacked", filter="data")
     (source,) = (folder / "unpacked").iterdir()
     options = {"cwd": source, "env": variables}
-    run("../../env/bin/pip", "install", "-q", "build", "setuptools>=77", "pytest", **options)
-    seen = run("../../env/bin/pytest", "-q", TESTED, **options).splitlines()[-1]
+    run("../../env/bin/pip", "install", "-q", *TOOLS, **options)
+    seen = run("../../env/bin/pytest", "-q", *TESTED, **options).splitlines()[-1]
     if "skipped" in seen:
-        raise Refused(f"{TESTED} in the source archive: {seen}")
-    return f"; {TESTED}: {seen}"
+        raise Refused(f"tests of the source archive were skipped: {seen}")
+    return f"; {' '.join(TESTED)}: {seen}"
 
 
 def main(words: list[str]) -> int:
@@ -178,6 +194,8 @@ def main(words: list[str]) -> int:
                 seen = installed(folder, variables)
                 if what == str(archive):
                     seen += tested(folder, archive, variables)
+                if what.endswith("[cuda]"):
+                    seen += "; " + run("env/bin/python", "-c", NVRTC, cwd=folder, env=variables)
             print(f"{Path(what).name}: {seen}; {time.monotonic() - began:.0f} s", flush=True)
     except Refused as reason:
         print(f"no release: {reason}", file=sys.stderr)

@@ -15,7 +15,7 @@ from hetero.profile import inventory, tuning
 _DISTURBED = "by other load: run 'hetero calibrate' again when nothing else runs"
 
 
-class Inventory(dict):
+class Inventory(dict[str, Any]):
     """A dict with a readable ``print``."""
 
     def __str__(self) -> str:

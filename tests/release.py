@@ -45,7 +45,7 @@ NVRTC = """if True:
     from hetero import kernels
     from hetero.devices.cuda import cubin
     assert cubin.compiler().startswith("NVRTC")
-    assert cubin.cubin(kernels.source("probe.cu"), "sm_90", (("BLOCK", 64),))
+    assert cubin.cubin(kernels.prelude("cuda") + kernels.source("probe.cu"), "sm_90", (("BLOCK", 64),))
     print(f"{cubin.compiler()} compiles a kernel")
 """
 

@@ -1,13 +1,15 @@
 """Builds the source archive and the wheel into dist/, and tries both as a user installs them.
 
-Each Python of `PYTHONS` that is on this machine gets a fresh environment and the wheel, the oldest
-one the source archive and the newest one the extra `cuda` as well. No compiler is on its PATH. Then
-the command and one product run outside the sources. ``make release`` asks for a clean tree at the
+Each Python of `PYTHONS` that is on this machine gets a fresh environment and the wheel; the oldest
+one also the wheel with the oldest packages that setup.cfg allows, and the source archive; the newest
+one the wheel with the extra `cuda`. No compiler is on the PATH. Then the command, a product and a
+convolution run outside the sources. ``make release`` asks for a clean tree at the
 tag of the version; ``make release RELEASE=check`` does not.
 """
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 import shutil
@@ -85,9 +87,8 @@ def check_marks() -> None:
         raise Refused("the tree is not clean; git status lists what is not committed")
     if f"v{number}" not in run("git", "tag", "--points-at", "HEAD").split():
         raise Refused(f"this commit has no tag v{number}: git tag -a v{number}")
-    if not re.search(
-        rf"^## {re.escape(number)} \(\d{{4}}-\d\d-\d\d\)$", text("CHANGELOG.md"), re.M
-    ):
+    heading = rf"^## {re.escape(number)} \(\d{{4}}-\d\d-\d\d\)$"
+    if not re.search(heading, text("CHANGELOG.md"), re.M):
         raise Refused(f"CHANGELOG.md has no heading '## {number} (YYYY-MM-DD)'")
     if f"\nversion: {number}\n" not in text("CITATION.cff"):
         raise Refused(f"CITATION.cff does not say 'version: {number}'")
@@ -130,12 +131,20 @@ def build() -> tuple[Path, Path]:
     return archive, wheel
 
 
-def environment(python: str, folder: Path, what: str) -> dict[str, str]:
-    """A fresh environment in the folder with `what` installed, and the variables to use it with."""
+def oldest() -> str:
+    """The requirements of setup.cfg, each in its oldest version."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    return setup["options"]["install_requires"].replace(">=", "==")
+
+
+def environment(python: str, folder: Path, what: str, limits: str) -> dict[str, str]:
+    """A fresh environment with `what` in it, within the limits of versions, and its variables."""
+    (folder / "limits.txt").write_text(limits)
     run(python, "-m", "venv", folder / "env", cwd=folder)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("HETERO_", "PYTHON", "XDG_"))}
     kept |= {"PATH": str(folder / "env/bin"), "CC": "false", "CXX": "false"}
-    binary = ("--only-binary=:all:", "--no-binary=hetero")
+    binary = ("--only-binary=:all:", "--no-binary=hetero", "-c", "limits.txt")
     run("env/bin/pip", "install", "-q", *binary, what, cwd=folder, env=kept)
     return kept | {"XDG_CACHE_HOME": str(folder / "cache")}
 
@@ -184,13 +193,15 @@ def main(words: list[str]) -> int:
             raise Refused(f"none of Python {', '.join(PYTHONS)} is on PATH or under pyenv")
         for missing in set(PYTHONS) - found.keys():
             print(f"Python {missing}: not on this machine, not tried")
-        tries = [(python, str(wheel)) for python in found.values()]
-        tries += [(tries[0][0], str(archive)), (tries[-1][0], f"{wheel}[cuda]")]
-        for python, what in tries:
+        every = list(found.values())
+        tries = [(python, str(wheel), "") for python in every]
+        tries += [(every[0], str(wheel), oldest()), (every[0], str(archive), "")]
+        tries += [(every[-1], f"{wheel}[cuda]", "")]
+        for python, what, limits in tries:
             began = time.monotonic()
             with tempfile.TemporaryDirectory(prefix="hetero-release-") as name:
                 folder = Path(name)
-                variables = environment(python, folder, what)
+                variables = environment(python, folder, what, limits)
                 seen = installed(folder, variables)
                 if what == str(archive):
                     seen += tested(folder, archive, variables)

@@ -1,10 +1,10 @@
 """Builds the source archive and the wheel into dist/, and tries both as a user installs them.
 
 Each Python of `PYTHONS` that is on this machine gets a fresh environment and the wheel; the oldest
-one also the wheel with the oldest packages that setup.cfg allows, and the source archive; the newest
-one the wheel with the extra `cuda`. No compiler is on the PATH. Then the command, a product and a
-convolution run outside the sources. ``make release`` asks for a clean tree at the
-tag of the version; ``make release RELEASE=check`` does not.
+one also the wheel with the oldest packages that setup.cfg allows, and the source archive; the
+newest one the wheel with the extra `cuda`. No compiler is on the PATH. Then the command, a product
+and a convolution run outside the sources. ``make release`` asks for a clean tree at the tag of the
+version, vX.Y.Z; ``make release RELEASE=check`` does not.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ NVRTC = """if True:
     from hetero import kernels
     from hetero.devices.cuda import cubin
     assert cubin.compiler().startswith("NVRTC")
-    assert cubin.cubin(kernels.prelude("cuda") + kernels.source("probe.cu"), "sm_90", (("BLOCK", 64),))
+    text = kernels.prelude("cuda") + kernels.source("probe.cu")
+    assert cubin.cubin(text, "sm_90", (("BLOCK", 64),))
     print(f"{cubin.compiler()} compiles a kernel")
 """
 
@@ -164,6 +165,8 @@ def installed(folder: Path, variables: dict[str, str]) -> str:
         raise Refused(f"{shown[1]} prints not what README.md shows:\n{explained}")
     machine = run("env/bin/hetero", "info", **options).splitlines()
     machine = next(line for line in machine if line.startswith("cpu: "))
+    if "unknown" in machine:
+        raise Refused(f"hetero info does not know NumPy's BLAS: {machine}")
     smoke = run("env/bin/python", "-c", SMOKE, **options).splitlines()[-1]
     return f"{smoke}; explain as README.md shows it; {len(files())} files there; {machine}"
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import release
 
+import hetero
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -40,6 +42,7 @@ def test_a_wheel_holds_every_file(installed):
     assert len([name for name in wanted if name.endswith(".cu")]) > 20
     here = {file.relative_to(installed).as_posix() for file in installed.rglob("*")}
     assert not wanted - here
+    assert f"hetero-{hetero.__version__}.dist-info/METADATA" in here
 
 
 def test_what_was_built_runs(installed, tmp_path):

@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 CUDA := $(shell { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
 PYCUDA := $(if $(CUDA),$(shell command -v nvcc >/dev/null 2>&1 && command -v g++ >/dev/null 2>&1 && echo pycuda))
 
-.PHONY: demo test docs pictures upstream house constants mutants pycuda lane lint clean
+.PHONY: demo test docs pictures upstream house constants mutants pycuda lane release lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/hetero demo
@@ -73,6 +73,12 @@ lane:
 	  -e 's/ (noundef|nocapture|nonnull|dso_local|(local_)?unnamed_addr)\b//g' \
 	  | cat -s >> $(LANE).ll
 
+# dist/: source archive and wheel, tried in fresh environments of each Python that is here, in 5
+# minutes. The commit needs the version's tag (vX.Y.Z) and a clean tree; make release RELEASE=check
+# asks for neither.
+release: $(VENV)/.tested
+	$(BIN)/python tests/release.py $(RELEASE)
+
 lint: $(VENV)/.tested
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -100,4 +106,4 @@ $(VENV)/.tested: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build dist *.egg-info

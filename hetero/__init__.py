@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hetero.accel import install as install
     from hetero.accel import uninstall as uninstall
     from hetero.arrays import spec as spec
-    from hetero.calibration import calibrate as calibrate
+    from hetero.calibration.calibrate import calibrate as calibrate
     from hetero.calling.graphs import graph as graph
     from hetero.calling.overview import machine as machine
     from hetero.calling.planner import use as use

@@ -10,11 +10,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import release
+
+import hetero
 
 ROOT = Path(__file__).parents[1]
-PLACES = {"hetero": "hetero", "kernels": "hetero/kernels", "calibration": "hetero/calibration"}
-SHIPPED = "hetero/calibration/profiles", "hetero/profile/data"
-WANTED = (".py", ".cu", ".h", ".c", ".ll", ".json", ".html", ".typed")
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def installed(tmp_path_factory):
     top = tmp_path_factory.mktemp("größe und wert")
     source = top / "source"
     hidden = shutil.ignore_patterns("__pycache__", "*.nbi", "*.nbc")
-    for place in PLACES:
+    for place in release.PLACES:
         shutil.copytree(ROOT / place, source / place, ignore=hidden)
     for file in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
@@ -38,15 +38,11 @@ def installed(tmp_path_factory):
 
 
 def test_a_wheel_holds_every_file(installed):
-    wanted = {
-        f"{target}/{file.relative_to(ROOT / place).as_posix()}".replace(*SHIPPED)
-        for place, target in PLACES.items()
-        for file in (ROOT / place).rglob("*")
-        if file.suffix in WANTED
-    }
+    wanted = release.files()
     assert len([name for name in wanted if name.endswith(".cu")]) > 20
     here = {file.relative_to(installed).as_posix() for file in installed.rglob("*")}
     assert not wanted - here
+    assert f"hetero-{hetero.__version__}.dist-info/METADATA" in here
 
 
 def test_what_was_built_runs(installed, tmp_path):

@@ -45,8 +45,21 @@ hetero.calibrate(quick=True)
 try:
     hetero.matmul(image, image, device="cuda")
 except hetero.errors.DeviceNotAvailable as error:
-    print(error, hetero.machine()["cpu"], hetero.spec((3, 4)))
+    print(error, hetero.machine()["cpu"], hetero.memory(), hetero.spec((3, 4)))
+reveal_type(hetero.spec((3, 4)).shape)  # tuple[int]
 """
+
+
+def check(printed: str, pattern: str) -> None:
+    """What a checker printed has the type that each line of `PAGE` names."""
+    types = dict(re.findall(pattern, printed))
+    wanted = [(n, line) for n, line in enumerate(PAGE.splitlines(), 1) if "reveal_type" in line]
+    assert len(types) == len(wanted) > 10, printed
+    for number, line in wanted:
+        expected = line.partition("# ")[2]
+        shown = re.sub(r"floating\[[\w.]*_32Bit\]", "float32", types[str(number)])
+        for part in re.findall(r"\w+", expected.replace("NDArray", "ndarray")):
+            assert part in shown, (line, shown)
 
 
 def test_a_page_of_user_code_is_strictly_typed(tmp_path):
@@ -56,14 +69,18 @@ def test_a_page_of_user_code_is_strictly_typed(tmp_path):
     command += ["--cache-dir", str(tmp_path / "cache"), str(page)]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert "Success" in found.stdout, found.stdout + found.stderr
-    types = dict(re.findall(r"page\.py:(\d+): note: Revealed type is \"(.*)\"", found.stdout))
-    wanted = [(n, line) for n, line in enumerate(PAGE.splitlines(), 1) if "reveal_type" in line]
-    assert len(types) == len(wanted) > 9
-    for number, line in wanted:
-        expected = line.partition("# ")[2]
-        shown = types[str(number)].replace("floating[numpy._typing._nbit_base._32Bit]", "float32")
-        for part in re.findall(r"\w+", expected.replace("NDArray", "ndarray")):
-            assert part in shown, (line, shown)
+    check(found.stdout, r"page\.py:(\d+): note: Revealed type is \"(.*)\"")
+
+
+def test_a_page_of_user_code_is_strictly_typed_for_pyright(tmp_path):
+    """It reads packages where they were installed to, so ``make release`` runs this."""
+    pytest.importorskip("basedpyright", reason="make release installs it and runs this")
+    (tmp_path / "page.py").write_text(PAGE)
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
+    command = [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "0 errors, 0 warnings" in found.stdout, found.stdout + found.stderr
+    check(found.stdout, r"page\.py:(\d+):\d+ - information: Type of .* is \"(.*)\"")
 
 
 def test_a_notebook_shows_plans_machine_and_measurements_as_html():

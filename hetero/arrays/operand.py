@@ -135,12 +135,12 @@ class Spec:
             raise ValueError(f"order must be 'C' or 'F', got {order!r}")
         if on != HOST and ":" not in on:
             raise ValueError(f"on must be 'host' or a device such as 'cuda:0', got {on!r}")
-        self.shape = (
+        self.shape: tuple[int, ...] = (
             (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(map(int, shape))
         )
         if any(extent < 0 for extent in self.shape):
             raise ValueError(f"shape must not be negative, got {self.shape}")
-        self.dtype = np.dtype(dtype)
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
         if max(*self.shape, 0, prod(self.shape) * self.dtype.itemsize) > _LARGEST:
             raise ValueError(
                 "shape is too large: an array has less than 2^63 elements along an axis, and less "

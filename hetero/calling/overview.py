@@ -16,7 +16,7 @@ _OFF = "off by more than 100 % in the mean (run 'hetero calibrate' again when no
 _DISTURBED = "by other load: run 'hetero calibrate' again when nothing else runs"
 
 
-class Inventory(dict):
+class Inventory(dict[str, Any]):
     """A dict with a readable ``print``."""
 
     def __str__(self) -> str:

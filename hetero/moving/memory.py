@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from hetero import devices
 from hetero.arrays import pinned
@@ -13,7 +14,7 @@ from hetero.profile import inventory
 log = logging.getLogger("hetero")
 
 
-class Memory(dict):
+class Memory(dict[str, Any]):
     """A plain dict whose ``print`` is readable."""
 
     def __str__(self) -> str:

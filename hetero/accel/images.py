@@ -82,6 +82,8 @@ def _transformed(
         return Attempt(what, seconds, ("option", f"{plain}= is given"))
     if options.get("axes") is not None:
         return Attempt(what, seconds, ("option", "axes= is given"))
+    if in1.dtype != in2.dtype:  # the narrower one's transform is rounded to it
+        return Attempt(what, seconds, ("dtype", f"{in1.dtype} and {in2.dtype} together"))
     larger = [a >= b for a, b in zip(in1.shape, in2.shape, strict=True)]
     if mode == "valid" and not all(larger):
         return Attempt(what, seconds, ("option", "the second one is the larger one"))

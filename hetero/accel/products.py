@@ -220,19 +220,21 @@ class _Function:
 
 
 def einsum(session: Session, original: Any) -> Any:
-    """The code of `numpy.einsum`."""
+    """The code of `numpy.einsum`, which without options calls NumPy's loop itself."""
     ndarray, least = sys.modules["numpy"].ndarray, 1 if session.eager else VECTORS
+    plain = original.__globals__["c_einsum"]
 
     @functools.wraps(original)
-    def einsum(*operands: Any, **options: Any) -> Any:
-        if not options and len(operands) == 3:
+    def einsum(*operands: Any, out: Any = None, optimize: Any = False, **options: Any) -> Any:
+        if out is not None or optimize is not False or options:
+            return original(*operands, out=out, optimize=optimize, **options)
+        if len(operands) == 3:
             subscripts, A, B = operands
-            if type(A) is type(B) is ndarray and A.size * B.size >= least:
+            if type(A) is ndarray is type(B) and A.size * B.size >= least:
                 attempt = _einsum(session, subscripts, A, B)
                 if attempt is not None:
-                    plain = functools.partial(original, *operands)
-                    return session.run("numpy.einsum", attempt, plain)
-        return original(*operands, **options)
+                    return session.run("numpy.einsum", attempt, functools.partial(plain, *operands))
+        return plain(*operands)
 
     return einsum
 
@@ -296,25 +298,31 @@ def _einsum(session: Session, subscripts: Any, A: Any, B: Any) -> Attempt | None
     first, second, summed, result = _parsed(subscripts) or ("", "", "", "")
     if not summed or len(first) != A.ndim or len(second) != B.ndim:
         return None
-    extent = dict(zip(first, A.shape, strict=True))
-    k = prod(extent[letter] for letter in summed)
-    if k == 0 or any(extent[x] != B.shape[second.index(x)] for x in summed):
+    extents = [(A.shape[first.index(x)], B.shape[second.index(x)]) for x in summed]
+    k = prod(n for n, _ in extents)
+    if k == 0 or any(n != other for n, other in extents):
         return None
     if not session.looks(seconds := A.size * B.size / k / _RATES["einsum"]):
         return None
     free = [x for x in first if x not in summed], [x for x in second if x not in summed]
     a = A.transpose([first.index(x) for x in (*free[0], *summed)]).reshape(-1, k)
     b = B.transpose([second.index(x) for x in (*summed, *free[1])]).reshape(k, -1)
-    order = [(free[0] + free[1]).index(x) for x in result]
-    shape = [A.shape[first.index(x)] for x in free[0]] + [B.shape[second.index(x)] for x in free[1]]
+    order = [result.index(x) for x in free[0] + free[1]]
 
     def compute(plan: Any) -> Any:
-        blas = sys.modules["numpy"].matmul
-        made = blas(a, b) if is_blas(plan.chosen) else _computed(a, b, None, plan)
+        numpy = sys.modules["numpy"]
+        with numpy.errstate(all="ignore"):  # as NumPy's loop
+            made = a @ b if is_blas(plan.chosen) else _computed(a, b, None, plan)
         if made is None:
             return None
-        made = made.reshape(shape).transpose(order)
-        return made if shape else made[()]
+        # NumPy's iterator lays out the result by the operands' strides.
+        axes = result + "".join(sorted(summed))
+        placed = [[letters.find(x) for x in axes] for letters in (first, second, result)]
+        flags = [["readonly"], ["readonly"], ["readwrite", "allocate"]]
+        laid = numpy.nditer([A, B, None], ["reduce_ok"], flags, op_axes=placed).operands[2]
+        ordered = laid.transpose(order)
+        ordered[...] = made.reshape(ordered.shape)
+        return laid[()]
 
     return Attempt(
         f"{subscripts} {shapes((A, B))}",

@@ -11,6 +11,7 @@ import functools
 import gc
 import glob
 import importlib.util
+import os
 import string
 import sys
 import types
@@ -26,7 +27,8 @@ from hetero.imports import load
 # Multiplications from which a product of matrices, or with a vector, is looked at: 256 cubed and
 # 1024 squared, which NumPy makes in 0.1 to 1 ms.
 MATRICES, VECTORS = 1 << 24, 1 << 20
-_RATES = {"matrices": 4e10, "vectors": 2e9, "einsum": 1e9}  # multiplications a second, about
+# Multiplications a second, about.
+_RATES = {"matrices": 2e10 * (os.cpu_count() or 1), "vectors": 2e9, "einsum": 1e9}
 _NODES = ("/dev/nvidia[0-9]*", "/dev/dxg")
 _OPENCLS = "/dev/dri/renderD*"
 _AXES = {"matmul": ("mk", "kn", "mn"), "matvec": ("mk", "k", "m"), "vecmat": ("k", "km", "m")}

@@ -7,7 +7,6 @@ own. From then on the plan decides, and what was measured of the same call overr
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import os
@@ -15,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple
 
 from hetero import locks
@@ -28,6 +28,8 @@ LOADING = 1.0  # seconds that looking for devices and loading loops takes about
 MEASURED = 0.1  # seconds: a shorter call's first one is the plain library's, to measure that
 _MARGIN = 1.05  # times the plain library's time, measured, from which it is left to it again
 _PATIENCE = 3  # failures in a row, after which hetero leaves calls of that size alone
+_LOADER = "hetero.accel loads hetero"
+_LOADS = f"{readable(LOADING)} loads hetero"
 _NOT_SCIPYS = "NaN, infinity or no convergence, which is the plain library's to report"
 
 
@@ -74,6 +76,12 @@ class _Known:
         self.plain = self.taken = math.inf
         self.calls = self.failures = 0
         self.obstacle: tuple[str, str] | None = None
+
+    def count(self, seconds: float) -> None:
+        """Count a call that hetero did."""
+        self.calls, self.failures = self.calls + 1, 0
+        if self.calls > 1:  # the first one may have loaded or compiled something
+            self.taken = min(self.taken, seconds)
 
 
 class Session:
@@ -127,52 +135,43 @@ class Session:
             self.watcher(call, attempt, line_of_script(), seconds, more)
             return result
         known = self._known.setdefault((function, attempt.what), _Known())
-        code, text = attempt.obstacle or known.obstacle or ("", "")
+        plan, (code, text) = None, attempt.obstacle or known.obstacle or ("", "")
         if not code and not self._load(attempt.seconds):
-            code = "start"
-            text = f"{readable(self._spent)} of such calls; {readable(LOADING)} loads hetero"
-        had_obstacle, plan = bool(code), None
-        try:
-            if not had_obstacle:
+            code, text = "start", f"{readable(self._spent)} of such calls; {_LOADS}"
+        if not code:
+            try:
                 plan, _ = self._timed(attempt.plan)
-                code, text, moved = self._verdict(plan, attempt, known)
-            if code == "taken" and self.dry:
-                code = "would-take"
-            if code == "taken":
-                result, seconds = self._timed(lambda: attempt.compute(plan))
-                if result is not None:
-                    known.calls, known.failures = known.calls + 1, 0
-                    if known.calls > 1:  # the first one may have loaded or compiled something
-                        known.taken = min(known.taken, seconds)
-                    plain_ = (
-                        known.plain if known.plain < math.inf else _plain_seconds(plan, attempt)
-                    )
-                    self._note(function, attempt, code, text, seconds, plain_, moved)
-                    return result
-                code, text = "not-finite", _NOT_SCIPYS
-        except Exception as error:  # whatever it is, the plain library says what is wrong
-            code, text = "failed", f"{type(error).__name__}: {error}"
+                code, text = self._verdict(plan, attempt, known)
+                if code == "taken":
+                    result, seconds = self._timed(lambda: attempt.compute(plan))
+                    if result is not None:
+                        least = known.plain
+                        if least == math.inf:
+                            least = _plain_seconds(plan, attempt)
+                        known.count(seconds)
+                        self._note(function, attempt, code, text, seconds, least, _moved(plan))
+                        return result
+                    code, text = "not-finite", _NOT_SCIPYS
+            except Exception as error:  # whatever it is, the plain library says what is wrong
+                code, text = "failed", f"{type(error).__name__}: {error}"
+        # An operand that comes again is moved once earlier calls have lost the time of a move.
+        is_lost = plan is not None and plan.kept
+        lost = load("hetero.moving.ski_rental").counted(plan) if is_lost else nullcontext()
+        with lost:  # what a call with an obstacle calls itself may be taken
+            result, seconds = self._timed(plain, inside=attempt.obstacle is None)
         if attempt.obstacle is None:
-            # An operand that comes again is moved once earlier calls have lost the time of a move.
-            lost = load("hetero.moving.ski_rental").counted if plan and plan.kept else None
-            with lost(plan) if lost else contextlib.nullcontext():
-                result, seconds = self._timed(plain)
             self._spent += seconds
             known.plain = min(known.plain, seconds)
-            if (
-                code in ("failed", "not-finite") and not had_obstacle
-            ):  # and the call is no wrong one
-                known.failures += 1
-                known.obstacle = (code, text) if known.failures == _PATIENCE else None
-        else:  # what it calls itself may be taken
-            begin = time.perf_counter()
-            result, seconds = plain(), time.perf_counter() - begin
+        if code in ("failed", "not-finite"):  # and the call is no wrong one
+            known.failures += 1
+            known.obstacle = (code, text) if known.failures >= _PATIENCE else None
         self._note(function, attempt, code, text.replace("HERE", readable(seconds)), seconds)
         return result
 
-    def _timed(self, function: Callable[[], Any]) -> tuple[Any, float]:
-        """A result and its seconds; nothing that it calls is looked at."""
-        before, self._thread.inside = getattr(self._thread, "inside", False), True
+    def _timed(self, function: Callable[[], Any], inside: bool = True) -> tuple[Any, float]:
+        """A result and its seconds; nothing that it calls is looked at, where it is inside."""
+        before = getattr(self._thread, "inside", False)
+        self._thread.inside = inside or before
         begin = time.perf_counter()
         try:
             return function(), time.perf_counter() - begin
@@ -184,9 +183,9 @@ class Session:
         if not self._is_loaded and self._spent + seconds >= LOADING:
             inventory = sys.modules.get("hetero.profile.inventory")
             self._is_loaded = inventory is not None and inventory.looked()
-            with self._lock:
-                if not self._is_loaded and self._loading is None:
-                    self._loading = threading.Thread(target=self._loads)
+            with self._lock:  # a thread does not live on in a fork
+                if not self._is_loaded and not (self._loading and self._loading.is_alive()):
+                    self._loading = threading.Thread(target=self._loads, name=_LOADER)
                     self._loading.start()
             if self._loading is not None and (self.eager or seconds >= LOADING):
                 self._loading.join()
@@ -195,37 +194,50 @@ class Session:
     def _loads(self) -> None:
         """Load hetero and look for devices, while the script goes on with the plain libraries.
 
-        It waits for neither step if the script ends: no daemon, for the CUDA driver begins here.
+        No daemon, for the CUDA driver begins here; the imports end when the script does.
         """
         self._thread.inside = True
-        with contextlib.suppress(Exception):  # of a broken installation: the first plan says so
-            load("hetero.ops")
-            if threading.main_thread().is_alive():
+        sys.meta_path.insert(0, _UntilTheEnd)
+        try:
+            with suppress(Exception):  # of a broken installation: the first plan says so
+                load("hetero.ops")
                 load("hetero.profile.inventory").devices()
-        self._is_loaded = True
+            self._is_loaded = True
+        finally:
+            sys.meta_path.remove(_UntilTheEnd)
 
-    def _verdict(self, plan: Any, attempt: Attempt, known: _Known) -> tuple[str, str, int]:
-        """(code, text, bytes moved) of a plan."""
+    def _verdict(self, plan: Any, attempt: Attempt, known: _Known) -> tuple[str, str]:
+        """(code, text) of a plan."""
         chosen, here = plan.chosen, readable(known.plain)
         if attempt.is_plain(chosen):
-            return *_why_plain(plan), 0
+            return _why_plain(plan)
         there = f"{chosen.method} on {chosen.device}"
         price = "not priced" if chosen.seconds is None else f"{readable(chosen.seconds)} there"
         if copies := _copies(chosen):
             price += f" with {readable(copies)} of copies"
         if not (self.eager or attempt.again):
             if known.plain == math.inf and attempt.seconds < MEASURED:
-                return "first", f"{price} by {there}, from the next call on", 0
+                return "first", f"{price} by {there}, from the next call on"
             if known.calls > 3 and known.taken > _MARGIN * known.plain:
-                return "slower", f"measured {here} here, {readable(known.taken)} by {there}", 0
+                return "slower", f"measured {here} here, {readable(known.taken)} by {there}"
         measured = f"measured {here} here, " if known.plain < math.inf else ""
-        return "taken", f"{measured}{price} by {there}", _moved(plan)
+        return "would-take" if self.dry else "taken", f"{measured}{price} by {there}"
 
     def _note(self, function: str, attempt: Attempt, *rest: Any) -> None:
         note = Note(function, attempt.what, line_of_script(), *rest)
         self.book.add(note)
         if self.verbose:
             print(f"hetero.accel: {note}", file=sys.stderr)
+
+
+class _UntilTheEnd:
+    """One of `sys.meta_path` that ends the thread that loads hetero once the script has ended."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        thread = threading.current_thread()
+        if thread.name == _LOADER and not threading.main_thread().is_alive():
+            sys.exit()
 
 
 def _copies(candidate: Any) -> float:

@@ -115,8 +115,9 @@ def _code(path: str) -> tuple[Any, Any]:
 
 def _hide_runner(error: BaseException) -> None:
     """Have the error that ends a script shown as without this module, whose frames come first."""
-    assert error.__traceback__ is not None
-    hook, shown = sys.excepthook, error.__traceback__.tb_next
+    hook, shown = sys.excepthook, error.__traceback__
+    while shown is not None and shown.tb_frame.f_globals is globals():
+        shown = shown.tb_next
 
     def excepthook(kind: Any, value: Any, traceback: Any) -> None:
         sys.excepthook = hook

@@ -324,7 +324,7 @@ def _einsum(session: Session, subscripts: Any, A: Any, B: Any) -> Attempt | None
         laid = numpy.nditer([A, B, None], ["reduce_ok"], flags, op_axes=placed).operands[2]
         ordered = laid.transpose(order)
         ordered[...] = made.reshape(ordered.shape)
-        return laid[()]
+        return laid if result else laid[()]
 
     return Attempt(
         f"{subscripts} {shapes((A, B))}",

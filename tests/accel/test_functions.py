@@ -75,6 +75,9 @@ def test_what_has_another_meaning_is_scipys(all_calls):
     for call, code in (
         (lambda: signal.fftconvolve(KERNEL, image, mode="same"), "option"),
         (lambda: signal.fftconvolve(image, KERNEL, axes=1 * (0, 1)), "option"),
+        (lambda: signal.fftconvolve(image, KERNEL.astype("f4")), "dtype"),
+        (lambda: signal.oaconvolve(image.astype("f4"), KERNEL), "dtype"),
+        (lambda: signal.convolve(image.astype("f4"), KERNEL), "dtype"),
         (lambda: ndimage.convolve(image, KERNEL, origin=1), "option"),
         (lambda: ndimage.convolve(image, KERNEL[:4]), "option"),
         (lambda: ndimage.convolve(image.astype("f4"), KERNEL.astype("f4")), "dtype"),

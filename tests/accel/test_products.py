@@ -272,6 +272,32 @@ def test_a_sum_of_products_is_a_number(all_calls):
     assert named(accel.last()) == ("numpy.einsum", "taken")
 
 
+def moved(x):
+    """The same values, the first axis being the innermost one."""
+    return np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 0, -1)), -1, 0)
+
+
+@pytest.mark.parametrize("first", [*LAYOUTS, "moved", "the same"])
+@pytest.mark.parametrize("second", LAYOUTS)
+def test_a_result_of_einsum_lies_as_numpys(all_calls, first, second):
+    layouts = {**LAYOUTS, "moved": moved, "the same": lambda x: np.broadcast_to(x[:1], x.shape)}
+    random, extent = np.random.default_rng(6), dict(b=2, i=4, j=5, k=6, l=3)
+    for subscripts in ("ij,jk", "ij,jk->ki", "ji,kj", "bij,jk->kib", "ijk,kjl->li", "i,il"):
+        for one in ("", *"ijk"):
+            shapes = [[1 if x == one else extent[x] for x in letters]
+                      for letters in subscripts.partition("->")[0].split(",")]  # fmt: skip
+            A, B = (
+                layouts[first](random.random(shapes[0])),
+                LAYOUTS[second](random.random(shapes[1])),
+            )
+            made = np.einsum(subscripts, A, B)
+            assert named(accel.last()) == ("numpy.einsum", "taken")
+            numpys = np.einsum(subscripts, A, B, order="K")  # with an option it is NumPy's
+            assert made.strides == numpys.strides, (subscripts, one)
+            assert made.flags.owndata
+            np.testing.assert_allclose(made, numpys, rtol=1e-12)
+
+
 def test_installing_again_keeps_the_gates():
     with hetero.install(recording=True):
         first = loops()

@@ -1,4 +1,4 @@
-"""``python -m hetero.accel [-v] [--report FILE] [--dry-run] (script.py | -m module | -) [args...]``."""
+"""``python -m hetero.accel [-v] [--report FILE] [--dry-run] (script | -m module | -) [args]``."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Gate:
         begin, used = ctypes.addressof(ctypes.c_char.from_buffer(page)), 0
         self._loops: list[tuple[Any, Any, int, int]] = []  # function, types, NumPy's loop, gate
         self._held: list[Any] = [page]
-        for name, number_of_extents in _FUNCTIONS.items():
+        for name in _FUNCTIONS:
             function = getattr(sys.modules["numpy"], name)
             for dtype, number in _TYPES.items():
                 numpys = _loop_of(function, dtype)

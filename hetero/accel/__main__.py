@@ -12,6 +12,7 @@ import runpy
 import sys
 from collections.abc import Sequence
 from getopt import GetoptError, getopt
+from itertools import pairwise
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -96,7 +97,7 @@ def run(module: bool, command: list[str]) -> None:
             code, main.__loader__ = _code(path)
             exec(code, vars(main))
     except BaseException as error:
-        _hide_runner(error)
+        _hide(error)
         raise
 
 
@@ -113,17 +114,22 @@ def _code(path: str) -> tuple[Any, Any]:
     return code, importlib.machinery.SourceFileLoader("__main__", path)
 
 
-def _hide_runner(error: BaseException) -> None:
-    """Have the error that ends a script shown as without this module, whose frames come first."""
-    hook, shown = sys.excepthook, error.__traceback__
-    while shown is not None and shown.tb_frame.f_globals is globals():
-        shown = shown.tb_next
+def _hide(error: BaseException) -> None:
+    """Have the error that ends a script shown as without hetero.accel, whose frames are left out."""
+    hook, kept, at = sys.excepthook, [], error.__traceback__
+    while at is not None:
+        within = at.tb_frame.f_globals
+        if within is not globals() and not within.get("__name__", "").startswith("hetero.accel"):
+            kept.append(at)
+        at = at.tb_next
+    for at, below in pairwise([*kept, None]):
+        at.tb_next = below
 
     def excepthook(kind: Any, value: Any, traceback: Any) -> None:
         sys.excepthook = hook
         if value is error:
-            sys.last_traceback = traceback = error.with_traceback(shown).__traceback__
-        hook(kind, value, traceback)
+            traceback = sys.last_traceback = kept[0] if kept else None
+        hook(kind, value.with_traceback(traceback), traceback)
 
     if not isinstance(error, SystemExit):
         sys.excepthook = excepthook

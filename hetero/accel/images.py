@@ -88,7 +88,7 @@ def _transformed(
     if mode == "valid" and not all(larger):
         return Attempt(what, seconds, ("option", "the second one is the larger one"))
     if not all(larger):  # a filter larger than its image: the sum would be long
-        if any(larger) or mode != "full":
+        if any(larger) or mode != "full" or function == "convolve":  # which may give a view
             return Attempt(what, seconds, ("option", "the second one is the larger one"))
         in1, in2 = in2, in1
     return _attempt(what, seconds, (in1, in2, mode), _OWN[function])

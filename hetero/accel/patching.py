@@ -84,6 +84,7 @@ class Patches:
     def _await(self, spec: Any) -> None:
         loader, execute = spec.loader, spec.loader.exec_module
 
+        @unseen
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module  # it is the class's again
             execute(module)
@@ -115,6 +116,18 @@ class Patches:
     def _original(self, value: Any) -> Any:
         """What a replacement stands for; None for anything else."""
         return self._originals.get(value) if type(value) is FunctionType else None
+
+
+def unseen(function: Any) -> Any:
+    """The function itself; `warnings.warn` counts its frame no more than those of an import.
+
+    So a warning is one of the line that calls what the function stands for.
+    """
+    code = function.__code__
+    function.__code__ = code.replace(
+        co_filename=f"<frozen importlib._bootstrap: {code.co_filename}>"
+    )
+    return function
 
 
 def _modules() -> Iterator[Any]:

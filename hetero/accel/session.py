@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from hetero import locks
 from hetero.accel.notes import Book, Note, line_of_script, readable
+from hetero.accel.patching import unseen
 from hetero.imports import load
 
 # Seconds that a call is expected to take, to be looked at. With 0 in the environment each call is,
@@ -126,6 +127,7 @@ class Session:
         """
         return self.least == math.inf or getattr(self._thread, "inside", False)
 
+    @unseen
     def run(self, function: str, attempt: Attempt, plain: Callable[[], Any]) -> Any:
         """The result of a call, by whoever computes it."""
         if self.watcher is not None:
@@ -168,6 +170,7 @@ class Session:
         self._note(function, attempt, code, text.replace("HERE", readable(seconds)), seconds)
         return result
 
+    @unseen
     def _timed(self, function: Callable[[], Any], inside: bool = True) -> tuple[Any, float]:
         """A result and its seconds; nothing that it calls is looked at, where it is inside."""
         before = getattr(self._thread, "inside", False)
@@ -286,6 +289,7 @@ def wrapped(
     looks, small, least = session.looks, session.book.small, 0 if session.eager else least
 
     @functools.wraps(original)
+    @unseen
     def function(*args: Any, **options: Any) -> Any:
         attempt = None
         try:
@@ -296,6 +300,6 @@ def wrapped(
         if attempt is None:
             small[name] += 1
             return original(*args, **options)
-        return session.run(name, attempt, lambda: original(*args, **options))
+        return session.run(name, attempt, functools.partial(original, *args, **options))
 
     return function

@@ -26,6 +26,12 @@ SCRIPTS = {
     "has a hook": (
         "import sys\ndef show(kind, error, at): print(kind, at.tb_frame.f_code, error, file="
         "sys.stderr)\nsys.excepthook = show\nint('x')", (), 1),
+    "calls wrongly": (
+        "from scipy.signal import convolve2d\nimport numpy as np\nA = np.ones((3, 3))\n"
+        "convolve2d(A, A, mode=5)", (), 1),
+    "is warned": (
+        "from scipy.signal import convolve\nimport numpy as np\nA = np.full((300, 300), np.nan)\n"
+        "for _ in 1, 2: convolve(A, A)\nconvolve(A, A)", (), 0),
     "is wrong": ("x = (\n1", (), 1),
     "is interrupted": ("raise KeyboardInterrupt", (), -signal.SIGINT),
     "exits with words": ("raise SystemExit('words')", (), 1),

@@ -115,7 +115,7 @@ def _code(path: str) -> tuple[Any, Any]:
 
 
 def _hide(error: BaseException) -> None:
-    """Have the error that ends a script shown as without hetero.accel, whose frames are left out."""
+    """Have the error that ends a script shown without the frames of hetero.accel."""
     hook, kept, at = sys.excepthook, [], error.__traceback__
     while at is not None:
         within = at.tb_frame.f_globals

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from hetero import locks
 from hetero.accel.notes import Book, Note, line_of_script, readable
-from hetero.accel.patching import unseen
+from hetero.accel.patching import LOADER, unseen
 from hetero.imports import load
 
 # Seconds that a call is expected to take, to be looked at. With 0 in the environment each call is,
@@ -29,7 +29,6 @@ LOADING = 1.0  # seconds that looking for devices and loading loops takes about
 MEASURED = 0.1  # seconds: a shorter call's first one is the plain library's, to measure that
 _MARGIN = 1.05  # times the plain library's time, measured, from which it is left to it again
 _PATIENCE = 3  # failures in a row, after which hetero leaves calls of that size alone
-_LOADER = "hetero.accel loads hetero"
 _LOADS = f"{readable(LOADING)} loads hetero"
 _NOT_SCIPYS = "NaN, infinity or no convergence, which is the plain library's to report"
 
@@ -188,7 +187,7 @@ class Session:
             self._is_loaded = inventory is not None and inventory.looked()
             with self._lock:  # a thread does not live on in a fork
                 if not self._is_loaded and not (self._loading and self._loading.is_alive()):
-                    self._loading = threading.Thread(target=self._loads, name=_LOADER)
+                    self._loading = threading.Thread(target=self._loads, name=LOADER)
                     self._loading.start()
             if self._loading is not None and (self.eager or seconds >= LOADING):
                 self._loading.join()
@@ -197,17 +196,13 @@ class Session:
     def _loads(self) -> None:
         """Load hetero and look for devices, while the script goes on with the plain libraries.
 
-        No daemon, for the CUDA driver begins here; the imports end when the script does.
+        No daemon, for the CUDA driver begins here; `patching` ends its imports when the script ends.
         """
         self._thread.inside = True
-        sys.meta_path.insert(0, _UntilTheEnd)
-        try:
-            with suppress(Exception):  # of a broken installation: the first plan says so
-                load("hetero.ops")
-                load("hetero.profile.inventory").devices()
-            self._is_loaded = True
-        finally:
-            sys.meta_path.remove(_UntilTheEnd)
+        with suppress(Exception):  # of a broken installation: the first plan says so
+            load("hetero.ops")
+            load("hetero.profile.inventory").devices()
+        self._is_loaded = True
 
     def _verdict(self, plan: Any, attempt: Attempt, known: _Known) -> tuple[str, str]:
         """(code, text) of a plan."""
@@ -231,16 +226,6 @@ class Session:
         self.book.add(note)
         if self.verbose:
             print(f"hetero.accel: {note}", file=sys.stderr)
-
-
-class _UntilTheEnd:
-    """One of `sys.meta_path` that ends the thread that loads hetero once the script has ended."""
-
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
-        thread = threading.current_thread()
-        if thread.name == _LOADER and not threading.main_thread().is_alive():
-            sys.exit()
 
 
 def _copies(candidate: Any) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero.accel.notes import shapes
-from hetero.accel.session import Attempt, Session, wrapped
+from hetero.accel.session import Attempt, Session, planned, wrapped
 from hetero.imports import load
 
 # Seconds of SciPy's functions: for each product of the sum, for each result by transforms.
@@ -142,11 +142,7 @@ def _attempt(
     what: str, seconds: float, arguments: tuple[Any, ...], own: tuple[str, ...]
 ) -> Attempt:
     """An attempt of ``hetero.convolve2d(*arguments)``; ``own``: methods that are SciPy's."""
-
     options = dict(zip(("mode", "boundary", "fillvalue"), arguments[2:], strict=False))
-
-    def plan() -> Any:
-        return load("hetero.ops").plan("convolve2d", *arguments[:2], **options)
 
     def compute(plan: Any) -> Any:
         result = load("hetero.ops.convolve2d").convolve2d(*arguments)
@@ -154,11 +150,5 @@ def _attempt(
         with numpy.errstate(all="ignore"):
             return result if numpy.isfinite(result.sum()) else None
 
-    def problem() -> Any:
-        load("hetero.ops")
-        return load("hetero.ops.convolve2d.operands").problem(*arguments[:2], **options)
-
-    def is_plain(candidate: Any) -> bool:
-        return candidate.device == "cpu" and candidate.method in (*own, "scipy")
-
-    return Attempt(what, seconds, None, plan, is_plain, compute, problem, arguments[:2])
+    plan = functools.partial(planned, "convolve2d", *arguments[:2], **options)
+    return Attempt(what, seconds, None, plan, (*own, "scipy"), compute, arguments[:2])

@@ -32,6 +32,7 @@ _RATES = {"matrices": 2e10 * (os.cpu_count() or 1), "vectors": 2e9, "einsum": 1e
 _NODES = ("/dev/nvidia[0-9]*", "/dev/dxg")
 _OPENCLS = "/dev/dri/renderD*"
 _AXES = {"matmul": ("mk", "kn", "mn"), "matvec": ("mk", "k", "m"), "vecmat": ("k", "km", "m")}
+_OWN = ("blas",)  # the method that is NumPy's
 _CODE_AT = 40  # bytes from the start of a function that NumPy dispatches: multiarray, dispatcher
 _SKI_RENTAL = "hetero.moving.ski_rental"
 
@@ -99,15 +100,17 @@ class _Products:
             arrays = _views(name, dtype, pointers, extents, strides)
 
             def plan() -> Any:
-                now, made = load("hetero.pricing.tables").generation(), attempt.plan()
-                if is_blas(made.chosen) and not made.kept and not _is_placed():
+                now, made = load("hetero.pricing.tables").generation(), numpys.plan()
+                if numpys.is_plain(made.chosen) and not made.kept and not _is_placed():
                     planner, ski_rental = map(load, ("hetero.calling.planner", _SKI_RENTAL))
                     if not ski_rental.may_pay(made.problem, planner.plan):
                         self._settled[kind] = now
                 return made
 
-            attempt = attempted("matmul" if name == "matmul" else "matvec", *arrays)
-            self._session.run(f"numpy.{name}", attempt._replace(plan=plan), loop)
+            numpys = attempted("matmul" if name == "matmul" else "matvec", *arrays)
+            # Advice is to see every call.
+            attempt = numpys if self._session.watcher else numpys._replace(plan=plan)
+            self._session.run(f"numpy.{name}", attempt, loop)
         except BaseException as error:  # nothing passes through NumPy's C
             loop()
             if isinstance(error, KeyboardInterrupt):
@@ -138,36 +141,15 @@ def attempted(function: str, A: Any, B: Any, C: Any = None) -> Attempt:
     obstacle = None
     if not has_device() and not _is_placed():
         obstacle = "no-device", "measured HERE here by NumPy's BLAS; there is no GPU"
-    return Attempt(
-        shapes((A, B)),
-        seconds,
-        obstacle,
-        plan=functools.partial(_plan, function, A, B, C),
-        is_plain=is_blas,
-        compute=functools.partial(_computed, A, B, C),
-        problem=functools.partial(_problem, function, A, B, C),
-        operands=(A, B),
-        again=True,
-    )
-
-
-def is_blas(candidate: Any) -> bool:
-    """Whether a candidate is NumPy's own product."""
-    return candidate.device == "cpu" and candidate.method == "blas"
+    plan = functools.partial(_plan, function, A, B, C)
+    compute = functools.partial(_computed, A, B, C)
+    return Attempt(shapes((A, B)), seconds, obstacle, plan, _OWN, compute, (A, B), again=True)
 
 
 def _is_placed() -> bool:
     """Whether the call stands in a block of `hetero.use`."""
     settings = sys.modules.get("hetero.pricing.settings")
     return settings is not None and settings.forced.get() is not None
-
-
-def _problem(function: str, A: Any, B: Any, C: Any) -> Any:
-    """The problem, as other machines are asked for it."""
-    load("hetero.ops")
-    describe = load("hetero.arrays").describe
-    operands = [None if x is None else describe(x).unkept() for x in (A, B, C)]
-    return load("hetero.ops.products.operands").build(function, *operands, None)
 
 
 def _plan(function: str, A: Any, B: Any, C: Any) -> Any:
@@ -314,7 +296,8 @@ def _einsum(session: Session, subscripts: Any, A: Any, B: Any) -> Attempt | None
     def compute(plan: Any) -> Any:
         numpy = sys.modules["numpy"]
         with numpy.errstate(all="ignore"):  # as NumPy's loop
-            made = a @ b if is_blas(plan.chosen) else _computed(a, b, None, plan)
+            is_blas = plan.chosen.device == "cpu"
+            made = a @ b if is_blas else _computed(a, b, None, plan)
         if made is None:
             return None
         # NumPy's iterator lays out the result by the operands' strides.
@@ -326,15 +309,8 @@ def _einsum(session: Session, subscripts: Any, A: Any, B: Any) -> Attempt | None
         ordered[...] = made.reshape(ordered.shape)
         return laid if result else laid[()]
 
-    return Attempt(
-        f"{subscripts} {shapes((A, B))}",
-        seconds,
-        plan=functools.partial(_plan, "matmul", a, b, None),
-        is_plain=lambda candidate: False,
-        compute=compute,
-        problem=functools.partial(_problem, "matmul", a, b, None),
-        operands=(a, b),
-    )
+    plan = functools.partial(_plan, "matmul", a, b, None)
+    return Attempt(f"{subscripts} {shapes((A, B))}", seconds, None, plan, (), compute, (a, b))
 
 
 @functools.lru_cache(256)

@@ -47,10 +47,8 @@ class Attempt(NamedTuple):
     plan, compute : callable
         ``plan()`` gives hetero's plan, ``compute(plan)`` the result; None where that must be the
         plain library's.
-    is_plain : callable
-        Whether a candidate of the plan is the plain library's way.
-    problem : callable or None
-        Gives the problem, to be priced elsewhere.
+    own : tuple of str
+        The methods on the CPU that are the plain library's way.
     operands : tuple of array
         Those that may stay on a device.
     again : bool
@@ -61,11 +59,14 @@ class Attempt(NamedTuple):
     seconds: float
     obstacle: tuple[str, str] | None = None
     plan: Callable[[], Any] = lambda: None
-    is_plain: Callable[[Any], bool] = lambda candidate: False
+    own: tuple[str, ...] = ()
     compute: Callable[[Any], Any] = lambda plan: None
-    problem: Callable[[], Any] | None = None
     operands: tuple[Any, ...] = ()
     again: bool = False
+
+    def is_plain(self, candidate: Any) -> bool:
+        """Whether a candidate of the plan is the plain library's way."""
+        return candidate.device == "cpu" and candidate.method in self.own
 
 
 class _Known:
@@ -196,7 +197,7 @@ class Session:
     def _loads(self) -> None:
         """Load hetero and look for devices, while the script goes on with the plain libraries.
 
-        No daemon, for the CUDA driver begins here; `patching` ends its imports when the script ends.
+        No daemon, for the CUDA driver begins here; `patching` ends its imports with the script.
         """
         self._thread.inside = True
         with suppress(Exception):  # of a broken installation: the first plan says so
@@ -260,6 +261,11 @@ def _moved(plan: Any) -> int:
             total += problem.output.nbytes
             total += sum(o.nbytes for o in problem.inputs if device not in o.copies)
     return total
+
+
+def planned(operation: str, *operands: Any, **options: Any) -> Any:
+    """The plan of an operation's call."""
+    return load("hetero.ops").plan(operation, *operands, **options)
 
 
 def wrapped(

@@ -40,10 +40,10 @@ class Asked(NamedTuple):
 def parsed(arguments: Sequence[str]) -> Asked | None:
     """A command line; None where it is wrong, or asks for help."""
     try:
-        found, command = getopt(list(arguments), "vm", ["verbose", "report=", "dry-run"])
+        options, command = getopt(list(arguments), "vm", ["verbose", "report=", "dry-run"])
     except GetoptError:
         return None
-    given = dict(found)
+    given = dict(options)
     verbose = bool(given.keys() & {"-v", "--verbose"})
     asked = Asked(verbose, "--dry-run" in given, given.get("--report"), "-m" in given, command)
     return asked if command else None

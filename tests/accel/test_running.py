@@ -122,12 +122,6 @@ def test_a_report_that_cannot_be_written_changes_no_exit_code(tmp_path):
     assert len(ours.stderr.splitlines()) == 1
 
 
-def test_a_module_runs(tmp_path):
-    (tmp_path / "mine.py").write_text("import sys; print(__name__, sys.argv[1:])")
-    ours = run(["-m", "hetero.accel", "-m"], "mine", "a", cwd=tmp_path)
-    assert (ours.stdout, ours.returncode) == ("__main__ ['a']\n", 0)
-
-
 def test_an_interrupt_ends_it(tmp_path):
     file = tmp_path / "script.py"
     file.write_text("import time; print(1, flush=True); time.sleep(60)")

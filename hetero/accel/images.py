@@ -76,12 +76,11 @@ def _transformed(
     if not looks(seconds):
         return None
     what = f"{shapes((in1, in2))} {mode}"
-    plain = "method" if function == "convolve" else "axes"
-    values = {*arguments, *options.values()} if plain == "method" else {*arguments}
-    if not options.keys() <= {plain} or not values <= {"auto", "fft", "direct", None}:
-        return Attempt(what, seconds, ("option", f"{plain}= is given"))
-    if options.get("axes") is not None:
-        return Attempt(what, seconds, ("option", "axes= is given"))
+    option, allowed = (
+        ("method", ("auto", "fft", "direct")) if function == "convolve" else ("axes", (None,))
+    )
+    if options.keys() - {option} or any(x not in allowed for x in (*arguments, *options.values())):
+        return Attempt(what, seconds, ("option", f"{option}= is given"))
     if in1.dtype != in2.dtype:  # the narrower one's transform is rounded to it
         return Attempt(what, seconds, ("dtype", f"{in1.dtype} and {in2.dtype} together"))
     larger = [a >= b for a, b in zip(in1.shape, in2.shape, strict=True)]

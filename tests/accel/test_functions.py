@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import pickle
 import subprocess
 import sys
@@ -300,6 +301,10 @@ def test_the_script_goes_on_while_hetero_is_loaded(monkeypatch):
     session._spent = 2.0
     assert session.run("f", attempt(0.05), lambda: "plain") == "plain"
     assert session.book.last.code == "start"
+    if not (child := os.fork()):  # which has no such thread
+        begin.set()
+        os._exit(session.run("f", attempt(2.0), lambda: "plain") != "hetero's")
+    assert os.waitpid(child, 0)[1] == 0
     begin.set()
     assert session.run("f", attempt(2.0), lambda: "plain") == "hetero's"  # worth waiting for
     assert session.run("f", attempt(0.5), lambda: "plain") == "hetero's"

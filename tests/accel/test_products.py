@@ -242,12 +242,6 @@ def test_what_is_not_finite_numpy_reports(all_calls, place):
             call(*operands)
 
 
-def test_a_sum_of_products_is_a_number(all_calls):
-    x = np.ones(20)
-    assert type(np.einsum("i,i", x, x)) is np.float64
-    assert named(accel.last()) == ("numpy.einsum", "taken")
-
-
 def moved(x):
     """The same values, the first axis being the innermost one."""
     return np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 0, -1)), -1, 0)

@@ -26,12 +26,10 @@ SCRIPTS = {
     "has a hook": (
         "import sys\ndef show(kind, error, at): print(kind, at.tb_frame.f_code, error, file="
         "sys.stderr)\nsys.excepthook = show\nint('x')", (), 1),
-    "calls wrongly": (
-        "from scipy.signal import convolve2d\nimport numpy as np\nA = np.ones((3, 3))\n"
+    "is warned, and calls wrongly": (
+        "from scipy.signal import convolve, convolve2d\nimport numpy as np\n"
+        "A = np.full((300, 300), np.nan)\nfor _ in 1, 2: convolve(A, A)\nconvolve(A, A)\n"
         "convolve2d(A, A, mode=5)", (), 1),
-    "is warned": (
-        "from scipy.signal import convolve\nimport numpy as np\nA = np.full((300, 300), np.nan)\n"
-        "for _ in 1, 2: convolve(A, A)\nconvolve(A, A)", (), 0),
     "is wrong": ("x = (\n1", (), 1),
     "is interrupted": ("raise KeyboardInterrupt", (), -signal.SIGINT),
     "exits with words": ("raise SystemExit('words')", (), 1),
@@ -64,7 +62,7 @@ def test_a_script_does_what_it_does(name, tmp_path):
     text, arguments, code = SCRIPTS[name]
     file = tmp_path / "script.py"
     file.write_text(text)
-    for options in ([], ["-P"]):
+    for options in ([], ["-P"]) if name in ("is main", "imports", "shares work") else ([],):
         plain, ours = (
             run([*options, *how], "script.py", *arguments, cwd=tmp_path, env=FINDS_HETERO)
             for how in ([], ["-m", "hetero.accel"])

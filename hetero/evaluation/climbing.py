@@ -195,7 +195,10 @@ def place_of(device: str | None) -> Place:
         device = benchmark.cuda_device() or next(iter(devices.proven()), None)
     if device is None:
         why = "; ".join(devices.missing())
-        raise DeviceNotAvailable(f"kernels need a GPU or an OpenCL device, and none is here: {why}")
+        raise DeviceNotAvailable(
+            f"kernels need a GPU or an OpenCL device, and none is here: {why}; the CPU's loops: "
+            "'hetero ladder' with --device cpu"
+        )
     found = devices.get(device)
     return Place(found.name, inventory.devices()[found.name], (found,))
 

@@ -24,7 +24,7 @@ from hetero.ops.cases import Place
 from hetero.pricing.plan import CPU
 from hetero.profile import shipped
 
-INSTALL = "pip install pcpp, which expands macros"
+INSTALL = "--source expands macros by pcpp, the extra 'source': pip install pcpp"
 _CARD = "h200"  # whose launch is shown
 _OWN = (
     "_rungs.cu",

@@ -140,14 +140,14 @@ def calibration(profile: Profile) -> str:
     names = profile.residuals()
     lines += [head]
     lines += [
-        line.replace("|", " ") + " *" * (name in wrong)
+        line.replace("|", " ") + " !" * (name in wrong)
         for name, line in zip(names, errors, strict=True)
     ]
     lines += [
         "",
         f"acceptable: {OF_METHODS.mean:.0%} in the mean and {OF_METHODS.p95:.0%} at the 95th "
         f"percentile; of links {OF_LINKS.mean:.0%} and {OF_LINKS.p95:.0%}",
-        f"not acceptable, marked with *: {len(wrong)} of {len(names)}"
+        f"not acceptable, marked with !: {len(wrong)} of {len(names)}"
         if wrong
         else "all are acceptable",
     ]

@@ -75,7 +75,12 @@ def answer(priced: Mapping[str, Any]) -> str:
     begin = ""
     if (at := pays.get("break_even")) is not None:
         name = "n" if len(set(at["dims"] or ())) == 1 else priced["curves"]["over"].lower()
-        size = "at no size up to {largest}" if at["extent"] is None else "from {name} = {extent} on"
+        if at["extent"] is None:
+            size = "at no size up to {largest}"
+        elif at["extent"] == at["smallest"]:
+            size = "at every size looked at, from {name} = {smallest} on"
+        else:
+            size = "from {name} = {extent} on"
         begin = f" moving pays {size.format(name=name, **at)};"
     if gain > 1.0:
         return f"Yes:{begin} {device} is {gain:.3g} times as fast as {CPU} with {copies}."

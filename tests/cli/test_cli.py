@@ -163,9 +163,9 @@ def test_calibrate_says_which_errors_are_acceptable():
         content["models"][bad]["residuals"] = errors | wrong
         measured = profile.Profile(content)
         assert report.not_acceptable(measured) == [bad]
-        (line,) = (x for x in report.calibration(measured).splitlines() if x.endswith("% *"))
+        (line,) = (x for x in report.calibration(measured).splitlines() if x.endswith("% !"))
         assert line.startswith("cpu matmul blas float32")
-        assert "marked with *: 1 of 2" in report.calibration(measured)
+        assert "marked with !: 1 of 2" in report.calibration(measured)
     link["residuals"] = {"mean": 0.11, "p95": 0.2, "worst": 0.2}
     found = report.not_acceptable(profile.Profile(content))
     assert {bad, "cuda:0|upload|pageable"} <= set(found)

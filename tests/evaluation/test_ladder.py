@@ -783,3 +783,4 @@ def test_without_a_device_it_is_said_what_to_install(command, monkeypatch, run):
     code, _, told = run(*command.split())
     assert code == cli.USAGE
     assert "kernels need a GPU or an OpenCL device, and none is here: cuda: pip install" in told
+    assert "'hetero ladder' with --device cpu" in told

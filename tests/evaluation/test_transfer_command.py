@@ -255,6 +255,7 @@ def test_command(run, data):
         ("0.1", "Yes, if cuda:0 computes "),
         ("1e-6", "No: cpu takes no longer than the copies"),
         ("kmeans 100 4 3", "Not known: the profile does not tell what cpu takes"),
+        ("convolve2d 4096 4096 63 63", "Yes: moving pays at every size looked at, from h = 8 on; "),
     ],
 )
 def test_the_first_line_answers(run, work, answer):

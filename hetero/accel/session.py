@@ -131,7 +131,8 @@ class Session:
         code, text = attempt.obstacle or known.obstacle or ("", "")
         if not code and not self._load(attempt.seconds):
             code = "start"
-            text = f"{readable(self._spent)} of such calls; {readable(LOADING)} loads hetero"
+            text = f"{readable(self._spent)} of such calls before; hetero is loaded from "
+            text += f"{readable(LOADING)} on"
         had_obstacle, plan = bool(code), None
         try:
             if not had_obstacle:
@@ -207,20 +208,21 @@ class Session:
 
     def _verdict(self, plan: Any, attempt: Attempt, known: _Known) -> tuple[str, str, int]:
         """(code, text, bytes moved) of a plan."""
-        chosen, here = plan.chosen, readable(known.plain)
+        chosen, plain = plan.chosen, f"measured {readable(known.plain)} without hetero"
         if attempt.is_plain(chosen):
             return *_why_plain(plan), 0
-        there = f"{chosen.method} on {chosen.device}"
-        price = "not priced" if chosen.seconds is None else f"{readable(chosen.seconds)} there"
+        way = f"{chosen.method} on {chosen.device}"
+        price = "not priced" if chosen.seconds is None else f"predicted {readable(chosen.seconds)}"
+        price += f" by {way}"
         if copies := _copies(chosen):
             price += f" with {readable(copies)} of copies"
         if not (self.eager or attempt.again):
             if known.plain == math.inf and attempt.seconds < MEASURED:
-                return "first", f"{price} by {there}, from the next call on", 0
+                return "first", f"{price}, from the next call on", 0
             if known.calls > 3 and known.taken > _MARGIN * known.plain:
-                return "slower", f"measured {here} here, {readable(known.taken)} by {there}", 0
-        measured = f"measured {here} here, " if known.plain < math.inf else ""
-        return "taken", f"{measured}{price} by {there}", _moved(plan)
+                return "slower", f"{plain}, {readable(known.taken)} by {way}", 0
+        measured = f"{plain}, " if known.plain < math.inf else ""
+        return "taken", f"{measured}{price}", _moved(plan)
 
     def _note(self, function: str, attempt: Attempt, *rest: Any) -> None:
         note = Note(function, attempt.what, line_of_script(), *rest)
@@ -238,11 +240,13 @@ def _why_plain(plan: Any) -> tuple[str, str]:
     every = [c for part in plan.leaves() for c in part.candidates if c.device != "cpu"]
     others = [c for c in every if c.reason is None and c.seconds is not None]
     if not others:
-        return "plain-is-fastest", "measured HERE here, nothing is faster on this CPU, and no GPU"
-    there = min(others, key=lambda c: c.seconds)
-    copies = _copies(there)
-    text = f"measured HERE here, {readable(there.seconds)} there with {readable(copies)} of copies"
-    is_held_up = there.seconds - copies < (plan.chosen.seconds or math.inf)
+        text = "measured HERE; nothing is faster on this CPU, and there is no GPU"
+        return "plain-is-fastest", text
+    best = min(others, key=lambda c: c.seconds)
+    copies = _copies(best)
+    text = f"measured HERE without hetero, predicted {readable(best.seconds)} by {best.method} on "
+    text += f"{best.device} with {readable(copies)} of copies"
+    is_held_up = best.seconds - copies < (plan.chosen.seconds or math.inf)
     return "copies" if is_held_up else "plain-is-fastest", text
 
 

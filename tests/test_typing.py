@@ -87,6 +87,7 @@ def test_a_notebook_shows_plans_machine_and_measurements_as_html():
     A = np.ones((8, 8))
     plan = hetero.plan("matmul", A, A, device="cpu")
     assert "<td" in plan._repr_html_()
+    assert "thread" in plan._repr_html_()
     assert "blas on cpu" in plan._repr_html_()
     assert "8, 8" in plan._repr_html_()
     parts = hetero.plan("convolve2d", A + 1j, A, device="cpu")

@@ -39,6 +39,12 @@ _lock = locks.new()
 _state: dict[str, Any] = {"installed": None, "book": None}
 
 
+class Summary(str):
+    """Text that a notebook and the interpreter show as it is printed."""
+
+    __repr__ = str.__str__
+
+
 class Installed:
     """What `install` gives: a context manager that uninstalls at its end.
 
@@ -61,6 +67,9 @@ class Installed:
 
     def __enter__(self) -> Installed:
         return self
+
+    def __repr__(self) -> str:
+        return f"hetero.accel is installed; not caught: {', '.join(self.missed) or 'none'}"
 
     def __exit__(self, *error: object) -> None:
         uninstall()
@@ -161,7 +170,7 @@ def last() -> Any:
 
 def summary() -> str:
     """What was taken, what was left alone and why, and what a script can change to gain more."""
-    return str(_state["book"] or "nothing was installed")
+    return Summary(_state["book"] or "nothing was installed")
 
 
 # -- Ways in: an environment's scripts, pytest, IPython --------------------------------------------
@@ -193,7 +202,8 @@ def load_ipython_extension(ipython: Any) -> None:
     """``%load_ext hetero.accel``."""
     for name in install().missed:
         if not name.rpartition(".")[2].startswith("_"):
-            print(f"hetero.accel: {name} was imported before and is not caught", file=sys.stderr)
+            text = "was imported before and is not caught: import it again"
+            print(f"hetero.accel: {name} {text}", file=sys.stderr)
 
 
 def unload_ipython_extension(ipython: Any) -> None:

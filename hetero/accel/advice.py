@@ -64,11 +64,14 @@ class Line:
     plain: float = 0.0
     notes: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        lines = [f"{self.place}: {self.call}: {self.count} calls, {readable(self.here)} here"]
+    def text(self, where: str) -> str:
+        """What is printed; ``where``: "there", or "with hetero" of this machine."""
+        calls = f"{self.count} call{'s' * (self.count != 1)}"
+        lines = [f"{self.place}: {self.call}: {calls}, {readable(self.here)} here"]
         if self.way:
-            gain = f"{self.plain / self.there:.3g} times as fast as without hetero"
-            lines.append(f"there {readable(self.there)} by {self.way}, {gain}")
+            gain = f"{self.plain / self.there:.3g} times as fast".removeprefix("1 times ")
+            gain += " as without hetero"
+            lines.append(f"{where} {readable(self.there)} by {self.way}, {gain}")
         return "\n   ".join([*lines, *self.notes])
 
 
@@ -80,6 +83,8 @@ class Advice:
     ----------
     machine : str
         The profile's name.
+    own : bool
+        Whether it is this machine: the plain library takes as long as was measured.
     lines : list of Line
     rest : float
         Seconds of what hetero does not do, measured here.
@@ -88,6 +93,7 @@ class Advice:
     """
 
     machine: str
+    own: bool
     lines: list[Line]
     rest: float
     here: float = field(init=False)
@@ -100,14 +106,17 @@ class Advice:
 
     def __str__(self) -> str:
         here, there, plain, rest = map(readable, (self.here, self.there, self.plain, self.rest))
-        whole = (
-            f"the whole script: {here} here; on {self.machine} {there} with hetero, {plain} "
-            f"without: {self.plain / self.there:.3g} times as fast. {rest} of each is other work; "
-            "it and calls without a price are taken to last there as long as here"
-        )
+        gain, other = f"{self.plain / self.there:.3g} times as fast", "of each is other work"
+        whole = f"the whole script: {here} here; on {self.machine} {there} with hetero, {plain} "
+        whole += f"without: {gain}. {rest} {other}; it and calls without a price are taken to "
+        whole += "last there as long as here"
+        if self.own:
+            whole = f"the whole script: {here}; with hetero {there}, which is {gain}, loading it "
+            whole += f"not counted. {rest} {other}"
         if obstacle := watched.obstacle():
             whole += f". Whether operands change is not known here: {obstacle}"
-        return "\n".join([*map(str, self.lines), whole])
+        where = "with hetero" if self.own else "there"
+        return "\n".join([*(line.text(where) for line in self.lines), whole])
 
 
 def advise(command: list[str], on: str | None, module: bool = False) -> Advice:
@@ -130,8 +139,8 @@ def advise(command: list[str], on: str | None, module: bool = False) -> Advice:
     constants, devices = calls.known(on)
     noted, rest = _noted(lambda: running.run(module, command))
     for line, problem in noted:
-        _price(line, problem, OtherMachine(constants, devices))
-    return Advice(constants.name, [line for line, _ in noted], rest)
+        _price(line, problem, OtherMachine(constants, devices), own=on is None)
+    return Advice(constants.name, on is None, [line for line, _ in noted], rest)
 
 
 def _noted(run: Callable[[], object]) -> tuple[list[tuple[Line, Problem | None]], float]:
@@ -174,8 +183,8 @@ def _problem(attempt: Attempt) -> Problem | None:
     return replace(plan.problem, inputs=tuple(o.unkept() for o in plan.problem.inputs))
 
 
-def _price(line: Line, problem: Problem | None, machine: OtherMachine) -> None:
-    """Fill in what a line's calls take on a machine."""
+def _price(line: Line, problem: Problem | None, machine: OtherMachine, own: bool) -> None:
+    """Fill in what a line's calls take on a machine; what was measured on it holds."""
     line.there = line.plain = line.here
     each = round(line.iterations / line.count)
     for name in ("iterations", "maxiter"):  # as many as here, on average
@@ -184,8 +193,10 @@ def _price(line: Line, problem: Problem | None, machine: OtherMachine) -> None:
     chosen = None if problem is None else _best(problem, machine)
     if problem is None or chosen is None:
         return
-    line.there = line.count * _seconds(chosen)
-    if (blas := _best(problem, machine, host=True)) is not None and blas.method == "blas":
+    is_plain = chosen.device == CPU and chosen.method == "blas"
+    line.there = line.here if own and is_plain else line.count * _seconds(chosen)
+    blas = None if own else _best(problem, machine, host=True)
+    if blas is not None and blas.method == "blas":
         line.plain = line.count * _seconds(blas)
     elsewhere = _best(problem, machine, host=False)
     large = [i for i, n in enumerate(line.unchanged) if n and problem.inputs[i].nbytes >= 1 << 20]

@@ -103,15 +103,15 @@ class Book:
                 saved, unknown = saved + (plain or seconds) - seconds, unknown + count * (not plain)
         whole = readable(time.perf_counter() - self._began)
         lines = [
-            f"{calls['taken']} calls taken, {calls.total() - calls['taken']} left alone, in "
-            f"{whole}; {readable(saved)} saved"
-            + f", {unknown} calls taken have nothing to compare with" * bool(unknown)
+            f"{_calls(calls['taken'])} taken, {calls.total() - calls['taken']} left alone, in "
+            f"{whole}; {readable(abs(saved))} {'lost' if saved < 0 else 'saved'}"
+            + f", {unknown} of the calls taken not compared" * bool(unknown)
             + f", {moved / 1e6:.4g} MB moved" * bool(moved)
         ]
         if small := self.small.total():
-            lines.append(f"{small} calls were too small to be looked at")
+            lines.append(f"{_calls(small)} not looked at: too small, or nothing that hetero does")
         return lines + [
-            f"{calls[code]} calls {code}; to gain more, {advice}"
+            f"{code}, {_calls(calls[code])}: to gain more, {advice}"
             for code, advice in CODES.items()
             if calls[code] and advice
         ]
@@ -124,6 +124,10 @@ class Book:
             for row in rows
         ]
         return "\n".join([*lines, *self.sums()])
+
+
+def _calls(number: int) -> str:
+    return f"{number} call{'s' * (number != 1)}"
 
 
 def line_of_script() -> str:

@@ -140,7 +140,7 @@ def attempted(function: str, A: Any, B: Any, C: Any = None) -> Attempt:
     seconds = A.size * columns / _RATES["vectors" if vectors else "matrices"]
     obstacle = None
     if not has_device() and not _is_placed():
-        obstacle = "no-device", "measured HERE here by NumPy's BLAS; there is no GPU"
+        obstacle = "no-device", "measured HERE by NumPy's BLAS; there is no GPU"
     plan = functools.partial(_plan, function, A, B, C)
     compute = functools.partial(_computed, A, B, C)
     return Attempt(shapes((A, B)), seconds, obstacle, plan, _OWN, compute, (A, B), again=True)

@@ -30,7 +30,6 @@ LOADING = 1.0  # seconds that looking for devices and loading loops takes about
 MEASURED = 0.1  # seconds: a shorter call's first one is the plain library's, to measure that
 _MARGIN = 1.05  # times the plain library's time, measured, from which it is left to it again
 _PATIENCE = 3  # failures in a row, after which hetero leaves calls of that size alone
-_LOADS = f"{readable(LOADING)} loads hetero"
 _NOT_SCIPYS = "NaN, infinity or no convergence, which is the plain library's to report"
 
 
@@ -140,7 +139,9 @@ class Session:
         known = self._known.setdefault((function, attempt.what), _Known())
         plan, (code, text) = None, attempt.obstacle or known.obstacle or ("", "")
         if not code and not self._load(attempt.seconds):
-            code, text = "start", f"{readable(self._spent)} of such calls; {_LOADS}"
+            code = "start"
+            text = f"{readable(self._spent)} of such calls before; hetero is loaded from "
+            text += f"{readable(LOADING)} on"
         if not code:
             try:
                 plan, _ = self._timed(attempt.plan)
@@ -208,20 +209,21 @@ class Session:
 
     def _verdict(self, plan: Any, attempt: Attempt, known: _Known) -> tuple[str, str]:
         """(code, text) of a plan."""
-        chosen, here = plan.chosen, readable(known.plain)
+        chosen, plain = plan.chosen, f"measured {readable(known.plain)} without hetero"
         if attempt.is_plain(chosen):
             return _why_plain(plan)
-        there = f"{chosen.method} on {chosen.device}"
-        price = "not priced" if chosen.seconds is None else f"{readable(chosen.seconds)} there"
+        way = f"{chosen.method} on {chosen.device}"
+        price = "not priced" if chosen.seconds is None else f"predicted {readable(chosen.seconds)}"
+        price += f" by {way}"
         if copies := _copies(chosen):
             price += f" with {readable(copies)} of copies"
         if not (self.eager or attempt.again):
             if known.plain == math.inf and attempt.seconds < MEASURED:
-                return "first", f"{price} by {there}, from the next call on"
+                return "first", f"{price}, from the next call on"
             if known.calls > 3 and known.taken > _MARGIN * known.plain:
-                return "slower", f"measured {here} here, {readable(known.taken)} by {there}"
-        measured = f"measured {here} here, " if known.plain < math.inf else ""
-        return "would-take" if self.dry else "taken", f"{measured}{price} by {there}"
+                return "slower", f"{plain}, {readable(known.taken)} by {way}"
+        measured = f"{plain}, " if known.plain < math.inf else ""
+        return "would-take" if self.dry else "taken", f"{measured}{price}"
 
     def _note(self, function: str, attempt: Attempt, *rest: Any) -> None:
         note = Note(function, attempt.what, line_of_script(), *rest)
@@ -239,11 +241,13 @@ def _why_plain(plan: Any) -> tuple[str, str]:
     every = [c for part in plan.leaves() for c in part.candidates if c.device != "cpu"]
     others = [c for c in every if c.reason is None and c.seconds is not None]
     if not others:
-        return "plain-is-fastest", "measured HERE here, nothing is faster on this CPU, and no GPU"
-    there = min(others, key=lambda c: c.seconds)
-    copies = _copies(there)
-    text = f"measured HERE here, {readable(there.seconds)} there with {readable(copies)} of copies"
-    is_held_up = there.seconds - copies < (plan.chosen.seconds or math.inf)
+        text = "measured HERE; nothing is faster on this CPU, and there is no GPU"
+        return "plain-is-fastest", text
+    best = min(others, key=lambda c: c.seconds)
+    copies = _copies(best)
+    text = f"measured HERE without hetero, predicted {readable(best.seconds)} by {best.method} on "
+    text += f"{best.device} with {readable(copies)} of copies"
+    is_held_up = best.seconds - copies < (plan.chosen.seconds or math.inf)
     return "copies" if is_held_up else "plain-is-fastest", text
 
 

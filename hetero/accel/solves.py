@@ -93,14 +93,17 @@ def _fit(
     y: Any = None,
     sample_weight: Any = None,
 ) -> Attempt | None:
-    numpy = sys.modules["numpy"]
-    if type(X) is not numpy.ndarray or X.ndim != 2:
+    if len(X.shape) != 2:
         return None
     init, starts = self.init, self.n_init
     several = isinstance(starts, int) and not hasattr(init, "__array__")
-    distances = len(X) * self.n_clusters * (starts if several else 1) * _ROUNDS
-    if not looks(seconds := distances * (_DISTANCE + _COORDINATE * X.shape[1])):
+    rows, columns = X.shape
+    distances = rows * self.n_clusters * (starts if several else 1) * _ROUNDS
+    if not looks(seconds := distances * (_DISTANCE + _COORDINATE * columns)):
         return None
+    if type(X) is not sys.modules["numpy"].ndarray:
+        what = f"{rows}x{columns}, {self.n_clusters} clusters"
+        return Attempt(what, seconds, ("type", f"X is of class {type(X).__name__}"))
     what = f"{shapes((X,))}, {self.n_clusters} clusters"
     obstacle = None
     if type(self) is not sys.modules["sklearn.cluster"].KMeans:

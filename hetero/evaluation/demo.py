@@ -55,7 +55,7 @@ def demo(
     quick = measure_machine(True, None, terminal.part(progress, 0.0, 0.6))
     profile.set_current(profile.parse(profile.encode(quick)))
     took = readable(time.perf_counter() - start)
-    show(f"calibrated in {took} ('hetero calibrate' does that better, and stores it)")
+    show(f"calibrated in {took}, for this run alone ('hetero calibrate' does it better, once)")
     gpu = any(not d.describe().get("is_host_cpu") for d in backends.proven().values())
     size = largest or (_LARGEST_ON_GPU if gpu else _LARGEST)
     cases = [

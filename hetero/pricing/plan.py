@@ -254,6 +254,7 @@ class Plan:
         rows = []
         for c in self._shown(every=False):
             terms = " + ".join(f"{name} {readable(value)}" for name, value in c.terms.items())
+            terms += _on(c) if c.terms else ""
             terms += f": {c.made_of}" if c.made_of else ""
             seconds = "" if c.seconds is None else readable(c.seconds)
             rows.append((f"{c.method} on {c.device}", seconds, c.reason or terms))

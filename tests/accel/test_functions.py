@@ -21,6 +21,7 @@ import threadpoolctl
 
 import hetero
 from hetero import accel
+from hetero.accel.notes import Book, Note
 from hetero.accel.session import Attempt, Session
 from hetero.pricing.plan import Candidate
 from hetero.profile import inventory
@@ -171,6 +172,16 @@ def test_kmeans_of_a_table_and_then_of_an_array(all_calls):
     assert not hasattr(estimator, "feature_names_in_")
 
 
+def test_kmeans_of_what_is_no_array_is_noted(all_calls):
+    cluster = pytest.importorskip("sklearn.cluster")
+    X = np.random.default_rng(3).random((400, 3))
+    fitted = cluster.KMeans(5, init=X[:5], n_init=1).fit(sp.csr_array(X))
+    assert (accel.last().code, accel.last().text) == ("type", "X is of class csr_array")
+    assert fitted.n_features_in_ == 3
+    with pytest.raises(ValueError, match="2D array"):
+        cluster.KMeans(5).fit(X[0])
+
+
 def test_kmeans(all_calls):
     cluster = pytest.importorskip("sklearn.cluster")
     X = np.random.default_rng(3).random((400, 3))
@@ -251,6 +262,7 @@ def test_names_imported_before_are_told(all_calls):
     try:
         with hetero.install() as installed:
             assert f"{__name__}.mine" in installed.missed
+            assert f"{__name__}.mine" in repr(installed)
     finally:
         del globals()["mine"]
         hetero.install()
@@ -331,7 +343,20 @@ def test_a_dry_run_takes_nothing():
     session._spent = 2.0
     assert session.run("f", attempt(0.5), lambda: "plain") == "plain"
     assert session.book.last.code == "would-take"
-    assert "to gain more, leave --dry-run out" in str(session.book)
+    assert "would-take, 1 call: to gain more, leave --dry-run out" in str(session.book)
+
+
+def test_the_summary_is_shown_as_it_is_printed(all_calls):
+    scipy.signal.convolve2d(np.ones((300, 300)), KERNEL)
+    text = accel.summary()
+    assert repr(text) == str(text)
+    assert "\n1 call taken, 0 left alone, " in text
+
+
+def test_a_loss_is_called_one():
+    book = Book()
+    book.add(Note("f", "2x2 float64", "a.py:1", "taken", "", 3.0, 1.0))
+    assert "; 2 s lost" in book.sums()[0]
 
 
 def test_what_a_plain_call_calls_is_not_looked_at():

@@ -18,6 +18,7 @@ import pytest
 
 import hetero
 from hetero import cli
+from hetero.accel import advice as advice_
 from hetero.accel.__main__ import USAGE, parsed
 
 SCRIPTS = {
@@ -186,7 +187,7 @@ def test_the_table_and_the_page(tmp_path):
     call = "scipy.signal.fftconvolve 300x300, 5x5 float64 same"
     assert f"hetero.accel: script.py:6: {call}: start: " in ours.stderr
     assert f"script.py:6  {call}  3  " in ours.stderr
-    assert "3 calls start; to gain more, let it run for longer" in ours.stderr
+    assert "start, 3 calls: to gain more, let it run for longer" in ours.stderr
     html = page.read_text()
     assert "<h2" in html
     assert call in html
@@ -258,8 +259,16 @@ def test_advice(tmp_path):
     if not __import__("hetero.host.write_tracking", fromlist=["x"]).obstacle():
         assert product["unchanged"][0] >= 7
     text = run(["-m", "hetero", "advise"], file, "--on", "h100").stdout
-    assert "script.py:10: numpy.dot 1100x1100, 1100x1100 float64: 1 calls" in text
+    assert "script.py:10: numpy.dot 1100x1100, 1100x1100 float64: 1 call, " in text
     assert "times as fast" in text.splitlines()[-1]
+    own = json.loads(run(["-m", "hetero", "advise", "--json"], file).stdout)
+    assert own["own"]
+    assert not advice["own"]
+    assert own["plain"] == own["here"]
+    line = advice_.Line("a.py:1", "f", 1, 2.0, way="blas on cpu", there=2.0, plain=2.0)
+    assert "there 2 s by blas on cpu, as fast as without hetero" in line.text("there")
+    dot = next(line for line in own["lines"] if line["place"] == "script.py:10")
+    assert dot["way"] != "blas on cpu" or dot["there"] == dot["here"]
     wrong = run(["-m", "hetero", "advise", "--on", "none"], file)
     assert (wrong.returncode, "--profile" in wrong.stderr) == (2, True)
 

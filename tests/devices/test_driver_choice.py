@@ -94,7 +94,7 @@ def test_what_is_missing_is_told(here, monkeypatch):
     is_absent(here)
     with monkeypatch.context() as patch:
         patch.setattr(library, "driver", driver)
-        assert "no NVIDIA driver; install the driver (libcuda.so.1" in told()
+        assert "no NVIDIA driver; for an NVIDIA GPU install it (libcuda.so.1" in told()
     here[BINDINGS] = ModuleNotFoundError("No module named 'cuda'", name="cuda")
     assert "pip install cuda-bindings nvidia-cuda-nvrtc" in told()
     monkeypatch.setenv("HETERO_DRIVER", "cupy")

@@ -142,7 +142,7 @@ def test_without_a_gpu_it_opens_with_the_cpus_methods(tmp_path):
     models = {key: model for key, model in data["models"].items() if key.startswith("cpu|")}
     alone = {**data, "models": models, "links": {}}
     alone["devices"] = {"cpu": data["devices"]["cpu"]}
-    kept = {last.VERIFY: {"a": VERIFIED, "b": {**VERIFIED, "problems": 1, **BAD}}}
+    kept = {last.VERIFY: {"a, on host": VERIFIED, "b, on host": {**VERIFIED, "problems": 1, **BAD}}}
     key = "matmul, n x n by n x n, float32"
     kept[last.COMPARED] = {key: {"seconds": {"NumPy": [[16, 1e-6], [1024, 1.0]]}}}
     file = profile.Profile(alone).save(tmp_path / "cpu.json")
@@ -150,8 +150,10 @@ def test_without_a_gpu_it_opens_with_the_cpus_methods(tmp_path):
     html = page(str(file)).html
     opens = words(html)
     assert "No GPU here: the fastest on the CPU matvec, A of n x n, float32 blas" in opens
-    assert "40% in the mean of 4 random calls that were measured; 200% at worst" in opens
-    assert "1.198 geometric mean of 4 random calls; 9 at worst" in opens  # (1.01^3 2)^(1/4)
+    assert "40% in the mean of 4 random calls of a, b, measured; 200% at worst" in opens
+    # (1.01^3 2)^(1/4)
+    assert "1.198 geometric mean of 4 random calls of a, b; 9 at worst" in opens
+    assert "where one would pay: hetero report --profile h200 h200.html" in opens
     assert re.search(r"NumPy, measured: [\d.]+ to [\d.]+ times as long", html)
     assert html.count(">NumPy</text>") == 1
     assert "A of n x n, float32: blas, cpu alone" in html  # a single line is a sentence

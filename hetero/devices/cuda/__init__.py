@@ -29,7 +29,7 @@ def find() -> tuple[list[Device], list[str]]:
     except ModuleNotFoundError as error:
         return [], [f"cuda: cuda-bindings is not installed; {INSTALL['cuda']} ({error})"]
     except Exception as error:
-        return [], [f"cuda: there is no NVIDIA driver; install the driver ({error})"]
+        return [], [f"cuda: there is no NVIDIA driver; for an NVIDIA GPU install it ({error})"]
     try:
         driver.init()
         count = driver.Device.count()

@@ -61,8 +61,10 @@ def tiles(
     """
     several = any(n != CPU and not i.get("is_host_cpu") for n, i in devices.items())
     title = "From where a GPU pays" if several else "No GPU here: the fastest on the CPU"
+    page = "<code>hetero report --profile h200 h200.html</code>"
+    other = "" if several else f"<p>From where one would pay: {page}</p>"
     parts = [
-        heading(2, title) + table("", ("", ""), where, words=(0, 1)),
+        heading(2, title) + table("", ("", ""), where, words=(0, 1)) + other,
         heading(2, "How far predictions are off") + _errors(verified, constants),
         heading(2, "Time of the choice over the best") + _ratio(verified),
         heading(2, "Next") + _big(f"<code>{escape(command[0])}</code>") + paragraph(command[1]),
@@ -78,13 +80,20 @@ def _calls(verified: Verified) -> int:
     return sum(one["problems"] for one in verified.values())
 
 
+def _random(verified: Verified) -> str:
+    """Their number, and of which operations they are."""
+    names = dict.fromkeys(name.partition(",")[0] for name in verified)
+    return f"{_calls(verified)} random calls of {', '.join(names)}"
+
+
 def _errors(verified: Verified, constants: Profile) -> str:
     """Of the methods that were chosen, in calls that were measured; else of the fitted models."""
-    known = [one for one in verified.values() if "chosen_error" in one]
-    if calls := sum(one["problems"] for one in known):
+    named = {name: one for name, one in verified.items() if "chosen_error" in one}
+    known = named.values()
+    if calls := _calls(named):
         mean = sum(one["problems"] * one["chosen_error"]["mean"] for one in known) / calls
         worst = max(one["chosen_error"]["worst"] for one in known)
-        text = f"in the mean of {calls} random calls that were measured; {worst:.0%} at worst."
+        text = f"in the mean of {_random(named)}, measured; {worst:.0%} at worst."
         return _big(f"{mean:.0%}") + paragraph(text)
     of_models = [error["mean"] for _, error in _models(constants)]
     if not of_models:
@@ -112,7 +121,7 @@ def _ratio(verified: Verified) -> str:
     if not _calls(verified):
         return _big("not measured") + paragraph(_VERIFY)
     worst = max(one["chosen_over_best"]["worst"] for one in verified.values())
-    text = f"geometric mean of {_calls(verified)} random calls; {worst:.3g} at worst."
+    text = f"geometric mean of {_random(verified)}; {worst:.3g} at worst."
     return _big(f"{_mean_ratio(verified):.3f}") + paragraph(text)
 
 

@@ -56,7 +56,7 @@ def for_other_dtypes(problem: Problem) -> str | None:
     """SciPy's loop takes long, but for real numbers there is nothing to compile."""
     if not_real(problem, {}) is not None:
         return None
-    return f"dtype {problem.dtype}: it is for what no other method computes"
+    return f"for dtypes that no other method computes, not {problem.dtype}"
 
 
 def not_opencvs(problem: Problem, info: Info) -> str | None:

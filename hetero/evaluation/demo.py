@@ -102,7 +102,7 @@ def _measured(
     chosen, own = compared.plan.chosen, _values(results[_OWN])
     row = {"call": case.case, "device": chosen.device, "method": chosen.method}
     row |= {"predicted": chosen.seconds, **_figures(seconds[_OWN], results[_OWN]), "libraries": {}}
-    for name in compared.peers:
+    for name in compared.peers.keys() & seconds:
         far = np.abs(_values(results[name]) - own).max() / np.abs(own).max()
         found = _figures(seconds[name], results[name])
         row["libraries"][name] = {**found, "difference": float(far)}

@@ -71,8 +71,9 @@ def _parse(content: bytes) -> Profile:
             )
     if not isinstance(data.get("unfinished", {}), dict):
         raise ProfileError("part 'unfinished' must be an object")
-    if not isinstance(data.get("name"), str):
-        raise ProfileError(f"name must be a string, got {data.get('name')!r}")
+    for key, default in (("name", None), ("created", "")):
+        if not isinstance(data.get(key, default), str):
+            raise ProfileError(f"{key} must be a string, got {data.get(key)!r}")
     try:
         _try_out(data)
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError) as error:
@@ -98,8 +99,13 @@ def _try_out(data: dict[str, Any]) -> None:
     """Evaluate everything once, so that wrong content shows here and not in a call."""
     profile = Profile(data)
     for name, info in data["devices"].items():
-        if not isinstance(info["kind"], str) or not isinstance(info.get("same_as", ""), str):
-            raise TypeError(f"devices {name}: kind and same_as must be strings")
+        for key in ("kind", "name", "same_as", "memory_bytes", "blas_threads"):
+            wanted = int if key in ("memory_bytes", "blas_threads") else str
+            if not isinstance(info.get(key) or wanted(), wanted):
+                raise TypeError(f"{key} of {name} must be of type {wanted.__name__}")
+    for name, errors in profile.residuals().items():
+        if not all(isinstance(errors[key], float | int) for key in ("mean", "p95", "worst")):
+            raise TypeError(f"residuals of {name}")
     for key, model in data["models"].items():
         ModelKey.parse(key)
         try:

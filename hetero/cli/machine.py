@@ -156,7 +156,7 @@ def demo_options(sub: Parser) -> None:
     """Add those of demo."""
     text = "largest extent (default: 2048; 8192 on a GPU)"
     sub.add_argument("--largest", type=values.whole, help=text)
-    add_file(sub, "--picture", "save the photograph's edges (PGM); its few colours go next to it")
+    add_file(sub, "--picture", "save the filtered photograph (PGM)")
 
 
 def demo(arguments: argparse.Namespace) -> int:

@@ -38,7 +38,7 @@ def demo(
     largest : int, optional
         Largest extent.
     picture : str, optional
-        PGM file to save the photograph's edges in; the photograph of few colours is next to it.
+        PGM file to save the filtered photograph in; the photograph of few colours is next to it.
     progress, show : callable
 
     Returns
@@ -64,7 +64,7 @@ def demo(
         for operation in registry.operations()
         for case in benchmark.of(operation, "demonstrated", lambda size: ())(size)
     ]
-    rows, plan, pictured = [], None, set[str]()
+    rows, plan = [], None
     for number, (operation, case) in enumerate(cases):
         tell(0.6 + 0.4 * number / len(cases), case.case)
         compared, results = case.make(), dict[str, Any]()
@@ -76,8 +76,8 @@ def demo(
             continue
         rows.append(row)
         save = benchmark.of(operation, "pictured_result")
-        if picture is not None and save is not None and operation.name not in pictured:
-            pictured.add(operation.name)
+        is_last = all(other is not operation for other, _ in cases[number + 1 :])
+        if picture is not None and save is not None and is_last:
             show(f"  its picture is in {save(results[_OWN], picture)}")
         if plan is None or len(compared.plan.candidates) > len(plan.candidates):
             plan = compared.plan

@@ -262,7 +262,7 @@ def test_what_is_kept_in_another_form_is_said(seconds, tmp_path):
     last.file_of(file).write_text(json.dumps(other), "utf-8")
     html = page(str(file)).html
     assert html.count("of another form") == 2
-    assert "Odd" not in html and "Else" not in html
+    assert not any(name in html for name in ("Odd", "Else"))
     assert ("a&lt;b, measured" in html) == isinstance(seconds, dict)
 
 

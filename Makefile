@@ -30,7 +30,7 @@ pictures: $(VENV)/.tested
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/generate.py
 
-# NumPy's, SciPy's and scikit-learn's own tests while hetero.accel is installed: 5 minutes.
+# NumPy's, SciPy's and scikit-learn's own tests while hetero.accel is installed: 3 to 10 minutes.
 upstream: $(VENV)/.tested
 	$(BIN)/python tests/upstream/under_accel.py
 

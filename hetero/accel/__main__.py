@@ -1,4 +1,4 @@
-"""``python -m hetero.accel [-v] [--report FILE] [--dry-run] (script.py | -m module) [args...]``."""
+"""``python -m hetero.accel [-v] [--report FILE] [--dry-run] (script | -m module | -) [args]``."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import pkgutil
 import runpy
 import sys
 from collections.abc import Sequence
+from getopt import GetoptError, getopt
+from itertools import pairwise
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hetero import accel
 from hetero.imports import load
 
 USAGE = """\
-usage: python -m hetero.accel [-v] [--report FILE] [--dry-run] (script.py | -m module) [args...]
+usage: python -m hetero.accel [-v] [--report FILE] [--dry-run] (script.py | -m module | -) [args...]
 
   -v, --verbose  print each call that is taken or left alone and why, and a table at the end
   --report FILE  write the table as a page for a browser
@@ -37,22 +39,14 @@ class Asked(NamedTuple):
 
 def parsed(arguments: Sequence[str]) -> Asked | None:
     """A command line; None where it is wrong, or asks for help."""
-    rest, verbose, dry_run, report = list(arguments), False, False, None
-    while rest and rest[0].startswith("-") and rest[0] != "-m":
-        option = rest.pop(0)
-        if option in ("-v", "--verbose"):
-            verbose = True
-        elif option == "--dry-run":
-            dry_run = True
-        elif option == "--report" and rest:
-            report = rest.pop(0)
-        elif option.startswith("--report="):
-            report = option.partition("=")[2]
-        else:
-            return None
-    module = rest[:1] == ["-m"]
-    command = rest[module:]
-    return Asked(verbose, dry_run, report, module, command) if command else None
+    try:
+        options, command = getopt(list(arguments), "vm", ["verbose", "report=", "dry-run"])
+    except GetoptError:
+        return None
+    given = dict(options)
+    verbose = bool(given.keys() & {"-v", "--verbose"})
+    asked = Asked(verbose, "--dry-run" in given, given.get("--report"), "-m" in given, command)
+    return asked if command else None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -61,8 +55,9 @@ def main(arguments: Sequence[str]) -> int:
     if asked is None:
         print(USAGE, file=sys.stderr)
         return 2
-    if not asked.module and not os.path.exists(asked.command[0]):
-        print(f"hetero.accel: there is no file {asked.command[0]}", file=sys.stderr)
+    file = asked.command[0]
+    if not (asked.module or file == "-" or os.access(file, os.R_OK)):
+        print(f"hetero.accel: there is no file {file} to read", file=sys.stderr)
         return 2
     noisy = asked.verbose or asked.dry_run
     installed = accel.install(noisy, asked.dry_run, recording=asked.report is not None)
@@ -86,25 +81,58 @@ def _end(asked: Asked, noisy: bool, installed: accel.Installed, process: int) ->
 
 def run(module: bool, command: list[str]) -> None:
     """Run a script or a module as ``python`` does, with its arguments."""
-    sys.argv = list(command)
-    path = os.path.abspath(command[0])
+    sys.argv, is_stdin = list(command), command[0] == "-" and not module
     main = sys.modules["__main__"] = ModuleType("__main__")  # it stays: threads may need it
+    path = "<stdin>" if is_stdin else os.path.abspath(command[0])
     vars(main).update(__builtins__=builtins, __file__=path, __cached__=None, __annotations__={})
     folder = not module and pkgutil.get_importer(command[0]) is not None  # or a zip file
-    if module or folder:
-        if folder or not sys.flags.safe_path:
-            sys.path[: not sys.flags.safe_path] = [path if folder else os.getcwd()]
-        runpy._run_module_as_main(  # type: ignore[attr-defined]
-            command[0] if module else "__main__", module
-        )
-        return
-    if not sys.flags.safe_path:
-        sys.path[0] = os.path.dirname(os.path.realpath(path))
-    loader = importlib.machinery.SourceFileLoader("__main__", path)
-    main.__loader__ = loader
+    if folder or not sys.flags.safe_path:
+        home = "" if is_stdin else os.path.dirname(os.path.realpath(path))
+        sys.path[: not sys.flags.safe_path] = [path if folder else os.getcwd() if module else home]
+    try:
+        if module or folder:
+            name = command[0] if module else "__main__"
+            runpy._run_module_as_main(name, module)  # type: ignore[attr-defined]
+        else:
+            code, main.__loader__ = _code(path)
+            exec(code, vars(main))
+    except BaseException as error:
+        _hide(error)
+        raise
+
+
+def _code(path: str) -> tuple[Any, Any]:
+    """The code of a file, compiled before or not, or of the standard input; who loads it."""
+    if path == "<stdin>":
+        text, loader = sys.stdin.buffer.read(), importlib.machinery.BuiltinImporter
+        return compile(text, path, "exec", dont_inherit=True), loader
     with io.open_code(path) as file:
+        if (code := pkgutil.read_code(file)) is not None:
+            return code, importlib.machinery.SourcelessFileLoader("__main__", path)
+        file.seek(0)
         code = compile(file.read(), path, "exec", dont_inherit=True)
-    exec(code, vars(main))
+    return code, importlib.machinery.SourceFileLoader("__main__", path)
+
+
+def _hide(error: BaseException) -> None:
+    """Have the error that ends a script shown without the frames of hetero.accel."""
+    hook, kept, at = sys.excepthook, [], error.__traceback__
+    while at is not None:
+        within = at.tb_frame.f_globals
+        if within is not globals() and not within.get("__name__", "").startswith("hetero.accel"):
+            kept.append(at)
+        at = at.tb_next
+    for at, below in pairwise([*kept, None]):
+        at.tb_next = below
+
+    def excepthook(kind: Any, value: Any, traceback: Any) -> None:
+        sys.excepthook = hook
+        if value is error:
+            traceback = sys.last_traceback = kept[0] if kept else None
+        hook(kind, value.with_traceback(traceback), traceback)
+
+    if not isinstance(error, SystemExit):
+        sys.excepthook = excepthook
 
 
 if __name__ == "__main__":

@@ -143,8 +143,8 @@ def _noted(run: Callable[[], object]) -> tuple[list[tuple[Line, Problem | None]]
         nonlocal spent
         begin = time.perf_counter()
         if (place, call) not in known:
-            problem = attempt.problem() if attempt.problem else None
-            why = [] if attempt.problem else [f"left alone: {(attempt.obstacle or '?')[1]}"]
+            problem = _problem(attempt)
+            why = [f"left alone: {(attempt.obstacle or '?')[1]}"] if problem is None else []
             unchanged = [0] * len(attempt.operands)
             known[place, call] = Line(place, call, unchanged=unchanged, notes=why), problem
         line, _ = known[place, call]
@@ -165,6 +165,13 @@ def _noted(run: Callable[[], object]) -> tuple[list[tuple[Line, Problem | None]]
         uninstall()
     rest = time.perf_counter() - begin - spent - sum(line.here for line, _ in known.values())
     return sorted(known.values(), key=lambda one: -one[0].here), rest
+
+
+def _problem(attempt: Attempt) -> Problem | None:
+    """What is to be priced elsewhere; copies on devices here are none there."""
+    if (plan := attempt.plan()) is None:
+        return None
+    return replace(plan.problem, inputs=tuple(o.unkept() for o in plan.problem.inputs))
 
 
 def _price(line: Line, problem: Problem | None, machine: OtherMachine) -> None:

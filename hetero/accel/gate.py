@@ -6,10 +6,8 @@ are NumPy's before it calls the loop. A loop in Python would cost 2 us a call, s
 is machine code: it multiplies the extents, and jumps to NumPy's loop below a limit, to Python from
 there on.
 
-The code is LLVM's translation of `_TEXT`. It names no symbol; three numbers in it stand for
-addresses that only the process knows, and are overwritten when it is loaded. So the bytes are kept
-on disk, and the next process needs no LLVM, whose import takes 60 ms. Where code does not hold such
-numbers whole, as ARM's, there is no gate, and `Gate` says so.
+The code is for x86-64, with the calling convention that all its systems but Windows share. On other
+processors there is no gate, and `Gate` says so.
 """
 
 from __future__ import annotations
@@ -17,14 +15,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
-import os
-import struct
+import platform
 import sys
-import zlib
 from collections.abc import Callable
 from typing import Any
-
-from hetero.imports import load
 
 OFF = (1 << 63) - 1  # a limit that no product reaches
 _ABI = 0x02000000  # of NumPy 2; what follows is fixed by it
@@ -32,31 +26,28 @@ _VERSION, _REPLACE = 0, 30  # places in the tables of the C API
 _FUNCTIONS_AT = 32  # bytes from the start of a universal function: behind its head and four ints
 _TYPES = {"float32": 11, "float64": 12}  # NPY_FLOAT, NPY_DOUBLE
 _FUNCTIONS = {"matmul": 4, "matvec": 3, "vecmat": 3}  # -> extents: of the batch, then of the core
-_MARKS = tuple(0x6B5A49382716F5E0 + i * 0x0101010101010101 for i in range(3))
-# What a C compiler makes of: if (cells[thin ? 2 : 0] <= product) python(...); else numpy(...);
-# cells[1] counts the calls of NumPy's loop, not atomically: about as many.
-_TEXT = """
-define void @gate(i8* %args, i64* %dims, i64* %steps, i8* %data) {{
-{product}
-  %cells = inttoptr i64 {0} to i64*
-  %counter = getelementptr i64, i64* %cells, i64 1
-  %vectors = getelementptr i64, i64* %cells, i64 2
-  %limit = select i1 %thin, i64* %vectors, i64* %cells
-  %least = load volatile i64, i64* %limit
-  %large = icmp uge i64 %work, %least
-  br i1 %large, label %python, label %numpy
-python:
-  %taker = inttoptr i64 {1} to void (i8*, i64*, i64*, i8*)*
-  tail call void %taker(i8* %args, i64* %dims, i64* %steps, i8* %data)
-  ret void
-numpy:
-  %count = load volatile i64, i64* %counter
-  %more = add i64 %count, 1
-  store volatile i64 %more, i64* %counter
-  %loop = inttoptr i64 {2} to void (i8*, i64*, i64*, i8*)*
-  tail call void %loop(i8* %args, i64* %dims, i64* %steps, i8* %data)
-  ret void
-}}
+# gate(args, dims, steps, data): rsi holds dims, the extents. What a C compiler makes of
+#     if (dims[0] * dims[1] ... < *limit) { ++cells[1]; numpys(...); } else python(...);
+# The count is not atomic: about as many. Two hexadecimal digits are a byte, names are addresses.
+_CODE = """
+48 8b 06        ;         mov  rax, [rsi]
+48 0f af 46 08  ;         imul rax, [rsi + 8]
+48 0f af 46 10  ;         imul rax, [rsi + 16]
+48 0f af 46 18  ;         imul rax, [rsi + 24]       of matmul
+49 b8 CELLS     ;         mov  r8, cells
+4d 8b 48 10     ;         mov  r9, [r8 + 16]
+48 83 7e 08 01  ;         cmp  qword [rsi + 8], 1    of matmul
+74 0a           ;         je   decide                of matmul
+48 83 7e 18 01  ;         cmp  qword [rsi + 24], 1   of matmul
+74 03           ;         je   decide                of matmul
+4d 8b 08        ;         mov  r9, [r8]              of matmul
+4c 39 c8        ; decide: cmp  rax, r9
+73 10           ;         jae  large
+49 ff 40 08     ;         inc  qword [r8 + 8]
+48 b8 NUMPYS    ;         mov  rax, numpys
+ff e0           ;         jmp  rax
+48 b8 PYTHON    ; large:  mov  rax, python
+ff e0           ;         jmp  rax
 """
 _PAGE = 4096
 _pointers = (ctypes.POINTER(t) for t in (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_ssize_t))
@@ -103,15 +94,13 @@ class Gate:
         begin, used = ctypes.addressof(ctypes.c_char.from_buffer(page)), 0
         self._loops: list[tuple[Any, Any, int, int]] = []  # function, types, NumPy's loop, gate
         self._held: list[Any] = [page]
-        for name, number_of_extents in _FUNCTIONS.items():
+        for name in _FUNCTIONS:
             function = getattr(sys.modules["numpy"], name)
             for dtype, number in _TYPES.items():
                 numpys = _loop_of(function, dtype)
                 python = LOOP(functools.partial(self._called, name, dtype, LOOP(numpys)))
-                code, called = _code(number_of_extents), ctypes.cast(python, ctypes.c_void_p).value
-                named = ctypes.addressof(self.cells), called, numpys
-                for mark, value in zip(_MARKS, named, strict=True):
-                    code = code.replace(struct.pack("<Q", mark), struct.pack("<Q", value))
+                called = ctypes.cast(python, ctypes.c_void_p).value
+                code = _code(name, ctypes.addressof(self.cells), numpys, called)
                 page[used : used + len(code)] = code
                 types = (ctypes.c_int * 3)(number, number, number)
                 self._loops.append((function, types, numpys, begin + used))
@@ -153,6 +142,8 @@ def _table(module: Any, name: str) -> Any:
 
 def _replacer() -> Any:
     """`PyUFunc_ReplaceLoopBySignature`, where this NumPy's tables are known."""
+    if platform.machine() != "x86_64":
+        raise Unknown(f"gates are not known for this processor, {platform.machine()}")
     module = sys.modules.get("numpy._core._multiarray_umath")
     if sys.implementation.name != "cpython" or not hasattr(module, "_UFUNC_API"):
         raise Unknown("this NumPy has no C API where NumPy 2 has it")
@@ -172,40 +163,13 @@ def _loop_of(function: Any, dtype: str) -> int:
     return ctypes.c_void_p.from_address(functions + place * ctypes.sizeof(ctypes.c_void_p)).value
 
 
-@functools.cache
-def _code(extents: int) -> bytes:
-    """The machine code of a gate with `_MARKS` in it, from disk where there is one."""
-    lines = ["  %p0 = load i64, i64* %dims"]
-    for i in range(1, extents):
-        lines += [
-            f"  %at{i} = getelementptr i64, i64* %dims, i64 {i}",
-            f"  %n{i} = load i64, i64* %at{i}",
-            f"  %p{i} = mul i64 %p{i - 1}, %n{i}",
-        ]
-    thin = "  %thin = icmp eq i64 0, 0"  # matvec and vecmat
-    if extents == 4:
-        lines += ["  %row = icmp eq i64 %n1, 1", "  %column = icmp eq i64 %n3, 1"]
-        thin = "  %thin = or i1 %row, %column"
-    lines.append(thin)
-    product = "\n".join(lines).replace(f"%p{extents - 1} =", "%work =")
-    text = _TEXT.format(*_MARKS, product=product)
-    disk_cache = load("hetero.host.disk_cache")
-    name = f"gate-{os.uname().machine}-{zlib.crc32(text.encode()):08x}"
-    code = disk_cache.read("gates", name)
-    if code is None:
-        code = _compiled(text)
-        disk_cache.write("gates", name, code)
-    if any(code.count(struct.pack("<Q", mark)) != 1 for mark in _MARKS):
-        raise Unknown(f"gates are not known for this processor, {os.uname().machine}")
-    return code
-
-
-def _compiled(text: str) -> bytes:
-    binding = load("llvmlite.binding")
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    module = binding.parse_assembly(text)
-    target = binding.Target.from_default_triple()
-    machine = target.create_target_machine(opt=2, reloc="pic", codemodel="small")
-    sections = binding.ObjectFileRef.from_data(machine.emit_object(module)).sections()
-    return b"".join(section.data() for section in sections if section.is_text())
+def _code(function: str, cells: int, numpys: int, python: Any) -> bytes:
+    """The machine code of a gate in front of the loop at ``numpys``."""
+    text = "".join(
+        line.partition(";")[0]
+        for line in _CODE.splitlines()
+        if function == "matmul" or not line.endswith("of matmul")
+    )
+    for name, address in (("CELLS", cells), ("NUMPYS", numpys), ("PYTHON", python)):
+        text = text.replace(name, address.to_bytes(8, "little").hex())
+    return bytes.fromhex(text)

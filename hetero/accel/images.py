@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero.accel.notes import shapes
-from hetero.accel.session import Attempt, Session, wrapped
+from hetero.accel.session import Attempt, Session, planned, wrapped
 from hetero.imports import load
 
 # Seconds of SciPy's functions: for each product of the sum, for each result by transforms.
@@ -76,17 +76,18 @@ def _transformed(
     if not looks(seconds):
         return None
     what = f"{shapes((in1, in2))} {mode}"
-    plain = "method" if function == "convolve" else "axes"
-    values = {*arguments, *options.values()} if plain == "method" else {*arguments}
-    if not options.keys() <= {plain} or not values <= {"auto", "fft", "direct", None}:
-        return Attempt(what, seconds, ("option", f"{plain}= is given"))
-    if options.get("axes") is not None:
-        return Attempt(what, seconds, ("option", "axes= is given"))
+    option, allowed = (
+        ("method", ("auto", "fft", "direct")) if function == "convolve" else ("axes", (None,))
+    )
+    if options.keys() - {option} or any(x not in allowed for x in (*arguments, *options.values())):
+        return Attempt(what, seconds, ("option", f"{option}= is given"))
+    if in1.dtype != in2.dtype:  # the narrower one's transform is rounded to it
+        return Attempt(what, seconds, ("dtype", f"{in1.dtype} and {in2.dtype} together"))
     larger = [a >= b for a, b in zip(in1.shape, in2.shape, strict=True)]
     if mode == "valid" and not all(larger):
         return Attempt(what, seconds, ("option", "the second one is the larger one"))
     if not all(larger):  # a filter larger than its image: the sum would be long
-        if any(larger) or mode != "full":
+        if any(larger) or mode != "full" or function == "convolve":  # which may give a view
             return Attempt(what, seconds, ("option", "the second one is the larger one"))
         in1, in2 = in2, in1
     return _attempt(what, seconds, (in1, in2, mode), _OWN[function])
@@ -140,11 +141,7 @@ def _attempt(
     what: str, seconds: float, arguments: tuple[Any, ...], own: tuple[str, ...]
 ) -> Attempt:
     """An attempt of ``hetero.convolve2d(*arguments)``; ``own``: methods that are SciPy's."""
-
     options = dict(zip(("mode", "boundary", "fillvalue"), arguments[2:], strict=False))
-
-    def plan() -> Any:
-        return load("hetero.ops").plan("convolve2d", *arguments[:2], **options)
 
     def compute(plan: Any) -> Any:
         result = load("hetero.ops.convolve2d").convolve2d(*arguments)
@@ -152,11 +149,5 @@ def _attempt(
         with numpy.errstate(all="ignore"):
             return result if numpy.isfinite(result.sum()) else None
 
-    def problem() -> Any:
-        load("hetero.ops")
-        return load("hetero.ops.convolve2d.operands").problem(*arguments[:2], **options)
-
-    def is_plain(candidate: Any) -> bool:
-        return candidate.device == "cpu" and candidate.method in (*own, "scipy")
-
-    return Attempt(what, seconds, None, plan, is_plain, compute, problem, arguments[:2])
+    plan = functools.partial(planned, "convolve2d", *arguments[:2], **options)
+    return Attempt(what, seconds, None, plan, (*own, "scipy"), compute, arguments[:2])

@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
+LOADER = "hetero.accel loads hetero"  # a thread, whose imports end when the script does
 log = logging.getLogger("hetero")
 
 
@@ -70,6 +72,9 @@ class Patches:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The other finders' answer; the module is patched once it was executed."""
+        is_loading = threading.current_thread().name == LOADER
+        if is_loading and not threading.main_thread().is_alive():
+            sys.exit()
         if name not in self._names:
             return None
         for finder in sys.meta_path:
@@ -84,6 +89,7 @@ class Patches:
     def _await(self, spec: Any) -> None:
         loader, execute = spec.loader, spec.loader.exec_module
 
+        @unseen
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module  # it is the class's again
             execute(module)
@@ -115,6 +121,18 @@ class Patches:
     def _original(self, value: Any) -> Any:
         """What a replacement stands for; None for anything else."""
         return self._originals.get(value) if type(value) is FunctionType else None
+
+
+def unseen(function: Any) -> Any:
+    """The function itself; `warnings.warn` counts its frame no more than those of an import.
+
+    So a warning is one of the line that calls what the function stands for.
+    """
+    code = function.__code__
+    function.__code__ = code.replace(
+        co_filename=f"<frozen importlib._bootstrap: {code.co_filename}>"
+    )
+    return function
 
 
 def _modules() -> Iterator[Any]:

@@ -11,6 +11,7 @@ import functools
 import gc
 import glob
 import importlib.util
+import os
 import string
 import sys
 import types
@@ -26,10 +27,12 @@ from hetero.imports import load
 # Multiplications from which a product of matrices, or with a vector, is looked at: 256 cubed and
 # 1024 squared, which NumPy makes in 0.1 to 1 ms.
 MATRICES, VECTORS = 1 << 24, 1 << 20
-_RATES = {"matrices": 4e10, "vectors": 2e9, "einsum": 1e9}  # multiplications a second, about
+# Multiplications a second, about.
+_RATES = {"matrices": 2e10 * (os.cpu_count() or 1), "vectors": 2e9, "einsum": 1e9}
 _NODES = ("/dev/nvidia[0-9]*", "/dev/dxg")
 _OPENCLS = "/dev/dri/renderD*"
 _AXES = {"matmul": ("mk", "kn", "mn"), "matvec": ("mk", "k", "m"), "vecmat": ("k", "km", "m")}
+_OWN = ("blas",)  # the method that is NumPy's
 _CODE_AT = 40  # bytes from the start of a function that NumPy dispatches: multiarray, dispatcher
 _SKI_RENTAL = "hetero.moving.ski_rental"
 
@@ -97,15 +100,17 @@ class _Products:
             arrays = _views(name, dtype, pointers, extents, strides)
 
             def plan() -> Any:
-                now, made = load("hetero.pricing.tables").generation(), attempt.plan()
-                if is_blas(made.chosen) and not made.kept and not _is_placed():
+                now, made = load("hetero.pricing.tables").generation(), numpys.plan()
+                if numpys.is_plain(made.chosen) and not made.kept and not _is_placed():
                     planner, ski_rental = map(load, ("hetero.calling.planner", _SKI_RENTAL))
                     if not ski_rental.may_pay(made.problem, planner.plan):
                         self._settled[kind] = now
                 return made
 
-            attempt = attempted("matmul" if name == "matmul" else "matvec", *arrays)
-            self._session.run(f"numpy.{name}", attempt._replace(plan=plan), loop)
+            numpys = attempted("matmul" if name == "matmul" else "matvec", *arrays)
+            # Advice is to see every call.
+            attempt = numpys if self._session.watcher else numpys._replace(plan=plan)
+            self._session.run(f"numpy.{name}", attempt, loop)
         except BaseException as error:  # nothing passes through NumPy's C
             loop()
             if isinstance(error, KeyboardInterrupt):
@@ -136,36 +141,15 @@ def attempted(function: str, A: Any, B: Any, C: Any = None) -> Attempt:
     obstacle = None
     if not has_device() and not _is_placed():
         obstacle = "no-device", "measured HERE here by NumPy's BLAS; there is no GPU"
-    return Attempt(
-        shapes((A, B)),
-        seconds,
-        obstacle,
-        plan=functools.partial(_plan, function, A, B, C),
-        is_plain=is_blas,
-        compute=functools.partial(_computed, A, B, C),
-        problem=functools.partial(_problem, function, A, B, C),
-        operands=(A, B),
-        again=True,
-    )
-
-
-def is_blas(candidate: Any) -> bool:
-    """Whether a candidate is NumPy's own product."""
-    return candidate.device == "cpu" and candidate.method == "blas"
+    plan = functools.partial(_plan, function, A, B, C)
+    compute = functools.partial(_computed, A, B, C)
+    return Attempt(shapes((A, B)), seconds, obstacle, plan, _OWN, compute, (A, B), again=True)
 
 
 def _is_placed() -> bool:
     """Whether the call stands in a block of `hetero.use`."""
     settings = sys.modules.get("hetero.pricing.settings")
     return settings is not None and settings.forced.get() is not None
-
-
-def _problem(function: str, A: Any, B: Any, C: Any) -> Any:
-    """The problem, as other machines are asked for it."""
-    load("hetero.ops")
-    describe = load("hetero.arrays").describe
-    operands = [None if x is None else describe(x).unkept() for x in (A, B, C)]
-    return load("hetero.ops.products.operands").build(function, *operands, None)
 
 
 def _plan(function: str, A: Any, B: Any, C: Any) -> Any:
@@ -220,19 +204,21 @@ class _Function:
 
 
 def einsum(session: Session, original: Any) -> Any:
-    """The code of `numpy.einsum`."""
+    """The code of `numpy.einsum`, which without options calls NumPy's loop itself."""
     ndarray, least = sys.modules["numpy"].ndarray, 1 if session.eager else VECTORS
+    plain = original.__globals__["c_einsum"]
 
     @functools.wraps(original)
-    def einsum(*operands: Any, **options: Any) -> Any:
-        if not options and len(operands) == 3:
+    def einsum(*operands: Any, out: Any = None, optimize: Any = False, **options: Any) -> Any:
+        if out is not None or optimize is not False or options:
+            return original(*operands, out=out, optimize=optimize, **options)
+        if len(operands) == 3:
             subscripts, A, B = operands
-            if type(A) is type(B) is ndarray and A.size * B.size >= least:
+            if type(A) is ndarray is type(B) and A.size * B.size >= least:
                 attempt = _einsum(session, subscripts, A, B)
                 if attempt is not None:
-                    plain = functools.partial(original, *operands)
-                    return session.run("numpy.einsum", attempt, plain)
-        return original(*operands, **options)
+                    return session.run("numpy.einsum", attempt, functools.partial(plain, *operands))
+        return plain(*operands)
 
     return einsum
 
@@ -296,35 +282,35 @@ def _einsum(session: Session, subscripts: Any, A: Any, B: Any) -> Attempt | None
     first, second, summed, result = _parsed(subscripts) or ("", "", "", "")
     if not summed or len(first) != A.ndim or len(second) != B.ndim:
         return None
-    extent = dict(zip(first, A.shape, strict=True))
-    k = prod(extent[letter] for letter in summed)
-    if k == 0 or any(extent[x] != B.shape[second.index(x)] for x in summed):
+    extents = [(A.shape[first.index(x)], B.shape[second.index(x)]) for x in summed]
+    k = prod(n for n, _ in extents)
+    if k == 0 or any(n != other for n, other in extents):
         return None
     if not session.looks(seconds := A.size * B.size / k / _RATES["einsum"]):
         return None
     free = [x for x in first if x not in summed], [x for x in second if x not in summed]
     a = A.transpose([first.index(x) for x in (*free[0], *summed)]).reshape(-1, k)
     b = B.transpose([second.index(x) for x in (*summed, *free[1])]).reshape(k, -1)
-    order = [(free[0] + free[1]).index(x) for x in result]
-    shape = [A.shape[first.index(x)] for x in free[0]] + [B.shape[second.index(x)] for x in free[1]]
+    order = [result.index(x) for x in free[0] + free[1]]
 
     def compute(plan: Any) -> Any:
-        blas = sys.modules["numpy"].matmul
-        made = blas(a, b) if is_blas(plan.chosen) else _computed(a, b, None, plan)
+        numpy = sys.modules["numpy"]
+        with numpy.errstate(all="ignore"):  # as NumPy's loop
+            is_blas = plan.chosen.device == "cpu"
+            made = a @ b if is_blas else _computed(a, b, None, plan)
         if made is None:
             return None
-        made = made.reshape(shape).transpose(order)
-        return made if shape else made[()]
+        # NumPy's iterator lays out the result by the operands' strides.
+        axes = result + "".join(sorted(summed))
+        placed = [[letters.find(x) for x in axes] for letters in (first, second, result)]
+        flags = [["readonly"], ["readonly"], ["readwrite", "allocate"]]
+        laid = numpy.nditer([A, B, None], ["reduce_ok"], flags, op_axes=placed).operands[2]
+        ordered = laid.transpose(order)
+        ordered[...] = made.reshape(ordered.shape)
+        return laid if result else laid[()]
 
-    return Attempt(
-        f"{subscripts} {shapes((A, B))}",
-        seconds,
-        plan=functools.partial(_plan, "matmul", a, b, None),
-        is_plain=lambda candidate: False,
-        compute=compute,
-        problem=functools.partial(_problem, "matmul", a, b, None),
-        operands=(a, b),
-    )
+    plan = functools.partial(_plan, "matmul", a, b, None)
+    return Attempt(f"{subscripts} {shapes((A, B))}", seconds, None, plan, (), compute, (a, b))
 
 
 @functools.lru_cache(256)

@@ -7,7 +7,6 @@ own. From then on the plan decides, and what was measured of the same call overr
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import os
@@ -15,10 +14,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple
 
 from hetero import locks
 from hetero.accel.notes import Book, Note, line_of_script
+from hetero.accel.patching import LOADER, unseen
 from hetero.imports import load
 from hetero.times import readable
 
@@ -29,6 +30,7 @@ LOADING = 1.0  # seconds that looking for devices and loading loops takes about
 MEASURED = 0.1  # seconds: a shorter call's first one is the plain library's, to measure that
 _MARGIN = 1.05  # times the plain library's time, measured, from which it is left to it again
 _PATIENCE = 3  # failures in a row, after which hetero leaves calls of that size alone
+_LOADS = f"{readable(LOADING)} loads hetero"
 _NOT_SCIPYS = "NaN, infinity or no convergence, which is the plain library's to report"
 
 
@@ -46,10 +48,8 @@ class Attempt(NamedTuple):
     plan, compute : callable
         ``plan()`` gives hetero's plan, ``compute(plan)`` the result; None where that must be the
         plain library's.
-    is_plain : callable
-        Whether a candidate of the plan is the plain library's way.
-    problem : callable or None
-        Gives the problem, to be priced elsewhere.
+    own : tuple of str
+        The methods on the CPU that are the plain library's way.
     operands : tuple of array
         Those that may stay on a device.
     again : bool
@@ -60,11 +60,14 @@ class Attempt(NamedTuple):
     seconds: float
     obstacle: tuple[str, str] | None = None
     plan: Callable[[], Any] = lambda: None
-    is_plain: Callable[[Any], bool] = lambda candidate: False
+    own: tuple[str, ...] = ()
     compute: Callable[[Any], Any] = lambda plan: None
-    problem: Callable[[], Any] | None = None
     operands: tuple[Any, ...] = ()
     again: bool = False
+
+    def is_plain(self, candidate: Any) -> bool:
+        """Whether a candidate of the plan is the plain library's way."""
+        return candidate.device == "cpu" and candidate.method in self.own
 
 
 class _Known:
@@ -75,6 +78,12 @@ class _Known:
         self.plain = self.taken = math.inf
         self.calls = self.failures = 0
         self.obstacle: tuple[str, str] | None = None
+
+    def count(self, seconds: float) -> None:
+        """Count a call that hetero did."""
+        self.calls, self.failures = self.calls + 1, 0
+        if self.calls > 1:  # the first one may have loaded or compiled something
+            self.taken = min(self.taken, seconds)
 
 
 class Session:
@@ -119,6 +128,7 @@ class Session:
         """
         return self.least == math.inf or getattr(self._thread, "inside", False)
 
+    @unseen
     def run(self, function: str, attempt: Attempt, plain: Callable[[], Any]) -> Any:
         """The result of a call, by whoever computes it."""
         if self.watcher is not None:
@@ -128,52 +138,44 @@ class Session:
             self.watcher(call, attempt, line_of_script(), seconds, more)
             return result
         known = self._known.setdefault((function, attempt.what), _Known())
-        code, text = attempt.obstacle or known.obstacle or ("", "")
+        plan, (code, text) = None, attempt.obstacle or known.obstacle or ("", "")
         if not code and not self._load(attempt.seconds):
-            code = "start"
-            text = f"{readable(self._spent)} of such calls; {readable(LOADING)} loads hetero"
-        had_obstacle, plan = bool(code), None
-        try:
-            if not had_obstacle:
+            code, text = "start", f"{readable(self._spent)} of such calls; {_LOADS}"
+        if not code:
+            try:
                 plan, _ = self._timed(attempt.plan)
-                code, text, moved = self._verdict(plan, attempt, known)
-            if code == "taken" and self.dry:
-                code = "would-take"
-            if code == "taken":
-                result, seconds = self._timed(lambda: attempt.compute(plan))
-                if result is not None:
-                    known.calls, known.failures = known.calls + 1, 0
-                    if known.calls > 1:  # the first one may have loaded or compiled something
-                        known.taken = min(known.taken, seconds)
-                    plain_ = (
-                        known.plain if known.plain < math.inf else _plain_seconds(plan, attempt)
-                    )
-                    self._note(function, attempt, code, text, seconds, plain_, moved)
-                    return result
-                code, text = "not-finite", _NOT_SCIPYS
-        except Exception as error:  # whatever it is, the plain library says what is wrong
-            code, text = "failed", f"{type(error).__name__}: {error}"
+                code, text = self._verdict(plan, attempt, known)
+                if code == "taken":
+                    result, seconds = self._timed(lambda: attempt.compute(plan))
+                    if result is not None:
+                        least = known.plain
+                        if least == math.inf:
+                            least = _plain_seconds(plan, attempt)
+                        known.count(seconds)
+                        self._note(function, attempt, code, text, seconds, least, _moved(plan))
+                        return result
+                    code, text = "not-finite", _NOT_SCIPYS
+            except Exception as error:  # whatever it is, the plain library says what is wrong
+                code, text = "failed", f"{type(error).__name__}: {error}"
+        # An operand that comes again is moved once earlier calls have lost the time of a move.
+        is_lost = plan is not None and plan.kept
+        lost = load("hetero.moving.ski_rental").counted(plan) if is_lost else nullcontext()
+        with lost:  # what a call with an obstacle calls itself may be taken
+            result, seconds = self._timed(plain, inside=attempt.obstacle is None)
         if attempt.obstacle is None:
-            # An operand that comes again is moved once earlier calls have lost the time of a move.
-            lost = load("hetero.moving.ski_rental").counted if plan and plan.kept else None
-            with lost(plan) if lost else contextlib.nullcontext():
-                result, seconds = self._timed(plain)
             self._spent += seconds
             known.plain = min(known.plain, seconds)
-            if (
-                code in ("failed", "not-finite") and not had_obstacle
-            ):  # and the call is no wrong one
-                known.failures += 1
-                known.obstacle = (code, text) if known.failures == _PATIENCE else None
-        else:  # what it calls itself may be taken
-            begin = time.perf_counter()
-            result, seconds = plain(), time.perf_counter() - begin
+        if code in ("failed", "not-finite"):  # and the call is no wrong one
+            known.failures += 1
+            known.obstacle = (code, text) if known.failures >= _PATIENCE else None
         self._note(function, attempt, code, text.replace("HERE", readable(seconds)), seconds)
         return result
 
-    def _timed(self, function: Callable[[], Any]) -> tuple[Any, float]:
-        """A result and its seconds; nothing that it calls is looked at."""
-        before, self._thread.inside = getattr(self._thread, "inside", False), True
+    @unseen
+    def _timed(self, function: Callable[[], Any], inside: bool = True) -> tuple[Any, float]:
+        """A result and its seconds; nothing that it calls is looked at, where it is inside."""
+        before = getattr(self._thread, "inside", False)
+        self._thread.inside = inside or before
         begin = time.perf_counter()
         try:
             return function(), time.perf_counter() - begin
@@ -185,9 +187,9 @@ class Session:
         if not self._is_loaded and self._spent + seconds >= LOADING:
             inventory = sys.modules.get("hetero.profile.inventory")
             self._is_loaded = inventory is not None and inventory.looked()
-            with self._lock:
-                if not self._is_loaded and self._loading is None:
-                    self._loading = threading.Thread(target=self._loads)
+            with self._lock:  # a thread does not live on in a fork
+                if not self._is_loaded and not (self._loading and self._loading.is_alive()):
+                    self._loading = threading.Thread(target=self._loads, name=LOADER)
                     self._loading.start()
             if self._loading is not None and (self.eager or seconds >= LOADING):
                 self._loading.join()
@@ -196,31 +198,30 @@ class Session:
     def _loads(self) -> None:
         """Load hetero and look for devices, while the script goes on with the plain libraries.
 
-        It waits for neither step if the script ends: no daemon, for the CUDA driver begins here.
+        No daemon, for the CUDA driver begins here; `patching` ends its imports with the script.
         """
         self._thread.inside = True
-        with contextlib.suppress(Exception):  # of a broken installation: the first plan says so
+        with suppress(Exception):  # of a broken installation: the first plan says so
             load("hetero.ops")
-            if threading.main_thread().is_alive():
-                load("hetero.profile.inventory").devices()
+            load("hetero.profile.inventory").devices()
         self._is_loaded = True
 
-    def _verdict(self, plan: Any, attempt: Attempt, known: _Known) -> tuple[str, str, int]:
-        """(code, text, bytes moved) of a plan."""
+    def _verdict(self, plan: Any, attempt: Attempt, known: _Known) -> tuple[str, str]:
+        """(code, text) of a plan."""
         chosen, here = plan.chosen, readable(known.plain)
         if attempt.is_plain(chosen):
-            return *_why_plain(plan), 0
+            return _why_plain(plan)
         there = f"{chosen.method} on {chosen.device}"
         price = "not priced" if chosen.seconds is None else f"{readable(chosen.seconds)} there"
         if copies := _copies(chosen):
             price += f" with {readable(copies)} of copies"
         if not (self.eager or attempt.again):
             if known.plain == math.inf and attempt.seconds < MEASURED:
-                return "first", f"{price} by {there}, from the next call on", 0
+                return "first", f"{price} by {there}, from the next call on"
             if known.calls > 3 and known.taken > _MARGIN * known.plain:
-                return "slower", f"measured {here} here, {readable(known.taken)} by {there}", 0
+                return "slower", f"measured {here} here, {readable(known.taken)} by {there}"
         measured = f"measured {here} here, " if known.plain < math.inf else ""
-        return "taken", f"{measured}{price} by {there}", _moved(plan)
+        return "would-take" if self.dry else "taken", f"{measured}{price} by {there}"
 
     def _note(self, function: str, attempt: Attempt, *rest: Any) -> None:
         note = Note(function, attempt.what, line_of_script(), *rest)
@@ -263,6 +264,11 @@ def _moved(plan: Any) -> int:
     return total
 
 
+def planned(operation: str, *operands: Any, **options: Any) -> Any:
+    """The plan of an operation's call."""
+    return load("hetero.ops").plan(operation, *operands, **options)
+
+
 def wrapped(
     session: Session, name: str, original: Any, recognise: Callable[..., Any], least: int = 0
 ) -> Any:
@@ -275,6 +281,7 @@ def wrapped(
     looks, small, least = session.looks, session.book.small, 0 if session.eager else least
 
     @functools.wraps(original)
+    @unseen
     def function(*args: Any, **options: Any) -> Any:
         attempt = None
         try:
@@ -285,6 +292,6 @@ def wrapped(
         if attempt is None:
             small[name] += 1
             return original(*args, **options)
-        return session.run(name, attempt, lambda: original(*args, **options))
+        return session.run(name, attempt, functools.partial(original, *args, **options))
 
     return function

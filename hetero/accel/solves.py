@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero.accel.notes import shapes
-from hetero.accel.session import Attempt, Session, wrapped
+from hetero.accel.session import Attempt, Session, planned, wrapped
 from hetero.imports import load
 
 _ITERATIONS = 50  # of a solve, to guess how long it takes
@@ -82,21 +82,8 @@ def _cg(
             return x, info
         return None
 
-    def is_plain(candidate: Any) -> bool:
-        return candidate.device == "cpu" and candidate.method in ("scipy", "operator", "blas")
-
-    def problem() -> Any:
-        load("hetero.ops")
-        return load("hetero.ops.cg.operands").problem(A, b, **options)
-
-    return Attempt(
-        what,
-        seconds,
-        plan=lambda: load("hetero.ops").plan("cg", A, b, **options),
-        is_plain=is_plain,
-        compute=compute,
-        problem=problem,
-    )
+    plan = functools.partial(planned, "cg", A, b, **options)
+    return Attempt(what, seconds, None, plan, ("scipy", "operator", "blas"), compute)
 
 
 def _fit(
@@ -144,15 +131,5 @@ def _fit(
         self.inertia_, self.n_iter_, self._n_threads = fitted.inertia_, fitted.n_iter_, threads
         return self
 
-    def problem() -> Any:
-        load("hetero.ops")
-        return load("hetero.ops.kmeans").problem(X, self.n_clusters, **options)
-
-    return Attempt(
-        what,
-        seconds,
-        plan=lambda: load("hetero.ops").plan("kmeans", X, self.n_clusters, **options),
-        is_plain=lambda candidate: False,
-        compute=compute,
-        problem=problem,
-    )
+    plan = functools.partial(planned, "kmeans", X, self.n_clusters, **options)
+    return Attempt(what, seconds, None, plan, (), compute)

@@ -186,13 +186,14 @@ def selected(worklist: Iterable[WorkItem], only: Iterable[str]) -> list[WorkItem
     """
     worklist, only = list(worklist), set(only)
     known = {
-        name: None
+        name: item.operation
         for item in worklist
         for case in item.cases
-        for name in sorted(names_of(item, case))
+        for name in names_of(item, case)
     }
     for name in sorted(only - known.keys()):
-        raise ValueError(one_of("only", sorted(known), name))
+        shown = sorted(n for n, o in known.items() if n != o.name or n == o.function)
+        raise ValueError(one_of("only", shown, name))
     chosen = [
         item._replace(cases=tuple(c for c in item.cases if names_of(item, c) & only))
         for item in worklist

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 # Name, seconds, below how many of them it is taken, and how those are written.
 _UNITS = (
     ("us", 1e-6, 999.5, ".3g"),
@@ -15,6 +17,8 @@ _UNITS = (
 
 def readable(seconds: float) -> str:
     """Seconds as people say them: '12.3 us', '4.56 ms', '7.89 s', '2.5 min', '32 min', '1.2 h'."""
+    if not math.isfinite(seconds):
+        return f"{seconds} s"
     for unit, scale, most, digits in _UNITS:
         if abs(seconds) < most * scale:
             return f"{seconds / scale:{digits}} {unit}"

@@ -14,6 +14,7 @@ from hetero import profile, registry, terminal
 from hetero.calibration.calibrate import measure_machine
 from hetero.calibration.measure.candidates import timed
 from hetero.calling import overview
+from hetero.errors import DeviceError
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Benchmark, Comparison
 from hetero.times import readable
@@ -45,8 +46,8 @@ def demo(
     list of dict
         For each call: what it is, device and method, predicted and measured seconds, iterations
         where there are some; ``libraries``, name -> seconds, iterations, and how far the result is
-        from hetero's, as a share of the largest number; and what is ``missing``, with the package
-        that brings it.
+        from hetero's, as a share of the largest number; what ``failed``, and why; and what is
+        ``missing``, with the package that brings it.
     """
     start = time.perf_counter()
     tell = progress or (lambda fraction, text: None)
@@ -75,7 +76,8 @@ def demo(
             continue
         rows.append(row)
         save = benchmark.of(operation, "pictured_result")
-        if picture is not None and save is not None:
+        is_last = all(other is not operation for other, _ in cases[number + 1 :])
+        if picture is not None and save is not None and is_last:
             show(f"  its picture is in {save(results[_OWN], picture)}")
         if plan is None or len(compared.plan.candidates) > len(plan.candidates):
             plan = compared.plan
@@ -93,7 +95,12 @@ def _measured(
     calls = {**compared.calls, **compared.peers}
 
     def run(name: str) -> None:
-        results[name] = calls[name](0)
+        try:
+            results[name] = calls[name](0)
+        except Exception as error:  # of any kind, in another library
+            if name not in compared.peers:
+                raise
+            raise DeviceError(f"{type(error).__name__}: {error}") from error  # which is left out
 
     runs = {name: partial(run, name) for name in calls}
     seconds = timed(runs, budget=_BUDGET, failed=failed, chosen=_OWN, spinning=frozenset(calls))
@@ -102,11 +109,11 @@ def _measured(
     chosen, own = compared.plan.chosen, _values(results[_OWN])
     row = {"call": case.case, "device": chosen.device, "method": chosen.method}
     row |= {"predicted": chosen.seconds, **_figures(seconds[_OWN], results[_OWN]), "libraries": {}}
-    for name in compared.peers:
+    for name in compared.peers.keys() & seconds:
         far = np.abs(_values(results[name]) - own).max() / np.abs(own).max()
         found = _figures(seconds[name], results[name])
         row["libraries"][name] = {**found, "difference": float(far)}
-    return {**row, "missing": dict(compared.missing)}
+    return {**row, "failed": failed, "missing": dict(compared.missing)}
 
 
 def _values(result: Any) -> np.ndarray:
@@ -131,6 +138,7 @@ def _lines(row: dict[str, Any]) -> list[str]:
         same = f"differ by {one['difference']:.0e}" if one["difference"] else "equal"
         text = f"hetero {gained(one['measured'] / row['measured'])}, results {same}"
         lines.append(_line(name, one, text))
+    lines += [f"  {name:<36} {'-':>9}  failed: {why}" for name, why in row["failed"].items()]
     lines += [
         f"  {name:<36} {'-':>9}  not installed: pip install {package}"
         for name, package in row["missing"].items()

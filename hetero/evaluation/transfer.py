@@ -51,7 +51,7 @@ def transfer(
     constants: Profile | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> dict[str, Any]:
-    """Whether it pays to move bytes to a device, and others back.
+    """Whether it pays to move bytes to a device, and its results back.
 
     Parameters
     ----------

@@ -64,6 +64,15 @@ class Candidate(NamedTuple):
     doubtful: bool = False
 
 
+def _terms(candidate: Candidate) -> str:
+    """What the prediction adds up, and on how many threads, over which links, by what."""
+    terms = " + ".join(f"{name} {readable(value)}" for name, value in candidate.terms.items())
+    more = f", links {candidate.links}" if candidate.links else ""
+    more += f": {candidate.made_of}" if candidate.made_of else ""
+    more += "; not to be trusted: calibrate again" if candidate.doubtful else ""
+    return f"{terms}{_on(candidate)}{more}"
+
+
 def _is_limited(candidate: Candidate) -> bool:
     """Whether its price or its run depends on whether BLAS's threads can be limited now."""
     if candidate.shares:
@@ -253,11 +262,8 @@ class Plan:
             return "".join([f"<p>{self.whole}</p>", *(part._repr_html_() for part in self.parts)])
         rows = []
         for c in self._shown(every=False):
-            terms = " + ".join(f"{name} {readable(value)}" for name, value in c.terms.items())
-            terms += _on(c) if c.terms else ""
-            terms += f": {c.made_of}" if c.made_of else ""
             seconds = "" if c.seconds is None else readable(c.seconds)
-            rows.append((f"{c.method} on {c.device}", seconds, c.reason or terms))
+            rows.append((f"{c.method} on {c.device}", seconds, c.reason or _terms(c)))
         caption = f"{self.problem}, profile: {self.profile_name}"
         return html.table(caption, rows, self.candidates[0].reason is None)
 
@@ -285,11 +291,7 @@ class Plan:
             elif c.seconds is None:
                 lines.append(f"{head} {'-':>12}  {'the only way; ' * alone}not priced")
             else:
-                terms = " + ".join(f"{name} {readable(value)}" for name, value in c.terms.items())
-                more = f", links {c.links}" if c.links else ""
-                more += f": {c.made_of}" if c.made_of else ""
-                more += "; not to be trusted: calibrate again" if c.doubtful else ""
-                lines.append(f"{head} {readable(c.seconds):>12}  = {terms}{_on(c)}{more}")
+                lines.append(f"{head} {readable(c.seconds):>12}  = {_terms(c)}")
             if position == 0:
                 lines += [f"      {share}" for share in c.shares]
         return lines + [f"   {one}" for one in self.kept]

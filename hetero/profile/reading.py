@@ -71,8 +71,9 @@ def _parse(content: bytes) -> Profile:
             )
     if not isinstance(data.get("unfinished", {}), dict):
         raise ProfileError("part 'unfinished' must be an object")
-    if not isinstance(data.get("name"), str):
-        raise ProfileError(f"name must be a string, got {data.get('name')!r}")
+    for key, default in (("name", None), ("created", "")):
+        if not isinstance(data.get(key, default), str):
+            raise ProfileError(f"{key} must be a string, got {data.get(key)!r}")
     try:
         _try_out(data)
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError) as error:
@@ -98,8 +99,15 @@ def _try_out(data: dict[str, Any]) -> None:
     """Evaluate everything once, so that wrong content shows here and not in a call."""
     profile = Profile(data)
     for name, info in data["devices"].items():
-        if not isinstance(info["kind"], str) or not isinstance(info.get("same_as", ""), str):
-            raise TypeError(f"devices {name}: kind and same_as must be strings")
+        texts = info["kind"], info.get("name", ""), info.get("same_as", "")
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"devices {name}: kind, name and same_as must be strings")
+        numbers = info.get("memory_bytes"), info.get("blas_threads")
+        if not all(isinstance(number, int | None) for number in numbers):
+            raise TypeError(f"devices {name}: memory_bytes and blas_threads must be whole numbers")
+    for name, errors in profile.residuals().items():
+        if not all(isinstance(value, float | int) for value in (errors["mean"], *errors.values())):
+            raise TypeError(f"residuals of {name} must be numbers")
     for key, model in data["models"].items():
         ModelKey.parse(key)
         try:
@@ -116,7 +124,7 @@ def _try_out(data: dict[str, Any]) -> None:
                     if not 0.0 <= seconds < math.inf:
                         raise ValueError(f"{memory} {direction} of {device}: {seconds} seconds")
     for device in data["host"].get("dispatch", {}):
-        for case in data["host"]["dispatch"][device]:
+        for case in ("host", "device", "detour"):
             if not 0.0 <= profile.dispatch(device, case) < math.inf:
                 raise ValueError(f"dispatch of {device}, {case}")
     if not 0.0 <= profile.blas_sleep() < math.inf:

@@ -268,7 +268,8 @@ def try_out(model: dict[str, Any]) -> None:
         If it is wrong in any way.
     """
     cost, constants = bind(model), model["constants"]
-    dims = (64,) * _DIMENSIONS.get(model["form"], lambda constants: 4)(constants)
+    number = _DIMENSIONS.get(model["form"], lambda constants: 4)(constants)
+    dims = (64, 64, *(8,) * number)[:number]  # as an image and its filter
     predicted = cost(Work(dims, 1e6, 1e6, estimate=1e-3))
     if not all(0.0 <= seconds < inf for seconds in predicted):
         raise ValueError(f"it gives {predicted} seconds")

@@ -143,8 +143,9 @@ def test_calibrate_says_which_constants_not_to_trust(run, monkeypatch):
             blas = next(line for line in out.splitlines() if "blas on cpu" in line)
             assert blas.endswith("; not to be trusted: calibrate again") == off
             A = hetero.spec((64, 64), dtype)
-            rows = hetero.plan("matmul", A, A, device="cpu").to_dict()["candidates"]
-            assert rows[0].get("doubtful", False) == off
+            plan = hetero.plan("matmul", A, A, device="cpu")
+            assert plan.to_dict()["candidates"][0].get("doubtful", False) == off
+            assert ("not to be trusted" in plan._repr_html_()) == off
 
 
 def test_calibrate_says_which_errors_are_acceptable():

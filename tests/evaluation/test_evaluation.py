@@ -253,10 +253,10 @@ def test_a_row_without_any_call_is_none(monkeypatch, warnings_of):
     assert report.benchmarks([]) == "no shape could be measured"
 
 
-def demonstrated(monkeypatch, case, **seconds):
-    """What demo prints of one case, without a calibration; its calls take these seconds."""
+def demonstrated(monkeypatch, *cases, seconds=None, picture=None, saved=None):
+    """What demo prints of cases, without a calibration; their calls take these seconds."""
     plain = benchmark.of
-    own = {"demonstrated": lambda largest: [case], "pictured_result": None}
+    own = {"demonstrated": lambda largest: cases, "pictured_result": saved}
     asked = lambda o, name, default=None: own.get(name) or plain(o, name, default)  # noqa: E731
     monkeypatch.setattr(benchmark, "of", asked)
     monkeypatch.setattr(registry, "operations", lambda: OPERATIONS[:1])
@@ -268,7 +268,7 @@ def demonstrated(monkeypatch, case, **seconds):
             demo, "timed", lambda calls, **_: [calls[n]() for n in calls] and seconds
         )
     lines = []
-    rows = demo.demo(show=lines.append)
+    rows = demo.demo(picture=picture, show=lines.append)
     return rows, "\n".join(lines)
 
 
@@ -296,7 +296,8 @@ def test_demo_shows_losses_and_what_is_not_installed(monkeypatch):
         return found._replace(calls=calls, missing={"Some library": "some-package"})
 
     case = Benchmark("a case: more of it", make)
-    (row,), text = demonstrated(monkeypatch, case, automatic=2e-3, fast=5e-4, slow=9e-3)
+    seconds = {"automatic": 2e-3, "fast": 5e-4, "slow": 9e-3}
+    (row,), text = demonstrated(monkeypatch, case, seconds=seconds)
     assert row["iterations"] == 3
     assert {n: one["iterations"] for n, one in row["libraries"].items()} == {"fast": 7, "slow": 8}
     assert {one["difference"] for one in row["libraries"].values()} == {0.125}
@@ -322,6 +323,25 @@ def test_demo_goes_on_after_a_call_that_fails(monkeypatch):
     rows, text = demonstrated(monkeypatch, Benchmark("a case", make))
     assert rows == []
     assert "a case\n  failed: planted: the device has gone" in text
+
+
+def test_demo_goes_on_without_a_library_that_fails(monkeypatch):
+    """And saves one picture of an operation, the last: another one would replace its file."""
+
+    def fails(turn):
+        raise RuntimeError("planted")
+
+    def make():
+        return benchmark.by_itself(OPERATIONS[0], (np.eye(4), np.ones(4)), {}, {"Other": fails})
+
+    cases = Benchmark("first", make), Benchmark("second", make)
+    saved = lambda result, path: path  # noqa: E731
+    rows, text = demonstrated(monkeypatch, *cases, picture="a file", saved=saved)
+    for row in rows:
+        assert (row["libraries"], row["failed"]) == ({}, {"Other": "RuntimeError: planted"})
+    assert text.count("failed: RuntimeError: planted") == 2
+    assert text.rpartition("second")[0].count("a file") == 0
+    assert text.count("a file") == 1
 
 
 def test_libraries_that_are_missing_have_a_package(monkeypatch):

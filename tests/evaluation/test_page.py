@@ -180,6 +180,10 @@ def test_what_comes_next(monkeypatch):
     off = {**good["models"][key], "residuals": {"mean": 2.0, "p95": 2.0, "worst": 2.0}}
     wrong = {**good, "models": {**good["models"], key: off}}
     assert command(wrong) == "hetero calibrate --only matvec"
+    key = next(key for key in good["models"] if "|poisson|" in key)
+    wrong = {**good, "models": {**good["models"], key: off}}
+    assert command(wrong) == "hetero calibrate --only solve_poisson", "the function's name"
+    assert command(good, {"a": {**VERIFIED, "problems": 10**12}}) == command(good)
     assert command(good, {}) == "hetero verify"
     assert command(good, {"a": {**VERIFIED, **BAD}}) == "hetero calibrate"
     assert command(good, known, False) == "hetero report --compare report.html"
@@ -250,12 +254,18 @@ def test_what_is_kept_and_cannot_be_read_is_nothing(tmp_path, content):
     assert last.read(tmp_path / "p.json") == {}
 
 
-def test_what_is_kept_in_another_form_is_said(tmp_path):
+@pytest.mark.parametrize(
+    "seconds", [[1], {"Else": [], "a<b": [[64, 1e-4]], "Odd": [[1e400, 1.0], [64, -1.0]]}]
+)
+def test_what_is_kept_in_another_form_is_said(seconds, tmp_path):
     file = profile.Profile(small()).save(tmp_path / "p.json")
     other = {last.VERIFY: {"x": {"problems": 3}}, last.LADDER: {"x": {"rows": [1]}}}
-    other[last.COMPARED] = {"x": {"seconds": [1]}}
+    other[last.COMPARED] = {"matvec, A of n x n, float32": {"seconds": seconds}}
     last.file_of(file).write_text(json.dumps(other), "utf-8")
-    assert page(str(file)).html.count("of another form") == 2
+    html = page(str(file)).html
+    assert html.count("of another form") == 2
+    assert not any(name in html for name in ("Odd", "Else"))
+    assert ("a&lt;b, measured" in html) == isinstance(seconds, dict)
 
 
 def test_what_cannot_be_kept_is_not(tmp_path, monkeypatch):

@@ -149,6 +149,7 @@ def test_a_plan_as_plain_data():
         *[(598.0, "10 min"), (1920.0, "32 min"), (3569.0, "59 min"), (3571.0, "1.0 h")],
         *[(7140.0, "2.0 h"), (42700.0, "11.9 h"), (359_800.0, "99.9 h"), (359_900.0, "100 h")],
         *[(4.32e6, "1,200 h"), (-150.0, "-2.5 min")],
+        *[(math.inf, "inf s"), (math.nan, "nan s")],
     ],
 )
 def test_readable_seconds(seconds, text):

@@ -365,6 +365,7 @@ DAMAGE = {
     "models a list": (lambda d: {**d, "models": []}, "'models'"),
     "fingerprint null": (lambda d: {**d, "fingerprint": None}, "'fingerprint'"),
     "name a number": (lambda d: {**d, "name": 5}, "name"),
+    "time a number": (lambda d: {**d, "created": 5}, "created"),
     "other CPU": (lambda d: spoiled(d, "fingerprint", "cpu", "name", "Z80"), "cpu name"),
     "other cores": (lambda d: spoiled(d, "fingerprint", "cpu", "cores", 999), "cpu cores"),
     "other BLAS": (lambda d: spoiled(d, "fingerprint", "blas", "blas_version", "0"), "blas"),
@@ -379,6 +380,8 @@ IN_PART = {"other cores", "other BLAS", "other threads", "older NumPy"}
 CONSTANTS = ("models", CPU_MODEL)
 WAVES = {"overhead": 1e-6, "axes": [[16, 256]] * 3, "ratios": [1.0] * 8}
 SURFACE = {"overhead": 0.0, "axes": [[1, 99], [1, 99], [1, 99]], "seconds": [1.0] * 8}
+
+FILTERS = {"kind": "filter", "unit": 1e9, "a": None, "b": 1.0, "c": 1.0, "least": 1.0}
 
 
 def model(form, **constants):
@@ -417,6 +420,12 @@ DEEP = {
     "devices of numbers": ("devices", {"cpu": 5}),
     "device without kind": ("devices", {"cpu": {}}),
     "device the same as a list": ("devices", {"opencl:0": {"kind": "opencl", "same_as": ["x"]}}),
+    "device named by a list": ("devices", {"cpu": {"kind": "cpu", "name": []}}),
+    "memory in words": ("devices", {"cpu": {"kind": "cpu", "memory_bytes": "much"}}),
+    "dispatch a list": ("host", "dispatch", {"cpu": []}),
+    "errors without a mean": (*CONSTANTS, "residuals", {"p95": 0.1}),
+    "errors in words": (*CONSTANTS, "residuals", {"mean": 0.1, "p95": "small"}),
+    "filters' bandwidth null": (*CONSTANTS, model("bandwidth", overhead=0.0, bandwidth=FILTERS)),
     "link a number": ("links", "opencl:*", 5),
     "link of nothing": ("links", "opencl:0", {"upload": {"pageable": segments(seconds="z")}}),
     "link without segments": (

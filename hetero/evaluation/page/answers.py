@@ -10,6 +10,7 @@ from html import escape
 from statistics import fmean, median
 from typing import Any
 
+from hetero import registry
 from hetero.calibration.measure import timing
 from hetero.evaluation import report
 from hetero.evaluation.break_even import break_even
@@ -21,6 +22,7 @@ from hetero.host.compiled import loops
 from hetero.ops.over_sizes import Axis
 from hetero.pricing.plan import CPU
 from hetero.profile import Profile
+from hetero.profile.constants import OFF
 from hetero.registry.models import ModelKey
 
 _COSTLY = 1.1  # chosen over best, geometric mean, from which on new constants are worth their time
@@ -111,10 +113,8 @@ def _models(constants: Profile) -> Iterable[tuple[ModelKey, Mapping[str, float]]
 
 def _mean_ratio(verified: Verified) -> float:
     """Geometric mean over all calls."""
-    each = (
-        [one["chosen_over_best"]["geometric_mean"]] * one["problems"] for one in verified.values()
-    )
-    return math.exp(fmean(math.log(ratio) for ratios in each for ratio in ratios))
+    means = [math.log(one["chosen_over_best"]["geometric_mean"]) for one in verified.values()]
+    return math.exp(fmean(means, [one["problems"] for one in verified.values()]))
 
 
 def _ratio(verified: Verified) -> str:
@@ -142,7 +142,8 @@ def advice(
         return "hetero compile", "Not all of the CPU's loops are compiled."
     if (load := data.get("load")) and not timing.is_trusted(load):
         return "hetero calibrate", "Other load disturbed the last calibration: run it when idle."
-    if off := sorted({key.operation for key, error in _models(constants) if error["mean"] >= 1.0}):
+    models = {key.operation for key, error in _models(constants) if not error["mean"] < OFF}
+    if off := [one.function for one in registry.operations() if one.name in models]:
         options = " ".join(f"--only {name}" for name in off)
         return f"hetero calibrate {options}", "Predictions of these are off by a factor."
     if not _calls(verified):

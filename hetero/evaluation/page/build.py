@@ -45,6 +45,8 @@ _CHOSEN = (
 )
 _NO_SAMPLES = "This profile keeps no samples."
 _NONE_HERE = "None of the samples is of a problem of these lines."
+_MOST = 1e30  # that an axis can show
+_OTHER_FORM = KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError
 _UNREADABLE = "What is kept beside the profile is of another form: measure it again."
 _NOT_VERIFIED = "None is kept. `hetero verify` measures random problems, and keeps what it finds."
 
@@ -113,7 +115,7 @@ def _first(
         try:
             command = answers.advice(constants, named, known, is_compared)
             return answers.tiles(constants, devices, where, known, command)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except _OTHER_FORM:
             continue
     return ""
 
@@ -121,21 +123,23 @@ def _first(
 def _others(kept: Mapping[str, Any]) -> dict[str, compared.Along]:
     """What `hetero.evaluation.page.compared` keeps, without what another version may have kept."""
     try:
-        return {
+        found = {
             key: {
-                name: [(n, float(t)) for n, t in points] for name, points in one["seconds"].items()
+                name: [(n, t) for n, t in points if 0 < n < _MOST and 0 < t < _MOST]
+                for name, points in one["seconds"].items()
             }
             for key, one in kept.items()
         }
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except _OTHER_FORM:
         return {}
+    return {key: {n: points for n, points in one.items() if points} for key, one in found.items()}
 
 
 def _kept(section: Callable[[Any], str], kept: Any) -> str:
     """A section of what is kept, which another version may have written."""
     try:
         return section(kept)
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
+    except _OTHER_FORM:
         return paragraph(_UNREADABLE, "warn")
 
 

@@ -27,7 +27,7 @@ _NOT_COMPILED = (
 
 def title(devices: Devices) -> str:
     """What the page is of."""
-    kinds = {i.get("name", n): None for n, i in devices.items() if not i.get("is_host_cpu")}
+    kinds = {i.get("name") or n: None for n, i in devices.items() if not i.get("is_host_cpu")}
     return f"hetero on {', '.join(kinds)}"
 
 

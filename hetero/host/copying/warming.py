@@ -54,7 +54,7 @@ class Regions:
                 spare.clear()
 
     def ask(self, direction: str, leaders: int, nbytes: int) -> int:
-        """Have memory made for threads, each with that many bytes; how many there were."""
+        """Have memory made for ``leaders`` threads, ``nbytes`` each; how many have theirs."""
         with self._lock:
             made = self._made[direction]
             if leaders <= self._asked[direction] or made < self._asked[direction]:

@@ -34,6 +34,7 @@ from hetero.registry.problem import Problem, check_dims, dtype_obstacle
 log = logging.getLogger("hetero")
 
 _NARROW = 16  # a stack of more images, higher than that and 3 or 4 wide, may be an image in colour
+_NUMBERS = "biufc"  # kinds of dtypes
 _SCIPYS_MODES = {"valid": 0, "same": 1, "full": 2}  # of its extension module
 _SCIPYS_BOUNDARIES = {"fill": 0, "symm": 4, "wrap": 8}
 LARGEST_DOWNLOADED = 1024  # elements of a filter on a device whose rank may be looked at
@@ -146,13 +147,16 @@ def checked(
 
 def _common(a: Operand, b: Operand) -> np.dtype:
     """The dtype of the result; SciPy's error where there is none."""
-    if a.dtype is b.dtype and a.dtype.isnative:
+    if a.dtype is b.dtype and a.dtype.isnative and a.dtype.kind in _NUMBERS:
         return a.dtype
     try:
-        return np.result_type(a.dtype, b.dtype)
+        common = np.result_type(a.dtype, b.dtype)
     except TypeError:
         _as_scipy((a.dtype, b.dtype), "full", "fill", 0)
         raise
+    if common.kind not in _NUMBERS:
+        _as_scipy((a.dtype, b.dtype), "full", "fill", 0)
+    return common
 
 
 def swapped(shape: tuple[int, ...], filter_shape: tuple[int, ...]) -> bool:

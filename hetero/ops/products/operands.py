@@ -263,8 +263,11 @@ def describe_problem(function: str, A: Any, B: Any, method: str | None = None) -
     ------
     ValueError
         If the shapes do not fit, as NumPy.
+    TypeError
+        NumPy's, if it has no product of these dtypes.
     """
     a, b = (describe(array_or_spec(x)) for x in (A, B))
+    getattr(np, function)(*(np.zeros((1, 1), operand.dtype) for operand in (a, b)))
     problem = build(function, a, b, None, method)
     if problem is None:
         raise ValueError(f"{function}: operands of shapes {a.shape} and {b.shape} do not fit")

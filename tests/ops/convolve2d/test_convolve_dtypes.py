@@ -145,3 +145,14 @@ def test_scipys_method_is_not_considered_where_others_are_compiled(dtypes, monke
     for leaf in hetero.plan("convolve2d", image, filter).leaves():
         reasons = {c.method: c.reason for c in leaf.candidates}
         assert "for dtypes that no other method computes" in reasons["scipy"]
+
+
+@pytest.mark.parametrize("dtype", ["U3", "S3", "M8[s]", "V8", "f4,f4", "object"])
+def test_a_plan_refuses_the_dtypes_that_a_call_refuses(dtype):
+    other = np.ones((4, 4)).astype(object) if dtype == "object" else np.zeros((4, 4), dtype)
+    for operands in ((np.eye(4), other), (other, np.eye(4)), (other, other)):
+        with pytest.raises((TypeError, ValueError)) as refused:
+            hetero.convolve2d(*operands)
+        with pytest.raises(refused.type) as planned:
+            hetero.plan("convolve2d", *operands)
+        assert str(planned.value) == str(refused.value)

@@ -481,3 +481,16 @@ def test_anything(product, forced):
     if forced:
         options["device"] = next(iter([*devices.available(), "cpu"]))
     same(outcome(ours, A, B, **options), outcome(numpys, A, B))
+
+
+@pytest.mark.parametrize("dtype", ["U3", "S3", "M8[s]", "m8[s]", "V8", "f4,f4"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_plan_refuses_the_dtypes_that_a_call_refuses(name, dtype):
+    A, other = np.eye(4), np.zeros((4, 4), dtype)
+    for operands in ((A, other), (other, A), (other, other)):
+        refused = outcome(PAIRS[name][1], *operands)
+        assert outcome(hetero.plan, name, *operands) is refused
+        if isinstance(refused, type):
+            assert issubclass(refused, TypeError)
+        specs = [hetero.spec(x.shape, x.dtype) for x in operands]
+        assert outcome(hetero.plan, name, *specs) is refused

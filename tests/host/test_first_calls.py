@@ -131,7 +131,7 @@ def test_eight_threads_make_the_first_calls_at_once(time, tmp_path):
 
 
 FORKS = """
-import signal, time
+import faulthandler, signal, time
 import scipy.sparse  # what the program itself imports is its own affair
 
 started = threading.Event()
@@ -150,6 +150,7 @@ for _ in range(4):
     time.sleep(float(sys.argv[2]))
     child = os.fork()
     if child == 0:
+        faulthandler.register(signal.SIGALRM, chain=True)  # says where it waits, and ends
         signal.alarm(60)
         for name in ("matmul", sys.argv[1]):
             OPERATIONS[name]()

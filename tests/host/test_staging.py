@@ -584,7 +584,7 @@ def test_a_pinned_operand_is_priced_so():
 def test_without_a_gpu_pinned_arrays_are_ordinary_ones_and_one_warning_says_so(
     warnings_of, monkeypatch
 ):
-    monkeypatch.setattr(pinned_arrays, "_state", {"told": False})
+    monkeypatch.setattr(pinned_arrays, "_state", {"warned": False})
     monkeypatch.setattr(pinned_arrays.devices, "available", dict)
     for shape in (5, (3, 4), [2], (), (0, 3)):
         assert hetero.empty_pinned(shape).shape == np.empty(shape).shape

@@ -78,7 +78,7 @@ def test_a_broken_pycuda_is_told(here, name):
     vars(here[BINDINGS]).update(init=lambda: None, Device=Device, Error=RuntimeError)
     assert drivers.chosen().refused == f"No module {name}"
     _, missing = cuda.find()
-    assert missing[0] == f"cuda: PyCUDA does not load; cuda-bindings 1.2 serves (No module {name})"
+    assert missing[0] == f"cuda: PyCUDA does not load; cuda-bindings 1.2 is used (No module {name})"
 
 
 def test_what_is_missing_is_told(here, monkeypatch):

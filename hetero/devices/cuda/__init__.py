@@ -37,7 +37,7 @@ def find() -> tuple[list[Device], list[str]]:
         return [], [f"cuda: the driver finds no device ({error})"]
     if not count:
         return [], ["cuda: the driver finds no device"]
-    missing = [f"cuda: PyCUDA does not load; {name} serves ({refused})"] if refused else []
+    missing = [f"cuda: PyCUDA does not load; {name} is used ({refused})"] if refused else []
     if cubin.compiler() is None:
         missing.append(f"cuda: neither NVRTC nor nvcc to compile kernels with; {INSTALL['cuda']}")
     try:

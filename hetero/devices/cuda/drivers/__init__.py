@@ -1,7 +1,7 @@
 """Which package calls the CUDA driver: PyCUDA, or NVIDIA's ``cuda-bindings`` by the same names.
 
 PyCUDA is taken wherever it is installed; it is built from source, with a compiler and the CUDA
-toolkit. Without it `bindings` serves, which takes wheels alone. The choice holds for the process.
+toolkit. Without it `bindings` is used, which needs wheels alone. The choice holds for the process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Chosen(NamedTuple):
     name : str
         With its version, such as "PyCUDA 2026.1".
     refused : str or None
-        Why PyCUDA, which is installed, does not serve.
+        Why PyCUDA, which is installed, cannot be used.
     """
 
     driver: Any

@@ -274,6 +274,7 @@ def mem_get_info() -> tuple[int, int]:
 
 
 def mem_alloc(nbytes: int) -> DeviceAllocation:
+    """Memory of the current device."""
     return DeviceAllocation(_call(_api.cuMemAlloc, nbytes))
 
 
@@ -286,26 +287,32 @@ def pagelocked_empty(nbytes: int, dtype: Any) -> np.ndarray:
 
 
 def memset_d8_async(target: int, value: int, nbytes: int, stream: Stream | None = None) -> None:
+    """Set bytes, in the order of a stream."""
     _call(_api.cuMemsetD8Async, target, value, nbytes, _queue(stream))
 
 
 def memcpy_htod(target: int, source: np.ndarray) -> None:
+    """Copy an array to a device, and wait."""
     _call(_api.cuMemcpyHtoD, target, source, source.nbytes)
 
 
 def memcpy_dtoh(target: np.ndarray, source: int) -> None:
+    """Copy from a device into an array, and wait."""
     _call(_api.cuMemcpyDtoH, target, source, target.nbytes)
 
 
 def memcpy_htod_async(target: int, source: np.ndarray, stream: Stream | None = None) -> None:
+    """Copy an array to a device, in the order of a stream."""
     _call(_api.cuMemcpyHtoDAsync, target, source, source.nbytes, _queue(stream))
 
 
 def memcpy_dtoh_async(target: np.ndarray, source: int, stream: Stream | None = None) -> None:
+    """Copy from a device into an array, in the order of a stream."""
     _call(_api.cuMemcpyDtoHAsync, target, source, target.nbytes, _queue(stream))
 
 
 def memcpy_dtod_async(target: int, source: int, nbytes: int, stream: Stream | None = None) -> None:
+    """Copy within a device, in the order of a stream."""
     _call(_api.cuMemcpyDtoDAsync, target, source, nbytes, _queue(stream))
 
 
@@ -371,6 +378,7 @@ class Module(_Owned):
 
 
 def module_from_buffer(code: bytes) -> Module:
+    """A module from compiled code."""
     return Module(_call(_api.cuModuleLoadData, code))
 
 

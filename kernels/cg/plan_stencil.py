@@ -129,18 +129,30 @@ def sweeps(
 
 
 @lru_cache(maxsize=256)
-def cooperative(grid: GridShare, target: Target, *, dtype: str, shared_limit: int) -> Launch | None:
+def cooperative(
+    grid: GridShare,
+    target: Target,
+    *,
+    dtype: str,
+    shared_limit: int,
+    above: int = 0,
+    devices: int = 1,
+) -> Launch | None:
     """Plan many iterations on a small grid in one launch, whose blocks all run at once.
 
     None if the grid is too large for it. A block may have ``shared_limit`` bytes of shared memory.
+    ``grid`` is the share of one of several ``devices``; ``above`` rows come before it.
 
     Returns
     -------
     Launch or None
         Buffers: "x", "r", "p0", "p1", "partial0", "partial1", "before", "after", "arrivals"
-        (4 bytes, zero); number: "iterations".
+        (4 bytes, zero), of several devices also "peers"; numbers: "iterations", "all_rows",
+        "first_block", "all_blocks", of several devices also "rank" and "patience".
     """
     threads = min(target.figure("cg.cooperative_threads"), target.block_limit)
+    if threads < grid.columns <= target.block_limit:
+        threads = target.block_limit
     if grid.dims != 2 or grid.columns > threads:
         return None
     strip = ceil_div(grid.rows, min(grid.rows, target.multiprocessors))
@@ -150,16 +162,18 @@ def cooperative(grid: GridShare, target: Target, *, dtype: str, shared_limit: in
     shared_bytes = ceil_div(2 * plane_bytes, 8) * 8 + 4 * 8 * threads
     if points > target.figure("cg.cooperative_points")[dtype] or shared_bytes > shared_limit:
         return None
+    several = (("PEERS", devices),) if devices > 1 else ()
     return Launch(
         source="cg_cooperative.cu",
         kernel="cg_persist",
-        defines=(("REAL", REAL[dtype]), ("THREADS", threads), ("POINTS", points)),
+        defines=(("REAL", REAL[dtype]), ("THREADS", threads), ("POINTS", points), *several),
         grid=blocks,
         block=threads,
         arguments=(
             "x", "r", "p0", "p1", "partial0", "partial1", "before", "after", "arrivals",
-            grid.rows, grid.columns, strip, blocks, "iterations", float(grid.weights[0]),
-            float(grid.weights[2]),
+            *(("peers", "rank", "patience") if several else ()), "all_rows", grid.columns, above,
+            above + grid.rows, strip, blocks, "first_block", "all_blocks",
+            "iterations", float(grid.weights[0]), float(grid.weights[2]),
         ),
         shared_bytes=shared_bytes,
     )  # fmt: skip

@@ -7,12 +7,13 @@
 #define THREADS 128
 #endif
 
-// sums[2 b], sums[2 b + 1] = squares of f - A u and of f that block b met. Blocks walk over the rows
-// with a fixed stride, so that the order of the additions depends on their number alone. wz, wy, wx
+// sums[2 b], sums[2 b + 1] = squares of f - A u and of f that block b met, in rows `first` to `last` - 1
+// of the nz * ny there are. Blocks walk over the rows with a fixed stride, so that the order of the additions depends on their number alone. wz, wy, wx
 // are 1 / spacing^2 of the axes. Per point: u and f read; 16 flops in 3-D.
 KERNEL(THREADS, 1)
 squares(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL double *RESTRICT sums,
-        index_t nz, index_t ny, index_t nx, double dz, double dy, double dx, index_t blocks)
+        index_t nz, index_t ny, index_t nx, double dz, double dy, double dx, index_t first, index_t last,
+        index_t blocks)
 {
     SHARED double shared_r[THREADS];
     SHARED double shared_f[THREADS];
@@ -21,7 +22,7 @@ squares(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL dou
     const index_t plane = ny * nx;
     const int t = (int)threadIdx.x;
     double sum_r = 0, sum_f = 0;
-    for (index_t row = blockIdx.x; row < nz * ny; row += blocks) {
+    for (index_t row = first + blockIdx.x; row < last; row += blocks) {
         const index_t z = (index_t)((unsigned int)row / (unsigned int)ny);
         const index_t y = row - z * ny;
         for (index_t x = t; x < nx; x += THREADS) {

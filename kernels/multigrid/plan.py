@@ -11,6 +11,7 @@ from ..common.tuning import Target
 __all__ = [
     "DOWN",
     "DOWN_FROM_ZERO",
+    "HALO",
     "TABLES",
     "UP",
     "UP_WITH_SQUARES",
@@ -27,7 +28,7 @@ TABLES = (
 )
 
 _COARSE_BYTES = 44 << 10  # of 48 KB of shared memory, for the grids of multigrid_coarse.cu
-_HALO = 3  # points around a tile that its own depend on
+HALO = 3  # points around a tile that its own depend on
 _PAIRS = 32  # of a window in 3-D
 
 
@@ -114,10 +115,10 @@ def plan_sweep(
         pairs, rows = (target.block_limit, 1) if flat else (16, 16)
     # A window holds a tile with its halo and, along x, what it takes to begin at an even point. A
     # coarsened axis has up to two fine points between coarse ones, and as many before the first.
-    x = pairs - _HALO - 2 if coarse[2] < shape[2] else pairs
+    x = pairs - HALO - 2 if coarse[2] < shape[2] else pairs
     y = 1
     if not flat:
-        y = rows // 2 - _HALO - 1 if coarse[1] < shape[1] else rows - 2 * _HALO - 1
+        y = rows // 2 - HALO - 1 if coarse[1] < shape[1] else rows - 2 * HALO - 1
     across = ceil_div(coarse[1], y) * ceil_div(coarse[2], x)
     z = figure("multigrid.most_planes")
     enough = figure("multigrid.blocks") * target.multiprocessors

@@ -41,8 +41,8 @@ class CooperativeKernel:
         self._shared_bytes = shared_bytes
         self.most_blocks = blocks
 
-    def launch(self, grid: int, arguments: list[int | float]) -> None:
-        """Start the kernel in the default queue; arguments as for `Device.launch`."""
+    def launch(self, grid: int, arguments: list[int | float], stream: Any = None) -> None:
+        """Start the kernel, by default in the default queue; arguments as for `Device.launch`."""
         values = [
             ctypes.c_double(a) if type(a) is float else ctypes.c_int64(int(a)) for a in arguments
         ]
@@ -53,7 +53,7 @@ class CooperativeKernel:
                 *(grid, 1, 1),
                 *(self._block, 1, 1),
                 self._shared_bytes,
-                LEGACY_STREAM,
+                LEGACY_STREAM if stream is None else stream.handle,
                 ctypes.addressof(addresses),
             )
         )

@@ -54,6 +54,7 @@ class CudaDevice(Device):
     dialect = "cuda"
     has_arrays = True
     stages = True
+    meets = True
     least_staged = MappingProxyType({UPLOAD: 8 << 20, DOWNLOAD: 8 << 20})  # before calibration
 
     def __init__(self, ordinal: int) -> None:

@@ -102,6 +102,7 @@ def _run(
     options = {"preconditioner": solve.preconditioner, **_limits(solve)}
     if devices:
         on_devices = load("hetero.ops.krylov.cg_device").solve
+        options["from_zero"] = solve.from_zero
         return on_devices(devices, solve.system, b, x, dtype=problem.dtype, **options)
     return load("hetero.ops.krylov.cg_cpu").solve(solve.system, b, x, plain=plain, **options)
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero.devices import meetings
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
 from hetero.ops.krylov.cg_loops import Loop, MatrixLoop, Preconditioned, Sweeps, persistent
@@ -54,6 +55,7 @@ def solve(
     check_every: int | None = None,
     dtype: Any = None,
     going_on: tuple[np.ndarray, np.ndarray] | None = None,
+    from_zero: bool = False,
 ) -> Outcome:
     """Solve A x = b for a symmetric positive definite A.
 
@@ -85,6 +87,8 @@ def solve(
     going_on : two (n,) numpy.ndarray, optional
         The recurrence's residual and next direction, of a matrix on one device, to go on from an
         iteration elsewhere. Default: b - A x, and the direction of steepest descent.
+    from_zero : bool
+        Start from zero; what x holds then does not matter. For x on the host.
 
     Returns
     -------
@@ -130,11 +134,14 @@ def solve(
     ) -> Outcome:
         goal = _Goal(rtol, atol, maxiter, checked, going_on)
         watch = _Watch(callback, check_every)
-        return _on_devices(devices, system, b, x, dtype, preconditioner, goal, watch)
+        start = preconditioner, from_zero and not checked
+        return _on_devices(devices, system, b, x, dtype, *start, goal, watch)
 
     with contextlib.suppress(_OutOfRange):
         return run(b, x, atol, maxiter, callback, checked=False)
     limits = {"atol": atol, "maxiter": maxiter, "callback": callback}
+    if from_zero:
+        x[...] = 0
     if isinstance(b, np.ndarray) and isinstance(x, np.ndarray):
         return scaling.solve(run, b, x, **limits)
     with devices[0].active():
@@ -263,6 +270,8 @@ class _Watch:
             status, count = loop.record()
             now = time.monotonic()
             self._iteration_seconds = (now - began) / batch
+            if now - began >= meetings.PATIENCE:
+                loop.exchange.check()
             if status:
                 break
             if self._callback is not None:
@@ -296,6 +305,7 @@ def _on_devices(
     x: Any,
     dtype: np.dtype,
     preconditioner: Any,
+    from_zero: bool,
     goal: _Goal,
     watch: _Watch,
 ) -> Outcome:
@@ -310,7 +320,8 @@ def _on_devices(
     try:
         # One device is active from here on, not for each launch.
         with used[0].active() if len(used) == 1 else contextlib.nullcontext():
-            vectors = Vectors(used, system, b, x, dtype, preconditioner if diagonal else None)
+            inverse = preconditioner if diagonal else None
+            vectors = Vectors(used, system, b, x, dtype, inverse, from_zero)
             loop = _loop(vectors, system, diagonal, apply, watch.every)
             if apply is not None:
                 vectors.parts[0].build(preconditioner.files())
@@ -337,8 +348,8 @@ def _loop(
     """The iteration that suits system and preconditioner, with its buffers."""
     plain = apply is not None
     if isinstance(system, Stencil) and not plain:
-        alone = len(vectors.parts) == 1 and not diagonal and not every
-        return (alone and persistent(vectors, system)) or Sweeps(vectors, system, diagonal)
+        resident = None if diagonal or every else persistent(vectors, system)
+        return resident or Sweeps(vectors, system, diagonal)
     matrix = of_system(vectors, system, diagonal, plain)
     return MatrixLoop(matrix) if apply is None else Preconditioned(matrix, apply)
 

@@ -9,20 +9,27 @@ preconditioner that is launches of its own.
 from __future__ import annotations
 
 import abc
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from hetero import locks
 from hetero.devices.cuda.cooperative import CooperativeKernel
 from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.cg.plan_stencil import GridShare
+from hetero.kernels.common.tuning import Target
 from hetero.ops.krylov.cg_matrices import Matrix
 from hetero.ops.krylov.cg_vectors import HALO, X_HALO, Vectors, new_records, read_record
-from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Exchange
-from hetero.ops.linear_systems.partition import halo_copies
+from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Exchange, Part
+from hetero.ops.linear_systems.partition import Slab, halo_copies, range_copies
 from hetero.ops.linear_systems.types import Stencil
+
+_together = locks.new()
 
 
 class Loop(abc.ABC):
@@ -45,6 +52,8 @@ class Loop(abc.ABC):
         self.exchange = exchange
         self.parts = exchange.parts
         self.every = False
+        if len(self.parts) > 1:  # queues of several devices take longer to fill again
+            self.batch_seconds = max(self.batch_seconds, 2e-3)
 
     @abc.abstractmethod
     def residual(self) -> Sequence[float]:
@@ -147,9 +156,9 @@ class Sweeps(Loop):
 
 
 class Persistent(Loop):
-    """A stencil on a 2-D grid whose vectors fit in the registers of one device.
+    """A stencil on a 2-D grid whose vectors fit in the registers of its devices.
 
-    Use `persistent`, which knows whether they do. ``kernel`` has ``launch(grid, arguments)``.
+    Use `persistent`, which knows whether they do.
     """
 
     # A launch takes 20 us to start, load and store; it ends by itself when the iteration does.
@@ -157,23 +166,65 @@ class Persistent(Loop):
     batch_seconds = 4e-3
 
     def __init__(
-        self, vectors: Vectors, stencil: Stencil, plan: Launch, kernel: CooperativeKernel
+        self,
+        vectors: Vectors,
+        stencil: Stencil,
+        plans: Sequence[Launch],
+        kernels: Sequence[CooperativeKernel],
     ) -> None:
         super().__init__(vectors.exchange)
-        (part,), dtype = self.parts, vectors.dtype
-        self._part, self._plan, self._kernel = part, plan, kernel
         self._done = self._turn = 0
-        grid = GridShare.of(*stencil)
-        part.allocate(grid.rows * grid.plane * dtype.itemsize, "r", "p0", "p1")
-        part.allocate(8 * 4 * plan.grid, "partial0", "partial1")
-        part.allocate(16, "arrivals")
-        residual, _ = plan_cg_stencil.stencil(grid, vectors.target(part), dtype=dtype.name)
-        part.allocate(16 * residual.grid, "residual sums")
-        self._blocks = [residual.grid]
-        self._residual = part.bind(residual, p="p1", inverse="x", partial="residual sums")
+        self._kernels = kernels
+        slabs, item = vectors.slabs, vectors.dtype.itemsize
+        plane = math.prod(stencil.shape[1:])
+        # Several parts have r and p of the whole grid: a row has the same place on all devices.
+        nbytes = stencil.shape[0] * plane * item
+        self._blocks, self._residual = [], []
+        for part, slab in zip(self.parts, slabs, strict=True):
+            part.allocate(nbytes, "r", "p0", "p1")
+            part.allocate(16, "arrivals")
+            grid, target = _share(vectors, part, stencil, slab)
+            place = slab.begin * plane
+            residual, _ = plan_cg_stencil.stencil(
+                grid,
+                target,
+                dtype=vectors.dtype.name,
+                x_halo=X_HALO,
+                r_start=place,
+                p_start=place,
+            )
+            part.allocate(16 * residual.grid, "residual sums")
+            self._blocks.append(residual.grid)
+            bound = part.bind(residual, p="p1", inverse="x", partial="residual sums")
+            self._residual.append([bound])
+        self.exchange.share_sums([plan.grid for plan in plans], 4, "partial0", "partial1")
+        bind, row = self.exchange.bind, plane * item
+        self._x_rows = bind(BufferCopies(halo_copies(slabs, row, X_HALO), "x", "x"))
+        own = [(slab.begin, slab.end) for slab in slabs]
+        held = [(slab.begin - slab.above, slab.end + slab.below) for slab in slabs]
+        rows = range_copies(own, held, row)
+        self._first_rows = bind(*(BufferCopies(rows, name, name) for name in ("r", "p1")))
+        self._plans: list[tuple[Launch, dict[str, Any]]] = []
+        for rank, (part, slab) in enumerate(zip(self.parts, slabs, strict=True)):
+            others = self._of_several(rank, (slab.begin - X_HALO * bool(slab.above)) * row)
+            numbers = {"all_rows": stencil.shape[0], "all_blocks": part.numbers["blocks_before"]}
+            self._plans.append((plans[rank], numbers | others))
+
+    def _of_several(self, rank: int, before: int) -> dict[str, Any]:
+        """What a part's launch names besides where there are several; x lacks ``before`` bytes."""
+        meeting, part = self.exchange.meeting, self.parts[rank]
+        if meeting is None:
+            return {}
+        names = ("words", "r", "p0", "p1", "partial0", "partial1")
+        addresses = [[other.buffers[name] for name in names] for other in self.parts]
+        peers = part.upload(np.array(addresses, np.int64))
+        patience = round(1e9 * meeting.patience)
+        x = part.buffers["x"] - before
+        return {"peers": peers, "rank": rank, "patience": patience, "x": x}
 
     def residual(self) -> Sequence[float]:
-        self._part.start(self._residual)
+        self.exchange.run([()] * len(self.parts), self._x_rows)
+        self.exchange.run(self._residual, self._first_rows)
         return self.exchange.total("residual sums", self._blocks, 2)
 
     def start(self, target: float) -> None:
@@ -181,40 +232,68 @@ class Persistent(Loop):
         self._done = -1  # the first step only leads to iterate 0
 
     def advance(self, to: int) -> None:
-        if to > self._done:
-            self._part.device.fill(self._part.buffers["arrivals"], 4)
-            arguments = self._part.values(
-                self._plan,
-                iterations=to - self._done,
-                before=f"record{self._turn}",
-                after=f"record{1 - self._turn}",
-            )
-            self._kernel.launch(self._plan.grid, arguments)
-            self._done = to
-            self._turn = 1 - self._turn
+        if to <= self._done:
+            return
+        several = len(self.parts) > 1
+        # Two solves that began on different devices would wait for each other.
+        with _together if several else contextlib.nullcontext():
+            for part, (plan, others), kernel in zip(
+                self.parts, self._plans, self._kernels, strict=True
+            ):
+                values = part.values(
+                    plan,
+                    iterations=to - self._done,
+                    before=f"record{self._turn}",
+                    after=f"record{1 - self._turn}",
+                    **others,
+                )
+                with part.active():
+                    part.device.fill(part.buffers["arrivals"], 4, stream=part.stream)
+                    kernel.launch(plan.grid, values, part.stream)
+            if several:
+                self.exchange.synchronize()
+        self._done = to
+        self._turn = 1 - self._turn
 
     def record(self) -> tuple[int, int]:
-        return read_record(self._part, f"record{self._turn}")
+        return read_record(self.parts[0], f"record{self._turn}")
+
+
+def _share(vectors: Vectors, part: Part, stencil: Stencil, slab: Slab) -> tuple[GridShare, Target]:
+    """A part's share of a grid, and what it is planned for: a device may have several parts."""
+    target = vectors.target(part)
+    sharers = sum(other.device is part.device for other in vectors.parts)
+    grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
+    return grid, target._replace(multiprocessors=max(1, target.multiprocessors // sharers))
 
 
 def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
-    """The iteration in cooperative launches; None if grid, device or software do not allow it."""
-    (part,) = vectors.parts
-    device = part.device
-    plan = plan_cg_stencil.cooperative(
-        GridShare.of(*stencil),
-        vectors.target(part),
-        dtype=vectors.dtype.name,
-        shared_limit=device.shared_limit,
-    )
-    if plan is None:
+    """The iteration in cooperative launches; None if grid, devices or software do not allow it."""
+    if len(vectors.parts) > 1 and vectors.exchange.meeting is None:
         return None
-    kernel = device.cooperative(
-        plan.source, plan.kernel, plan.defines, plan.block, plan.shared_bytes
-    )
-    if kernel is None or kernel.most_blocks < plan.grid:
-        return None
-    return Persistent(vectors, stencil, plan, kernel)
+    plans, kernels = [], []
+    for part, slab in zip(vectors.parts, vectors.slabs, strict=True):
+        device = part.device
+        grid, target = _share(vectors, part, stencil, slab)
+        plan = plan_cg_stencil.cooperative(
+            grid,
+            target,
+            dtype=vectors.dtype.name,
+            shared_limit=device.shared_limit,
+            above=slab.begin,
+            devices=len(vectors.parts),
+        )
+        if plan is None:
+            return None
+        with part.active():
+            kernel = device.cooperative(
+                plan.source, plan.kernel, plan.defines, plan.block, plan.shared_bytes
+            )
+        if kernel is None or kernel.most_blocks < plan.grid:
+            return None
+        plans.append(plan)
+        kernels.append(kernel)
+    return Persistent(vectors, stencil, plans, kernels)
 
 
 class _OverMatrix(Loop):

@@ -35,7 +35,7 @@ class Vectors:
     """b, x and a diagonal preconditioner of a solve, in parts, from the caller and back.
 
     b and x are arrays of n elements on the host, or device buffers; ``inverse`` is the inverse of
-    the diagonal matrix that preconditions.
+    the diagonal matrix that preconditions. ``from_zero``: x is zero, whatever its array holds.
 
     Attributes
     ----------
@@ -60,6 +60,7 @@ class Vectors:
         x: Any,
         dtype: np.dtype,
         inverse: np.ndarray | None,
+        from_zero: bool = False,
     ) -> None:
         self.n = unknowns(system)
         if isinstance(system, Stencil):
@@ -80,6 +81,7 @@ class Vectors:
             for slab in self.slabs
         ]
         self.result = x
+        self._from_zero = from_zero
         self._load(system, b, x, inverse)
 
     def target(self, part: Part) -> Target:
@@ -101,7 +103,9 @@ class Vectors:
 
         def load(part: Part, begin: int, end: int, above: int, below: int) -> None:
             for name, values in flat.items():
-                if name == "b":
+                if name == "x" and self._from_zero:
+                    self._zero_x(part, above + end - begin + below)
+                elif name == "b":
                     part.upload(values[begin:end], name)
                 else:
                     part.upload(values[begin - above : end + below], name)
@@ -110,9 +114,19 @@ class Vectors:
         for part in self.parts:
             part.allocate(8 * _RECORD, "record0", "record1")
 
+    def _zero_x(self, part: Part, elements: int) -> None:
+        nbytes = elements * self.dtype.itemsize
+        if "x" not in part.buffers:
+            part.allocate(nbytes, "x")
+        with part.active():
+            part.device.fill(part.buffers["x"], nbytes, stream=part.stream)
+
     def load_x(self) -> None:
         """Load x where a `CsrMatrix` has made room for it and for what its rows meet besides."""
-        if isinstance(self.result, np.ndarray):
+        if self._from_zero:
+            for part, (begin, end) in zip(self.parts, self.spans, strict=True):
+                self._zero_x(part, end - begin)
+        elif isinstance(self.result, np.ndarray):
             flat = np.ascontiguousarray(self.result, self.dtype).reshape(-1)
             self._at_once(lambda part, begin, end, *_: part.upload(flat[begin:end], "x"))
 

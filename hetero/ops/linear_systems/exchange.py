@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.devices import at_once
+from hetero.devices import at_once, meetings
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.kernels import Launch
 from hetero.ops.linear_systems.partition import Copy, gather_copies
 
 Bound = list[Any]  # kernel, grid, block, arguments
-Moves = tuple[list[int], list[tuple[Any, ...]]]
 
 
 class Part(Workspace):
@@ -28,6 +27,8 @@ class Part(Workspace):
     ----------
     numbers : dict
         Name -> number, for launches that name it.
+    unbuilt : list
+        What was bound since the last `build`.
     """
 
     def __init__(self, device: Device, alone: bool) -> None:
@@ -38,7 +39,7 @@ class Part(Workspace):
                 stream = device.new_stream()
         super().__init__(device, "solves", stream)
         self.numbers: dict[str, int] = {}
-        self._unbuilt: list[tuple[Bound, Launch]] = []
+        self.unbuilt: list[tuple[Bound, Launch]] = []
 
     def bind(self, launch: Launch, **others: Any) -> Bound:
         """A launch on this part's buffers and numbers, for `start`.
@@ -47,7 +48,7 @@ class Part(Workspace):
         buffer or a number.
         """
         bound = [None, launch.grid, launch.block, self.values(launch, **others)]
-        self._unbuilt.append((bound, launch))
+        self.unbuilt.append((bound, launch))
         return bound
 
     def build(self, others: Iterable[tuple[str, Any]] = ()) -> None:
@@ -55,7 +56,7 @@ class Part(Workspace):
 
         The first `start` does it otherwise; its device is active.
         """
-        unbuilt, self._unbuilt = self._unbuilt, []
+        unbuilt, self.unbuilt = self.unbuilt, []
         files = [(launch.source, launch.defines) for _, launch in unbuilt]
         self.device.compile_ahead([*others, *files])
         for bound, launch in unbuilt:
@@ -74,7 +75,7 @@ class Part(Workspace):
 
     def start(self, *launches: Bound) -> None:
         """Start launches in this part's stream; its device is active."""
-        if self._unbuilt:
+        if self.unbuilt:
             self.build()
         for bound in launches:
             self.device.launch(*bound, 0, self.stream)
@@ -94,95 +95,102 @@ class BufferCopies(NamedTuple):
 
 
 class Exchange:
-    """Copies between parts, ordered by events; nothing where there is one part alone.
+    """Copies between parts that do not wait for the host; nothing where there is one part alone.
 
-    A step goes: `wait`; launch what writes the bytes that others need; `ready`; launch the rest.
-    When all parts are so far, `copy`. What a part takes is copied after its own `ready` and that
-    of those that it takes from. So what it launched before still reads what was there, and what
-    it launches after the next `wait` reads what came.
+    `run` starts launches on all parts, then copies. Where the parts' devices meet
+    (`hetero.devices.meetings`), each copies to the others' memory what they need of it, by a launch
+    of its own. Elsewhere each copies from the others, once events tell that all have started
+    what writes these bytes. Either way, what a part starts next finds what came, and no part is
+    more than one `run` with copies ahead of another: two buffers used in turn need nothing more.
 
-    After a `copy` and a `wait`, a part may overwrite what others copied from it before: two buffers
-    used in turn need nothing more, nor does one buffer with another `copy` in between. Else, with
-    copies made aside, it must wait for the others too (``wait(part, all_parts=True)``).
-
-    Copies made ``aside`` have streams of their own and overlap what the parts compute. Otherwise
-    they are made in the order of each part's own stream, after the `ready` of all parts, and there
-    is nothing to `wait` for.
+    Attributes
+    ----------
+    meeting : Meeting or None
     """
 
-    def __init__(self, parts: Sequence[Part], aside: bool = False) -> None:
+    def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
-        self._aside = aside
         self._ready: list[Any] = [None] * len(parts)
-        self._arrived: list[Any] = [None] * len(parts)
-        self._streams = [part.stream for part in parts]
-        if aside and len(parts) > 1:
-            for number, part in enumerate(parts):
-                with part.active():
-                    self._streams[number] = part.device.new_stream()
+        several = len(parts) > 1
+        meets = several and meetings.trusted([part.device for part in parts])
+        self.meeting = meetings.Meeting(parts) if meets else None
 
-    def ready(self, number: int) -> None:
-        """Note that what a part has started writes what others need; its device is active."""
-        if len(self.parts) > 1:
-            part = self.parts[number]
-            self._ready[number] = part.device.record(part.stream, self._ready[number])
-
-    def bind(self, *groups: BufferCopies) -> list[Moves]:
-        """Copies for `copy`: for each part whom to wait for, and what to copy in which order."""
-        moves: list[Moves] = []
-        for number, part in enumerate(self.parts):
-            wanted = [(c, group) for group in groups for c in group.copies if c.target == number]
-            waits_for = {copy.source for copy, _ in wanted} | {number}
-            if not self._aside:  # all meet; a part's own stream is in order by itself
-                waits_for = set(range(len(self.parts))) - {number}
-            copies = [
+    def bind(self, *groups: BufferCopies) -> list[Any]:
+        """Copies for `run`: for each part what it starts, or what it copies in which order."""
+        if len(self.parts) == 1:
+            return []
+        if self.meeting is not None:
+            return [self._given(number, groups) for number in range(len(self.parts))]
+        return [
+            [
                 (
                     part.buffers[group.into],
                     self.parts[copy.source].device,
                     self.parts[copy.source].buffers[group.out_of],
                     *copy[2:],
-                    self._streams[number],
+                    part.stream,
                 )
-                for copy, group in wanted
+                for group in groups
+                for copy in group.copies
+                if copy.target == number
             ]
-            moves.append((sorted(waits_for), copies))
-        return moves
+            for number, part in enumerate(self.parts)
+        ]
 
-    def copy(self, moves: Sequence[Moves]) -> None:
-        """Start what `bind` gave."""
-        if len(self.parts) == 1:
-            return
-        for number, (part, (waits_for, copies)) in enumerate(zip(self.parts, moves, strict=True)):
-            device, stream = part.device, self._streams[number]
-            with part.active():
-                for each in waits_for:
-                    device.wait(self._ready[each], stream)
-                for copy in copies:
-                    device.copy_from_peer(*copy)
-                if self._aside:
-                    self._arrived[number] = device.record(stream, self._arrived[number])
-
-    def wait(self, number: int, all_parts: bool = False) -> None:
-        """Hold a part until what it takes has come; with ``all_parts``, what any part takes.
-
-        Its device is active. Before the first `copy` there is nothing to wait for.
-        """
+    def _given(self, number: int, groups: Sequence[BufferCopies]) -> Bound:
+        """A part's launch that copies to the others."""
         part = self.parts[number]
-        for event in self._arrived if all_parts else [self._arrived[number]]:
-            if event is not None:
-                part.device.wait(event, part.stream)
+        copies = [
+            (
+                self.parts[copy.target].buffers[group.into] + copy.target_offset,
+                part.buffers[group.out_of] + copy.source_offset,
+                copy.nbytes,
+            )
+            for group in groups
+            for copy in group.copies
+            if copy.source == number
+        ]
+        assert self.meeting is not None
+        launch, buffers = self.meeting.launch(number, copies)
+        return part.bind(launch, **buffers)
 
-    def run(self, launches: Sequence[Sequence[Bound]], moves: Sequence[Moves] = ()) -> None:
+    def run(self, launches: Sequence[Sequence[Bound]], moves: Sequence[Any] = ()) -> None:
         """Start each part's launches, then copy; what they start next waits for the copies."""
         if len(self.parts) == 1:
             self.parts[0].start(*launches[0])
             return
+        self.build()
         for number, (part, bounds) in enumerate(zip(self.parts, launches, strict=True)):
             with part.active():
                 part.start(*bounds)
-                self.ready(number)
-        if moves:
-            self.copy(moves)
+                if moves and self.meeting is not None:
+                    part.start(moves[number])
+                elif moves:
+                    self._ready[number] = part.device.record(part.stream, self._ready[number])
+        if moves and self.meeting is None:
+            self._copy(moves)
+
+    def _copy(self, moves: Sequence[Any]) -> None:
+        """Let each part copy after all have come to their last event."""
+        for number, (part, copies) in enumerate(zip(self.parts, moves, strict=True)):
+            with part.active():
+                for other, event in enumerate(self._ready):
+                    if other != number:
+                        part.device.wait(event, part.stream)
+                for copy in copies:
+                    part.device.copy_from_peer(*copy)
+
+    def build(self) -> None:
+        """Build what was bound so far: no device is to wait while the host compiles for another."""
+        for part in self.parts:
+            if part.unbuilt:
+                with part.active():
+                    part.build()
+
+    def check(self) -> None:
+        """Raise DeviceError if a device waited too long for another one; waits for all."""
+        if self.meeting is not None:
+            self.meeting.check()
 
     def share_sums(self, blocks: Sequence[int], sums: int, *names: str) -> list[Copy]:
         """Make room in each part for the block sums of all parts, one after the other.
@@ -199,6 +207,7 @@ class Exchange:
 
     def total(self, name: str, blocks: Sequence[int], sums: int) -> list[float]:
         """Add up block sums: of each part ``blocks`` rows of ``sums`` doubles; waits for them."""
+        self.check()
         totals = np.zeros(sums)
         for part, count in zip(self.parts, blocks, strict=True):
             with np.errstate(over="ignore", invalid="ignore"):

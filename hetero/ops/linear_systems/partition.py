@@ -108,6 +108,24 @@ def halo_copies(slabs: Sequence[Slab], row_bytes: int, depth: int | None = None)
     return copies
 
 
+Range = tuple[int, int]
+
+
+def range_copies(written: Sequence[Range], needed: Sequence[Range], row_bytes: int) -> list[Copy]:
+    """What parts that have buffers of the whole grid take of each other.
+
+    Each part has written some rows, a range of them, and needs another range.
+    """
+    copies = []
+    for target, (low, high) in enumerate(needed):
+        for source, (begin, end) in enumerate(written):
+            first, last = max(low, begin), min(high, end)
+            if source != target and first < last:
+                place = first * row_bytes
+                copies.append(Copy(target, source, (last - first) * row_bytes, place, place))
+    return copies
+
+
 def gather_copies(sizes: Sequence[int]) -> list[Copy]:
     """The bytes of each part, ``sizes``, for all others: every buffer holds all, in order."""
     begins = [0, *itertools.accumulate(sizes)]

@@ -29,6 +29,7 @@ class Solve(NamedTuple):
     callback: Callable[[Any], object] | None = None  # called with x after each iteration
     exactly: bool = False  # makes maxiter iterations whatever the residual is, if it can
     on: Callable[[tuple[Any, ...]], tuple[Any, Any]] | None = None  # see `execute`
+    from_zero: bool = False  # starts from zero, which x on the host need not hold
 
 
 class Solved(NamedTuple):
@@ -57,7 +58,11 @@ def execute(
     execution = load("hetero.calling.execution")
 
     def options_on(used: tuple[Any, ...], done: int) -> Solve:
-        rest = solve._replace(on=system_on, maxiter=max(solve.maxiter - done, 0))
+        rest = solve._replace(
+            on=system_on,
+            maxiter=max(solve.maxiter - done, 0),
+            from_zero=x0 is None and not done and len(used) > 1,
+        )
         row = plan.chosen.implementation
         if used and row is not None and row.from_host:
             return rest

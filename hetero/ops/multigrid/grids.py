@@ -32,6 +32,7 @@ _OMEGA = (
     1.2  # over-relaxation: a V(1,1)-cycle then leaves 0.05 in 2-D and 0.08 in 3-D, of 0.14, 0.2
 )
 _COARSEST, _COARSEST_ON_CPU = 64, 256  # points that a dense inverse takes care of
+LEAST_SHARED = 1 << 21  # points of a grid from which several devices gain more than they wait
 _STALLED = 0.7  # a cycle that leaves more of the residual than this has met rounding
 _EVEN = 1.6  # ratio of spacings up to which axes are coarsened together
 
@@ -47,6 +48,11 @@ class Grid(NamedTuple):
     def points(self) -> int:
         """Number of points."""
         return math.prod(self.shape)
+
+    @property
+    def shared(self) -> bool:
+        """Whether several devices divide it; of other grids each makes the whole."""
+        return self.points >= LEAST_SHARED
 
 
 def coarsest(kind: str) -> int:

@@ -13,10 +13,10 @@ import numpy as np
 
 from hetero import locks
 from hetero.devices.base import Device
-from hetero.devices.workspace import Workspace
 from hetero.kernels.common.launch import REAL, Launch
 from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.kernels.multigrid import transfers
+from hetero.ops.linear_systems.exchange import Part
 from hetero.ops.linear_systems.types import Outcome, Stencil
 from hetero.ops.multigrid import grids
 from hetero.profile import tuning
@@ -27,15 +27,16 @@ _SUM_BLOCKS = 1024
 _SUM_THREADS = 128
 
 
-class _Memory(Workspace):
+class Memory(Part):
     """What lies on the device for one hierarchy, most of it of one dtype."""
 
     def __init__(self, device: Device, dtype: np.dtype) -> None:
-        super().__init__(device, _PURPOSE)
+        super().__init__(device, alone=True)
+        self.purpose = _PURPOSE
         self.dtype = dtype
 
-    def vector(self, points: int) -> Any:
-        return self.allocate(points * self.dtype.itemsize)
+    def vector(self, points: int, *names: str) -> Any:
+        return self.allocate(points * self.dtype.itemsize, *names)
 
     def constant(self, array: Any, dtype: Any = None) -> Any:
         return self.upload(np.ascontiguousarray(array, dtype or self.dtype))
@@ -43,24 +44,46 @@ class _Memory(Workspace):
     def roots(self, buffer: Any, shape: tuple[int, int]) -> tuple[float, ...]:
         """Roots of sums over blocks, a column each."""
         sums = np.empty(shape)
-        self.device.download(buffer, sums)
+        with self.active():
+            if self.stream is not None:
+                self.device.synchronize(self.stream)
+            self.device.download(buffer, sums)
         with np.errstate(all="ignore"):
             return tuple(np.sqrt(sums.sum(axis=0)).tolist())
 
 
-class _Level:
-    """One grid: how a pass over it is launched, and room for its vectors."""
+class Level:
+    """One grid: how a pass over it is launched, and room for its vectors.
 
-    def __init__(self, memory: _Memory, grid: grids.Grid, coarse: grids.Grid, finest: bool) -> None:
+    With a ``share`` (number, of how many) the passes go over a range of z alone, as long as the
+    others' but for one tile; vectors are of the whole grid.
+
+    Attributes
+    ----------
+    reads, writes : (int, int)
+        Range of the grid's z that a pass reads, and that it writes.
+    coarse_reads, coarse_writes : (int, int)
+        Range of the coarser grid's z that the way up reads, and that the way down writes.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        number: int,
+        grid: grids.Grid,
+        coarse: grids.Grid,
+        share: tuple[int, int] = (0, 1),
+    ) -> None:
         device, dtype = memory.device, memory.dtype
         self._memory = memory
-        self._grid = grid
-        self.plan = plan_multigrid.plan_sweep(
-            grid.shape, coarse.shape, dtype.name, tuning.target(device)
-        )
+        self.grid = grid
+        target = tuning.target(device)
+        target = target._replace(multiprocessors=share[1] * target.multiprocessors)
+        self.plan = plan_multigrid.plan_sweep(grid.shape, coarse.shape, dtype.name, target)
         axes = dict(zip("zyx", grid.transfers or (), strict=True))
         most = dict(zip("zyx", self.plan.tile, strict=True))
         tiles = {axis: transfers.tiles(t, most[axis]) for axis, t in axes.items()}
+        tiles["z"] = self._cut(tiles["z"], axes["z"], share)
         self._tiles = tuple(map(len, tiles.values()))
         self._known = {axis: memory.constant(t, np.int32) for axis, t in tiles.items()}
         for name in plan_multigrid.TABLES:
@@ -70,17 +93,34 @@ class _Level:
             self._known[name] = memory.constant(values, integers)
         self.blocks = math.prod(self._tiles)
         self._known["sums"] = self.sums = memory.allocate(8 * self.blocks)
-        self.work = memory.vector(grid.points)
-        self.u, self.f = (None, None) if finest else (memory.vector(grid.points) for _ in "uf")
+        self.work = memory.vector(grid.points, f"work{number}")
+        self.u, self.f = (
+            memory.vector(grid.points, f"{name}{number}") if number else None for name in "uf"
+        )
         self._even = grid.shape[2] % 2 == 0
         self._alignment = 2 * dtype.itemsize
         self._planned: dict[Any, tuple[Launch, list[Any]]] = {}
+
+    def _cut(
+        self, tiles: np.ndarray, transfer: transfers.Transfer, share: tuple[int, int]
+    ) -> np.ndarray:
+        """The share's tiles along z, after which the ranges are known."""
+        number, shares = share
+        mine = tiles[len(tiles) * number // shares : len(tiles) * (number + 1) // shares]
+        begin, end, last = int(mine[0, 0]), int(mine[-1, 1]), int(mine[:, 2].max())
+        nz = self.grid.shape[0]
+        self.writes, self.coarse_writes = (begin, end), (int(mine[0, 3]), int(mine[-1, 4]))
+        halo = plan_multigrid.HALO
+        self.reads = max(begin - halo, 0), min(max(end, last) + halo, nz)
+        lefts = transfer.left[self.reads[0] : self.reads[1]]
+        self.coarse_reads = max(int(lefts[0]), 0), min(int(lefts[-1]) + 2, len(transfer.first))
+        return mine
 
     def _plan(self, omega: float, aligned: bool, first: int, mode: int) -> tuple[Launch, list[Any]]:
         """The launch of a pass, and its arguments after the four vectors."""
         key = omega, aligned, first, mode
         if key not in self._planned:
-            launch = self.plan.launch(self._grid.weights, self._tiles, *key)
+            launch = self.plan.launch(self.grid.weights, self._tiles, *key)
             rest = [self._known[a] if type(a) is str else a for a in launch.arguments[4:]]
             self._planned[key] = launch, rest
         return self._planned[key]
@@ -95,7 +135,8 @@ class _Level:
         launch, rest = self._plan(omega, aligned, first, mode)
         device = self._memory.device
         kernel = device.build(launch.source, launch.kernel, launch.defines)
-        device.launch(kernel, launch.grid, launch.block, [u, f, out, coarse, *rest])
+        values, stream = [u, f, out, coarse, *rest], self._memory.stream
+        device.launch(kernel, launch.grid, launch.block, values, 0, stream)
 
     def files(self, passes: Any) -> list[tuple[str, Any]]:
         """What is compiled for passes over vectors that lie as ours do."""
@@ -111,9 +152,9 @@ class _Level:
 class _Coarse:
     """All the small grids, cycled over by one block."""
 
-    def __init__(self, memory: _Memory, levels: list[grids.Grid]) -> None:
+    def __init__(self, memory: Memory, number: int, levels: list[grids.Grid]) -> None:
         device, dtype = memory.device, memory.dtype
-        self._device = device
+        self._memory = memory
         rows, lefts, weights, firsts, taps = [], [], [], [], []
         points = 0
         for grid in levels:
@@ -136,7 +177,7 @@ class _Coarse:
             memory.constant(grids.coarsest_inverse(levels[-1])),
             len(levels),
         ]
-        self.u, self.f = memory.vector(levels[0].points), memory.vector(levels[0].points)
+        self.u, self.f = (memory.vector(levels[0].points, f"{name}{number}") for name in "uf")
         self._threads = min(1024, device.block_limit)
         pool = plan_multigrid.coarse_points(dtype.name, device.shared_limit)
         defines = (("REAL", REAL[dtype.name]), ("THREADS", self._threads), ("POOL", pool))
@@ -146,39 +187,51 @@ class _Coarse:
         """Enqueue a cycle from zero."""
         arguments = [f, u, *self._arguments, omega, int(symmetric)]
         text, defines = self.file
-        kernel = self._device.build(text, "coarse_cycle", defines)
-        self._device.launch(kernel, 1, self._threads, arguments)
+        device, stream = self._memory.device, self._memory.stream
+        kernel = device.build(text, "coarse_cycle", defines)
+        device.launch(kernel, 1, self._threads, arguments, 0, stream)
 
 
 class DeviceHierarchy(grids.Hierarchy):
     """The grids of one stencil on a device that is active in this thread, here and in all methods.
 
-    Its vectors are buffers of float32 or float64; passes are enqueued.
+    Its vectors are buffers of float32 or float64; passes are enqueued. One of several devices has
+    a ``memory`` of its own and a ``share`` of the grids that are divided.
     """
 
-    def __init__(self, device: Device, stencil: Stencil, dtype: Any) -> None:
+    def __init__(
+        self,
+        device: Device,
+        stencil: Stencil,
+        dtype: Any,
+        memory: Memory | None = None,
+        share: tuple[int, int] = (0, 1),
+    ) -> None:
         super().__init__()
         self._device = device
         dtype = np.dtype(dtype)
         self.grids = grids.hierarchy(stencil, grids.coarsest(device.kind))
-        memory = self._memory = _Memory(device, dtype)
+        memory = self._memory = Memory(device, dtype) if memory is None else memory
         room = plan_multigrid.coarse_points(dtype.name, device.shared_limit)
         left = [sum(g.points for g in self.grids[i:]) for i in range(len(self.grids))]
         # The finest has a pass of its own, that starts from u and gives the residual.
         small = next(i for i, points in enumerate(left) if points <= room and (i or len(left) == 1))
         self.levels = [
-            _Level(memory, self.grids[i], self.grids[i + 1], finest=i == 0) for i in range(small)
+            Level(memory, i, self.grids[i], self.grids[i + 1], share if grid.shared else (0, 1))
+            for i, grid in enumerate(self.grids[:small])
         ]
-        self.coarsest = _Coarse(memory, self.grids[small:])
+        self.coarsest = _Coarse(memory, small, self.grids[small:])
         finest = self.grids[0]
-        self._blocks = min(_SUM_BLOCKS, finest.shape[0] * finest.shape[1])
+        rows = finest.shape[0] * finest.shape[1]
+        self._blocks = min(_SUM_BLOCKS, rows)
         self._sums = memory.allocate(16 * self._blocks)
         self._squares = (
             "multigrid_squares.cu",
             (("REAL", REAL[dtype.name]), ("THREADS", _SUM_THREADS)),
         )
         self._prepared = False
-        self._box = [*finest.shape, *finest.weights]
+        own = self.levels[0].writes if self.levels else (0, finest.shape[0])
+        self._box = [*finest.shape, *finest.weights, *(z * finest.shape[1] for z in own)]
         self.again = functools.partial(DeviceHierarchy, device, stencil, dtype)
 
     def prepare(self) -> None:
@@ -200,14 +253,24 @@ class DeviceHierarchy(grids.Hierarchy):
         return files
 
     def norms(self, f: Any, u: Any) -> tuple[float, float]:
+        self.start_norms(f, u)
+        return self.found_norms()
+
+    def start_norms(self, f: Any, u: Any) -> None:
+        """Enqueue what `found_norms` waits for."""
         text, defines = self._squares
         kernel = self._device.build(text, "squares", defines)
         arguments = [u, f, self._sums, *self._box, self._blocks]
-        self._device.launch(kernel, self._blocks, _SUM_THREADS, arguments)
+        stream = self._memory.stream
+        self._device.launch(kernel, self._blocks, _SUM_THREADS, arguments, 0, stream)
+
+    def found_norms(self) -> tuple[float, float]:
+        """See `norms`."""
         return self._memory.roots(self._sums, (self._blocks, 2))
 
     def zero(self, u: Any) -> None:
-        self._device.fill(u, self.grids[0].points * self._memory.dtype.itemsize)
+        nbytes = self.grids[0].points * self._memory.dtype.itemsize
+        self._device.fill(u, nbytes, stream=self._memory.stream)
 
 
 def solve(

@@ -1,9 +1,8 @@
 """Jacobi's method for -div grad u = f on devices: one, or several with a slab of rows each.
 
-The grid's rows (planes in 3-D) are shared out. Every device computes the rows its neighbours wait
-for first; these are copied while it computes the others. With blocking, a pass over the memory
-makes several sweeps, and as many rows are exchanged. A point's operations do not depend on any of
-that, so neither do the results, to the last bit.
+The grid's rows (planes in 3-D) are shared out. With blocking, a pass over the memory makes several
+sweeps, after which as many rows are exchanged. A point's operations do not depend on that, so
+neither do the results, to the last bit.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ def solve(
     blocking: int | None = None,
     dtype: Any = None,
     sweeper: Sweeper | None = None,
+    from_zero: bool = False,
     **limits: Any,
 ) -> Outcome:
     """Sweep until the residual is small, or a number of times.
@@ -62,6 +62,8 @@ def solve(
         Of device buffers. Default: float64.
     sweeper : Sweeper, optional
         On one device: makes all sweeps.
+    from_zero : bool
+        Start from zero, whatever ``u`` holds.
     **limits
         Sweeps or tolerances; see `iterate`.
 
@@ -76,7 +78,8 @@ def solve(
             if len(devices) == 1:  # one context for all that follows, not one for each launch
                 stack.enter_context(devices[0].active())
             passes = blocking if sweeper is None else sweeper.most, sweeper
-            run = _DeviceSolve(devices, stencil, f, u, *passes, np.dtype(dtype or _dtype(f)))
+            start = None if from_zero else u
+            run = _DeviceSolve(devices, stencil, f, start, *passes, np.dtype(dtype or _dtype(f)))
             stack.push(run.close)
             outcome = iterate(run, **limits)
             run.store(u)
@@ -127,7 +130,7 @@ class _DeviceSolve:
             for device, slab in zip(devices, cuts, strict=True)
         ]
         self._at_once(lambda each: each.fill(f, u), 2)
-        self._exchange = Exchange(self._slices, aside=True)
+        self._exchange = Exchange(self._slices)
         rows = halo_copies(cuts, self._slices[0].grid.plane_bytes)
         self._halos = [self._exchange.bind(BufferCopies(rows, u, u)) for u in ("u0", "u1")]
 
@@ -139,9 +142,9 @@ class _DeviceSolve:
         return self._norm(other=False)
 
     def _norm(self, other: bool) -> float:
-        for part, each in enumerate(self._slices):
+        self._exchange.check()
+        for each in self._slices:
             with each.device.active():
-                self._exchange.wait(part)
                 each.start_residual(other)
         sums = []
         for each in self._slices:
@@ -160,14 +163,12 @@ class _DeviceSolve:
         depths = plan_jacobi.passes(sweeps, self._depth, self._any)
         while batch := tuple(islice(depths, self._passes_at_once)):
             begin = time.monotonic()
-            if len(self._slices) == 1:
-                with self._slices[0].device.active():
-                    for depth in batch:
-                        self._slices[0].sweep("all", depth)
-                        self._slices[0].swap()
-            else:
+            with self._alone():
                 for depth in batch:
-                    self._sweep_together(depth)
+                    launches = [each.sweep(depth) for each in self._slices]
+                    self._exchange.run(launches, self._halos[1 - self._slices[0].newest])
+                    for each in self._slices:
+                        each.swap()
             self.sweeps += sum(batch)
             if len(batch) == self._passes_at_once:
                 self.synchronize()
@@ -178,16 +179,10 @@ class _DeviceSolve:
                     self._passes_at_once = max(1, self._passes_at_once // 2)
                 self._checkpoint(now)
 
-    def _sweep_together(self, depth: int) -> None:
-        for part, each in enumerate(self._slices):
-            with each.device.active():
-                self._exchange.wait(part)
-                each.sweep("edges", depth)
-                self._exchange.ready(part)
-                each.sweep("inner", depth)
-        self._exchange.copy(self._halos[1 - self._slices[0].newest])
-        for each in self._slices:
-            each.swap()
+    def _alone(self) -> Any:
+        """One device stays active for many launches."""
+        only = self._slices[0].device if len(self._slices) == 1 else None
+        return only.active() if only is not None else contextlib.nullcontext()
 
     def _checkpoint(self, now: float) -> None:
         if now < self._save_at:

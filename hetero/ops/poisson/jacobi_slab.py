@@ -63,24 +63,16 @@ class Slice(Part):
         self.newest = 0
         self._slab = slab
         self._bound: dict[Any, Bound] = {}
-        own = slab.above, slab.above + slab.own
-        edges = [(own[0], own[0] + depth)] if slab.above else []
-        edges += [(own[1] - depth, own[1])] if slab.below else []
-        inner = own[0] + (depth if slab.above else 0), own[1] - (depth if slab.below else 0)
-        if len(edges) == 2 and edges[0][1] >= edges[1][0]:
-            edges = [own]
-        self._rows = {
-            "all": (own,),
-            "edges": tuple(edges),
-            "inner": (inner,) if inner[0] < inner[1] else (),
-        }
+        self._rows = slab.above, slab.above + slab.own
 
     def fill(self, f: Any, u: Any) -> None:
-        """Allocate, and bring what the caller gives; returns when it is there."""
+        """Allocate, and bring what the caller gives, zero for None; returns when it is there."""
         device, grid = self.device, self.grid
         self._bring("f", f)
-        self._bring("u0", u)
-        device.fill(self.allocate(grid.nbytes, "u1"), grid.nbytes)
+        if u is not None:
+            self._bring("u0", u)
+        for name in ("u1",) if u is not None else ("u0", "u1"):
+            device.fill(self.allocate(grid.nbytes, name), grid.nbytes)
         self._sums = plan_jacobi.residual_sums(grid, self._target)
         self.allocate(8 * self._sums * self._slab.own, "partial")
         if self.stream is not None:
@@ -141,24 +133,21 @@ class Slice(Part):
         """What was written is the present u now."""
         self.newest = 1 - self.newest
 
-    def sweep(self, which: str, depth: int) -> None:
-        """One pass of ``depth`` sweeps over "all" rows, the "edges" that neighbours wait for, or
-        the "inner" rest."""
-        key = which, depth, self.newest
+    def sweep(self, depth: int) -> list[Bound]:
+        """One pass of ``depth`` sweeps, to be started; empty where it was started at once."""
+        key = depth, self.newest
         bound = self._bound.get(key)
         if bound is None:
-            if not self._rows[which]:
-                return
             names = {"u": f"u{self.newest}", "u_new": f"u{1 - self.newest}"}
             if self._sweeper is not None:
                 launch = self._sweeper.plan(self.device, self.grid)
                 if launch.shared_bytes:
                     self._start_at_once(launch, depth, names)
-                    return
+                    return []
             else:
-                launch = plan_jacobi.sweeps(self.grid, self._rows[which], depth, self._target)
+                launch = plan_jacobi.sweeps(self.grid, (self._rows,), depth, self._target)
             bound = self._bound[key] = self.bind(launch, **names)
-        self.start(bound)
+        return [bound]
 
     def _start_at_once(self, launch: Launch, sweeps: int, names: dict[str, str]) -> None:
         """Start a launch with blocks that wait for each other; one alone takes any launch."""
@@ -187,8 +176,7 @@ class Slice(Part):
         which = 1 - self.newest if other else self.newest
         key = "residual", which
         if key not in self._bound:
-            rows = self._slab.above, self._slab.above + self._slab.own
-            launch = plan_jacobi.residual(self.grid, rows, self._target)
+            launch = plan_jacobi.residual(self.grid, self._rows, self._target)
             self._bound[key] = self.bind(launch, u=f"u{which}")
         self.start(self._bound[key])
 

@@ -54,6 +54,9 @@ def _dst(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) ->
 def _multigrid(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     (f,), u, solve = arguments
     limits = {"rtol": solve.rtol, "maxiter": solve.maxiter}
+    if len(devices) > 1:
+        on_devices = load("hetero.ops.multigrid.multigrid_shared").solve
+        return on_devices(devices, solve.system, f, u, from_zero=solve.from_zero, **limits)
     if devices:
         on_device = load("hetero.ops.multigrid.multigrid_device").solve
         return on_device(devices[0], solve.system, f, u, dtype=problem.dtype, **limits)
@@ -68,6 +71,7 @@ def _cg(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> 
     limits = {"rtol": solve.rtol, "atol": 0.0, "maxiter": most}
     if devices:
         on_devices = load("hetero.ops.krylov.cg_device").solve
+        limits["from_zero"] = solve.from_zero
         outcome = on_devices(devices, solve.system, *vectors, dtype=problem.dtype, **limits)
     else:
         outcome = load("hetero.ops.krylov.cg_cpu").solve(solve.system, *vectors, **limits)
@@ -86,7 +90,8 @@ def _jacobi(devices: tuple[Device, ...], problem: Problem, arguments: Arguments)
             return streamed(devices[0], solve.system, f, u, room=room, **limits)
     if devices:
         on_devices = load("hetero.ops.poisson.jacobi_device").solve
-        return on_devices(devices, solve.system, f, u, dtype=problem.dtype, **limits)
+        limits |= {"dtype": problem.dtype, "from_zero": solve.from_zero}
+        return on_devices(devices, solve.system, f, u, **limits)
     return load("hetero.ops.poisson.jacobi_cpu").solve(solve.system, f, u, **limits)
 
 
@@ -134,7 +139,11 @@ MULTIGRID.register(
     uses=("loops", "numba"),
     loops=lambda problem: (CYCLES.of(problem.dtype),),
 )
-MULTIGRID.register(kinds=registry.PORTABLE, run=_multigrid)
+MULTIGRID.register(
+    kinds=registry.PORTABLE,
+    run=_multigrid,
+    shared=lambda problem: math.prod(problem.dims) >= grids.LEAST_SHARED,
+)
 
 CG = Method(
     name="cg",

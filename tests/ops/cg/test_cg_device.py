@@ -10,6 +10,7 @@ import itertools
 import math
 import os
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import compiled
@@ -20,12 +21,15 @@ import scipy.sparse as sp
 from cg_systems import KINDS, poisson, solve, system_of, vectors
 
 from hetero import devices, kernels
+from hetero.devices import meetings
+from hetero.devices.cuda.cooperative import CooperativeKernel
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.tuning import Target
 from hetero.ops.krylov import cg_device, cg_loops
 from hetero.ops.linear_systems import types
+from hetero.ops.linear_systems.exchange import Exchange
 from hetero.ops.multigrid import multigrid_device
 
 DTYPES = ("float64", "float32")
@@ -416,12 +420,12 @@ def one_block(vectors, stencil):
     )
 
     class Kernel:
-        def launch(self, grid, arguments):
+        def launch(self, grid, arguments, stream):
             defines = (*plan.defines, ("SHARED_BYTES", plan.shared_bytes))
             kernel = device.build(plan.source, plan.kernel, defines)
             device.launch(kernel, grid, plan.block, arguments)
 
-    return cg_loops.Persistent(vectors, stencil, plan, Kernel())
+    return cg_loops.Persistent(vectors, stencil, [plan], [Kernel()])
 
 
 @pytest.mark.parametrize(
@@ -465,19 +469,93 @@ def test_cooperative_launches(monkeypatch, shape, dtype):
     assert abs(outcome.iterations - expected.iterations) <= 1 + outcome.iterations // 100
 
 
+def gpus(parts):
+    """That many GPUs; one may come several times."""
+    found = [d for d in devices.available().values() if d.kind == "cuda"]
+    return [found[i % len(found)] for i in range(parts)]
+
+
 @pytest.mark.gpu
+@pytest.mark.parametrize("meet", [True, False])
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("diagonal", [False, True])
 @pytest.mark.parametrize("kind", ["stencil2", "stencil3", "csr", "csr64"])
-def test_several_gpus(kind):
-    found = [d for name, d in devices.available().items() if name.startswith("cuda")]
-    if len(found) < 2:
-        pytest.skip("one CUDA device only")
+def test_several_gpus(monkeypatch, kind, parts, diagonal, meet):
+    if not meet:
+        monkeypatch.setattr(meetings, "trusted", lambda devices: False)
+    found = gpus(parts)
     system, A = system_of(kind, "float64")
     b, x0 = vectors(A.shape[0], "float64")
-    alone, _ = solve(found[:1], system, b, x0, rtol=1e-9)
-    outcome, x = solve(found, system, b, x0, rtol=1e-9)
+    M = np.random.default_rng(3).uniform(0.5, 2.0, len(b)) if diagonal else None
+    options = {"rtol": 1e-9, "preconditioner": M}
+    alone, _ = solve(found[:1], system, b, x0, **options)
+    outcome, x = solve(found, system, b, x0, **options)
     assert outcome.status == types.CONVERGED
     assert abs(outcome.iterations - alone.iterations) <= 1
     assert np.linalg.norm(b - A @ x) <= 1e-9 * np.linalg.norm(b)
+    again, y = solve(found, system, b, x0, **options)
+    assert again == outcome
+    np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(4, 7), (133, 64), (300, 301), (512, 512), (260, 700)])
+@pytest.mark.parametrize("parts", [2, 3])
+def test_cooperative_launches_on_several_gpus(monkeypatch, shape, dtype, parts):
+    """Also with a second launch that goes on, and an odd number of iterations in each."""
+    system = types.Stencil(shape, (0.9, 1.2))
+    b, x0 = vectors(math.prod(shape), dtype)
+    used = []
+    choose = cg_device.persistent
+    monkeypatch.setattr(cg_device, "persistent", lambda *a: used.append(choose(*a)) or used[-1])
+    options = {"rtol": 1e-4, "maxiter": 5000}
+    outcome, x = solve(gpus(parts), system, b, x0, **options)
+    assert used[0] is not None
+    for every in (None, 7):
+        again, y = solve(gpus(parts), system, b, x0, check_every=every, **options)
+        assert again == outcome
+        np.testing.assert_array_equal(x, y)
+    alone, _ = solve(gpus(1), system, b, x0, **options)
+    assert outcome.status == alone.status == types.CONVERGED
+    assert abs(outcome.iterations - alone.iterations) <= 1 + alone.iterations // 100
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("side", [300, 3000])
+def test_a_device_that_is_waited_for_in_vain(monkeypatch, side):
+    """One of two launches never comes: the solve ends in bounded time, as a failed device's."""
+    monkeypatch.setattr(meetings, "PATIENCE", 0.3)
+    pair = gpus(2)
+    system = types.Stencil((side, side), (1.0, 1.0))
+    b, x0 = vectors(side * side, "float64")
+    started = []
+    launch, run = CooperativeKernel.launch, Exchange.run
+
+    def some(kernel, *arguments):
+        started.append(kernel)
+        if len(started) != 4:
+            launch(kernel, *arguments)
+
+    def one_alone(exchange, launches, moves=()):
+        started.append(exchange)
+        if len(started) < 40 or not moves:
+            run(exchange, launches, moves)
+        else:
+            exchange.build()
+            with exchange.parts[0].active():
+                exchange.parts[0].start(*launches[0], moves[0])
+
+    if side > 1000:
+        monkeypatch.setattr(Exchange, "run", one_alone)
+    else:
+        monkeypatch.setattr(CooperativeKernel, "launch", some)
+    begin = time.monotonic()
+    with pytest.raises(types.DeviceFailed, match="for another device, in vain"):
+        solve(pair, system, b, x0, rtol=1e-12)
+    assert time.monotonic() - begin < 5.0
+    monkeypatch.undo()
+    assert solve(pair, system, b, x0, rtol=1e-6)[0].status == types.CONVERGED
 
 
 # -- Plans and NVIDIA's compiler -----------------------------------------------------------------
@@ -540,7 +618,7 @@ def test_every_row_is_some_tiles():
 
 
 def test_a_grid_too_large_for_one_launch():
-    for rows, columns in ((4096, 512), (512, 513), (700, 512)):
+    for rows, columns in ((4096, 512), (512, 1025), (700, 512), (530, 1000)):
         grid = plan_cg_stencil.GridShare(rows, 1, columns, (1.0, 0.0, 1.0))
         options = {"dtype": "float64", "shared_limit": 1 << 17}
         assert plan_cg_stencil.cooperative(grid, Target(132), **options) is None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import numpy as np
 import pytest
 from fakes import FakeCuda
 
 from hetero import devices
-from hetero.devices import peers
+from hetero.devices import meetings, peers
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.ops.linear_systems.exchange import BufferCopies, Exchange, Part
@@ -93,47 +94,44 @@ def test_gathered_pieces_lie_in_the_order_of_the_parts():
 # -- Exchanging ----------------------------------------------------------------------------------
 
 
-def exchanged(device_list, rows, columns, depth, rounds=1, aside=True):
+def exchanged(device_list, rows, columns, depth, rounds=1):
     """Fill own rows with their numbers, exchange, and return what every part then holds."""
     cuts = slabs(rows, len(device_list), depth)
     parts = [Part(device, alone=False) for device in device_list[: len(cuts)]]
     for part, cut in zip(parts, cuts, strict=True):
         part.upload(np.zeros((cut.held, columns)), "u")
-    exchange = Exchange(parts, aside)
+    exchange = Exchange(parts)
     halos = exchange.bind(BufferCopies(halo_copies(cuts, 8 * columns), "u", "u"))
     for turn in range(rounds):
-        for number, (part, cut) in enumerate(zip(parts, cuts, strict=True)):
+        exchange.synchronize()
+        for part, cut in zip(parts, cuts, strict=True):
             own = (
                 np.arange(cut.begin, cut.end)[:, None] + np.arange(columns) / columns + turn * rows
             )
-            with part.active():
-                exchange.wait(number, all_parts=True)
-                for each in parts if not aside else [part]:  # copies are in the others' streams
-                    each.device.synchronize(each.stream)
-                part.device.upload(own, part.buffers["u"], 8 * columns * cut.above)
-                exchange.ready(number)
-        exchange.copy(halos)
-    found = []
-    for number, (part, cut) in enumerate(zip(parts, cuts, strict=True)):
-        with part.active():
-            exchange.wait(number)
-        found.append((cut, part.download("u", np.empty((cut.held, columns)))))
-    return found
+            part.upload(own, "u", 8 * columns * cut.above)
+        exchange.run([()] * len(parts), halos)
+    exchange.check()
+    found = [
+        (cut, part.download("u", np.empty((cut.held, columns))))
+        for part, cut in zip(parts, cuts, strict=True)
+    ]
+    return exchange, found
 
 
-@pytest.mark.parametrize("aside", [True, False])
 @pytest.mark.parametrize(("rows", "depth"), [(4, 1), (11, 1), (23, 2), (24, 6)])
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
-def test_halo(opencl, parts, rows, depth, aside):
+def test_halo(opencl, parts, rows, depth):
     for rounds in (1, 3):
-        check_halo([devices.get(opencl)] * parts, rows, depth, rounds, aside=aside)
+        check_halo([devices.get(opencl)] * parts, rows, depth, rounds)
 
 
-def check_halo(device_list, rows, depth, rounds, columns=5, aside=True):
-    for cut, held in exchanged(device_list, rows, columns, depth, rounds, aside):
+def check_halo(device_list, rows, depth, rounds, columns=5):
+    exchange, found = exchanged(device_list, rows, columns, depth, rounds)
+    for cut, held in found:
         first, last = cut.begin - cut.above, cut.end + cut.below
         expected = np.arange(first, last)[:, None] + np.arange(columns) / columns
         np.testing.assert_array_equal(held, expected + (rounds - 1) * rows)
+    return exchange
 
 
 def test_halo_between_two_contexts(opencl):
@@ -143,15 +141,63 @@ def test_halo_between_two_contexts(opencl):
     one = devices.get(opencl)
     other = OpenCLDevice(99, one._device)
     check_halo([one, other, one], 17, 2, 3)
-    check_halo([one, other, one], 17, 2, 3, aside=False)
+
+
+def gpus(parts):
+    """That many GPUs; one may come several times."""
+    found = [d for d in devices.available().values() if d.kind == "cuda"]
+    return [found[i % len(found)] for i in range(parts)]
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("meet", [True, False])
 @pytest.mark.parametrize("parts", [1, 2, 4])
-def test_halo_on_gpus(parts):
-    gpus = [d for d in devices.available().values() if d.kind == "cuda"]
-    for rows, depth in ((11, 1), (24, 6)):
-        check_halo([gpus[i % len(gpus)] for i in range(parts)], rows, depth, 3, 70_001)
+def test_halo_on_gpus(monkeypatch, parts, meet):
+    """Columns of one, two and four elements in 16 bytes' steps; more rows than blocks copy."""
+    monkeypatch.setattr(meetings, "_trusted", {})
+    if not meet:
+        monkeypatch.setattr(meetings, "trusted", lambda devices: False)
+    for rows, depth, columns in ((11, 1, 70_001), (24, 6, 70_002), (24, 6, 1)):
+        exchange = check_halo(gpus(parts), rows, depth, 3, columns)
+        assert (exchange.meeting is not None) == (meet and parts > 1)
+
+
+@pytest.mark.gpu
+def test_a_gpu_waits_no_longer_than_it_may(monkeypatch):
+    """One part starts nothing: the other gives up once, for all that follows."""
+    pair = gpus(2)
+    parts = [Part(device, alone=False) for device in pair]
+    for part in parts:
+        part.upload(np.zeros(8), "u")
+    monkeypatch.setattr(meetings, "PATIENCE", 0.3)
+    exchange = Exchange(parts)
+    moves = exchange.bind(BufferCopies([Copy(1, 0, 8, 0, 0)], "u", "u"))
+    exchange.build()
+    begin = time.monotonic()
+    with parts[0].active():
+        for _ in range(50):
+            parts[0].start(moves[0])
+    with pytest.raises(DeviceError, match=r"cuda:0 waited 0\.3 s for another device, in vain"):
+        exchange.check()
+    assert 0.3 <= time.monotonic() - begin < 0.6
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("damage", [0, 1])
+def test_gpus_that_write_wrong_do_not_meet(monkeypatch, damage, warnings_of):
+    """A byte that changes on its way in either direction."""
+    monkeypatch.setattr(meetings, "_trusted", {})
+    pair = gpus(2)
+    launch = meetings.Meeting.launch
+
+    def damaged(meeting, rank, copies):
+        if rank == damage:
+            copies = [(target, source, nbytes - 4) for target, source, nbytes in copies]
+        return launch(meeting, rank, copies)
+
+    monkeypatch.setattr(meetings.Meeting, "launch", damaged)
+    assert not meetings.trusted(pair)
+    assert "arrives damaged" in warnings_of()[-1]
 
 
 # -- Trusting ------------------------------------------------------------------------------------

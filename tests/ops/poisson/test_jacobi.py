@@ -136,18 +136,6 @@ def test_two_contexts(opencl):
     check_devices([one, OpenCLDevice(99, one._device)], (26, 67), "float32", (1, 2, 4))
 
 
-def test_halos_are_copied_beside_the_sweeps(opencl, monkeypatch):
-    """Where several share a grid, each has a stream for its copies and one for its sweeps."""
-    device, made = devices.get(opencl), []
-    plain = type(device).new_stream
-    monkeypatch.setattr(type(device), "new_stream", lambda self: made.append(self) or plain(self))
-    stencil, f, u = problem((26, 67), "float64")
-    for count in (1, 2):
-        with device.active():
-            jacobi_device.solve([device] * count, stencil, f, u, rtol=0.0, maxiter=3)
-        assert len(made) == (2 * count if count > 1 else 0)
-
-
 # -- Stopping ------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,241 @@
+"""-div grad u = f by geometric multigrid on several devices.
+
+Fine grids are divided along their first axis. After each pass over one, the devices give each
+other the rows that the next pass reads beyond their own. A vector lies at the same place on all
+devices, which have room for the whole of it. Of the coarser grids each device makes the whole: that
+takes no longer than on one, and nothing has to be sent back. Every point gets the same bits as on
+one device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hetero.devices.base import Device
+from hetero.errors import DeviceError
+from hetero.kernels.multigrid.plan import DOWN, DOWN_FROM_ZERO
+from hetero.ops.linear_systems.exchange import BufferCopies, Exchange
+from hetero.ops.linear_systems.partition import Range, range_copies
+from hetero.ops.linear_systems.types import DeviceFailed, Outcome, Stencil
+from hetero.ops.multigrid import grids
+from hetero.ops.multigrid.multigrid_device import DeviceHierarchy, Level, Memory
+
+Vector = Sequence[Any]  # a buffer of each device
+
+
+class _Together:
+    """One grid on all devices, or what all of them cycle over alone: takes a vector's buffers."""
+
+    def __init__(self, each: Sequence[Any], memories: Sequence[Memory], exchange: Exchange) -> None:
+        self._each = each
+        self._memories = memories
+        self._exchange = exchange
+        self.u, self.f = [one.u for one in each], [one.f for one in each]
+
+    def _start(self, method: str, *vectors: Vector, **how: Any) -> None:
+        for number, (memory, one) in enumerate(zip(self._memories, self._each, strict=True)):
+            with memory.active():
+                getattr(one, method)(*(vector[number] for vector in vectors), **how)
+
+    def cycle(self, f: Vector, u: Vector, **how: Any) -> None:
+        self._start("cycle", f, u, **how)
+
+
+class _Shared(_Together):
+    """A grid that is divided; after a pass, what was written goes to who reads it next."""
+
+    def __init__(
+        self,
+        number: int,
+        each: Sequence[Level],
+        coarser: Sequence[Level] | None,
+        finer: Sequence[Level] | None,
+        memories: Sequence[Memory],
+        exchange: Exchange,
+    ) -> None:
+        super().__init__(each, memories, exchange)
+        self.work = [one.work for one in each]
+        grid = each[0].grid
+        itemsize = memories[0].dtype.itemsize
+        assert grid.transfers is not None
+        whole = [(0, len(grid.transfers[0].first))] * len(each)
+        own, read = [one.writes for one in each], [one.reads for one in each]
+
+        def moved(
+            name: str, shape: tuple[int, ...], written: list[Range], needed: list[Range]
+        ) -> BufferCopies:
+            row_bytes = math.prod(shape) * itemsize
+            return BufferCopies(range_copies(written, needed, row_bytes), name, name)
+
+        coarse_shape = tuple(len(t.first) for t in grid.transfers[1:])
+        coarse_own = [one.coarse_writes for one in each]
+        coarse_read = whole if coarser is None else [one.reads for one in coarser]
+        self._down = exchange.bind(
+            moved(f"work{number}", grid.shape[1:], own, read),
+            moved(f"f{number + 1}", coarse_shape, coarse_own, coarse_read),
+        )
+        needed = read if finer is None else [one.coarse_reads for one in finer]
+        self._up = exchange.bind(moved(f"u{number}", grid.shape[1:], own, needed))
+
+    def sweep(self, *vectors: Vector, mode: int, **how: Any) -> None:
+        self._start("sweep", *vectors, mode=mode, **how)
+        moves = self._down if mode in (DOWN, DOWN_FROM_ZERO) else self._up
+        self._exchange.run([()] * len(self._each), moves)
+
+    def residual(self) -> float:
+        self._exchange.check()
+        return math.hypot(*(one.residual() for one in self._each))
+
+
+class _Repeated(_Together):
+    """A grid of which each device makes the whole."""
+
+    def __init__(
+        self, each: Sequence[Level], memories: Sequence[Memory], exchange: Exchange
+    ) -> None:
+        super().__init__(each, memories, exchange)
+        self.work = [one.work for one in each]
+
+    def sweep(self, *vectors: Vector, **how: Any) -> None:
+        self._start("sweep", *vectors, **how)
+
+
+class SharedHierarchy(grids.Hierarchy):
+    """The grids of one stencil on several devices; the finest is divided.
+
+    A vector is a sequence of buffers, one of each device.
+    """
+
+    def __init__(self, devices: Sequence[Device], stencil: Stencil, dtype: np.dtype) -> None:
+        super().__init__()
+        memories: list[Memory] = []
+        self.memories = memories
+        self._each: list[DeviceHierarchy] = []
+        for number, device in enumerate(devices):
+            with device.active():
+                memory = Memory(
+                    device, dtype
+                )  # small uploads wait for nothing in the default queue
+                share = number, len(devices)
+                made = DeviceHierarchy(device, stencil, dtype, memory, share)
+                memory.vector(made.grids[0].points, "u0", "f0")
+                made.prepare()
+                device.synchronize()
+                memory.stream = device.new_stream()
+            memories.append(memory)
+            self._each.append(made)
+        self._exchange = exchange = Exchange(memories)
+        levels = list(zip(*(one.levels for one in self._each), strict=True))
+        divided = sum(level[0].grid.shared for level in levels)
+        self.levels = [
+            _Shared(
+                number,
+                level,
+                levels[number + 1] if number + 1 < divided else None,
+                levels[number - 1] if number else None,
+                memories,
+                exchange,
+            )
+            for number, level in enumerate(levels[:divided])
+        ]
+        self.levels += [_Repeated(level, memories, exchange) for level in levels[divided:]]
+        coarsest = [one.coarsest for one in self._each]
+        self.coarsest = _Together(coarsest, memories, exchange)
+
+    def norms(self, f: Vector, u: Vector) -> tuple[float, float]:
+        self._exchange.check()
+        for number, (memory, one) in enumerate(zip(self.memories, self._each, strict=True)):
+            with memory.active():
+                one.start_norms(f[number], u[number])
+        of_u, of_f = zip(*(one.found_norms() for one in self._each), strict=True)
+        return math.hypot(*of_u), math.hypot(*of_f)
+
+    def zero(self, u: Vector) -> None:
+        for number, (memory, one) in enumerate(zip(self.memories, self._each, strict=True)):
+            with memory.active():
+                one.zero(u[number])
+
+    def load(self, name: str, values: np.ndarray | None) -> None:
+        """Bring each device what it reads of a grid; zeros without values."""
+        itemsize = self.memories[0].dtype.itemsize
+        if values is None:
+            self.zero([memory.buffers[name] for memory in self.memories])
+            return
+
+        def load(number: int) -> None:
+            begin, end = self._each[number].levels[0].reads
+            rows = values[begin:end]
+            row_bytes = math.prod(values.shape[1:]) * itemsize
+            self.memories[number].upload(
+                np.ascontiguousarray(rows, self.memories[number].dtype), name, begin * row_bytes
+            )
+
+        self._exchange.at_once(load, values.nbytes)
+
+    def fetch(self, name: str, out: np.ndarray) -> None:
+        """Bring a grid to the host, each device's own part."""
+        row_bytes = math.prod(out.shape[1:]) * out.itemsize
+
+        def fetch(number: int) -> None:
+            begin, end = self._each[number].levels[0].writes
+            self.memories[number].download(name, out[begin:end], begin * row_bytes)
+
+        self._exchange.at_once(fetch, out.nbytes)
+
+    def synchronize(self) -> None:
+        """Wait for all devices."""
+        self._exchange.synchronize()
+
+
+def solve(
+    devices: Sequence[Device],
+    stencil: Stencil,
+    f: np.ndarray,
+    u: np.ndarray,
+    *,
+    rtol: float,
+    atol: float = 0.0,
+    maxiter: int,
+    from_zero: bool = False,
+) -> Outcome:
+    """Solve A u = f by cycles, of C-contiguous arrays of one dtype.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        Of one kind; a device may come several times.
+    stencil : Stencil
+        With a finest grid that is divided (`grids.Grid.shared`).
+    f, u : ndarray of ``stencil.shape``
+        ``u`` is the start and gets the result. ``from_zero``: the start is zero, whatever it holds.
+    rtol, atol, maxiter
+        As for `grids.Hierarchy.solve`.
+
+    Raises
+    ------
+    DeviceFailed
+        Without a saved iterate: there are few cycles.
+    """
+    hierarchy = None
+    try:
+        hierarchy = SharedHierarchy(devices, stencil, u.dtype)
+        hierarchy.load("f0", f)
+        hierarchy.load("u0", None if from_zero else u)
+        f_there, u_there = (
+            [memory.buffers[name] for memory in hierarchy.memories] for name in ("f0", "u0")
+        )
+        outcome = hierarchy.solve(f_there, u_there, rtol=rtol, atol=atol, maxiter=maxiter)
+        hierarchy.fetch("u0", u)
+        return outcome
+    except BaseException as error:
+        with contextlib.suppress(Exception):
+            if hierarchy is not None:
+                hierarchy.synchronize()
+        if isinstance(error, DeviceError):
+            raise DeviceFailed(error, None, 0) from error
+        raise

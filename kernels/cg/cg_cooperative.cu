@@ -4,23 +4,27 @@
 // owns `strip` rows: its x and r in registers, p in shared memory with two rows of the neighbours on
 // each side. An iteration is the one of cg_stencil.cu: r = r' - alpha A p' and p = r + beta p' on its
 // rows and one more on each side, which it computes just as the neighbour does; then the sums. Only
-// the second row beyond comes from the neighbour, through global memory, together with all blocks'
-// sums: one barrier of the whole grid per iteration.
+// the second row beyond comes from the neighbour, and all blocks' sums from all: through global
+// memory, with stamps (stamped.cu), so that blocks wait for what they need and for nothing else.
 // Per point and iteration: 24 flops; nothing but edges and sums leaves the multiprocessor.
 //
 // x, r and p are loaded at the start of a launch and stored at its end, after `iterations`
-// iterations or where the iteration stops. p of iterate k lies in p0 if k is even, else in p1.
+// iterations or where the iteration stops. p of iterate k lies in p0 if k is even, else in p1, and so
+// do sums and edges. Iteration `done` of a launch gives them the stamp `stamp` + done + 1; the next
+// launch begins with the stamp that this one ended with.
 //
-// PEERS > 1 devices share the grid, each with rows [first, last), two at least. Each has r, p0 and p1
-// of the whole grid, and room for the sums of all blocks. A block writes what others need to the
-// memory of their devices, too, and all devices meet (peer_flags.cu). All add the sums in the same
-// order, so that all take the same steps, with the same bits. peers: of each device, its own included,
-// the addresses of words, r, p0, p1, partial0 and partial1. x is where that of row 0 would be.
+// PEERS > 1 devices share the grid, each with rows [first, last), two at least. Buffers but x are of
+// the whole grid on all of them, and have room for all blocks' sums. A block writes what others need
+// to the memory of their devices, too. All add the sums in the same order, so that all take the same
+// steps, with the same bits. peers: of each device, its own included, the addresses of edges0, edges1,
+// sums0, sums1, r, p0 and p1. x is where that of row 0 would be. A device that waits for another one
+// for more than `patience` nanoseconds sets *lost and stops; its launches then do nothing.
 //
-// Preconditions. blocks = ceil((last - first) / strip); columns <= THREADS; POINTS * (THREADS / columns) >=
-// strip + 2; `arrivals` is 0; dynamic shared memory (in OpenCL, SHARED_BYTES): SUMS * THREADS doubles,
-// and two planes of (strip + 4) * (columns + 2) elements, rounded up to 8 bytes. OpenCL does not
-// promise that blocks run at once: there it is for a single block.
+// Preconditions. blocks = ceil((last - first) / strip); columns <= THREADS; POINTS * (THREADS /
+// columns) >= strip + 2; edges: 2 words a point, sums: 2 words a sum, neither with a stamp that is
+// to come; dynamic shared memory (in OpenCL, SHARED_BYTES): SUMS * THREADS doubles, and two planes of
+// (strip + 4) * (columns + 2) elements, rounded up to 8 bytes. OpenCL does not promise that blocks run
+// at once: there it is for a single block.
 
 #ifndef REAL
 #define REAL double
@@ -35,18 +39,18 @@
 #define PEERS 1
 #endif
 #define SUMS 4
-#define IN_FLIGHT PEERS // there are about as many sums of a device as threads
+#define IN_FLIGHT (PEERS + 1) // there are about as many sums of a device as threads
 
-#include "grid_barrier.cu"
-#if PEERS > 1
-#include "peer_flags.cu"
-#define ADDRESSES 6
-#define PEER(device, type, entry) ((type *)peers[(device) * ADDRESSES + (entry)])
-#define ADDRESS_OF_R 1
-#define ADDRESS_OF_P 2
-#define ADDRESS_OF_PARTIAL 4
-#endif
+#include "stamped.cu"
 #include "cg_scalars.cu"
+
+#if PEERS > 1
+#define PEER(device, type, entry) ((type *)peers[(device) * 7 + (entry)])
+#define ADDRESS_OF_EDGES 0
+#define ADDRESS_OF_SUMS 2
+#define ADDRESS_OF_R 4
+#define ADDRESS_OF_P 5
+#endif
 
 // A thread has POINTS neighbouring rows of one column; `at` is a point's place in a plane. What is so
 // of which points is kept in bits: it would take a register for each otherwise.
@@ -54,52 +58,104 @@
     UNROLL                \
     for (int m = 0, at = first_at; m < POINTS; ++m, at += pitch)
 #define IS(bits) (((bits) >> m) & 1)
-#if PEERS > 1
-// The block's rows that the devices before and after have copies of, `depth` for each, go there. `value` is an
-// element's in column `of_row` of the block's row `row`.
-#define GIVE_ROWS(depth, entry, value)                                                                \
-    for (int side = 0; side < 2; ++side) {                                                            \
-        const int there = (int)rank + 2 * side - 1;                                                   \
-        if (there < 0 || there >= PEERS) continue;                                                    \
-        const int low = side ? (int)last - (depth) : (int)first, high = low + (depth);                \
-        const int from = low > begin ? low - begin : 0, to = high < begin + own ? high - begin : own; \
-        for (int i = thread; i < (to - from) * width; i += THREADS) {                                 \
-            const int row = from + i / width, of_row = i % width;                                     \
-            PEER(there, REAL, entry)[(index_t)(begin + row) * width + of_row] = (value);              \
-        }                                                                                             \
-    }
-#define WAIT_FOR_ALL(awaited)                                                                         \
-    __syncthreads();                                                                                  \
-    if (thread == 0) {                                                                                \
-        __threadfence_system();                                                                       \
-        is_last = atomicAdd(arrivals, 1u) == (awaited) - 1;                                           \
-    }                                                                                                 \
-    __syncthreads();                                                                                  \
-    ++meeting;                                                                                        \
-    if (thread < PEERS && is_last) tell(PEER(thread, unsigned int, 0), rank, meeting);                \
-    lost = __syncthreads_or(thread < PEERS && await(own_words, thread, meeting, patience));
-#else
-#define WAIT_FOR_ALL(awaited) MEET(arrivals, awaited)
-#endif
 #define APPLY(p)                                                                          \
     (centre * (p)[at] - c_column * ((p)[at - 1] + (p)[at + 1])                            \
      - c_row * ((p)[at - pitch] + (p)[at + pitch]))
 
+#if PEERS > 1
+DEVICE unsigned long long nanoseconds()
+{
+    unsigned long long now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
+#define NOW() nanoseconds()
+#define GIVES_UP(begin) (*is_lost || ((*lost || NOW() - (begin) > (word_t)patience) && (*is_lost = *lost = 1)))
+// What waiting takes besides: as parameters, as a kernel's arguments, and as arguments that are passed on.
+#define LIMITS , volatile int *is_lost, volatile int *lost, index_t patience
+#define KERNEL_LIMITS , &is_lost, lost, patience
+#define SAME_LIMITS , is_lost, lost, patience
+
+// The rows that the device before and the one after have copies of, `depth` each, as far as they are the block's:
+// `give` is called with the device, the row and the column. Rows count from the block's first.
+#define GIVE_ROWS(depth, give)                                                                        \
+    for (int side = 0; side < 2; ++side) {                                                            \
+        const int device = (int)rank + 2 * side - 1;                                                  \
+        if (device < 0 || device >= PEERS) continue;                                                  \
+        const int low = side ? (int)last - (depth) : (int)first, high = low + (depth);                \
+        const int from = low > begin ? low - begin : 0, to = high < begin + own ? high - begin : own; \
+        for (int i = thread; i < (to - from) * width; i += THREADS) {                                 \
+            const int row = from + i / width, of_row = i % width;                                     \
+            const index_t place = (index_t)(begin + row) * width + of_row;                            \
+            give;                                                                                     \
+        }                                                                                             \
+    }
+#else
+#define NOW() 0
+#define GIVES_UP(begin) ((begin) != 0)
+#define LIMITS
+#define KERNEL_LIMITS
+#define SAME_LIMITS
+#endif
+
+// A value that another block puts, once it is there.
+DEVICE double take(GLOBAL const word_t *words, unsigned int stamp LIMITS)
+{
+    double value;
+    word_t begin = 0;
+    do {
+        for (int tries = 0; tries < 64; ++tries)
+            if (look(words, stamp, &value)) return value;
+        if (begin == 0) begin = NOW();
+    } while (!GIVES_UP(begin));
+    return value;
+}
+
+// The totals of all blocks' sums, once they are there: in scratch[0 ... SUMS), with a barrier.
+DEVICE void take_sums(GLOBAL const word_t *words, int blocks, unsigned int stamp, LOCAL double *scratch,
+                      int thread LIMITS)
+{
+    const int entries = blocks * SUMS;
+    double sum = 0;
+    for (int at = thread; at < entries; at += IN_FLIGHT * THREADS) {
+        double found[IN_FLIGHT];
+        int there = 0;
+        UNROLL
+        for (int u = 0; u < IN_FLIGHT; ++u) {
+            if (at + u * THREADS < entries)
+                there |= look(words + 2 * (at + u * THREADS), stamp, found + u) << u;
+        }
+        UNROLL
+        for (int u = 0; u < IN_FLIGHT; ++u) {
+            if (at + u * THREADS >= entries) continue;
+            if (!(there >> u & 1)) found[u] = take(words + 2 * (at + u * THREADS), stamp SAME_LIMITS);
+            sum += found[u];
+        }
+    }
+    add_up_entries(sum, scratch, thread);
+}
+
 KERNEL(THREADS, 1)
 cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p0, GLOBAL REAL *p1,
-           GLOBAL double *partial0, GLOBAL double *partial1, GLOBAL const double *before,
-           GLOBAL double *after, COUNTER arrivals,
+           GLOBAL word_t *edges0, GLOBAL word_t *edges1, GLOBAL word_t *sums0, GLOBAL word_t *sums1,
+           GLOBAL const double *before, GLOBAL double *after,
 #if PEERS > 1
-           const index_t *RESTRICT peers, index_t rank, index_t patience,
+           const index_t *RESTRICT peers, index_t rank, volatile int *lost, index_t patience,
 #endif
            index_t rows, index_t columns, index_t first, index_t last, index_t strip,
-           index_t blocks, index_t first_block, index_t all_blocks, index_t iterations,
+           index_t first_block, index_t all_blocks, index_t stamp, index_t iterations,
            double row_weight, double column_weight)
 {
 #ifdef __OPENCL_VERSION__
     SHARED double memory[SHARED_BYTES / 8];
 #else
     extern __shared__ double memory[];
+#endif
+#if PEERS > 1
+    __shared__ int is_lost;
+    if (*lost) return;
+    is_lost = 0;
 #endif
     const int thread = (int)threadIdx.x;
     const int width = (int)columns, height = (int)rows, pitch = width + 2;
@@ -131,13 +187,6 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p0, GL
     int count = (int)before[COUNT];
     const double target = before[TARGET];
     int turn = count & 1;
-#if PEERS > 1
-    __shared__ int is_last;
-    unsigned int *own_words = PEER(rank, unsigned int, 0);
-    unsigned int meeting = own_words[MEETINGS];
-    int lost = 0;
-    if (fresh_word(own_words + LOST)) return;
-#endif
 
     for (int at = thread; at < 2 * plane; at += THREADS) old_p[at] = 0;
     __syncthreads();
@@ -154,17 +203,23 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p0, GL
         my_x[m] = IS(is_own) ? x[place] : 0;
         my_r[m] = IS(exists) ? r[place] : 0;
     }
+    __syncthreads();
 
-    unsigned int awaited = 0;
+    unsigned int now = (unsigned int)stamp;
     for (int done = 0; status == RUNNING; ++done) {
         double step, growth;
-        add_up_blocks(turn ? partial1 : partial0, all_blocks, scratch, thread);
+        // Before iterate 0 there are no sums, and their values do not matter.
+        if (count >= 0) take_sums(turn ? sums1 : sums0, (int)all_blocks, now, scratch, thread KERNEL_LIMITS);
+#if PEERS > 1
+        if (is_lost) return;
+#endif
         status = next_step(count, target, scratch, &step, &growth);
         if (status != RUNNING || done == (int)iterations) break;
         const REAL alpha = (REAL)step, beta = (REAL)growth;
         ++count;
+        ++now;
         turn ^= 1;
-        GLOBAL REAL *published = turn ? p1 : p0;
+        GLOBAL word_t *edges = turn ? edges1 : edges0;
 
         EACH_POINT(m, at)
         {
@@ -174,12 +229,13 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p0, GL
                 const REAL p = my_r[m] + beta * p_before;
                 new_p[at] = p;
                 if (IS(is_own)) my_x[m] += alpha * p_before;
-                if (IS(is_edge)) published[first_place + m * width] = p;
+                if (IS(is_edge)) put(edges + 2 * (first_place + m * width), p, now);
             }
         }
         __syncthreads();
 #if PEERS > 1
-        GIVE_ROWS(2, ADDRESS_OF_P + turn, new_p[(row + 2) * pitch + 1 + of_row])
+        GIVE_ROWS(2, put(PEER(device, word_t, ADDRESS_OF_EDGES + turn) + 2 * place,
+                         new_p[(row + 2) * pitch + 1 + of_row], now))
 #endif
 
         double sums[SUMS];
@@ -195,28 +251,28 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p0, GL
                 sums[R_Z] += (double)my_r[m] * my_r[m];
             }
         }
-        write_block_sums(sums, scratch, turn ? partial1 : partial0, thread, first_block + blockIdx.x);
-#if PEERS > 1
+        add_up_threads(sums, scratch, thread);
         if (thread == 0) {
-            for (int device = 0; device < PEERS; ++device)
-                for (int s = 0; s < SUMS && device != rank; ++s)
-                    PEER(device, double, ADDRESS_OF_PARTIAL + turn)
-                    [(first_block + blockIdx.x) * SUMS + s] = scratch[s * THREADS];
-        }
-#endif
-
-        awaited += (unsigned int)blocks;
-        WAIT_FOR_ALL(awaited)
+            const index_t place = 2 * SUMS * (first_block + blockIdx.x);
+            UNROLL
+            for (int s = 0; s < SUMS; ++s) put((turn ? sums1 : sums0) + place + 2 * s, sums[s], now);
 #if PEERS > 1
-        if (lost) return;
+            for (int device = 0; device < PEERS; ++device) {
+                if (device == rank) continue;
+                UNROLL
+                for (int s = 0; s < SUMS; ++s)
+                    put(PEER(device, word_t, ADDRESS_OF_SUMS + turn) + place + 2 * s, sums[s], now);
+            }
 #endif
+        }
 
         for (int i = thread; i < 2 * width; i += THREADS) {
             const int row = i < width ? -2 : own + 1, of_row = i < width ? i : i - width;
             if (begin + row >= 0 && begin + row < height)
                 new_p[(row + 2) * pitch + 1 + of_row]
-                    = FRESH(published + (index_t)(begin + row) * width + of_row);
+                    = (REAL)take(edges + 2 * ((index_t)(begin + row) * width + of_row), now KERNEL_LIMITS);
         }
+        __syncthreads();
         LOCAL REAL *swapped = old_p;
         old_p = new_p;
         new_p = swapped;
@@ -233,12 +289,10 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p0, GL
         }
     }
 #if PEERS > 1
-    // The next launch reads the neighbours' rows.
+    // For the next launch, which begins when all devices have ended this one.
     __syncthreads();
-    GIVE_ROWS(1, ADDRESS_OF_R, r[(index_t)(begin + row) * width + of_row])
-    WAIT_FOR_ALL(awaited + (unsigned int)blocks)
-    if (lost) return;
-    if (blockIdx.x == 0 && thread == 0) own_words[MEETINGS] = meeting;
+    GIVE_ROWS(2, PEER(device, REAL, ADDRESS_OF_P + turn)[place] = old_p[(row + 2) * pitch + 1 + of_row])
+    GIVE_ROWS(1, PEER(device, REAL, ADDRESS_OF_R)[place] = r[place])
 #endif
     if (blockIdx.x == 0 && thread == 0) {
         after[STATUS] = status;

@@ -146,8 +146,8 @@ def cooperative(
     Returns
     -------
     Launch or None
-        Buffers: "x", "r", "p0", "p1", "partial0", "partial1", "before", "after", "arrivals"
-        (4 bytes, zero), of several devices also "peers"; numbers: "iterations", "all_rows",
+        Buffers: "x", "r", "p0", "p1", "edges0", "edges1", "sums0", "sums1", "before", "after", of
+        several devices also "peers" and "words"; numbers: "iterations", "stamp", "all_rows",
         "first_block", "all_blocks", of several devices also "rank" and "patience".
     """
     threads = min(target.figure("cg.cooperative_threads"), target.block_limit)
@@ -170,10 +170,10 @@ def cooperative(
         grid=blocks,
         block=threads,
         arguments=(
-            "x", "r", "p0", "p1", "partial0", "partial1", "before", "after", "arrivals",
-            *(("peers", "rank", "patience") if several else ()), "all_rows", grid.columns, above,
-            above + grid.rows, strip, blocks, "first_block", "all_blocks",
-            "iterations", float(grid.weights[0]), float(grid.weights[2]),
+            "x", "r", "p0", "p1", "edges0", "edges1", "sums0", "sums1", "before", "after",
+            *(("peers", "rank", "words", "patience") if several else ()), "all_rows",
+            grid.columns, above, above + grid.rows, strip, "first_block", "all_blocks",
+            "stamp", "iterations", float(grid.weights[0]), float(grid.weights[2]),
         ),
         shared_bytes=shared_bytes,
     )  # fmt: skip

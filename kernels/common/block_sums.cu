@@ -14,16 +14,11 @@
 #define FRESH(pointer) (*(pointer))
 #endif
 
-// Every thread gives SUMS values; thread 0 writes the block's sums. `scratch`: SUMS * THREADS.
-DEVICE void write_block_sums(const double *values, LOCAL double *scratch, GLOBAL double *partial,
-                             int thread, index_t block)
+// Every thread gives SUMS values; thread 0 gets the block's sums in them. `scratch`: SUMS * THREADS.
+DEVICE void add_up_threads(double *sums, LOCAL double *scratch, int thread)
 {
-    double sums[SUMS];
     UNROLL
-    for (int s = 0; s < SUMS; ++s) {
-        sums[s] = values[s];
-        scratch[s * THREADS + thread] = sums[s];
-    }
+    for (int s = 0; s < SUMS; ++s) scratch[s * THREADS + thread] = sums[s];
     UNROLL
     for (int width = THREADS; width > 1; width = width >= 4 ? width / 4 : 1) {
         const int next = width >= 4 ? width / 4 : 1;
@@ -38,14 +33,42 @@ DEVICE void write_block_sums(const double *values, LOCAL double *scratch, GLOBAL
             }
         }
     }
+}
+
+// The same; thread 0 writes the block's sums.
+DEVICE void write_block_sums(const double *values, LOCAL double *scratch, GLOBAL double *partial,
+                             int thread, index_t block)
+{
+    double sums[SUMS];
+    UNROLL
+    for (int s = 0; s < SUMS; ++s) sums[s] = values[s];
+    add_up_threads(sums, scratch, thread);
     if (thread == 0) {
         UNROLL
         for (int s = 0; s < SUMS; ++s) partial[block * SUMS + s] = sums[s];
     }
 }
 
-// All threads get the SUMS totals in scratch[0 ... SUMS). `scratch`: THREADS. Ends with a barrier,
+// A thread gives the sum of entries that are all of one of the SUMS sums, that of its number modulo
+// SUMS. All threads get the totals in scratch[0 ... SUMS). `scratch`: THREADS. Ends with a barrier,
 // and another must pass before the scratch is used again.
+DEVICE void add_up_entries(double sum, LOCAL double *scratch, int thread)
+{
+    scratch[thread] = sum;
+    UNROLL
+    for (int width = THREADS; width > SUMS; width = width >= 4 * SUMS ? width / 4 : SUMS) {
+        const int next = width >= 4 * SUMS ? width / 4 : SUMS;
+        __syncthreads();
+        if (thread < next) {
+            UNROLL
+            for (int other = next; other < width; other += next) sum += scratch[thread + other];
+            scratch[thread] = sum;
+        }
+    }
+    __syncthreads();
+}
+
+// The totals of all blocks' sums; see `add_up_entries`.
 DEVICE void add_up_blocks(GLOBAL const double *partial, index_t blocks, LOCAL double *scratch,
                           int thread)
 {
@@ -61,16 +84,5 @@ DEVICE void add_up_blocks(GLOBAL const double *partial, index_t blocks, LOCAL do
         UNROLL
         for (int u = 0; u < IN_FLIGHT; ++u) sum += loaded[u];
     }
-    scratch[thread] = sum;
-    UNROLL
-    for (int width = THREADS; width > SUMS; width = width >= 4 * SUMS ? width / 4 : SUMS) {
-        const int next = width >= 4 * SUMS ? width / 4 : SUMS;
-        __syncthreads();
-        if (thread < next) {
-            UNROLL
-            for (int other = next; other < width; other += next) sum += scratch[thread + other];
-            scratch[thread] = sum;
-        }
-    }
-    __syncthreads();
+    add_up_entries(sum, scratch, thread);
 }

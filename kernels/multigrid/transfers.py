@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ class Transfer(NamedTuple):
     taps: np.ndarray  # (m, 4) float64, their weights
 
 
+@lru_cache(maxsize=64)
 def transfer(n: int, m: int) -> Transfer:
     """Linear interpolation from m to n evenly spread points; the identity if they are as many."""
     if n == m:

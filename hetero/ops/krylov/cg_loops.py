@@ -29,6 +29,7 @@ from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Exchange, Pa
 from hetero.ops.linear_systems.partition import Slab, halo_copies, range_copies
 from hetero.ops.linear_systems.types import Stencil
 
+_STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
 _together = locks.new()
 
 
@@ -139,13 +140,14 @@ class Sweeps(Loop):
         self._next = 0
 
     def advance(self, to: int) -> None:
-        for sweep in range(self._next, to + 1):
-            turn = sweep % 2
-            if self.every:
-                add = 1 if sweep else 0
-            else:
-                add = 2 if sweep and not turn else 0
-            self.exchange.run(self._bound[turn, add], self._moves[turn])
+        with self.exchange.queued():
+            for sweep in range(self._next, to + 1):
+                turn = sweep % 2
+                if self.every:
+                    add = 1 if sweep else 0
+                else:
+                    add = 2 if sweep and not turn else 0
+                self.exchange.run(self._bound[turn, add], self._moves[turn])
         self._next = max(self._next, to + 1)
 
     def record(self) -> tuple[int, int]:
@@ -173,49 +175,49 @@ class Persistent(Loop):
         kernels: Sequence[CooperativeKernel],
     ) -> None:
         super().__init__(vectors.exchange)
-        self._done = self._turn = 0
+        self._done = self._turn = self._stamp = 0
         self._kernels = kernels
         slabs, item = vectors.slabs, vectors.dtype.itemsize
         plane = math.prod(stencil.shape[1:])
-        # Several parts have r and p of the whole grid: a row has the same place on all devices.
-        nbytes = stencil.shape[0] * plane * item
+        points, blocks = stencil.shape[0] * plane, [plan.grid for plan in plans]
         self._blocks, self._residual = [], []
-        for part, slab in zip(self.parts, slabs, strict=True):
-            part.allocate(nbytes, "r", "p0", "p1")
-            part.allocate(16, "arrivals")
+        for number, (part, slab) in enumerate(zip(self.parts, slabs, strict=True)):
+            # Several parts have r and p of the whole grid: a row has the same place on all devices.
+            part.allocate(points * item, "r", "p0", "p1")
+            with part.active():
+                for names, words in (("edges", points), ("sums", 4 * sum(blocks))):
+                    for name in (f"{names}0", f"{names}1"):
+                        buffer = part.allocate(_STAMPED * words, name)
+                        part.device.fill(buffer, _STAMPED * words, stream=part.stream)
+            part.numbers["all_rows"] = stencil.shape[0]
+            part.numbers["all_blocks"] = sum(blocks)
+            part.numbers["first_block"] = sum(blocks[:number])
             grid, target = _share(vectors, part, stencil, slab)
-            place = slab.begin * plane
+            place = {"r_start": slab.begin * plane, "p_start": slab.begin * plane}
             residual, _ = plan_cg_stencil.stencil(
-                grid,
-                target,
-                dtype=vectors.dtype.name,
-                x_halo=X_HALO,
-                r_start=place,
-                p_start=place,
+                grid, target, dtype=vectors.dtype.name, x_halo=X_HALO, **place
             )
             part.allocate(16 * residual.grid, "residual sums")
             self._blocks.append(residual.grid)
             bound = part.bind(residual, p="p1", inverse="x", partial="residual sums")
             self._residual.append([bound])
-        self.exchange.share_sums([plan.grid for plan in plans], 4, "partial0", "partial1")
         bind, row = self.exchange.bind, plane * item
         self._x_rows = bind(BufferCopies(halo_copies(slabs, row, X_HALO), "x", "x"))
         own = [(slab.begin, slab.end) for slab in slabs]
         held = [(slab.begin - slab.above, slab.end + slab.below) for slab in slabs]
         rows = range_copies(own, held, row)
         self._first_rows = bind(*(BufferCopies(rows, name, name) for name in ("r", "p1")))
-        self._plans: list[tuple[Launch, dict[str, Any]]] = []
-        for rank, (part, slab) in enumerate(zip(self.parts, slabs, strict=True)):
-            others = self._of_several(rank, (slab.begin - X_HALO * bool(slab.above)) * row)
-            numbers = {"all_rows": stencil.shape[0], "all_blocks": part.numbers["blocks_before"]}
-            self._plans.append((plans[rank], numbers | others))
+        self._plans = [
+            (plan, self._of_several(rank, (slab.begin - X_HALO * bool(slab.above)) * row))
+            for rank, (plan, slab) in enumerate(zip(plans, slabs, strict=True))
+        ]
 
     def _of_several(self, rank: int, before: int) -> dict[str, Any]:
         """What a part's launch names besides where there are several; x lacks ``before`` bytes."""
         meeting, part = self.exchange.meeting, self.parts[rank]
         if meeting is None:
             return {}
-        names = ("words", "r", "p0", "p1", "partial0", "partial1")
+        names = ("edges0", "edges1", "sums0", "sums1", "r", "p0", "p1")
         addresses = [[other.buffers[name] for name in names] for other in self.parts]
         peers = part.upload(np.array(addresses, np.int64))
         patience = round(1e9 * meeting.patience)
@@ -234,24 +236,26 @@ class Persistent(Loop):
     def advance(self, to: int) -> None:
         if to <= self._done:
             return
-        several = len(self.parts) > 1
-        # Two solves that began on different devices would wait for each other.
+        several, each = (
+            len(self.parts) > 1,
+            zip(self.parts, self._plans, self._kernels, strict=True),
+        )
+        # Two solves that began on different devices would wait for each other; and a launch takes
+        # what the one before left on all devices.
         with _together if several else contextlib.nullcontext():
-            for part, (plan, others), kernel in zip(
-                self.parts, self._plans, self._kernels, strict=True
-            ):
-                values = part.values(
-                    plan,
-                    iterations=to - self._done,
-                    before=f"record{self._turn}",
-                    after=f"record{1 - self._turn}",
-                    **others,
-                )
+            for part, (plan, others), kernel in each:
+                scalars = {
+                    "iterations": to - self._done,
+                    "stamp": self._stamp,
+                    "before": f"record{self._turn}",
+                    "after": f"record{1 - self._turn}",
+                }
+                values = part.values(plan, **scalars, **others)
                 with part.active():
-                    part.device.fill(part.buffers["arrivals"], 4, stream=part.stream)
                     kernel.launch(plan.grid, values, part.stream)
             if several:
                 self.exchange.synchronize()
+        self._stamp += to - self._done
         self._done = to
         self._turn = 1 - self._turn
 
@@ -312,8 +316,9 @@ class _OverMatrix(Loop):
         self._done = 0
 
     def advance(self, to: int) -> None:
-        for iteration in range(self._done, to):
-            self._iterate(iteration % 2)
+        with self.exchange.queued():
+            for iteration in range(self._done, to):
+                self._iterate(iteration % 2)
         self._done = max(self._done, to)
 
     @abc.abstractmethod

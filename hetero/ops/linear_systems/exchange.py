@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from hetero.kernels import Launch
 from hetero.ops.linear_systems.partition import Copy, gather_copies
 
 Bound = list[Any]  # kernel, grid, block, arguments
+_AT_ONCE = 8  # steps of one part before those of the next
 
 
 class Part(Workspace):
@@ -111,6 +113,8 @@ class Exchange:
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
         self._ready: list[Any] = [None] * len(parts)
+        self._queue: list[tuple[Sequence[Sequence[Bound]], Sequence[Any]]] = []
+        self._queued = False
         several = len(parts) > 1
         meets = several and meetings.trusted([part.device for part in parts])
         self.meeting = meetings.Meeting(parts) if meets else None
@@ -158,11 +162,40 @@ class Exchange:
         """Start each part's launches, then copy; what they start next waits for the copies."""
         if len(self.parts) == 1:
             self.parts[0].start(*launches[0])
-            return
+        elif self.meeting is None:
+            self.step(lambda number: self.parts[number].start(*launches[number]), moves)
+        else:
+            self._queue.append((launches, moves))
+            if not self._queued or len(self._queue) == _AT_ONCE:
+                self._flush()
+
+    @contextlib.contextmanager
+    def queued(self) -> Iterator[None]:
+        """Inside, `run` may start several steps of one part before those of another.
+
+        To go from one device to the next takes the host as long as some launches.
+        """
+        self._queued = True
+        try:
+            yield
+            self._flush()
+        finally:
+            self._queued = False
+            self._queue.clear()
+
+    def _flush(self) -> None:
         self.build()
-        for number, (part, bounds) in enumerate(zip(self.parts, launches, strict=True)):
+        for number, part in enumerate(self.parts):
             with part.active():
-                part.start(*bounds)
+                for launches, moves in self._queue:
+                    part.start(*launches[number], *(moves and [moves[number]]))
+        self._queue.clear()
+
+    def step(self, start: Callable[[int], object], moves: Sequence[Any]) -> None:
+        """As `run`, of several parts: ``start(number)`` starts a part's launches."""
+        for number, part in enumerate(self.parts):
+            with part.active():
+                start(number)
                 if moves and self.meeting is not None:
                     part.start(moves[number])
                 elif moves:

@@ -28,25 +28,14 @@ from hetero.ops.multigrid.multigrid_device import DeviceHierarchy, Level, Memory
 Vector = Sequence[Any]  # a buffer of each device
 
 
-class _Together:
-    """One grid on all devices, or what all of them cycle over alone: takes a vector's buffers."""
+class _Vectors:
+    """u and f of one grid on all devices."""
 
-    def __init__(self, each: Sequence[Any], memories: Sequence[Memory], exchange: Exchange) -> None:
-        self._each = each
-        self._memories = memories
-        self._exchange = exchange
+    def __init__(self, each: Sequence[Any]) -> None:
         self.u, self.f = [one.u for one in each], [one.f for one in each]
 
-    def _start(self, method: str, *vectors: Vector, **how: Any) -> None:
-        for number, (memory, one) in enumerate(zip(self._memories, self._each, strict=True)):
-            with memory.active():
-                getattr(one, method)(*(vector[number] for vector in vectors), **how)
 
-    def cycle(self, f: Vector, u: Vector, **how: Any) -> None:
-        self._start("cycle", f, u, **how)
-
-
-class _Shared(_Together):
+class _Shared(_Vectors):
     """A grid that is divided; after a pass, what was written goes to who reads it next."""
 
     def __init__(
@@ -55,54 +44,42 @@ class _Shared(_Together):
         each: Sequence[Level],
         coarser: Sequence[Level] | None,
         finer: Sequence[Level] | None,
-        memories: Sequence[Memory],
         exchange: Exchange,
+        itemsize: int,
     ) -> None:
-        super().__init__(each, memories, exchange)
+        super().__init__(each)
         self.work = [one.work for one in each]
+        self._each = each
+        self._exchange = exchange
         grid = each[0].grid
-        itemsize = memories[0].dtype.itemsize
         assert grid.transfers is not None
-        whole = [(0, len(grid.transfers[0].first))] * len(each)
+        coarse = tuple(len(transfer.first) for transfer in grid.transfers)
         own, read = [one.writes for one in each], [one.reads for one in each]
 
         def moved(
             name: str, shape: tuple[int, ...], written: list[Range], needed: list[Range]
         ) -> BufferCopies:
-            row_bytes = math.prod(shape) * itemsize
+            row_bytes = math.prod(shape[1:]) * itemsize
             return BufferCopies(range_copies(written, needed, row_bytes), name, name)
 
-        coarse_shape = tuple(len(t.first) for t in grid.transfers[1:])
         coarse_own = [one.coarse_writes for one in each]
-        coarse_read = whole if coarser is None else [one.reads for one in coarser]
+        coarse_read = [one.reads for one in coarser] if coarser else [(0, coarse[0])] * len(each)
         self._down = exchange.bind(
-            moved(f"work{number}", grid.shape[1:], own, read),
-            moved(f"f{number + 1}", coarse_shape, coarse_own, coarse_read),
+            moved(f"work{number}", grid.shape, own, read),
+            moved(f"f{number + 1}", coarse, coarse_own, coarse_read),
         )
-        needed = read if finer is None else [one.coarse_reads for one in finer]
-        self._up = exchange.bind(moved(f"u{number}", grid.shape[1:], own, needed))
+        needed = [one.coarse_reads for one in finer] if finer else read
+        self._up = exchange.bind(moved(f"u{number}", grid.shape, own, needed))
 
     def sweep(self, *vectors: Vector, mode: int, **how: Any) -> None:
-        self._start("sweep", *vectors, mode=mode, **how)
-        moves = self._down if mode in (DOWN, DOWN_FROM_ZERO) else self._up
-        self._exchange.run([()] * len(self._each), moves)
+        def start(number: int) -> None:
+            self._each[number].sweep(*(vector[number] for vector in vectors), mode=mode, **how)
+
+        self._exchange.step(start, self._down if mode in (DOWN, DOWN_FROM_ZERO) else self._up)
 
     def residual(self) -> float:
         self._exchange.check()
         return math.hypot(*(one.residual() for one in self._each))
-
-
-class _Repeated(_Together):
-    """A grid of which each device makes the whole."""
-
-    def __init__(
-        self, each: Sequence[Level], memories: Sequence[Memory], exchange: Exchange
-    ) -> None:
-        super().__init__(each, memories, exchange)
-        self.work = [one.work for one in each]
-
-    def sweep(self, *vectors: Vector, **how: Any) -> None:
-        self._start("sweep", *vectors, **how)
 
 
 class SharedHierarchy(grids.Hierarchy):
@@ -131,21 +108,29 @@ class SharedHierarchy(grids.Hierarchy):
             self._each.append(made)
         self._exchange = exchange = Exchange(memories)
         levels = list(zip(*(one.levels for one in self._each), strict=True))
-        divided = sum(level[0].grid.shared for level in levels)
+        self._divided = sum(level[0].grid.shared for level in levels)
         self.levels = [
             _Shared(
                 number,
                 level,
-                levels[number + 1] if number + 1 < divided else None,
+                levels[number + 1] if number + 1 < self._divided else None,
                 levels[number - 1] if number else None,
-                memories,
                 exchange,
+                dtype.itemsize,
             )
-            for number, level in enumerate(levels[:divided])
+            for number, level in enumerate(levels[: self._divided])
         ]
-        self.levels += [_Repeated(level, memories, exchange) for level in levels[divided:]]
-        coarsest = [one.coarsest for one in self._each]
-        self.coarsest = _Together(coarsest, memories, exchange)
+        below = [*levels, [one.coarsest for one in self._each]][self._divided]
+        self.coarsest = _Vectors(below)
+        exchange.build()
+
+    def _cycle(self, number: int, f: Vector, u: Vector, **how: Any) -> None:
+        if number < self._divided:
+            super()._cycle(number, f, u, **how)
+            return
+        for memory, one, f_there, u_there in zip(self.memories, self._each, f, u, strict=True):
+            with memory.active():
+                one._cycle(number, f_there, u_there, **how)
 
     def norms(self, f: Vector, u: Vector) -> tuple[float, float]:
         self._exchange.check()

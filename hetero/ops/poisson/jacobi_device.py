@@ -163,7 +163,7 @@ class _DeviceSolve:
         depths = plan_jacobi.passes(sweeps, self._depth, self._any)
         while batch := tuple(islice(depths, self._passes_at_once)):
             begin = time.monotonic()
-            with self._alone():
+            with self._alone(), self._exchange.queued():
                 for depth in batch:
                     launches = [each.sweep(depth) for each in self._slices]
                     self._exchange.run(launches, self._halos[1 - self._slices[0].newest])

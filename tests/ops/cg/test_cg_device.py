@@ -555,7 +555,7 @@ def test_a_device_that_is_waited_for_in_vain(monkeypatch, side):
         solve(pair, system, b, x0, rtol=1e-12)
     assert time.monotonic() - begin < 5.0
     monkeypatch.undo()
-    assert solve(pair, system, b, x0, rtol=1e-6)[0].status == types.CONVERGED
+    assert solve(pair, system, b, x0, rtol=1e-2)[0].status == types.CONVERGED
 
 
 # -- Plans and NVIDIA's compiler -----------------------------------------------------------------

@@ -315,6 +315,13 @@ class Device(abc.ABC):
         """A kernel for cooperative launches (`devices.cuda.cooperative`), None without those."""
         return None
 
+    def recorded(self, stream: Any) -> Any:
+        """Record what a stream is given, to start it again (`devices.cuda.recorded`).
+
+        DeviceError where that cannot be done.
+        """
+        raise DeviceError(f"{self.kind} has no graphs of launches")
+
     def transforms(self, layouts: Sequence[tuple[Any, ...]]) -> Any:
         """Plans of the device's library of Fourier transforms; see `hetero.devices.cuda.cufft`."""
         raise DeviceError(f"{self.kind} has no library of Fourier transforms")

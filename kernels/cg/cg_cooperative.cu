@@ -272,7 +272,7 @@ cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p0, GL
                 new_p[(row + 2) * pitch + 1 + of_row]
                     = (REAL)take(edges + 2 * ((index_t)(begin + row) * width + of_row), now KERNEL_LIMITS);
         }
-        __syncthreads();
+        BARRIER();
         LOCAL REAL *swapped = old_p;
         old_p = new_p;
         new_p = swapped;

@@ -9,7 +9,8 @@
 // another. It multiplies THREADS * DEPTH of them at a time, in the order of memory, into shared
 // memory; then each thread adds up its own row's. Long rows: LANES threads share a row, each with
 // DEPTH entries in flight. Sums are in an order that depends on the matrix and the macros alone.
-// p may have more elements than rows: columns that belong to other devices.
+// p may have more elements than rows: columns that belong to other devices. The element of the first
+// row is that of column `own`.
 //
 // Preconditions. THREADS and LANES are powers of two, LANES at most THREADS; shared memory for
 // THREADS * DEPTH elements if LANES = 1, and for SUMS * THREADS doubles.
@@ -136,7 +137,8 @@ csr_product(GLOBAL const INDEX *RESTRICT pointers, GLOBAL const INDEX *RESTRICT 
 #ifdef DIAGONAL
             GLOBAL const REAL *RESTRICT inverse,
 #endif
-            GLOBAL double *RESTRICT partial, index_t rows, index_t blocks, index_t first_block)
+            GLOBAL double *RESTRICT partial, index_t rows, index_t blocks, index_t first_block,
+            index_t own)
 {
     SHARED double scratch[SHARED_DOUBLES];
     LOCAL REAL *products = (LOCAL REAL *)scratch;
@@ -152,7 +154,7 @@ csr_product(GLOBAL const INDEX *RESTRICT pointers, GLOBAL const INDEX *RESTRICT 
         const REAL product = times_row(pointers, indices, values, p, rows, tile, products, thread);
         if (IS_FIRST && row < rows) {
             q[row] = product;
-            const double qv = product, pv = p[row];
+            const double qv = product, pv = p[own + row];
             sums[P_Q] += pv * qv;
 #if SUMS > 2
             const double rv = r[row];

@@ -39,7 +39,7 @@ def csr(part: Rows, target: Target, *, dtype: str, diagonal: bool) -> tuple[Laun
     tuple of Launch
         Buffers: "pointers", "indices", "values" and, of the first, "x", "b", "r", "p", "inverse"
         (any if not ``diagonal``), "partial"; of the second, "p", "q", "r", "before", "inverse"
-        if ``diagonal``, "partial"; of the third, "p", "q", "partial". Number: "first_block".
+        if ``diagonal``, "partial"; of the third, "p", "q", "partial". Numbers: "first_block", and "own", the column of the first row.
     """
     threads = _threads(target)
     mean = ceil_div(part.entries, part.rows) if part.entries else 1
@@ -68,8 +68,8 @@ def csr(part: Rows, target: Target, *, dtype: str, diagonal: bool) -> tuple[Laun
 
     return (
         plan("csr_residual", plain, "x", "b", "r", "p", "inverse", *size, int(diagonal)),
-        plan("csr_product", step, "p", "q", "r", "before", *inverse, *size, "first_block"),
-        plan("csr_product", plain, "p", "q", *size, "first_block"),
+        plan("csr_product", step, "p", "q", "r", "before", *inverse, *size, "first_block", "own"),
+        plan("csr_product", plain, "p", "q", *size, "first_block", "own"),
     )
 
 

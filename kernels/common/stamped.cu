@@ -9,10 +9,12 @@
 typedef ulong word_t;
 #define BITS(value) as_ulong(value)
 #define VALUE(bits) as_double(bits)
+#define BARRIER() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 #else
 typedef unsigned long long word_t;
 #define BITS(value) (word_t) __double_as_longlong(value)
 #define VALUE(bits) __longlong_as_double((long long)(bits))
+#define BARRIER() __syncthreads()
 #endif
 #define LOW 0xffffffffu
 

@@ -16,6 +16,7 @@ from hetero.devices.base import Defines, Device
 from hetero.devices.cuda import cooperative, copies, cubin, cufft, drivers, library, pinned
 from hetero.devices.cuda.context import Active, Contexts
 from hetero.devices.cuda.launch import UNASKED_SHARED_BYTES, Kernels, packed
+from hetero.devices.cuda.recorded import Recorded
 from hetero.devices.cuda.state import Lent, Local, State
 from hetero.devices.storage import Storage
 from hetero.devices.workspace import Workspace
@@ -321,6 +322,9 @@ class CudaDevice(Device):
         self, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
     ) -> cooperative.CooperativeKernel | None:
         return cooperative.load(self, text, kernel, defines, block, shared_bytes)
+
+    def recorded(self, stream: Any) -> Recorded:
+        return Recorded(self, stream)
 
     def transforms(self, layouts: Sequence[tuple[Any, ...]]) -> cufft.Plans:
         return cufft.Plans(self, layouts)

@@ -14,8 +14,10 @@ from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Launch
 from hetero.ops.krylov.cg_vectors import Vectors
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Part
-from hetero.ops.linear_systems.partition import Copy
+from hetero.ops.linear_systems.partition import Copy, range_copies
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
+
+_WIDEST = 2.0  # times its rows: columns from first to last that a part has room for
 
 
 class Matrix(abc.ABC):
@@ -91,30 +93,85 @@ class CsrMatrix(Matrix):
     """A sparse matrix, by rows over one or several parts.
 
     A part's p and x are followed by the elements of other parts that its rows meet, in the order
-    of their columns.
+    of their columns. Where parts meet, and each one's rows stay near the diagonal, p and x have
+    all elements between its first column and its last instead, and indices remain as they are.
     """
 
     def __init__(self, vectors: Vectors, system: Csr, diagonal: bool, plain: bool) -> None:
         super().__init__(vectors, diagonal, plain)
+        self._windows = self._near(system)
         shares, needs = self._upload_all(system)
         plans = [
             plan_cg.csr(share, vectors.target(part), dtype=vectors.dtype.name, diagonal=diagonal)
             for part, share in zip(self.parts, shares, strict=True)
         ]
         sums = self._make_sums([residual.grid for residual, _, _ in plans])
-        copies = self._pack(shares, needs, [plain for _, _, plain in plans])
-        self._foreign_x = self.exchange.bind(BufferCopies(copies, "x", "packed"))
-        self._foreign_p = self.exchange.bind(BufferCopies(copies, "p", "packed"))
+        self._pack_x: list[list[Bound]] = [[] for _ in self.parts]
+        self._pack_p: list[list[Bound]] = [[] for _ in self.parts]
+        if self._windows is None:
+            copies = self._pack(shares, needs, [plain for _, _, plain in plans])
+            places = {"x": "packed", "p": "packed"}
+        else:
+            copies = self._of_neighbours(self._windows)
+            places = {"x": "x", "p": "p"}
+        self._foreign_x, self._foreign_p = (
+            self.exchange.bind(BufferCopies(copies, name, source))
+            for name, source in places.items()
+        )
         self._gather = self.exchange.bind(BufferCopies(sums, "partial", "partial"))
         self._residuals: list[list[Bound]] = []
         self._products: tuple[list, list] = [], []
-        for part, (residual, step, without) in zip(self.parts, plans, strict=True):
+        for number, (part, (residual, step, without)) in enumerate(
+            zip(self.parts, plans, strict=True)
+        ):
             known = {} if diagonal else {"inverse": "r"}
-            self._residuals.append([part.bind(residual, **known)])
+            self._residuals.append([part.bind(residual, **known, **self._column_0(number, "x"))])
             product = without if plain else step
             for turn in (0, 1):
-                self._products[turn].append([part.bind(product, before=f"record{turn}")])
+                names = {"before": f"record{turn}", **self._column_0(number, "p")}
+                self._products[turn].append([part.bind(product, **names)])
         vectors.load_x()
+
+    def _near(self, system: Csr) -> list[tuple[int, int]] | None:
+        """First column and the end of the columns of each part; None where they go too far."""
+        if self.exchange.meeting is None:
+            return None
+        found: list[tuple[int, int]] = [(0, 0)] * len(self.parts)
+
+        def look(number: int) -> None:
+            begin, end = self.vectors.spans[number]
+            indices = system.indices[system.indptr[begin] : system.indptr[end]]
+            low, high = (int(indices.min()), int(indices.max())) if len(indices) else (begin, begin)
+            found[number] = min(low, begin), max(high + 1, end)
+
+        self.exchange.at_once(look, system.indices.nbytes)
+        spans = self.vectors.spans
+        near = all(
+            high - low <= _WIDEST * (end - begin)
+            for (low, high), (begin, end) in zip(found, spans, strict=True)
+        )
+        return found if near else None
+
+    def _column_0(self, number: int, vector: str) -> dict[str, Any]:
+        """Where a part's vector would have the element of column 0."""
+        if self._windows is None:
+            return {}
+        place = self.parts[number].buffers[vector] - self.vectors.spans[number][0] * self._item
+        return {vector: place}
+
+    def _of_neighbours(self, windows: list[tuple[int, int]]) -> list[Copy]:
+        """Copies of what parts have of others' vectors, from there."""
+        copies = []
+        spans, item = self.vectors.spans, self._item
+        for copy in range_copies(spans, windows, item):
+            begin, end = spans[copy.target][0] * item, spans[copy.source][0] * item
+            copies.append(
+                copy._replace(
+                    target_offset=copy.target_offset - begin,
+                    source_offset=copy.source_offset - end,
+                )
+            )
+        return copies
 
     def _upload_all(self, system: Csr) -> tuple[list[plan_cg.Rows], list[np.ndarray]]:
         """`_upload` of all parts."""
@@ -133,20 +190,29 @@ class CsrMatrix(Matrix):
         pointers = system.indptr[begin : end + 1]
         where = slice(int(pointers[0]), int(pointers[-1]))
         indices, values = system.indices[where], system.data[where]
-        foreign = np.empty(0, np.int64)
-        if len(self.parts) > 1:
+        foreign, before, after = np.empty(0, np.int64), 0, 0
+        part.numbers["own"] = 0
+        if self._windows is not None:
+            low, high = self._windows[number]
+            before, after = begin - low, high - end
+            part.numbers["own"] = begin
+        elif len(self.parts) > 1:
             outside = (indices < begin) | (indices >= end)
             foreign = np.unique(indices[outside])
             own = indices - indices.dtype.type(begin)
             own[outside] = end - begin + np.searchsorted(foreign, indices[outside])
-            indices, pointers = own, pointers - pointers[0]
+            indices, after = own, len(foreign)
+        if begin:
+            pointers = pointers - pointers[0]
         index = np.promote_types(pointers.dtype, indices.dtype)
         part.upload(np.ascontiguousarray(pointers, index), "pointers")
         part.upload(np.ascontiguousarray(indices, index), "indices")
         part.upload(np.ascontiguousarray(values, self.vectors.dtype), "values")
         for name in ("x", "p"):
             if name not in part.buffers:
-                part.allocate((end - begin + len(foreign)) * self._item, name)
+                part.allocate((before + end - begin + after) * self._item, name)
+                if before:
+                    part.buffers[name] += before * self._item
         return plan_cg.Rows(end - begin, len(values), index.name), foreign
 
     def _pack(
@@ -171,15 +237,15 @@ class CsrMatrix(Matrix):
                         )
                     )
                     places[source].append(foreign[first:last] - low)
-        self._pack_x: list[list[Bound]] = []
-        self._pack_p: list[list[Bound]] = []
-        for part, share, wanted, plan in zip(self.parts, shares, places, plans, strict=True):
+        for number, (share, wanted, plan) in enumerate(zip(shares, places, plans, strict=True)):
+            part = self.parts[number]
             joined = np.concatenate([*wanted, np.empty(0, np.int64)]).astype(share.index)
             part.upload(joined, "places")
             part.allocate(len(joined) * self._item, "packed")
             launch = plan_cg.pack(plan, len(joined), self.vectors.target(part))
-            self._pack_x.append([part.bind(launch, p="x")] if wanted else [])
-            self._pack_p.append([part.bind(launch, p="p")] if wanted else [])
+            if wanted:
+                self._pack_x[number] = [part.bind(launch, p="x")]
+                self._pack_p[number] = [part.bind(launch, p="p")]
         return copies
 
     def residual(self) -> Sequence[float]:

@@ -10,12 +10,14 @@ one device.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from hetero import locks
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
 from hetero.kernels.multigrid.plan import DOWN, DOWN_FROM_ZERO
@@ -24,8 +26,10 @@ from hetero.ops.linear_systems.partition import Range, range_copies
 from hetero.ops.linear_systems.types import DeviceFailed, Outcome, Stencil
 from hetero.ops.multigrid import grids
 from hetero.ops.multigrid.multigrid_device import DeviceHierarchy, Level, Memory
+from hetero.profile import tuning
 
 Vector = Sequence[Any]  # a buffer of each device
+_PURPOSE = "shared multigrid"
 
 
 class _Vectors:
@@ -122,7 +126,15 @@ class SharedHierarchy(grids.Hierarchy):
         ]
         below = [*levels, [one.coarsest for one in self._each]][self._divided]
         self.coarsest = _Vectors(below)
+        self._cycles, self._again = 0, None
         exchange.build()
+
+    def cycle(self, f: Vector, u: Vector) -> None:
+        """The second time as a graph of each device: the host would be slower than the devices."""
+        if self._cycles == 1:
+            self._again = self._exchange.recorded(lambda: super(SharedHierarchy, self).cycle(f, u))
+        (self._again or functools.partial(super().cycle, f, u))()
+        self._cycles += 1
 
     def _cycle(self, number: int, f: Vector, u: Vector, **how: Any) -> None:
         if number < self._divided:
@@ -206,21 +218,51 @@ def solve(
     DeviceFailed
         Without a saved iterate: there are few cycles.
     """
-    hierarchy = None
+    held, hierarchy = _held(devices, stencil, u.dtype)
+    another = functools.partial(SharedHierarchy, devices, stencil, u.dtype)
+    with locks.sole(hierarchy, another) as own:
+        try:
+            own.load("f0", f)
+            own.load("u0", None if from_zero else u)
+            there = ([memory.buffers[name] for memory in own.memories] for name in ("f0", "u0"))
+            outcome = own.solve(*there, rtol=rtol, atol=atol, maxiter=maxiter)
+            own.fetch("u0", u)
+            return outcome
+        except BaseException as error:
+            held.clear()  # devices may have met unequally often
+            with contextlib.suppress(Exception):
+                own.synchronize()
+            if isinstance(error, DeviceError):
+                raise DeviceFailed(error, None, 0) from error
+            raise
+
+
+class _Hold:
+    """What each device keeps of a hierarchy: where one lets go, the memory of all is free."""
+
+    def __init__(self, held: list[SharedHierarchy]) -> None:
+        self.held = held
+
+    def __del__(self) -> None:
+        self.held.clear()
+
+
+def _held(
+    devices: Sequence[Device], stencil: Stencil, dtype: np.dtype
+) -> tuple[list[SharedHierarchy], SharedHierarchy]:
+    """A hierarchy, and a list of it alone: kept for the next solve until that is cleared."""
+    key = stencil, dtype, tuple(device.name for device in devices), tuning.of_device(devices[0])
+    with devices[0].active():
+        hold = devices[0].storage().find(_PURPOSE, key)
+    if hold is not None:
+        with contextlib.suppress(IndexError):  # another thread may clear it
+            return hold.held, hold.held[0]
     try:
-        hierarchy = SharedHierarchy(devices, stencil, u.dtype)
-        hierarchy.load("f0", f)
-        hierarchy.load("u0", None if from_zero else u)
-        f_there, u_there = (
-            [memory.buffers[name] for memory in hierarchy.memories] for name in ("f0", "u0")
-        )
-        outcome = hierarchy.solve(f_there, u_there, rtol=rtol, atol=atol, maxiter=maxiter)
-        hierarchy.fetch("u0", u)
-        return outcome
-    except BaseException as error:
-        with contextlib.suppress(Exception):
-            if hierarchy is not None:
-                hierarchy.synchronize()
-        if isinstance(error, DeviceError):
-            raise DeviceFailed(error, None, 0) from error
-        raise
+        hierarchy = SharedHierarchy(devices, stencil, dtype)
+    except DeviceError as error:
+        raise DeviceFailed(error, None, 0) from error
+    held = [hierarchy]
+    for device in dict.fromkeys(devices):
+        with device.active():
+            device.storage().put(_PURPOSE, key, _Hold(held), 1)
+    return held, hierarchy

@@ -190,6 +190,8 @@ class Exchange:
 
     def _flush(self) -> None:
         """Start what is queued; what comes again and again as a graph of each device."""
+        if not self._queue:
+            return
         self.build()
         key = tuple(
             id(bound)

@@ -18,6 +18,8 @@ SHAPES = [
     ((64, 40, 50), (1.0, 1.0, 1.0)),
     ((500, 33), (1.0, 3.0)),  # rows are not coarsened at first
     ((51, 49), (1.0, 1.0)),  # of which a part has one tile
+    ((20, 30), (1.0, 1.0)),  # not divided
+    ((7, 8), (1.0, 1.0)),  # one dense inverse
 ]
 
 

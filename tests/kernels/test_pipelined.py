@@ -7,7 +7,6 @@ import itertools
 import re
 import shutil
 import subprocess
-from functools import cache
 from pathlib import Path
 
 import compiled
@@ -67,11 +66,6 @@ def tile_of(source, tile):
     return m * tile["WARPS_M"], n * tile["WARPS_N"]
 
 
-@cache
-def gpp_version():
-    return subprocess.run(["g++", "-v"], capture_output=True, check=True).stderr
-
-
 def emulated(source, defines, directory, edit=lambda text: text, family="matmul", call=LAUNCH):
     """The kernel as a function of a grid and its arguments."""
     if not shutil.which("g++"):
@@ -104,7 +98,7 @@ def emulated(source, defines, directory, edit=lambda text: text, family="matmul"
         subprocess.run(command, cwd=directory, check=True)
         return (directory / "kernel.so").read_bytes()
 
-    machine_code = compiled.remembered(make, text, command, gpp_version())
+    machine_code = compiled.remembered(make, text, command, compiled.gpp_version())
     (directory / "kernel.so").write_bytes(machine_code)
     launch = ctypes.CDLL(str(directory / "kernel.so")).launch
     launch.restype = ctypes.c_char_p

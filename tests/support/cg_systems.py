@@ -70,3 +70,21 @@ def solve(used, system, b, x0, **options):
     x = x0.copy()
     options = {"rtol": 0.0, "atol": 0.0, "maxiter": 2000} | options
     return cg_device.solve(used, system, b, x, **options), x
+
+
+def recurrence(A, b, x, tolerance, maxiter, M=None):
+    """Iterates of Hestenes and Stiefel in float64, the start first."""
+    A, b, x = A.astype(float), b.astype(float), x.astype(float)
+    r = b - A @ x
+    z = r if M is None else M * r
+    p, r_z = z.copy(), r @ z
+    iterates = [x]
+    while np.linalg.norm(r) > tolerance and len(iterates) <= maxiter:
+        q = A @ p
+        alpha = r_z / (p @ q)
+        x, r = x + alpha * p, r - alpha * q
+        z = r if M is None else M * r
+        r_z, before = r @ z, r_z
+        p = z + r_z / before * p
+        iterates.append(x)
+    return iterates

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+import subprocess
 from collections.abc import Callable
 from functools import cache
 from importlib import metadata
@@ -30,6 +31,11 @@ def remembered(make: Callable[[], bytes], *made_of: object) -> bytes:
         found = make()
         disk_cache.write("compiled", name, found)
     return found
+
+
+@cache
+def gpp_version():
+    return subprocess.run(["g++", "-v"], capture_output=True, check=True).stderr
 
 
 @cache

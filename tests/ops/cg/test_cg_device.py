@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import runtimes
 import scipy.sparse as sp
-from cg_systems import KINDS, poisson, solve, system_of, vectors
+from cg_systems import KINDS, poisson, recurrence, solve, system_of, vectors
 
 from hetero import devices, kernels
 from hetero.devices import meetings
@@ -33,27 +33,6 @@ from hetero.ops.linear_systems.exchange import Exchange
 from hetero.ops.multigrid import multigrid_device
 
 DTYPES = ("float64", "float32")
-
-
-# -- Systems and the recurrence ------------------------------------------------------------------
-
-
-def recurrence(A, b, x, tolerance, maxiter, M=None):
-    """Iterates of Hestenes and Stiefel in float64, the start first."""
-    A, b, x = A.astype(float), b.astype(float), x.astype(float)
-    r = b - A @ x
-    z = r if M is None else M * r
-    p, r_z = z.copy(), r @ z
-    iterates = [x]
-    while np.linalg.norm(r) > tolerance and len(iterates) <= maxiter:
-        q = A @ p
-        alpha = r_z / (p @ q)
-        x, r = x + alpha * p, r - alpha * q
-        z = r if M is None else M * r
-        r_z, before = r @ z, r_z
-        p = z + r_z / before * p
-        iterates.append(x)
-    return iterates
 
 
 class Diagonal:

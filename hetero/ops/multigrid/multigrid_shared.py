@@ -218,12 +218,9 @@ def solve(
     DeviceFailed
         Without a saved iterate: there are few cycles.
     """
-<<<<<<< ours
+    devices = devices[: grids.LEAST_PLANES // 2]
     if not grids.hierarchy(stencil, grids.coarsest(devices[0].kind))[0].shared:
         return _on_one(devices[0], stencil, f, u, from_zero, rtol=rtol, atol=atol, maxiter=maxiter)
-=======
-    devices = devices[: grids.LEAST_PLANES // 2]
->>>>>>> theirs
     held, hierarchy = _held(devices, stencil, u.dtype)
     another = functools.partial(SharedHierarchy, devices, stencil, u.dtype)
     with locks.sole(hierarchy, another) as own:

@@ -326,4 +326,87 @@ def test_a_device_that_does_not_come(devices):
     assert meetings.meet(3, 2, absent={1}, steps=False) < patience
     assert [device.state() for device in meetings.devices] == before
     meetings.meet(2, 3)
-    assert meetings.lost == [rank != 1 for rank in range(devices)] or all(meetings.lost)
+    assert all(meetings.lost)  # the late one, too, once it has to wait for others
+
+
+# -- Planted mistakes ----------------------------------------------------------------------------
+
+
+def replaced(old, new, text):
+    assert text.count(old) == 1, old
+    return text.replace(old, new)
+
+
+def cg_is_right(edit=None):
+    """Whether two launches lead all devices to the same iterate, with a few orders of events."""
+    for seed in range(4):
+        solve = Solve((0, 2, 7, 13), 5, blocks=2, edit=edit)
+        try:
+            for iterations in (4, 5):
+                solve.advance(iterations, seed)
+        except Failure:
+            return False
+        if any(solve.lost) or not error(solve, 8) < EPS["float64"]:
+            return False
+    return True
+
+
+STAMPS = "(unsigned int)(first >> 32) == stamp && (unsigned int)(second >> 32) == stamp"
+CG_MISTAKES = {
+    "no stamp": (f"return {STAMPS}", "return 1"),
+    "stamp of half a value": (f"return {STAMPS}", "return (unsigned int)(second >> 32) == stamp"),
+    "an edge row is not given": ("GIVE_ROWS(2, put(", "GIVE_ROWS(1, put("),
+    "sums go to some devices": ("if (device == rank) continue;", "if (device <= rank) continue;"),
+    "p is not given to the next launch": ("GIVE_ROWS(2, PEER", "GIVE_ROWS(1, PEER"),
+    "r is not given to the next launch": ("GIVE_ROWS(1, PEER", "GIVE_ROWS(0, PEER"),
+    "an edge is one row": ("(row < 2 || row >= own - 2)", "(row < 1 || row >= own - 1)"),
+    "stamps stand still": ("        ++now;\n", ""),
+    "edges of one turn alone": ("GLOBAL word_t *edges = turn ? edges1", "GLOBAL word_t *edges = 0 ? edges1"),
+    "no barrier before edges are used": ("        BARRIER();\n        LOCAL", "        LOCAL"),
+    "no barrier before edges are given": (
+        "        __syncthreads();\n#if PEERS > 1\n        GIVE", "#if PEERS > 1\n        GIVE",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", CG_MISTAKES)
+def test_mistakes_in_cg_show(mistake):
+    assert not cg_is_right(partial(replaced, *CG_MISTAKES[mistake]))
+
+
+def meetings_are_right(edit=None):
+    for seed in range(4):
+        meetings = Meetings(2, 301, edit=edit)
+        try:
+            meetings.meet(8, seed)
+        except Failure:
+            return False
+        if any(meetings.lost) or not meetings.right():
+            return False
+    return True
+
+
+AWAIT = "        await(own, thread, meeting, patience);\n"
+TELL = "        tell((unsigned int *)words[thread], rank, meeting);\n"
+EARLY = "if (blockIdx.x == 0 && thread < devices) tell((unsigned int *)words[thread], rank, own[MEETINGS] + 1);\n"
+MEETING_MISTAKES = {
+    "waits for nobody": (AWAIT, ""),
+    "tells nobody": (TELL, ""),
+    "tells before it copies": ("    for (const index_t *copy", EARLY + "    for (const index_t *copy"),
+    "the first block tells": ("blocks - 1;", "0u;"),
+    "no fence after copies": ("        __threadfence_system();\n        is_last", "        is_last"),
+    "no barrier after copies": ("    __syncthreads();\n    if (thread == 0) {\n        __thr", "    if (thread == 0) {\n        __thr"),
+    "tickets are not taken back": ("        own[TICKETS] = 0;\n", ""),
+    "meetings have no number": ("own[MEETINGS] + 1", "1"),
+    "the last copy is left out": ("3 * count;", "3 * (count - 1);"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MEETING_MISTAKES)
+def test_mistakes_in_meetings_show(mistake):
+    assert not meetings_are_right(partial(replaced, *MEETING_MISTAKES[mistake]))
+
+
+def test_without_a_mistake_none_shows():
+    assert cg_is_right()
+    assert meetings_are_right()

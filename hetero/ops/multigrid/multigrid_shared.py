@@ -218,6 +218,7 @@ def solve(
     DeviceFailed
         Without a saved iterate: there are few cycles.
     """
+    devices = devices[: grids.LEAST_PLANES // 2]
     held, hierarchy = _held(devices, stencil, u.dtype)
     another = functools.partial(SharedHierarchy, devices, stencil, u.dtype)
     with locks.sole(hierarchy, another) as own:

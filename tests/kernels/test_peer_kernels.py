@@ -6,11 +6,13 @@ What they must not get wrong is planted as mistakes, which the same runs must se
 from __future__ import annotations
 
 import itertools
+import math
+from functools import partial
 
 import numpy as np
 import pytest
 from cg_systems import poisson, recurrence
-from devices_on_cpu import bound, run
+from devices_on_cpu import Failure, bound, run
 from fakes import Memory, view
 
 from hetero.kernels import Launch

@@ -292,7 +292,7 @@ def memset_d8_async(target: int, value: int, nbytes: int, stream: Stream | None 
 
 
 def _buffer(array: np.ndarray) -> np.ndarray:
-    """An array without axes as one of one element: the driver would take its value for an address."""
+    """An array without axes as one element: the driver would take its value for an address."""
     return array if array.ndim else array.reshape(1)
 
 

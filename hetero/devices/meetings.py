@@ -8,9 +8,10 @@ too long gives up; so do the others then, and `Meeting.check` raises.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,10 @@ from hetero.kernels.common.exchange import WORDS, exchange
 
 Copies = Sequence[tuple[int, int, int]]  # (target, source, bytes), addresses first
 PATIENCE = 10.0  # seconds that a device waits for another one, which may be busy with other work
-_TRIAL_PATIENCE = 2.0
-_TRIAL_BYTES = (1 << 20) + 24
-_trusted: dict[tuple[str, ...], bool] = {}
-_lock = locks.new()
+_TRIAL_PATIENCE = 2.0  # seconds; nothing else runs on these streams
+_TRIAL_BYTES = (1 << 20) + 24  # several blocks' copies, and a rest
+_trusted: dict[tuple[tuple[str, int | None], ...], bool] = {}
+_lock, _turns = locks.new(), locks.new()
 log = logging.getLogger("hetero")
 
 
@@ -66,8 +67,9 @@ class Meeting:
 
     def check(self) -> None:
         """Raise DeviceError if a device has waited too long for another one; waits for all."""
-        for part in self._parts:
-            if part.download("words", np.empty(1, np.uint32))[0]:
+        lost = [part.download("words", np.empty(1, np.uint32))[0] for part in self._parts]
+        for part, is_lost in zip(self._parts, lost, strict=True):
+            if is_lost:
                 raise DeviceError(
                     f"{part.device.name} waited {self.patience:g} s for another device, in vain"
                 )
@@ -78,22 +80,40 @@ def trusted(devices: Sequence[Device]) -> bool:
 
     Not remembered where a device has no room for the trial.
     """
-    names = tuple(device.name for device in devices)
-    if names not in _trusted:
-        with _lock:
-            if names not in _trusted:
-                try:
-                    _trusted[names] = _linked(devices) and _meet(devices)
-                except DeviceMemoryError:
-                    return False
-    return _trusted[names]
+    if not all(device.meets for device in devices):
+        return False
+    places = tuple(map(_place, devices))
+    with _lock:
+        if places not in _trusted:
+            try:
+                _trusted[places] = _linked(devices) and _meet(devices)
+            except DeviceMemoryError:
+                return False
+        return _trusted[places]
+
+
+def _place(device: Device) -> tuple[str, int | None]:
+    """Peer access belongs to contexts, of which a device may get another one."""
+    with device.active():
+        return device.name, device.context_handle()
+
+
+@contextlib.contextmanager
+def turn(devices: Sequence[Device]) -> Iterator[None]:
+    """Where several devices meet, no other solve's do inside.
+
+    Launches of two solves could keep each other's from beginning, each on another device.
+    """
+    with _turns if len(devices) > 1 and devices[0].meets else contextlib.nullcontext():
+        yield
 
 
 def _linked(devices: Sequence[Device]) -> bool:
-    if not all(device.meets for device in devices):
-        return False
     pairs = itertools.combinations(devices, 2)
-    return all(one is other or peers.trusted(one, other) for one, other in pairs)
+    return all(
+        one is other or (peers.trusted(one, other) and one.link(other) and other.link(one))
+        for one, other in pairs
+    )
 
 
 def _meet(devices: Sequence[Device]) -> bool:
@@ -103,7 +123,12 @@ def _meet(devices: Sequence[Device]) -> bool:
         for device in devices:
             with device.active():
                 with_streams.append(Workspace(device, "solves", device.new_stream()))
-        return _arrives(with_streams)
+        try:
+            return _arrives(with_streams)
+        finally:  # before their memory is free
+            for part in with_streams:
+                with part.active():
+                    part.device.synchronize()
     except DeviceMemoryError:
         raise
     except DeviceError as error:

@@ -52,7 +52,7 @@ class Cluster:
     saturating_ranks: float = 1.0  # of a node, which compute at the profile's speed each
     host_seconds: float = 0.0  # of the host, to order an exchange
     reductions: int | None = None  # of an iteration; None: the method's own number
-    overlap: bool | None = None  # whether the exchange hides behind computing; None: the method's
+    overlap: bool = False  # whether the exchange hides behind computing
 
     def __post_init__(self) -> None:
         if (self.gpus_per_node == 0) != (self.ranks is not None):
@@ -205,7 +205,7 @@ def forecast(solve: Solve, cluster: Cluster, parts: int, rows: int | None = None
         sums = count * cluster.allreduce(what.sum_bytes, parts)
     if not cluster.gpus_per_node:  # ranks of a node share its CPU
         compute *= max(1.0, min(parts, cluster.per_node) / cluster.saturating_ranks)
-    if what.overlap if cluster.overlap is None else cluster.overlap:
+    if cluster.overlap:
         left = max(0.0, 1.0 - compute / (halo + sums or 1.0))  # that computing does not hide
         halo, sums = halo * left, sums * left
     terms = {"compute": compute, "launch": launch, "halo": halo, "sums": sums}

@@ -94,7 +94,6 @@ class Iteration(NamedTuple):
     every: int = 1  # iterations from one exchange to the next
     sums: int = 0  # all-reduces of an iteration, one after the other
     sum_bytes: int = 0  # of each
-    overlap: bool = False  # whether the exchange goes on while rows are computed
 
 
 class Cut(NamedTuple):

@@ -6,7 +6,6 @@ What they must not get wrong is planted as mistakes, which the same runs must se
 from __future__ import annotations
 
 import itertools
-import math
 from functools import partial
 
 import numpy as np

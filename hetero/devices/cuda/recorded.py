@@ -19,7 +19,7 @@ class Recorded:
 
     def __init__(self, device: Any, stream: Any) -> None:
         self._driver = imports.load("cuda.bindings.driver")
-        self._device, self._stream = device, stream
+        self._device, self._place, self._stream = device, device.place(), stream
         self._executable: Any = None
         mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         check(self._driver.cuStreamBeginCapture(stream.handle, mode))
@@ -37,7 +37,7 @@ class Recorded:
         check(self._driver.cuGraphLaunch(self._executable, self._stream.handle))
 
     def __del__(self) -> None:
-        if self._executable is not None:
+        if self._executable is not None and self._device.holds(self._place):
             try:
                 with self._device.active():
                     self._driver.cuGraphExecDestroy(self._executable)

@@ -270,13 +270,14 @@ class _Watch:
             status, count = loop.record()
             now = time.monotonic()
             self._iteration_seconds = (now - began) / batch
-            if now - began >= meetings.PATIENCE:
+            if now - began >= meetings.PATIENCE / 2:
                 loop.exchange.check()
             if status:
                 break
             if self._callback is not None:
                 self._report(vectors)
             if now - self._saved_time > _CHECKPOINT_SECONDS and (at % 2 == 0 or loop.every):
+                loop.exchange.check()
                 self.saved, self.saved_at = vectors.fetch(), done + at
                 self._saved_time = time.monotonic()
         return _STATUS[status], count
@@ -319,7 +320,7 @@ def _on_devices(
         used = used[:1]
     try:
         # One device is active from here on, not for each launch.
-        with used[0].active() if len(used) == 1 else contextlib.nullcontext():
+        with used[0].active() if len(used) == 1 else meetings.turn(used):
             inverse = preconditioner if diagonal else None
             vectors = Vectors(used, system, b, x, dtype, inverse, from_zero)
             loop = _loop(vectors, system, diagonal, apply, watch.every)

@@ -9,14 +9,12 @@ preconditioner that is launches of its own.
 from __future__ import annotations
 
 import abc
-import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from hetero import locks
 from hetero.devices.cuda.cooperative import CooperativeKernel
 from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
@@ -30,7 +28,6 @@ from hetero.ops.linear_systems.partition import Slab, halo_copies, range_copies
 from hetero.ops.linear_systems.types import Stencil
 
 _STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
-_together = locks.new()
 
 
 class Loop(abc.ABC):
@@ -236,25 +233,19 @@ class Persistent(Loop):
     def advance(self, to: int) -> None:
         if to <= self._done:
             return
-        several, each = (
-            len(self.parts) > 1,
-            zip(self.parts, self._plans, self._kernels, strict=True),
-        )
-        # Two solves that began on different devices would wait for each other; and a launch takes
-        # what the one before left on all devices.
-        with _together if several else contextlib.nullcontext():
-            for part, (plan, others), kernel in each:
-                scalars = {
-                    "iterations": to - self._done,
-                    "stamp": self._stamp,
-                    "before": f"record{self._turn}",
-                    "after": f"record{1 - self._turn}",
-                }
-                values = part.values(plan, **scalars, **others)
-                with part.active():
-                    kernel.launch(plan.grid, values, part.stream)
-            if several:
-                self.exchange.synchronize()
+        each = zip(self.parts, self._plans, self._kernels, strict=True)
+        for part, (plan, others), kernel in each:
+            scalars = {
+                "iterations": to - self._done,
+                "stamp": self._stamp,
+                "before": f"record{self._turn}",
+                "after": f"record{1 - self._turn}",
+            }
+            values = part.values(plan, **scalars, **others)
+            with part.active():
+                kernel.launch(plan.grid, values, part.stream)
+        if len(self.parts) > 1:  # the next launch takes what this one leaves on all devices
+            self.exchange.synchronize()
         self._stamp += to - self._done
         self._done = to
         self._turn = 1 - self._turn

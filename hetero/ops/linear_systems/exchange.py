@@ -13,7 +13,6 @@ import numpy as np
 from hetero.devices import at_once, meetings
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
-from hetero.errors import DeviceError
 from hetero.kernels import Launch
 from hetero.ops.linear_systems.partition import Copy, gather_copies
 
@@ -119,7 +118,7 @@ class Exchange:
         self._ready: list[Any] = [None] * len(parts)
         self._queue: list[tuple[Sequence[Sequence[Bound]], Sequence[Any]]] = []
         self._queued = False
-        self._seen: dict[tuple[int, ...], tuple[int, Callable[[], None] | None]] = {}
+        self._seen: dict[tuple[int, ...], tuple[int, Callable[[], None] | None, Any]] = {}
         several = len(parts) > 1
         meets = several and meetings.trusted([part.device for part in parts])
         self.meeting = meetings.Meeting(parts) if meets else None
@@ -192,19 +191,21 @@ class Exchange:
         """Start what is queued; what comes again and again as a graph of each device."""
         if not self._queue:
             return
-        self.build()
-        key = tuple(
-            id(bound)
-            for launches, moves in self._queue
-            for bounds in (*launches, moves)
-            for bound in bounds
-        )
-        times, again = self._seen.get(key, (0, None))
-        if again is None and times == _OFTEN:
-            again = self.recorded(self._start)
-        (again or self._start)()
-        self._seen[key] = times + 1, again
-        self._queue.clear()
+        try:
+            self.build()
+            key = tuple(
+                id(bound)
+                for launches, moves in self._queue
+                for bounds in (*launches, moves)
+                for bound in bounds
+            )
+            times, again, _ = self._seen.get(key, (0, None, None))
+            if again is None and times == _OFTEN:
+                again = self.recorded(self._start)
+            (again or self._start)()
+            self._seen[key] = times + 1, again, tuple(self._queue)  # ids stay theirs
+        finally:
+            self._queue.clear()
 
     def _start(self) -> None:
         for number, part in enumerate(self.parts):
@@ -230,7 +231,7 @@ class Exchange:
                         graphs.append(part.device.recorded(part.stream))
                     ends.callback(end, part, graphs[-1])
                 work()
-        except (DeviceError, ImportError) as error:
+        except Exception as error:  # no bindings, or older ones: the launches do as well
             log.info("launches are not recorded: %s", error)
             return None
 

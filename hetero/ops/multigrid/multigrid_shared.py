@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
+from hetero.devices import meetings
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
 from hetero.kernels.multigrid.plan import DOWN, DOWN_FROM_ZERO
@@ -221,9 +222,11 @@ def solve(
     devices = devices[: grids.LEAST_PLANES // 2]
     if not grids.hierarchy(stencil, grids.coarsest(devices[0].kind))[0].shared:
         return _on_one(devices[0], stencil, f, u, from_zero, rtol=rtol, atol=atol, maxiter=maxiter)
-    held, hierarchy = _held(devices, stencil, u.dtype)
     another = functools.partial(SharedHierarchy, devices, stencil, u.dtype)
-    with locks.sole(hierarchy, another) as own:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(meetings.turn(devices))
+        held, hierarchy = _held(devices, stencil, u.dtype)
+        own = stack.enter_context(locks.sole(hierarchy, another))
         try:
             own.load("f0", f)
             own.load("u0", None if from_zero else u)

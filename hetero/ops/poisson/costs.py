@@ -134,7 +134,7 @@ def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteratio
     """See `registry.Operation`. A pass of sweeps gets as many rows; on a device are f and two u."""
     grid = GridSlab.of(dims, (1.0,) * len(dims), dtype)
     depth = plan_jacobi.default_depth(grid, Target(1))
-    sweep = registry.Iteration(grid.plane_bytes, 3, depth, depth, depth, overlap=True)
+    sweep = registry.Iteration(grid.plane_bytes, 3, depth, depth, depth)
     gradients = load("hetero.ops.krylov.cg_vectors").iteration(dims, dtype)
     return {"cg": gradients, "jacobi": sweep}
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.devices import at_once
+from hetero.devices import at_once, meetings
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
 from hetero.kernels.jacobi import plan as plan_jacobi
@@ -77,6 +77,7 @@ def solve(
         with contextlib.ExitStack() as stack:
             if len(devices) == 1:  # one context for all that follows, not one for each launch
                 stack.enter_context(devices[0].active())
+            stack.enter_context(meetings.turn(devices))
             passes = blocking if sweeper is None else sweeper.most, sweeper
             start = None if from_zero else u
             run = _DeviceSolve(devices, stencil, f, start, *passes, np.dtype(dtype or _dtype(f)))

@@ -11,7 +11,9 @@ import numpy as np
 
 from hetero.calibration.measure.timing import in_turn, once
 from hetero.calibration.measure.workbench import Bench, Samples, is_less, watched
+from hetero.host import pages
 from hetero.ops.cases import Budget, Case, Dims, grid
+from hetero.ops.linear_systems.solve import Solve
 
 SETTLES = 0.002  # seconds for which threads may go on spinning after a call
 _FEWEST = 4  # steps, of a large system
@@ -107,6 +109,8 @@ def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
     arguments = case.arguments(*dims, devices=bench.devices)
     device = bench.device
     (b,), x, solve = arguments
+    # Several devices begin from zero themselves, and results get memory that was used before.
+    by_themselves = len(bench.devices) > 1 and isinstance(solve, Solve)
     owners = []
     if device is not None and not case.implementation.from_host:
         x, owner = device.allocate(b.nbytes)
@@ -118,9 +122,12 @@ def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
             device.fill(x, b.nbytes)
             start = x
         else:  # a new array each time, as in a call
-            start = np.empty_like(x)
-            start[...] = 0.0
+            start = (pages.empty if by_themselves else np.empty)(x.shape, x.dtype)
+            if not by_themselves:
+                start[...] = 0.0
         options = solve._replace(maxiter=count)
+        if by_themselves:
+            options = options._replace(from_zero=True)
         run(bench.devices, problem, arguments._replace(output=start, options=options))
         if device is not None:
             device.synchronize()

@@ -120,7 +120,7 @@ def compile_loops(arguments: argparse.Namespace) -> int:
 def report_options(sub: Parser) -> None:
     """Add those of report."""
     add_file(sub, "file", "to write, such as report.html")
-    text = "of another machine: tesla-t10, h100, h200, h200x2, or a profile's file (default: this)"
+    text = "of another machine: tesla-t10, h100, h200, h100x2, or a profile's file (default: this)"
     add_profile(sub, text)
     text = "first measure this operation's ladder, as hetero ladder does; may be repeated"
     sub.add_argument("--ladder", action="append", default=[], metavar="OPERATION", help=text)

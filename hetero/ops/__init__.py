@@ -33,7 +33,7 @@ def plan(
     device, method : str, optional
         Forced placement, as in the call.
     profile : str, optional
-        Of another machine: "tesla-t10", "h100", "h200", "h200x2", or a file that `calibrate` wrote
+        Of another machine: "tesla-t10", "h100", "h200", "h100x2", or a file that `calibrate` wrote
         there. Default: this machine's.
     **options
         What else the call would be given and the price depends on. convolve2d: ``mode``,

@@ -119,18 +119,18 @@ DEVICE void take_sums(GLOBAL const word_t *words, int blocks, unsigned int stamp
     const int entries = blocks * SUMS;
     double sum = 0;
     for (int at = thread; at < entries; at += IN_FLIGHT * THREADS) {
-        double found[IN_FLIGHT];
+        double taken[IN_FLIGHT];
         int there = 0;
         UNROLL
         for (int u = 0; u < IN_FLIGHT; ++u) {
             if (at + u * THREADS < entries)
-                there |= look(words + 2 * (at + u * THREADS), stamp, found + u) << u;
+                there |= look(words + 2 * (at + u * THREADS), stamp, taken + u) << u;
         }
         UNROLL
         for (int u = 0; u < IN_FLIGHT; ++u) {
             if (at + u * THREADS >= entries) continue;
-            if (!(there >> u & 1)) found[u] = take(words + 2 * (at + u * THREADS), stamp SAME_LIMITS);
-            sum += found[u];
+            if (!(there >> u & 1)) taken[u] = take(words + 2 * (at + u * THREADS), stamp SAME_LIMITS);
+            sum += taken[u];
         }
     }
     add_up_entries(sum, scratch, thread);

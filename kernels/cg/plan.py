@@ -39,7 +39,8 @@ def csr(part: Rows, target: Target, *, dtype: str, diagonal: bool) -> tuple[Laun
     tuple of Launch
         Buffers: "pointers", "indices", "values" and, of the first, "x", "b", "r", "p", "inverse"
         (any if not ``diagonal``), "partial"; of the second, "p", "q", "r", "before", "inverse"
-        if ``diagonal``, "partial"; of the third, "p", "q", "partial". Numbers: "first_block", and "own", the column of the first row.
+        if ``diagonal``, "partial"; of the third, "p", "q", "partial". Numbers: "first_block", and
+        "own", the column of the first row.
     """
     threads = _threads(target)
     mean = ceil_div(part.entries, part.rows) if part.entries else 1

@@ -50,7 +50,7 @@ BEFORE = {
         "cpu matvec": (4, "2a3dbe0d", -9.15544),
         "cpu poisson": (16, "3551fd7d", -10.96783),
         "cuda*2 cg": (6, "caf397bb", -13.23586),
-        "cuda*2 poisson": (8, "6efa8735", -13.12574),
+        "cuda*2 poisson": (12, "5e90539c", -13.09704),
         "cuda*2 download": (2, "cbea8ade", 0.11535),
         "cuda*2 upload": (2, "cbea8ade", 0.07691),
         "cuda:0 cg": (12, "3b01e931", -11.30199),

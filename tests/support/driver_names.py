@@ -154,6 +154,10 @@ def memory() -> None:
             down(got, there)
             assert got[0, 0] == 0
             assert got[0, 1] == values[0, 1]
+            number = np.zeros(())  # whose value is no address
+            up(there, values[0, 0, ...])
+            down(number, there)
+            assert number == values[0, 0]
     free, total = driver.mem_get_info()
     assert total - free == 4096
     before = fake.live()["memory"]

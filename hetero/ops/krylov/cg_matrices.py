@@ -136,21 +136,21 @@ class CsrMatrix(Matrix):
         """First column and the end of the columns of each part; None where they go too far."""
         if self.exchange.meeting is None:
             return None
-        found: list[tuple[int, int]] = [(0, 0)] * len(self.parts)
+        windows: list[tuple[int, int]] = [(0, 0)] * len(self.parts)
 
         def look(number: int) -> None:
             begin, end = self.vectors.spans[number]
             indices = system.indices[system.indptr[begin] : system.indptr[end]]
             low, high = (int(indices.min()), int(indices.max())) if len(indices) else (begin, begin)
-            found[number] = min(low, begin), max(high + 1, end)
+            windows[number] = min(low, begin), max(high + 1, end)
 
         self.exchange.at_once(look, system.indices.nbytes)
         spans = self.vectors.spans
         near = all(
             high - low <= _WIDEST * (end - begin)
-            for (low, high), (begin, end) in zip(found, spans, strict=True)
+            for (low, high), (begin, end) in zip(windows, spans, strict=True)
         )
-        return found if near else None
+        return windows if near else None
 
     def _column_0(self, number: int, vector: str) -> dict[str, Any]:
         """Where a part's vector would have the element of column 0."""

@@ -218,16 +218,18 @@ class Exchange:
         The buffers must outlive it. None where there are no graphs.
         """
         graphs: list[Any] = []
+
+        def end(part: Part, graph: Any) -> None:
+            with part.active():
+                graph.end()
+
         try:
-            for part in self.parts:
-                with part.active():
-                    graphs.append(part.device.recorded(part.stream))
-            try:
-                work()
-            finally:
-                for part, graph in zip(self.parts, graphs, strict=True):
+            with contextlib.ExitStack() as ends:  # of all that began, whatever fails
+                for part in self.parts:
                     with part.active():
-                        graph.end()
+                        graphs.append(part.device.recorded(part.stream))
+                    ends.callback(end, part, graphs[-1])
+                work()
         except (DeviceError, ImportError) as error:
             log.info("launches are not recorded: %s", error)
             return None

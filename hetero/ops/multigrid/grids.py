@@ -33,6 +33,7 @@ _OMEGA = (
 )
 _COARSEST, _COARSEST_ON_CPU = 64, 256  # points that a dense inverse takes care of
 LEAST_SHARED = 1 << 21  # points of a grid from which several devices gain more than they wait
+LEAST_PLANES = 32  # of such a grid; half as many coarse ones, of which each device gets some
 _STALLED = 0.7  # a cycle that leaves more of the residual than this has met rounding
 _EVEN = 1.6  # ratio of spacings up to which axes are coarsened together
 
@@ -52,7 +53,7 @@ class Grid(NamedTuple):
     @property
     def shared(self) -> bool:
         """Whether several devices divide it; of other grids each makes the whole."""
-        return self.points >= LEAST_SHARED
+        return self.points >= LEAST_SHARED and self.shape[0] >= LEAST_PLANES
 
 
 def coarsest(kind: str) -> int:

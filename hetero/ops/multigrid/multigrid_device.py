@@ -82,6 +82,7 @@ class Level:
         self.plan = plan_multigrid.plan_sweep(grid.shape, coarse.shape, dtype.name, target)
         axes = dict(zip("zyx", grid.transfers or (), strict=True))
         most = dict(zip("zyx", self.plan.tile, strict=True))
+        most["z"] = min(most["z"], max(1, coarse.shape[0] // share[1]))  # a tile for each
         tiles = {axis: transfers.tiles(t, most[axis]) for axis, t in axes.items()}
         tiles["z"] = self._cut(tiles["z"], axes["z"], share)
         self._tiles = tuple(map(len, tiles.values()))

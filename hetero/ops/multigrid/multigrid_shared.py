@@ -24,7 +24,7 @@ from hetero.kernels.multigrid.plan import DOWN, DOWN_FROM_ZERO
 from hetero.ops.linear_systems.exchange import BufferCopies, Exchange
 from hetero.ops.linear_systems.partition import Range, range_copies
 from hetero.ops.linear_systems.types import DeviceFailed, Outcome, Stencil
-from hetero.ops.multigrid import grids
+from hetero.ops.multigrid import grids, multigrid_device
 from hetero.ops.multigrid.multigrid_device import DeviceHierarchy, Level, Memory
 from hetero.profile import tuning
 
@@ -82,7 +82,7 @@ class _Shared(_Vectors):
         self._exchange.step(start, self._down if mode in (DOWN, DOWN_FROM_ZERO) else self._up)
 
     def residual(self) -> float:
-        self._exchange.check()
+        # Of devices that did not meet it is the one before: the solve stalls, and `norms` looks.
         return math.hypot(*(one.residual() for one in self._each))
 
 
@@ -207,7 +207,7 @@ def solve(
     devices : sequence of Device
         Of one kind; a device may come several times.
     stencil : Stencil
-        With a finest grid that is divided (`grids.Grid.shared`).
+        Where its finest grid is not divided (`grids.Grid.shared`), the first device makes all.
     f, u : ndarray of ``stencil.shape``
         ``u`` is the start and gets the result. ``from_zero``: the start is zero, whatever it holds.
     rtol, atol, maxiter
@@ -218,6 +218,9 @@ def solve(
     DeviceFailed
         Without a saved iterate: there are few cycles.
     """
+    devices = devices[: grids.LEAST_PLANES // 2]
+    if not grids.hierarchy(stencil, grids.coarsest(devices[0].kind))[0].shared:
+        return _on_one(devices[0], stencil, f, u, from_zero, rtol=rtol, atol=atol, maxiter=maxiter)
     held, hierarchy = _held(devices, stencil, u.dtype)
     another = functools.partial(SharedHierarchy, devices, stencil, u.dtype)
     with locks.sole(hierarchy, another) as own:
@@ -235,6 +238,22 @@ def solve(
             if isinstance(error, DeviceError):
                 raise DeviceFailed(error, None, 0) from error
             raise
+
+
+def _on_one(
+    device: Device, stencil: Stencil, f: np.ndarray, u: np.ndarray, from_zero: bool, **limits: Any
+) -> Outcome:
+    """The solve on one device, from the host and back."""
+    with device.active():
+        (there, _f), (result, _u) = device.allocate(f.nbytes), device.allocate(u.nbytes)
+        device.upload(f, there)
+        if from_zero:
+            device.fill(result, u.nbytes)
+        else:
+            device.upload(u, result)
+        outcome = multigrid_device.solve(device, stencil, there, result, dtype=u.dtype, **limits)
+        device.download(result, u)
+    return outcome
 
 
 class _Hold:

@@ -67,8 +67,8 @@ def solve_poisson(
         them is chosen only where there is no other. ``rtol=0`` with "jacobi" (or
         a kernel on its way) makes exactly that many sweeps.
     device : str, optional
-        "cpu", "cuda", "cuda:0", "opencl:0", or "cuda:*": on all GPUs by "cg" and "jacobi", or on
-        the first of them by another method where that is faster.
+        "cpu", "cuda", "cuda:0", "opencl:0", or "cuda:*": on all GPUs by "multigrid", "cg"
+        and "jacobi", or on the first of them by another method where that is faster.
     return_info : bool
         Also return how it was done.
 

@@ -195,6 +195,7 @@ class _DeviceSolve:
 
     def store(self, u: Any) -> None:
         """Write the present u to an array or a buffer of the caller."""
+        self._exchange.check()
         self._at_once(lambda each: each.store(u))
 
     def _at_once(self, copy: Callable[[Slice], None], grids: int = 1) -> None:

@@ -142,7 +142,9 @@ MULTIGRID.register(
 MULTIGRID.register(
     kinds=registry.PORTABLE,
     run=_multigrid,
-    shared=lambda problem: math.prod(problem.dims) >= grids.LEAST_SHARED,
+    shared=lambda problem: (
+        math.prod(problem.dims) >= grids.LEAST_SHARED and problem.dims[0] >= grids.LEAST_PLANES
+    ),
 )
 
 CG = Method(

@@ -143,6 +143,29 @@ def test_halo_between_two_contexts(opencl):
     check_halo([one, other, one], 17, 2, 3)
 
 
+@pytest.mark.parametrize("fails", ["begin", "end"])
+def test_no_stream_stays_recorded(opencl, monkeypatch, fails):
+    """Where the recording of the second of three parts fails, that of the others ends."""
+    began, ended = [], []
+
+    class Recording:
+        def __init__(self):
+            if fails == "begin" and len(began) == 1:
+                raise DeviceError("no graphs")
+            began.append(self)
+
+        def end(self):
+            ended.append(self)
+            if fails == "end" and self is began[1]:
+                raise DeviceError("the recording is not valid")
+
+    monkeypatch.setattr(type(devices.get(opencl)), "recorded", lambda *_: Recording())
+    exchange = Exchange([Part(devices.get(opencl), alone=False) for _ in range(3)])
+    assert exchange.recorded(lambda: None) is None
+    assert set(ended) == set(began)
+    assert len(began) == (1 if fails == "begin" else 3)
+
+
 def gpus(parts):
     """That many GPUs; one may come several times."""
     found = [d for d in devices.available().values() if d.kind == "cuda"]

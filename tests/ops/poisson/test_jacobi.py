@@ -15,6 +15,7 @@ from hetero import devices, kernels
 from hetero.errors import DeviceError
 from hetero.kernels.common.tuning import Target
 from hetero.kernels.jacobi import plan as plan_jacobi
+from hetero.ops.linear_systems.exchange import Exchange
 from hetero.ops.linear_systems.types import (
     CONVERGED,
     LIMIT,
@@ -289,6 +290,23 @@ def test_failure_hands_over_the_last_checkpoint(opencl, monkeypatch):
     with pytest.raises(DeviceFailed) as caught:
         jacobi_device.solve([device], stencil, f, start.copy(), sweeps=8)
     assert (caught.value.x, caught.value.iterations) == (None, 0)
+
+
+def test_a_device_that_waited_in_vain_saves_nothing(opencl, monkeypatch):
+    """Its halos are old: the last iterate that is handed over is from before."""
+    pair, checks = [devices.get(opencl)] * 2, itertools.count()
+    stencil, f, start = problem((30, 33), "float64")
+
+    def check(exchange):
+        if next(checks) == 3:
+            raise DeviceError("in vain")
+
+    monkeypatch.setattr(Exchange, "check", check)
+    monkeypatch.setattr(jacobi_device, "_CHECKPOINT", 0.0)
+    monkeypatch.setattr(jacobi_device, "_CHECKPOINT_SHARE", 0.0)
+    with pytest.raises(DeviceFailed, match="in vain") as caught:
+        jacobi_device.solve(pair, stencil, f, start.copy(), sweeps=5000, blocking=1)
+    assert 0 < caught.value.iterations < 5000
 
 
 def test_an_interrupt_leaves_the_device_usable(opencl, monkeypatch):

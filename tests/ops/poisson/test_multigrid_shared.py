@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import runtimes
 
-from hetero import devices
+from hetero import devices, registry
 from hetero.devices import meetings
 from hetero.errors import DeviceError
 from hetero.ops.linear_systems.types import CONVERGED, DeviceFailed, Stencil
@@ -18,6 +20,8 @@ SHAPES = [
     ((64, 40, 50), (1.0, 1.0, 1.0)),
     ((500, 33), (1.0, 3.0)),  # rows are not coarsened at first
     ((51, 49), (1.0, 1.0)),  # of which a part has one tile
+    ((20, 30), (1.0, 1.0)),  # not divided
+    ((7, 8), (1.0, 1.0)),  # one dense inverse
 ]
 
 
@@ -74,6 +78,25 @@ def test_the_bits_of_one_device(found, parts, shape, spacing, dtype):
     again = multigrid_shared.solve(used, stencil, f, v, rtol=1e-3, maxiter=5)
     assert again.iterations == 0
     np.testing.assert_array_equal(v, u)
+
+
+@pytest.mark.parametrize("shape", [(33, 70), (40, 32, 32), (32, 6, 20)])
+def test_each_of_many_devices_has_planes(found, shape):
+    """More devices than a pass has tiles along the first axis, and than a grid has planes for."""
+    stencil, f = Stencil(shape, (1.0,) * len(shape)), source(shape)
+    limits = {"rtol": 1e-8, "maxiter": 40}
+    _, u = alone(found[0], stencil, f, **limits)
+    for parts in (9, 17):
+        np.testing.assert_array_equal(together(found, parts, stencil, f, **limits)[1], u)
+
+
+def test_thin_grids_are_not_divided():
+    """Their points are many, but there are too few planes for several devices."""
+    (row,) = (i for i in registry.lookup("poisson") if (i.kind, i.method) == ("cuda", "multigrid"))
+    for shape, expected in (((31, 9999), False), ((32, 9999), True), ((4, 64, 64), False)):
+        problem = SimpleNamespace(dims=shape)
+        assert row.shared(problem) == expected
+        assert grids.hierarchy(Stencil(shape, (1.0,) * len(shape)), 64)[0].shared == expected
 
 
 def test_zero_and_what_is_not_finite(found):

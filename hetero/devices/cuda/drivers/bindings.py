@@ -291,24 +291,29 @@ def memset_d8_async(target: int, value: int, nbytes: int, stream: Stream | None 
     _call(_api.cuMemsetD8Async, target, value, nbytes, _queue(stream))
 
 
+def _buffer(array: np.ndarray) -> np.ndarray:
+    """An array without axes as one element: the driver would take its value for an address."""
+    return array if array.ndim else array.reshape(1)
+
+
 def memcpy_htod(target: int, source: np.ndarray) -> None:
     """Copy an array to a device, and wait."""
-    _call(_api.cuMemcpyHtoD, target, source, source.nbytes)
+    _call(_api.cuMemcpyHtoD, target, _buffer(source), source.nbytes)
 
 
 def memcpy_dtoh(target: np.ndarray, source: int) -> None:
     """Copy from a device into an array, and wait."""
-    _call(_api.cuMemcpyDtoH, target, source, target.nbytes)
+    _call(_api.cuMemcpyDtoH, _buffer(target), source, target.nbytes)
 
 
 def memcpy_htod_async(target: int, source: np.ndarray, stream: Stream | None = None) -> None:
     """Copy an array to a device, in the order of a stream."""
-    _call(_api.cuMemcpyHtoDAsync, target, source, source.nbytes, _queue(stream))
+    _call(_api.cuMemcpyHtoDAsync, target, _buffer(source), source.nbytes, _queue(stream))
 
 
 def memcpy_dtoh_async(target: np.ndarray, source: int, stream: Stream | None = None) -> None:
     """Copy from a device into an array, in the order of a stream."""
-    _call(_api.cuMemcpyDtoHAsync, target, source, target.nbytes, _queue(stream))
+    _call(_api.cuMemcpyDtoHAsync, _buffer(target), source, target.nbytes, _queue(stream))
 
 
 def memcpy_dtod_async(target: int, source: int, nbytes: int, stream: Stream | None = None) -> None:

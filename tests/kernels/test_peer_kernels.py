@@ -228,9 +228,11 @@ def test_a_device_that_takes_no_part_in_a_launch(absent, when):
 STEP = """
 #define THREADS 32
 KERNEL(THREADS, 1)
-step(const unsigned int *now, unsigned int *next, index_t begin, index_t end, index_t all, index_t blocks)
+step(const unsigned int *now, unsigned int *next, index_t begin, index_t end, index_t all,
+     index_t blocks)
 {
-    for (index_t at = begin + blockIdx.x * THREADS + threadIdx.x; at < end; at += blocks * THREADS) {
+    const index_t first = begin + blockIdx.x * THREADS + threadIdx.x;
+    for (index_t at = first; at < end; at += blocks * THREADS) {
         let_others_run();
         next[at] = 3 * now[at] + 5 * now[(7 * at + 3) % all] + 1;
     }
@@ -362,10 +364,11 @@ CG_MISTAKES = {
     "r is not given to the next launch": ("GIVE_ROWS(1, PEER", "GIVE_ROWS(0, PEER"),
     "an edge is one row": ("(row < 2 || row >= own - 2)", "(row < 1 || row >= own - 1)"),
     "stamps stand still": ("        ++now;\n", ""),
-    "edges of one turn alone": ("GLOBAL word_t *edges = turn ? edges1", "GLOBAL word_t *edges = 0 ? edges1"),
+    "edges of one turn alone": ("*edges = turn ? edges1", "*edges = 0 ? edges1"),
     "no barrier before edges are used": ("        BARRIER();\n        LOCAL", "        LOCAL"),
     "no barrier before edges are given": (
-        "        __syncthreads();\n#if PEERS > 1\n        GIVE", "#if PEERS > 1\n        GIVE",
+        "        __syncthreads();\n#if PEERS > 1\n        GIVE",
+        "#if PEERS > 1\n        GIVE",
     ),
 }  # fmt: skip
 
@@ -389,14 +392,19 @@ def meetings_are_right(edit=None):
 
 AWAIT = "        await(own, thread, meeting, patience);\n"
 TELL = "        tell((unsigned int *)words[thread], rank, meeting);\n"
-EARLY = "if (blockIdx.x == 0 && thread < devices) tell((unsigned int *)words[thread], rank, own[MEETINGS] + 1);\n"
+EARLY = """
+    if (blockIdx.x == 0 && thread < devices)
+        tell((unsigned int *)words[thread], rank, own[MEETINGS] + 1);
+"""
+ALONE = "    if (thread == 0) {\n"
+FENCE = "        __threadfence_system();\n        is_last"
 MEETING_MISTAKES = {
     "waits for nobody": (AWAIT, ""),
     "tells nobody": (TELL, ""),
-    "tells before it copies": ("    for (const index_t *copy", EARLY + "    for (const index_t *copy"),
+    "tells before it copies": ("    for (const", EARLY + "    for (const"),
     "the first block tells": ("blocks - 1;", "0u;"),
-    "no fence after copies": ("        __threadfence_system();\n        is_last", "        is_last"),
-    "no barrier after copies": ("    __syncthreads();\n    if (thread == 0) {\n        __thr", "    if (thread == 0) {\n        __thr"),
+    "no fence after copies": (FENCE, "        is_last"),
+    "no barrier after copies": (f"    __syncthreads();\n{ALONE}{FENCE}", ALONE + FENCE),
     "tickets are not taken back": ("        own[TICKETS] = 0;\n", ""),
     "meetings have no number": ("own[MEETINGS] + 1", "1"),
     "the last copy is left out": ("3 * count;", "3 * (count - 1);"),

@@ -21,6 +21,9 @@ extern "C" void connect(const Machine *to) { machine = to; }
 #define __syncthreads() machine->meet(__LINE__)
 #define __threadfence_system() machine->fence()
 #define let_others_run() machine->let_others_run()
+#define DYNAMIC (machine->shared_memory() + 64)
+#define STATIC_INT(name) \
+    int &name = *(int *)machine->shared_memory()
 #define KERNEL(threads, blocks) static void
 #define DEVICE static inline
 #define GLOBAL

@@ -150,7 +150,8 @@ def _iteration(length: int, dtype: str, limits: Limits) -> RefitCase:
 
 
 def _numbered(*launches: Launch) -> LaunchPlan:
-    return common.with_numbers(*launches, blocks_before=launches[0].grid, first_block=0)
+    numbers = {"blocks_before": launches[0].grid, "first_block": 0, "own": 0}
+    return common.with_numbers(*launches, **numbers)
 
 
 @functools.cache

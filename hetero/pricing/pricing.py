@@ -23,6 +23,22 @@ from hetero.registry.problem import Problem
 WITH_CPU = f"{CPU}+"  # begins the name of the CPU with a device that share a call, "cpu+cuda:0"
 
 
+def _priced_together(
+    problem: Problem,
+    implementations: Iterable[Implementation],
+    shared: dict[str, dict[str, Any]],
+    constants: Profile,
+) -> set[int]:
+    """Ids of what the profile prices on several devices: others may be priced on one of them."""
+    operation, *kind = problem.operation, problem.dtype, problem.layout
+    return {
+        id(i)
+        for i in implementations
+        for info in shared.values()
+        if constants.cost(info["constants"], "", operation, i.method, *kind) is not None
+    }
+
+
 def price(
     problem: Problem,
     constants: Profile,
@@ -54,6 +70,8 @@ def price(
     together = {
         id(i) for i in implementations if device in shared and i.shared and i.shared(problem)
     }
+    if method is None and (priced := _priced_together(problem, implementations, shared, constants)):
+        together &= priced
     if together:  # what several devices cannot do together is done by the first of them
         names = [*shared[device]["members"][:1]]
     candidates, serving = [], []

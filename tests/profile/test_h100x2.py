@@ -31,3 +31,11 @@ def test_the_faster_number_is_chosen(data, n):
     one, both = TIMED[n]
     expected = "cuda:0" if one < both else "cuda:*"
     assert data("explain", *words)["chosen"]["device"] == expected
+
+
+def test_all_gpus_by_name_do_no_worse_than_one(data):
+    """Multigrid, of which the profile knows no constants on both, is one GPU's there."""
+    words = ("solve_poisson", 8192, 8192, "--profile", "h100x2")
+    one, named = (data("explain", *words, *more) for more in ((), ("--device", "cuda:*")))
+    assert (named["chosen"]["device"], named["chosen"]["method"]) == ("cuda:0", "multigrid")
+    assert named["chosen"]["seconds"] == one["chosen"]["seconds"]

@@ -18,7 +18,7 @@ import numpy as np
 from hetero import registry
 from hetero.accel import __main__ as running
 from hetero.accel import install, uninstall
-from hetero.accel.session import Attempt
+from hetero.accel.session import LOADING, Attempt
 from hetero.arrays import watched
 from hetero.calling.planner import OtherMachine
 from hetero.evaluation import calls
@@ -89,7 +89,7 @@ class Advice:
     rest : float
         Seconds of what hetero does not do, measured here.
     here, there, plain : float
-        Seconds of the whole script: here; there with hetero; there without.
+        Seconds of the whole script: here; there by hetero.accel; there without.
     """
 
     machine: str
@@ -101,18 +101,24 @@ class Advice:
     plain: float = field(init=False)
 
     def __post_init__(self) -> None:
-        for name in ("here", "there", "plain"):
-            setattr(self, name, self.rest + sum(getattr(line, name) for line in self.lines))
+        here, there, plain = (
+            sum(getattr(line, name) for line in self.lines) for name in ("here", "there", "plain")
+        )
+        # Calls are the plain library's until they have taken a second, and while hetero is loaded.
+        before = min(1.0, 2 * LOADING / plain) if plain else 1.0
+        there = before * plain + (1.0 - before) * there
+        self.here, self.there, self.plain = (self.rest + part for part in (here, there, plain))
 
     def __str__(self) -> str:
         here, there, plain, rest = map(readable, (self.here, self.there, self.plain, self.rest))
         gain, other = f"{self.plain / self.there:.3g} times as fast", "of each is other work"
-        whole = f"the whole script: {here} here; on {self.machine} {there} with hetero, {plain} "
-        whole += f"without: {gain}. {rest} {other}; it and calls without a price are taken to "
-        whole += "last there as long as here"
+        begins = f"after {readable(2 * LOADING)} of such calls, when hetero is loaded"
+        whole = f"the whole script: {here} here; on {self.machine} {there} with hetero, {begins}, "
+        whole += f"{plain} without: {gain}. {rest} {other}; it and calls without a price are taken "
+        whole += "to last there as long as here"
         if self.own:
-            whole = f"the whole script: {here}; with hetero {there}, which is {gain}, loading it "
-            whole += f"not counted. {rest} {other}"
+            whole = f"the whole script: {here}; with hetero {there}, {begins}, which is {gain}. "
+            whole += f"{rest} {other}"
         if obstacle := watched.obstacle():
             whole += f". Whether operands change is not known here: {obstacle}"
         where = "with hetero" if self.own else "there"

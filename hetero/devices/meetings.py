@@ -76,7 +76,7 @@ class Meeting:
 
 
 def trusted(devices: Sequence[Device]) -> bool:
-    """Whether devices can meet: found out once, by a trial in all directions, then remembered.
+    """Whether devices can meet: one trial in all directions decides, and is remembered.
 
     Not remembered where a device has no room for the trial.
     """

@@ -19,7 +19,7 @@ DEVICE unsigned long long nanoseconds()
     return now;
 }
 
-// By one thread, after a barrier of all that wrote. `words` are those of the device that is told.
+// By one thread, after a barrier of all that wrote. `words` are the other device's.
 DEVICE void tell(unsigned int *words, index_t rank, unsigned int meeting)
 {
     __threadfence_system();

@@ -18,8 +18,9 @@ import numpy as np
 from hetero.devices import meetings
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
-from hetero.ops.krylov.cg_loops import Loop, MatrixLoop, Preconditioned, Sweeps, persistent
+from hetero.ops.krylov.cg_loops import Loop, MatrixLoop, Preconditioned, Sweeps
 from hetero.ops.krylov.cg_matrices import of_system
+from hetero.ops.krylov.cg_persistent import persistent
 from hetero.ops.krylov.cg_vectors import HALO, Vectors
 from hetero.ops.linear_systems import scaling
 from hetero.ops.linear_systems.types import (

@@ -27,7 +27,7 @@ from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.tuning import Target
-from hetero.ops.krylov import cg_device, cg_loops
+from hetero.ops.krylov import cg_device, cg_persistent
 from hetero.ops.linear_systems import types
 from hetero.ops.linear_systems.exchange import Exchange
 from hetero.ops.multigrid import multigrid_device
@@ -404,7 +404,7 @@ def one_block(vectors, stencil):
             kernel = device.build(plan.source, plan.kernel, defines)
             device.launch(kernel, grid, plan.block, arguments)
 
-    return cg_loops.Persistent(vectors, stencil, [plan], [Kernel()])
+    return cg_persistent.Persistent(vectors, stencil, [plan], [Kernel()])
 
 
 @pytest.mark.parametrize(

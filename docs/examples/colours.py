@@ -5,7 +5,8 @@ import sys
 import numpy as np
 from sklearn.cluster import KMeans
 
-size, colours = (60, 6) if "small" in sys.argv else (1024, 48)
+sizes = {"small": (60, 6), "large": (2048, 64)}
+size, colours = sizes.get(sys.argv[-1], (1024, 48))
 random = np.random.default_rng(0)
 y, x = np.mgrid[0 : 1 : size * 1j, 0 : 1 : size * 1j]
 image = np.stack([np.sin(9 * x * y), np.cos(7 * x), np.sin(5 * y + x)], axis=-1)

@@ -4,7 +4,8 @@ import sys
 
 import numpy as np
 
-rows, columns, steps = (2000, 20, 30) if "small" in sys.argv else (200000, 256, 150)
+sizes = {"small": (2000, 20, 30), "large": (800000, 256, 200)}
+rows, columns, steps = sizes.get(sys.argv[-1], (200000, 256, 150))
 random = np.random.default_rng(0)
 X = random.standard_normal((rows, columns))
 y = (X @ random.standard_normal(columns) + random.standard_normal(rows) > 0).astype(float)

@@ -4,7 +4,8 @@ import sys
 
 import numpy as np
 
-images, width, passes = (200, 64, 2) if "small" in sys.argv else (8192, 2048, 12)
+sizes = {"small": (200, 64, 2), "large": (8192, 4096, 40)}
+images, width, passes = sizes.get(sys.argv[-1], (8192, 2048, 12))
 random = np.random.default_rng(0)
 shapes = [(784, width), (width, width), (width, 10)]
 weights = [(random.standard_normal(s) / np.sqrt(s[0])).astype(np.float32) for s in shapes]

@@ -4,7 +4,8 @@ import sys
 
 import numpy as np
 
-rows, columns, steps = (500, 100, 12) if "small" in sys.argv else (40000, 1000, 60)
+sizes = {"small": (500, 100, 12), "large": (160000, 1000, 120)}
+rows, columns, steps = sizes.get(sys.argv[-1], (40000, 1000, 60))
 random = np.random.default_rng(0)
 X = random.standard_normal((rows, columns)) * np.linspace(1, 0.1, columns) ** 4
 X -= X.mean(axis=0)

@@ -88,6 +88,8 @@ class Advice:
     lines : list of Line
     rest : float
         Seconds of what hetero does not do, measured here.
+    has_gpu : bool
+        Whether the machine has one, which decides when hetero is loaded.
     here, there, plain : float
         Seconds of the whole script: here; there by hetero.accel; there without.
     """
@@ -96,6 +98,7 @@ class Advice:
     own: bool
     lines: list[Line]
     rest: float
+    has_gpu: bool
     here: float = field(init=False)
     there: float = field(init=False)
     plain: float = field(init=False)
@@ -104,15 +107,18 @@ class Advice:
         here, there, plain = (
             sum(getattr(line, name) for line in self.lines) for name in ("here", "there", "plain")
         )
-        # Calls are the plain library's until they have taken a second, and while hetero is loaded.
-        before = min(1.0, 2 * LOADING / plain) if plain else 1.0
-        there = before * plain + (1.0 - before) * there
+        after, loading = LOADING[self.has_gpu]
+        if plain > after:
+            there = after + loading + (1.0 - after / plain) * there
+        else:
+            there = plain
         self.here, self.there, self.plain = (self.rest + part for part in (here, there, plain))
 
     def __str__(self) -> str:
         here, there, plain, rest = map(readable, (self.here, self.there, self.plain, self.rest))
         gain, other = f"{self.plain / self.there:.3g} times as fast", "of each is other work"
-        begins = f"after {readable(2 * LOADING)} of such calls, when hetero is loaded"
+        after, loading = map(readable, LOADING[self.has_gpu])
+        begins = f"which is loaded after {after} of such calls, in {loading}"
         whole = f"the whole script: {here} here; on {self.machine} {there} with hetero, {begins}, "
         whole += f"{plain} without: {gain}. {rest} {other}; it and calls without a price are taken "
         whole += "to last there as long as here"
@@ -144,9 +150,11 @@ def advise(command: list[str], on: str | None, module: bool = False) -> Advice:
     """
     constants, devices = calls.known(on)
     noted, rest = _noted(lambda: running.run(module, command))
+    machine = OtherMachine(constants, devices)
     for line, problem in noted:
-        _price(line, problem, OtherMachine(constants, devices), own=on is None)
-    return Advice(constants.name, on is None, [line for line, _ in noted], rest)
+        _price(line, problem, machine, own=on is None)
+    has_gpu = any(name != CPU for name in machine.devices())
+    return Advice(constants.name, on is None, [line for line, _ in noted], rest, has_gpu)
 
 
 def _noted(run: Callable[[], object]) -> tuple[list[tuple[Line, Problem | None]], float]:

@@ -18,7 +18,7 @@ CODES = {
     "plain-is-fastest": "",
     "slower": "",
     "first": "make calls of the same size again: the first of each is measured as it is",
-    "start": "let it run for longer: hetero is loaded once such calls have taken a second",
+    "start": "let it run for longer: hetero is loaded once such calls have taken some time",
     "no-device": "take a machine with a GPU; `hetero advise` says what one would do",
     "copies": "use operands again without writing to them, so that copies stay on the device",
     "dtype": "give arrays of float32 or float64",

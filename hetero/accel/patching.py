@@ -8,12 +8,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
-LOADER = "hetero.accel loads hetero"  # a thread, whose imports end when the script does
 log = logging.getLogger("hetero")
 
 
@@ -72,9 +70,6 @@ class Patches:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The other finders' answer; the module is patched once it was executed."""
-        is_loading = threading.current_thread().name == LOADER
-        if is_loading and not threading.main_thread().is_alive():
-            sys.exit()
         if name not in self._names:
             return None
         for finder in sys.meta_path:

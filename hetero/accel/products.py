@@ -21,7 +21,7 @@ from typing import Any
 
 from hetero.accel.gate import OFF, Gate, Unknown
 from hetero.accel.notes import shapes
-from hetero.accel.session import Attempt, Session
+from hetero.accel.session import LOADING, Attempt, Session
 from hetero.imports import load
 
 # Multiplications from which a product of matrices, or with a vector, is looked at: 256 cubed and
@@ -56,7 +56,10 @@ def others(session: Session, module: str) -> Iterator[Any]:
     """
     numpy = sys.modules["numpy"]
     yield _Function(numpy.einsum, einsum(session, numpy.einsum._implementation))
-    if session.recording or has_device():  # else products gain nothing
+    has_gpu = has_device()
+    if not session.eager:
+        session.loading, _ = LOADING[has_gpu]
+    if session.recording or has_gpu:  # else products gain nothing
         yield _Function(numpy.dot, dot(session, numpy.dot._implementation))
         yield _Method(session)
         yield _Products(session)

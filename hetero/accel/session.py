@@ -1,8 +1,8 @@
 """One call at a time: is it worth looking at, what does its plan say, who computes it.
 
-Every caught call becomes an `Attempt`. Until attempts have taken a second, or one of them is
-expected to, all are the plain library's: loading hetero takes about that long, in a thread of its
-own. From then on the plan decides, and what was measured of the same call overrules it.
+Every caught call becomes an `Attempt`. Until attempts have taken some time (`LOADING`), or one of
+them is expected to, all are the plain library's. Then hetero is loaded, and from then on the plan
+decides, and what was measured of the same call overrules it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple
 
-from hetero import locks
 from hetero.accel.notes import Book, Note, line_of_script
-from hetero.accel.patching import LOADER, unseen
+from hetero.accel.patching import unseen
 from hetero.imports import load
 from hetero.times import readable
 
 # Seconds that a call is expected to take, to be looked at. With 0 in the environment each call is,
 # and is taken unless its plan is the plain library's.
 LEAST, ENVIRONMENT = 1e-3, "HETERO_ACCEL_LEAST"
-LOADING = 1.0  # seconds that looking for devices and loading loops takes about
+# Without and with a GPU: seconds of calls after which hetero is loaded, and what loading, the first
+# context and its end take about. A GPU saves nearly all of a call's time, other loops half of it.
+LOADING = {False: (1.0, 1.0), True: (0.3, 0.6)}
 MEASURED = 0.1  # seconds: a shorter call's first one is the plain library's, to measure that
 _MARGIN = 1.05  # times the plain library's time, measured, from which it is left to it again
 _PATIENCE = 3  # failures in a row, after which hetero leaves calls of that size alone
@@ -110,11 +111,10 @@ class Session:
         asked = os.environ.get(ENVIRONMENT, "")
         self.least = float(asked) if asked.replace(".", "", 1).isdecimal() else LEAST
         self.eager = self.least == 0
-        self._spent, self._is_loaded = LOADING * self.eager, False
+        self.loading = LOADING[False][0] * (not self.eager)
+        self._spent, self._is_loaded = 0.0, False
         self._known: dict[tuple[str, str], _Known] = {}
         self._thread = threading.local()
-        self._loading: threading.Thread | None = None
-        self._lock = locks.new()
 
     def looks(self, seconds: float) -> bool:
         """Whether a call is to be looked at that is expected to take this long."""
@@ -141,7 +141,7 @@ class Session:
         if not code and not self._load(attempt.seconds):
             code = "start"
             text = f"{readable(self._spent)} of such calls before; hetero is loaded from "
-            text += f"{readable(LOADING)} on"
+            text += f"{readable(self.loading)} on"
         if not code:
             try:
                 plan, _ = self._timed(attempt.plan)
@@ -184,28 +184,15 @@ class Session:
             self._thread.inside = before
 
     def _load(self, seconds: float) -> bool:
-        """Whether hetero is loaded, or is to be now, for a call that takes this long."""
-        if not self._is_loaded and self._spent + seconds >= LOADING:
-            inventory = sys.modules.get("hetero.profile.inventory")
-            self._is_loaded = inventory is not None and inventory.looked()
-            with self._lock:  # a thread does not live on in a fork
-                if not self._is_loaded and not (self._loading and self._loading.is_alive()):
-                    self._loading = threading.Thread(target=self._loads, name=LOADER)
-                    self._loading.start()
-            if self._loading is not None and (self.eager or seconds >= LOADING):
-                self._loading.join()
-        return self._is_loaded
+        """Whether hetero is loaded; it is now, where this call's seconds make it worth that.
 
-    def _loads(self) -> None:
-        """Load hetero and look for devices, while the script goes on with the plain libraries.
-
-        No daemon, for the CUDA driver begins here; `patching` ends its imports with the script.
+        The calling thread waits: beside a thread that imports, BLAS and the script take longer by
+        more than that.
         """
-        self._thread.inside = True
-        with suppress(Exception):  # of a broken installation: the first plan says so
-            load("hetero.ops")
-            load("hetero.profile.inventory").devices()
-        self._is_loaded = True
+        if not self._is_loaded and self._spent + seconds >= self.loading:
+            self._timed(_loads)
+            self._is_loaded = True
+        return self._is_loaded
 
     def _verdict(self, plan: Any, attempt: Attempt, known: _Known) -> tuple[str, str]:
         """(code, text) of a plan."""
@@ -230,6 +217,13 @@ class Session:
         self.book.add(note)
         if self.verbose:
             print(f"hetero.accel: {note}", file=sys.stderr)
+
+
+def _loads() -> None:
+    """Load what plans need, and look for devices."""
+    with suppress(Exception):  # of a broken installation: the first plan says so
+        load("hetero.ops")
+        load("hetero.profile.inventory").devices()
 
 
 def _copies(candidate: Any) -> float:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 import pickle
 import subprocess
 import sys
-import threading
 import types
 
 import numpy as np
@@ -21,6 +19,7 @@ import threadpoolctl
 
 import hetero
 from hetero import accel
+from hetero.accel import products
 from hetero.accel.notes import Book, Note
 from hetero.accel.session import Attempt, Session
 from hetero.pricing.plan import Candidate
@@ -304,22 +303,26 @@ def test_hetero_is_loaded_once_calls_took_a_second():
     assert plain == ["plain", "plain"]
     assert session.book.last.code == "start"
     assert session.run("f", attempt(0.6), lambda: "plain") == "hetero's"
+    assert session.run("f", attempt(0.2), lambda: "plain") == "hetero's"
 
 
-def test_the_script_goes_on_while_hetero_is_loaded(monkeypatch):
-    session, begin = Session(), threading.Event()
-    monkeypatch.setattr(inventory, "looked", lambda: False)
-    monkeypatch.setattr(inventory, "devices", begin.wait)
-    session._spent = 2.0
-    assert session.run("f", attempt(0.05), lambda: "plain") == "plain"
-    assert session.book.last.code == "start"
-    if not (child := os.fork()):  # which has no such thread
-        begin.set()
-        os._exit(session.run("f", attempt(2.0), lambda: "plain") != "hetero's")
-    assert os.waitpid(child, 0)[1] == 0
-    begin.set()
-    assert session.run("f", attempt(2.0), lambda: "plain") == "hetero's"  # worth waiting for
-    assert session.run("f", attempt(0.5), lambda: "plain") == "hetero's"
+def test_with_a_gpu_hetero_is_loaded_earlier(monkeypatch):
+    monkeypatch.setattr(products, "has_device", lambda: True)
+    with hetero.install() as installed:
+        session = installed.session
+        assert session.run("f", attempt(0.2), lambda: "plain") == "plain"
+        assert session.run("f", attempt(0.4), lambda: "plain") == "hetero's"
+
+
+def test_a_broken_installation_leaves_calls_to_the_library(monkeypatch):
+    def fails():
+        raise ImportError("numba is broken")
+
+    session = Session()
+    monkeypatch.setattr(inventory, "devices", fails)
+    calls = [session.run("f", attempt(2.0, plan=fails), lambda: "plain") for _ in range(2)]
+    assert calls == ["plain", "plain"]
+    assert session.book.last.code == "failed"
 
 
 def test_the_first_short_call_is_measured_and_a_slow_one_goes_back():

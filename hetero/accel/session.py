@@ -186,8 +186,7 @@ class Session:
     def _load(self, seconds: float) -> bool:
         """Whether hetero is loaded; it is now, where this call's seconds make it worth that.
 
-        The calling thread waits: beside a thread that imports, BLAS and the script take longer by
-        more than that.
+        The calling thread waits: while another thread imports, the script and BLAS lose more time.
         """
         if not self._is_loaded and self._spent + seconds >= self.loading:
             self._timed(_loads)

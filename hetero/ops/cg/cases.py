@@ -123,7 +123,7 @@ def _arguments(
         matrix = operators.Poisson(even_grid(n, int(kind[-1])), dtype=dtype)
     b = numbers(matrix.shape[:1], dtype)  # no solve ends before its last step
     whole, inverse = System(matrix, np.dtype(dtype), preconditioner or None).on(devices)
-    if kind == "dense" and devices:  # it is an operand, and moves as one
+    if kind == "dense" and len(devices) == 1:  # it is an operand, and moves as one
         with devices[0].active():
             there = Workspace(devices[0], "calibration")
             whole = whole._replace(array=there.upload(whole.array), owner=there)

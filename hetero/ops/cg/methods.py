@@ -78,8 +78,9 @@ def _work(problem: Problem, info: dict[str, Any]) -> Work:
 
 
 def _shared(problem: Problem) -> bool:
-    """Stencils and sparse matrices are cut by rows; one multigrid cycle is one device's."""
-    return problem.layout in ("csr", "stencil2", "stencil3") and problem.dims[0] >= _LEAST_SHARED
+    """Stencils and matrices are cut by rows; one multigrid cycle is one device's."""
+    kinds = "dense", "csr", "stencil2", "stencil3"
+    return problem.layout in kinds and problem.dims[0] >= _LEAST_SHARED
 
 
 def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteration]:

@@ -63,8 +63,8 @@ def solve(
     Parameters
     ----------
     devices : sequence of Device
-        One, or several of one kind: then rows are divided evenly among them. Dense matrices, and
-        preconditioners of their own launches, take the first alone.
+        One, or several of one kind: then rows are divided evenly among them. Dense matrices on a
+        device, and preconditioners of their own launches, take the first alone.
     system : Stencil, Csr or Dense
         Arrays on the host are uploaded for this call.
     b, x : (n,) numpy.ndarray or device buffer
@@ -317,7 +317,8 @@ def _on_devices(
     used = list(devices)
     if isinstance(system, Stencil):
         used = used[: max(1, system.shape[0] // HALO)]
-    if isinstance(system, Dense) or apply is not None:
+    on_device = isinstance(system, Dense) and not isinstance(system.array, np.ndarray)
+    if on_device or apply is not None:
         used = used[:1]
     try:
         # One device is active from here on, not for each launch.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -264,42 +265,83 @@ class CsrMatrix(Matrix):
 
 
 class DenseMatrix(Matrix):
-    """A dense matrix on one part, through the launches of a matrix-vector product."""
+    """A dense matrix, by rows over one or several parts, as matrix-vector products.
+
+    Several parts gather all of x, or p, in "whole", each from all of them.
+    """
 
     def __init__(self, vectors: Vectors, system: Dense, diagonal: bool, plain: bool) -> None:
         super().__init__(vectors, diagonal, plain)
-        (part,) = self.parts
-        part.allocate(vectors.n * self._item, "p")
-        dtype, strides = vectors.dtype, system.strides
-        if isinstance(system.array, np.ndarray):
-            array = np.asarray(system.array, dtype)
-            if array.flags.f_contiguous and not array.flags.c_contiguous:
-                array, strides = array.T, (1, system.n)
-            else:
-                array, strides = np.ascontiguousarray(array), (system.n, 1)
-            part.upload(array, "A")
-        else:
-            part.buffers["A"] = system.array
-        self._launch_plans = {
-            name: self._plan(part, name, system.n, strides, dtype) for name in "xp"
-        }
-        target = vectors.target(part)
-        size = {"dtype": dtype.name, "aligned": part.is_aligned("x", "b")}
-        residual, sums, _ = plan_cg.vectors(system.n, target, diagonal=diagonal, **size)
-        dots, _, _ = plan_cg.dots(system.n, target, **size)
+        exchange, several = self.exchange, len(self.parts) > 1
+        strides = self._upload_all(system)
+        plans, residuals = [], []
+        self._products: dict[str, list[list[Bound]]] = {"x": [], "p": []}
+        for part, rows in zip(self.parts, self.sizes, strict=True):
+            part.allocate(rows * self._item, "p")
+            if several:
+                part.allocate(vectors.n * self._item, "whole")
+            for name, products in self._products.items():
+                products.append(self._product(part, "whole" if several else name, rows, strides))
+            target = vectors.target(part)
+            size = {"dtype": vectors.dtype.name, "aligned": part.is_aligned("x", "b")}
+            residual, sums, _ = plan_cg.vectors(rows, target, diagonal=diagonal, **size)
+            dots, _, _ = plan_cg.dots(rows, target, **size)
+            plans.append((part, sums, dots))
+            residuals.append((part, residual))
+        blocks = [residual.grid for _, residual in residuals]
+        self._make_sums(blocks)
         self._residual_sums = 8 if diagonal else 4
-        part.allocate(8 * self._residual_sums * residual.grid, "residual sums")
-        self._make_sums([residual.grid])
-        self._residual = part.bind(residual, partial="residual sums")
-        self._sums = part.bind(dots, a="q", b="p") if plain else part.bind(sums)
+        own = "own sums" if several else "partial"
+        for part, count in zip(self.parts, blocks, strict=True):
+            part.allocate(8 * self._residual_sums * count, "residual sums")
+            if several:
+                part.allocate(8 * self.sums * count, own)
+        self._residuals = [
+            [*products, part.bind(residual, partial="residual sums")]
+            for products, (part, residual) in zip(self._products["x"], residuals, strict=True)
+        ]
+        self._steps = [
+            [
+                *products,
+                part.bind(dots, a="q", b="p", partial=own)
+                if plain
+                else part.bind(sums, partial=own),
+            ]
+            for products, (part, sums, dots) in zip(self._products["p"], plans, strict=True)
+        ]
+        elements = _to_all([rows * self._item for rows in self.sizes])
+        sums = _to_all([8 * self.sums * count for count in blocks])
+        self._gather_x, self._gather_p, self._gather = (
+            exchange.bind(BufferCopies(*copies))
+            for copies in (
+                (elements, "whole", "x"),
+                (elements, "whole", "p"),
+                (sums, "partial", own),
+            )
+        )
 
-    def _plan(
-        self, part: Part, vector: str, n: int, strides: tuple[int, int], dtype: np.dtype
-    ) -> kernels.LaunchPlan:
-        target = self.vectors.target(part)
-        return kernels.plan_matvec(
-            m=n,
-            k=n,
+    def _upload_all(self, system: Dense) -> tuple[int, int]:
+        """Put each part's rows in its memory; returns the strides there, in elements."""
+        if not isinstance(system.array, np.ndarray):
+            self.parts[0].buffers["A"] = system.array
+            return system.strides
+        array, strides = np.asarray(system.array, self.vectors.dtype), (system.n, 1)
+        if len(self.parts) == 1 and not array.flags.c_contiguous and array.flags.f_contiguous:
+            array, strides = array.T, (1, system.n)
+
+        def upload(number: int) -> None:
+            begin, end = self.vectors.spans[number]
+            self.parts[number].upload(np.ascontiguousarray(array[begin:end]), "A")
+
+        self.exchange.at_once(upload, array.nbytes)
+        return strides
+
+    def _product(self, part: Part, vector: str, rows: int, strides: tuple[int, int]) -> list[Bound]:
+        """The launches of q = A times a vector."""
+        dtype, target = self.vectors.dtype, self.vectors.target(part)
+        plan = kernels.plan_matvec(
+            m=rows,
+            k=self.vectors.n,
             batch=1,
             dtype=dtype.name,
             a_strides=(0, *strides),
@@ -311,23 +353,36 @@ class DenseMatrix(Matrix):
             capability=part.device.capability,
             tuning=target.table,
         )
-
-    def _multiply(self, vector: str) -> None:
-        (part,) = self.parts
-        buffers = {"A": part.buffers["A"], "x": part.buffers[vector], "y": part.buffers["q"]}
-        part.device.run_launches(self._launch_plans[vector], buffers, self._item)
+        part.allocate(plan.workspace * self._item, "scratch")
+        names = {"x": vector, "y": "q", "partial": "scratch"}
+        return [part.bind(launch, **names) for launch in plan.launches]
 
     def residual(self) -> Sequence[float]:
-        self._multiply("x")
-        self.exchange.run([(self._residual,)])
-        return self.exchange.total("residual sums", self.blocks, self._residual_sums)[:2]
+        none: list[list[Bound]] = [[] for _ in self.parts]
+        self.exchange.run(none, self._gather_x)
+        self.exchange.run(self._residuals)
+        sums = self.exchange.total("residual sums", self.blocks, self._residual_sums)
+        self.change(none)
+        return sums[:2]
 
     def product(self, turn: int) -> None:
-        self.times()
-        self.exchange.run([(self._sums,)])
+        self.exchange.run(self._steps, self._gather)
 
     def times(self) -> None:
-        self._multiply("p")
+        self.exchange.run(self._products["p"])
+
+    def change(self, launches: Sequence[Sequence[Bound]]) -> None:
+        self.exchange.run(launches, self._gather_p)
+
+
+def _to_all(sizes: Sequence[int]) -> list[Copy]:
+    """Copies of each part's piece, ``sizes`` bytes of a buffer of its own, to all parts."""
+    begins = [0, *itertools.accumulate(sizes)]
+    return [
+        Copy(target, source, size, begins[source], 0)
+        for target in range(len(sizes))
+        for source, size in enumerate(sizes)
+    ]
 
 
 def of_system(vectors: Vectors, system: Any, diagonal: bool, plain: bool) -> Matrix:

@@ -157,6 +157,9 @@ def test_preconditioner_of_its_own_launches(device, kind):
         ("csr", 2, False),
         ("csr", 3, True),
         ("csr64", 3, False),
+        ("dense", 2, False),
+        ("dense", 3, True),
+        ("dense, columns", 2, True),
     ],
 )
 def test_several_devices(device, kind, parts, diagonal):
@@ -458,7 +461,7 @@ def gpus(parts):
 @pytest.mark.parametrize("meet", [True, False])
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize("diagonal", [False, True])
-@pytest.mark.parametrize("kind", ["stencil2", "stencil3", "csr", "csr64"])
+@pytest.mark.parametrize("kind", ["stencil2", "stencil3", "csr", "csr64", "dense"])
 def test_several_gpus(monkeypatch, kind, parts, diagonal, meet):
     if not meet:
         monkeypatch.setattr(meetings, "trusted", lambda devices: False)

@@ -116,15 +116,16 @@ class Advice:
 
     def __str__(self) -> str:
         here, there, plain, rest = map(readable, (self.here, self.there, self.plain, self.rest))
-        gain, other = f"{self.plain / self.there:.3g} times as fast", "of each is other work"
-        after, loading = map(readable, LOADING[self.has_gpu])
-        begins = f"which is loaded after {after} of such calls, in {loading}"
-        whole = f"the whole script: {here} here; on {self.machine} {there} with hetero, {begins}, "
-        whole += f"{plain} without: {gain}. {rest} {other}; it and calls without a price are taken "
-        whole += "to last there as long as here"
+        _, loading = LOADING[self.has_gpu]
+        gain, with_hetero = f"{self.plain / self.there:.3g} times as fast", f"{there} with hetero"
+        if self.there != self.plain:
+            with_hetero += f", of which {readable(loading)} load it"
         if self.own:
-            whole = f"the whole script: {here}; with hetero {there}, {begins}, which is {gain}. "
-            whole += f"{rest} {other}"
+            whole = f"the whole script: {here}; {with_hetero}: {gain}. {rest} are other work"
+        else:
+            whole = f"the whole script: {here} here; on {self.machine} {plain} without hetero, "
+            whole += f"{with_hetero}: {gain}. {rest} are other work, which is taken to last there "
+            whole += "as long as here, as are calls without a price"
         if obstacle := watched.obstacle():
             whole += f". Whether operands change is not known here: {obstacle}"
         where = "with hetero" if self.own else "there"
@@ -153,7 +154,8 @@ def advise(command: list[str], on: str | None, module: bool = False) -> Advice:
     machine = OtherMachine(constants, devices)
     for line, problem in noted:
         _price(line, problem, machine, own=on is None)
-    has_gpu = any(name != CPU for name in machine.devices())
+    others = (info for name, info in machine.devices().items() if name != CPU)
+    has_gpu = any(not info.get("is_host_cpu") for info in others)
     return Advice(constants.name, on is None, [line for line, _ in noted], rest, has_gpu)
 
 
@@ -213,7 +215,10 @@ def _price(line: Line, problem: Problem | None, machine: OtherMachine, own: bool
     if blas is not None and blas.method == "blas":
         line.plain = line.count * _seconds(blas)
     elsewhere = _best(problem, machine, host=False)
-    large = [i for i, n in enumerate(line.unchanged) if n and problem.inputs[i].nbytes >= 1 << 20]
+    large = [  # not one that is new in most calls
+        i for i, n in enumerate(line.unchanged)
+        if 2 * n > max(line.unchanged) and problem.inputs[i].nbytes >= 1 << 20
+    ]  # fmt: skip
     if large and elsewhere and registry.operation(problem.operation).keeps(problem):
         again = min(line.unchanged[i] for i in large)
         names = tuple(name for name in machine.devices() if name != CPU)

@@ -18,7 +18,7 @@ CODES = {
     "plain-is-fastest": "",
     "slower": "",
     "first": "make calls of the same size again: the first of each is measured as it is",
-    "start": "let it run for longer: hetero is loaded once such calls have taken some time",
+    "start": "",
     "no-device": "take a machine with a GPU; `hetero advise` says what one would do",
     "copies": "use operands again without writing to them, so that copies stay on the device",
     "dtype": "give arrays of float32 or float64",
@@ -70,13 +70,15 @@ class Book:
         self._rows: dict[tuple[str, ...], list[Any]] = {}  # calls, seconds, plain, moved, text
         self._began = time.perf_counter()
 
-    def add(self, note: Note) -> None:
-        """Count a call."""
+    def add(self, note: Note) -> bool:
+        """Count a call; whether it is the first of its line, call and reason."""
         key = note.line, f"{note.function} {note.what}", note.code
+        is_new = key not in self._rows
         row = self._rows.setdefault(key, [0, 0.0, 0.0, 0, ""])
         plain = None if row[2] is None or note.plain is None else row[2] + note.plain
         row[:] = row[0] + 1, row[1] + note.seconds, plain, row[3] + note.moved, note.text
         self.last = note
+        return is_new
 
     def table(self) -> list[list[str]]:
         """Rows as `HEAD` names their columns, those that took most time first."""
@@ -104,7 +106,8 @@ class Book:
         whole = readable(time.perf_counter() - self._began)
         lines = [
             f"{_calls(calls['taken'])} taken, {calls.total() - calls['taken']} left alone, in "
-            f"{whole}; {readable(abs(saved))} {'lost' if saved < 0 else 'saved'}"
+            f"{whole}; about {readable(abs(saved))} {'lost' if saved < 0 else 'saved'}, "
+            "by the least time of such a call without hetero"
             + f", {unknown} of the calls taken not compared" * bool(unknown)
             + f", {moved / 1e6:.4g} MB moved" * bool(moved)
         ]

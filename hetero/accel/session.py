@@ -92,7 +92,7 @@ class Session:
     Parameters
     ----------
     verbose : bool
-        Print each note on the standard error.
+        Print the first note of each line, call and reason on the standard error.
     dry : bool
         Decide, and leave all calls to the plain libraries.
     recording : bool
@@ -140,8 +140,8 @@ class Session:
         plan, (code, text) = None, attempt.obstacle or known.obstacle or ("", "")
         if not code and not self._load(attempt.seconds):
             code = "start"
-            text = f"{readable(self._spent)} of such calls before; hetero is loaded from "
-            text += f"{readable(self.loading)} on"
+            text = f"hetero is loaded after {readable(self.loading)} of such calls, "
+            text += f"{readable(self._spent)} so far"
         if not code:
             try:
                 plan, _ = self._timed(attempt.plan)
@@ -213,8 +213,7 @@ class Session:
 
     def _note(self, function: str, attempt: Attempt, *rest: Any) -> None:
         note = Note(function, attempt.what, line_of_script(), *rest)
-        self.book.add(note)
-        if self.verbose:
+        if self.book.add(note) and self.verbose:
             print(f"hetero.accel: {note}", file=sys.stderr)
 
 

@@ -359,7 +359,7 @@ def test_the_summary_is_shown_as_it_is_printed(all_calls):
 def test_a_loss_is_called_one():
     book = Book()
     book.add(Note("f", "2x2 float64", "a.py:1", "taken", "", 3.0, 1.0))
-    assert "; 2 s lost" in book.sums()[0]
+    assert "; about 2 s lost, " in book.sums()[0]
 
 
 def test_what_a_plain_call_calls_is_not_looked_at():

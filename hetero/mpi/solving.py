@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero.calling import planner
 from hetero.devices.base import Device
 from hetero.errors import MethodNotAvailable
 from hetero.imports import load
-from hetero.mpi import choosing, pipelined
+from hetero.mpi import choosing, pipelined, sharing
 from hetero.mpi.checkpoints import Checkpoint
 from hetero.mpi.products import DenseRows, Rows, true_residual
 from hetero.mpi.ranks import Ranks
@@ -166,17 +167,94 @@ def run(
             outcome = scaling.solve(solve, b, x, most=ranks.most, **given)
     ranks.agree(watch.error)
     outcome = outcome._replace(iterations=outcome.iterations + before)
-    return outcome, {
-        "device": "cpu" if device is None else device.name,
+    name = "cpu" if device is None else device.name
+    return outcome, _how(ranks, outcome, name, method, False, prices, before)
+
+
+def _how(
+    ranks: Ranks,
+    outcome: Outcome,
+    device: str,
+    method: str,
+    gathered: bool,
+    prices: Any,
+    before: int,
+) -> dict[str, Any]:
+    return {
+        "device": device,
         "method": method,
         "prices": prices,
         "ranks": ranks.size,
+        "gathered": gathered,
         "continued_from": before,
         "iterations": outcome.iterations,
         "residual": outcome.residual,
         "converged": outcome.status == CONVERGED,
         "status": outcome.status,
     }
+
+
+def by_one_rank(
+    ranks: Ranks,
+    starts: np.ndarray,
+    system: Any,
+    b: np.ndarray,
+    x: np.ndarray,
+    goal: Goal,
+    device: str | None,
+    possible: bool,
+    started: bool,
+    M: Any = None,
+) -> tuple[Outcome, dict[str, Any]] | None:
+    """As `run` where rank 0 has the whole system; None where all ranks iterate.
+
+    See `sharing.of_one_rank`. ``started`` tells whether this rank was given a start; M is "jacobi",
+    or as a preconditioner of `run` an array.
+    """
+    possible = possible and goal.checkpoint is None and goal.method != "pipelined"
+    limits = {"rtol": goal.rtol, "atol": goal.atol, "maxiter": goal.maxiter}
+    jacobi = None if M is None else "jacobi"  # any diagonal, for a plan
+    given = ranks, starts, system, b.dtype, device, possible
+    where = sharing.of_one_rank(*given, **limits, M=jacobi)
+    if where is None:
+        return None
+    rhs, start = ranks.joined(starts, b, 0), None
+    if ranks.most(started):
+        start = ranks.joined(starts, x, 0)
+    if isinstance(M, np.ndarray):
+        M = ranks.joined(starts, M, 0)
+    if not hasattr(system, "stencil"):
+        rows = ranks.starts(system.nnz)
+        data = ranks.joined(rows, system.data, 0)
+        indices = ranks.joined(rows, system.indices.astype(np.int32, copy=False), 0)
+        lengths = ranks.joined(starts, np.diff(system.indptr).astype(np.int64), 0)
+
+    def solve() -> Any:
+        try:
+            if ranks.rank:
+                return None
+            A = system
+            if not hasattr(A, "stencil"):
+                pointers = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+                A = load("scipy.sparse").csr_array((data, indices, pointers), (rhs.size,) * 2)
+            with planner.use(*where, "host"):
+                solved = load("hetero.ops.cg").solved
+                return solved(A, rhs, start, *limits.values(), M, None, None, None)
+        finally:
+            ranks.rest()
+
+    done = sharing.agreed(ranks, solve)
+    ended: Any = None
+    if done is not None:
+        status, iterations, residual, norm_b = done.outcome
+        if norm_b is None:  # from the CPU
+            largest = float(np.abs(rhs).max()) or 1.0
+            norm_b = largest * np.linalg.norm(rhs / largest)
+        ended = done.device, status, int(iterations), float(residual), float(norm_b)
+    name, *ended = ranks.every(ended)[0]
+    ranks.comm.Scatterv(None if done is None else [done.x, np.diff(starts)], x, 0)
+    outcome = Outcome(*ended)
+    return outcome, _how(ranks, outcome, name, "cg", True, None, 0)
 
 
 def checked_vector(name: str, vector: Any, shape: tuple[int, ...]) -> np.ndarray:

@@ -1,5 +1,4 @@
-"""What each rank takes: rows in proportion to its speed, and one of its node's devices; or one rank
-takes the whole system, and all devices."""
+"""What each rank takes: rows in proportion to its speed, and one of its node's devices."""
 
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import Spec
 from hetero.calling import planner
 from hetero.devices.base import Device
 from hetero.imports import load
@@ -20,13 +18,10 @@ from hetero.mpi.ranks import Ranks, ranks_of
 from hetero.ops.krylov import cg_products
 from hetero.ops.linear_systems.types import Stencil
 from hetero.pricing import pricing
-from hetero.pricing.plan import CPU, Candidate
+from hetero.pricing.plan import CPU, Plan
 from hetero.pricing.settings import forced
-from hetero.profile import inventory
 
 _SIDE, _TIMES = 512, 5  # of the grid that is multiplied
-_COPIED = 5e9  # bytes a second, from one process of a node to another
-_MOST = 2**31 - 1  # entries of a matrix that one rank takes, with indices in int32
 
 
 def rows(n: int, comm: Any = None, *, equal: bool = False) -> tuple[int, int]:
@@ -89,16 +84,14 @@ def check(
 ) -> str | None:
     """Raise where a name, also that of a `use` block's device, is of none that a rank can take.
 
-    Gives the name that stands for all devices of a kind, "cuda:*", for the rank that takes the
-    ``whole`` system; None for any other.
+    Gives the name where it is such as "cuda:*", which rank 0 can take for the ``whole`` system.
     """
     device = planner.placement(device, None)[0]
     planner.check_placement(name, device, method)
-    if device is None or not ("*" in device or "+" in device):
-        return None
-    if whole and device.endswith(":*"):
-        return device
-    raise ValueError(f"device must be one device of this rank, got {device!r}")
+    several = device if device is not None and ("*" in device or "+" in device) else None
+    if several and not (whole and several.endswith(":*")):
+        raise ValueError(f"device must be one device of this rank, got {device!r}")
+    return several
 
 
 def place(
@@ -117,7 +110,7 @@ def place(
     """
     device = planner.placement(device, None)[0]
     if device is None and operands and not planner.is_host_alone(None):
-        device = contextvars.copy_context().run(_planned, operation, operands, options).device
+        device = planned(operation, operands, options).chosen.device
         device = device.removeprefix(pricing.WITH_CPU).partition(":")[0]  # its kind
     if device in (None, CPU) or not operands:
         return None
@@ -128,86 +121,15 @@ def place(
     return available[names[ranks.node_rank % len(names)]]
 
 
-def _planned(operation: str, operands: tuple[Any, ...], options: dict[str, Any]) -> Candidate:
-    """The choice of a plan, in a context of its own: without the method of a `use` block, where
-    that is not asked for."""
-    if (outer := forced.get()) is not None and "method" not in options:
-        forced.set(outer._replace(method=None))
-    return load("hetero.ops").plan(operation, *operands, **options).chosen
+def planned(operation: str, operands: tuple[Any, ...], options: dict[str, Any]) -> Plan:
+    """A plan: without the method of a `use` block, where that is not asked for."""
 
+    def plan() -> Plan:
+        if (outer := forced.get()) is not None and "method" not in options:
+            forced.set(outer._replace(method=None))
+        return load("hetero.ops").plan(operation, *operands, **options)
 
-def of_one_rank(
-    ranks: Ranks,
-    starts: np.ndarray,
-    system: Any,
-    dtype: np.dtype,
-    device: str | None,
-    possible: bool,
-    **options: Any,
-) -> list[str] | None:
-    """Device and method of "cg" for the whole system on rank 0; None where all ranks iterate.
-
-    A collective call. Rank 0 takes the system where all ranks are of one node, none has a device
-    that rank 0 does not see, and the plan of the whole is a device's, for no less time than the
-    rows of the others take to be copied there and back.
-
-    Parameters
-    ----------
-    starts : (size + 1,) int64
-        First unknown of each rank, and the number of all.
-    system : Poisson or SciPy CSR
-        The whole grid's, or this rank's rows.
-    device : str, optional
-        All of a kind, such as "cuda:*": the time does not count.
-    possible : bool
-        Whether this rank asks for nothing that the iteration of all ranks alone does.
-    **options
-        Of the plan.
-
-    Raises
-    ------
-    ValueError
-        On every rank, where all devices of a kind are named and it is not possible.
-    """
-    device = planner.placement(device, None)[0]
-    named, n, seen = str(device).endswith(":*"), int(starts[-1]), []
-    if possible and ranks.one_node and n and (named or device is None):
-        here = {} if planner.is_host_alone(device) else inventory.devices()
-        seen = [
-            f"{info['kind']} {info['name']} {info.get(inventory.SLOT)}"
-            for name, info in here.items()
-            if name != CPU
-        ]
-    each = ranks.every([seen, getattr(system, "nnz", 0)])
-    first, entries = each[0][0], sum(number for _, number in each)
-    if entries > _MOST or not all(seen and {*seen} <= {*first} for seen, _ in each):
-        if named and n:
-            raise ValueError(
-                f"device={device!r} is for ranks of one node, and for sparse rows or grids by 'cg' "
-                "without a callback or a checkpoint: name one device of this rank"
-            )
-        return None
-
-    def choose() -> list[str] | None:
-        if ranks.rank:
-            return None
-        whole = system if hasattr(system, "stencil") else _of_size(n, entries, dtype)
-        operands, asked = (whole, Spec((n,), dtype)), options | {"device": device}
-        chosen = contextvars.copy_context().run(_planned, "cg", operands, asked)
-        copied = 2 * dtype.itemsize * (n - int(starts[1]))
-        copied += (dtype.itemsize + 4) * (entries - each[0][1])
-        pays = chosen.device != CPU and copied / _COPIED <= (chosen.seconds or 0.0)
-        return [chosen.device, chosen.method] if named or pays else None
-
-    return ranks.every(agreed(ranks, choose))[0]
-
-
-def _of_size(n: int, entries: int, dtype: np.dtype) -> Any:
-    """A matrix of any values, for a plan; its memory is never touched."""
-    pointers = np.zeros(n + 1, np.int32)
-    pointers[-1] = entries
-    arrays = np.empty(entries, dtype), np.empty(entries, np.int32), pointers
-    return load("scipy.sparse").csr_array(arrays, shape=(n, n))
+    return contextvars.copy_context().run(plan)
 
 
 def agreed(ranks: Ranks, find: Callable[[], Any]) -> Any:

@@ -11,6 +11,8 @@ import re
 import sys
 import time
 import warnings
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +24,7 @@ import hetero.mpi
 import hetero.ops
 from hetero.calling import planner
 from hetero.errors import DeviceError
-from hetero.mpi import choosing
+from hetero.mpi import choosing, solving
 from hetero.mpi.ranks import ranks_of
 from hetero.ops.kmeans import rows_in_parts
 from hetero.ops.krylov import cg_device
@@ -445,11 +447,15 @@ def told(how):
     return [how[name] for name in ("device", "method", "prices", "ranks", "gathered")]
 
 
-def _planned(seconds):
+def _planned(plan, seconds):
     """Plans of a device that takes so long."""
-    return lambda *operands, **options: SimpleNamespace(
-        chosen=SimpleNamespace(device="opencl:0", method="fused", seconds=seconds)
-    )
+
+    def planned(*operands, **options):
+        found = plan(*operands, **options | {"device": "opencl:0"})
+        first = found.candidates[0]._replace(seconds=seconds)
+        return replace(found, candidates=(first, *found.candidates[1:]))
+
+    return planned
 
 
 def by_plan():
@@ -464,6 +470,7 @@ def by_plan():
     travels = (16 * (N - first[0]) + 12 * (A.nnz - first[1])) / 5e9  # of vectors, and of the matrix
     outer = hetero.ops.plan, planner.is_host_alone
     planner.is_host_alone = lambda device: False
+    planned = partial(_planned, outer[0])
 
     def gathers(*call, solve=hetero.mpi.solve_cg, **options):
         *_, how = solve(*call, return_info=True, **options)
@@ -471,16 +478,16 @@ def by_plan():
 
     found = {}
     try:
-        hetero.ops.plan = _planned(travels)
+        hetero.ops.plan = planned(travels)
         x, _, how = solved(A, b, rtol=1e-12)
         y, _ = hetero.solve_cg(A, b, rtol=1e-12, device="opencl:*")
         found["as long"] = [digest(x) == digest(y), *told(how)]
         with hetero.use(method="hybrid", results="device"):
             z = solved(A, b, rtol=1e-12)[0]
         found["in a block"] = [digest(z) == digest(x)]
-        hetero.ops.plan = _planned(0.999 * travels)
+        hetero.ops.plan = planned(0.999 * travels)
         found["too short"] = gathers(*other) or size == 1
-        hetero.ops.plan = _planned(1.0)
+        hetero.ops.plan = planned(1.0)
         only = (lambda x: None) if rank == size - 1 else None
         grid = {"solve": hetero.mpi.solve_poisson}
         found["grid"] = gathers(f, **grid)
@@ -536,7 +543,7 @@ def failing_leader():
     A, b = spd(N)
     lo, hi = spans(N)
     call, on = (A[lo:hi], b[lo:hi]), {"device": "opencl:*"}
-    one, device = hetero.ops.cg.solved, cg_device.solve
+    one, device = solving.execute, cg_device.solve
 
     def raising(*arguments):
         raise MemoryError("no room")
@@ -548,14 +555,14 @@ def failing_leader():
     def broken(devices, *arguments, **options):
         raise DeviceError("fell off the bus")
 
-    hetero.ops.cg.solved = raising
+    solving.execute = raising
     found = [error_of(hetero.mpi.solve_cg, *call, **on)]
-    hetero.ops.cg.solved = slow
+    solving.execute = slow
     comm.Barrier()
     began = time.process_time()
     hetero.mpi.solve_cg(*call, **on)
     found.append(time.process_time() - began if rank else 0.0)
-    hetero.ops.cg.solved, cg_device.solve = one, broken
+    solving.execute, cg_device.solve = one, broken
     x, info, how = solved(A, b, rtol=1e-10, **on)
     lo, hi = spans(13)
     grid, some = np.ones((hi - lo, 9)), {"return_info": True, **on}

@@ -15,15 +15,8 @@ from hetero.moving.results import staying
 from hetero.ops.cg import methods, operands  # the former registers them
 from hetero.ops.cg.operands import from_dims, problem
 from hetero.ops.cg.system import System
-from hetero.ops.linear_systems.solve import (
-    Solve,
-    Solved,
-    checked_limit,
-    checked_tolerance,
-    execute,
-    warn,
-)
-from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE, Outcome
+from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, execute, warn
+from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE
 from hetero.ops.linear_systems.vectors import on_host
 from hetero.pricing.plan import Plan
 from hetero.profile import inventory
@@ -117,31 +110,6 @@ def solve_cg(
     >>> info, np.round(x, 4)
     (0, array([0.0909, 0.6364]))
     """
-    done = solved(A, b, x0, rtol, atol, maxiter, M, callback, device, method)
-    outcome = done.outcome
-    if outcome.status == CONVERGED:
-        return done.x, 0
-    sign = _STOPPED[outcome.status]
-    if sign < 0:
-        residual = f"norm(b - A x) is {outcome.residual:.3g} for the x returned"
-        warn("solve_cg", outcome, residual)
-        return done.x, sign
-    return done.x, max(outcome.iterations, 1)
-
-
-def solved(
-    A: Any,
-    b: Any,
-    x0: Any,
-    rtol: float,
-    atol: float,
-    maxiter: int | None,
-    M: Any,
-    callback: Callable[[Any], object] | None,
-    device: str | None,
-    method: str | None,
-) -> Solved:
-    """What `solve_cg` takes its x and info from."""
     device, method = planner.placement(device, method)
     matrix, rhs = operands.checked_matrix(A), array_or_spec(b)
     n = matrix.shape[0]
@@ -180,7 +148,7 @@ def solved(
     if len(rhs.shape) == 2:
         rhs = rhs.reshape(n)
     if not n:
-        return Solved(np.zeros(0, dtype), Outcome(CONVERGED, 0, 0.0), "cpu", "")
+        return np.zeros(0, dtype), 0
     system = System(matrix, dtype, M)
     if isinstance(x0, str):
         x0 = system.times_preconditioner(on_host(rhs, describe(rhs), dtype))
@@ -189,16 +157,23 @@ def solved(
     solve = Solve(None, rtol, atol, limit, None, callback)
     on_device = plan.problem.layout == "dense" and is_device_array(matrix)
     read = (describe(matrix),) if on_device else ()
-    done = execute(plan, solve, rhs, x0, system.on, read)
-    outcome = done.outcome
-    on_host_alone = type(rhs) is type(done.x) is np.ndarray and not is_device_array(matrix)
+    solved = execute(plan, solve, rhs, x0, system.on, read)
+    outcome = solved.outcome
+    on_host_alone = type(rhs) is type(solved.x) is np.ndarray and not is_device_array(matrix)
     by_device = outcome.right_side is not None
     if outcome.status == CONVERGED and by_device and on_host_alone:
-        outcome = _checked(system, rhs.astype(dtype, copy=False), done.x, solve, outcome)
-    return done._replace(outcome=outcome)
+        outcome = checked(system, rhs.astype(dtype, copy=False), solved.x, solve, outcome)
+    if outcome.status == CONVERGED:
+        return solved.x, 0
+    sign = _STOPPED[outcome.status]
+    if sign < 0:
+        residual = f"norm(b - A x) is {outcome.residual:.3g} for the x returned"
+        warn("solve_cg", outcome, residual)
+        return solved.x, sign
+    return solved.x, max(outcome.iterations, 1)
 
 
-def _checked(system: System, b: np.ndarray, x: np.ndarray, solve: Solve, outcome: Any) -> Any:
+def checked(system: System, b: np.ndarray, x: np.ndarray, solve: Solve, outcome: Any) -> Any:
     """A device's outcome by the residual in float64, where rounding to float32 may decide it."""
     norm_b = outcome.right_side
     bound = max(solve.rtol * norm_b, solve.atol)

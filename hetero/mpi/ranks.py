@@ -19,7 +19,7 @@ from hetero.host import pages
 from hetero.imports import INSTALL, load
 
 _PINGS = 32
-_REST = 1e-4  # seconds between two looks
+_REST = 2e-4  # seconds between two looks
 _FLAGS = 2  # numbers that go with each sum: save, failed
 _known: dict[str, int] = {}  # the key under which a communicator keeps its `Ranks`
 

@@ -228,7 +228,7 @@ def test_all_ranks_know_how_the_one_with_the_whole_ended(found, number):
             pytest.skip("no OpenCL device here")
         raised, seconds, rest, info, *how, device, left = case
         assert raised == ["ValueError", "rank 0 raised MemoryError: no room"]
-        assert seconds < 0.25  # of the processor, while rank 0 takes 0.5 s
+        assert seconds < 0.1  # of the processor, while rank 0 takes 0.5 s
         assert rest <= 1e-10
         assert [info, *how] == [0, "cpu", "cg", None, number, True]
         assert device == "cpu"

@@ -226,9 +226,9 @@ def test_all_ranks_know_how_the_one_with_the_whole_ended(found, number):
     for case in found[number]["failing_leader"]:
         if case is None:
             pytest.skip("no OpenCL device here")
-        raised, seconds, rest, info, *how, device, left = case
+        raised, rests, rest, info, *how, device, left = case
         assert raised == ["ValueError", "rank 0 raised MemoryError: no room"]
-        assert seconds < 0.1  # of the processor, while rank 0 takes 0.5 s
+        assert rests is None or rests > 100  # in the 0.5 s that rank 0 takes
         assert rest <= 1e-10
         assert [info, *how] == [0, "cpu", "cg", None, number, True]
         assert device == "cpu"

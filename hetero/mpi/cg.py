@@ -65,7 +65,10 @@ def solve_cg(
         bit.
     device : str, optional
         Where this rank's rows lie: "cpu", or such as "cuda:0" or "opencl:0" for sparse rows; "cuda"
-        for the devices of the node by turns. Default: by the plan of the rank's own square piece.
+        for the devices of the node by turns. "cuda:*": rank 0 gets the rows of all, which have to
+        be ranks of one node, and solves on all its devices of that kind by `hetero.solve_cg`.
+        Default: that too where the plan of the whole pays for the copies (docs/several.md), else by
+        the plan of the rank's own square piece.
     checkpoint : path, optional
         File to save x in, and to go on from where it is there; seen by rank 0.
     every : float
@@ -81,14 +84,16 @@ def solve_cg(
         0 where the true residual meets the tolerance; see `hetero.solve_cg`.
     how : dict, if ``return_info``
         device, method, prices (seconds of an iteration by method, and of a product, a pass over
-        vectors and a sum; None where there was nothing to choose), ranks, iterations (with those
-        before the checkpoint), continued_from, residual, converged, status.
+        vectors and a sum; None where there was nothing to choose), ranks, gathered (whether rank 0
+        solved the whole, on the device named), iterations (with those before the checkpoint),
+        continued_from, residual, converged, status.
 
     Raises
     ------
     ValueError
         On every rank, with the same text, where one rank's arguments are wrong, where ranks
-        disagree, and where the checkpoint is of another problem.
+        disagree, where the checkpoint is of another problem, and where rank 0 solved the whole
+        and failed.
     PackageMissing
         Without mpi4py.
 
@@ -112,11 +117,11 @@ def solve_cg(
         goal = solving.checked_goal(*tolerances, limit, method, checkpoint, every)
         kind = M if isinstance(M, str) else "vector" if M is not None else None
         layout = "dense" if isinstance(given.matrix, np.ndarray) else "sparse"
-        sharing.check(device, "cg")
+        named = sharing.check(device, "cg", whole=True)
         if layout == "dense" and device not in (None, "cpu"):
             raise ValueError(f"dense rows are multiplied on the CPU, got device={device!r}")
         facts = {"columns": given.matrix.shape[1], "layout": layout, "M": kind}
-        facts |= {"dtype": given.dtype.name} | goal._asdict()
+        facts |= {"dtype": given.dtype.name, "device": named} | goal._asdict()
     except Exception as error:
         failed = error
     ranks.agree(failed, **facts)
@@ -141,17 +146,22 @@ def solve_cg(
             "b": whole[1],
         }
 
-    with contextlib.closing(make(ranks, starts, matrix)) as rows:
-        inverse = _inverse_diagonal(matrix, first) if kind == "jacobi" else given.M
-        piece = ()
-        if layout == "sparse" and own:
-            square = load("scipy.sparse").csr_array(rows.own[::-1], shape=(own, own))
-            piece = square, given.b
-        place = sharing.agreed(ranks, lambda: sharing.place(ranks, device, "cg", *piece))
-        with sharing.active(place):
-            outcome, how = solving.run(
-                ranks, rows, given.b, x, goal, inverse, callback, fingerprint, place
-            )
+    possible = layout == "sparse" and callback is None
+    arguments = matrix, given.b, x, goal, device, possible, x0 is not None
+    done = solving.by_one_rank(ranks, starts, *arguments, M if kind == "jacobi" else given.M)
+    if done is None:
+        with contextlib.closing(make(ranks, starts, matrix)) as rows:
+            inverse = _inverse_diagonal(matrix, first) if kind == "jacobi" else given.M
+            piece = ()
+            if layout == "sparse" and own:
+                square = load("scipy.sparse").csr_array(rows.own[::-1], shape=(own, own))
+                piece = square, given.b
+            place = sharing.agreed(ranks, lambda: sharing.place(ranks, device, "cg", *piece))
+            with sharing.active(place):
+                done = solving.run(
+                    ranks, rows, given.b, x, goal, inverse, callback, fingerprint, place
+                )
+    outcome, how = done
     info = 0
     if outcome.status != CONVERGED:
         info = _STOPPED[outcome.status]

@@ -107,7 +107,7 @@ def solve_poisson(
             raise ValueError(f"spacing must have inverse squares in {dtype}, got {spacing}")
         if M not in (None, "multigrid"):
             raise ValueError(f"M must be None or 'multigrid', got {M!r}")
-        sharing.check(device, "poisson")
+        named = sharing.check(device, "poisson", whole=True)
         if M and device not in (None, "cpu"):
             raise ValueError(f"M='multigrid' is computed on the CPU, got device={device!r}")
         faces = checked_faces(f.shape, boundary)
@@ -115,7 +115,7 @@ def solve_poisson(
         tolerance = RTOL[dtype.name] if rtol is None else checked_tolerance("rtol", rtol)
         goal = solving.checked_goal(tolerance, 0.0, limit, method, checkpoint, every)
         facts = {"shape of a row": f.shape[1:], "spacing": distances, "dtype": dtype.name, "M": M}
-        facts |= goal._asdict()
+        facts |= {"device": named} | goal._asdict()
     except Exception as error:
         failed = error
     ranks.agree(failed, **facts)
@@ -137,13 +137,19 @@ def solve_poisson(
 
     stencil = Stencil(f.shape, distances)
     whole = stencil._replace(shape=(int(lines[-1]), *f.shape[1:]))
-    with contextlib.closing(grid_rows(ranks, lines, stencil)) as rows:
-        goal = goal._replace(rtol=max(tolerance, least_tolerance(dtype)))
-        apply = multigrid.TwoLevels(ranks, lines, whole, dtype).apply if M else None
-        piece = () if M or not b.size else (operators.Poisson(*stencil, dtype), b)
-        place = sharing.agreed(ranks, lambda: sharing.place(ranks, device, "cg", *piece))
-        with sharing.active(place):
-            outcome, how = solving.run(ranks, rows, b, x, goal, apply, None, fingerprint, place)
+    goal = goal._replace(rtol=max(tolerance, least_tolerance(dtype)))
+    unknowns = lines * math.prod(f.shape[1:])
+    operator = operators.Poisson(*whole, dtype) if lines[-1] else None
+    arguments = operator, b, x, goal, device, M is None, x0 is not None
+    done = solving.by_one_rank(ranks, unknowns, *arguments)
+    if done is None:
+        with contextlib.closing(grid_rows(ranks, lines, stencil)) as rows:
+            apply = multigrid.TwoLevels(ranks, lines, whole, dtype).apply if M else None
+            piece = () if M or not b.size else (operators.Poisson(*stencil, dtype), b)
+            place = sharing.agreed(ranks, lambda: sharing.place(ranks, device, "cg", *piece))
+            with sharing.active(place):
+                done = solving.run(ranks, rows, b, x, goal, apply, None, fingerprint, place)
+    outcome, how = done
     how["converged"] = _converged(whole, outcome, dtype, limit, to_rounding=not rtol)
     how["relative_residual"] = outcome.residual / (outcome.right_side or 1.0)
     if not how["converged"]:

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from hetero import errors
+from hetero.host import pages
 from hetero.imports import INSTALL, load
 
 _PINGS = 32
+_REST = 2e-4  # seconds between two looks
 _FLAGS = 2  # numbers that go with each sum: save, failed
 _known: dict[str, int] = {}  # the key under which a communicator keeps its `Ranks`
 
@@ -56,6 +58,8 @@ class Ranks:
     comm : mpi4py.MPI.Comm
     rank, size, node_rank : int
         The last among the ranks of the same node.
+    one_node : bool
+        Whether all ranks are of one node.
     save, failed : bool
         What any rank asked for with `ask`, as known since the last sum.
     """
@@ -63,7 +67,7 @@ class Ranks:
     def __init__(self, comm: Any) -> None:
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         node = comm.Split_type(load("mpi4py.MPI").COMM_TYPE_SHARED)
-        self.node_rank = node.rank
+        self.node_rank, self.one_node = node.rank, node.size == comm.size
         node.Free()
         self._latency: float | None = None
         self.forget()
@@ -141,13 +145,19 @@ class Ranks:
     def joined(self, starts: np.ndarray, mine: np.ndarray, root: int | None = None) -> np.ndarray:
         """The rows of all ranks, of which each has its own: on all ranks, or on one (else none)."""
         n = starts[-1] if root in (None, self.rank) else 0
-        whole = np.empty((n, *mine.shape[1:]), mine.dtype)
+        whole = pages.empty((n, *mine.shape[1:]), mine.dtype)
         if size := mine.itemsize * math.prod(mine.shape[1:]):
             row = load("mpi4py.MPI").BYTE.Create_contiguous(size).Commit()
             both = [np.ascontiguousarray(mine), row], [whole, np.diff(starts), row]
             self.comm.Allgatherv(*both) if root is None else self.comm.Gatherv(*both, root)
             row.Free()
         return whole
+
+    def rest(self) -> None:
+        """Wait for all ranks, and leave the cores to those that still compute."""
+        everyone = self.comm.Ibarrier()
+        while not everyone.Test():
+            time.sleep(_REST)
 
     def agree(self, error: BaseException | None = None, **facts: Any) -> None:
         """Go on only where no rank has an error and all have the same facts.

@@ -18,7 +18,7 @@ from hetero.mpi.ranks import Ranks, ranks_of
 from hetero.ops.krylov import cg_products
 from hetero.ops.linear_systems.types import Stencil
 from hetero.pricing import pricing
-from hetero.pricing.plan import CPU
+from hetero.pricing.plan import CPU, Plan
 from hetero.pricing.settings import forced
 
 _SIDE, _TIMES = 512, 5  # of the grid that is multiplied
@@ -79,12 +79,19 @@ def _speed(ranks: Any) -> float:
     return _TIMES / (time.perf_counter() - began)
 
 
-def check(device: str | None, name: str, method: str | None = None) -> None:
-    """Raise where a name, also that of a `use` block's device, is of none that a rank can take."""
+def check(
+    device: str | None, name: str, method: str | None = None, *, whole: bool = False
+) -> str | None:
+    """Raise where a name, also that of a `use` block's device, is of none that a rank can take.
+
+    Gives the name where it is such as "cuda:*", which rank 0 can take for the ``whole`` system.
+    """
     device = planner.placement(device, None)[0]
     planner.check_placement(name, device, method)
-    if device is not None and ("*" in device or "+" in device):
+    several = device if device is not None and ("*" in device or "+" in device) else None
+    if several and not (whole and several.endswith(":*")):
         raise ValueError(f"device must be one device of this rank, got {device!r}")
+    return several
 
 
 def place(
@@ -103,7 +110,7 @@ def place(
     """
     device = planner.placement(device, None)[0]
     if device is None and operands and not planner.is_host_alone(None):
-        device = contextvars.copy_context().run(_planned, operation, operands, options)
+        device = planned(operation, operands, options).chosen.device
         device = device.removeprefix(pricing.WITH_CPU).partition(":")[0]  # its kind
     if device in (None, CPU) or not operands:
         return None
@@ -114,12 +121,15 @@ def place(
     return available[names[ranks.node_rank % len(names)]]
 
 
-def _planned(operation: str, operands: tuple[Any, ...], options: dict[str, Any]) -> str:
-    """The device of a plan, in a context of its own: without the method of a `use` block, where
-    that is not asked for."""
-    if (outer := forced.get()) is not None and "method" not in options:
-        forced.set(outer._replace(method=None))
-    return load("hetero.ops").plan(operation, *operands, **options).chosen.device
+def planned(operation: str, operands: tuple[Any, ...], options: dict[str, Any]) -> Plan:
+    """A plan: without the method of a `use` block, where that is not asked for."""
+
+    def plan() -> Plan:
+        if (outer := forced.get()) is not None and "method" not in options:
+            forced.set(outer._replace(method=None))
+        return load("hetero.ops").plan(operation, *operands, **options)
+
+    return contextvars.copy_context().run(plan)
 
 
 def agreed(ranks: Ranks, find: Callable[[], Any]) -> Any:

@@ -9,16 +9,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero.arrays import Spec
+from hetero.calling import planner
 from hetero.devices.base import Device
 from hetero.errors import MethodNotAvailable
 from hetero.imports import load
-from hetero.mpi import choosing, pipelined
+from hetero.mpi import choosing, pipelined, sharing
 from hetero.mpi.checkpoints import Checkpoint
 from hetero.mpi.products import DenseRows, Rows, true_residual
 from hetero.mpi.ranks import Ranks
 from hetero.mpi.vectors import HostVectors, Vectors
+from hetero.ops.cg import System, checked
 from hetero.ops.linear_systems import scaling
+from hetero.ops.linear_systems.solve import Solve, execute
 from hetero.ops.linear_systems.types import CONVERGED, Outcome
+from hetero.pricing.plan import CPU, Plan
+from hetero.profile import inventory
+
+_COPIED = 5e9  # bytes a second, from one process of a node to another
+_MOST = 2**31 - 1  # entries of a matrix that one rank takes, with indices in int32
 
 
 class Goal(NamedTuple):
@@ -166,17 +175,126 @@ def run(
             outcome = scaling.solve(solve, b, x, most=ranks.most, **given)
     ranks.agree(watch.error)
     outcome = outcome._replace(iterations=outcome.iterations + before)
-    return outcome, {
-        "device": "cpu" if device is None else device.name,
+    name = "cpu" if device is None else device.name
+    return outcome, _how(ranks, outcome, name, method, False, prices, before)
+
+
+def _how(
+    ranks: Ranks,
+    outcome: Outcome,
+    device: str,
+    method: str,
+    gathered: bool,
+    prices: Any,
+    before: int,
+) -> dict[str, Any]:
+    return {
+        "device": device,
         "method": method,
         "prices": prices,
         "ranks": ranks.size,
+        "gathered": gathered,
         "continued_from": before,
         "iterations": outcome.iterations,
         "residual": outcome.residual,
         "converged": outcome.status == CONVERGED,
         "status": outcome.status,
     }
+
+
+def by_one_rank(
+    ranks: Ranks,
+    starts: np.ndarray,
+    system: Any,
+    b: np.ndarray,
+    x: np.ndarray,
+    goal: Goal,
+    device: str | None,
+    possible: bool,
+    started: bool,
+    M: Any = None,
+) -> tuple[Outcome, dict[str, Any]] | None:
+    """As `run`, by rank 0 with the whole system; None where all ranks have to iterate.
+
+    Rank 0 takes it where all ranks are of one node, none has a device that rank 0 does not see, and
+    the plan of the whole is a device's, for no less time than the rows of the others take to be
+    copied there and back; with a ``device`` such as "cuda:*" whatever the time, or ValueError.
+
+    ``system`` is the whole grid's Poisson or the rank's rows, M "jacobi" or the rank's part of a
+    diagonal; ``possible`` tells whether no other argument forbids it, ``started`` whether x is set.
+    """
+    device, n, seen = planner.placement(device, None)[0], int(starts[-1]), []
+    named, is_grid = str(device).endswith(":*"), hasattr(system, "stencil")
+    possible &= goal.checkpoint is None and goal.method != "pipelined" and ranks.one_node
+    if possible and n and (named or device is None) and not planner.is_host_alone(device):
+        here = [i for name, i in inventory.devices().items() if name != CPU]
+        seen = [f"{i['kind']} {i['name']} {i.get(inventory.SLOT)}" for i in here]
+    each = ranks.every([seen, getattr(system, "nnz", 0)])
+    entries = [number for _, number in each]
+    if sum(entries) > _MOST or not all(seen and {*seen} <= {*each[0][0]} for seen, _ in each):
+        if named and n:
+            raise ValueError(
+                f"device={device!r} is for ranks of one node, and for sparse rows or grids by 'cg' "
+                "without a callback or a checkpoint: name one device of this rank"
+            )
+        return None
+    csr_array, limits = load("scipy.sparse").csr_array, (goal.rtol, goal.atol, goal.maxiter)
+
+    def choose() -> Plan | None:
+        whole = system
+        if not is_grid:  # any values, in memory that is never touched
+            pointers = np.zeros(n + 1, np.int32)
+            pointers[-1] = count = sum(entries)
+            arrays = np.empty(count, b.dtype), np.empty(count, np.int32), pointers
+            whole = csr_array(arrays, (n, n))
+        options: dict[str, Any] = dict(zip(("rtol", "atol", "maxiter"), limits, strict=True))
+        options |= {"M": None if M is None else "jacobi", "device": device}
+        with planner.use(results="host"):
+            plan = sharing.planned("cg", (whole, Spec((n,), b.dtype)), options)
+        copied = 2 * b.itemsize * (n - int(starts[1])) + (b.itemsize + 4) * sum(entries[1:])
+        pays = plan.chosen.device != CPU and copied / _COPIED <= (plan.chosen.seconds or 0.0)
+        return plan if named or pays else None
+
+    plan = sharing.agreed(ranks, lambda: None if ranks.rank else choose())
+    if not ranks.every(plan is not None)[0]:
+        return None
+    rhs, start = ranks.joined(starts, b, 0), None
+    if ranks.most(started):
+        start = ranks.joined(starts, x, 0)
+    inverse = ranks.joined(starts, M, 0) if isinstance(M, np.ndarray) else M
+    if not is_grid:
+        rows = ranks.starts(system.nnz)
+        data = ranks.joined(rows, system.data, 0)
+        indices = ranks.joined(rows, system.indices.astype(np.int32, copy=False), 0)
+        lengths = ranks.joined(starts, np.diff(system.indptr).astype(np.int32), 0)
+
+    def solve() -> tuple[Any, ...]:
+        whole = system
+        if not is_grid:
+            pointers = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+            whole = csr_array((data, indices, pointers), (n, n))
+        whole, asked = System(whole, b.dtype, inverse), Solve(None, *limits)
+        done = execute(plan, asked, rhs, start, whole.on)
+        outcome, norm_b = done.outcome, done.outcome.right_side
+        if norm_b is None:  # from the CPU
+            largest = float(np.abs(rhs).max()) or 1.0
+            norm_b = largest * np.linalg.norm(rhs / largest)
+        elif outcome.status == CONVERGED:
+            outcome = checked(whole, rhs, done.x, asked, outcome)
+        status, iterations, residual, _ = outcome
+        return done.x, done.device, status, int(iterations), float(residual), float(norm_b)
+
+    def rested() -> tuple[Any, ...]:
+        try:
+            return (None,) if ranks.rank else solve()
+        finally:
+            ranks.rest()
+
+    u, *ended = sharing.agreed(ranks, rested)
+    used, *ended = ranks.every(ended)[0]
+    ranks.comm.Scatterv([u, np.diff(starts)], x, 0)
+    outcome = Outcome(*ended)
+    return outcome, _how(ranks, outcome, used, "cg", True, None, 0)
 
 
 def checked_vector(name: str, vector: Any, shape: tuple[int, ...]) -> np.ndarray:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import resource
 import sys
 import time
 import warnings
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,14 +24,18 @@ from mpi4py import MPI
 import hetero.mpi
 import hetero.ops
 from hetero.calling import planner
-from hetero.mpi import choosing
+from hetero.errors import DeviceError
+from hetero.mpi import choosing, solving
 from hetero.mpi.ranks import ranks_of
 from hetero.ops.kmeans import rows_in_parts
+from hetero.ops.krylov import cg_device
+from hetero.profile import inventory
 
 comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
 N = 203  # 4 does not divide it
 FOLDER = Path(sys.argv[2])
+SINGLE = {"rtol": 8e-8}  # met by the residual in float32 and not by that in float64
 
 
 def spd(n, dtype=float, far=0.03, seed=3):
@@ -390,12 +397,184 @@ def in_blocks():
     with hetero.use(device="opencl:0"):
         found.append(solved(A, b)[2]["device"])
     with hetero.use(device="opencl:*"):
-        found.append(error_of(hetero.mpi.solve_cg, A[lo:hi], b[lo:hi]))
+        found.append(error_of(hetero.mpi.kmeans, A.toarray()[lo:hi], 3))
     alone, planner.is_host_alone = planner.is_host_alone, lambda device: False  # so it is planned
     with hetero.use(method="cg"):
         found.append(hetero.mpi.solve_poisson(np.ones((3, 4)), return_info=True)[1]["converged"])
     planner.is_host_alone = alone
     return found
+
+
+def gathered():
+    """Systems that rank 0 solves on all devices of a kind: the bits of one process."""
+    if not any(name.startswith("opencl") for name in hetero.machine()["devices"]):
+        return None
+    found, on = {}, {"device": "opencl:*"}
+    lo, hi = spans(N)
+    for dtype in ("float64", "float32"):
+        A, b = spd(N, dtype)
+        start, scale = np.linspace(-1.0, 1.0, N), 1.0 / (2.0 + A.diagonal())
+        mine = A[lo:hi]
+        if rank % 2:  # wider indices than those of the others
+            mine.indices, mine.indptr = mine.indices.astype("i8"), mine.indptr.astype("i8")
+        for M in (None, "jacobi", scale):
+            for x0 in (None, start):
+                limits = {"rtol": 1e-30, "maxiter": 12} if dtype == "float64" else SINGLE
+                own = {"M": M if M is not scale else scale[lo:hi], **limits, **on}
+                part = None if x0 is None or rank % 2 else x0[lo:hi]  # zero for the others
+                x, info, how = hetero.mpi.solve_cg(mine, b[lo:hi], part, return_info=True, **own)
+                first = None if x0 is None else whole(np.zeros(hi - lo) if part is None else part)
+                y, code = hetero.solve_cg(A, b, first, M=M, **limits, **on)
+                same = [digest(whole(x)) == digest(y), info == code, x.dtype.name == dtype]
+                found[f"{dtype} {len(found)}"] = [*same, *told(how)]
+    rng = np.random.default_rng(5)
+    for shape, scale in (((17, 9), 1.0), ((13, 4, 5), 1.0), ((13, 9), 2.0**700)):
+        lo, hi = spans(shape[0])
+        f, side = rng.standard_normal(shape), rng.standard_normal((shape[0], *shape[2:]))
+        rest = [(0.0, 0.0)] * (len(shape) - 2)
+        some = {"spacing": 0.25, "return_info": True, **on}
+        sides = [[(0.5, -2.0), (part, 1.5), *rest] for part in (side[lo:hi], side)]
+        if scale != 1.0:
+            sides = [0.0, 0.0]
+        u, how = hetero.mpi.solve_poisson(scale * f[lo:hi], boundary=sides[0], **some)
+        v, one = hetero.solve_poisson(scale * f, boundary=sides[1], method="cg", **some)
+        same = [digest(whole(u)) == digest(v), how["converged"], u.shape == f[lo:hi].shape]
+        for name in ("iterations", "residual", "relative_residual"):
+            same[1] &= how[name] == one[name]
+        found[f"{shape} {scale}"] = [*same, *told(how)]
+    return found
+
+
+def told(how):
+    """How a solve was done."""
+    return [how[name] for name in ("device", "method", "prices", "ranks", "gathered")]
+
+
+def _planned(plan, seconds):
+    """Plans of a device that takes so long."""
+
+    def planned(*operands, **options):
+        found = plan(*operands, **options | {"device": "opencl:0"})
+        first = found.candidates[0]._replace(seconds=seconds)
+        return replace(found, candidates=(first, *found.candidates[1:]))
+
+    return planned
+
+
+def by_plan():
+    """Who solves where a plan is of a device, by its time and by what else is asked for."""
+    if not any(name.startswith("opencl") for name in hetero.machine()["devices"]):
+        return None
+    A, b = spd(N)
+    lo, hi = spans(N)
+    other = A[lo:hi], b[lo:hi]
+    f, path = np.ones((hi - lo, 3)), FOLDER / f"gathered-{size}.npz"
+    first = comm.bcast([hi, int(A.indptr[hi])])
+    travels = (16 * (N - first[0]) + 12 * (A.nnz - first[1])) / 5e9  # of vectors, and of the matrix
+    outer = hetero.ops.plan, planner.is_host_alone
+    planner.is_host_alone = lambda device: False
+    planned = partial(_planned, outer[0])
+
+    def gathers(*call, solve=hetero.mpi.solve_cg, **options):
+        *_, how = solve(*call, return_info=True, **options)
+        return how["gathered"]
+
+    found = {}
+    try:
+        hetero.ops.plan = planned(travels)
+        x, _, how = solved(A, b, rtol=1e-12)
+        y, _ = hetero.solve_cg(A, b, rtol=1e-12, device="opencl:*")
+        found["as long"] = [digest(x) == digest(y), *told(how)]
+        with hetero.use(method="hybrid", results="device"):
+            z = solved(A, b, rtol=1e-12)[0]
+        found["in a block"] = [digest(z) == digest(x)]
+        hetero.ops.plan = planned(0.999 * travels)
+        found["too short"] = gathers(*other) or size == 1
+        hetero.ops.plan = planned(1.0)
+        only = (lambda x: None) if rank == size - 1 else None
+        grid = {"solve": hetero.mpi.solve_poisson}
+        found["grid"] = gathers(f, **grid)
+        found["others"] = [
+            gathers(*other, callback=only),
+            gathers(*other, checkpoint=path),
+            gathers(*other, method="pipelined"),
+            gathers(*other, device="opencl"),
+            gathers(*other, device="cpu" if rank == size - 1 else None),
+            gathers(A.toarray()[lo:hi], b[lo:hi]),
+            gathers(f, M="multigrid", **grid),
+            gathers(f[:0], **grid),
+        ]
+        ranks_of(comm).one_node = False
+        found["others"].append(gathers(*other))
+        ranks_of(comm).one_node = True
+        seen = inventory.devices
+        more = {"cuda:7": {"kind": "cuda", "name": "of this rank", "pci_bus_id": "0:7"}}
+        inventory.devices = lambda: seen() | (more if rank == size - 1 else {})
+        found["more devices"] = gathers(*other)
+        inventory.devices = seen
+        hetero.ops.plan = lambda *o, **_: SimpleNamespace(chosen=SimpleNamespace(device="cpu"))
+        found["others"].append(gathers(*other))
+    finally:
+        hetero.ops.plan, planner.is_host_alone = outer
+    return found
+
+
+def refused():
+    """All devices of a kind, where something needs the iteration of all ranks."""
+    if not any(name.startswith("opencl") for name in hetero.machine()["devices"]):
+        return None
+    A, b = spd(N)
+    lo, hi = spans(N)
+    solve, grid, on = hetero.mpi.solve_cg, np.ones((hi - lo, 3)), {"device": "opencl:*"}
+    found = [
+        error_of(solve, A[lo:hi], b[lo:hi], **on, method="pipelined"),
+        error_of(solve, A[lo:hi], b[lo:hi], **on, checkpoint=FOLDER / "none.npz"),
+        error_of(solve, A[lo:hi], b[lo:hi], **on, callback=lambda x: None),
+        error_of(solve, A[lo:hi], b[lo:hi], device=on["device"] if rank else None),
+    ]
+    with hetero.use(**on):
+        found.append(error_of(solve, A.toarray()[lo:hi], b[lo:hi]))
+        found.append(error_of(hetero.mpi.solve_poisson, grid, M="multigrid"))
+        found.append(hetero.mpi.solve_poisson(grid[:0], return_info=True)[1]["device"])
+    return found
+
+
+def failing_leader():
+    """What all ranks do where rank 0 raises, is slow, and where its device fails."""
+    if not any(name.startswith("opencl") for name in hetero.machine()["devices"]):
+        return None
+    A, b = spd(N)
+    lo, hi = spans(N)
+    call, on = (A[lo:hi], b[lo:hi]), {"device": "opencl:*"}
+    one, device = solving.execute, cg_device.solve
+
+    def raising(*arguments):
+        raise MemoryError("no room")
+
+    def slow(*arguments):
+        time.sleep(0.5)
+        return one(*arguments)
+
+    def broken(devices, *arguments, **options):
+        raise DeviceError("fell off the bus")
+
+    solving.execute = raising
+    found = [error_of(hetero.mpi.solve_cg, *call, **on)]
+    solving.execute = slow
+    comm.Barrier()
+    began = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw  # times that it gave up its core
+    hetero.mpi.solve_cg(*call, **on)
+    found.append(resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - began if rank else None)
+    solving.execute, cg_device.solve = one, broken
+    x, info, how = solved(A, b, rtol=1e-10, **on)
+    lo, hi = spans(13)
+    grid, some = np.ones((hi - lo, 9)), {"return_info": True, **on}
+    _, told_1 = hetero.mpi.solve_poisson(grid, **some)
+    _, told_2 = hetero.mpi.solve_poisson(2.0**700 * grid, **some)
+    cg_device.solve = device
+    rest = np.linalg.norm(b - A @ x) / np.linalg.norm(b)
+    left = told_2["relative_residual"] / told_1["relative_residual"]
+    return [*found, rest, info, *told(how), told_2["device"], left]
 
 
 def clusters():
@@ -532,6 +711,9 @@ CASES = [
     devices,
     in_blocks,
     watched_device,
+    gathered,
+    by_plan,
+    refused,
     disagreeing,
     raising_callback,
     callback_of_one_rank,
@@ -542,6 +724,7 @@ CASES = [
     rows,
     freed,
     priced,
+    failing_leader,
 ]
 
 if __name__ == "__main__":

@@ -184,6 +184,58 @@ def test_use_blocks_name_a_device_of_each_rank(found, number):
 
 
 @NUMBERS
+def test_one_rank_with_the_whole_system_gives_the_bits_of_one_process(found, number):
+    """Real and single numbers, each preconditioner, a start of every second rank; grids."""
+    for case in found[number]["gathered"]:
+        if case is None:
+            pytest.skip("no OpenCL device here")
+        assert len(case) == 15
+        for key, values in case.items():
+            assert values == [True, True, True, "opencl:0", "cg", None, number, True], key
+
+
+@NUMBERS
+def test_one_rank_has_the_whole_where_that_is_planned(found, number):
+    for case in found[number]["by_plan"]:
+        if case is None:
+            pytest.skip("no OpenCL device here")
+        assert case["as long"] == [True, "opencl:0", "cg", None, number, True]
+        assert case["in a block"] == [True]
+        assert case["too short"] == (number == 1)  # of one rank nothing is copied
+        assert case["more devices"] == (number == 1)
+        assert case["grid"]
+        assert case["others"] == [False] * 10
+
+
+@NUMBERS
+def test_all_devices_are_refused_where_the_ranks_have_to_iterate(found, number):
+    for case in found[number]["refused"]:
+        if case is None:
+            pytest.skip("no OpenCL device here")
+        *errors, unlike, dense, cycles, empty = case
+        for kind, text in (*errors, dense, cycles):
+            assert kind == "ValueError"
+            assert text.startswith("device='opencl:*' is for ranks of one node")
+        words = "the ranks disagree on device: None on rank 0, 'opencl:*' on ranks 1, 2, 3"
+        assert unlike == (None if number == 1 else ["ValueError", words])
+        assert empty == "cpu"
+
+
+@NUMBERS
+def test_all_ranks_know_how_the_one_with_the_whole_ended(found, number):
+    for case in found[number]["failing_leader"]:
+        if case is None:
+            pytest.skip("no OpenCL device here")
+        raised, rests, rest, info, *how, device, left = case
+        assert raised == ["ValueError", "rank 0 raised MemoryError: no room"]
+        assert rests is None or rests > 100  # in the 0.5 s that rank 0 takes
+        assert rest <= 1e-10
+        assert [info, *how] == [0, "cpu", "cg", None, number, True]
+        assert device == "cpu"
+        assert left == pytest.approx(1.0, rel=1e-6)
+
+
+@NUMBERS
 def test_a_callback_on_a_device_at_another_scale(found, number):
     for case in found[number]["watched_device"]:
         if case is None:

@@ -162,7 +162,7 @@ def solve_cg(
     on_host_alone = type(rhs) is type(solved.x) is np.ndarray and not is_device_array(matrix)
     by_device = outcome.right_side is not None
     if outcome.status == CONVERGED and by_device and on_host_alone:
-        outcome = _checked(system, rhs.astype(dtype, copy=False), solved.x, solve, outcome)
+        outcome = checked(system, rhs.astype(dtype, copy=False), solved.x, solve, outcome)
     if outcome.status == CONVERGED:
         return solved.x, 0
     sign = _STOPPED[outcome.status]
@@ -173,9 +173,9 @@ def solve_cg(
     return solved.x, max(outcome.iterations, 1)
 
 
-def _checked(system: System, b: np.ndarray, x: np.ndarray, solve: Solve, outcome: Any) -> Any:
+def checked(system: System, b: np.ndarray, x: np.ndarray, solve: Solve, outcome: Any) -> Any:
     """A device's outcome by the residual in float64, where rounding to float32 may decide it."""
-    norm_b = float(np.linalg.norm(b.astype(np.float64)))
+    norm_b = outcome.right_side
     bound = max(solve.rtol * norm_b, solve.atol)
     true_residual = load("hetero.ops.krylov.cg_products").true_residual
     residual = true_residual(system.on(())[0], b, x, outcome.residual, bound, norm_b)

@@ -108,7 +108,7 @@ def test_a_dense_matrix_a_start_and_a_vector_as_preconditioner(found, number):
 @NUMBERS
 def test_pipelined_iterations_go_as_far_as_asked(found, number):
     for rest, info, iterations in found[number]["long_pipelined"]:
-        assert rest <= 1e-11
+        assert rest <= 1e-10
         assert info == 0
         assert 300 < iterations < 500
 

@@ -346,13 +346,7 @@ def _on_devices(
         raise DeviceFailed(error, watch.saved, watch.saved_at) from error
 
 
-def _loop(
-    vectors: Vectors,
-    system: Any,
-    diagonal: bool,
-    M: Any,
-    every: bool,
-) -> Loop:
+def _loop(vectors: Vectors, system: Any, diagonal: bool, M: Any, every: bool) -> Loop:
     """The iteration that suits system and preconditioner, with its buffers."""
     plain = M is not None
     if isinstance(system, Stencil) and not plain:

@@ -16,6 +16,7 @@ from hetero import devices, profile, registry
 from hetero.calling import execution
 from hetero.devices import meetings
 from hetero.errors import DeviceError
+from hetero.kernels.cg import plan as plan_cg
 from hetero.ops.cg import operands
 from hetero.ops.cg.system import System
 from hetero.ops.krylov import cg_device
@@ -113,6 +114,20 @@ def test_what_the_host_sees_meanwhile(found, meet):
         again, y = preconditioned(found, 2, stencil, b, x0, rtol=1e-8, check_every=every)
         assert again == outcome
         np.testing.assert_array_equal(y, x)
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "aligned"),
+    [(64, "float64", True), (65, "float64", False), (66, "float32", False)],
+)
+def test_wide_loads_need_rows_that_begin_there(found, monkeypatch, columns, dtype, aligned):
+    seen, dots = [], plan_cg.dots
+    monkeypatch.setattr(
+        plan_cg, "dots", lambda *n, **how: seen.append(how["aligned"]) or dots(*n, **how)
+    )
+    stencil = Stencil((64, columns), (1.0, 1.0))
+    preconditioned(found, 3, stencil, vectors(stencil, np.dtype(dtype))[0], maxiter=1)
+    assert set(seen) == {aligned}
 
 
 @pytest.mark.parametrize("shape", [(31, 80), (40, 40)])

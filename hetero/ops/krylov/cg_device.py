@@ -322,10 +322,11 @@ def _on_devices(
     if isinstance(system, Dense) or not (preconditioner is None or diagonal or several):
         used = used[:1]
     try:
-        with contextlib.ExitStack() as stack:
+        with (
             # One device is active from here on, not for each launch.
-            stack.enter_context(used[0].active() if len(used) == 1 else meetings.turn(used))
-            hierarchy = stack.enter_context(preconditioner(used)) if several else None
+            used[0].active() if len(used) == 1 else meetings.turn(used),
+            preconditioner(used) if several else contextlib.nullcontext() as hierarchy,
+        ):
             inverse = preconditioner if diagonal else None
             vectors = Vectors(used, system, b, x, dtype, inverse, from_zero, hierarchy)
             M = hierarchy or (None if diagonal else preconditioner)

@@ -156,10 +156,10 @@ def vectors_and_product(
         *_, product = plan_cg.csr(share, vectors.target, dtype=name, diagonal=False)
         pack = plan_cg.pack(product, halo.places.size, vectors.target)
         part.allocate(halo.packed.nbytes, "packed")
-        part.numbers |= {"first_block": 0, "own": 0}
     else:
         grid = plan_stencil.GridShare.of(*own, low=bool(low), high=bool(high))
         _, product = plan_stencil.stencil(grid, vectors.target, dtype=name, x_halo=1)
+    part.numbers |= {"first_block": 0, "own": 0}
     part.allocate(16 * product.grid, "of blocks")
 
     def fetch(p: DeviceVector) -> None:

@@ -28,15 +28,21 @@ def _priced_together(
     implementations: Iterable[Implementation],
     shared: dict[str, dict[str, Any]],
     constants: Profile,
-) -> set[int]:
-    """Ids of what the profile prices on several devices: others may be priced on one of them."""
-    operation, *kind = problem.operation, problem.dtype, problem.layout
-    return {
-        id(i)
-        for i in implementations
-        for info in shared.values()
-        if constants.cost(info["constants"], "", operation, i.method, *kind) is not None
-    }
+) -> set[int] | None:
+    """Ids of what the profile prices on several devices: others may be priced on one of them.
+
+    None where it knows nothing of these methods and this dtype on several, in any layout.
+    """
+    known, priced = False, set()
+    for info in shared.values():
+        for i in implementations:
+            key = info["constants"], problem.operation, i.method, problem.dtype
+            known |= any(
+                model.startswith("|".join((*key, ""))) for model in constants.data["models"]
+            )
+            if constants.cost(key[0], "", *key[1:], problem.layout) is not None:
+                priced.add(id(i))
+    return priced if known else None
 
 
 def price(
@@ -70,8 +76,9 @@ def price(
     together = {
         id(i) for i in implementations if device in shared and i.shared and i.shared(problem)
     }
-    if method is None and (priced := _priced_together(problem, implementations, shared, constants)):
-        together &= priced
+    if method is None and together:
+        priced = _priced_together(problem, implementations, shared, constants)
+        together &= together if priced is None else priced
     if together:  # what several devices cannot do together is done by the first of them
         names = [*shared[device]["members"][:1]]
     candidates, serving = [], []

@@ -6,6 +6,10 @@
 // cg_dots: a.b and b.b, 2 passes, 4 n flops; it follows a product that gives no sums, too (a = q,
 // b = p). cg_direct: 3 passes, 2 n flops. cg_correct: 6 passes, 4 n flops.
 //
+// Of several devices each has its own rows. r and z (a and b) have room for the whole grid, on which
+// the rows begin at element `start`; x and p have `halo` elements of a neighbour before them. Its
+// sums begin at `first_block` among those of all.
+//
 // Preconditions. THREADS is a power of two. WIDTH > 1: n is a multiple of WIDTH, and so are all
 // addresses, in elements.
 
@@ -22,28 +26,28 @@
 
 KERNEL(THREADS, 1)
 cg_dots(GLOBAL const REAL *RESTRICT a, GLOBAL const REAL *RESTRICT b, GLOBAL double *RESTRICT partial,
-        index_t n, index_t blocks)
+        index_t start, index_t first_block, index_t n, index_t blocks)
 {
     SHARED double scratch[SUMS * THREADS];
     double sums[SUMS] = {0, 0};
     GRID_STRIDE(at)
     {
         REAL as[WIDTH], bs[WIDTH];
-        LOAD(as, a + at);
-        LOAD(bs, b + at);
+        LOAD(as, a + start + at);
+        LOAD(bs, b + start + at);
         EACH(v)
         {
             sums[0] += (double)as[v] * bs[v];
             sums[1] += (double)bs[v] * bs[v];
         }
     }
-    write_block_sums(sums, scratch, partial, (int)threadIdx.x, blockIdx.x);
+    write_block_sums(sums, scratch, partial, (int)threadIdx.x, first_block + blockIdx.x);
 }
 
 KERNEL(THREADS, 1)
 cg_direct(GLOBAL REAL *RESTRICT p, GLOBAL const REAL *RESTRICT z, GLOBAL const double *RESTRICT partial,
           GLOBAL const double *RESTRICT before, GLOBAL double *RESTRICT after,
-          index_t blocks_before, index_t n, index_t blocks)
+          index_t blocks_before, index_t start, index_t n, index_t blocks)
 {
     SHARED double scratch[THREADS];
     add_up_blocks(partial, blocks_before, scratch, (int)threadIdx.x);
@@ -68,7 +72,7 @@ cg_direct(GLOBAL REAL *RESTRICT p, GLOBAL const REAL *RESTRICT z, GLOBAL const d
     {
         REAL ps[WIDTH], zs[WIDTH];
         LOAD(ps, p + at);
-        LOAD(zs, z + at);
+        LOAD(zs, z + start + at);
         EACH(v) ps[v] = zs[v] + beta * ps[v];
         STORE(p + at, ps);
     }
@@ -78,7 +82,7 @@ KERNEL(THREADS, 1)
 cg_correct(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL const REAL *RESTRICT p,
            GLOBAL const REAL *RESTRICT q, GLOBAL const double *RESTRICT partial,
            GLOBAL const double *RESTRICT before, GLOBAL double *RESTRICT after,
-           index_t blocks_before, index_t n, index_t blocks)
+           index_t blocks_before, index_t start, index_t halo, index_t n, index_t blocks)
 {
     SHARED double scratch[THREADS];
     add_up_blocks(partial, blocks_before, scratch, (int)threadIdx.x);
@@ -101,16 +105,16 @@ cg_correct(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL const REAL *
     GRID_STRIDE(at)
     {
         REAL xs[WIDTH], rs[WIDTH], ps[WIDTH], qs[WIDTH];
-        LOAD(xs, x + at);
-        LOAD(rs, r + at);
-        LOAD(ps, p + at);
+        LOAD(xs, x + halo + at);
+        LOAD(rs, r + start + at);
+        LOAD(ps, p + halo + at);
         LOAD(qs, q + at);
         EACH(v)
         {
             xs[v] += alpha * ps[v];
             rs[v] -= alpha * qs[v];
         }
-        STORE(x + at, xs);
-        STORE(r + at, rs);
+        STORE(x + halo + at, xs);
+        STORE(r + start + at, rs);
     }
 }

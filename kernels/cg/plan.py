@@ -117,13 +117,14 @@ def dots(n: int, target: Target, *, dtype: str, aligned: bool) -> tuple[Launch, 
     -------
     tuple of Launch
         a.b and b.b: buffers "a", "b", "partial"; p = z + beta p: "p", "z", "partial_before",
-        "before", "after"; x and r: "x", "r", "p", "q", "partial_before", "before", "after". The
-        number "blocks_before" belongs to the last two.
+        "before", "after"; x and r: "x", "r", "p", "q", "partial_before", "before", "after".
+        Numbers: "start"; of the first "first_block", of the last two "blocks_before", of the last
+        "halo". All but "blocks_before" are 0 on one device.
     """
     return _over(n, target, dtype, aligned, "cg_preconditioned.cu", (), {
-        "cg_dots": ("a", "b", "partial"),
-        "cg_direct": ("p", "z", *_SCALARS),
-        "cg_correct": ("x", "r", "p", "q", *_SCALARS),
+        "cg_dots": ("a", "b", "partial", "start", "first_block"),
+        "cg_direct": ("p", "z", *_SCALARS, "start"),
+        "cg_correct": ("x", "r", "p", "q", *_SCALARS, "start", "halo"),
     })  # fmt: skip
 
 

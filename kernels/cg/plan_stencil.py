@@ -223,7 +223,7 @@ def stencil(
     -------
     tuple of Launch
         Buffers of the first: "x", "b", "r", "p", "inverse" (any if not ``scaled``), "partial"; of
-        the second: "p", "q", "partial".
+        the second: "p", "q", "partial". Number of the second: "first_block".
     """
     threads = min(target.figure("cg.stencil_threads"), target.block_limit)
     most = target.multiprocessors * target.figure("cg.stencil_blocks")
@@ -236,7 +236,7 @@ def stencil(
         "x", "b", "r", "p", "inverse", "partial", *sizes, r_start, p_start, pitch, blocks,
         int(scaled), *weights,
     )  # fmt: skip
-    product = ("p", "q", "partial", *sizes, blocks, *weights)
+    product = ("p", "q", "partial", "first_block", *sizes, blocks, *weights)
     return (
         Launch("stencil.cu", "stencil_residual", defines, blocks, threads, residual),
         Launch("stencil.cu", "stencil_product", defines, blocks, threads, product),

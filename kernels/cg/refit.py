@@ -115,7 +115,7 @@ def _stencil(shape: tuple[int, ...], dtype: str, limits: Limits) -> RefitCase:
     grid = _grid(shape)
 
     def plan(table: Table) -> LaunchPlan:
-        return LaunchPlan(stencil(grid, limits.target(table), dtype=dtype), 0, "")
+        return _numbered(*stencil(grid, limits.target(table), dtype=dtype))
 
     names = ("x", "b", "r", "p", "q", "inverse")
     return RefitCase(plan, _sizes(grid.rows * grid.plane, dtype, limits, *names), cold=False)
@@ -150,8 +150,8 @@ def _iteration(length: int, dtype: str, limits: Limits) -> RefitCase:
 
 
 def _numbered(*launches: Launch) -> LaunchPlan:
-    numbers = {"blocks_before": launches[0].grid, "first_block": 0, "own": 0}
-    return common.with_numbers(*launches, **numbers)
+    places = dict.fromkeys(("first_block", "own", "start", "halo"), 0)
+    return common.with_numbers(*launches, blocks_before=launches[0].grid, **places)
 
 
 @functools.cache

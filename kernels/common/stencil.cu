@@ -10,6 +10,7 @@
 //
 // `low` and `high`: whether the neighbouring rows -1 and `rows` are there in memory (`halo` rows lie
 // before row 0 of x and inverse, and of p in a product); else they are zero.
+// The product's sums begin at `first_block` in `partial`.
 // Precondition: THREADS is a power of two.
 
 #ifndef REAL
@@ -66,9 +67,9 @@ stencil_residual(GLOBAL const REAL *RESTRICT x, GLOBAL const REAL *RESTRICT b,
 
 KERNEL(THREADS, 1)
 stencil_product(GLOBAL const REAL *RESTRICT p, GLOBAL REAL *RESTRICT q,
-                GLOBAL double *RESTRICT partial, index_t rows, index_t lines, index_t columns,
-                index_t halo, index_t low, index_t high, index_t blocks, double row_weight,
-                double line_weight, double column_weight)
+                GLOBAL double *RESTRICT partial, index_t first_block, index_t rows, index_t lines,
+                index_t columns, index_t halo, index_t low, index_t high, index_t blocks,
+                double row_weight, double line_weight, double column_weight)
 {
     SHARED double scratch[SUMS * THREADS];
     const int thread = (int)threadIdx.x;
@@ -84,5 +85,5 @@ stencil_product(GLOBAL const REAL *RESTRICT p, GLOBAL REAL *RESTRICT q,
             sums[1] += (double)u[column] * u[column];
         }
     }
-    write_block_sums(sums, scratch, partial, thread, blockIdx.x);
+    write_block_sums(sums, scratch, partial, thread, first_block + blockIdx.x);
 }

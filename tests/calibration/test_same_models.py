@@ -49,7 +49,7 @@ BEFORE = {
         "cpu matmul": (2, "32bc7abb", -7.36494),
         "cpu matvec": (4, "2a3dbe0d", -9.15544),
         "cpu poisson": (16, "3551fd7d", -10.96783),
-        "cuda*2 cg": (8, "37ac3b5c", -13.31883),
+        "cuda*2 cg": (10, "7c8b4bee", -13.2616),
         "cuda*2 poisson": (12, "5e90539c", -13.09704),
         "cuda*2 download": (2, "cbea8ade", 0.11535),
         "cuda*2 upload": (2, "cbea8ade", 0.07691),

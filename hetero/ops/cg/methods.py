@@ -14,6 +14,7 @@ from hetero.imports import load
 from hetero.ops.cg.operands import NAME
 from hetero.ops.linear_systems.loops import ROWS, STENCILS
 from hetero.ops.linear_systems.solve import digits
+from hetero.ops.multigrid import grids
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
@@ -78,9 +79,10 @@ def _work(problem: Problem, info: dict[str, Any]) -> Work:
 
 
 def _shared(problem: Problem) -> bool:
-    """Stencils and matrices are cut by rows; one multigrid cycle is one device's."""
-    kinds = "dense", "csr", "stencil2", "stencil3"
-    return problem.layout in kinds and problem.dims[0] >= _LEAST_SHARED
+    """Stencils and matrices are cut by rows; with multigrid cycles, large grids are."""
+    kind, _, cycles = problem.layout.partition("-")
+    least = grids.LEAST_SHARED if cycles else _LEAST_SHARED
+    return kind in ("dense", *_SPARSE) and problem.dims[0] >= least
 
 
 def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteration]:

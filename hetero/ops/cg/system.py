@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hetero.ops.cg import operands
 from hetero.ops.linear_systems.loops import CYCLES
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
 from hetero.ops.linear_systems.vectors import on_host
+from hetero.ops.multigrid import grids
 
 
 class System:
@@ -106,6 +108,9 @@ class System:
 
     def _multigrid(self, used: tuple[Any, ...]) -> Any:
         stencil, dtype = self._matrix.stencil, self._dtype
+        if len(used) > 1 and grids.is_shared(stencil.shape):
+            held = load("hetero.ops.multigrid.multigrid_shared").held
+            return partial(held, stencil=stencil, dtype=dtype)
         if used:
             multigrid_device = load("hetero.ops.multigrid.multigrid_device")
             with used[0].active():

@@ -63,8 +63,8 @@ def solve(
     Parameters
     ----------
     devices : sequence of Device
-        One, or several of one kind: then rows are divided evenly among them. Dense matrices on a
-        device, and preconditioners of their own launches, take the first alone.
+        One, or several of one kind: then rows are divided among them. Dense matrices on a device,
+        and preconditioners of one device's own launches, take the first alone.
     system : Stencil, Csr or Dense
         Arrays on the host are uploaded for this call.
     b, x : (n,) numpy.ndarray or device buffer
@@ -77,7 +77,9 @@ def solve(
     preconditioner : optional
         (n,) numpy.ndarray: the inverse of a diagonal matrix. Otherwise an object whose
         ``apply(r, z)`` starts the launches of z = M r, for buffers of the only device, in its
-        default queue, and whose ``files()`` are the kernel files of these launches.
+        default queue, and whose ``files()`` are the kernel files of these launches. For a stencil
+        on several devices, ``preconditioner(devices)``: a context with a `SharedHierarchy`, as
+        `multigrid_shared.held` makes it.
     callback : callable, optional
         Called after each iteration with x on the host, which is fetched for it each time.
     check_every : int, optional
@@ -313,21 +315,26 @@ def _on_devices(
 ) -> Outcome:
     """Make what a solve needs on the devices, and run it."""
     diagonal = isinstance(preconditioner, np.ndarray)
-    apply = None if preconditioner is None or diagonal else preconditioner.apply
+    several = callable(preconditioner)
     used = list(devices)
     if isinstance(system, Stencil):
         used = used[: max(1, system.shape[0] // HALO)]
     on_device = isinstance(system, Dense) and not isinstance(system.array, np.ndarray)
-    if on_device or apply is not None:
+    if on_device or not (preconditioner is None or diagonal or several):
         used = used[:1]
     try:
-        # One device is active from here on, not for each launch.
-        with used[0].active() if len(used) == 1 else meetings.turn(used):
+        with (
+            # One device is active from here on, not for each launch.
+            used[0].active() if len(used) == 1 else meetings.turn(used),
+            preconditioner(used) if several else contextlib.nullcontext() as hierarchy,
+        ):
             inverse = preconditioner if diagonal else None
-            vectors = Vectors(used, system, b, x, dtype, inverse, from_zero)
-            loop = _loop(vectors, system, diagonal, apply, watch.every)
-            if apply is not None:
-                vectors.parts[0].build(preconditioner.files())
+            vectors = Vectors(used, system, b, x, dtype, inverse, from_zero, hierarchy)
+            M = hierarchy or (None if diagonal else preconditioner)
+            loop = _loop(vectors, system, diagonal, M, watch.every)
+            for part in vectors.parts if M is not None else ():
+                with part.active():
+                    part.build(M.files())
             loop.every = watch.every
             try:
                 return _iterate(loop, vectors, goal, watch)
@@ -341,20 +348,14 @@ def _on_devices(
         raise DeviceFailed(error, watch.saved, watch.saved_at) from error
 
 
-def _loop(
-    vectors: Vectors,
-    system: Any,
-    diagonal: bool,
-    apply: Callable[[Any, Any], None] | None,
-    every: bool,
-) -> Loop:
+def _loop(vectors: Vectors, system: Any, diagonal: bool, M: Any, every: bool) -> Loop:
     """The iteration that suits system and preconditioner, with its buffers."""
-    plain = apply is not None
+    plain = M is not None
     if isinstance(system, Stencil) and not plain:
         resident = None if diagonal or every else persistent(vectors, system)
         return resident or Sweeps(vectors, system, diagonal)
     matrix = of_system(vectors, system, diagonal, plain)
-    return MatrixLoop(matrix) if apply is None else Preconditioned(matrix, apply)
+    return Preconditioned(matrix, M) if plain else MatrixLoop(matrix)
 
 
 def _dtype(dtype: Any, b: Any, x: Any, system: Any) -> np.dtype:

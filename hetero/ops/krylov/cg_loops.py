@@ -9,6 +9,7 @@ preconditioner that is launches of its own.
 from __future__ import annotations
 
 import abc
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -153,6 +154,7 @@ class _OverMatrix(Loop):
     def __init__(self, matrix: Matrix) -> None:
         super().__init__(matrix.exchange)
         self._matrix = matrix
+        self._queued: Callable[[], Any] = self.exchange.queued
         self._done = 0
 
     def residual(self) -> Sequence[float]:
@@ -163,7 +165,7 @@ class _OverMatrix(Loop):
         self._done = 0
 
     def advance(self, to: int) -> None:
-        with self.exchange.queued():
+        with self._queued():
             for iteration in range(self._done, to):
                 self._iterate(iteration % 2)
         self._done = max(self._done, to)
@@ -202,31 +204,65 @@ class MatrixLoop(_OverMatrix):
 
 
 class Preconditioned(_OverMatrix):
-    """A matrix on one part, and ``apply(r, z)`` that starts the launches of z = M r."""
+    """A matrix on one part, and ``M.apply(r, z)`` that starts the launches of z = M r.
 
-    def __init__(self, matrix: Matrix, apply: Callable[[Any, Any], None]) -> None:
+    Or a stencil on several, and a hierarchy of multigrid on these. It brings z to where a part
+    computes p: in its own rows, and in those of its neighbours next to them.
+    """
+
+    def __init__(self, matrix: Matrix, M: Any) -> None:
         super().__init__(matrix)
-        n, dtype = matrix.vectors.n, matrix.vectors.dtype
-        (part,) = self.parts
-        self._apply = apply
-        part.allocate(n * dtype.itemsize, "z")
-        target = matrix.vectors.target(part)
-        dots, direct, correct = plan_cg.dots(
-            n, target, dtype=dtype.name, aligned=part.is_aligned("x")
-        )
-        part.allocate(16 * dots.grid, "dots")
-        self._dots = part.bind(dots, a="z", b="r", partial="dots")
-        there = {"before": "record0", "after": "record1", "blocks_before": dots.grid}
-        self._direct = part.bind(direct, partial_before="dots", **there)
-        back = {"before": "record1", "after": "record0"}
-        self._correct = part.bind(correct, partial_before="partial", **back)
+        vectors, item = matrix.vectors, matrix.vectors.dtype.itemsize
+        several = len(self.parts) > 1
+        plans = []
+        each = list(zip(self.parts, vectors.spans, vectors.beyond, strict=True))
+        for part, (begin, end), (above, below) in each:
+            if not several:
+                part.allocate(vectors.n * item, "z")
+            part.numbers |= {"start": begin, "halo": above}
+            # A part's rows begin where a load does.
+            aligned = part.is_aligned("x") and math.gcd(above, below) * item % 16 == 0
+            how = {"dtype": vectors.dtype.name, "aligned": aligned}
+            dots, _, correct = plan_cg.dots(end - begin, vectors.target(part), **how)
+            held = above + end - begin + below
+            plans.append((dots, plan_cg.dots(held, vectors.target(part), **how)[1], correct))
+        sums = self.exchange.share_sums([dots.grid for dots, *_ in plans], 2, "dots")
+        self._dots, self._direct, self._correct = [], [], []
+        there = {"before": "record0", "after": "record1", "partial_before": "dots"}
+        back = {"before": "record1", "after": "record0", "partial_before": "partial"}
+        back["blocks_before"] = sum(matrix.blocks)
+        for (part, (begin, _), (above, _)), (dots, direct, correct) in zip(
+            each, plans, strict=True
+        ):
+            self._dots.append([part.bind(dots, a="z", b="r", partial="dots")])
+            self._direct.append([part.bind(direct, **there, start=begin - above)])
+            self._correct.append([part.bind(correct, **back)])
+        self._gather = self.exchange.bind(BufferCopies(sums, "dots", "dots"))
+        r, z = ([part.buffers[name] for part in self.parts] for name in "rz")
+        self._apply, self._r_z, self._r_rows = M.apply, (r, z) if several else (*r, *z), []
+        self._times, self._again = 0, None
+        if several:
+            self._queued = contextlib.nullcontext  # the hierarchy starts its launches at once
+            self._r_rows = self.exchange.bind(BufferCopies(M.halo, "r", "r"))
+
+    def residual(self) -> Sequence[float]:
+        sums = super().residual()
+        self.exchange.run([()] * len(self.parts), self._r_rows)
+        return sums
 
     def _iterate(self, turn: int) -> None:
-        (part,) = self.parts
-        self._apply(part.buffers["r"], part.buffers["z"])
-        part.start(self._dots, self._direct)
+        """The second time as a graph of each device where these meet."""
+        if self._times == 1 and self.exchange.meeting is not None:
+            self._again = self.exchange.recorded(self._start)
+        (self._again or self._start)()
+        self._times += 1
+
+    def _start(self) -> None:
+        self._apply(*self._r_z)
+        self.exchange.run(self._dots, self._gather)
+        self.exchange.run(self._direct)
         self._matrix.product(0)
-        part.start(self._correct)
+        self.exchange.run(self._correct, self._r_rows)
 
     def record(self) -> tuple[int, int]:
         return read_record(self.parts[0], "record0")

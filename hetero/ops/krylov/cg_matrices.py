@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +14,9 @@ from hetero import kernels
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Launch
-from hetero.ops.krylov.cg_vectors import Vectors
+from hetero.ops.krylov.cg_vectors import X_HALO, Vectors
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Part
-from hetero.ops.linear_systems.partition import Copy, range_copies
+from hetero.ops.linear_systems.partition import Copy, halo_copies, range_copies
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
 
 _WIDEST = 2.0  # times its rows: columns from first to last that a part has room for
@@ -44,7 +45,7 @@ class Matrix(abc.ABC):
         self.sizes = [end - begin for begin, end in vectors.spans]
         self._item = vectors.dtype.itemsize
         for part, rows in zip(self.parts, self.sizes, strict=True):
-            part.allocate(rows * self._item, "r", "q")
+            part.allocate(rows * self._item, *(name for name in "rq" if name not in part.buffers))
 
     @abc.abstractmethod
     def residual(self) -> Sequence[float]:
@@ -69,25 +70,38 @@ class Matrix(abc.ABC):
 
 
 class StencilMatrix(Matrix):
-    """-div grad, on one part, for a preconditioner of its own launches."""
+    """-div grad, on one or several parts, for a preconditioner of its own launches.
+
+    Of several, r lies on the whole grid; p has a row of each neighbour before and after it.
+    """
 
     def __init__(self, vectors: Vectors, stencil: Stencil) -> None:
         super().__init__(vectors, False, True)
-        (part,) = self.parts
-        part.allocate(vectors.n * self._item, "p")
-        residual, product = plan_cg_stencil.stencil(
-            plan_cg_stencil.GridShare.of(*stencil), vectors.target(part), dtype=vectors.dtype.name
+        plane = math.prod(stencil.shape[1:])
+        plans = []
+        for part, slab in zip(self.parts, vectors.slabs, strict=True):
+            part.allocate(plane * slab.held * self._item, "p")
+            grid = plan_cg_stencil.GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
+            where = {"r_start": plane * slab.begin, "p_start": plane * slab.above}
+            size = {"dtype": vectors.dtype.name, "x_halo": X_HALO}
+            plans.append(plan_cg_stencil.stencil(grid, vectors.target(part), **size, **where))
+        sums = self._make_sums([product.grid for _, product in plans])
+        both = list(zip(self.parts, plans, strict=True))
+        self._residuals = [[part.bind(residual, inverse="r")] for part, (residual, _) in both]
+        self._products = [[part.bind(product)] for part, (_, product) in both]
+        rows = halo_copies(vectors.slabs, plane * self._item)
+        self._x_rows, self._p_rows, self._gather = (
+            self.exchange.bind(BufferCopies(copies, name, name))
+            for copies, name in ((rows, "x"), (rows, "p"), (sums, "partial"))
         )
-        self._make_sums([product.grid])
-        self._residual = part.bind(residual, inverse="r")
-        self._product = part.bind(product)
 
     def residual(self) -> Sequence[float]:
-        self.exchange.run([(self._residual,)])
+        self.exchange.run([()] * len(self.parts), self._x_rows)
+        self.exchange.run(self._residuals, self._p_rows)
         return self.exchange.total("partial", self.blocks, 2)
 
     def product(self, turn: int) -> None:
-        self.exchange.run([(self._product,)])
+        self.exchange.run(self._products, self._gather)
 
 
 class CsrMatrix(Matrix):
@@ -303,7 +317,7 @@ class DenseMatrix(Matrix):
         self._steps = [
             [
                 *products,
-                part.bind(dots, a="q", b="p", partial=own)
+                part.bind(dots, a="q", b="p", partial=own, start=0)
                 if plain
                 else part.bind(sums, partial=own),
             ]

@@ -12,7 +12,7 @@ from hetero import registry
 from hetero.devices.base import Device
 from hetero.kernels.common.tuning import Target
 from hetero.ops.linear_systems.exchange import Exchange, Part
-from hetero.ops.linear_systems.partition import Slab, slabs, split
+from hetero.ops.linear_systems.partition import Slab, around, slabs, split
 from hetero.ops.linear_systems.types import Csr, Stencil, unknowns
 from hetero.profile import tuning
 
@@ -36,6 +36,8 @@ class Vectors:
 
     b and x are arrays of n elements on the host, or device buffers; ``inverse`` is the inverse of
     the diagonal matrix that preconditions. ``from_zero``: x is zero, whatever its array holds.
+    ``hierarchy``: of multigrid, on several devices. Parts then have its cuts and streams, and its
+    vectors on the whole grid as "r" and "z".
 
     Attributes
     ----------
@@ -43,6 +45,8 @@ class Vectors:
         Unknowns.
     spans : list of (int, int)
         First element of each part, and the one after its last.
+    beyond : list of (int, int)
+        Elements of neighbours before and after a part's own x.
     slabs : list of Slab
         For a stencil, the rows of each part.
     exchange : Exchange
@@ -61,11 +65,13 @@ class Vectors:
         dtype: np.dtype,
         inverse: np.ndarray | None,
         from_zero: bool = False,
+        hierarchy: Any = None,
     ) -> None:
         self.n = unknowns(system)
         if isinstance(system, Stencil):
             plane = math.prod(system.shape[1:])
-            self.slabs = slabs(system.shape[0], len(devices), HALO)
+            even = slabs(system.shape[0], len(devices), HALO)
+            self.slabs = even if hierarchy is None else around(hierarchy.cuts, X_HALO)
         else:
             plane = 1
             self.slabs = [Slab(begin, end, 0, 0) for begin, end in split(self.n, len(devices))]
@@ -73,10 +79,13 @@ class Vectors:
         self.spans = [(slab.begin * plane, slab.end * plane) for slab in self.slabs]
         alone = len(self.slabs) == 1
         self.parts = [Part(device, alone) for device, _ in zip(devices, self.slabs, strict=False)]
-        self.exchange = Exchange(self.parts)
+        if hierarchy is not None:
+            for part, memory in zip(self.parts, hierarchy.memories, strict=True):
+                part.stream = memory.stream
+                part.buffers |= {"r": memory.buffers["f0"], "z": memory.buffers["u0"]}
+        self.exchange = Exchange(self.parts, hierarchy and hierarchy.exchange)
         self._table = tuning.of_device(devices[0])
-        # Elements of neighbours before and after a part's own x.
-        self._beyond = [
+        self.beyond = [
             (X_HALO * plane * bool(slab.above), X_HALO * plane * bool(slab.below))
             for slab in self.slabs
         ]
@@ -135,7 +144,7 @@ class Vectors:
         many vectors."""
 
         def task(number: int) -> None:
-            copy(self.parts[number], *self.spans[number], *self._beyond[number])
+            copy(self.parts[number], *self.spans[number], *self.beyond[number])
 
         self.exchange.at_once(task, vectors * self.n * self.dtype.itemsize)
 
@@ -168,7 +177,7 @@ class Vectors:
         self._copy("x", "start")
 
     def _copy(self, to: str, source: str) -> None:
-        each = zip(self.parts, self.spans, self._beyond, strict=True)
+        each = zip(self.parts, self.spans, self.beyond, strict=True)
         for part, (begin, end), (above, below) in each:
             nbytes = (above + end - begin + below) * self.dtype.itemsize
             if to not in part.buffers:

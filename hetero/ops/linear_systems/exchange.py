@@ -108,13 +108,19 @@ class Exchange:
     what writes these bytes. Either way, what a part starts next finds what came, and no part is
     more than one `run` with copies ahead of another: two buffers used in turn need nothing more.
 
+    Parameters
+    ----------
+    parts : sequence of Part
+    inner : Exchange, optional
+        Of other parts with the same streams; `check` looks at both.
+
     Attributes
     ----------
     meeting : Meeting or None
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = parts
+    def __init__(self, parts: Sequence[Part], inner: Exchange | None = None) -> None:
+        self.parts, self._inner = parts, inner
         self._ready: list[Any] = [None] * len(parts)
         self._queue: list[tuple[Sequence[Sequence[Bound]], Sequence[Any]]] = []
         self._queued = False
@@ -166,11 +172,12 @@ class Exchange:
         """Start each part's launches, then copy; what they start next waits for the copies."""
         if len(self.parts) == 1:
             self.parts[0].start(*launches[0])
-        elif self.meeting is None:
+        elif self.meeting is None or not self._queued:
+            self.build()
             self.step(lambda number: self.parts[number].start(*launches[number]), moves)
         else:
             self._queue.append((launches, moves))
-            if not self._queued or len(self._queue) == _AT_ONCE:
+            if len(self._queue) == _AT_ONCE:
                 self._flush()
 
     @contextlib.contextmanager
@@ -277,6 +284,8 @@ class Exchange:
         """Raise DeviceError if a device waited too long for another one; waits for all."""
         if self.meeting is not None:
             self.meeting.check()
+        if self._inner is not None:
+            self._inner.check()
 
     def share_sums(self, blocks: Sequence[int], sums: int, *names: str) -> list[Copy]:
         """Make room in each part for the block sums of all parts, one after the other.

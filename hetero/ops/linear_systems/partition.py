@@ -11,8 +11,10 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+Range = tuple[int, int]
 
-def split(rows: int, parts: int, least: int = 1) -> list[tuple[int, int]]:
+
+def split(rows: int, parts: int, least: int = 1) -> list[Range]:
     """Cut rows into contiguous parts whose sizes differ by at most one, the longer ones first.
 
     Each part is given by its first row and the row after its last. Where there are too few rows for
@@ -63,7 +65,11 @@ def slabs(rows: int, parts: int, depth: int = 1) -> list[Slab]:
 
     No part has fewer than ``depth`` rows, so that a halo comes from one neighbour alone.
     """
-    cuts = split(rows, parts, depth)
+    return around(split(rows, parts, depth), depth)
+
+
+def around(cuts: Sequence[Range], depth: int) -> list[Slab]:
+    """Slabs of these rows that hold ``depth`` rows of each neighbour."""
     last = len(cuts) - 1
     return [
         Slab(begin, end, depth if part else 0, depth if part < last else 0)
@@ -106,9 +112,6 @@ def halo_copies(slabs: Sequence[Slab], row_bytes: int, depth: int | None = None)
             other = held[part + 1]
             copy(part, part + 1, slab.below, slab.above + slab.own, other.above)
     return copies
-
-
-Range = tuple[int, int]
 
 
 def range_copies(written: Sequence[Range], needed: Sequence[Range], row_bytes: int) -> list[Copy]:

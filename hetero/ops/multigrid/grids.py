@@ -52,8 +52,13 @@ class Grid(NamedTuple):
 
     @property
     def shared(self) -> bool:
-        """Whether several devices divide it; of other grids each makes the whole."""
-        return self.points >= LEAST_SHARED and self.shape[0] >= LEAST_PLANES
+        """See `is_shared`."""
+        return is_shared(self.shape)
+
+
+def is_shared(shape: tuple[int, ...]) -> bool:
+    """Whether several devices divide a grid; of other grids each makes the whole."""
+    return math.prod(shape) >= LEAST_SHARED and shape[0] >= LEAST_PLANES
 
 
 def coarsest(kind: str) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,7 +90,18 @@ class _Shared(_Vectors):
 class SharedHierarchy(grids.Hierarchy):
     """The grids of one stencil on several devices; the finest is divided.
 
-    A vector is a sequence of buffers, one of each device.
+    A vector is a sequence of buffers, one of each device. What a cycle improves is "u0" of the
+    memories, which is exchanged by this name.
+
+    Attributes
+    ----------
+    memories : list of Memory
+        With buffers "u0" and "f0" for the whole of the finest grid.
+    exchange : Exchange
+    cuts : list of (int, int)
+        Each device's own rows, or planes, of the finest grid.
+    halo : list of Copy
+        What brings each device the rows of "f0" that it reads beyond its own.
     """
 
     def __init__(self, devices: Sequence[Device], stencil: Stencil, dtype: np.dtype) -> None:
@@ -111,7 +122,7 @@ class SharedHierarchy(grids.Hierarchy):
                 memory.stream = device.new_stream()
             memories.append(memory)
             self._each.append(made)
-        self._exchange = exchange = Exchange(memories)
+        self.exchange = exchange = Exchange(memories)
         levels = list(zip(*(one.levels for one in self._each), strict=True))
         self._divided = sum(level[0].grid.shared for level in levels)
         self.levels = [
@@ -127,13 +138,16 @@ class SharedHierarchy(grids.Hierarchy):
         ]
         below = [*levels, [one.coarsest for one in self._each]][self._divided]
         self.coarsest = _Vectors(below)
+        self.cuts = [one.writes for one in levels[0]]
+        row_bytes = math.prod(levels[0][0].grid.shape[1:]) * dtype.itemsize
+        self.halo = range_copies(self.cuts, [one.reads for one in levels[0]], row_bytes)
         self._cycles, self._again = 0, None
         exchange.build()
 
     def cycle(self, f: Vector, u: Vector) -> None:
         """The second time as a graph of each device: the host would be slower than the devices."""
         if self._cycles == 1:
-            self._again = self._exchange.recorded(lambda: super(SharedHierarchy, self).cycle(f, u))
+            self._again = self.exchange.recorded(lambda: super(SharedHierarchy, self).cycle(f, u))
         (self._again or functools.partial(super().cycle, f, u))()
         self._cycles += 1
 
@@ -145,8 +159,12 @@ class SharedHierarchy(grids.Hierarchy):
             with memory.active():
                 one._cycle(number, f_there, u_there, **how)
 
+    def files(self) -> list[tuple[str, Any]]:
+        """What is compiled for `apply`."""
+        return self._each[0].files()
+
     def norms(self, f: Vector, u: Vector) -> tuple[float, float]:
-        self._exchange.check()
+        self.exchange.check()
         for number, (memory, one) in enumerate(zip(self.memories, self._each, strict=True)):
             with memory.active():
                 one.start_norms(f[number], u[number])
@@ -173,7 +191,7 @@ class SharedHierarchy(grids.Hierarchy):
                 np.ascontiguousarray(rows, self.memories[number].dtype), name, begin * row_bytes
             )
 
-        self._exchange.at_once(load, values.nbytes)
+        self.exchange.at_once(load, values.nbytes)
 
     def fetch(self, name: str, out: np.ndarray) -> None:
         """Bring a grid to the host, each device's own part."""
@@ -183,11 +201,11 @@ class SharedHierarchy(grids.Hierarchy):
             begin, end = self._each[number].levels[0].writes
             self.memories[number].download(name, out[begin:end], begin * row_bytes)
 
-        self._exchange.at_once(fetch, out.nbytes)
+        self.exchange.at_once(fetch, out.nbytes)
 
     def synchronize(self) -> None:
         """Wait for all devices."""
-        self._exchange.synchronize()
+        self.exchange.synchronize()
 
 
 def solve(
@@ -219,27 +237,33 @@ def solve(
     DeviceFailed
         Without a saved iterate: there are few cycles.
     """
-    devices = devices[: grids.LEAST_PLANES // 2]
-    if not grids.hierarchy(stencil, grids.coarsest(devices[0].kind))[0].shared:
+    if not grids.is_shared(stencil.shape):
         return _on_one(devices[0], stencil, f, u, from_zero, rtol=rtol, atol=atol, maxiter=maxiter)
-    another = functools.partial(SharedHierarchy, devices, stencil, u.dtype)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(meetings.turn(devices))
-        held, hierarchy = _held(devices, stencil, u.dtype)
-        own = stack.enter_context(locks.sole(hierarchy, another))
-        try:
+    try:
+        with meetings.turn(devices), held(devices, stencil, u.dtype) as own:
             own.load("f0", f)
             own.load("u0", None if from_zero else u)
             there = ([memory.buffers[name] for memory in own.memories] for name in ("f0", "u0"))
             outcome = own.solve(*there, rtol=rtol, atol=atol, maxiter=maxiter)
             own.fetch("u0", u)
             return outcome
-        except BaseException as error:
-            held.clear()  # devices may have met unequally often
+    except DeviceError as error:
+        raise DeviceFailed(error, None, 0) from error
+
+
+@contextlib.contextmanager
+def held(devices: Sequence[Device], stencil: Stencil, dtype: np.dtype) -> Iterator[SharedHierarchy]:
+    """A hierarchy on devices that have their turn, for this thread alone; kept unless one fails."""
+    devices = devices[: grids.LEAST_PLANES // 2]
+    another = functools.partial(SharedHierarchy, devices, stencil, dtype)
+    kept, hierarchy = _kept(devices, stencil, dtype)
+    with locks.sole(hierarchy, another) as own:
+        try:
+            yield own
+        except BaseException:
+            kept.clear()  # devices may have met unequally often
             with contextlib.suppress(Exception):
                 own.synchronize()
-            if isinstance(error, DeviceError):
-                raise DeviceFailed(error, None, 0) from error
             raise
 
 
@@ -269,7 +293,7 @@ class _Hold:
         self.held.clear()
 
 
-def _held(
+def _kept(
     devices: Sequence[Device], stencil: Stencil, dtype: np.dtype
 ) -> tuple[list[SharedHierarchy], SharedHierarchy]:
     """A hierarchy, and a list of it alone: kept for the next solve until that is cleared."""
@@ -279,12 +303,8 @@ def _held(
     if hold is not None:
         with contextlib.suppress(IndexError):  # another thread may clear it
             return hold.held, hold.held[0]
-    try:
-        hierarchy = SharedHierarchy(devices, stencil, dtype)
-    except DeviceError as error:
-        raise DeviceFailed(error, None, 0) from error
-    held = [hierarchy]
+    kept = [hierarchy := SharedHierarchy(devices, stencil, dtype)]
     for device in dict.fromkeys(devices):
         with device.active():
-            device.storage().put(_PURPOSE, key, _Hold(held), 1)
-    return held, hierarchy
+            device.storage().put(_PURPOSE, key, _Hold(kept), 1)
+    return kept, hierarchy

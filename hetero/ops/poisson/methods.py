@@ -142,9 +142,7 @@ MULTIGRID.register(
 MULTIGRID.register(
     kinds=registry.PORTABLE,
     run=_multigrid,
-    shared=lambda problem: (
-        math.prod(problem.dims) >= grids.LEAST_SHARED and problem.dims[0] >= grids.LEAST_PLANES
-    ),
+    shared=lambda problem: grids.is_shared(problem.dims),
 )
 
 CG = Method(

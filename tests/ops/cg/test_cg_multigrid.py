@@ -1,0 +1,300 @@
+"""Conjugate gradients preconditioned by multigrid on several devices: as on one of them."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import runtimes
+from cg_systems import poisson, solve
+
+import hetero
+from hetero import devices, profile, registry
+from hetero.calling import execution
+from hetero.devices import meetings
+from hetero.errors import DeviceError
+from hetero.kernels.cg import plan as plan_cg
+from hetero.ops.cg import operands
+from hetero.ops.cg.system import System
+from hetero.ops.krylov import cg_device
+from hetero.ops.linear_systems.exchange import Exchange
+from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, DeviceFailed, Stencil
+from hetero.ops.multigrid import grids, multigrid_shared
+from hetero.ops.multigrid.multigrid_device import Memory
+from hetero.pricing import pricing
+from hetero.profile import inventory
+
+SHAPES = [
+    ((96, 64), (1.0, 1.2)),
+    ((77, 65), (1.0, 1.0)),  # odd rows: a part's vectors begin where no wide load does
+    ((33, 12, 14), (1.0, 0.9, 1.1)),
+    ((32, 5, 21), (1.0, 1.0, 1.0)),
+]
+
+
+@pytest.fixture(autouse=True)
+def from_2000_points(monkeypatch):
+    """Two grids or so are divided."""
+    monkeypatch.setattr(grids, "LEAST_SHARED", 2000)
+
+
+@pytest.fixture(params=["opencl", pytest.param("cuda", marks=pytest.mark.gpu)])
+def found(request):
+    """Devices of a kind: one that comes several times, or all there are."""
+    if request.param == "opencl":
+        return [runtimes.opencl_device()]
+    return [d for d in devices.available().values() if d.kind == "cuda"]
+
+
+@pytest.fixture(params=[True, False], ids=["meet", "events"])
+def meet(request, found, monkeypatch):
+    """Whether CUDA devices meet; others order copies by events anyway."""
+    if found[0].kind != "cuda" and request.param:
+        pytest.skip("OpenCL devices do not meet")
+    if not request.param:
+        monkeypatch.setattr(meetings, "trusted", lambda devices: False)
+
+
+def preconditioned(found, parts, stencil, b, x0=None, **options):
+    """(outcome, x) from a start, or from zero."""
+    used = tuple(found[i % len(found)] for i in range(parts))
+    whole = SimpleNamespace(stencil=stencil)
+    M = System(whole, b.dtype, "multigrid").on(used)[1]
+    start = np.full_like(b, np.nan) if x0 is None else x0
+    options = {"from_zero": x0 is None and parts > 1, "preconditioner": M} | options
+    if x0 is None and parts == 1:
+        start = np.zeros_like(b)
+    return solve(used, stencil, b, start, **options)
+
+
+def vectors(stencil, dtype=np.float64):
+    return np.random.default_rng(4).standard_normal((2, np.prod(stencil.shape))).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("shape", "spacing"), SHAPES)
+@pytest.mark.parametrize("parts", [2, 3])
+def test_agrees_with_one_device(found, meet, parts, shape, spacing, dtype):
+    stencil = Stencil(shape, spacing)
+    b, x0 = vectors(stencil, dtype)
+    double = dtype == np.float64
+    rtol, close = (1e-9, 1e-13) if double else (1e-4, 1e-5)
+    for start in (None, x0):
+        for options in ({"maxiter": 1}, {"maxiter": 3}, {"rtol": rtol, "maxiter": 30}):
+            alone, x = preconditioned(found, 1, stencil, b, start, **options)
+            outcome, y = preconditioned(found, parts, stencil, b, start, **options)
+            assert outcome.status == alone.status
+            assert abs(outcome.iterations - alone.iterations) <= ("rtol" in options)
+            slack = close if outcome.iterations == alone.iterations else 10 * rtol
+            np.testing.assert_allclose(y, x, rtol=0, atol=slack * np.abs(x).max())
+            again, z = preconditioned(found, parts, stencil, b, start, **options)
+            assert again == outcome
+            np.testing.assert_array_equal(z, y)
+        assert outcome.status == CONVERGED
+        if double:
+            residual = b - poisson(shape, spacing, dtype) @ y
+            assert np.linalg.norm(residual) <= rtol * np.linalg.norm(b)
+
+
+def test_what_the_host_sees_meanwhile(found, meet):
+    """x after each iteration; and the result does not depend on when the host looks."""
+    stencil = Stencil((70, 50), (1.0, 1.0))
+    b, x0 = vectors(stencil)
+    seen = []
+    options = {"rtol": 1e-8, "callback": lambda x: seen.append(x.copy())}
+    outcome, x = preconditioned(found, 2, stencil, b, x0, **options)
+    assert len(seen) == outcome.iterations
+    for number, there in enumerate(seen, 1):
+        _, expected = preconditioned(found, 2, stencil, b, x0, maxiter=number)
+        np.testing.assert_array_equal(there, expected)
+    for every in (1, 7):
+        again, y = preconditioned(found, 2, stencil, b, x0, rtol=1e-8, check_every=every)
+        assert again == outcome
+        np.testing.assert_array_equal(y, x)
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "aligned"),
+    [(64, "float64", True), (65, "float64", False), (66, "float32", False)],
+)
+def test_wide_loads_need_rows_that_begin_there(found, monkeypatch, columns, dtype, aligned):
+    seen, dots = [], plan_cg.dots
+    monkeypatch.setattr(
+        plan_cg, "dots", lambda *n, **how: seen.append(how["aligned"]) or dots(*n, **how)
+    )
+    stencil = Stencil((64, columns), (1.0, 1.0))
+    preconditioned(found, 3, stencil, vectors(stencil, np.dtype(dtype))[0], maxiter=1)
+    assert set(seen) == {aligned}
+
+
+@pytest.mark.parametrize("shape", [(31, 80), (40, 40)])
+def test_grids_that_are_not_divided_are_one_device_s(found, shape):
+    """Of too few rows, or of too few points."""
+    stencil = Stencil(shape, (1.0, 1.0))
+    b, _ = vectors(stencil)
+    alone, x = preconditioned(found, 1, stencil, b, rtol=1e-8)
+    outcome, y = preconditioned(found, 2, stencil, b, np.zeros_like(b), rtol=1e-8)
+    assert outcome == alone
+    np.testing.assert_array_equal(y, x)
+
+
+def test_more_devices_than_planes_for_each(found):
+    stencil = Stencil((33, 9, 9), (1.0, 1.0, 1.0))
+    b, _ = vectors(stencil)
+    _, x = preconditioned(found, 1, stencil, b, rtol=1e-9)
+    _, y = preconditioned(found, 17, stencil, b, rtol=1e-9)
+    np.testing.assert_allclose(y, x, rtol=0, atol=1e-8 * np.abs(x).max())
+
+
+def test_what_is_not_finite_leaves_nothing_behind(found):
+    """The hierarchy is kept, and its vectors with it."""
+    stencil = Stencil((64, 64), (1.0, 1.0))
+    b, x0 = vectors(stencil)
+    expected = preconditioned(found, 2, stencil, b, x0, rtol=1e-8)
+    bad = b.copy()
+    bad[2000] = np.nan
+    outcome, x = preconditioned(found, 2, stencil, bad, x0, rtol=1e-8)
+    assert outcome[:2] == (NOT_FINITE, 0)
+    np.testing.assert_array_equal(x, x0)
+    outcome, x = preconditioned(found, 2, stencil, b, x0, rtol=1e-8)
+    assert outcome == expected[0]
+    np.testing.assert_array_equal(x, expected[1])
+
+
+def test_numbers_whose_squares_overflow_are_scaled(found):
+    stencil = Stencil((64, 64), (1.0, 1.0))
+    b, _ = vectors(stencil)
+    _, x = preconditioned(found, 2, stencil, b, rtol=1e-8)
+    outcome, y = preconditioned(found, 2, stencil, b * 2.0**600, rtol=1e-8)
+    assert outcome.status == CONVERGED
+    np.testing.assert_allclose(y * 2.0**-600, x, rtol=0, atol=1e-7 * np.abs(x).max())
+
+
+@pytest.mark.parametrize("k", [0, 11, 40, 101, 180])
+def test_a_device_that_fails(found, monkeypatch, k):
+    """At a launch before the iteration, in a cycle, in those of the vectors: what was saved is an
+    iterate, and the next solve makes a new hierarchy."""
+    stencil = Stencil((96, 64), (1.0, 1.0))
+    b, x0 = vectors(stencil)
+    options = {"rtol": 1e-12, "check_every": 2}
+    expected = preconditioned(found, 2, stencil, b, x0, **options)
+    monkeypatch.setattr(cg_device, "_CHECKPOINT_SECONDS", 0.0)
+    kind = type(found[0])
+    launch, launches, made = kind.launch, itertools.count(), []
+
+    def failing(self, *arguments):
+        if next(launches) == k:
+            raise DeviceError("unplugged")
+        launch(self, *arguments)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(kind, "launch", failing)
+        with pytest.raises(DeviceError, match="unplugged") as failure:
+            preconditioned(found, 2, stencil, b, x0, **options)
+    assert isinstance(failure.value, DeviceFailed) == (k > 1)
+    if k > 100:
+        saved, iterations = failure.value.x, failure.value.iterations
+        assert iterations > 0
+        _, x = preconditioned(found, 2, stencil, b, x0, maxiter=iterations)
+        np.testing.assert_array_equal(saved, x)
+        with found[0].active():
+            found[0].storage().drop()
+    build = multigrid_shared.SharedHierarchy.__init__
+    monkeypatch.setattr(
+        multigrid_shared.SharedHierarchy,
+        "__init__",
+        lambda self, *a: made.append(self) or build(self, *a),
+    )
+    outcome, x = preconditioned(found, 2, stencil, b, x0, **options)
+    assert len(made) == 1
+    assert outcome == expected[0]
+    np.testing.assert_array_equal(x, expected[1])
+
+
+def test_a_lost_device_of_the_hierarchy_is_seen_by_the_solve(found, monkeypatch):
+    """Where devices meet in cycles alone in vain, conjugate gradients would go on with them."""
+    stencil = Stencil((64, 64), (1.0, 1.0))
+    b, x0 = vectors(stencil)
+    check = Exchange.check
+
+    def lost(exchange):
+        if isinstance(exchange.parts[0], Memory):
+            raise DeviceError("in vain")
+        check(exchange)
+
+    monkeypatch.setattr(Exchange, "check", lost)
+    with pytest.raises(DeviceError, match="in vain"):
+        preconditioned(found, 2, stencil, b, x0, maxiter=2)
+
+
+# -- Choosing ------------------------------------------------------------------------------------
+
+
+def test_solve_cg_on_all_devices_of_a_kind(monkeypatch):
+    device = runtimes.opencl_device()
+    name = device.name
+    both = {**inventory.devices()[name], "members": (name, name), "constants": "opencl*2"}
+    monkeypatch.setattr(pricing, "groups", lambda devices: {"opencl:*": both})
+    members = execution.members
+    monkeypatch.setattr(
+        execution, "members", lambda place: (device,) * 2 if "*" in place else members(place)
+    )
+    used = []
+    make = multigrid_shared.held
+    monkeypatch.setattr(
+        multigrid_shared, "held", lambda where, **what: used.append(where) or make(where, **what)
+    )
+    A = hetero.Poisson((64, 48))
+    b = np.random.default_rng(0).standard_normal(A.shape[0])
+    placed = {"M": "multigrid", "rtol": 1e-9, "device": "opencl:*"}
+    assert hetero.plan("cg", A, b, **placed).chosen.device == "opencl:*"
+    x, info = hetero.solve_cg(A, b, **placed)
+    assert info == 0
+    assert [len(where) for where in used] == [2]
+    assert np.linalg.norm(b - A @ x) <= 1e-9 * np.linalg.norm(b)
+    monkeypatch.setattr(grids, "LEAST_SHARED", A.shape[0] + 1)
+    inventory.changed()
+    assert hetero.plan("cg", A, b, **placed).chosen.device == name
+    np.testing.assert_allclose(hetero.solve_cg(A, b, **placed)[0], x, atol=1e-7)
+    assert len(used) == 1
+
+
+@pytest.mark.parametrize("n", [1024, 8192])
+def test_all_gpus_are_considered_with_constants_of_their_own(monkeypatch, n):
+    """Two that make an iteration twice as fast, and begin 1 ms later; without, it is one GPU's."""
+    monkeypatch.setattr(grids, "LEAST_SHARED", 1 << 21)
+    shipped = profile.shipped("h100x2")
+    problem = operands.problem(hetero.Poisson((n, n)), hetero.spec((n * n,)), M="multigrid")
+    for device in (None, "cuda:*"):
+        plan = pricing.price(problem, shipped, shipped.machine(), device)
+        assert plan.chosen.device == "cuda:0"
+        assert plan.chosen.seconds is not None
+    named = pricing.price(problem, shipped, shipped.machine(), "cuda:*", "fused").candidates[0]
+    assert named.device == ("cuda:*" if n > 2000 else "cuda:0")
+    data = copy.deepcopy(shipped.data)
+    model = data["models"]["cuda:0|cg|fused|float64|stencil2-multigrid"]
+    both = data["models"]["cuda*2|cg|fused|float64|stencil2-multigrid"] = copy.deepcopy(model)
+    for part, change in (("step", lambda s: s / 2), ("setup", lambda s: s + 1e-3)):
+        constants = both["constants"][part]
+        constants["seconds"] = [change(s) for s in constants["seconds"]]
+    calibrated = profile.parse(profile.encode(data))
+    for device in (None, "cuda:*"):
+        plan = pricing.price(problem, calibrated, calibrated.machine(), device)
+        assert plan.chosen.device == ("cuda:*" if n > 2000 else "cuda:0")
+        there = {c.device for c in plan.candidates if c.method == "fused" and c.seconds}
+        assert ("cuda:*" in there) == (n > 2000)
+
+
+def test_which_systems_are_shared():
+    (row,) = (i for i in registry.lookup("cg") if (i.kind, i.method) == ("cuda", "fused"))
+    for layout, n, expected in (
+        ("stencil2-multigrid", 2000, True),
+        ("stencil3-multigrid", 1999, False),
+        ("stencil2", 1024, True),
+        ("csr", 1023, False),
+        ("dense", 1024, True),
+    ):
+        assert row.shared(SimpleNamespace(layout=layout, dims=(n, 5 * n))) == expected

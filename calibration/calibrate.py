@@ -230,6 +230,8 @@ def _planned_by_tables(
     begun: compiling.Compilation | None,
 ) -> dict[str, Any]:
     """Measure with the kernels' tuning tables, which become part of the profile."""
+    if profile.held() is None:  # else a line would say so, and ask for what is under way
+        profile.set_current(profile.shipped("conservative"))
     kept = machine.checkpoint(request)
     here = inventory.devices()
     cards = {info.get("name") for info in here.values()}

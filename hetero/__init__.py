@@ -78,6 +78,17 @@ _HOMES = {
 }
 
 
+def _named(record: Any) -> bool:
+    """Where nobody set up logging a message is printed alone: put the logger's name in front."""
+    if not _log.hasHandlers():
+        record.msg = f"hetero: {record.msg}"
+    return True
+
+
+_log = load("logging").getLogger("hetero")
+_log.addFilter(_named)
+
+
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted({"errors", *_HOMES, *_functions(), *_further()})

@@ -34,15 +34,19 @@ class Inventory(dict[str, Any]):
             lines.append(f"{name}: {info['name']}, {info['memory_bytes'] / 1e9:.0f} GB{again}")
             lines += [f"  {way}: {rate}" for way, rate in self["links"].get(name, {}).items()]
         lines.append(f"profile: {used['name']}, {used['file'] or 'not of this machine'}")
-        if used["file"] is None:
-            lines.append("  run 'hetero calibrate' once: predictions are conservative until then")
         if used["disturbed"]:
             lines.append(f"  not to be trusted: its calibration was disturbed {used['disturbed']}")
         if used["doubtful"]:
             names = "; ".join(name.replace("|", " ") for name in used["doubtful"])
             lines.append(f"  not to be trusted: {_OFF}: {names}")
         lines += [f"broken: {name}: {why}" for name, why in self["broken"].items()]
-        lines += [f"missing: {what}" for what in self["missing"]]
+        kinds = {info["kind"] for info in self["devices"].values()}
+        enough = {kind for kind in kinds if traits(kind).cuda_libraries}  # no others are needed
+        lines += [
+            f"missing: {what}"
+            for what in self["missing"]
+            if not enough or what.partition(":")[0] in enough
+        ]
         return "\n".join([*lines, "'hetero info --verbose' prints all that is known"])
 
 

@@ -47,6 +47,8 @@ def calibrate_options(sub: Parser) -> None:
     sub.add_argument("--only", action="append", metavar="NAME", help=text)
     text = "measure everything, also what an interrupted calibration has measured already"
     sub.add_argument("--fresh", action="store_true", help=text)
+    text = "the errors of every fit, not of the rough ones alone"
+    sub.add_argument("--verbose", action="store_true", help=text)
 
 
 def calibrate(arguments: argparse.Namespace) -> int:
@@ -76,8 +78,16 @@ def calibrate(arguments: argparse.Namespace) -> int:
         "written": is_new,
         "trusted": found.is_trusted,
     }
-    end = f"{'written to' if is_new else 'not replaced, as it is better:'} {path}"
-    show(arguments, result, lambda: f"{report.calibration(found)}\n\n{end}")
+    if not is_new:
+        end = f"the profile in {path} is better: it stays, and is used"
+    elif arguments.path:
+        end = f"the profile is stored in {path}; HETERO_PROFILE={path} has programs use it"
+    else:
+        end = f"the profile is stored in {path}, and used from now on"
+    end += f"\n{report.rough(found)}"
+    if arguments.quick and result["not_acceptable"]:
+        end += "; 'hetero calibrate' without --quick is more exact"
+    show(arguments, result, lambda: f"{report.calibration(found, arguments.verbose)}\n\n{end}")
     return DONE if is_new and found.is_trusted and not result["doubtful"] else FAILED
 
 
@@ -160,7 +170,7 @@ def demo_options(sub: Parser) -> None:
 
 
 def demo(arguments: argparse.Namespace) -> int:
-    """Calibrate quickly, and compare real calls with other libraries."""
+    """Compare real calls with other libraries."""
     from hetero.evaluation import demo
 
     values.check("--largest", arguments.largest, 16, 2**24)

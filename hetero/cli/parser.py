@@ -83,6 +83,6 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
     add("accel", accel.accel, accel.accel_options, text)
     text = "What is known of a machine, as a page for a browser."
     add("report", machine.report, machine.report_options, text)
-    text = "Calibrate quickly, then compare real calls with other libraries."
+    text = "Compare real calls with other libraries; without a stored profile calibrate quickly."
     add("demo", machine.demo, machine.demo_options, text)
     return made, [*subparsers.choices]

@@ -1,4 +1,4 @@
-"""`hetero demo`: calibrate quickly, then time real calls beside the same by other libraries."""
+"""`hetero demo`: real calls timed, and the same by other libraries."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from hetero import devices as backends
 from hetero import profile, registry, terminal
 from hetero.calibration.calibrate import measure_machine
 from hetero.calibration.measure.candidates import timed
-from hetero.calling import overview
+from hetero.calling import overview, planner
 from hetero.errors import DeviceError
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Benchmark, Comparison
+from hetero.pricing.plan import CPU
 from hetero.times import readable
 
 _LARGEST, _LARGEST_ON_GPU = 2048, 8192  # extents
@@ -31,7 +32,10 @@ def demo(
     progress: Callable[[float, str], None] | None = None,
     show: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
-    """Run the demonstration; the profile measured for it is used here and not stored.
+    """Run the demonstration, by the stored profile if all of one holds on this machine.
+
+    Else the machine is measured quickly, for this process alone. Nothing is watched between calls:
+    each moves its operands and its result, as the plan of a first call and the other libraries do.
 
     Parameters
     ----------
@@ -53,10 +57,14 @@ def demo(
     tell = progress or (lambda fraction, text: None)
     tell(0.0, "trying the devices")
     show(overview.summary())
-    quick = measure_machine(True, None, terminal.part(progress, 0.0, 0.6))
-    profile.set_current(profile.parse(profile.encode(quick)))
-    took = readable(time.perf_counter() - start)
-    show(f"calibrated in {took}, for this run alone ('hetero calibrate' does it better, once)")
+    if (stored := profile.survey()) and stored[0].complete:
+        profile.set_current(None)  # but for this file's, one may be set
+        show(f"by the profile {stored[0].path}")
+    else:
+        quick = measure_machine(True, None, terminal.part(progress, 0.0, 0.6))
+        profile.set_current(profile.parse(profile.encode(quick)))
+        took = readable(time.perf_counter() - start)
+        show(f"calibrated in {took}, for this run alone ('hetero calibrate' does it better, once)")
     gpu = any(not d.describe().get("is_host_cpu") for d in backends.proven().values())
     size = largest or (_LARGEST_ON_GPU if gpu else _LARGEST)
     cases = [
@@ -67,9 +75,10 @@ def demo(
     rows, plan = [], None
     for number, (operation, case) in enumerate(cases):
         tell(0.6 + 0.4 * number / len(cases), case.case)
-        compared, results = case.make(), dict[str, Any]()
-        failed: dict[str, str] = {}
-        row = _measured(case, compared, results, failed)
+        results, failed = dict[str, Any](), dict[str, str]()
+        with planner.use(watch=False):
+            compared = case.make()
+            row = _measured(case, compared, results, failed)
         lines = [f"  failed: {failed[_OWN]}"] if row is None else _lines(row)
         show("\n".join(["", case.case, *lines]))
         if row is None:
@@ -143,6 +152,9 @@ def _lines(row: dict[str, Any]) -> list[str]:
         f"  {name:<36} {'-':>9}  not installed: pip install {package}"
         for name, package in row["missing"].items()
     ]
+    others = *row["libraries"], *row["failed"]
+    if row["device"] != CPU and not any(name.startswith("CuPy") for name in others):
+        lines.append("  no other library was compared on a GPU")
     return lines
 
 

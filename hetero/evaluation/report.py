@@ -116,8 +116,17 @@ def not_acceptable(profile: Profile) -> list[str]:
     return wrong
 
 
-def calibration(profile: Profile) -> str:
-    """What was fitted and how well: one line for each model, and which not to trust."""
+def rough(profile: Profile) -> str:
+    """How many models and links are not acceptable, in words."""
+    wrong, every = not_acceptable(profile), profile.residuals()
+    if not wrong:
+        return f"all {len(every)} fits are acceptable" if every else "no fit could be checked"
+    return f"{len(wrong)} of {len(every)} fits are rough (marked !)"
+
+
+def calibration(profile: Profile, every: bool = True) -> str:
+    """What was fitted and how well: one line for each model, or for those that are not acceptable;
+    and which not to trust."""
     lines = []
     for device, directions in profile.data["links"].items():
         for direction, kinds in directions.items():
@@ -142,14 +151,12 @@ def calibration(profile: Profile) -> str:
     lines += [
         line.replace("|", " ") + " !" * (name in wrong)
         for name, line in zip(names, errors, strict=True)
+        if every or name in wrong
     ]
     lines += [
         "",
         f"acceptable: {OF_METHODS.mean:.0%} in the mean and {OF_METHODS.p95:.0%} at the 95th "
         f"percentile; of links {OF_LINKS.mean:.0%} and {OF_LINKS.p95:.0%}",
-        f"not acceptable, marked with !: {len(wrong)} of {len(names)}"
-        if wrong
-        else "all are acceptable",
     ]
     if load := profile.data.get("load"):
         lines += ["", f"while it was measured: {timing.described(load)}"]

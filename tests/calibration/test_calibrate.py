@@ -20,6 +20,7 @@ import hetero
 from hetero import cli, paths, profile
 from hetero.calibration import machine
 from hetero.cli import values
+from hetero.evaluation import report
 from hetero.profile import inventory
 
 # The package's attribute of this name is the function.
@@ -211,19 +212,40 @@ def test_a_path_that_is_named_is_written(calibrated, content, tmp_path, monkeypa
         assert profile.read(tmp_path / "p.json").name == name
 
 
-def test_the_command_says_what_became_of_it(calibrated, profile_file, capsys):
+def test_nobody_is_asked_to_calibrate_meanwhile(content, profile_file, warnings_of, monkeypatch):
+    def measure(*_):
+        assert profile.current().name == "conservative"
+        return loaded(content, 2)
+
+    monkeypatch.setattr(machine, "measure", measure)
+    profile.set_current(None)
+    hetero.calibrate(True)
+    assert not warnings_of()
+
+
+def test_the_command_says_what_became_of_it(calibrated, profile_file, capsys, monkeypatch):
     calibrated(2, name="good")
     calibrated(60, name="disturbed")
     assert cli.main(["calibrate", "--quick"]) == values.FAILED
     out = capsys.readouterr().out
-    assert f"not replaced, as it is better: {profile_file}" in out
+    assert f"the profile in {profile_file} is better: it stays, and is used\n" in out
     profile_file.unlink()
     assert cli.main(["calibrate", "--quick"]) == values.FAILED
     out = capsys.readouterr().out
     assert "other processes kept 3.9 of 2 cores busy" in out
     assert "cannot be trusted" in out
-    assert f"written to {profile_file}" in out
+    assert f"the profile is stored in {profile_file}, and used from now on\n" in out
     calibrated(2, name="good")
+    errors = {name: dict.fromkeys(("mean", "p95", "worst"), 0.9) for name in "abc"}
+    monkeypatch.setattr(profile.Profile, "residuals", lambda found: errors)
+    monkeypatch.setattr(report, "not_acceptable", lambda found: ["a", "b"])
+    assert cli.main(["calibrate", "--quick", "--path", str(profile_file)]) == values.DONE
+    *_, end, last = capsys.readouterr().out.splitlines()
+    assert end.endswith(f"{profile_file}; HETERO_PROFILE={profile_file} has programs use it")
+    rough = "2 of 3 fits are rough (marked !)"
+    assert last == f"{rough}; 'hetero calibrate' without --quick is more exact"
+    assert cli.main(["calibrate"]) == values.DONE
+    assert capsys.readouterr().out.endswith(f"\n{rough}\n")
     assert cli.main(["calibrate", "--quick", "--json"]) == values.DONE
     assert json.loads(capsys.readouterr().out)["trusted"]
 

@@ -163,7 +163,7 @@ def test_on_the_command_line(measured, profile_file, capsys):
     measured()
     command = ["calibrate", "--quick", "--device", "cpu", "--only"]
     assert main([*command, "blas", "--only", "double"]) == 0
-    assert "written to" in capsys.readouterr().out
+    assert "is stored in" in capsys.readouterr().out
     assert main([*command, "nonsense"]) == 2
     assert "'matmul'" in capsys.readouterr().err
 

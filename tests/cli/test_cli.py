@@ -55,6 +55,18 @@ def test_info_says_what_is_missing_and_what_to_install(data):
             assert "install" in missing
 
 
+@pytest.mark.parametrize("fixture", ["opencl", "cuda"])
+def test_info_names_no_further_kind_of_device_where_cuda_is_here(fixture, request, run):
+    request.getfixturevalue(fixture)
+    devices.here.available()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices.here, "absent", [f"{kind}: planted" for kind in ("cuda", "opencl")])
+        out = run("info")[1]
+        assert "missing: cuda: planted" in out
+        assert ("missing: opencl: planted" in out) == (fixture == "opencl")
+        assert "opencl: planted" in run("info", "--verbose")[1]
+
+
 def test_calibrate(data, run, profile_file, believed, monkeypatch):
     patient = dataclasses.replace(
         request.QUICK, patience=1e3
@@ -158,15 +170,18 @@ def test_calibrate_says_which_errors_are_acceptable():
     errors = {"mean": 0.4, "p95": 1.0, "worst": 9.0}
     content["models"][good]["residuals"] = errors
     text = report.calibration(profile.Profile(content))
-    assert "all are acceptable" in text
+    assert report.rough(profile.Profile(content)) == "all 1 fits are acceptable"
     assert "40% in the mean and 100% at the 95th percentile; of links 10% and 30%" in text
     for wrong in ({"mean": 0.41}, {"p95": 1.01}, {"mean": float("nan")}):
         content["models"][bad]["residuals"] = errors | wrong
         measured = profile.Profile(content)
         assert report.not_acceptable(measured) == [bad]
-        (line,) = (x for x in report.calibration(measured).splitlines() if x.endswith("% !"))
-        assert line.startswith("cpu matmul blas float32")
-        assert "marked with !: 1 of 2" in report.calibration(measured)
+        for every in (True, False):
+            lines = report.calibration(measured, every).splitlines()
+            (line,) = (x for x in lines if x.endswith("% !"))
+            assert line.startswith("cpu matmul blas float32")
+            assert any(x.startswith("cpu matvec blas float32") for x in lines) == every
+        assert report.rough(measured) == "1 of 2 fits are rough (marked !)"
     link["residuals"] = {"mean": 0.11, "p95": 0.2, "worst": 0.2}
     found = report.not_acceptable(profile.Profile(content))
     assert {bad, "cuda:0|upload|pageable"} <= set(found)
@@ -406,7 +421,7 @@ def test_info_is_short_and_verbose(run, data):
     assert len(short.splitlines()) < len(whole.splitlines()) / 2
     assert "blas_timeout" in whole
     assert all(missing in short for missing in data("info")["missing"])
-    assert "hetero calibrate" in short
+    assert "profile: conservative, not of this machine\n" in short
 
 
 def test_plans_have_no_row_for_the_cpu_again(run, data, opencl):

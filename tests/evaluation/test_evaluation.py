@@ -6,14 +6,17 @@ import random
 import subprocess
 import sys
 from functools import partial
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
+from scipy.sparse.linalg import cg as scipy_cg
 
 import hetero.ops
 from hetero import devices, profile, registry
-from hetero.arrays import spec
+from hetero.arrays import spec, watched
 from hetero.calibration.measure import candidates, queue
 from hetero.errors import DeviceNotAvailable
 from hetero.evaluation import bench, calls, demo, report, timeline, verify
@@ -342,6 +345,48 @@ def test_demo_goes_on_without_a_library_that_fails(monkeypatch):
     assert text.count("failed: RuntimeError: planted") == 2
     assert text.rpartition("second")[0].count("a file") == 0
     assert text.count("a file") == 1
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_demo_calibrates_unless_a_profile_is_stored(complete, monkeypatch):
+    found = [SimpleNamespace(path="a file", complete=complete)]
+    monkeypatch.setattr(profile, "survey", lambda: found)
+    text = demonstrated(monkeypatch)[1]
+    assert ("by the profile a file" in text, "calibrated in" in text) == (complete, not complete)
+
+
+def test_demo_watches_nothing_and_says_where_no_gpu_is_compared(monkeypatch):
+    def make():
+        asked.append(watched.obstacle())
+        found = benchmark.by_itself(OPERATIONS[0], (np.eye(4), np.ones(4)), {}, peers)
+        place = found.plan.chosen._replace(device=device)
+        return found._replace(plan=SimpleNamespace(chosen=place, candidates=()))
+
+    def call(turn):
+        asked.append(watched.obstacle())
+        return np.ones(4)
+
+    asked = []
+    for device, name in (("cpu", "Other"), ("cuda:0", "Other"), ("cuda:0", "CuPy")):
+        peers = {name: call}
+        text = demonstrated(monkeypatch, Benchmark("a case", make))[1]
+        no = (device, name) == ("cuda:0", "Other")
+        assert ("no other library was compared on a GPU" in text) == no
+    assert set(asked) == {"switched off by hetero.use"}
+
+
+def test_cupys_products_and_solves_of_host_arrays(monkeypatch):
+    """With NumPy and SciPy in CuPy's place."""
+    A, b = np.diag([1.0, 2.0, 4.0]), np.ones(3)
+    assert benchmarks.by_cupy(np, A, b).tolist() == [1.0, 2.0, 4.0]
+    there = SimpleNamespace(asarray=np.asarray, asnumpy=np.asarray, csr_matrix=csr_array)
+    monkeypatch.setattr(cg, "library", lambda name: there)
+    monkeypatch.setattr(cg, "_cupys_solver", lambda: partial(scipy_cg, rtol=0.0))
+    for matrix, name in ((A, "CuPy, dense"), (csr_array(A), "CuPy, CSR")):
+        found = cg._from_host_by_cupy(matrix, b, 3)
+        np.testing.assert_allclose(found[name](0)[0], [1.0, 0.5, 0.25])
+    monkeypatch.setattr(cg, "_cupys_solver", lambda: None)
+    assert cg._from_host_by_cupy(A, b, 3) == {}
 
 
 def test_libraries_that_are_missing_have_a_package(monkeypatch):

@@ -275,6 +275,15 @@ def test_a_named_file_that_is_not_there_is_named(tmp_path, monkeypatch, warnings
     assert str(tmp_path / "typo.json") in text
 
 
+@pytest.mark.parametrize("setup", ["", "import logging; logging.basicConfig(format='%(message)s')"])
+def test_a_line_of_the_log_has_the_name_where_nobody_set_up_logging(setup, tmp_path):
+    code = f"{setup}\nimport numpy as np, hetero\nhetero.plan('matmul', np.eye(3), np.eye(3))"
+    environment = {**os.environ, "HETERO_PROFILE": str(tmp_path / "typo.json")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stderr.startswith("HETERO_PROFILE" if setup else "hetero: HETERO_PROFILE")
+
+
 @pytest.mark.parametrize("name", ["p" * 5000, "folder/" * 2000, "p" * 300])
 def test_a_name_too_long_for_a_file_is_that_of_a_missing_one(name, monkeypatch, warnings_of):
     monkeypatch.setenv("HETERO_PROFILE", f"/tmp/{name}")

@@ -136,6 +136,7 @@ def _of_as_many(n: int) -> Comparison:
         for name, run in _peers(A, b, slow=False)
         if name.startswith("SciPy")
     }
+    peers |= _from_host_by_cupy(A, b, _SHOWN)
     return by_itself(OPERATION, (A, b), {"rtol": 0.0, "maxiter": _SHOWN}, peers)
 
 
@@ -193,6 +194,21 @@ def _cupys_solver() -> Callable[..., Any] | None:
     return partial(linalg.cg, atol=0.0, **{renamed: 0.0})
 
 
+def _from_host_by_cupy(A: Any, b: np.ndarray, count: int) -> dict[str, TimedCall]:
+    """CuPy's solve with copies of host arrays, its result copied back; empty without CuPy."""
+    if (by_cupy := _cupys_solver()) is None:
+        return {}
+    cupy, kind, move = library("cupy"), "dense", library("cupy").asarray
+    if not isinstance(A, np.ndarray):
+        kind, move = "CSR", library("cupyx.scipy.sparse").csr_matrix
+
+    def run(turn: int) -> Any:
+        x, made = by_cupy(move(A), cupy.asarray(b), maxiter=count)
+        return cupy.asnumpy(x), made
+
+    return {f"CuPy, {kind}": run}
+
+
 def _of_dense(n: int, count: int, dtype: str) -> Comparison:
     """Solves of that many iterations, transfers included."""
     A, b = dense(n, dtype, _SPREAD), np.random.default_rng(0).random(n).astype(dtype)
@@ -205,12 +221,5 @@ def _of_dense(n: int, count: int, dtype: str) -> Comparison:
     peers: dict[str, TimedCall] = {"SciPy, dense": partial(_by_scipy, A, b, count)}
     if (gpu := cuda_device()) is not None:
         calls[f"hetero on {gpu}"] = by(gpu)
-    if (by_cupy := _cupys_solver()) is not None:
-        cupy = library("cupy")
-
-        def run(turn: int) -> Any:
-            x, made = by_cupy(cupy.asarray(A), cupy.asarray(b), maxiter=count)
-            return cupy.asnumpy(x), made
-
-        peers["CuPy, dense"] = run
+    peers |= _from_host_by_cupy(A, b, count)
     return Comparison(calls, peers, name_of(planner.plan_call(OPERATION, (A, b), options).chosen))

@@ -91,7 +91,7 @@ def moved(dtype: str) -> Iterator[Benchmark]:
 def _moved(n: int, dtype: str) -> Comparison:
     rng = np.random.default_rng(0)
     operands = rng.random((n, n), np.float32).astype(dtype), rng.random((n, n)).astype(dtype)
-    peers = from_host_by_cupy(products.by_cupy(OPERATION), *operands)
+    peers = from_host_by_cupy(products.by_cupy, *operands)
     return by_candidates(OPERATION, operands, {}, peers, longest=_LONGEST)
 
 

@@ -124,6 +124,6 @@ def test_out_of_memory_is_done_in_pieces_and_the_device_stays():
 def test_a_device_that_fails_is_two_warnings(parts):
     done = run(BEGIN, *parts)
     assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stderr.splitlines() if line.startswith("cuda:0")]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("hetero: cuda:0")]
     assert len(lines) == 2, done.stderr
     assert "PyCUDA" not in done.stderr, done.stderr

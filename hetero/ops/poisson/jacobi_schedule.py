@@ -109,9 +109,8 @@ def iterate(
     Outcome
         CONVERGED, LIMIT, ROUNDING (the residual no longer falls) or NOT_FINITE.
     """
-    target = norm = None
+    target, norm = None, run.right_side()  # the host would take longer to see f's range
     if sweeps is None:
-        norm = run.right_side()
         if norm == 0.0:
             run.zero()
             return Outcome(CONVERGED, 0, 0.0, 0.0)

@@ -42,8 +42,8 @@ def explain_options(sub: Parser) -> None:
     sub.add_argument("--method", help=f"only this method: {', '.join(methods)}")
     text = "also list what is not taken unless it is named: OpenCL on this machine's CPU"
     sub.add_argument("--all", action="store_true", help=text)
-    text = "answer for another machine, by its constants: tesla-t10, h100, h200, h100x2, or a "
-    add_profile(sub, f"{text}profile's file")
+    text = "answer for another machine, by its constants: tesla-t10, h100, h200, h100x2, h200x2, "
+    add_profile(sub, f"{text}or a profile's file")
     text = "what this number of calls takes in a loop over the same large operands"
     sub.add_argument("--again", type=values.whole, metavar="CALLS", help=text)
     text = "forecast an iteration of a solve on the cluster that this JSON file describes"
@@ -218,7 +218,7 @@ def transfer_options(sub: Parser) -> None:
     text = "of the operation (default: float32)"
     sub.add_argument("--dtype", type=values.dtype, default="float32", help=text)
     sub.add_argument("--device", help="such as cuda:0 (default: the first GPU)")
-    text = "predict for another machine: tesla-t10, h100, h200, h100x2, or a profile's file"
+    text = "predict for another machine: tesla-t10, h100, h200, h100x2, h200x2, or a profile's file"
     add_profile(sub, text)
     text = (
         "save a picture, by matplotlib: time over size for the CPU, and for the device with and "

@@ -130,8 +130,8 @@ def compile_loops(arguments: argparse.Namespace) -> int:
 def report_options(sub: Parser) -> None:
     """Add those of report."""
     add_file(sub, "file", "to write, such as report.html")
-    text = "of another machine: tesla-t10, h100, h200, h100x2, or a profile's file (default: this)"
-    add_profile(sub, text)
+    text = "of another machine: tesla-t10, h100, h200, h100x2, h200x2, or a profile's file"
+    add_profile(sub, f"{text} (default: this)")
     text = "first measure this operation's ladder, as hetero ladder does; may be repeated"
     sub.add_argument("--ladder", action="append", default=[], metavar="OPERATION", help=text)
     text = "first measure NumPy, SciPy and scikit-learn at some sizes, for this and later pages"

@@ -151,7 +151,9 @@ def _device(device: str | None, devices: Mapping[str, Mapping[str, Any]], is_her
     if others:
         said += f"; --device takes {' or '.join(map(repr, others))}"
     if is_here:
-        said += "; --profile h100, h200, h100x2 or tesla-t10 predicts for a machine that has one"
+        said += (
+            "; --profile h100, h200, h100x2, h200x2 or tesla-t10 predicts for a machine with one"
+        )
     raise DeviceNotAvailable(said)
 
 

@@ -33,8 +33,8 @@ def plan(
     device, method : str, optional
         Forced placement, as in the call.
     profile : str, optional
-        Of another machine: "tesla-t10", "h100", "h200", "h100x2", or a file that `calibrate` wrote
-        there. Default: this machine's.
+        Of another machine: "tesla-t10", "h100", "h200", "h100x2", "h200x2", or a file that
+        `calibrate` wrote there. Default: this machine's.
     **options
         What else the call would be given and the price depends on. convolve2d: ``mode``,
         ``boundary``, ``fillvalue``. solve_cg: ``x0``, ``rtol``, ``atol``, ``maxiter``, ``M``.

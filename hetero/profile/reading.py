@@ -136,7 +136,8 @@ def _try_out(data: dict[str, Any]) -> None:
 
 
 def shipped(name: str) -> Profile:
-    """A profile that comes with hetero: "conservative", "tesla-t10", "h100", "h200", "h100x2".
+    """A profile that comes with hetero: "conservative", "tesla-t10", "h100", "h200", "h100x2" or
+    "h200x2".
 
     Its content is read once and is the same object for all callers: copy it before changing it.
     """

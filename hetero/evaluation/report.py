@@ -121,7 +121,7 @@ def rough(profile: Profile) -> str:
     wrong, every = not_acceptable(profile), profile.residuals()
     if not wrong:
         return f"all {len(every)} fits are acceptable" if every else "no fit could be checked"
-    return f"{len(wrong)} of {len(every)} fits are rough (marked !)"
+    return f"rough fits, marked !: {len(wrong)} of {len(every)}"
 
 
 def calibration(profile: Profile, every: bool = True) -> str:

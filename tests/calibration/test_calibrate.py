@@ -242,7 +242,7 @@ def test_the_command_says_what_became_of_it(calibrated, profile_file, capsys, mo
     assert cli.main(["calibrate", "--quick", "--path", str(profile_file)]) == values.DONE
     *_, end, last = capsys.readouterr().out.splitlines()
     assert end.endswith(f"{profile_file}; HETERO_PROFILE={profile_file} has programs use it")
-    rough = "2 of 3 fits are rough (marked !)"
+    rough = "rough fits, marked !: 2 of 3"
     assert last == f"{rough}; 'hetero calibrate' without --quick is more exact"
     assert cli.main(["calibrate"]) == values.DONE
     assert capsys.readouterr().out.endswith(f"\n{rough}\n")

@@ -181,7 +181,7 @@ def test_calibrate_says_which_errors_are_acceptable():
             (line,) = (x for x in lines if x.endswith("% !"))
             assert line.startswith("cpu matmul blas float32")
             assert any(x.startswith("cpu matvec blas float32") for x in lines) == every
-        assert report.rough(measured) == "1 of 2 fits are rough (marked !)"
+        assert report.rough(measured) == "rough fits, marked !: 1 of 2"
     link["residuals"] = {"mean": 0.11, "p95": 0.2, "worst": 0.2}
     found = report.not_acceptable(profile.Profile(content))
     assert {bad, "cuda:0|upload|pageable"} <= set(found)

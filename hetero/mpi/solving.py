@@ -231,7 +231,8 @@ def by_one_rank(
         seen = [f"{i['kind']} {i['name']} {i.get(inventory.SLOT)}" for i in here]
     each = ranks.every([seen, getattr(system, "nnz", 0)])
     entries = [number for _, number in each]
-    if max(n, sum(entries)) > _MOST or not all(seen and {*seen} <= {*each[0][0]} for seen, _ in each):
+    is_large = max(n, sum(entries)) > _MOST
+    if is_large or not all(seen and {*seen} <= {*each[0][0]} for seen, _ in each):
         if named and n:
             raise ValueError(
                 f"device={device!r} is for ranks of one node, and for sparse rows or grids by 'cg' "

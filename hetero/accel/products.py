@@ -14,9 +14,10 @@ import importlib.util
 import os
 import string
 import sys
+import time
 import types
 from collections.abc import Iterator
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from hetero.accel.gate import OFF, Gate, Unknown
@@ -33,6 +34,7 @@ _NODES = ("/dev/nvidia[0-9]*", "/dev/dxg")
 _OPENCLS = "/dev/dri/renderD*"
 _AXES = {"matmul": ("mk", "kn", "mn"), "matvec": ("mk", "k", "m"), "vecmat": ("k", "km", "m")}
 _OWN = ("blas",)  # the method that is NumPy's
+_INTERRUPTED = 1.0  # seconds for which products are NumPy's after an interrupt
 _CODE_AT = 40  # bytes from the start of a function that NumPy dispatches: multiarray, dispatcher
 _SKI_RENTAL = "hetero.moving.ski_rental"
 
@@ -80,8 +82,7 @@ class _Products:
         self._gate = gates()
         self._gate.take = self._take
         self._gate.set()
-        limits = (1, 1) if session.eager else (MATRICES, VECTORS)
-        self._gate.cells[0], self._gate.cells[2] = limits
+        self._limit()
 
     def restore(self) -> None:
         """Put NumPy's loops back."""
@@ -89,6 +90,17 @@ class _Products:
         self._gate.restore()
         self._session.book.small["numpy.matmul"] += self._gate.cells[1]
         self._gate.cells[1] = 0
+
+    def _limit(self) -> None:
+        limits = (1, 1) if self._session.eager else (MATRICES, VECTORS)
+        self._gate.cells[0], self._gate.cells[2] = limits
+
+    def _interrupt(self) -> None:
+        """Interrupt the main thread, which is back in NumPy, and begins no call through a gate."""
+        _thread.interrupt_main()
+        time.sleep(_INTERRUPTED)
+        if self._session.least < inf:  # else it was uninstalled
+            self._limit()
 
     def _take(
         self, name: str, dtype: str, pointers: Any, extents: Any, strides: Any, loop: Any
@@ -117,7 +129,8 @@ class _Products:
         except BaseException as error:  # nothing passes through NumPy's C
             loop()
             if isinstance(error, KeyboardInterrupt):
-                _thread.interrupt_main()
+                self._gate.cells[0] = self._gate.cells[2] = OFF
+                _thread.start_new_thread(self._interrupt, ())  # which waits for this one's lock
 
 
 def _views(name: str, dtype: str, pointers: Any, extents: Any, strides: Any) -> list[Any]:

@@ -27,7 +27,7 @@ from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 
 _COPIED = 5e9  # bytes a second, from one process of a node to another
-_MOST = 2**31 - 1  # entries of a matrix that one rank takes, with indices in int32
+_MOST = 2**31 - 1  # unknowns, and entries of a matrix, that one rank takes: MPI counts in int32
 
 
 class Goal(NamedTuple):
@@ -231,7 +231,8 @@ def by_one_rank(
         seen = [f"{i['kind']} {i['name']} {i.get(inventory.SLOT)}" for i in here]
     each = ranks.every([seen, getattr(system, "nnz", 0)])
     entries = [number for _, number in each]
-    if sum(entries) > _MOST or not all(seen and {*seen} <= {*each[0][0]} for seen, _ in each):
+    is_large = max(n, sum(entries)) > _MOST
+    if is_large or not all(seen and {*seen} <= {*each[0][0]} for seen, _ in each):
         if named and n:
             raise ValueError(
                 f"device={device!r} is for ranks of one node, and for sparse rows or grids by 'cg' "
@@ -278,7 +279,8 @@ def by_one_rank(
         outcome, norm_b = done.outcome, done.outcome.right_side
         if norm_b is None:  # from the CPU
             largest = float(np.abs(rhs).max()) or 1.0
-            norm_b = largest * np.linalg.norm(rhs / largest)
+            with np.errstate(all="ignore"):
+                norm_b = largest * np.linalg.norm(rhs / largest)
         elif outcome.status == CONVERGED:
             outcome = checked(whole, rhs, done.x, asked, outcome)
         status, iterations, residual, _ = outcome

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import pickle
+import signal
 import threading
+import time
 
 import fakes
 import numpy as np
@@ -173,6 +175,24 @@ def test_without_a_device_products_are_numpys(all_calls, monkeypatch):
     hetero.uninstall()
     assert (result == A @ A).all()
     hetero.install()
+
+
+def test_an_interrupt_within_a_product_reaches_the_script(all_calls, monkeypatch):
+    """Not NumPy's C, where it is lost; the products until then are whole, and gates come back."""
+    monkeypatch.setattr(products, "_INTERRUPTED", 0.2)
+    monkeypatch.setattr(products, "attempted", lambda *_: signal.raise_signal(signal.SIGINT))
+    A, made, end = 2.0 * np.eye(40), [], time.monotonic() + 5.0
+
+    def multiply():
+        while time.monotonic() < end:
+            made[:] = A @ A @ A, *made[:2]
+
+    with pytest.raises(KeyboardInterrupt):
+        multiply()
+    assert all((each == 4.0 * A).all() for each in made)
+    assert products.gates().cells[0] == gate.OFF
+    time.sleep(0.4)
+    assert products.gates().cells[0] == 1
 
 
 def test_a_failing_device_leaves_the_product_to_numpy(all_calls, opencl, monkeypatch):

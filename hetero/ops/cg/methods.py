@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero import registry
+from hetero.arrays import HOST
 from hetero.imports import load
 from hetero.ops.cg.operands import NAME
 from hetero.ops.linear_systems.loops import ROWS, STENCILS
@@ -79,10 +80,11 @@ def _work(problem: Problem, info: dict[str, Any]) -> Work:
 
 
 def _shared(problem: Problem) -> bool:
-    """Stencils and matrices are cut by rows; with multigrid cycles, large grids are."""
+    """Stencils and matrices of the host are cut by rows; with multigrid cycles, large grids are."""
     kind, _, cycles = problem.layout.partition("-")
     least = grids.LEAST_SHARED if cycles else _LEAST_SHARED
-    return kind in ("dense", *_SPARSE) and problem.dims[0] >= least
+    here = kind in _SPARSE or (kind == "dense" and problem.inputs[0].location == HOST)
+    return here and problem.dims[0] >= least
 
 
 def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteration]:

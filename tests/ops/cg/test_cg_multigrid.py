@@ -291,11 +291,23 @@ def test_all_gpus_are_considered_with_constants_of_their_own(monkeypatch, n):
 
 def test_which_systems_are_shared():
     (row,) = (i for i in registry.lookup("cg") if (i.kind, i.method) == ("cuda", "fused"))
-    for layout, n, expected in (
+    for layout, n, expected, *where in (
         ("stencil2-multigrid", 2000, True),
         ("stencil3-multigrid", 1999, False),
         ("stencil2", 1024, True),
         ("csr", 1023, False),
         ("dense", 1024, True),
+        ("dense", 1024, False, "cuda:0"),
     ):
-        assert row.shared(SimpleNamespace(layout=layout, dims=(n, 5 * n))) == expected
+        inputs = [SimpleNamespace(location=place) for place in where or ["host"]]
+        problem = SimpleNamespace(layout=layout, dims=(n, 5 * n), inputs=inputs)
+        assert row.shared(problem) == expected
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
+def test_a_dense_matrix_on_a_device_stays_there(device):
+    shipped, vector = profile.shipped("h200x2"), hetero.spec((16384,), "float32")
+    problem = operands.problem(hetero.spec((16384,) * 2, "float32", on=device), vector)
+    for asked in (None, "cuda:*"):
+        chosen = pricing.price(problem, shipped, shipped.machine(), asked).chosen
+        assert (chosen.device, chosen.method) == (device, "fused")

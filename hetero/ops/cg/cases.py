@@ -82,22 +82,28 @@ def derived(models: dict[ModelKey, dict]) -> dict[ModelKey, dict]:
     found = {}
     for key, model in models.items():
         if (key.operation, key.layout) == (_OPERATION, "dense"):
-            keys = (key._replace(operation="matvec", method=m, layout=at) for m, at in _MATVEC)
+            kind, several, members = key.place.partition("*")  # such as "cuda*2"
+            one = key._replace(operation="matvec", place=f"{kind}:0" if several else kind)
+            keys = (one._replace(method=m, layout=at) for m, at in _MATVEC)
             matvec = next((models[k] for k in keys if k in models), None)
             if matvec is not None:
-                found[key] = _longer(model, matvec)
+                found[key] = _longer(model, matvec, int(members or 1))
     return found
 
 
-def _longer(model: dict[str, Any], matvec: dict[str, Any]) -> dict[str, Any]:
-    """The model with larger matrices."""
+def _longer(model: dict[str, Any], matvec: dict[str, Any], members: int) -> dict[str, Any]:
+    """The model with larger matrices: longer by a product of each device's share of rows."""
     model, cost = copy.deepcopy(model), bind(matvec)
+
+    def product(n: int) -> float:
+        return sum(cost(Work((n // members, n), 0.0, 0.0)))
+
     for part in ("setup", "step"):
         (sizes,), seconds = (model["constants"][part][name] for name in ("axes", "seconds"))
-        last, base = sum(cost(Work((sizes[-1],) * 2, 0.0, 0.0))), seconds[-1]
+        last, base = product(sizes[-1]), seconds[-1]
         for n in [n for n in _LONGER if n > sizes[-1]]:
             sizes.append(n)
-            seconds.append(float(f"{base * sum(cost(Work((n, n), 0.0, 0.0))) / last:.5g}"))
+            seconds.append(float(f"{base + max(product(n) - last, 0.0):.5g}"))
     return model
 
 
@@ -105,8 +111,10 @@ def _problem(layout: str, dtype: str, n: int, row_length: int = 5) -> Problem:
     kind = layout.partition("-")[0]
     entries = {"dense": n * n, "csr": n * row_length}.get(kind, 5 * n)
     place = dense((n,), np.dtype(dtype), "host")
+    matrix = (dense((n, n), np.dtype(dtype), "host"),) if kind == "dense" else ()
+    options = CgOptions(0.0, 1)
     return Problem(
-        _OPERATION, (n, entries), dtype, (place,), place, layout=layout, options=CgOptions(0.0, 1)
+        _OPERATION, (n, entries), dtype, (*matrix, place), place, layout=layout, options=options
     )
 
 

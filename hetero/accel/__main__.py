@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import ctypes
 import importlib.machinery
 import io
 import os
@@ -25,6 +26,8 @@ usage: python -m hetero.accel [-v] [--report FILE] [--dry-run] (script.py | -m m
   -v, --verbose  print each call that is taken or left alone and why, and a table at the end
   --report FILE  write the table as a page for a browser
   --dry-run      decide, and take no call"""
+
+_FILE_INPUT = 257  # Py_file_input of Python's C API
 
 
 class Asked(NamedTuple):
@@ -58,6 +61,9 @@ def main(arguments: Sequence[str]) -> int:
     file = asked.command[0]
     if not (asked.module or file == "-" or os.access(file, os.R_OK)):
         print(f"hetero.accel: there is no file {file} to read", file=sys.stderr)
+        return 2
+    if asked.report is not None and (obstacle := load("hetero.accel.page").obstacle(asked.report)):
+        print(f"hetero.accel: {obstacle}", file=sys.stderr)
         return 2
     noisy = asked.verbose or asked.dry_run
     installed = accel.install(noisy, asked.dry_run, recording=asked.report is not None)
@@ -94,24 +100,31 @@ def run(module: bool, command: list[str]) -> None:
             name = command[0] if module else "__main__"
             runpy._run_module_as_main(name, module)  # type: ignore[attr-defined]
         else:
-            code, main.__loader__ = _code(path)
-            exec(code, vars(main))
+            _execute(path, main)
     except BaseException as error:
         _hide(error)
         raise
 
 
-def _code(path: str) -> tuple[Any, Any]:
-    """The code of a file, compiled before or not, or of the standard input; who loads it."""
+def _execute(path: str, main: Any) -> None:
+    """Execute a file, compiled before or not, or the standard input."""
+    machinery, names, code = importlib.machinery, vars(main), None
+    if os.path.isfile(path):
+        with io.open_code(path) as file:
+            code = pkgutil.read_code(file)
+    loader = machinery.SourceFileLoader if code is None else machinery.SourcelessFileLoader
+    main.__loader__ = loader("__main__", path)
+    if code is not None:
+        exec(code, names)
+        return
     if path == "<stdin>":
-        text, loader = sys.stdin.buffer.read(), importlib.machinery.BuiltinImporter
-        return compile(text, path, "exec", dont_inherit=True), loader
-    with io.open_code(path) as file:
-        if (code := pkgutil.read_code(file)) is not None:
-            return code, importlib.machinery.SourcelessFileLoader("__main__", path)
-        file.seek(0)
-        code = compile(file.read(), path, "exec", dont_inherit=True)
-    return code, importlib.machinery.SourceFileLoader("__main__", path)
+        main.__loader__ = machinery.BuiltinImporter
+    # By Python's own parser of files: a pipe can be read once, and errors are worded as ever.
+    opened = os.dup(0) if path == "<stdin>" else os.open(path, os.O_RDONLY)
+    fdopen, execute = ctypes.CDLL(None).fdopen, ctypes.PyDLL(None).PyRun_FileExFlags
+    fdopen.restype, execute.restype = ctypes.c_void_p, ctypes.py_object
+    file, given = ctypes.c_void_p(fdopen(opened, b"rb")), (ctypes.py_object(names),) * 2
+    execute(file, os.fsencode(path), _FILE_INPUT, *given, 1, None)
 
 
 def _hide(error: BaseException) -> None:
@@ -135,5 +148,5 @@ def _hide(error: BaseException) -> None:
         sys.excepthook = excepthook
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__" and (wrong := main(sys.argv[1:])):  # else -i goes on
+    sys.exit(wrong)

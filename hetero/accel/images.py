@@ -70,6 +70,8 @@ def _transformed(
     """`scipy.signal.fftconvolve`, `oaconvolve`, and `convolve`, which chooses for itself."""
     if not _are_images(in1, in2):
         return None
+    if min(in1.size, in2.size) < 2:  # a factor, which SciPy multiplies by
+        return None
     seconds = (in1.shape[0] + in2.shape[0]) * (in1.shape[1] + in2.shape[1]) * _TRANSFORMED
     if function == "convolve":
         seconds = min(seconds, in1.size * in2.size * _PRODUCT)

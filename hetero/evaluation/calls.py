@@ -30,13 +30,17 @@ _LONGEST = 5.0  # predicted seconds of a call that is measured
 # -- Machines --------------------------------------------------------------------------------------
 
 
-def known(named: str | None) -> tuple[Profile, dict[str, dict[str, Any]]]:
+def known(
+    named: str | None, option: str = "--profile"
+) -> tuple[Profile, dict[str, dict[str, Any]]]:
     """Constants and devices of this machine, or of another one by its profile.
 
     Parameters
     ----------
     named : str, optional
         A profile that comes with hetero, or a profile's file. Default: this machine.
+    option : str
+        What the caller names it by.
 
     Raises
     ------
@@ -49,7 +53,7 @@ def known(named: str | None) -> tuple[Profile, dict[str, dict[str, Any]]]:
     try:
         constants = profile.named(named)
     except (ProfileError, OSError) as error:
-        raise ValueError(f"--profile: {error}") from None
+        raise ValueError(f"{option}: {error}") from None
     return constants, constants.machine() or inventory.devices()
 
 

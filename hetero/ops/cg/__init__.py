@@ -16,7 +16,7 @@ from hetero.ops.cg import methods, operands  # the former registers them
 from hetero.ops.cg.operands import from_dims, problem
 from hetero.ops.cg.system import System
 from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, execute, warn
-from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE
+from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE, Outcome
 from hetero.ops.linear_systems.vectors import on_host
 from hetero.pricing.plan import Plan
 from hetero.profile import inventory
@@ -110,12 +110,29 @@ def solve_cg(
     >>> info, np.round(x, 4)
     (0, array([0.0909, 0.6364]))
     """
-    device, method = planner.placement(device, method)
+    x, outcome = solved(A, b, x0, M, callback, (rtol, atol, maxiter), device, method)
+    if outcome.status == CONVERGED:
+        return x, 0
+    sign = _STOPPED[outcome.status]
+    if sign < 0:
+        residual = f"norm(b - A x) is {outcome.residual:.3g} for the x returned"
+        warn("solve_cg", outcome, residual)
+        return x, sign
+    return x, max(outcome.iterations, 1)
+
+
+def solved(
+    A: Any, b: Any, x0: Any, M: Any, callback: Any, until: tuple[Any, ...], *placed: str | None
+) -> tuple[Any, Outcome]:
+    """What `solve_cg` computes, and how it ended, of which nothing warns.
+
+    ``until`` is rtol, atol and maxiter, ``placed`` device and method.
+    """
+    device, method = planner.placement(*placed)
     matrix, rhs = operands.checked_matrix(A), array_or_spec(b)
     n = matrix.shape[0]
-    rtol = checked_tolerance("rtol", rtol)
-    atol = checked_tolerance("atol", atol)
-    limit = checked_limit(maxiter, 10 * n)
+    rtol, atol = map(checked_tolerance, ("rtol", "atol"), until)
+    limit = checked_limit(until[2], 10 * n)
     if x0 is not None and not isinstance(x0, str):
         x0 = array_or_spec(x0)
     M = operands.of_scipy(M)
@@ -148,7 +165,7 @@ def solve_cg(
     if len(rhs.shape) == 2:
         rhs = rhs.reshape(n)
     if not n:
-        return np.zeros(0, dtype), 0
+        return np.zeros(0, dtype), Outcome(CONVERGED, 0, 0.0)
     system = System(matrix, dtype, M)
     if isinstance(x0, str):
         x0 = system.times_preconditioner(on_host(rhs, describe(rhs), dtype))
@@ -157,20 +174,13 @@ def solve_cg(
     solve = Solve(None, rtol, atol, limit, None, callback)
     on_device = plan.problem.layout == "dense" and is_device_array(matrix)
     read = (describe(matrix),) if on_device else ()
-    solved = execute(plan, solve, rhs, x0, system.on, read)
-    outcome = solved.outcome
-    on_host_alone = type(rhs) is type(solved.x) is np.ndarray and not is_device_array(matrix)
+    done = execute(plan, solve, rhs, x0, system.on, read)
+    outcome = done.outcome
+    on_host_alone = type(rhs) is type(done.x) is np.ndarray and not is_device_array(matrix)
     by_device = outcome.right_side is not None
     if outcome.status == CONVERGED and by_device and on_host_alone:
-        outcome = checked(system, rhs.astype(dtype, copy=False), solved.x, solve, outcome)
-    if outcome.status == CONVERGED:
-        return solved.x, 0
-    sign = _STOPPED[outcome.status]
-    if sign < 0:
-        residual = f"norm(b - A x) is {outcome.residual:.3g} for the x returned"
-        warn("solve_cg", outcome, residual)
-        return solved.x, sign
-    return solved.x, max(outcome.iterations, 1)
+        outcome = checked(system, rhs.astype(dtype, copy=False), done.x, solve, outcome)
+    return done.x, outcome
 
 
 def checked(system: System, b: np.ndarray, x: np.ndarray, solve: Solve, outcome: Any) -> Any:

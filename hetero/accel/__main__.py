@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from getopt import GetoptError, getopt
 from itertools import pairwise
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from hetero import accel
 from hetero.imports import load
@@ -30,25 +30,18 @@ usage: python -m hetero.accel [-v] [--report FILE] [--dry-run] (script.py | -m m
 _FILE_INPUT = 257  # Py_file_input of Python's C API
 
 
-class Asked(NamedTuple):
-    """What a command line asks for: options, and the script or module with its arguments."""
+def parsed(arguments: Sequence[str]) -> tuple[bool, bool, str | None, bool, list[str]] | None:
+    """What a command line asks for: verbose, a dry run, a report's file, a module, the command.
 
-    verbose: bool
-    dry_run: bool
-    report: str | None
-    module: bool
-    command: list[str]
-
-
-def parsed(arguments: Sequence[str]) -> Asked | None:
-    """A command line; None where it is wrong, or asks for help."""
+    None where it is wrong, or asks for help.
+    """
     try:
         options, command = getopt(list(arguments), "vm", ["verbose", "report=", "dry-run"])
     except GetoptError:
         return None
     given = dict(options)
     verbose = bool(given.keys() & {"-v", "--verbose"})
-    asked = Asked(verbose, "--dry-run" in given, given.get("--report"), "-m" in given, command)
+    asked = verbose, "--dry-run" in given, given.get("--report"), "-m" in given, command
     return asked if command else None
 
 
@@ -58,29 +51,31 @@ def main(arguments: Sequence[str]) -> int:
     if asked is None:
         print(USAGE, file=sys.stderr)
         return 2
-    file = asked.command[0]
-    if not (asked.module or file == "-" or os.access(file, os.R_OK)):
+    verbose, dry_run, report, module, command = asked
+    file, noisy = command[0], verbose or dry_run
+    if not (module or file == "-" or os.access(file, os.R_OK)):
         print(f"hetero.accel: there is no file {file} to read", file=sys.stderr)
         return 2
-    if asked.report is not None and (obstacle := load("hetero.accel.page").obstacle(asked.report)):
+    if report is not None and (obstacle := load("hetero.accel.page").obstacle(report)):
         print(f"hetero.accel: {obstacle}", file=sys.stderr)
         return 2
-    noisy = asked.verbose or asked.dry_run
-    installed = accel.install(noisy, asked.dry_run, recording=asked.report is not None)
-    if noisy or asked.report is not None:  # after threads and the script's own handlers
-        atexit.register(_end, asked, noisy, installed, os.getpid())
-    run(asked.module, asked.command)
+    installed = accel.install(noisy, dry_run, recording=report is not None)
+    if noisy or report is not None:  # after threads and the script's own handlers
+        atexit.register(_end, report, command, noisy, installed, os.getpid())
+    run(module, command)
     return 0
 
 
-def _end(asked: Asked, noisy: bool, installed: accel.Installed, process: int) -> None:
+def _end(
+    report: str | None, command: list[str], noisy: bool, installed: accel.Installed, process: int
+) -> None:
     if os.getpid() != process:  # a fork of it
         return
     if noisy:
         print(f"\n{installed.session.book}", file=sys.stderr)
-    if asked.report is not None:
+    if report is not None:
         try:
-            load("hetero.accel.page").write(asked.report, asked.command, installed)
+            load("hetero.accel.page").write(report, command, installed)
         except OSError as error:
             print(f"hetero.accel: no report: {error}", file=sys.stderr)
 

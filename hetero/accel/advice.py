@@ -19,7 +19,7 @@ import numpy as np
 from hetero import registry
 from hetero.accel import __main__ as running
 from hetero.accel import install, uninstall
-from hetero.accel.session import LOADING, MEASURED, SAMPLES, Attempt
+from hetero.accel.session import LOADING, MEASURED, SAMPLES, Attempt, copies_of
 from hetero.arrays import describe_used, watched
 from hetero.calling.planner import OtherMachine, use
 from hetero.evaluation import calls
@@ -112,14 +112,9 @@ class Advice:
     lines: list[Line]
     rest: float
     loading: float
-    here: float = field(init=False)
-    there: float = field(init=False)
-    plain: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        for name in ("here", "there", "plain"):
-            setattr(self, name, self.rest + sum(getattr(line, name) for line in self.lines))
-        self.there += self.loading
+    here: float
+    there: float
+    plain: float
 
     def __str__(self) -> str:
         here, there, plain, rest = map(readable, (self.here, self.there, self.plain, self.rest))
@@ -173,7 +168,11 @@ def advise(
         _price(line, problem, attempt, machine, own=on is None)
     loading = _done(order, has_gpu)
     lines = sorted((line for line, _, _ in noted.values()), key=lambda line: -line.here)
-    return Advice(constants.name, on is None, lines, rest, loading), ending
+    here, there, plain = (
+        rest + sum(getattr(line, name) for line in lines) for name in ("here", "there", "plain")
+    )
+    whole = loading, here, there + loading, plain
+    return Advice(constants.name, on is None, lines, rest, *whole), ending
 
 
 def _noted(run: Callable[[], object]) -> tuple[list[_Noted], float, BaseException | None]:
@@ -189,7 +188,7 @@ def _noted(run: Callable[[], object]) -> tuple[list[_Noted], float, BaseExceptio
             problem = _problem(attempt)
             why = [f"left alone: {(attempt.obstacle or '?')[1]}"] if problem is None else []
             line = Line(place, call, unchanged=[0] * len(attempt.operands), notes=why)
-            alone = attempt._replace(plan=Attempt.plan, compute=Attempt.compute, operands=())
+            alone = attempt._replace(plan=None, compute=None, operands=())
             known[place, call] = line, problem, alone
         order.append(known[place, call])
         line = order[-1][0]
@@ -285,11 +284,11 @@ def _price(
             )
     line.each = all_of_them / line.count
     line.way = f"{chosen.method} on {chosen.device}"
-    if chosen.device != CPU and _copies(chosen) > (1 - _NOTABLE) * _seconds(chosen):
+    if chosen.device != CPU and copies_of(chosen) > (1 - _NOTABLE) * _seconds(chosen):
         whole = readable(_seconds(chosen))
-        line.notes.append(f"{readable(_copies(chosen))} of {whole} a call are copies")
+        line.notes.append(f"{readable(copies_of(chosen))} of {whole} a call are copies")
     elif chosen.device == CPU and elsewhere is not None:
-        whole, alone = _seconds(elsewhere), _seconds(elsewhere) - _copies(elsewhere)
+        whole, alone = _seconds(elsewhere), _seconds(elsewhere) - copies_of(elsewhere)
         text = f"{elsewhere.method} on {elsewhere.device} takes {readable(whole)} a call"
         if alone < _NOTABLE * _seconds(chosen):
             text += f", {readable(alone)} where the operands are there already"
@@ -309,10 +308,6 @@ def _best(problem: Problem, machine: OtherMachine, host: bool | None = None) -> 
 
 def _seconds(candidate: Candidate | None) -> float:
     return float("inf") if candidate is None else candidate.seconds or 0.0
-
-
-def _copies(candidate: Candidate) -> float:
-    return candidate.terms.get("upload", 0.0) + candidate.terms.get("download", 0.0)
 
 
 def _narrowed(problem: Problem) -> Problem:

@@ -86,8 +86,6 @@ def _transformed(
     if in1.dtype != in2.dtype:  # the narrower one's transform is rounded to it
         return Attempt(what, seconds, ("dtype", f"{in1.dtype} and {in2.dtype} together"))
     larger = [a >= b for a, b in zip(in1.shape, in2.shape, strict=True)]
-    if mode == "valid" and not all(larger):
-        return Attempt(what, seconds, ("option", "the second one is the larger one"))
     if not all(larger):  # a filter larger than its image: the sum would be long
         if any(larger) or mode != "full" or function == "convolve":  # which may give a view
             return Attempt(what, seconds, ("option", "the second one is the larger one"))

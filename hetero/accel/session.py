@@ -152,7 +152,7 @@ class Session:
         known = row_of(self._known, (function, attempt.what), _Known)
         plan, (code, text) = None, attempt.obstacle or known.obstacle or ("", "")
         if not code:
-            measured, guessed = self._pace.get(function, (1.0, 1.0))
+            measured, guessed = self._pace.get(function) or (1.0, 1.0)
             expected = known.plain if known.samples else attempt.seconds * measured / guessed
             try:
                 if self._load(expected):
@@ -183,7 +183,7 @@ class Session:
         if attempt.obstacle is None:
             self._spent += seconds
             known.plain, known.samples = min(known.plain, seconds), known.samples + 1
-            measured, guessed = self._pace.get(function, (0.0, 0.0))
+            measured, guessed = self._pace.get(function, (0.0, 1e-9))
             self._pace[function] = measured + seconds, guessed + attempt.seconds
         if code in ("failed", "not-finite"):  # and the call is no wrong one
             known.failures += 1
@@ -209,7 +209,7 @@ class Session:
         """
         if not self._is_loaded and self._spent + seconds >= self.loading:
             self._is_loaded = True  # of a broken installation no more is loaded than now
-            self._timed(_loads)
+            self._timed(lambda: (load("hetero.ops"), load("hetero.profile.inventory").devices()))
         return self._is_loaded
 
     def _verdict(
@@ -219,38 +219,28 @@ class Session:
         chosen = plan.chosen
         if attempt.is_plain(chosen):
             return _why_plain(plan)
-        way, seconds, copies = (
-            f"{chosen.method} on {chosen.device}",
-            chosen.seconds,
-            _copies(chosen),
-        )
+        seconds, copies = chosen.seconds, copies_of(chosen)
+        way = f"{chosen.method} on {chosen.device}"
         price = "not priced" if seconds is None else f"predicted {readable(seconds)}"
         price += f" by {way}" + f" with {readable(copies)} of copies" * bool(copies)
-        plain = f"{readable(expected)} without hetero"
-        plain = f"measured {plain}" if known.samples else f"expected {plain}"
-        if not self.eager:
-            if not attempt.again and known.samples < SAMPLES and expected < MEASURED:
-                return "first", f"{price}, which takes over after {SAMPLES} calls"
-            if known.calls > 3:
-                seconds, price = known.taken, f"{readable(known.taken)} by {way}"
-            elif attempt.iterates or (attempt.again and not known.samples):
-                seconds = None
-            elif attempt.again and seconds is not None:
-                seconds -= copies  # which later calls do not pay
-            if seconds is not None and seconds > _MARGIN * expected:
-                return "slower", f"{plain}, {price}"
-        return "would-take" if self.dry else "taken", f"{plain}, {price}"
+        if not (self.eager or attempt.again or known.samples >= SAMPLES or expected >= MEASURED):
+            return "first", f"{price}, which takes over after {SAMPLES} calls"
+        if known.calls > 3:
+            seconds, price = known.taken, f"{readable(known.taken)} by {way}"
+        elif seconds is None or attempt.iterates or (attempt.again and not known.samples):
+            seconds = 0.0  # nothing to compare, or the plan has compared it
+        elif attempt.again:
+            seconds -= copies  # which later calls do not pay
+        basis = "measured" if known.samples else "expected"
+        text = f"{basis} {readable(expected)} without hetero, {price}"
+        if seconds > _MARGIN * expected and not self.eager:
+            return "slower", text
+        return "would-take" if self.dry else "taken", text
 
     def _note(self, function: str, attempt: Attempt, *rest: Any) -> None:
         note = Note(function, attempt.what, line_of_script(), *rest)
         if self.book.add(note) and self.verbose:
             print(f"hetero.accel: {note}", file=sys.stderr)
-
-
-def _loads() -> None:
-    """Load what plans need, and look for devices."""
-    load("hetero.ops")
-    load("hetero.profile.inventory").devices()
 
 
 def _on_host() -> Any:
@@ -270,7 +260,8 @@ def _is_failure(error: Exception) -> bool:
     return _COMPUTING.issuperset(name.partition(".")[0] for name in modules)
 
 
-def _copies(candidate: Any) -> float:
+def copies_of(candidate: Any) -> float:
+    """Seconds of a candidate's copies to devices and back."""
     return candidate.terms.get("upload", 0.0) + candidate.terms.get("download", 0.0)
 
 
@@ -282,7 +273,7 @@ def _why_plain(plan: Any) -> tuple[str, str]:
         text = "measured HERE; nothing is faster on this CPU, and there is no GPU"
         return "plain-is-fastest", text
     best = min(others, key=lambda c: c.seconds)
-    copies = _copies(best)
+    copies = copies_of(best)
     text = f"measured HERE without hetero, predicted {readable(best.seconds)} by {best.method} on "
     text += f"{best.device} with {readable(copies)} of copies"
     is_held_up = best.seconds - copies < (plan.chosen.seconds or math.inf)

@@ -168,21 +168,41 @@ def _plan(function: str, A: Any, B: Any, C: Any) -> Any:
     return planner.plan(problem, *planner.placement(None, None))
 
 
-def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
-    """The product; None where an operand holds NaN or infinity, which NumPy is to warn of.
+class _Look:
+    """Whether the parts of a result are finite, seen on the devices that compute them."""
 
-    What is not finite in a row of A or a column of B makes the whole row or column of the result
-    so: one of each shows it.
-    """
-    execution = load("hetero.calling.execution")
+    def __init__(self) -> None:
+        self._flags: dict[Any, Any] = {}  # device -> (buffer, owner)
+        self._kernels = load("hetero.ops.convolve2d.direct_device")
+
+    def __call__(self, device: Any, dtype: str, buffer: Any, count: int) -> None:
+        if device not in self._flags:
+            self._flags[device] = self._kernels.flag(device)
+        self._kernels.find_not_finite(device, dtype, buffer, count, self._flags[device][0])
+
+    def is_finite(self, made: Any) -> bool:
+        """Whether all of the result is; what the CPU computed is looked at here."""
+        numpy = sys.modules["numpy"]
+        for device, (buffer, _) in self._flags.items():
+            flag = numpy.empty(1, "i4")
+            with device.active():
+                device.download(buffer, flag)
+            if flag[0]:
+                return False
+        return bool(self._flags) or bool(numpy.isfinite(made).all())
+
+
+def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
+    """The product; None where it holds NaN or infinity, which NumPy is to warn of."""
+    execution, results = load("hetero.calling.execution"), load("hetero.moving.results")
     given = () if C is None else (C, plan.problem.output)
+    look = _Look()
+    before = results.look.set(look)
     try:
         made = execution.execute(plan, execution.Call((A, B), plan.problem.inputs, *given))
-        is_matrix = made.ndim == max(A.ndim, B.ndim)
-        edges = (made[..., :1, :], made[..., :1]) if is_matrix else (made,)
-        is_finite = sys.modules["numpy"].isfinite
-        return made if all(is_finite(edge).all() for edge in edges) else None
+        return made if look.is_finite(made) else None
     finally:
+        results.look.reset(before)
         if C is not None:
             load("hetero.arrays.kept").written(C)
 
@@ -282,8 +302,8 @@ def _einsum(session: Session, subscripts: Any, A: Any, B: Any) -> Attempt | None
         with numpy.errstate(all="ignore"):  # as NumPy's loop
             is_blas = plan.chosen.device == "cpu"
             made = a @ b if is_blas else _computed(a, b, None, plan)
-        if made is None:
-            return None
+            if made is None or (is_blas and not numpy.isfinite(made).all()):
+                return None
         # NumPy's iterator lays out the result by the operands' strides.
         axes = result + "".join(sorted(summed))
         placed = [[letters.find(x) for x in axes] for letters in (first, second, result)]

@@ -18,6 +18,7 @@ import hetero
 from hetero import accel, profile
 from hetero.accel import gate, products
 from hetero.arrays import watched
+from hetero.ops.convolve2d import direct_device
 from hetero.pricing import tables
 
 
@@ -164,6 +165,7 @@ def test_a_matrix_used_again_and_again_moves_once(all_calls, monkeypatch):
     if watched.obstacle():
         pytest.skip(watched.obstacle())
     fakes.install(monkeypatch)
+    monkeypatch.setattr(direct_device, "find_not_finite", lambda *_: None)
     monkeypatch.setattr(products, "has_device", lambda: True)
     monkeypatch.setattr(profile, "current", lambda: profile.shipped("h100"))
     tables.forget()
@@ -173,7 +175,7 @@ def test_a_matrix_used_again_and_again_moves_once(all_calls, monkeypatch):
         y = A @ x
         codes.append(accel.last()[3])
     assert codes[0] == "copies"
-    assert codes[-1] == "taken"
+    assert codes[-1] == "taken", accel.last()
     assert 1 < codes.index("taken") < 30
     np.testing.assert_allclose(y, np.einsum("ij->i", A), rtol=1e-12)
 
@@ -362,6 +364,30 @@ def test_what_is_not_finite_numpy_reports(all_calls, place):
         raises = pytest.raises(FloatingPointError, match="invalid value")
         with hetero.use(device="opencl:0"), np.errstate(invalid="raise"), raises:
             call(*operands)
+
+
+@pytest.mark.parametrize("method", ["tiled", "streamed"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_overflow_of_one_element_numpy_reports(all_calls, method, dtype):
+    """It lies in no first row or column of the result."""
+    A, B = np.zeros((20, 10), dtype), np.zeros((10, 30), dtype)
+    A[9, 9] = B[9, 19] = 1e30 if dtype == "float32" else 1e200
+    with hetero.use(device="opencl:0", method=method):
+        for call in (np.matmul, np.dot):
+            with np.errstate(all="raise"), pytest.raises(FloatingPointError, match="overflow"):
+                call(A, B)
+            assert accel.last().code == "not-finite"
+        A[9] = 0
+        assert not (A @ B).any()
+        assert accel.last().code == "taken"
+
+
+def test_einsum_by_blas_leaves_what_is_not_finite_to_numpy(all_calls):
+    a = np.random.default_rng(0).standard_normal((8, 9)) * 1e200
+    with np.errstate(all="ignore"):
+        made, expected = np.einsum("ij,jk", a, a.T), np.einsum("ij,jk", a, a.T, order="K")
+    np.testing.assert_array_equal(made, expected)
+    assert accel.last().code == "not-finite"
 
 
 def moved(x):

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from unittest import mock
 
 import fakes
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 import hetero
 from hetero import accel, profile
 from hetero.accel import gate, products
+from hetero.accel.patching import Standin
 from hetero.arrays import watched
 from hetero.ops.convolve2d import direct_device
 from hetero.pricing import tables
@@ -78,6 +80,7 @@ def test_a_loop_that_somebody_else_put_there_stays():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gates_hand_over_from_their_limits_on(dtype):
+    """With the newest NumPy and Python, too: C interfaces of both are behind a gate."""
     seen = []
 
     def take(name, dtype, pointers, extents, strides, loop):
@@ -414,6 +417,19 @@ def test_a_result_of_einsum_lies_as_numpys(all_calls, first, second):
             assert made.strides == numpys.strides, (subscripts, one)
             assert made.flags.owndata
             np.testing.assert_allclose(made, numpys, rtol=1e-12)
+
+
+def test_uninstalling_after_somebody_restored_the_importers():
+    before = loops(), np.dot, np.einsum
+    with mock.patch.object(sys, "meta_path", sys.meta_path[:]):
+        hetero.install(recording=True)
+    for _ in range(2):
+        hetero.uninstall()
+        assert before == (loops(), np.dot, np.einsum)
+        assert not isinstance(np.dot, Standin)
+        hetero.install(recording=True)
+    assert loops() != before[0]
+    hetero.uninstall()
 
 
 def test_installing_again_keeps_the_gates():

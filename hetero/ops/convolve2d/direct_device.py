@@ -132,6 +132,12 @@ def flag(device: Device) -> tuple[Any, Any]:
     return buffer, owner
 
 
+def find_not_finite(device: Device, dtype: str, out: Any, count: int, bad: Any) -> None:
+    """Enqueue a look at ``count`` packed values, which sets the first of `flag`'s ints."""
+    blocks = min(-(-count // _THREADS), 16 * device.multiprocessors)
+    launch(device, "find_not_finite", dtype, blocks, (out, bad, count, blocks))
+
+
 def separable(
     device: Device, problem: Problem, image: Any, options: FilterOptions, out: Any
 ) -> None:
@@ -149,8 +155,6 @@ def separable(
     size = np.dtype(problem.dtype).itemsize
     device.run_launches(planned, buffers | {"fillvalue": options.fillvalue}, size)
     bad, owner = flag(device)
-    count = problem.output.size
-    blocks = min(-(-count // _THREADS), 16 * device.multiprocessors)
-    launch(device, "find_not_finite", problem.dtype, blocks, (out, bad, count, blocks))
+    find_not_finite(device, problem.dtype, out, problem.output.size, bad)
     direct(device, problem, image, options, out, only_if=bad)
     del first, second, owner

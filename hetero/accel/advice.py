@@ -163,16 +163,16 @@ def advise(
     machine = OtherMachine(constants, devices)
     others = (info for name, info in machine.devices().items() if name != CPU)
     has_gpu = any(not info.get("is_host_cpu") for info in others)
-    noted = {id(line): (line, problem, attempt) for line, problem, attempt in order}
-    for line, problem, attempt in noted.values():
-        _price(line, problem, attempt, machine, own=on is None)
+    noted = {id(each[0]): each for each in order}.values()
+    for each in noted:
+        _price(*each, machine, own=on is None)
     loading = _done(order, has_gpu)
-    lines = sorted((line for line, _, _ in noted.values()), key=lambda line: -line.here)
-    here, there, plain = (
-        rest + sum(getattr(line, name) for line in lines) for name in ("here", "there", "plain")
-    )
-    whole = loading, here, there + loading, plain
-    return Advice(constants.name, on is None, lines, rest, *whole), ending
+    lines = sorted((line for line, _, _ in noted), key=lambda line: -line.here)
+    sums = [sum(getattr(line, name) for line in lines) for name in ("here", "there", "plain")]
+    here, there, plain = (rest + seconds for seconds in sums)
+    return Advice(
+        constants.name, on is None, lines, rest, loading, here, there + loading, plain
+    ), ending
 
 
 def _noted(run: Callable[[], object]) -> tuple[list[_Noted], float, BaseException | None]:

@@ -89,9 +89,9 @@ class Book:
 
     def table(self) -> list[list[str]]:
         """Rows as `HEAD` names their columns, those that took most time first."""
-        rows, found = [], list(self._rows.items())
-        for key, (calls, seconds, moved, text) in sorted(found, key=lambda item: -item[1][1]):
-            line, call, code = key
+        rows = []
+        for key, row in sorted([*self._rows.items()], key=lambda item: -item[1][1]):
+            (line, call, code), (calls, seconds, moved, text) = key, row
             saved = self._saved(key)
             gain = "not known" * (code == "taken") if saved is None else readable(saved)
             bytes_ = f"{moved / 1e6:.3g} MB" if moved else ""

@@ -62,10 +62,11 @@ def advise(arguments: argparse.Namespace) -> int:
     if not arguments.module and not Path(arguments.script).exists():
         raise ValueError(f"there is no file {arguments.script}")
     command = [arguments.script, *arguments.arguments]
-    found, ending = advice.advise(command, arguments.on, arguments.module)
-    show(arguments, dataclasses.asdict(found), lambda: str(found))
+    given, ending = advice.advise(command, arguments.on, arguments.module)
+    show(arguments, dataclasses.asdict(given), lambda: str(given))
     if isinstance(ending, SystemExit):
         raise ending
-    if ending is not None:
-        sys.excepthook(type(ending), ending, ending.__traceback__)
-    return DONE if ending is None else FAILED
+    if ending is None:
+        return DONE
+    sys.excepthook(type(ending), ending, ending.__traceback__)
+    return FAILED

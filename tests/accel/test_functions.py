@@ -218,16 +218,11 @@ def test_kmeans(all_calls):
 
 
 def test_results_are_on_the_host_whatever_the_script_asks_of_heteros(all_calls, opencl):
-    cluster = pytest.importorskip("sklearn.cluster")
-    image = np.random.default_rng(2).random((300, 310))
+    fit = pytest.importorskip("sklearn.cluster").KMeans(2, n_init=1).fit
     with hetero.use(device=opencl, results="device"):
-        for call in (
-            lambda: scipy.sparse.linalg.cg(np.diag([1.0, 2.0, 3.0]), np.ones(3))[0],
-            lambda: cluster.KMeans(3, n_init=1).fit(image).cluster_centers_,
-            lambda: scipy.signal.convolve2d(image, KERNEL),
-        ):
-            assert type(call()) is np.ndarray
-            assert accel.last().code == "taken"
+        assert type(fit(IMAGE).cluster_centers_) is np.ndarray
+        assert type(scipy.sparse.linalg.cg(np.eye(3), np.ones(3))[0]) is np.ndarray
+    assert accel.last().code == "taken"
 
 
 def test_what_a_signal_handler_raises_reaches_the_script_once(all_calls):
@@ -245,15 +240,15 @@ def test_what_a_signal_handler_raises_reaches_the_script_once(all_calls):
     before = signal.signal(signal.SIGALRM, handler)
     try:
         for call in (solve, lambda: np.einsum("ij,jk", B, B), lambda: fit(X)):
-            call()
-            call()
+            least = min((call(), accel.last().seconds)[1] for _ in range(4))
             note = accel.last()
             assert note.code == "taken"
-            for share in (0.05, 0.2, 0.4):
+            for share in (0.05, 0.2):
                 with pytest.raises(TimeoutError, match="late"):
-                    limited(call, share * note.seconds)
+                    limited(call, share * least)
                 assert accel.last() is note
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 

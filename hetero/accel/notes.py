@@ -92,7 +92,7 @@ class Book:
         rows = []
         for key, row in sorted([*self._rows.items()], key=lambda item: -item[1][1]):
             (line, call, code), (calls, seconds, moved, text) = key, row
-            saved = self._saved(key)
+            saved = self._saved(key, row)
             gain = "not known" * (code == "taken") if saved is None else readable(saved)
             bytes_ = f"{moved / 1e6:.3g} MB" if moved else ""
             rows.append(
@@ -100,24 +100,25 @@ class Book:
             )
         return rows
 
-    def _saved(self, key: tuple[str, ...]) -> float | None:
+    def _saved(self, key: tuple[str, ...], row: list[Any]) -> float | None:
         """Seconds that a row's calls saved, where that is known."""
         number, least = self._plain.get(key[1], (0, inf))
-        calls, seconds, *_ = self._rows[key]
-        return calls * least - seconds if key[2] == "taken" and number > 1 else None
+        return row[0] * least - row[1] if key[2] == "taken" and number > 1 else None
 
     def sums(self) -> list[str]:
         """What it comes to, and what to change to gain more, in sentences."""
-        calls = self._calls
-        known = {key: s for key in list(self._rows) if (s := self._saved(key)) is not None}
-        unknown = calls["taken"] - sum(self._rows[key][0] for key in known)
-        saved, whole = sum(known.values()), readable(time.perf_counter() - self._began)
+        calls, whole = self._calls, readable(time.perf_counter() - self._began)
+        both = [(self._saved(key, row), row[0]) for key, row in [*self._rows.items()]]
+        known = [(saved, number) for saved, number in both if saved is not None]
+        saved, unknown = sum(s for s, _ in known), calls["taken"] - sum(n for _, n in known)
+        sign, about = "lost" if saved < 0 else "saved", readable(abs(saved))
         lines = [
             f"{_calls(calls['taken'])} taken, {calls.total() - calls['taken']} left alone, in "
-            f"{whole}; about {readable(abs(saved))} {'lost' if saved < 0 else 'saved'}, "
-            "by the least time of such a call without hetero"
-            + f", {unknown} of the calls taken not compared" * bool(unknown)
-            + f", {self._moved / 1e6:.4g} MB moved" * bool(self._moved)
+            + whole
+            + f"; about {about} {sign}, by the least time of such a call without hetero"
+            * bool(known)
+            + f"; what {_calls(unknown)} saved is not known" * bool(unknown)
+            + f"; {self._moved / 1e6:.4g} MB moved" * bool(self._moved)
         ]
         if small := self.small.total():
             lines.append(f"{_calls(small)} not looked at: too small, or nothing that hetero does")

@@ -431,7 +431,7 @@ def test_what_was_saved_is_known_from_two_calls_without_hetero_on():
     book = Book()
     for code, seconds, sums, saved in (
         ("first", 9.0, "0 calls taken, 1 left alone, ", ""),
-        ("taken", 3.0, ", 1 of the calls taken not compared", "not known"),
+        ("taken", 3.0, "; what 1 call saved is not known", "not known"),
         ("slower", 1.0, "; about 2 s lost, ", "-2 s"),
         ("taken", 0.5, "; about 1.5 s lost, ", "-1.5 s"),
     ):

@@ -16,6 +16,8 @@ def one_of(name: str, valid: Iterable[str], got: object) -> str:
     """The message of an argument that has to be one of some names, with the nearest of them."""
     names = [*valid]
     near = load("difflib").get_close_matches(str(got), names, 1)
+    if "gpu" in str(got).lower():  # not "cpu", the nearest by its letters
+        near = [n for n in names if n.startswith("cuda:")][:1]
     meant = f"; did you mean {near[0]!r}?" if near else ""
     return f"{name} must be one of {', '.join(map(repr, names))}, got {got!r}{meant}"
 

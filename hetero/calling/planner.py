@@ -15,7 +15,7 @@ from hetero import profile, registry
 from hetero.arrays import HOST, watched
 from hetero.blocks.shares import price
 from hetero.devices import cpu
-from hetero.devices import here as found
+from hetero.devices import here as registered
 from hetero.errors import DeviceNotAvailable, one_of
 from hetero.imports import load
 from hetero.moving import ski_rental
@@ -105,7 +105,7 @@ class use(ContextDecorator):
         self._token: Token[Settings | None] | None = None
         self._watching: Token[bool | None] | None = None
         kinds = {part.partition(":")[0] for part in str(device).split("+")}
-        if device is not None and not kinds <= {CPU, *found.kinds}:
+        if device is not None and not kinds <= {CPU, *registered.kinds}:
             _require(device)  # of a kind that there is, devices are looked for when it is entered
         if method is not None:
             load("hetero.ops")  # registers all methods

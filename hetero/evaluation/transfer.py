@@ -91,7 +91,8 @@ def transfer(
         ratios = up / max(own[0], 1), down / max(own[1], 1)  # kept at every size
         parts = work.moved(*ratios)
     elif up is None or down is None:
-        raise ValueError("UP and DOWN must be given as bytes, unless --work names an operation")
+        missing = "UP and DOWN" if up is None else "DOWN"
+        raise ValueError(f"{missing} must be given in bytes, unless --work names an operation")
     else:
         parts = [up], [down]
     is_here = constants is None

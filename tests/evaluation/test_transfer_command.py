@@ -319,7 +319,7 @@ def test_without_a_gpu(run, data, monkeypatch):
         ((1, "-1MB"), ("-1MB",)),
         ((1, "nan"), ("'nan'",)),
         ((), ("UP", "DOWN", "--work")),
-        ((1,), ("UP", "DOWN", "--work")),
+        ((1,), ("hetero: DOWN must", "--work")),
         ((1, 1, "--work", "sum", 3), ("'sum'", "matmul", "convolve2d")),
         ((1, 1, "--work", "matmul", 3), ("M N K", "got 1")),
         ((1, 1, "--work", "matmul", 3, "x", 3), ("whole numbers", "3 x 3")),

@@ -17,7 +17,6 @@ from hetero.blocks.shares import price
 from hetero.devices import cpu
 from hetero.devices import here as registered
 from hetero.errors import DeviceNotAvailable, one_of
-from hetero.imports import load
 from hetero.moving import ski_rental
 from hetero.moving.results import staying
 from hetero.pricing import memory_limit as memory_limits
@@ -107,9 +106,8 @@ class use(ContextDecorator):
         kinds = {part.partition(":")[0] for part in str(device).split("+")}
         if device is not None and not kinds <= {CPU, *registered.kinds}:
             _require(device)  # of a kind that there is, devices are looked for when it is entered
-        if method is not None:
-            load("hetero.ops")  # registers all methods
-            rows = [i for o in registry.operations() for i in registry.lookup(o.name)]
+        rows = [i for o in registry.operations() for i in registry.lookup(o.name)]
+        if rows:  # where a block is unpickled first of all there are none yet
             check_method(method, [i for i in rows if device is None or i.kind in kinds])
         if results not in (None, "host", "device"):
             raise ValueError(one_of("results", ("host", "device"), results))

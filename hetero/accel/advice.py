@@ -158,7 +158,10 @@ def advise(
     ValueError
         If there is no such profile.
     """
-    constants, devices = calls.known(on, "--on")
+    try:
+        constants, devices = calls.known(on)
+    except ValueError as error:
+        raise ValueError(f"--on: {error}") from None
     order, rest, ending = _noted(lambda: running.run(module, command))
     machine = OtherMachine(constants, devices)
     others = (info for name, info in machine.devices().items() if name != CPU)

@@ -30,17 +30,13 @@ _LONGEST = 5.0  # predicted seconds of a call that is measured
 # -- Machines --------------------------------------------------------------------------------------
 
 
-def known(
-    named: str | None, option: str = "--profile"
-) -> tuple[Profile, dict[str, dict[str, Any]]]:
+def known(named: str | None) -> tuple[Profile, dict[str, dict[str, Any]]]:
     """Constants and devices of this machine, or of another one by its profile.
 
     Parameters
     ----------
     named : str, optional
         A profile that comes with hetero, or a profile's file. Default: this machine.
-    option : str
-        What the caller names it by.
 
     Raises
     ------
@@ -53,7 +49,7 @@ def known(
     try:
         constants = profile.named(named)
     except (ProfileError, OSError) as error:
-        raise ValueError(f"{option}: {error}") from None
+        raise ValueError(str(error)) from None
     return constants, constants.machine() or inventory.devices()
 
 

@@ -115,11 +115,11 @@ class Ranks:
 
     def _of_all(self, number: Any) -> np.ndarray:
         """Each rank's number; all raise where one failed before."""
-        numbers, save, failed = self.gather(number, self._asks, self._error is not None).T
-        if failed.any():
+        each = self.gather(number, self._asks, self._error is not None)
+        _, self.save, failed = each.any(axis=0)
+        if failed:
             self.agree()
-        self.save = bool(save.any())
-        return numbers
+        return each[:, 0]
 
     def gather(self, *numbers: Any) -> np.ndarray:
         """(size, k) float64: each rank's numbers."""

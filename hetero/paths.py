@@ -145,9 +145,9 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
     return content
 
 
-def opened(path: str | os.PathLike[str]) -> BinaryIO:
+def opened(path: str | os.PathLike[str], flags: int = 0) -> BinaryIO:
     """A regular file to read bytes from; raises as `read_file`."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     if stat.S_ISREG(os.fstat(handle).st_mode):
         return open(handle, "rb")
     os.close(handle)
@@ -167,16 +167,13 @@ def read_own_file(path: Path) -> bytes:
         If it cannot be read.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        opening = opened(path, os.O_NOFOLLOW)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise ValueError("it is a link") from None
         raise
-    with open(handle, "rb") as file:
-        info = os.fstat(handle)
-        if not stat.S_ISREG(info.st_mode):
-            raise ValueError("it must be a regular file")
-        if (obstacle := _others(info)) is not None:
+    with opening as file:
+        if (obstacle := _others(os.fstat(file.fileno()))) is not None:
             raise ValueError(obstacle)
         return file.read()
 

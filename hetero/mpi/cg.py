@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -100,22 +100,20 @@ def solve_cg(
     """
     ranks = ranks_of(comm)
 
-    def checked() -> tuple[_Given, solving.Goal, dict[str, Any]]:
-        given = _given(A_rows, b_rows, x0, M)
-        limit = checked_limit(maxiter, 10 * given.matrix.shape[1])
+    def checked() -> tuple[Any, ...]:
+        matrix, b, start, inverse = _given(A_rows, b_rows, x0, M)
+        limit = checked_limit(maxiter, 10 * matrix.shape[1])
         tolerances = checked_tolerance("rtol", rtol), checked_tolerance("atol", atol)
         goal = solving.checked_goal(*tolerances, limit, method, checkpoint, every)
         sharing.check(device)
-        kind = M if isinstance(M, str) else "vector" if M is not None else None
-        layout = "dense" if isinstance(given.matrix, np.ndarray) else "sparse"
+        layout = "dense" if isinstance(matrix, np.ndarray) else "sparse"
         if layout == "dense" and device not in (None, "cpu"):
             raise ValueError(f"dense rows are multiplied on the CPU, got device={device!r}")
-        facts = {"columns": given.matrix.shape[1], "layout": layout, "M": kind}
-        return given, goal, {**facts, "dtype": given.dtype.name, **goal._asdict()}
+        facts = {"columns": matrix.shape[1], "layout": layout, "dtype": b.dtype.name}
+        facts["M"] = M if isinstance(M, str) else "vector" if M is not None else None
+        return matrix, b, start, inverse, goal, facts | goal._asdict()
 
-    found = ranks.attempt(checked)
-    ranks.agree(**(found[-1] if found else {}))
-    (matrix, b, start, inverse, dtype), goal, facts = found
+    matrix, b, start, inverse, goal, facts = ranks.alike(checked)
     own, n = matrix.shape
     starts = ranks.starts(own)
     if starts[-1] != n:
@@ -123,29 +121,17 @@ def solve_cg(
             f"A must be square: it has {n} columns, and {starts[-1]} rows on all ranks"
         )
     first, sparse = int(starts[ranks.rank]), facts["layout"] == "sparse"
-    x = ranks.agreed(lambda: np.array(np.zeros(own) if start is None else start, dtype))
+    x = ranks.agreed(lambda: np.array(np.zeros(own) if start is None else start, b.dtype))
     if facts["M"] == "jacobi":
         inverse = ranks.agreed(_inverse_diagonal, matrix, first)
 
-    def piece(rows: Any) -> tuple[Any, ...]:
-        if not (sparse and own):
-            return ()
-        return load("scipy.sparse").csr_array(rows.own[::-1], shape=(own, own)), b
+    def sums() -> dict[str, int]:
+        return {"A": checkpoints.of_matrix(matrix, first), "b": checkpoints.of_vector(b, first)}
 
-    def fingerprint() -> dict[str, Any]:
-        sums = ranks.agreed(
-            lambda: (checkpoints.of_matrix(matrix, first), checkpoints.of_vector(b, first))
-        )
-        whole = (solving.together(ranks, number) for number in sums)
-        known = {name: facts[name] for name in ("columns", "layout", "dtype")}
-        return {**known, **dict(zip("Ab", whole, strict=True))}
-
-    def make() -> Any:
-        return (sparse_rows if sparse else DenseRows)(ranks, starts, matrix)
-
-    outcome, how = solving.run(
-        ranks, make, piece, b, x, goal, inverse, callback, fingerprint, device
-    )
+    known = {name: facts[name] for name in ("columns", "layout", "dtype")}
+    rows = ranks.agreed(sparse_rows if sparse else DenseRows, ranks, starts, matrix)
+    place = device if sparse else "cpu"
+    outcome, how = solving.run(ranks, rows, b, x, goal, inverse, callback, known, sums, place)
     info = 0
     if outcome.status != CONVERGED:
         info = _STOPPED[outcome.status]
@@ -156,18 +142,8 @@ def solve_cg(
     return (x, info, how) if return_info else (x, info)
 
 
-class _Given(NamedTuple):
-    """A rank's arguments, in the solve's dtype."""
-
-    matrix: Any
-    b: np.ndarray
-    x0: np.ndarray | None
-    M: np.ndarray | None
-    dtype: np.dtype
-
-
-def _given(A: Any, b: Any, x0: Any, M: Any) -> _Given:
-    """Check a rank's arguments."""
+def _given(A: Any, b: Any, x0: Any, M: Any) -> tuple[Any, ...]:
+    """A rank's matrix, right-hand side, start and diagonal, checked, in the solve's dtype."""
     if load("scipy.sparse").issparse(A):
         matrix = A.tocsr()
     else:
@@ -191,7 +167,7 @@ def _given(A: Any, b: Any, x0: Any, M: Any) -> _Given:
     elif M is not None:
         inverse = np.ascontiguousarray(checked_vector("M", M, shape, "'jacobi' or an array"), dtype)
     matrix = matrix.astype(dtype, copy=False)
-    return _Given(matrix, np.ascontiguousarray(b, dtype), x0, inverse, dtype)
+    return matrix, np.ascontiguousarray(b, dtype), x0, inverse
 
 
 def _inverse_diagonal(matrix: Any, first: int) -> np.ndarray:

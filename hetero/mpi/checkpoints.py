@@ -91,13 +91,13 @@ class Checkpoint:
         ValueError
             On every rank where the file is of another problem, or damaged.
         """
-        whole, done = self._ranks.agreed(self._found, x.dtype)
+        whole, done = self._ranks.agreed(self._last, x.dtype)
         done, length = (int(n) for n in self._ranks.gather(done, whole.size)[0])
         if length:
             self._ranks.comm.Scatterv([whole, np.diff(self._starts)], x)
         return done
 
-    def _found(self, dtype: np.dtype) -> tuple[np.ndarray, int]:
+    def _last(self, dtype: np.dtype) -> tuple[np.ndarray, int]:
         """On rank 0 what the file has, where there is one."""
         if self._ranks.rank == 0:
             try:

@@ -26,7 +26,7 @@ from hetero.profile import tuning
 
 
 class DeviceVectors:
-    """A rank's vectors on a device, which is active all the while: buffers.
+    """A rank's vectors on a device, which is active all the while: buffers, as `HostVectors`.
 
     The host adds up the partial sums of blocks, and knows all scalars.
     """
@@ -42,25 +42,21 @@ class DeviceVectors:
         self.part.allocate(16 * self._blocks, "partial")
 
     def hold(self, x: np.ndarray) -> Any:
-        """A buffer with the elements of an array of the host."""
         buffer = self.part.allocate(self.nbytes)
         self.part.device.upload(np.ascontiguousarray(x), buffer)
         return buffer
 
     def on_host(self, x: Any) -> np.ndarray:
-        """The elements of a buffer in an array."""
         values = np.empty(self.size, self.dtype)
         self.part.device.download(x, values)
         return values
 
     def copy(self, x: Any) -> Any:
-        """Another buffer of the same elements."""
         new = self.part.allocate(self.nbytes)
         self.part.device.copy(new, x, self.nbytes, 0, 0, self.part.stream)
         return new
 
     def difference(self, b: Any, q: Any) -> Any:
-        """A buffer of b - q."""
         new = self.part.allocate(self.nbytes)
         self._run("ranks_difference", r=new, b=b, q=q)
         return new
@@ -82,12 +78,10 @@ class DeviceVectors:
         return partial.sum(axis=0).tolist()
 
     def dot(self, x: Any, y: Any) -> float:
-        """The scalar product of this rank's elements, in float64."""
         self._run("ranks_dot", x=x, y=y)
         return self._sums()[0]
 
     def step(self, x: Any, r: Any, p: Any, q: Any, alpha: float) -> float:
-        """r -= alpha q, x += alpha p; gives r.r, NaN where not all is finite: x is as before."""
         self._run("ranks_reduce", x=x, r=r, p=p, q=q, scale=float(alpha))
         square, zero = self._sums()
         if not math.isfinite(square) or zero != 0.0:
@@ -96,15 +90,12 @@ class DeviceVectors:
         return square
 
     def scale_and_add(self, y: Any, scale: float, x: Any) -> None:
-        """y = scale y + x."""
         self._run("ranks_add", y=y, x=x, scale=float(scale))
 
     def subtract(self, y: Any, alpha: float, x: Any) -> None:
-        """y -= alpha x."""
         self._run("ranks_subtract", y=y, x=x, scale=float(alpha))
 
     def multiply(self, m: Any, x: Any, z: Any) -> None:
-        """z = m x."""
         self._run("ranks_times", z=z, m=m, x=x)
 
 
@@ -141,7 +132,8 @@ def _prepared(device: Device, rows: Rows, halo: Halo, dtype: np.dtype) -> tuple[
     vectors = DeviceVectors(device, dtype, size)
     part, name = vectors.part, dtype.name
     if isinstance(own, Csr):
-        joined = _joined(own, rows.rest)
+        sparse = load("scipy.sparse")
+        joined = sparse.csr_array(sparse.hstack([rows.square(dtype), rows.rest], format="csr"))
         index = joined.indptr.dtype.name
         for key, array in (
             ("pointers", joined.indptr),
@@ -181,11 +173,3 @@ def _prepared(device: Device, rows: Rows, halo: Halo, dtype: np.dtype) -> tuple[
         vectors.launch(product, p=held, q=q, partial="of blocks")
 
     return vectors, fetch, hold, multiply
-
-
-def _joined(own: Csr, rest: Any) -> Any:
-    """Both pieces of a rank's rows in one matrix, the columns of others after its own."""
-    sparse = load("scipy.sparse")
-    n = len(own.indptr) - 1
-    square = sparse.csr_array((own.data, own.indices, own.indptr), shape=(n, n))
-    return sparse.csr_array(sparse.hstack([square, rest], format="csr"))

@@ -117,9 +117,7 @@ def solve_poisson(
         facts = {"shape of a row": f.shape[1:], "spacing": distances, "dtype": dtype.name, "M": M}
         return f, x, faces, goal, facts | goal._asdict()
 
-    found = ranks.attempt(checked)
-    ranks.agree(**(found[-1] if found else {}))
-    f, x, faces, goal, facts = found
+    f, x, faces, goal, facts = ranks.alike(checked)
     dtype, distances = x.dtype, facts["spacing"]
     lines = ranks.starts(f.shape[0])
     begin, end = lines[ranks.rank : ranks.rank + 2]
@@ -135,32 +133,19 @@ def solve_poisson(
 
     b = ranks.agreed(right_side)
 
-    def fingerprint() -> dict[str, Any]:
-        own = ranks.agreed(checkpoints.of_vector, b, int(begin) * math.prod(f.shape[1:]))
-        total = solving.together(ranks, own)
-        names = "shape of a row", "spacing", "dtype"
-        return {**{name: facts[name] for name in names}, "rows": int(lines[-1]), "b": total}
+    def sums() -> dict[str, int]:
+        return {"b": checkpoints.of_vector(b, int(begin) * math.prod(f.shape[1:]))}
 
+    known = {name: facts[name] for name in ("shape of a row", "spacing", "dtype")}
+    known["rows"] = int(lines[-1])
     stencil = Stencil(f.shape, distances)
     whole = stencil._replace(shape=(int(lines[-1]), *f.shape[1:]))
     apply = ranks.agreed(multigrid.TwoLevels, ranks, lines, whole, dtype).apply if M else None
 
-    def piece(rows: Any) -> tuple[Any, ...]:
-        return () if M or not b.size else (operators.Poisson(*stencil, dtype), b)
-
     tolerance, limit = goal.rtol, goal.maxiter
-    outcome, how = solving.run(
-        ranks,
-        lambda: grid_rows(ranks, lines, stencil),
-        piece,
-        b,
-        x,
-        goal._replace(rtol=max(tolerance, least_tolerance(dtype))),
-        apply,
-        None,
-        fingerprint,
-        device,
-    )
+    goal = goal._replace(rtol=max(tolerance, least_tolerance(dtype)))
+    rows, place = ranks.agreed(grid_rows, ranks, lines, stencil), "cpu" if M else device
+    outcome, how = solving.run(ranks, rows, b, x, goal, apply, None, known, sums, place)
     how["converged"] = _converged(whole, outcome, dtype, limit, to_rounding=not rtol)
     how["relative_residual"] = outcome.residual / (outcome.right_side or 1.0)
     if not how["converged"]:

@@ -17,6 +17,7 @@ from hetero.imports import load
 from hetero.mpi.ranks import Ranks
 from hetero.mpi.vectors import Vector
 from hetero.ops.krylov import cg_products
+from hetero.ops.linear_systems.operators import Poisson
 from hetero.ops.linear_systems.types import Csr, Stencil
 
 
@@ -128,6 +129,13 @@ class Rows:
             own = own._replace(data=own.data.astype(dtype, copy=False))
         return cg_products.compiled(own, dtype).times, self._add(dtype)
 
+    def square(self, dtype: np.dtype) -> Any:
+        """The square piece as `hetero.solve_cg` takes it."""
+        if isinstance(self.own, Stencil):
+            return Poisson(*self.own, dtype)
+        n = len(self.own.indptr) - 1
+        return load("scipy.sparse").csr_array(self.own[::-1], shape=(n, n))
+
     def halo(self, dtype: np.dtype) -> Halo:
         """What a product exchanges; a collective call."""
         self._halos.append(Halo(self._ranks, self._starts, self.foreign, dtype))
@@ -198,13 +206,12 @@ class DenseRows:
     def product(self, dtype: np.dtype) -> cg_products.Product:
         """The product for vectors of a dtype; a collective call."""
         ranks, counts = self._ranks, np.diff(self._starts)
-        array, mine, vector = ranks.agreed(
-            lambda: (
-                self._array.astype(dtype, copy=False),
-                np.empty(counts[ranks.rank], dtype),
-                np.empty(self.unknowns, dtype),
-            )
-        )
+
+        def arrays() -> tuple[np.ndarray, ...]:
+            room = (np.empty(size, dtype) for size in (counts[ranks.rank], self.unknowns))
+            return self._array.astype(dtype, copy=False), *room
+
+        array, mine, vector = ranks.agreed(arrays)
 
         def times(p: Vector, q: Vector) -> None:
             ranks.attempt(np.copyto, mine, p.values)

@@ -104,6 +104,12 @@ class Ranks:
         self._of_all(0.0)
         return result
 
+    def alike(self, work: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        """As `agreed`; the last of the results, a dict, has to be the same on all ranks."""
+        result = self.attempt(work)
+        self.agree(**(result[-1] if result else {}))
+        return result
+
     def total(self, number: Any) -> float:
         """The sum over all ranks of a number that each has some of."""
         with np.errstate(all="ignore"):
@@ -139,9 +145,7 @@ class Ranks:
 
     def starts(self, rows: int) -> np.ndarray:
         """(size + 1,) int64: the first row of each rank, and the number of all."""
-        count = np.empty(self.size, np.int64)
-        self.comm.Allgather(np.array([rows], np.int64), count)
-        return np.concatenate([[0], np.cumsum(count)])
+        return np.cumsum([0, *self.gather(rows)[:, 0]]).astype(np.int64)
 
     def agree(self, **facts: Any) -> None:
         """Go on only where nothing failed on any rank and all have the same facts.

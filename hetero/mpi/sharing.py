@@ -6,11 +6,12 @@ import contextvars
 import operator
 from typing import Any
 
+import numpy as np
+
 from hetero.calling import planner
 from hetero.devices.base import Device
 from hetero.imports import load
 from hetero.mpi.ranks import Ranks, ranks_of
-from hetero.pricing import pricing
 from hetero.pricing.plan import CPU
 from hetero.pricing.settings import forced
 
@@ -52,7 +53,7 @@ def check(device: str | None) -> None:
         raise ValueError(f"device must be one device of this rank, got {device!r}")
 
 
-def place(ranks: Ranks, device: str | None, *system: Any) -> Device | None:
+def place(ranks: Ranks, device: str | None, rows: Any, b: np.ndarray) -> Device | None:
     """The device for a rank's own rows, None for the CPU.
 
     Ranks of a node share its devices of a kind by turns.
@@ -61,14 +62,15 @@ def place(ranks: Ranks, device: str | None, *system: Any) -> Device | None:
     ----------
     device : str, optional
         "cpu", a device, or a kind of them. Default: that of a `use` block, else by the plan of
-        conjugate gradients for ``system``, matrix and right-hand side of the rank's own piece;
-        without these, the CPU.
+        conjugate gradients for the rank's own square piece.
+    rows : Rows
+    b : (own rows,) ndarray
     """
     device = planner.placement(device, None)[0]
-    if device is None and system and not planner.is_host_alone(None):
-        device = contextvars.copy_context().run(_planned, *system)
-        device = device.removeprefix(pricing.WITH_CPU).partition(":")[0]  # its kind
-    if device in (None, CPU) or not system:
+    if device is None and b.size and not planner.is_host_alone(None):
+        square = rows.square(b.dtype)
+        device = contextvars.copy_context().run(_planned, square, b).partition(":")[0]  # its kind
+    if device in (None, CPU) or not b.size:
         return None
     available = load("hetero.devices").available()
     if device in available:

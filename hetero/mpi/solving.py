@@ -44,53 +44,33 @@ def checked_goal(
     return Goal(rtol, atol, maxiter, path, float(every))
 
 
-class _Watch:
-    """What happens after each iteration: the caller's callback, and checkpoints."""
-
-    def __init__(
-        self, ranks: Ranks, callback: Callable[[Any], object] | None, saved: Checkpoint | None
-    ) -> None:
-        self._ranks, self._callback, self._saved = ranks, callback, saved
-        self.done = 0
-
-    def __call__(self, x: Callable[[], np.ndarray]) -> None:
-        self.done += 1
-        if self._callback is not None:
-            self._ranks.attempt(lambda: self._callback(x()))
-        if self._saved is not None:
-            if self._ranks.save:
-                self._saved.save(x, self.done)
-            self._saved.ask()
-
-
 def run(
     ranks: Ranks,
-    make: Callable[[], Rows | DenseRows],
-    piece: Callable[[Any], tuple[Any, ...]],
+    rows: Rows | DenseRows,
     b: np.ndarray,
     x: np.ndarray,
     goal: Goal,
     preconditioner: Any,
     callback: Callable[[Any], object] | None,
-    fingerprint: Callable[[], dict[str, Any]],
+    known: dict[str, Any],
+    sums: Callable[[], dict[str, int]],
     device: str | None,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Solve A x = b from x, which is overwritten; a collective call.
 
     Parameters
     ----------
-    make : callable
-        Gives the rank's rows of A.
-    piece : callable
-        ``piece(rows)`` gives their square piece and right-hand side, to choose a device for; none
-        where they have to stay on the CPU.
+    rows : Rows or DenseRows
+        This rank's of A; closed at the end.
     b, x : (own rows,) ndarray
     preconditioner : None, (own rows,) ndarray or callable
         A diagonal, or ``apply(r, z)`` that writes z = M r for `Vector`s.
-    fingerprint : callable
-        Gives what tells the problem from others, the same on every rank.
+    known : dict
+        What tells the problem from others, the same on every rank, for JSON.
+    sums : callable
+        Gives the checksums of this rank's operands, by name.
     device : str or None
-        As of `sharing.place`.
+        See `sharing.place`.
 
     Returns
     -------
@@ -99,17 +79,16 @@ def run(
         How it was done.
     """
     with contextlib.ExitStack() as stack:
-        rows = ranks.agreed(make)
         stack.callback(rows.close)
 
         def placed() -> tuple[Any, ...]:
-            place = sharing.place(ranks, device, *piece(rows))
-            if place is None:
-                return None, HostVectors(), None
-            stack.enter_context(place.active())
-            return place, HostVectors(), load("hetero.mpi.on_device").vectors_and_product
+            place, of_device = sharing.place(ranks, device, rows, b), None
+            if place is not None:
+                stack.enter_context(place.active())
+                of_device = load("hetero.mpi.on_device").vectors_and_product
+            return place, of_device, HostVectors(), load("hetero.ops.krylov.cg_cpu").iterate
 
-        place, host, of_device = ranks.agreed(placed)
+        place, of_device, host, iterate = ranks.agreed(placed)
         if place is None:
             own, product = host, rows.product(b.dtype)
         else:
@@ -119,10 +98,22 @@ def run(
             preconditioner = vectors.multiplier(preconditioner)
         saved = None
         if goal.checkpoint is not None:
-            known = ranks.starts(b.size), fingerprint(), goal.every
-            saved = Checkpoint(ranks, goal.checkpoint, *known)
-        watch = _Watch(ranks, callback, saved)
-        before = watch.done = saved.read(x) if saved is not None else 0
+            each = ranks.every(ranks.agreed(sums))
+            for name in each[0]:
+                known[name] = f"{sum(one[name] for one in each) % 2**64:016x}"
+            saved = Checkpoint(ranks, goal.checkpoint, ranks.starts(b.size), known, goal.every)
+        before = done = saved.read(x) if saved is not None else 0
+
+        def watch(x: Callable[[], np.ndarray]) -> None:
+            """What happens after each iteration: the caller's callback, and checkpoints."""
+            nonlocal done
+            done += 1
+            if callback is not None:
+                ranks.attempt(lambda: callback(x()))
+            if saved is not None:
+                if ranks.save:
+                    saved.save(x, done)
+                saved.ask()
 
         def true_residual(
             b: Vector, x: Vector, residual: float, bound: float, norm_b: float
@@ -137,8 +128,6 @@ def run(
             q = b.copy()
             rows.product(wide.dtype).times(x, q)
             return wide.norm(b - q)
-
-        iterate = load("hetero.ops.krylov.cg_cpu").iterate
 
         def solve(b: Any, x: Any, atol: float, maxiter: int, report: Any) -> Outcome:
             """Iterate; ``report`` gives x at the caller's scale."""
@@ -191,8 +180,3 @@ def checked_array(name: str, given: Any, taken: str = "an array") -> np.ndarray:
     if array.dtype.kind == "O":
         raise ValueError(f"{name} must be {taken}, got {type(given).__name__}")
     return array
-
-
-def together(ranks: Ranks, number: int) -> str:
-    """The sum of all ranks' checksums."""
-    return f"{sum(map(int, ranks.every(str(number)))) % 2**64:016x}"

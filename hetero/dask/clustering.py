@@ -92,9 +92,10 @@ def kmeans(
     _, d, k = asked.dims
     if asked.options.init == operands.GIVEN:
         init = operands.checked_centroids(operands.on_host(init, dtype), (k, d))
-    rows = Rows(X.astype(dtype).rechunk({1: -1}), weights, alike, placed)
+    X = X.astype(dtype).rechunk({1: -1})
+    rows = Rows(X, weights, alike, placed)
     rows.most_changed = most_changed(label_tol, n)
-    limit = float(tol) * rows.mean_variance() if tol else 0.0
+    limit = float(tol) and float(tol * X.var(axis=0, dtype=np.float64).mean().compute())
 
     def start() -> tuple[Run, np.ndarray, da.Array]:
         given = asked.options.init == operands.GIVEN
@@ -133,9 +134,6 @@ class Rows:
         self._weights = weights.astype(X.dtype).rechunk((X.chunks[0],))
         operands.checked_weights(self._weights.max().compute()[None], 1, X.dtype)
         self._blocks = [*zip(X.to_delayed().ravel(), self._weights.to_delayed(), strict=True)]
-
-    def mean_variance(self) -> float:
-        return float(self._X.var(axis=0, dtype=np.float64).mean().compute())
 
     def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
         n, count, least = len(self._X), max(_SAMPLE, 32 * k), -np.inf

@@ -117,9 +117,7 @@ def solve_cg(
     own, n = matrix.shape
     starts = ranks.starts(own)
     if starts[-1] != n:
-        raise ValueError(
-            f"A must be square: it has {n} columns, and {starts[-1]} rows on all ranks"
-        )
+        raise ValueError(f"A must be square: it has {n} columns, the ranks {starts[-1]} rows")
     first, sparse = int(starts[ranks.rank]), facts["layout"] == "sparse"
     x = ranks.agreed(lambda: np.array(np.zeros(own) if start is None else start, b.dtype))
     if facts["M"] == "jacobi":

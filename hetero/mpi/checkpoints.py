@@ -73,12 +73,7 @@ class Checkpoint:
     """
 
     def __init__(
-        self,
-        ranks: Ranks,
-        path: str | os.PathLike[str],
-        starts: np.ndarray,
-        fingerprint: dict[str, Any],
-        every: float,
+        self, ranks: Ranks, path: str, starts: np.ndarray, fingerprint: dict[str, Any], every: float
     ) -> None:
         self._ranks, self._path, self._starts = ranks, Path(path), starts
         self._fingerprint, self._every, self._saved_at = fingerprint, every, time.monotonic()

@@ -73,7 +73,6 @@ class Halo:
         """Free the requests."""
         for request in self._requests:
             request.Free()
-        self._requests = []
 
 
 class Rows:

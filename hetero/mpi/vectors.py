@@ -85,15 +85,11 @@ class HostVectors:
     def __init__(self) -> None:
         loops = load("hetero.kernels.cpu.vectors")
         self.dot, self.step, self.scale_and_add = loops.dot, loops.step, loops.scale_and_add
-        self.copy, self.difference = np.copy, np.subtract
+        self.copy, self.difference, self.multiply = np.copy, np.subtract, np.multiply
 
     def subtract(self, y: np.ndarray, alpha: float, x: np.ndarray) -> None:
         """y -= alpha x."""
         y -= y.dtype.type(alpha) * x
-
-    def multiply(self, m: np.ndarray, x: np.ndarray, z: np.ndarray) -> None:
-        """z = m x."""
-        np.multiply(m, x, out=z)
 
     def hold(self, x: np.ndarray) -> np.ndarray:
         """An array of the host where these functions take it."""

@@ -38,5 +38,5 @@ x, info, how = hetero.mpi.solve_cg(
 whole = np.concatenate(comm.allgather(x))
 if comm.rank == 0:
     residual = np.linalg.norm(b - A @ whole) / np.linalg.norm(b)
-    told = [info, how["continued_from"], how["iterations"], done, residual]
-    result.write_text(json.dumps(told), "utf-8")
+    how = [info, how["continued_from"], how["iterations"], done, residual]
+    result.write_text(json.dumps(how), "utf-8")

@@ -21,7 +21,7 @@ from hetero.ops.linear_systems.vectors import on_host
 from hetero.pricing.plan import Plan
 from hetero.profile import inventory
 
-__all__ = ["OPERATION", "System", "from_dims", "problem", "solve_cg"]
+__all__ = ["OPERATION", "from_dims", "problem", "solve_cg"]
 
 _STOPPED = {LIMIT: 1, INDEFINITE: -1, NOT_FINITE: -2}
 
@@ -179,20 +179,14 @@ def solved(
     on_host_alone = type(rhs) is type(done.x) is np.ndarray and not is_device_array(matrix)
     by_device = outcome.right_side is not None
     if outcome.status == CONVERGED and by_device and on_host_alone:
-        outcome = checked(system, rhs.astype(dtype, copy=False), done.x, solve, outcome)
+        # In float64, where rounding to float32 may decide it.
+        norm_b, given = outcome.right_side, (rhs.astype(dtype, copy=False), done.x)
+        bound = max(rtol * norm_b, atol)
+        true_residual = load("hetero.ops.krylov.cg_products").true_residual
+        residual = true_residual(system.on(())[0], *given, outcome.residual, bound, norm_b)
+        if residual != outcome.residual and not residual <= bound:
+            outcome = outcome._replace(status=LIMIT, residual=residual)
     return done.x, outcome
-
-
-def checked(system: System, b: np.ndarray, x: np.ndarray, solve: Solve, outcome: Any) -> Any:
-    """A device's outcome by the residual in float64, where rounding to float32 may decide it."""
-    norm_b = outcome.right_side
-    bound = max(solve.rtol * norm_b, solve.atol)
-    true_residual = load("hetero.ops.krylov.cg_products").true_residual
-    residual = true_residual(system.on(())[0], b, x, outcome.residual, bound, norm_b)
-    if residual == outcome.residual:
-        return outcome
-    status = CONVERGED if residual <= bound else LIMIT
-    return outcome._replace(status=status, residual=residual)
 
 
 _calls = call_cache.Calls()

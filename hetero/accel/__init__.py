@@ -5,7 +5,7 @@ for the process that calls it. What is caught, and what is left alone and why: d
 
 =============  =====================================================================================
 `patching`     functions of other packages replaced, and put back
-`gate`         machine code in front of NumPy's loops of products, that lets small ones through
+`gate`         machine code in front of NumPy's loops of products, which offers large ones
 `session`      whether a call is looked at, what its plan says, who computes it
 `products`     ``@`` and all that is one; `images` convolutions; `solves` CG and k-means
 `notes`        what was taken and what was not, with the reasons; `page` for a browser
@@ -15,6 +15,7 @@ for the process that calls it. What is caught, and what is left alone and why: d
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -28,7 +29,7 @@ __all__ = ["Installed", "install", "last", "summary", "uninstall"]
 log = logging.getLogger("hetero")
 _SIGNAL = "convolve2d", "fftconvolve", "oaconvolve", "correlate2d", "convolve"
 _HOMES = {  # module -> where its replacements are made, and of which of its names
-    "numpy": ("products", ()),
+    "numpy": ("products", ("dot", "einsum")),
     "scipy.signal": ("images", _SIGNAL),
     "scipy.ndimage": ("images", ("convolve", "correlate")),
     "scipy.sparse.linalg": ("solves", ("cg",)),
@@ -77,11 +78,12 @@ class Installed:
     def restore(self) -> None:
         """Put back all that was replaced; what scripts hold calls the originals from now on."""
         self.session.least = float("inf")
-        self._patches.restore()
-        for other in reversed(self._others):
-            other.restore()
-        for table, replacement in self._listed:
-            table.pop(replacement, None)
+        with contextlib.ExitStack() as stack:  # each of them, whatever another one raises
+            for table, replacement in self._listed:
+                stack.callback(table.pop, replacement, None)
+            for other in self._others:
+                stack.callback(other.restore)
+            stack.callback(self._patches.restore)
 
     def _replaced(self, name: str, original: Any) -> Any:
         home, _ = _HOMES[next(module for module in _HOMES if name.startswith(f"{module}."))]

@@ -6,10 +6,11 @@ What is not imported yet is replaced when its import ends, so that installing im
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 log = logging.getLogger("hetero")
@@ -38,6 +39,7 @@ class Patches:
         self._originals: dict[Any, Any] = {}  # by their replacements
         self._classes: list[type] = []
         self._begun: set[str] = set()
+        self._is_set = True
 
     def set(self) -> None:
         """Replace what is imported, and the rest as it will be."""
@@ -49,7 +51,9 @@ class Patches:
 
     def restore(self) -> None:
         """Put everything back, also where it was imported by name meanwhile."""
-        sys.meta_path.remove(self)
+        with contextlib.suppress(ValueError):  # somebody has put back an older list
+            sys.meta_path.remove(self)
+        self._is_set = False
         for holder in (*_modules(), *self._classes):
             for key, value in list(vars(holder).items()):
                 if (original := self._original(value)) is not None:
@@ -88,7 +92,7 @@ class Patches:
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module  # it is the class's again
             execute(module)
-            if self in sys.meta_path:
+            if self._is_set:
                 self._patch(spec.name)
 
         loader.exec_module = exec_module
@@ -105,6 +109,8 @@ class Patches:
                 log.warning("%s.%s is left as it is: there is none", name, dotted)
             elif self._original(original) is None:  # it is replaced already where it is reloaded
                 replacement = self._replace(f"{name}.{dotted}", original)
+                if replacement is original:
+                    continue
                 self._originals[replacement] = original
                 for holder in holders:
                     if vars(holder).get(method or first) is original:
@@ -115,7 +121,43 @@ class Patches:
 
     def _original(self, value: Any) -> Any:
         """What a replacement stands for; None for anything else."""
-        return self._originals.get(value) if type(value) is FunctionType else None
+        is_ours = isinstance(value, FunctionType | Standin)
+        return self._originals.get(value) if is_ours else None
+
+
+class Standin:
+    """A function of NumPy's with other code; see `standin`."""
+
+    def __init__(self, original: Any) -> None:
+        functools.update_wrapper(self, original)
+        self._original = original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_original"], name)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._original
+
+    def __hash__(self) -> int:
+        return hash(self._original)
+
+    def __reduce__(self) -> str:
+        return str(self._original.__name__)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+
+def standin(original: Any, code: Callable[..., Any]) -> Standin:
+    """A function equal to ``original`` that runs ``code``.
+
+    Classes with functions of their own for NumPy's (``__array_function__``) look these up in tables
+    by the function: they find the original by its stand-in and the other way round.
+    """
+    return type("function", (Standin,), {"__call__": staticmethod(code)})(original)
 
 
 def unseen(function: Any) -> Any:

@@ -1,11 +1,10 @@
-"""Products: what the gates hand over, and `numpy.dot`, `ndarray.dot` and `numpy.einsum`.
+"""Products: what the gates offer, and `numpy.dot`, `ndarray.dot` and `numpy.einsum`.
 
 `numpy.tensordot` and `numpy.linalg.multi_dot` call `numpy.dot`, which is replaced within NumPy too.
 """
 
 from __future__ import annotations
 
-import _thread
 import ctypes
 import functools
 import gc
@@ -14,14 +13,14 @@ import importlib.util
 import os
 import string
 import sys
-import time
 import types
 from collections.abc import Iterator
-from math import inf, prod
+from math import prod
 from typing import Any
 
-from hetero.accel.gate import OFF, Gate, Unknown
+from hetero.accel.gate import OFF, Gate
 from hetero.accel.notes import shapes
+from hetero.accel.patching import standin
 from hetero.accel.session import LOADING, Attempt, Session
 from hetero.imports import load
 
@@ -34,8 +33,7 @@ _NODES = ("/dev/nvidia[0-9]*", "/dev/dxg")
 _OPENCLS = "/dev/dri/renderD*"
 _AXES = {"matmul": ("mk", "kn", "mn"), "matvec": ("mk", "k", "m"), "vecmat": ("k", "km", "m")}
 _OWN = ("blas",)  # the method that is NumPy's
-_INTERRUPTED = 1.0  # seconds for which products are NumPy's after an interrupt
-_CODE_AT = 40  # bytes from the start of a function that NumPy dispatches: multiarray, dispatcher
+_MOST = 4096  # kinds of products that are remembered
 _SKI_RENTAL = "hetero.moving.ski_rental"
 
 
@@ -48,89 +46,82 @@ def has_device() -> bool:
     return bool(glob.glob(_OPENCLS)) and importlib.util.find_spec("pyopencl") is not None
 
 
+def replaced(session: Session, name: str, original: Any) -> Any:
+    """What stands in the place of `numpy.dot` or `numpy.einsum`."""
+    if name == "numpy.einsum":
+        return standin(original, einsum(session, original))
+    return standin(original, dot(session, original)) if _gains(session) else original
+
+
 def others(session: Session, module: str) -> Iterator[Any]:
-    """What replaces NumPy's code, and restores it.
+    """What else replaces NumPy's code, and restores it.
 
     Raises
     ------
     Unknown
         Where this NumPy or processor is not known.
     """
-    numpy = sys.modules["numpy"]
-    yield _Function(numpy.einsum, einsum(session, numpy.einsum._implementation))
-    has_gpu = has_device()
     if not session.eager:
-        session.loading, _ = LOADING[has_gpu]
-    if session.recording or has_gpu:  # else products gain nothing
-        yield _Function(numpy.dot, dot(session, numpy.dot._implementation))
+        session.loading, _ = LOADING[has_device()]
+    if _gains(session):
         yield _Method(session)
         yield _Products(session)
+
+
+def _gains(session: Session) -> bool:
+    """Whether products are looked at: without a device they gain nothing."""
+    return session.recording or has_device()
 
 
 @functools.cache
 def gates() -> Gate:
     """The process's gates, which stay: threads may be on their way through."""
-    return Gate(lambda *call: call[-1]())
+    return Gate(lambda *call: False)
 
 
 class _Products:
-    """The gates, and what they hand over."""
+    """The gates, and what they offer."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._settled: dict[Any, int] = {}  # NumPy's kinds of products -> plans' generation
         self._gate = gates()
         self._gate.take = self._take
+        self._gate.limit(*((1, 1) if session.eager else (MATRICES, VECTORS)))
         self._gate.set()
-        self._limit()
 
     def restore(self) -> None:
         """Put NumPy's loops back."""
-        self._gate.cells[0] = self._gate.cells[2] = OFF
+        self._gate.limit(OFF, OFF)
         self._gate.restore()
-        self._session.book.small["numpy.matmul"] += self._gate.cells[1]
-        self._gate.cells[1] = 0
-
-    def _limit(self) -> None:
-        limits = (1, 1) if self._session.eager else (MATRICES, VECTORS)
-        self._gate.cells[0], self._gate.cells[2] = limits
-
-    def _interrupt(self) -> None:
-        """Interrupt the main thread, which is back in NumPy, and begins no call through a gate."""
-        _thread.interrupt_main()
-        time.sleep(_INTERRUPTED)
-        if self._session.least < inf:  # else it was uninstalled
-            self._limit()
+        self._session.book.small["numpy.matmul"] += self._gate.small()
 
     def _take(
         self, name: str, dtype: str, pointers: Any, extents: Any, strides: Any, loop: Any
-    ) -> None:
-        try:
-            kind = name, dtype, extents, strides
-            settled = self._settled.get(kind)
-            if self._session.is_inside() or (
-                settled is not None and settled == load("hetero.pricing.tables").generation()
-            ):
-                return loop()  # type: ignore[no-any-return]
-            arrays = _views(name, dtype, pointers, extents, strides)
+    ) -> bool:
+        kind = name, dtype, extents, strides
+        settled = self._settled.get(kind)
+        if self._session.is_inside() or (
+            settled is not None and settled == load("hetero.pricing.tables").generation()
+        ):
+            return False
+        arrays = _views(name, dtype, pointers, extents, strides)
 
-            def plan() -> Any:
-                now, made = load("hetero.pricing.tables").generation(), numpys.plan()
-                if numpys.is_plain(made.chosen) and not made.kept and not _is_placed():
-                    planner, ski_rental = map(load, ("hetero.calling.planner", _SKI_RENTAL))
-                    if not ski_rental.may_pay(made.problem, planner.plan):
-                        self._settled[kind] = now
-                return made
+        def plan() -> Any:
+            now, made = load("hetero.pricing.tables").generation(), numpys.plan()
+            if numpys.is_plain(made.chosen) and not made.kept and not _is_placed():
+                planner, ski_rental = map(load, ("hetero.calling.planner", _SKI_RENTAL))
+                if not ski_rental.may_pay(made.problem, planner.plan):
+                    if len(self._settled) >= _MOST:
+                        self._settled.clear()
+                    self._settled[kind] = now
+            return made
 
-            numpys = attempted("matmul" if name == "matmul" else "matvec", *arrays)
-            # Advice is to see every call.
-            attempt = numpys if self._session.watcher else numpys._replace(plan=plan)
-            self._session.run(f"numpy.{name}", attempt, loop)
-        except BaseException as error:  # nothing passes through NumPy's C
-            loop()
-            if isinstance(error, KeyboardInterrupt):
-                self._gate.cells[0] = self._gate.cells[2] = OFF
-                _thread.start_new_thread(self._interrupt, ())  # which waits for this one's lock
+        numpys = attempted("matmul" if name == "matmul" else "matvec", *arrays)
+        # Advice is to see every call.
+        attempt = numpys if self._session.watcher else numpys._replace(plan=plan)
+        self._session.run(f"numpy.{name}", attempt, loop)
+        return True
 
 
 def _views(name: str, dtype: str, pointers: Any, extents: Any, strides: Any) -> list[Any]:
@@ -173,25 +164,45 @@ def _plan(function: str, A: Any, B: Any, C: Any) -> Any:
     arrays, planner = load("hetero.arrays"), load("hetero.calling.planner")
     inputs = arrays.describe_used(A), arrays.describe_used(B)
     target = None if C is None else arrays.describe(C)
-    problem = load("hetero.ops.products.operands").build(function, *inputs, target, None)
+    problem = load("hetero.ops.products.operands").build(function, *inputs, target)
     return planner.plan(problem, *planner.placement(None, None))
 
 
-def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
-    """The product; None where an operand holds NaN or infinity, which NumPy is to warn of.
+class _Look:
+    """Whether the parts of a result are finite, seen on the devices that compute them."""
 
-    What is not finite in a row of A or a column of B makes the whole row or column of the result
-    so: one of each shows it.
-    """
-    execution = load("hetero.calling.execution")
+    def __init__(self) -> None:
+        self._flags: dict[Any, Any] = {}  # device -> (buffer, owner)
+        self._kernels = load("hetero.ops.convolve2d.direct_device")
+
+    def __call__(self, device: Any, dtype: str, buffer: Any, count: int) -> None:
+        if device not in self._flags:
+            self._flags[device] = self._kernels.flag(device)
+        self._kernels.find_not_finite(device, dtype, buffer, count, self._flags[device][0])
+
+    def is_finite(self, made: Any) -> bool:
+        """Whether all of the result is; what the CPU computed is looked at here."""
+        numpy = sys.modules["numpy"]
+        for device, (buffer, _) in self._flags.items():
+            flag = numpy.empty(1, "i4")
+            with device.active():
+                device.download(buffer, flag)
+            if flag[0]:
+                return False
+        return bool(self._flags) or bool(numpy.isfinite(made).all())
+
+
+def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
+    """The product; None where it holds NaN or infinity, which NumPy is to warn of."""
+    execution, results = load("hetero.calling.execution"), load("hetero.moving.results")
     given = () if C is None else (C, plan.problem.output)
+    look = _Look()
+    before = results.look.set(look)
     try:
         made = execution.execute(plan, execution.Call((A, B), plan.problem.inputs, *given))
-        is_matrix = made.ndim == max(A.ndim, B.ndim)
-        edges = (made[..., :1, :], made[..., :1]) if is_matrix else (made,)
-        is_finite = sys.modules["numpy"].isfinite
-        return made if all(is_finite(edge).all() for edge in edges) else None
+        return made if look.is_finite(made) else None
     finally:
+        results.look.reset(before)
         if C is not None:
             load("hetero.arrays.kept").written(C)
 
@@ -199,42 +210,19 @@ def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
 # -- Functions of NumPy's that call BLAS without a loop --------------------------------------------
 
 
-class _Function:
-    """`numpy.dot` or `numpy.einsum`, with other code in it.
-
-    The object stays: who imported it by name calls the new code too, and classes that recognise
-    NumPy's functions (``__array_function__``) do so.
-    """
-
-    def __init__(self, function: Any, code: Any) -> None:
-        self._original = function._implementation
-        self._place = ctypes.c_void_p.from_address(id(function) + _CODE_AT)
-        if self._place.value != id(self._original):
-            raise Unknown("NumPy's functions do not hold their code where NumPy 2 does")
-        self._code = code
-        self._place.value = id(code)
-
-    def restore(self) -> None:
-        """Put NumPy's code back."""
-        self._place.value = id(self._original)
-
-
 def einsum(session: Session, original: Any) -> Any:
-    """The code of `numpy.einsum`, which without options calls NumPy's loop itself."""
+    """The code of ``original``, `numpy.einsum`, of two arrays and without options."""
     ndarray, least = sys.modules["numpy"].ndarray, 1 if session.eager else VECTORS
-    plain = original.__globals__["c_einsum"]
 
-    @functools.wraps(original)
-    def einsum(*operands: Any, out: Any = None, optimize: Any = False, **options: Any) -> Any:
-        if out is not None or optimize is not False or options:
-            return original(*operands, out=out, optimize=optimize, **options)
-        if len(operands) == 3:
+    def einsum(*operands: Any, **options: Any) -> Any:
+        if len(operands) == 3 and not options:
             subscripts, A, B = operands
             if type(A) is ndarray is type(B) and A.size * B.size >= least:
                 attempt = _einsum(session, subscripts, A, B)
                 if attempt is not None:
-                    return session.run("numpy.einsum", attempt, functools.partial(plain, *operands))
-        return plain(*operands)
+                    plain = functools.partial(original, *operands)
+                    return session.run("numpy.einsum", attempt, plain)
+        return original(*operands, **options)
 
     return einsum
 
@@ -314,8 +302,8 @@ def _einsum(session: Session, subscripts: Any, A: Any, B: Any) -> Attempt | None
         with numpy.errstate(all="ignore"):  # as NumPy's loop
             is_blas = plan.chosen.device == "cpu"
             made = a @ b if is_blas else _computed(a, b, None, plan)
-        if made is None:
-            return None
+            if made is None or (is_blas and not numpy.isfinite(made).all()):
+                return None
         # NumPy's iterator lays out the result by the operands' strides.
         axes = result + "".join(sorted(summed))
         placed = [[letters.find(x) for x in axes] for letters in (first, second, result)]

@@ -11,7 +11,7 @@ from hetero.arrays import HOST, Operand
 from hetero.devices.base import Device
 from hetero.errors import GraphError
 from hetero.host import pages
-from hetero.moving import keeping, transfer
+from hetero.moving import keeping, results, transfer
 from hetero.moving.calls import Call, Done
 from hetero.pricing.plan import CPU
 from hetero.profile import inventory
@@ -110,6 +110,8 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
         arguments = call.on((device,), inputs, buffer)
         _begin(device, buffer, result, call)
         outcome = run((device,), problem, arguments)
+        if (look := results.look.get()) is not None:
+            look(device, problem.dtype, buffer, result.size)
         values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
         if result.location == HOST and call.out is None and outcome is None:
             source = problem.operation, problem.dims, problem.dtype

@@ -7,13 +7,15 @@ import dataclasses
 import sysconfig
 from pathlib import Path
 
+from hetero import paths
 from hetero.cli.values import DONE, Parser, file, show
 
 _FILE = "hetero-accel.pth"
 # Python runs a line of such a file that begins with import, in each process.
 _LINE = (
-    "import os; os.environ.get('HETERO_ACCEL') == '1' and __import__('importlib.util').util"
-    ".find_spec('hetero') and __import__('hetero.accel').accel.enable()"
+    "import os; os.environ.get('HETERO_ACCEL', '0') not in ('', '0') and "
+    "__import__('importlib.util').util.find_spec('hetero') and "
+    "__import__('hetero.accel').accel.enable()"
 )
 _ON = "Scripts of this environment run with hetero.accel where HETERO_ACCEL=1 is set: {}"
 _OFF = "No script of this environment runs with hetero.accel by itself: there is no {}"
@@ -32,7 +34,8 @@ def accel(arguments: argparse.Namespace) -> int:
     """Say whether an environment's scripts can be accelerated, or change that."""
     path = Path(sysconfig.get_path("purelib")) / _FILE
     if arguments.enable:
-        path.write_text(_LINE + "\n", "utf-8")
+        paths.replace_file(path, f"{_LINE}\n".encode())  # not what a link there points to
+        path.chmod(0o644)  # whatever the umask: each process of this environment runs it
     elif arguments.disable:
         path.unlink(missing_ok=True)
     found = {"enabled": path.exists(), "file": str(path)}

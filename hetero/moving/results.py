@@ -12,6 +12,8 @@ blocks, are taken by name only, or where no other can: each of the next calls wo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +27,10 @@ from hetero.pricing import settings
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.registry.problem import Problem
+
+# ``look(device, dtype, buffer, count)`` may enqueue a look at packed values of a host call's result
+# where a device has computed them, before they are downloaded.
+look: ContextVar[Callable[[Device, str, Any, int], None] | None] = ContextVar("look", default=None)
 
 
 def wanted() -> bool:

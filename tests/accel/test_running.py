@@ -186,11 +186,24 @@ def test_command_lines():
 
 
 def test_an_environment_is_switched_on_and_off(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
-    assert cli.main(["accel", "--enable", "--json"]) == 0
+    site, elsewhere, broken = tmp_path / "site", tmp_path / "elsewhere", tmp_path / "broken"
+    site.mkdir()
+    elsewhere.write_text("not to be changed")
+    (broken / "hetero").mkdir(parents=True)
+    (broken / "hetero" / "__init__.py").write_text("?")
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(site))
+    (site / "hetero-accel.pth").symlink_to(elsewhere)
+    before = os.umask(0)
+    try:
+        assert cli.main(["accel", "--enable", "--json"]) == 0
+    finally:
+        os.umask(before)
     found = json.loads(capsys.readouterr().out)
     assert found["enabled"]
-    line = Path(found["file"]).read_text()
+    assert elsewhere.read_text() == "not to be changed"
+    file = Path(found["file"])
+    assert (file.is_symlink(), file.stat().st_mode & 0o777) == (False, 0o644)
+    line = file.read_text()
     check = f"{line}\nimport sys; print('hetero.accel' in sys.modules)"
     for value, loaded in (("1", "True\n"), ("0", "False\n")):
         environment = {**os.environ, "HETERO_ACCEL": value}
@@ -201,8 +214,12 @@ def test_an_environment_is_switched_on_and_off(monkeypatch, tmp_path, capsys):
     environment["HETERO_ACCEL"] = "1"
     ran = subprocess.run(without, capture_output=True, text=True, env=environment, check=True)
     assert not ran.stderr
+    del environment["HETERO_ACCEL"]  # an installation of hetero that is broken says nothing then
+    without = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(broken)!r}); {line}"]
+    ran = subprocess.run(without, capture_output=True, text=True, env=environment, check=True)
+    assert not ran.stderr
     assert cli.main(["accel", "--disable"]) == 0
-    assert not list(tmp_path.iterdir())
+    assert not list(site.iterdir())
 
 
 ADVISED = """
@@ -247,7 +264,7 @@ def test_advice(tmp_path):
     dot = next(line for line in own["lines"] if line["place"] == "script.py:10")
     assert dot["way"] != "blas on cpu" or dot["there"] == dot["here"]
     wrong = run(["-m", "hetero", "advise", "--on", "none"], file)
-    assert (wrong.returncode, "--profile" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "profile must be" in wrong.stderr) == (2, True)
 
 
 def test_calls_of_a_whole_script_begin_with_the_plain_library():

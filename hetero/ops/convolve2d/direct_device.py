@@ -160,6 +160,12 @@ def clear_zeros(
     del owner, marks_owner
 
 
+def find_not_finite(device: Device, dtype: str, out: Any, count: int, bad: Any) -> None:
+    """Enqueue a look at ``count`` packed values, which sets the first of `flag`'s ints."""
+    blocks = min(-(-count // _THREADS), 16 * device.multiprocessors)
+    launch(device, "find_not_finite", dtype, blocks, (out, bad, count, blocks))
+
+
 def separable(
     device: Device, problem: Problem, image: Any, options: FilterOptions, out: Any
 ) -> None:
@@ -179,8 +185,6 @@ def separable(
     if filter.facts.cancels:
         clear_zeros(device, problem, image, options, out)
     bad, owner = flag(device)
-    count = problem.output.size
-    blocks = min(-(-count // _THREADS), 16 * device.multiprocessors)
-    launch(device, "find_not_finite", problem.dtype, blocks, (out, bad, count, blocks))
+    find_not_finite(device, problem.dtype, out, problem.output.size, bad)
     direct(device, problem, image, options, out, only_if=bad)
     del first, second, owner

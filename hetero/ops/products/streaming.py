@@ -15,13 +15,13 @@ import numpy as np
 from hetero import registry
 from hetero.blocks.streamed import Streamed
 from hetero.calling import planner
-from hetero.moving import pipeline
+from hetero.moving import pipeline, results
 from hetero.moving.pipeline import Load, Slot, Step, Store
 from hetero.ops.products import operands
 from hetero.ops.products.matrices import matrices_of, missing_axes, stacked
 from hetero.ops.products.tile_choice import Choice, choose, tile_problem
 from hetero.ops.products.tiling import Grid, Visit
-from hetero.registry import Arguments
+from hetero.registry import Arguments, Implementation
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
@@ -53,14 +53,28 @@ def compute(device: Device, problem: Problem, arguments: Arguments, choice: Choi
         tile = planner.plan(tile_problem(made.grid, by_columns, device.name, part), device.name)
         row, product_of_tile = tile.chosen.implementation, tile.problem
         if row.prepare is not None:  # launches with less overhead
-            return row.prepare(device, product_of_tile, _ALIGNED, None)
-        return lambda a, b, c: row.run((device,), product_of_tile, Arguments((a, b), c))
+            multiply = row.prepare(device, product_of_tile, _ALIGNED, None)
+        else:
+            multiply = _unprepared(row, device, product_of_tile)
+        if (look := results.look.get()) is None:
+            return multiply
+        seen = product_of_tile.dtype, product_of_tile.output.size
+
+        def multiply_and_look(a: Any, b: Any, c: Any) -> None:
+            multiply(a, b, c)
+            look(device, seen[0], c, seen[1])
+
+        return multiply_and_look
 
     visits = made.visits()
     for part in sorted({made.grid.part(visit) for visit in visits}):
         product(*part)  # before anything moves
     step = partial(_step, device, made.grid, by_columns, arrays, slots, product)
     pipeline.run(device, map(step, visits))
+
+
+def _unprepared(row: Implementation, device: Device, problem: Problem) -> Callable[..., Any]:
+    return lambda a, b, c: row.run((device,), problem, Arguments((a, b), c))
 
 
 def _step(

@@ -17,6 +17,7 @@ import pytest
 from scipy import signal
 
 import hetero
+from hetero.errors import DeviceNotAvailable, MethodNotAvailable
 from hetero.pricing import settings
 
 distributed = pytest.importorskip("distributed")
@@ -118,6 +119,27 @@ def test_convolutions_that_are_refused():
         hetero.dask.convolve2d(image[0], np.ones((1, 1)))
     with pytest.raises(ValueError, match="mode"):
         hetero.dask.convolve2d(image, np.ones((1, 1)), "both")
+    with pytest.raises(ValueError, match="channels last"):
+        hetero.dask.convolve2d(da.ones((64, 60, 3)), np.ones((3, 3)))
+
+
+@pytest.mark.parametrize("function", ["convolve2d", "matmul", "matvec"])
+def test_placements_are_refused_at_the_call(function):
+    operands = da.ones((4, 4)), np.ones(4) if function == "matvec" else np.ones((4, 4))
+    for error, placed in (
+        (DeviceNotAvailable, {"device": "cuda:77"}),
+        (MethodNotAvailable, {"method": "nonsense"}),
+        (TypeError, {"unknown": 1}),
+    ):
+        with pytest.raises(error):
+            getattr(hetero.dask, function)(*operands, **placed)
+
+
+def test_narrow_blocks_are_no_images_in_colour():
+    stack, kernel = numbers((20, 30, 41)), numbers((3, 1))
+    lazy = hetero.dask.convolve2d(da.from_array(stack, chunks=(20, 30, 4)), kernel, "same")
+    wanted = np.stack([signal.convolve2d(image, kernel, "same") for image in stack])
+    np.testing.assert_allclose(lazy.compute(), wanted, rtol=1e-12)
 
 
 # -- Products --------------------------------------------------------------------------------------

@@ -90,7 +90,8 @@ def _transformed(
         if any(larger) or mode != "full" or function == "convolve":  # which may give a view
             return Attempt(what, seconds, ("option", "the second one is the larger one"))
         in1, in2 = in2, in1
-    return _attempt(what, seconds, (in1, in2, mode), _OWN[function])
+    exact = function == "convolve"  # which may be the direct sum; others are not exact in SciPy
+    return _attempt(what, seconds, (in1, in2, mode), _OWN[function], exact)
 
 
 def _filtered(
@@ -138,13 +139,23 @@ def _are_images(image: Any, kernel: Any) -> bool:
 
 
 def _attempt(
-    what: str, seconds: float, arguments: tuple[Any, ...], own: tuple[str, ...]
+    what: str,
+    seconds: float,
+    arguments: tuple[Any, ...],
+    own: tuple[str, ...],
+    exact: bool = True,
 ) -> Attempt:
-    """An attempt of ``hetero.convolve2d(*arguments)``; ``own``: methods that are SciPy's."""
+    """An attempt of ``hetero.convolve2d(*arguments)``; ``own``: methods that are SciPy's; zeros are
+    to be ``exact`` or not."""
     options = dict(zip(("mode", "boundary", "fillvalue"), arguments[2:], strict=False))
 
     def compute(plan: Any) -> Any:
-        result = load("hetero.ops.convolve2d").convolve2d(*arguments)
+        wanted = load("hetero.ops.convolve2d.filters").exact_zeros
+        before = wanted.set(exact)
+        try:
+            result = load("hetero.ops.convolve2d").convolve2d(*arguments)
+        finally:
+            wanted.reset(before)
         numpy = sys.modules["numpy"]
         with numpy.errstate(all="ignore"):
             return result if numpy.isfinite(result.sum()) else None

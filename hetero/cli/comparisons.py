@@ -38,7 +38,7 @@ def explain_options(sub: Parser) -> None:
     text = "where the operands lie: host, cuda:0, ... (default: host)"
     sub.add_argument("--on", default="host", help=text)
     sub.add_argument("--device", help="only this device, such as cpu or cuda:0")
-    methods = dict.fromkeys(i.method for o in operations for i in registry.considered(o.name))
+    methods = dict.fromkeys(i.method for o in operations for i in registry.lookup(o.name))
     text = f"only this method: {', '.join(methods)}, or a kernel that hetero ladder lists"
     sub.add_argument("--method", help=text)
     text = "also list what is not taken unless it is named: OpenCL on this machine's CPU"

@@ -214,7 +214,7 @@ def check_method(
 ) -> None:
     """Raise `MethodNotAvailable` for a method that none of these implementations has."""
     if method is not None and method not in {i.method for i in implementations}:
-        names = sorted({i.method for i in implementations if i.rung is None})
+        names = sorted({i.method for i in implementations})
         raise MethodNotAvailable(
             f"{one_of(what, names, method)} ('hetero ladder' times simpler kernels)"
         )

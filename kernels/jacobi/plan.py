@@ -41,14 +41,11 @@ _PORTABLE_LANES = 64
 _MOST_WAVES = 8
 
 
-def passes(sweeps: int, depth: int, any_depth: bool = False) -> Iterator[int]:
-    """The depths of the passes that make ``sweeps`` sweeps: ``depth``, and what the rest takes.
-
-    ``any_depth``: the rest can be one pass, whatever it is.
-    """
+def passes(sweeps: int, depth: int) -> Iterator[int]:
+    """The depths of the passes that make ``sweeps`` sweeps: ``depth``, and what the rest takes."""
     full, rest = divmod(sweeps, depth)
     yield from repeat(depth, full)
-    for less in (rest,) * (rest > 0) if any_depth else (*reversed(DEPTHS), 1):
+    for less in (*reversed(DEPTHS), 1):
         if less < depth:
             yield from repeat(less, rest // less)
             rest %= less

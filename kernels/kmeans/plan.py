@@ -6,12 +6,10 @@ from typing import NamedTuple
 
 from ..common import tuning as tables
 from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div, check_dtype
-from . import rungs
 from .shapes import Assignment, Points, choose, power_of_two, threads_of_block
 
-__all__ = ["RUNGS", "LloydPlan", "columns", "label_rows", "plan_lloyd"]
+__all__ = ["LloydPlan", "columns", "label_rows", "plan_lloyd"]
 
-RUNGS, CPU_RUNGS = rungs.RUNGS, rungs.CPU_RUNGS
 FUSED = "lloyd"
 STATE = 4  # integers of the iteration's state: see kmeans_state.cu
 _THREADS = 256
@@ -32,8 +30,6 @@ class LloydPlan(NamedTuple):
 
     Attributes
     ----------
-    prepare : tuple of Launch
-        Once, before all.
     pack : Launch
         ``"centroids"`` as the assignment reads them, ``"packed"`` and ``"norms"``. What it fills up
         must be in ``"packed_next"`` and ``"norms_next"`` as well.
@@ -55,7 +51,6 @@ class LloydPlan(NamedTuple):
         Short name of what was chosen, for plans that are printed.
     """
 
-    prepare: tuple[Launch, ...]
     pack: Launch
     assign: tuple[Launch, ...]
     update: tuple[Launch, ...]
@@ -104,8 +99,8 @@ def plan_lloyd(
     capability : (int, int), optional
         Compute capability of a CUDA device, such as (9, 0).
     method : str
-        "lloyd", whose kernels are chosen by the shape, "library", where the caller makes the
-        products, or one of `RUNGS`.
+        "lloyd", whose kernels are chosen by the shape, or "library", where the caller makes the
+        products.
     tuning : Table, optional
         The figures that kernels are chosen by. Default: `hetero.kernels.common.tuning.default`.
     assignment : Assignment, optional
@@ -123,17 +118,14 @@ def plan_lloyd(
         n, d, k, dtype, weighted, aligned, multiprocessors, block_limit, shared_limit, capability
     )
     table = tuning or tables.default()
-    if method in RUNGS:
-        assigned, update, parts, assignment = rungs.plan(points, method)
-    else:
-        if method == "library":
-            assignment = Assignment(None, 1, d, False, 0, method)
-        assignment = assignment or choose(points, table)
-        assigned = () if assignment.launch is None else (assignment.launch,)
-        parts, update = assignment.parts, ()
-        if not assignment.sums:
-            parts, launch = sum_by_label(points, table)
-            update = (launch,)
+    if method == "library":
+        assignment = Assignment(None, 1, d, False, 0, method)
+    assignment = assignment or choose(points, table)
+    assigned = () if assignment.launch is None else (assignment.launch,)
+    parts, update = assignment.parts, ()
+    if not assignment.sums:
+        parts, launch = sum_by_label(points, table)
+        update = (launch,)
     counting = _count_changed(points)
     update = (counting, *update) if counted else update
     tile, depth = assignment.tile, assignment.depth
@@ -153,10 +145,8 @@ def plan_lloyd(
         "counts": counting.grid * _DOUBLE,
         **({"before": n * _INT} if counted else {}),
         "partial_inertia": _inertia_blocks(points) * _DOUBLE,
-        **assignment.scratch,
     }
     return LloydPlan(
-        prepare=assignment.prepare,
         pack=_pack(points, tile, depth, packed),
         assign=assigned,
         update=update,

@@ -24,7 +24,6 @@ __all__ = [
     "partitions_of_block",
     "resident_blocks",
     "threads",
-    "waves",
 ]
 
 
@@ -100,35 +99,15 @@ def fragmented_blocks(card: Card, resources: Resources, launch: Launch) -> int:
     ValueError
         If no block fits on a multiprocessor.
     """
-    return blocks(launch) % _checked_active_blocks(card, resources, launch)
+    active = active_blocks(card, resources, launch)
+    if not active:
+        raise ValueError(f"no block of {launch} with {resources} fits on {card.name}")
+    return blocks(launch) % active
 
 
 def fragmented_threads(card: Card, resources: Resources, launch: Launch) -> int:
     """Threads of those blocks (3.11)."""
     return fragmented_blocks(card, resources, launch) * launch.x * launch.y
-
-
-def waves(card: Card, resources: Resources, launch: Launch) -> int:
-    """How many times the device is filled with blocks, the last time perhaps in part.
-
-    Raises
-    ------
-    ValueError
-        If no block fits on a multiprocessor.
-    """
-    return -(-blocks(launch) // _checked_active_blocks(card, resources, launch))
-
-
-def _checked_active_blocks(card: Card, resources: Resources, launch: Launch) -> int:
-    """`active_blocks`; ValueError if there are none."""
-    active = active_blocks(card, resources, launch)
-    if not active:
-        size, need = launch.x * launch.y, resources
-        raise ValueError(
-            f"no block of {size} threads with {need.registers} registers each and {need.shared} "
-            f"bytes of shared memory fits on a multiprocessor of {card.name}"
-        )
-    return active
 
 
 def occupancy(card: Card, resources: Resources, launch: Launch) -> float:

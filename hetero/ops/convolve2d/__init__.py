@@ -9,7 +9,7 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import Array, describe_used
 from hetero.calling import call_cache, planner
-from hetero.ops.convolve2d import methods
+from hetero.ops.convolve2d import methods  # noqa: F401  # registers them
 from hetero.ops.convolve2d.bands import cut
 from hetero.ops.convolve2d.operands import NAME, checked, from_dims, problem
 from hetero.ops.convolve2d.planning import planned
@@ -171,7 +171,6 @@ OPERATION = registry.register_operation(
         options={"mode": (MODES, "which results; default: full")},
         cases="hetero.ops.convolve2d.cases",
         benchmarks="hetero.ops.convolve2d.benchmarks",
-        ladder=methods.LADDER,
         cut=cut,
     )
 )

@@ -72,7 +72,7 @@ class DeviceRows:
     weights : device buffer or None
         (n,), of the dtype of X.
     method : str
-        "lloyd", "library", or a rung of `hetero.kernels.kmeans.plan.RUNGS`.
+        "lloyd" or "library".
     labels : device buffer, optional
         (n,) of int32, which the labels are left in. Default: one of its own.
     given : (k, d) numpy.ndarray, optional
@@ -158,7 +158,7 @@ class DeviceRows:
     def _compile(self, seeded: bool) -> None:
         """Compile what a fit launches, together; one after the other they take two seconds."""
         plan = self._plan
-        launches = [*plan.update, *plan.assign, *plan.finish, *plan.prepare, plan.pack]
+        launches = [*plan.update, *plan.assign, *plan.finish, plan.pack]
         launches += [plan.inertia, *self._columns]
         if seeded:
             launches += self.seeds_plan().launches()
@@ -190,7 +190,6 @@ class DeviceRows:
         self._space.allocate(self.k * self.d * self.dtype.itemsize, "centroids")
         for name, nbytes in self._plan.scratch.items():
             self._space.allocate(nbytes, name)
-        self._start(*map(self._bound, self._plan.prepare))
 
     def _bound(self, launch: Launch, swapped: bool = False, **others: Any) -> tuple[Any, ...]:
         """What the device's launch takes, on the one or the other set of centroids."""

@@ -10,8 +10,6 @@ import numpy as np
 from hetero import registry
 from hetero.host.compiled import loops
 from hetero.imports import load
-from hetero.kernels.kmeans.plan import RUNGS
-from hetero.ops import rungs
 from hetero.ops.kmeans.operands import (
     EXPECTED,
     NAME,
@@ -110,10 +108,6 @@ def _on_device(method: str) -> Callable[..., Outcome]:
         return outcome
 
     return run
-
-
-def _climb(rung: str, device: Device, problem: Problem, arguments: Arguments) -> Outcome:
-    return _on_device(rung)((device,), problem, arguments)
 
 
 def _split(devices: tuple[Device, ...], problem: Problem, arguments: Arguments, method: str) -> Any:
@@ -223,7 +217,6 @@ registry.register_method(
     shared=_shared,
     blocks=registry.WHEN_SHORT,
 )
-rungs.register(RUNGS, _climb, operation=NAME, excludes=_dense_alone, work=_work)
 registry.register_method(
     operation=NAME,
     method="library",

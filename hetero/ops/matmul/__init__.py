@@ -106,10 +106,5 @@ OPERATION = registry.register_operation(
         cases="hetero.ops.matmul.cases",
         benchmarks="hetero.ops.matmul.benchmarks",
         cut=cut,
-        ladder={
-            "tiled": "tiles in registers, copies ahead",
-            "library": "cuBLAS",
-            "blas": "packed tiles, many elements of C in registers",
-        },
     )
 )

@@ -102,10 +102,5 @@ OPERATION = registry.register_operation(
         cases="hetero.ops.matvec.cases",
         benchmarks="hetero.ops.matvec.benchmarks",
         cut=cut,
-        ladder={
-            "tiled": "16 bytes a load, rows or columns, 8 in flight",
-            "library": "cuBLAS",
-            "blas": "several rows or columns at a time",
-        },
     )
 )

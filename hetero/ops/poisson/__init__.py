@@ -15,7 +15,7 @@ from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolera
 from hetero.ops.linear_systems.types import checked_spacing, least_tolerance
 from hetero.ops.poisson import costs, methods, operands  # noqa: F401  # the former registers them
 from hetero.ops.poisson.equation import Equation, checked_faces
-from hetero.ops.poisson.operands import NAME, SWEEPING, UNLIMITED, from_dims, problem
+from hetero.ops.poisson.operands import JACOBI, NAME, UNLIMITED, from_dims, problem
 from hetero.pricing.plan import Plan
 
 __all__ = ["OPERATION", "from_dims", "problem", "solve_poisson"]
@@ -137,7 +137,7 @@ def solve_poisson(
     least = least_tolerance(found.dtype)
     solve = Solve(None, max(tolerance, least), 0.0, limit, exactly=exactly)
     solved = equation.solve(plan, solve)
-    as_asked = exactly and solved.method in SWEEPING and solved.outcome.iterations == maxiter
+    as_asked = exactly and solved.method == JACOBI and solved.outcome.iterations == maxiter
     converged = equation.converged(solved.outcome, to_rounding=not rtol)
     if not converged and not (as_asked and math.isfinite(solved.outcome.residual)):
         relative = equation.relative_residual(solved.outcome)
@@ -187,6 +187,5 @@ OPERATION = registry.register_operation(
         benchmarks="hetero.ops.poisson.benchmarks",
         keeps=lambda problem: False,
         iterations=costs.iterations,
-        ladder={"jacobi": "several sweeps in one pass over the memory"},
     )
 )

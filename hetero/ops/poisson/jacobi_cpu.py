@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import chain, repeat
 from typing import Any
 
@@ -28,7 +27,6 @@ def solve(
     u: np.ndarray,
     *,
     blocking: int | None = None,
-    by: Callable[..., None] | None = None,
     **limits: Any,
 ) -> Outcome:
     """Sweep until the residual is small, or a number of times.
@@ -41,14 +39,12 @@ def solve(
         ``u`` is the start and gets the result.
     blocking : int, optional
         Sweeps that a pass over the memory makes. Default: what the cache has room for.
-    by : callable, optional
-        ``by(u, f, u_new, factors)``, a compiled loop that makes one sweep.
     **limits
         Sweeps or tolerances; see `iterate`.
     """
 
     def sweep() -> Outcome:
-        run = _CpuSolve(stencil, f, u, blocking, by)
+        run = _CpuSolve(stencil, f, u, blocking)
         outcome = iterate(run, **limits)
         u[...] = run.u.reshape(u.shape)
         return outcome
@@ -60,9 +56,8 @@ class _CpuSolve:
     """A solve: u, where the next u goes, and how many sweeps were made. See `Run`."""
 
     def __init__(
-        self, stencil: Stencil, f: np.ndarray, u: np.ndarray, blocking: int | None, by: Any
+        self, stencil: Stencil, f: np.ndarray, u: np.ndarray, blocking: int | None
     ) -> None:
-        self._by = by
         shape, self._weights = stencil.box
         diagonal = 2.0 * sum(self._weights)
         self._factors = tuple(f.dtype.type(w / diagonal) for w in (*self._weights, 1.0))
@@ -81,11 +76,6 @@ class _CpuSolve:
 
     def advance(self, sweeps: int) -> None:
         self.sweeps += sweeps
-        if self._by is not None:
-            for _ in range(sweeps):
-                self._by(self.u, self._f, self._u_new, self._factors)
-                self.u, self._u_new = self._u_new, self.u
-            return
         full, rest = divmod(sweeps, self._depth)
         for depth in chain(repeat(self._depth, full), (rest,) if rest else ()):
             # Contiguous for every depth: for other arrays the loop would be compiled once more.

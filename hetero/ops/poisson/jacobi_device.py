@@ -25,7 +25,7 @@ from hetero.ops.linear_systems.exchange import BufferCopies, Exchange
 from hetero.ops.linear_systems.partition import halo_copies, slabs
 from hetero.ops.linear_systems.types import DeviceFailed, Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import iterate
-from hetero.ops.poisson.jacobi_slab import Slice, Sweeper
+from hetero.ops.poisson.jacobi_slab import Slice
 from hetero.profile import tuning
 
 _UNINTERRUPTED = 0.25  # seconds of work that is queued at once
@@ -41,7 +41,6 @@ def solve(
     *,
     blocking: int | None = None,
     dtype: Any = None,
-    sweeper: Sweeper | None = None,
     from_zero: bool = False,
     **limits: Any,
 ) -> Outcome:
@@ -60,8 +59,6 @@ def solve(
         Sweeps that a pass makes: 1, or one of `plan_jacobi.DEPTHS` in 2-D. Default: by the grid.
     dtype : dtype, optional
         Of device buffers. Default: float64.
-    sweeper : Sweeper, optional
-        On one device: makes all sweeps.
     from_zero : bool
         Start from zero, whatever ``u`` holds.
     **limits
@@ -78,9 +75,8 @@ def solve(
             if len(devices) == 1:  # one context for all that follows, not one for each launch
                 stack.enter_context(devices[0].active())
             stack.enter_context(meetings.turn(devices))
-            passes = blocking if sweeper is None else sweeper.most, sweeper
             start = None if from_zero else u
-            run = _DeviceSolve(devices, stencil, f, start, *passes, np.dtype(dtype or _dtype(f)))
+            run = _DeviceSolve(devices, stencil, f, start, blocking, np.dtype(dtype or _dtype(f)))
             stack.push(run.close)
             outcome = iterate(run, **limits)
             run.store(u)
@@ -110,7 +106,6 @@ class _DeviceSolve:
         f: Any,
         u: Any,
         blocking: int | None,
-        sweeper: Sweeper | None,
         dtype: np.dtype,
     ) -> None:
         self.sweeps = 0
@@ -122,12 +117,11 @@ class _DeviceSolve:
         self._save_at = time.monotonic() + _CHECKPOINT
         whole = plan_jacobi.GridSlab.of(*stencil, dtype.name)
         first = tuning.target(devices[0])  # for all: their passes go together
-        self._any = sweeper is not None
         self._depth = blocking or plan_jacobi.default_depth(whole, first)
         cuts = slabs(stencil.shape[0], len(devices), self._depth)
         devices = devices[: len(cuts)]
         self._slices = [
-            Slice(device, slab, whole, self._depth, alone=len(cuts) == 1, sweeper=sweeper)
+            Slice(device, slab, whole, self._depth, alone=len(cuts) == 1)
             for device, slab in zip(devices, cuts, strict=True)
         ]
         self._at_once(lambda each: each.fill(f, u), 2)
@@ -161,7 +155,7 @@ class _DeviceSolve:
 
     def advance(self, sweeps: int) -> None:
         """Make sweeps; waits at times, so that an interrupt gets through."""
-        depths = plan_jacobi.passes(sweeps, self._depth, self._any)
+        depths = plan_jacobi.passes(sweeps, self._depth)
         while batch := tuple(islice(depths, self._passes_at_once)):
             begin = time.monotonic()
             with self._alone(), self._exchange.queued():

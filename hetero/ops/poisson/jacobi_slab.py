@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from hetero.devices.base import Device
-from hetero.errors import MethodNotAvailable
-from hetero.kernels.common.launch import VECTOR_BYTES, Launch
+from hetero.kernels.common.launch import VECTOR_BYTES
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.exchange import Bound, Part
 from hetero.ops.linear_systems.partition import Slab
 from hetero.profile import tuning
-
-
-class Sweeper(NamedTuple):
-    """Another way to sweep over a grid that is alone on its device.
-
-    Attributes
-    ----------
-    plan : callable
-        ``plan(device, grid)`` gives a launch that makes one sweep, or with shared memory a number
-        of ``"sweeps"``: its blocks wait for each other.
-    most : int
-        Sweeps of a launch.
-    """
-
-    plan: Callable[[Device, plan_jacobi.GridSlab], Launch]
-    most: int = 1
 
 
 class Slice(Part):
@@ -37,7 +19,7 @@ class Slice(Part):
 
     All methods are to be called inside the device's `active`. The present u and the next one take
     turns in the buffers "u0" and "u1". A pass makes at most ``depth`` sweeps; the slab holds as
-    many rows of each neighbour. A ``sweeper``, if any, is taken instead of the best way.
+    many rows of each neighbour.
 
     Attributes
     ----------
@@ -54,10 +36,8 @@ class Slice(Part):
         whole: plan_jacobi.GridSlab,
         depth: int,
         alone: bool,
-        sweeper: Sweeper | None = None,
     ) -> None:
         super().__init__(device, alone)
-        self._sweeper = sweeper
         self._target = tuning.target(device)
         self.grid = whole.slab(slab.first, slab.held)
         self.newest = 0
@@ -134,42 +114,14 @@ class Slice(Part):
         self.newest = 1 - self.newest
 
     def sweep(self, depth: int) -> list[Bound]:
-        """One pass of ``depth`` sweeps, to be started; empty where it was started at once."""
+        """One pass of ``depth`` sweeps, to be started."""
         key = depth, self.newest
         bound = self._bound.get(key)
         if bound is None:
             names = {"u": f"u{self.newest}", "u_new": f"u{1 - self.newest}"}
-            if self._sweeper is not None:
-                launch = self._sweeper.plan(self.device, self.grid)
-                if launch.shared_bytes:
-                    self._start_at_once(launch, depth, names)
-                    return []
-            else:
-                launch = plan_jacobi.sweeps(self.grid, (self._rows,), depth, self._target)
+            launch = plan_jacobi.sweeps(self.grid, (self._rows,), depth, self._target)
             bound = self._bound[key] = self.bind(launch, **names)
         return [bound]
-
-    def _start_at_once(self, launch: Launch, sweeps: int, names: dict[str, str]) -> None:
-        """Start a launch with blocks that wait for each other; one alone takes any launch."""
-        device = self.device
-        if "arrivals" not in self.buffers:
-            self.allocate(VECTOR_BYTES, "arrivals")
-        device.fill(self.buffers["arrivals"], VECTOR_BYTES)
-        what, shared = (launch.source, launch.kernel), launch.shared_bytes
-        values = self.values(launch, sweeps=sweeps, **names)
-        kernel = device.cooperative(*what, launch.defines, launch.block, shared)
-        if kernel is not None and kernel.most_blocks >= launch.grid:
-            kernel.launch(launch.grid, values)
-        elif launch.grid == 1:
-            built = device.build(*what, (*launch.defines, ("SHARED_BYTES", shared)))
-            device.launch(built, 1, launch.block, values, shared, self.stream)
-        else:
-            raise MethodNotAvailable(
-                f"{launch.grid} blocks of {launch.kernel} cannot run at once on {device.name}; "
-                "'shared' makes any grid"
-            )
-        if sweeps % 2 == 0:
-            self.swap()  # they end where they began; the caller swaps once more
 
     def start_residual(self, other: bool) -> None:
         """Start the sums of (f - A u)^2, for the present u or for what the other buffer holds."""

@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero import registry
-from hetero.devices.kinds import traits
 from hetero.host.compiled.loops import Family, register
 from hetero.imports import load
-from hetero.kernels import Launch
-from hetero.kernels.jacobi.plan import GridSlab
-from hetero.kernels.jacobi.rungs import RUNGS, Shape, held_bytes, sweep_rung
-from hetero.ops import rungs
 from hetero.ops.linear_systems.loops import CYCLES, STENCILS
 from hetero.ops.linear_systems.types import LIMIT, ROUNDING, Stencil
 from hetero.ops.multigrid import grids
@@ -28,7 +23,6 @@ if TYPE_CHECKING:
     from hetero.devices.base import Device
     from hetero.ops.linear_systems.solve import Solve
     from hetero.ops.linear_systems.types import Outcome
-    from hetero.ops.poisson.jacobi_slab import Sweeper
 
 _LEAST_ROWS = 16  # a device's share, at least
 _MOST_POINTS = 1 << 29  # that one thread makes in all sweeps: half a minute on an H200
@@ -179,61 +173,3 @@ JACOBI.register(
 JACOBI.register(kinds=registry.PORTABLE, run=_jacobi, shared=_shared, blocks=registry.WHEN_SHORT)
 
 BY_NAME = {method.name: method for method in (DST, MULTIGRID, CG, JACOBI)}
-
-# The rungs: kernels on the way to "jacobi", each taken by its name only.
-
-
-def sweeper(rung: str, shape: Shape | None = None) -> Sweeper:
-    """What makes sweeps by a rung, with blocks of its own shape or another one."""
-
-    def plan(device: Device, grid: GridSlab) -> Launch:
-        blocks = _at_once(device.kind, device.multiprocessors)
-        return sweep_rung(rung, grid, card=device.card(), shape=shape, blocks=blocks)
-
-    most = _MOST_SWEEPS if rung == "persistent" else 1
-    return load("hetero.ops.poisson.jacobi_slab").Sweeper(plan, most)
-
-
-def _at_once(kind: str, multiprocessors: int) -> int:
-    """Blocks that run at once, one on a multiprocessor."""
-    return multiprocessors if traits(kind).cooperative else 1
-
-
-def _climb(
-    rung: str, device: Device, problem: Problem, arguments: Arguments, shape: Shape | None = None
-) -> Outcome:
-    (f,), u, solve = arguments
-    by = {"dtype": problem.dtype, "sweeper": sweeper(rung, shape)}
-    on_devices = load("hetero.ops.poisson.jacobi_device").solve
-    return on_devices((device,), solve.system, f, u, **by, **sweep_limits(solve))
-
-
-def _too_long(problem: Problem, info: dict[str, Any]) -> str | None:
-    points = math.prod(problem.dims) * JACOBI.made(problem, info["kind"])
-    if points > _MOST_POINTS:
-        return f"one thread makes up to {_MOST_POINTS} points in all sweeps, not {points}"
-    return JACOBI.excludes(problem, info)
-
-
-def _too_large(problem: Problem, info: dict[str, Any]) -> str | None:
-    """Shared memory of the blocks that run at once must have room for f."""
-    if reason := JACOBI.excludes(problem, info):
-        return reason
-    dims, blocks = problem.dims, _at_once(info["kind"], info["multiprocessors"])
-    grid = GridSlab.of(dims, (1.0,) * len(dims), problem.dtype)
-    most = info.get("shared_limit", 0)  # cards of before cooperative launches have none described
-    if (nbytes := held_bytes(grid, blocks)) > most:
-        return (
-            f"f takes {nbytes} bytes of shared memory in each of {blocks} blocks, which have "
-            f"{most}; 'shared' makes any grid"
-        )
-    return None
-
-
-rungs.register(
-    RUNGS,
-    _climb,
-    lambda problem: (),
-    add=JACOBI.register,
-    excludes={None: JACOBI.excludes, "sequential": _too_long, "persistent": _too_large},
-)

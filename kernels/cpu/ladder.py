@@ -1,21 +1,36 @@
-"""The CPU's rungs: loops from the textbook's order to threads, one idea in each.
+"""The CPU's ladders: loops from the textbook's order to threads, one idea in each.
 
-A loop is called ``<family>_<rung>``; `CPU_RUNGS` of the family's ``rungs.py`` says what is new in
-it. It is compiled when it is first called. Arrays are C-contiguous and of one dtype, float32 or
+A loop is compiled when it is first called. Arrays are C-contiguous and of one dtype, float32 or
 float64. Inner loops run over slices: with indices into the whole array Numba leaves them scalar,
 because an index could be negative and count from the end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
 from hetero.host.compiled.parts import helper, part
 from hetero.host.threads import serial, threaded
 
-__all__ = ["DEPTH", "WIDTH"]
+__all__ = ["DEPTH", "LADDERS", "WIDTH", "Loop"]
 
 DEPTH, WIDTH = 64, 512  # of a tile of B: 256 KiB in float64, a part of a core's own cache
+
+
+class Loop(NamedTuple):
+    """A step of a CPU's ladder; see `hetero.kernels.common.ladder.Rung`."""
+
+    number: int
+    name: str
+    idea: str
+    adds: str
+    run: Callable[..., None]
+    seed: str = ""
+    threads: bool = False  # whether several threads run it
+
 
 # -- C = A B: A of m x k, B of k x n; C holds zeros. 2 m n k flops. --------------------------------
 
@@ -128,7 +143,7 @@ def matvec_parallel(team, A, x, y):
 
 
 @serial
-def convolve2d_sequential(image, taps, out):
+def convolution_sequential(image, taps, out):
     """One result after another, the sum over its taps: 2 flops for each."""
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
@@ -140,7 +155,7 @@ def convolve2d_sequential(image, taps, out):
 
 
 @serial
-def convolve2d_reordered(image, taps, out):
+def convolution_reordered(image, taps, out):
     """Along a row of the result for each tap; the row stays in the cache for all of them."""
     for i in range(out.shape[0]):
         row = out[i]
@@ -152,53 +167,48 @@ def convolve2d_reordered(image, taps, out):
 
 
 @part
-def _convolve2d_rows(start, stop, image, taps, out):
-    convolve2d_reordered(image[start:], taps, out[start:stop])
+def _convolution_rows(start, stop, image, taps, out):
+    convolution_reordered(image[start:], taps, out[start:stop])
 
 
 @threaded
-def convolve2d_parallel(team, image, taps, out):
+def convolution_parallel(team, image, taps, out):
     """A range of the rows of the result for each thread."""
-    _convolve2d_rows(team, out.shape[0], (image, taps, out))
+    _convolution_rows(team, out.shape[0], (image, taps, out))
 
 
-# -- A Jacobi sweep over (rows, lines, columns) points, as in `jacobi.sweep_bands`. ----------------
+# -- A Jacobi sweep over rows x columns points with zeros around them. 6 flops for each. -----------
 
 
 @part
-def _sweep_rows(start, stop, u, f, u_new, factors):
-    """Each point looks whether it has its six neighbours. In 3-D 10 flops for each."""
-    rows, lines, columns = u.shape
-    along_rows, along_lines, along_columns, scale = factors
+def _sweep_rows(start, stop, u, f, u_new, factor):
+    """Each point looks whether it has its four neighbours."""
+    rows, columns = u.shape
+    quarter = u.dtype.type(0.25)
     for r in range(start, stop):
-        for m in range(lines):
-            for c in range(columns):
-                total = scale * f[r, m, c]
-                if r > 0:
-                    total += along_rows * u[r - 1, m, c]
-                if r < rows - 1:
-                    total += along_rows * u[r + 1, m, c]
-                if m > 0:
-                    total += along_lines * u[r, m - 1, c]
-                if m < lines - 1:
-                    total += along_lines * u[r, m + 1, c]
-                if c > 0:
-                    total += along_columns * u[r, m, c - 1]
-                if c < columns - 1:
-                    total += along_columns * u[r, m, c + 1]
-                u_new[r, m, c] = total
+        for c in range(columns):
+            total = u.dtype.type(0)
+            if c > 0:
+                total += u[r, c - 1]
+            if c < columns - 1:
+                total += u[r, c + 1]
+            if r > 0:
+                total += u[r - 1, c]
+            if r < rows - 1:
+                total += u[r + 1, c]
+            u_new[r, c] = quarter * total + factor * f[r, c]
 
 
 @serial
-def jacobi_sequential(u, f, u_new, factors):
+def jacobi_sequential(u, f, u_new, factor):
     """One point after another, by a team of one."""
-    _sweep_rows(0, u.shape[0], (u, f, u_new, factors))
+    _sweep_rows(0, u.shape[0], (u, f, u_new, factor))
 
 
 @threaded
-def jacobi_parallel(team, u, f, u_new, factors):
+def jacobi_parallel(team, u, f, u_new, factor):
     """A range of the rows for each thread."""
-    _sweep_rows(team, u.shape[0], (u, f, u_new, factors))
+    _sweep_rows(team, u.shape[0], (u, f, u_new, factor))
 
 
 # -- labels[i] = the nearest of k centroids to row i of X, of n x d. -------------------------------
@@ -219,27 +229,79 @@ def kmeans_sequential(X, centroids, labels):
         labels[i] = label
 
 
-@serial
-def kmeans_expanded(X, centroids, labels):
-    """The least c.c - 2 x.c, which is |x - c|^2 - |x|^2: X times the centroids, 2 n d k flops."""
-    norms = np.empty(centroids.shape[0], X.dtype)
-    for j in range(norms.size):
-        norms[j] = _dot(centroids[j], centroids[j])
-    for i in range(X.shape[0]):
-        label, least = 0, np.inf
-        for j in range(norms.size):
-            score = norms[j] - 2 * _dot(X[i], centroids[j])
-            if score < least:
-                least, label = score, j
-        labels[i] = label
-
-
 @part
 def _kmeans_rows(start, stop, X, centroids, labels):
-    kmeans_expanded(X[start:stop], centroids, labels[start:stop])
+    kmeans_sequential(X[start:stop], centroids, labels[start:stop])
 
 
 @threaded
 def kmeans_parallel(team, X, centroids, labels):
     """A range of the rows of X for each thread."""
     _kmeans_rows(team, X.shape[0], (X, centroids, labels))
+
+
+# Family -> its loops, in their order.
+_RANGES = "a range of rows for each thread"
+LADDERS = {
+    "matmul": (
+        Loop(
+            *(1, "sequential", "i-j-k, a row of A times a column of B", "nothing: the definition"),
+            *(matmul_sequential, "Online book, first program"),
+        ),
+        Loop(
+            *(2, "reordered", "i-k-j, a row of C is a sum of rows of B", "lines, and vectors"),
+            *(matmul_reordered, "Jensen 2017, project 1 (mkn)"),
+        ),
+        Loop(
+            *(3, "unrolled", "four rows of B at a time", "six accesses for four products, not 12"),
+            matmul_unrolled,
+        ),
+        Loop(
+            *(4, "blocked", "tiles of B, each for all rows of A", "B comes from the core's cache"),
+            *(matmul_blocked, "Jensen 2017, project 1 (blocking)"),
+        ),
+        Loop(
+            *(5, "parallel", _RANGES, "as many times as cores", matmul_parallel),
+            *("Online book, OpenMP", True),
+        ),
+    ),
+    "matvec": (
+        Loop(
+            *(1, "sequential", "a column of A at a time", "nothing: an element from each line"),
+            matvec_sequential,
+        ),
+        Loop(
+            *(2, "reordered", "a row of A at a time", "A is read along its lines, in vectors"),
+            matvec_reordered,
+        ),
+        Loop(3, "parallel", _RANGES, "up to the memory's bandwidth", matvec_parallel, "", True),
+    ),
+    "convolution": (
+        Loop(
+            *(1, "sequential", "one result after another", "nothing: the definition"),
+            *(convolution_sequential, "White 2013, figures 3.12 to 3.14"),
+        ),
+        Loop(
+            *(2, "reordered", "along a row of the result for each tap", "a long inner loop"),
+            convolution_reordered,
+        ),
+        Loop(3, "parallel", _RANGES, "as many times as cores", convolution_parallel, "", True),
+    ),
+    "jacobi": (
+        Loop(
+            *(1, "sequential", "one point after another", "the method is right"),
+            *(jacobi_sequential, "Jensen 2017, figure 7"),
+        ),
+        Loop(
+            *(2, "parallel", _RANGES, "up to the memory's bandwidth", jacobi_parallel),
+            *("Jensen 2017, figure 7 (OpenMP)", True),
+        ),
+    ),
+    "kmeans": (
+        Loop(
+            *(1, "sequential", "the distance from one centroid after another"),
+            *("the method is right", kmeans_sequential),
+        ),
+        Loop(2, "parallel", _RANGES, "as many times as cores", kmeans_parallel, "", True),
+    ),
+}

@@ -6,18 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from hetero import devices
-from hetero.devices.kinds import traits
-from hetero.errors import DeviceNotAvailable, one_of
-from hetero.evaluation import climbing
-from hetero.evaluation.causes import roof
+from hetero.errors import one_of
 from hetero.evaluation.report import markdown, rounded
 from hetero.kernels.common import access
-from hetero.pricing.plan import CPU
+from hetero.ladder import running
+from hetero.ladder.roof import seconds_of
 from hetero.times import readable
 
 PICTURE = (7.0, 4.5)  # inches
 _BYTES, _BYTES_OTHERS = 1 << 30, 1 << 26  # that are read; on devices without a clock of their own
+_BLOCKS, _ROUNDS, _ROUNDS_OTHERS = 8, 256, 16  # of a multiprocessor, that read shared memory
 _PASSES = 3  # over all strides, of which the least times count
 _SEEN = 1.25  # times the least: what takes longer is no noise
 _SAME = 0.8  # of the most time: what takes as much is on its plateau
@@ -41,8 +39,7 @@ PROBES = {
         64,
         "reads that far apart meet in a partition of the memory, or open its pages anew",
         "no camping seen",
-        "a CPU has no partitions to meet in: time goes to pages, and to reads that its prefetchers "
-        "do not foresee",
+        "a CPU has no partitions: time goes to pages, and to reads that no prefetcher foresees",
     ),
     "banks": Probe(
         "a warp's reads of shared memory, those of neighbouring threads further and further apart",
@@ -58,17 +55,13 @@ PROBES = {
         1,
         "{bytes} bytes are moved for each element",
         "no loss seen: caches keep what neighbouring threads leave of a line",
-        "a CPU reads lines, too, but a thread at a time, ahead, and with caches for each core: a "
-        "GPU loses other factors, at other strides",
+        "a CPU reads lines, too, but a thread at a time, with caches for each core",
     ),
 }
 
 
 def probe(
-    name: str,
-    *,
-    device: str | None = None,
-    progress: Callable[[float, str], None] | None = None,
+    name: str, *, device: str | None = None, progress: Callable[[float, str], None] | None = None
 ) -> dict[str, Any]:
     """Time a pattern of access over its stride.
 
@@ -76,10 +69,8 @@ def probe(
     ----------
     name : str
         One of `PROBES`.
-    device : str, optional
-        Default: the first GPU, without one the first OpenCL device.
-    progress : callable, optional
-        As in `hetero.calibrate`.
+    device, progress
+        As for `hetero.ladder.ladder.ladder`.
 
     Returns
     -------
@@ -96,21 +87,16 @@ def probe(
     """
     if name not in PROBES:
         raise ValueError(one_of("the probe", PROBES, name))
-    wanted, place = PROBES[name], climbing.place_of(device)
-    if not place.devices:
-        reason = f"{name} is a kernel of a device"
-        if (nearest := next(iter(devices.proven()), None)) is None:
-            why = "; ".join(devices.missing())
-            raise DeviceNotAvailable(f"{reason}, and none is here: {why}")
-        nearest = f"--device {nearest} is the nearest that does"
-        raise ValueError(f"{reason}, and {CPU!r} runs none: {nearest}")
-    own = place.devices[0]
-    most = _BYTES if traits(own.kind).own_clock else _BYTES_OTHERS
-    nbytes = min(most, 1 << (int(own.describe()["memory_bytes"]) // 4).bit_length() - 1)
+    wanted, own = PROBES[name], running.place_of(device)
+    if own is None:
+        raise ValueError(f"{name} is a kernel of a device, and 'cpu' runs none")
+    info, clock = own.describe(), own.traits.own_clock
+    most = _BYTES if clock else _BYTES_OTHERS
+    nbytes = min(most, 1 << (int(info["memory_bytes"]) // 4).bit_length() - 1)
+    rounds = _ROUNDS if clock else _ROUNDS_OTHERS
     with own.active():
-        data, owner = own.allocate(nbytes) if wanted.piece else (None, None)
-        if owner is not None:
-            own.fill(data, nbytes)
+        data, _owner = own.allocate(nbytes)
+        own.fill(data, nbytes)
         seconds, counts = dict.fromkeys(wanted.strides, math.inf), {}
         for number in range(_PASSES * len(wanted.strides)):  # other load meets no stride each time
             stride = wanted.strides[number % len(wanted.strides)]
@@ -120,10 +106,9 @@ def probe(
                 counts[stride], most = nbytes, nbytes // access.BYTES
                 launch = access.strided(wanted.piece, stride, most, own.block_limit)
             else:
-                launch, counts[stride] = roof.of_shared(own, stride)
-            taken = roof.seconds_of(own, launch, {"data": data})
-            seconds[stride] = min(seconds[stride], taken)
-        del data, owner
+                blocks = _BLOCKS * own.multiprocessors
+                launch, counts[stride] = access.banks(stride, blocks, rounds, own.block_limit)
+            seconds[stride] = min(seconds[stride], seconds_of(own, launch, {"data": data}))
     first = seconds[wanted.strides[0]]
     rows = [
         {"stride": n, "seconds": s, "per_second": counts[n] / s, "ratio": s / first}
@@ -131,12 +116,12 @@ def probe(
     ]
     return {
         "probe": name,
-        "device": place.name,
-        "name": place.info.get("name", place.name),
+        "device": own.name,
+        "name": info["name"],
         "summary": wanted.summary,
         "unit": max(wanted.piece, 1) * access.BYTES,
         "rows": rows,
-        "means": means(wanted, rows, bool(place.info.get("is_host_cpu"))),
+        "means": means(wanted, rows, bool(info.get("is_host_cpu"))),
     }
 
 
@@ -157,10 +142,14 @@ def means(wanted: Probe, rows: Sequence[dict[str, Any]], on_cpu: bool) -> str:
 def text(result: dict[str, Any]) -> str:
     """The figures as a table, and what they mean."""
     per = "GB/s" if PROBES[result["probe"]].piece else "10^9 reads/s"
-    rates = (rounded(row["per_second"] * 1e-9) for row in result["rows"])
     cells = [
-        [str(row["stride"]), readable(row["seconds"]), rate, f"{row['ratio']:.2f}"]
-        for row, rate in zip(result["rows"], rates, strict=True)
+        [
+            str(row["stride"]),
+            readable(row["seconds"]),
+            rounded(row["per_second"] * 1e-9),
+            f"{row['ratio']:.2f}",
+        ]
+        for row in result["rows"]
     ]
     table = markdown((f"stride of {result['unit']} bytes", "time", per, "times the first"), cells)
     title = f"{result['probe']} on {result['device']} ({result['name']}): {result['summary']}"
@@ -174,7 +163,6 @@ def draw(result: dict[str, Any], picture: Any) -> None:
     axes.plot(range(len(rows)), [row["ratio"] for row in rows], marker="o", color="black")
     axes.set_xticks(range(len(rows)), [row["stride"] for row in rows])
     axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_formatter("{x:g}")
     axes.set(xlabel=f"stride, of {result['unit']} bytes", ylabel="times the first")
     axes.grid(linewidth=0.4)
     axes.set_title(f"{result['probe']} on {result['name']}\n{result['means'].partition(';')[0]}")

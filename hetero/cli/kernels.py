@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from hetero import terminal
@@ -56,11 +55,6 @@ def bench_options(sub: Parser) -> None:
         if (known := benchmark.of(o, "CASES", {}))
     )
     sub.add_argument("--cases", metavar="NAME", help=f"sizes that others measured: {having}")
-    text = (
-        "with movement: save a picture (SVG) of one product whose blocks move while others are "
-        "computed, and nothing else"
-    )
-    add_file(sub, "--timeline", text)
     text = f"with {PROGRAMS}: this one, and those of further --program, instead of all"
     sub.add_argument(
         "--program",
@@ -84,8 +78,6 @@ def bench(arguments: argparse.Namespace) -> int:
         raise ValueError(one_of("operation", names, arguments.operation))
     _refuse_others(arguments)
     given = {"device": arguments.device, "progress": progress_bar()}
-    if arguments.timeline is not None:
-        return _timeline(arguments)
     if arguments.operation == PROGRAMS:
         return _programs(arguments)
     if moves:
@@ -112,10 +104,10 @@ def _refuse_others(arguments: argparse.Namespace) -> None:
     if name == PROGRAMS:
         taken = ["program", "quick"]
     elif name == MOVEMENT:
-        taken = ["dtype", "device", "timeline"]
+        taken = ["dtype", "device"]
     else:
         taken = ["dtype", "cases", *benchmark.of(registry.operation(name), "OPTIONS", ())]
-    for option in ("dtype", "device", "order", "cases", "timeline", "program", "quick"):
+    for option in ("dtype", "device", "order", "cases", "program", "quick"):
         if getattr(arguments, option) and option not in taken:
             having = ", ".join(f"--{one}" for one in taken)
             raise ValueError(f"hetero bench {name} has no --{option}; it has {having}")
@@ -129,17 +121,6 @@ def _programs(arguments: argparse.Namespace) -> int:
     rows = programs.compare(names, programs.SMALLER if arguments.quick else 1, progress_bar())
     show(arguments, rows, lambda: programs.text(rows))
     return DONE if all(row.get("same") for row in rows) else FAILED
-
-
-def _timeline(arguments: argparse.Namespace) -> int:
-    from hetero.evaluation import bench, timeline
-
-    values.check_file("--timeline", arguments.timeline)
-    title, spans = timeline.pictured(bench.place(arguments.device))
-    Path(arguments.timeline).write_text(timeline.svg(title, spans), "utf-8")
-    found = {"title": title, "spans": [span._asdict() for span in spans]}
-    show(arguments, found, lambda: f"{title}\n{len(spans)} spans in {arguments.timeline}")
-    return DONE
 
 
 # -- ladder and sweep ------------------------------------------------------------------------------

@@ -34,9 +34,6 @@ module of benchmarks (`Operation.benchmarks`) has of
     where nothing compares. `hetero report --compare` measures them.
 ``moved(dtype)``
     The `Benchmark` s of `hetero bench movement`: calls on large host operands, on the wall's clock.
-``pictured(kind)``
-    A `Trial` on the host for `hetero bench movement --timeline`, which shows its blocks on that
-    kind of device.
 ``columns(rows)``
     All rows as one `BenchTable`. Without it each row is a table of its own.
 ``demonstrated(largest)``

@@ -182,7 +182,7 @@ def test_lists_have_one_name_for_an_operation_and_both_are_taken(run):
 
 
 PICTURES = [
-    *(("demo", "--picture"), ("bench", "movement", "--timeline"), ("ladder", "matmul", "--plot")),
+    *(("demo", "--picture"), ("ladder", "matmul", "--plot")),
     *(("transfer", "1MiB", "1MiB", "--plot"), ("report",)),
 ]
 

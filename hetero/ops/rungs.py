@@ -114,21 +114,15 @@ def register_on_cpu(
 def _by(run: Callable[..., Any], family: str, name: str) -> Callable[..., Any]:
     own = functools.partial(loop, family, name)
 
-    def by_loop(*given: Any) -> Any:  # no partial one: a reloaded module's has the same name
+    def by_loop(*given: Any) -> Any:
         return run(own, *given)
 
-    by_loop.loop = own  # type: ignore[attr-defined]
     return by_loop
 
 
 def loop(family: str, rung: str) -> Callable[..., None]:
     """The compiled loop of a rung on the CPU."""
     return getattr(load("hetero.kernels.cpu.rungs"), f"{family}_{rung}")
-
-
-def loop_of(row: registry.Implementation) -> Callable[..., None]:
-    """The loop of a row that `register_on_cpu` added."""
-    return row.run.loop()
 
 
 def as_devices(problem: Problem, info: dict[str, Any]) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 NAMES = {
-    "graph": "CUDA graphs are CuPy's and torch's to capture; small calls cost 3 to 8 us each",
+    "graph": "call by call; CuPy and torch capture CUDA graphs of their own calls",
 }
 
 # A command and an argument of it.

@@ -6,7 +6,7 @@ import logging
 import math
 import os.path
 from contextlib import ContextDecorator, suppress
-from contextvars import ContextVar, Token
+from contextvars import Token
 from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
@@ -30,10 +30,6 @@ _AT_ONCE = 2e-4  # seconds: a solve on a device from operands on the host takes 
 _START, _LEAST = 0.2, 1e-3  # seconds: to look for devices; what a call takes that is not remembered
 _taken = {"seconds": 0.0}  # by calls that were placed at once
 log = logging.getLogger("hetero")
-
-# The CUDA device that this thread captures a graph on.
-capturing: ContextVar[str | None] = ContextVar("hetero_capturing", default=None)
-
 
 _plans = tables.new_table()
 

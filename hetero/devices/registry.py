@@ -137,8 +137,8 @@ class Registry:
             device = self.available().get(name)
             if device is None:
                 return name == CPU
-            if name in self.proved or name in self.reasons or device.capturing:
-                return True  # the last two: for now; a graph would take the probe in
+            if name in self.proved or name in self.reasons:
+                return True  # set aside: for now
             try:
                 device.probe()
             except DeviceMemoryError as error:  # it has no room now, which is no defect

@@ -9,6 +9,7 @@ import time
 import pytest
 from command_line import FAILED, NO_CHOICE, OK, USAGE, refused
 
+import hetero
 from hetero import cli, errors
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -220,3 +221,8 @@ def test_a_mistake_of_our_own_is_not_called_wrong_arguments(run, monkeypatch):
     monkeypatch.setattr(cli.machine, "info", lambda arguments: {}["oops"])
     with pytest.raises(KeyError):
         run("info")
+
+
+def test_a_removed_name_says_what_to_use():
+    with pytest.raises(AttributeError, match=r"hetero\.graph was removed in 0\.2: .*CUDA graphs"):
+        hetero.graph  # noqa: B018

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 NAMES = {
     "graph": "call by call; CuPy and torch capture CUDA graphs of their own calls",
 }
+SHARED = "name one of both; device='cuda:*' shares a call between all GPUs"
 
 # A command and an argument of it.
 COMMANDS = {

@@ -71,13 +71,8 @@ def _shared(plan: Plan, call: Call, begun: int) -> Done:
         _attempt((device,), part, call.range(cut, share.begin, share.end, out))
 
     def by_cpu(share: Share) -> None:
-        part, own = share.plan.problem, share.plan.candidates[0]
-        of_range = part, call.range(cut, share.begin, share.end, out)
-        if own.device != CPU:  # it failed
-            computing.by_host((), _fallback(part), *of_range)
-        else:
-            compiling.see_to(share.plan, own)
-            computing.by_host((), own.implementation, *of_range, own.threads, own.seconds)
+        part, of_range = share.plan.problem, call.range(cut, share.begin, share.end, out)
+        computing.by_host((), _fallback(part), part, of_range)
 
     share_out.run(shares, attempt, by_cpu, begun)
     return Done(computing.returned(call, out), None, chosen.device, chosen.method)

@@ -40,8 +40,7 @@ class use(ContextDecorator):
     Parameters
     ----------
     device : str, optional
-        "cpu", "cuda", "cuda:0", "opencl:0", "cuda:*" for all GPUs, or "cpu+cuda:0" for the CPU and
-        that GPU at once.
+        "cpu", "cuda", "cuda:0", "opencl:0", or "cuda:*" for all GPUs.
     method : str, optional
         Name of an implementation, such as "blas" or "tiled".
     results : {"host", "device"}, optional

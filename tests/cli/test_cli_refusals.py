@@ -224,5 +224,8 @@ def test_a_mistake_of_our_own_is_not_called_wrong_arguments(run, monkeypatch):
 
 
 def test_a_removed_name_says_what_to_use():
+    gone = r"device='cpu\+cuda:0' was removed in 0\.2: .*cuda:\*"
+    with pytest.raises(errors.DeviceNotAvailable, match=gone):
+        hetero.plan("matmul", [[1.0]], [[1.0]], device="cpu+cuda:0")
     with pytest.raises(AttributeError, match=r"hetero\.graph was removed in 0\.2: .*CUDA graphs"):
         hetero.graph  # noqa: B018

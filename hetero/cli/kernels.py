@@ -149,8 +149,7 @@ def _whole(text: str) -> list[int]:
 
 def ladder(arguments: argparse.Namespace) -> int:
     """Time an operation's rungs."""
-    from hetero.evaluation import ladder
-    from hetero.evaluation.page import last
+    from hetero.evaluation import ladder, last
 
     def climb(operation: Any, **given: Any) -> dict[str, Any]:
         given |= {"threads": arguments.threads, "filter": arguments.filter}

@@ -29,9 +29,6 @@ module of benchmarks (`Operation.benchmarks`) has of
     another extent of a filter too.
 ``CLIMBED``, ``SWEPT``
     Kind of device -> the sizes of the ladder, and the size of a sweep, by default.
-``peers(dims, dtype)``
-    Other libraries' calls on the host for a problem of ``LINES``, "library function" -> call; none
-    where nothing compares. `hetero report --compare` measures them.
 ``moved(dtype)``
     The `Benchmark` s of `hetero bench movement`: calls on large host operands, on the wall's clock.
 ``columns(rows)``

@@ -12,7 +12,6 @@ from hetero.ops.benchmark import (
     Benchmark,
     Comparison,
     Named,
-    TimedCall,
     Trial,
     by_candidates,
     cuda_device,
@@ -67,11 +66,6 @@ def benchmarks(
 ) -> Iterator[Benchmark]:
     """Square and long matrices, A by rows or by columns."""
     return products.benchmarks(OPERATION, SHAPES, _operands, dtype, device, order, sizes)
-
-
-def peers(dims: tuple[int, ...], dtype: str) -> dict[str, TimedCall]:
-    """NumPy's product."""
-    return products.peers(_operands(dims), dtype)
 
 
 def moved(dtype: str) -> Iterator[Benchmark]:

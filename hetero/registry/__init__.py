@@ -268,6 +268,12 @@ class Implementation:
     def __repr__(self) -> str:
         return f"<{self.operation} {self.method} on {self.kind}>"
 
+    def __deepcopy__(self, memo: Any) -> Implementation:
+        return self
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # a plan that was pickled, say with a result, tells and runs nothing
+
 
 def registered(operation: str, kind: str, method: str) -> Implementation:
     """The row of a name."""

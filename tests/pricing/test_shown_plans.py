@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import inspect
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -44,12 +45,17 @@ def every_plan():
     ]
 
 
-def test_plans_can_be_copied():
+def test_plans_can_be_copied_and_what_they_tell_can_be_pickled():
+    """In results that are kept or sent, such as a fitted estimator; to run is their process's."""
     plans = every_plan()
     assert {plan.problem.operation for plan in plans} == {o.name for o in registry.operations()}
     for plan in plans:
-        assert copy.copy(plan) == plan
-        assert str(copy.deepcopy(plan)) == str(plan)
+        for again in (copy.copy(plan), copy.deepcopy(plan)):
+            assert again == plan
+            assert again.chosen.implementation is plan.chosen.implementation
+        told = pickle.loads(pickle.dumps(plan))
+        assert told.to_dict() == plan.to_dict()
+        assert told.chosen.implementation is None
 
 
 def test_two_implementations_of_one_name():

@@ -264,7 +264,7 @@ def at_once(
     elsewhere, and where loops would have to be compiled or loaded first.
     """
     device, method = planner.placement(device, method)
-    sparse, k = operands.is_sparse(X), len(centroids)
+    sparse, k = operands.is_sparse(X), int(centroids.shape[0])
     if not (sparse or type(X) is np.ndarray) or method is not None or device not in (None, CPU):
         return None
     n, d = X.shape

@@ -291,12 +291,12 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
                 own = part[:, d] = _norms(part[:, :d])
                 squares = np.matmul(part, factors, out=out)
             else:
-                block = block.astype(np.float64)
+                block = block.astype(np.float64, copy=False)
                 own, squares = _norms(block), block @ factors[:d]
                 squares += own[:, None] + norms
             if not squares.min() >= _NEAR * (own.max() + norms.max()):
                 near = np.argwhere(~(squares >= _NEAR * (own[:, None] + norms)))
-                for i, j in (near[k : k + rows].T for k in range(0, len(near), rows)):
+                for i, j in (near[a : a + rows].T for a in range(0, len(near), rows)):
                     apart = _dense(block[i]) - centroids[j]
                     squares[i, j] = np.einsum("ij,ij->i", apart, apart)
             found[here] = np.sqrt(squares, out=squares)

@@ -277,7 +277,7 @@ def _validated(estimator: Base, X: Any, *, reset: bool, finite: bool = True) -> 
     scikit-learn looks at what is on the host where it is installed; names of columns are its own.
     """
     if validate_data is not None and not is_device_array(X):
-        return validate_data(
+        X = validate_data(
             estimator,
             X,
             reset=reset,
@@ -287,6 +287,7 @@ def _validated(estimator: Base, X: Any, *, reset: bool, finite: bool = True) -> 
             accept_large_sparse=False,
             ensure_all_finite=finite,
         )
+        return operands.checked_shape(X) if operands.is_sparse(X) else X
     X = operands.checked_shape(X)
     d = int(X.shape[1])
     if reset:

@@ -244,12 +244,12 @@ def test_a_solve_of_a_new_size_costs_little_more(kind):
 
 def in_turn(ours, theirs, rounds=9):
     """Seconds of two functions: the least of each, which noise lengthens least."""
-    found = []
+    times = []
     for function in (ours, theirs) * rounds:
         start = perf_counter()
         function()
-        found.append(perf_counter() - start)
-    return min(found[::2]), min(found[1::2])
+        times.append(perf_counter() - start)
+    return min(times[::2]), min(times[1::2])
 
 
 SHAPES = [(15, 15, 15), (31, 31, 31), (2000, 1), (31, 31), (512, 512), (1023, 1023)]

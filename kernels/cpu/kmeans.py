@@ -37,7 +37,7 @@ __all__ = [
 BLOCK = 64  # rows of points that are labelled together
 TILE = 512  # centroids, whose distances from a block's rows stay in the cache
 _WIDE = 256  # rows of a block that is not packed
-_SLIM = 8  # centroids up to which BLAS is faster with the rows of a product along the first axis
+_SLIM = 8  # centroids up to which a product is faster with rows first
 _SERIAL = 1 << 16  # elements below which one thread is faster
 
 
@@ -191,8 +191,8 @@ def _nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares):
             which[:] = 0
             _keep_least(slim.T, norms, 0, least, which)
         for r in range(m):
-            found = np.int32(which[r])
-            labels[begin + r] = found if abs(least[r]) < np.inf else np.int32(-1)
+            label = np.int32(which[r])
+            labels[begin + r] = label if abs(least[r]) < np.inf else np.int32(-1)
         for r in range(m if squares.size else 0):
             own, total = centroids[np.int32(which[r])], 0.0
             for c in range(d):

@@ -80,7 +80,7 @@ class CompiledBackend(CpuBackend):
     ) -> tuple[Run, np.ndarray]:
         if maxiter:
             return super().lloyd(centroids, maxiter, tol, exactly)
-        labels = np.empty(self.n, np.int32)
+        labels = self.labels = np.empty(self.n, np.int32)
         squares = np.empty(self.n if self.measured else 0, self._X.dtype)
         arrays = self._X, self.mean, centroids, *_doubled(centroids), labels, squares
         with contextlib.nullcontext() if centroids.size <= _ALONE else one_thread():

@@ -280,13 +280,13 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
     norms = _norms(moved)
     factors = np.vstack([-2.0 * moved.T, np.ones(k), norms])  # of rows, their squares, and 1
     rows = min(n, max(4 * _LEAST_ROWS, _BLOCK // (d * dense + k)))
-    found, part = np.empty((n, k), dtype), np.ones((rows if dense else 0, d + 2))
-    made = found if dtype == np.float64 else np.empty((rows, k))
+    result, part = np.empty((n, k), dtype), np.ones((rows if dense else 0, d + 2))
+    made = result if dtype == np.float64 else np.empty((rows, k))
     with np.errstate(all="ignore"):
         for begin in range(0, n, rows):
             block, here = X[begin : begin + rows], slice(begin, begin + rows)
             if dense:
-                part, out = part[: len(block)], made[here if made is found else slice(len(block))]
+                part, out = part[: len(block)], made[here if made is result else slice(len(block))]
                 part[:, :d] = block - mean
                 own = part[:, d] = _norms(part[:, :d])
                 squares = np.matmul(part, factors, out=out)
@@ -299,8 +299,8 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
                 for i, j in (near[a : a + rows].T for a in range(0, len(near), rows)):
                     apart = _dense(block[i]) - centroids[j]
                     squares[i, j] = np.einsum("ij,ij->i", apart, apart)
-            found[here] = np.sqrt(squares, out=squares)
-    return found
+            result[here] = np.sqrt(squares, out=squares)
+    return result
 
 
 class NumpySeeding(Seeding):

@@ -237,9 +237,9 @@ class KMeans(Base):
         check_is_fitted(self)
         # NaN and infinity are seen on the way, without a pass over X.
         X, centroids = _validated(self, X, reset=False, finite=False), self.cluster_centers_
-        found = at_once(X, centroids, weights, measured, self.device, self.method)
-        if found is not None:
-            return found
+        quick = at_once(X, centroids, weights, measured, self.device, self.method)
+        if quick is not None:
+            return quick
         found = cluster(
             X,
             int(centroids.shape[0]),

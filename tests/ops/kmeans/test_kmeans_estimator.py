@@ -174,9 +174,9 @@ def test_distances_far_from_zero_and_near_to_centroids(given, dtype, rtol):
     rows[3], rows[4] = fitted.cluster_centers_[5:7]
     rows[4, 0] *= 1.0001
     expected = cdist(rows.astype("f8"), fitted.cluster_centers_.astype("f8"))
-    found = fitted.transform(given(rows))
-    np.testing.assert_allclose(found, expected, rtol=rtol)
-    assert found[3, 5] == 0.0
+    apart = fitted.transform(given(rows))
+    np.testing.assert_allclose(apart, expected, rtol=rtol)
+    assert apart[3, 5] == 0.0
 
 
 @pytest.mark.parametrize("n", [5, 5000])

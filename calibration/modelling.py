@@ -100,23 +100,16 @@ def _reference(one: Measured, before: dict[ModelKey, Model]) -> Model | None:
 def _believed(
     one: Measured, before: dict[ModelKey, Model], slower: float, constants: Profile
 ) -> Model:
-    """`fitted` without outliers; the conservative model where the whole curve is dropped."""
-    try:
+    """`fitted` to what is believed of the samples."""
+    out: list[tuple[int, ...]] = []
+    with contextlib.suppress(Exception):  # an operation's description fails: so will what needs it
         samples, out = outliers.believable(*one)
-    except outliers.Unbelievable as error:
-        model = outliers.prior_model(one.key, one.place.kind, str(error))
-        if model is None:
-            raise
-        return model
-    except Exception:  # an operation's description fails: then so will what needs it
-        samples, out = one.samples, {}
-    one = one._replace(samples=samples)
+        one = one._replace(samples=samples)
     still = unmoved(one, constants)
     model = fitted(still or one, before, slower)
     if still is not None:
         model["moves_apart"] = True
-    if out:
-        model["samples"]["kept_out"] = [[list(dims), why] for dims, why in out.items()]
+    model["samples"].setdefault("extrapolated", []).extend(map(list, out))
     return model
 
 
@@ -175,8 +168,6 @@ def fitted(one: Measured, before: dict[ModelKey, Model], slower: float) -> Model
     reference = _reference(one, before)
     if reference is None:
         raise LookupError(f"there is no model of {how.reference!r} to compare it with")
-    if reference["form"] != "surface":  # it was not believed
-        return fit.surface(case.axes, samples.seconds, samples.held_out)
     return fit.surface_by_ratio(reference, samples.seconds, samples.held_out)
 
 
@@ -184,7 +175,7 @@ def derived(
     operations: Iterable[Operation], models: dict[ModelKey, Model], failures: list[Failure]
 ) -> dict[ModelKey, Model]:
     """All models, with those that operations derive from others."""
-    models, fitted = dict(models), {k: m for k, m in models.items() if not outliers.is_prior(m)}
+    models, fitted = dict(models), dict(models)
     for operation in operations:
         with contextlib.suppress(Exception):  # `all_cases` reported what is wrong with the module
             make = getattr(module_of(operation), "derived", None)

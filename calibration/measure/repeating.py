@@ -172,7 +172,6 @@ class _Judge:
     ) -> None:
         self._case, self._place, self._budget = case, place, budget
         self._rate = 0.0 if noisy else _rate(samples)
-        self._prior = outliers.prior(case, place)
         self._estimate = outliers.estimator(case, place)
         how = case.how
         self._held_out = set(how.held_out) - set(how.knots) if isinstance(how, Passes) else set()
@@ -196,7 +195,7 @@ class _Judge:
                 doubts[dims] = max(doubts.get(dims, 0.0), beyond)
 
         knots = {d: s for d, s in samples.seconds.items() if d not in self._held_out}
-        curves, ratios, amount = outliers.curves_of(case, place, replace(samples, seconds=knots))
+        curves, ratios, amount, _ = outliers.curves_of(case, place, replace(samples, seconds=knots))
         for curve in curves:
             add(outliers.doubtful(curve, ratios, amount))
         if isinstance(case.how, TimedSolves):
@@ -208,9 +207,6 @@ class _Judge:
             # Other knots were left out because these samples were slow or took all the time.
             if samples.marked or _rate(samples) > _SAME * self._rate:
                 add(dict.fromkeys(_missing(case, samples, self._budget), _MISSING))
-        if self._prior is not None:
-            far = outliers.far_from_prior(samples.seconds, self._prior)
-            add({dims: beyond for dims, beyond, _ in far})
         if other is not None and (case.dtype == SINGLE or not place.devices):
             times = outliers.HALF if case.dtype == SINGLE else outliers.DOUBLE
             both = map(outliers.solve_curves, (samples, other))

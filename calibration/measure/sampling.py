@@ -284,7 +284,8 @@ def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement
     """The samples of one pass, and their typical seconds."""
     call = bench.waiting(case, case.problem(*sizes))
     call()  # not counted: caches, pages
-    (measured,) = in_turn([call], budget=budget.point / case.how.number, most=30)
+    point = budget.point / case.how.number
+    (measured,) = in_turn([call], budget=point, most=30, own=bench.own)
     bench.watch.note(measured.disturbed, measured.scattered)
     return replace(measured, seconds=robust_median(measured.samples))
 

@@ -24,8 +24,6 @@ from hetero.registry import growth
 
 # Ratios beyond which a sample is measured again.
 PEAK, FALL = 1.3, 1.5  # to the neighbours' interpolant; to the next larger size
-HELD_OUT_TOLERANCE = 1.5  # of a held-out shape to the knots' interpolant, either way
-HALF, DOUBLE = 1.3, 3.0  # of float32 to float64, which has twice the bytes and work; the other way
 _ALLOWED = 1.5  # times what undisturbed samples allow: one that met other load counts no more
 
 Seconds = dict[Dims, float]
@@ -171,55 +169,6 @@ def decreasing(seconds: Seconds) -> Seconds:
     return doubts
 
 
-def above_other_precision(seconds: Seconds, other: Seconds, times: float) -> Seconds:
-    """Samples above ``times`` those of the other precision, with the ratio to that bound.
-
-    None where most of a curve is: that is the method's nature, such as iterative refinement of a
-    float32 solution.
-    """
-    ratios = {d: s / other[d] / times for d, s in seconds.items() if d in other}
-    beyond = {dims: ratio for dims, ratio in ratios.items() if ratio > 1.0}
-    return beyond if len(beyond) <= len(ratios) / 2 else {}
-
-
-def contradicted(
-    held_out: Seconds, knots: Iterable[Dims], predicted: Callable[[Dims], float]
-) -> Seconds:
-    """Held-out shapes slower than the knots predict, and knots around one that is faster.
-
-    Parameters
-    ----------
-    held_out : dict
-        Measured seconds.
-    knots : iterable of tuple of int
-    predicted : callable
-        Seconds interpolated between the knots, by dimensions.
-    """
-    knots = set(knots)
-    axes = [sorted(set(extents)) for extents in zip(*knots, strict=True)]
-    doubts: Seconds = {}
-    for dims, value in held_out.items():
-        ratio = value / predicted(dims)
-        if ratio > HELD_OUT_TOLERANCE:
-            doubts[dims] = ratio / HELD_OUT_TOLERANCE
-        elif ratio * HELD_OUT_TOLERANCE < 1.0:
-            for corner in _corners(dims, axes):
-                if corner in knots:
-                    beyond = 1.0 / (ratio * HELD_OUT_TOLERANCE)
-                    doubts[corner] = max(doubts.get(corner, 0.0), beyond)
-    return doubts
-
-
-def _corners(dims: Dims, axes: list[list[int]]) -> list[Dims]:
-    """The corners of the grid cell that a shape lies in."""
-    corners: list[Dims] = [()]
-    for extent, axis in zip(dims, axes, strict=True):
-        below = [n for n in axis if n <= extent][-1:]
-        above = [n for n in axis if n > extent][:1]
-        corners = [(*corner, n) for corner in corners for n in (*below, *above)]
-    return corners
-
-
 def between(dims: Dims, seconds: Seconds) -> float | None:
     """Seconds interpolated between neighbours: the geometric mean over all axes that have two.
 
@@ -248,7 +197,7 @@ def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, lis
     apart = solving.separable(samples)
     mixed = [dims for dims in samples.seconds if not apart.get(dims, True)]
     mixed = [dims for dims in mixed if between(dims, _without(samples.seconds, mixed)) is not None]
-    found = replace(
+    made = replace(
         samples,
         seconds=_filled(samples.seconds, mixed),
         setup=_filled(samples.setup, mixed),
@@ -260,11 +209,11 @@ def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, lis
     limits = growth.bounded(axes, known, [power] * len(axes), _ALLOWED).tolist()
     for dims, limit in zip(grid(axes), limits, strict=True):
         if dims in samples.marked and limit < curve.get(dims, 0.0) and dims not in mixed:
-            for seconds in (found.seconds, found.setup):
+            for seconds in (made.seconds, made.setup):
                 if dims in seconds:
                     seconds[dims] *= limit / curve[dims]
             mixed.append(dims)
-    return found, mixed
+    return made, mixed
 
 
 def _without(seconds: Seconds, out: Iterable[Dims]) -> Seconds:

@@ -115,7 +115,7 @@ def spread(samples: Sequence[float]) -> float:
 def once(
     call: Callable[[], object],
     own: Callable[[], float] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] | None = None,
     number: int = 1,
 ) -> float:
     """Seconds of a number of calls.
@@ -123,6 +123,7 @@ def once(
     ``own`` is this process's processor time, where its threads do all the work: then a long call
     takes no more than that, and the rest of the time other processes ran.
     """
+    clock = clock or time.perf_counter
     used = own() if own is not None else 0.0
     begin = clock()
     for _ in range(number):

@@ -126,7 +126,7 @@ class Solver:
         )
         row = next(i for i in lookup("cg") if (i.kind, i.method) == ("cpu", "numba"))
         self.case = Case(row, "float32", "stencil2", TimedSolves(4, 12), [[2**16, 2**20]])
-        self.bench = types.SimpleNamespace(device=None, devices=(), watch=Watch())
+        self.bench = types.SimpleNamespace(device=None, devices=(), own=None, watch=Watch())
 
     def solve(self, count):
         self.counts.append(count)

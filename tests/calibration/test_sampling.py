@@ -60,6 +60,12 @@ def test_shapes_that_cost_the_host_clearly_more_keep_their_own_share():
     assert seconds[64, 64] == pytest.approx(25e-6)
 
 
+def test_what_is_late_is_measured_all_the_same():
+    found = sampling.take(CASE, FakeBench(lambda dims: 12e-6), FULL, -1.0, 15e-6)
+    assert len(found.seconds) == 36
+    assert found.held_out == {}
+
+
 def test_a_slow_spell_is_not_taken_for_more_work():
     looks = []
 

@@ -11,7 +11,8 @@ from hetero.host.limits import LOOPS
 from hetero.imports import load
 from hetero.kernels import LaunchPlan
 from hetero.kernels.common.rungs import CONSTANT_BYTES, HeldPlan, Ladder
-from hetero.registry import Arguments, Shaping
+from hetero.registry import Arguments, Implementation, Shaping
+from hetero.registry.models import Work
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
@@ -98,33 +99,29 @@ def run_plan(
 # -- On the CPU ------------------------------------------------------------------------------------
 
 
-def register_on_cpu(
-    family: str, rungs: Ladder, run: Callable[..., Any], add: Any = None, **row: Any
-) -> None:
-    """Add rows of a family's ``CPU_RUNGS``, by `registry.register_method` or what calls it.
+def on_cpu(
+    operation: str, family: str, rungs: Ladder, run: Callable[..., Any], work: Callable[..., Work]
+) -> list[Implementation]:
+    """The rows of a family's ``CPU_RUNGS``, for `hetero ladder` alone: calls do not take them.
 
     ``run(loop, devices, problem, arguments)`` computes by the loop that ``loop()`` loads; Numba
     compiles it when it is first called.
     """
-    for name, rung in rungs.items():
-        row |= {"method": name, "kinds": ("cpu",), "run": _by(run, family, name), "rung": rung}
-        (add or registry.register_method)(uses=(LOOPS,) if rung.threads else (), **row)
-
-
-def _by(run: Callable[..., Any], family: str, name: str) -> Callable[..., Any]:
-    own = functools.partial(loop, family, name)
-
-    def by_loop(*given: Any) -> Any:
-        return run(own, *given)
-
-    return by_loop
+    return [
+        Implementation(
+            operation,
+            name,
+            "cpu",
+            registry.no_obstacle,
+            work,
+            functools.partial(run, functools.partial(loop, family, name)),
+            uses=(LOOPS,) if rung.threads else (),
+            rung=rung,
+        )
+        for name, rung in rungs.items()
+    ]
 
 
 def loop(family: str, rung: str) -> Callable[..., None]:
     """The compiled loop of a rung on the CPU."""
     return getattr(load("hetero.kernels.cpu.rungs"), f"{family}_{rung}")
-
-
-def as_devices(problem: Problem, info: dict[str, Any]) -> str | None:
-    """What devices do not compute a rung on the CPU does not either."""
-    return problem.device_obstacle

@@ -115,13 +115,10 @@ def price(
             else Candidate(row[2], row[1].method, None, {}, reason, row[1])
         )
     if method is not None and not candidates:
-        kinds = {devices[name]["kind"] for name in names}
-        there = [i for i in implementations if i.kind in kinds]
-        raise MethodNotAvailable(
-            one_of(f"method on {', '.join(names)}", _methods(there), method)
-            if there
-            else f"{problem.operation} has no method on {', '.join(names)}, got {method!r}"
-        )
+        kinds, where = {devices[name]["kind"] for name in names}, ", ".join(names)
+        if there := [i for i in implementations if i.kind in kinds]:
+            check_method(method, there, f"method on {where}")
+        raise MethodNotAvailable(f"{problem.operation} has no method on {where}, got {method!r}")
     possible = [c for c in candidates if c.reason is None]
     if (
         not possible
@@ -137,7 +134,6 @@ def price(
             for implementation in implementations
             if implementation.kind == CPU
             and implementation.run is not None
-            and implementation.rung is None
             and all(c.implementation is not implementation for c in candidates)
         ]
         possible = [c for c in candidates if c.reason is None]
@@ -211,15 +207,15 @@ def _blas_state(
     return limits.state()
 
 
-def check_method(method: str | None, implementations: Iterable[Implementation]) -> None:
+def check_method(
+    method: str | None, implementations: Iterable[Implementation], what: str = "method"
+) -> None:
     """Raise `MethodNotAvailable` for a method that none of these implementations has."""
     if method is not None and method not in {i.method for i in implementations}:
-        names = sorted({i.method for i in implementations})
-        raise MethodNotAvailable(one_of("method", names, method))
-
-
-def _methods(implementations: Iterable[Implementation]) -> list[str]:
-    return sorted({i.method for i in implementations})
+        names = sorted({i.method for i in implementations if i.rung is None})
+        raise MethodNotAvailable(
+            f"{one_of(what, names, method)} ('hetero ladder' times simpler kernels)"
+        )
 
 
 def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[str]:
@@ -232,8 +228,10 @@ def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[st
     if not matching:
         if str(device).startswith(f"{CPU}+"):
             raise DeviceNotAvailable(removed.TEXT.format(f"device={device!r}", removed.SHARED))
+        every = "".join(f"; '{kind}:*' is all of a kind" for kind in [*others.values()][:1])
         raise DeviceNotAvailable(
-            f"{one_of('device', devices, device)} ('hetero info' tells what is missing for others)"
+            f"{one_of('device', devices, device)} "
+            f"('hetero info' tells what is missing for others{every})"
         )
     return matching
 

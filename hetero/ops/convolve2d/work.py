@@ -47,11 +47,6 @@ def no_mode(problem: Problem, info: Info) -> str | None:
     return None
 
 
-def not_whole(problem: Problem, info: Info) -> str | None:
-    """Rungs on the CPU extend whole images."""
-    return not_real(problem, info) or no_mode(problem, info)
-
-
 def for_other_dtypes(problem: Problem) -> str | None:
     """SciPy's loop takes long, but for real numbers there is nothing to compile."""
     if not_real(problem, {}) is not None:
@@ -129,6 +124,11 @@ def of_direct(problem: Problem, info: Info) -> Work:
     """A filter of 2 or 3 taps counts as 2 x 2: only one of a single tap is a mere product."""
     filter = problem.options.filter_height, problem.options.filter_width
     return _of_sum(problem, (2, 2) if 1 < prod(filter) < 4 else filter)
+
+
+def of_direct_on_cpu(problem: Problem, info: Info) -> Work:
+    """As `of_direct`, but of a column and a row one product each."""
+    return _of_sum(problem, (1, 1)) if problem.options.is_outer else of_direct(problem, info)
 
 
 def of_separable(problem: Problem, info: Info) -> Work:

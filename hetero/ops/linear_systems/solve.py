@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.arrays import HOST, Operand, describe
+from hetero.errors import outside
 from hetero.host import pages
 from hetero.imports import load
 from hetero.ops.linear_systems.vectors import like, on_host
@@ -30,6 +31,8 @@ class Solve(NamedTuple):
     exactly: bool = False  # makes maxiter iterations whatever the residual is, if it can
     on: Callable[[tuple[Any, ...]], tuple[Any, Any]] | None = None  # see `execute`
     from_zero: bool = False  # starts from zero, which x on the host need not hold
+    lenient: bool = False  # a residual that rounding x leaves will do
+    measured: bool = True  # the residual is asked for, also of a direct solve, which needs none
 
 
 class Solved(NamedTuple):
@@ -97,7 +100,7 @@ def warn(what: str, outcome: Any, residual: str) -> None:
     warnings.warn(
         f"{what} stopped after {outcome.iterations} iterations: {outcome.status}; {residual}",
         RuntimeWarning,
-        stacklevel=3,
+        stacklevel=outside(),
     )
 
 

@@ -183,7 +183,7 @@ def _plan_on_host(
     """The function to remember for such calls: it runs their plan, or is NumPy's own."""
     a, b = describe(A).unkept(), describe(B).unkept()
     target = None if out is None else describe(out)
-    problem = build(function.__name__, a, b, target, method)
+    problem = build(function.__name__, a, b, target)
     if problem is None:
         planner.check_placement(function.__name__, device, method)
         return function  # it raises or casts
@@ -224,7 +224,7 @@ def _by_copies(
     def by_copies(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
         if A.flags.writeable and B.flags.writeable and (not pays or watched.obstacle()):
             return run(A, B, out)
-        inputs = describe_used(A), describe_used(B)
+        inputs = describe_used(A), describe_used(B, A)
         if inputs[0].kept is None and inputs[1].kept is None:
             return run(A, B, out)
         plan = planner.plan(replace(problem, inputs=inputs), device, method)
@@ -282,7 +282,7 @@ def _with_device_arrays(
     target = None if out is None else describe(out)
 
     def make() -> Plan | None:
-        problem = build(function.__name__, *operands, target, method)
+        problem = build(function.__name__, *operands, target)
         return None if problem is None else planner.plan(problem, device, method)
 
     plan = calls.plan((device, method, call_cache.facts(*operands, target)), make)

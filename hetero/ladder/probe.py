@@ -63,14 +63,7 @@ PROBES = {
 def probe(
     name: str, *, device: str | None = None, progress: Callable[[float, str], None] | None = None
 ) -> dict[str, Any]:
-    """Time a pattern of access over its stride.
-
-    Parameters
-    ----------
-    name : str
-        One of `PROBES`.
-    device, progress
-        As for `hetero.ladder.ladder.ladder`.
+    """Time a pattern of access, one of `PROBES`, over its stride, on a device or the first one.
 
     Returns
     -------
@@ -81,9 +74,8 @@ def probe(
 
     Raises
     ------
-    ValueError
-        If there is no such probe, or the device runs no kernels.
-    DeviceNotAvailable
+    ValueError, DeviceNotAvailable
+        If there is no such probe, or the device runs no kernels; for such a device.
     """
     if name not in PROBES:
         raise ValueError(one_of("the probe", PROBES, name))
@@ -142,15 +134,10 @@ def means(wanted: Probe, rows: Sequence[dict[str, Any]], on_cpu: bool) -> str:
 def text(result: dict[str, Any]) -> str:
     """The figures as a table, and what they mean."""
     per = "GB/s" if PROBES[result["probe"]].piece else "10^9 reads/s"
-    cells = [
-        [
-            str(row["stride"]),
-            readable(row["seconds"]),
-            rounded(row["per_second"] * 1e-9),
-            f"{row['ratio']:.2f}",
-        ]
-        for row in result["rows"]
-    ]
+    cells = []
+    for row in result["rows"]:
+        rate = rounded(row["per_second"] * 1e-9)
+        cells.append([str(row["stride"]), readable(row["seconds"]), rate, f"{row['ratio']:.2f}"])
     table = markdown((f"stride of {result['unit']} bytes", "time", per, "times the first"), cells)
     title = f"{result['probe']} on {result['device']} ({result['name']}): {result['summary']}"
     return "\n".join([title, "", *table, "", result["means"]])

@@ -16,7 +16,7 @@ from hetero.kernels.common.peak import peaks
 _BLOCKS = 32  # of each multiprocessor
 _ROUNDS, _ROUNDS_OTHERS = {"cuda": 1 << 12}, 1 << 6
 _COPIED, _COPIED_OTHERS = {"cuda": 1 << 30}, 1 << 26  # bytes, far more than caches hold
-_REPEATS = 4
+_REPEATS = 16  # other load only adds to them
 _PRODUCT = 1024  # extent of the product that is the CPU's
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -34,12 +34,9 @@ class Roof(NamedTuple):
 
     def share(self, flops_per_second: float, bytes_per_second: float) -> float:
         """What part of the roof these rates reach."""
-        return max(flops_per_second / self.flops_per_second, bytes_per_second / self.bytes_per_second)
-
-    def raised(self, other: Roof) -> Roof:
-        """The better one of each: other load lowers what is measured at that time."""
-        nbytes = max(self.bytes_per_second, other.bytes_per_second)
-        return max(self, other)._replace(bytes_per_second=nbytes)
+        return max(
+            flops_per_second / self.flops_per_second, bytes_per_second / self.bytes_per_second
+        )
 
 
 def roof(device: Device | None, dtype: str) -> Roof:
@@ -63,11 +60,8 @@ def roof(device: Device | None, dtype: str) -> Roof:
     return Roof(rates[how], 2 * nbytes / copied, how)
 
 
-def seconds_of(
-    device: Device, launch: Launch, buffers: Mapping[str, Any] = _NOTHING
-) -> float:
-    """Seconds of a launch on an active device; its buffer ``"out"`` has up to 8 bytes for each
-    thread."""
+def seconds_of(device: Device, launch: Launch, buffers: Mapping[str, Any] = _NOTHING) -> float:
+    """Seconds of a launch on an active device; ``"out"`` has up to 8 bytes for each thread."""
     out, _owner = device.allocate(8 * launch.grid * launch.block)
     known = {**buffers, "out": out}
     kernel = device.build(launch.source, launch.kernel, launch.defines)

@@ -23,14 +23,8 @@ module of benchmarks (`Operation.benchmarks`) has of
 ``GROWING``
     Positions of the dimensions that grow with a call's size, as `hetero transfer` varies it; the
     first one tells how large it is. Without it all do.
-``peers(dims, dtype)``
-    Other libraries' calls on the host for a problem of ``LINES``, "library function" -> call; none
-    where nothing compares. `hetero report --compare` measures them.
 ``moved(dtype)``
     The `Benchmark` s of `hetero bench movement`: calls on large host operands, on the wall's clock.
-``pictured(kind)``
-    A `Trial` on the host for `hetero bench movement --timeline`, which shows its blocks on that
-    kind of device.
 ``columns(rows)``
     All rows as one `BenchTable`. Without it each row is a table of its own.
 ``demonstrated(largest)``

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from ..procedure.card import Card
 from .launch import REAL, Launch, ceil_div, check_dtype
 
-__all__ = ["HELD_BYTES", "Block", "Ladder", "Rung", "Step", "text"]
+__all__ = ["HELD_BYTES", "SHARED_BYTES", "Block", "Ladder", "Rung", "Step", "Steps"]
 
 HELD_BYTES = 1 << 16  # of constant memory
-_SHARED_BYTES = 48 << 10  # of arrays of a constant size in shared memory
+SHARED_BYTES = 48 << 10  # of arrays of a constant size in shared memory
 _THREADS = 1024  # of a block: OpenCL's CPUs take more, for nothing
 
 
@@ -29,29 +29,20 @@ class Rung(NamedTuple):
     Attributes
     ----------
     number : int
-        Of the step; a branch has that of the rung that it stands for.
-    name, idea, adds : str
+        Of the step; a branch has that of the rung ``instead_of`` which it stands.
+    name, idea, adds, seed : str
         ``adds``: what the idea should bring over the rung before, of a branch over its rung.
-    seed : str
-        The document that it comes from, and where in it.
-    kernel : str
-        Entry point.
-    block : Block
-        What it is launched with unless another one is asked for.
-    instead_of : str
-        Of a branch: the rung that it is compared with.
-    macros : tuple of (str, int)
-        Besides REAL, STEP, BX, BY and EACH.
+        ``seed``: where in which document it comes from.
+    kernel, block, macros
+        Entry point; its usual block; macros besides REAL, STEP, BX, BY and EACH.
     tile : callable, optional
         ``tile(block)`` gives columns and rows of results of a block; None: one block makes all.
-    shared : callable
-        ``shared(block, itemsize)`` gives bytes of shared memory.
+    shared, legal : callable
+        ``shared(block, itemsize)``: bytes of shared memory; ``legal(block)``: whether it runs.
     each : tuple of int
         Results of a thread that a sweep tries. Default: the block's.
-    legal : callable, optional
-        ``legal(block)``: whether the kernel takes a block. Default: any.
     derive : callable, optional
-        ``derive(card, itemsize, *sizes)`` gives the block in place of ``block``.
+        ``derive(card, itemsize, blocks, *sizes)`` gives the block in place of ``block``.
     repeats : int
         How many results of the whole problem one launch makes, one after the other.
     """
@@ -74,16 +65,8 @@ class Rung(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A launch of a rung.
-
-    Attributes
-    ----------
-    launch : Launch
-    held : str
-        The buffer that goes to constant memory before it.
-    cleared : str
-        The buffer that is set to zero before it; its blocks wait for each other, all at once.
-    """
+    """A launch; ``held`` names a buffer that goes to constant memory before, ``cleared`` one that
+    is set to zero, for blocks that wait for each other."""
 
     launch: Launch
     held: str = ""
@@ -94,26 +77,17 @@ class Steps(NamedTuple):
     """The launches of a rung, those that are made once before, bytes of the buffers between."""
 
     launches: tuple[Step, ...]
-    before: tuple[Step, ...]
-    scratch: dict[str, int]
+    before: tuple[Step, ...] = ()
+    scratch: dict[str, int] = {}  # noqa: RUF012
 
 
-class Ladder:
-    """A family's rungs, in their order.
+class Ladder(NamedTuple):
+    """A family's rungs by name, in their order, and
+    ``steps(ladder, rung, block, dtype, card, *sizes)``, which gives the `Steps` of one."""
 
-    Parameters
-    ----------
-    family : str
-        Folder of the kernels.
-    rungs : sequence of Rung
-    steps : callable
-        ``steps(ladder, rung, block, dtype, card, *sizes)`` gives what `Ladder.steps` does.
-    """
-
-    def __init__(self, family: str, rungs: Sequence[Rung], steps: Callable[..., Any]) -> None:
-        self.source = f"{family}/ladder.cu"
-        self.rungs = {rung.name: rung for rung in rungs}
-        self._steps = steps
+    family: str
+    rungs: dict[str, Rung]
+    steps: Callable[..., Steps]
 
     def blocks(self, name: str, dtype: str, card: Card) -> tuple[Block, ...]:
         """Every block that a rung can be launched with: powers of two, a warp at least."""
@@ -128,7 +102,7 @@ class Ladder:
             for y in some
             for each in rung.each or (rung.block.each,)
             if card.warp <= x * y <= most and rung.legal(block := Block(x, y, each))
-            if rung.shared(block, item) <= min(card.block_shared, _SHARED_BYTES)
+            if rung.shared(block, item) <= min(card.block_shared, SHARED_BYTES)
         )
 
     def chosen(self, name: str, dtype: str, card: Card, sizes: Sequence[int]) -> Block:
@@ -138,33 +112,13 @@ class Ladder:
             return rung.derive(card, check_dtype(dtype), blocks, *sizes)
         return max((block for block in blocks if block <= rung.block), default=blocks[0])
 
-    def steps(self, name: str, block: Block, dtype: str, card: Card, sizes: Sequence[int]) -> Steps:
-        """The launches of a rung."""
-        return Steps(*self._steps(self, self.rungs[name], block, dtype, card, *sizes))
-
     def launch(
-        self,
-        rung: Rung,
-        block: Block,
-        dtype: str,
-        results: tuple[int, int],
-        arguments: tuple[str | int | float, ...],
+        self, rung: Rung, block: Block, dtype: str, results: Sequence[int], arguments: Any
     ) -> Launch:
         """A launch that makes rows x columns of results."""
-        rows, columns = results
-        wide, high = (columns, rows) if rung.tile is None else rung.tile(block)
+        wide, high = results[::-1] if rung.tile is None else rung.tile(block)
         macros = {"REAL": REAL[dtype], "STEP": rung.number, "BX": block.x, "BY": block.y}
         defines = (*macros.items(), ("EACH", block.each), *rung.macros)
-        return Launch(
-            source=self.source,
-            kernel=rung.kernel,
-            defines=defines,
-            grid=ceil_div(rows, high) * ceil_div(columns, wide),
-            block=block.x * block.y,
-            arguments=arguments,
-        )
-
-
-def text(block: Sequence[int]) -> str:
-    """As a block is printed; results of a thread where it has several."""
-    return "x".join(map(str, block if block[2] > 1 else block[:2]))
+        grid = ceil_div(results[0], high) * ceil_div(results[1], wide)
+        source = f"{self.family}/ladder.cu"
+        return Launch(source, rung.kernel, defines, grid, block.x * block.y, arguments)

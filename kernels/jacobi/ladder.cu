@@ -24,7 +24,8 @@ DEVICE REAL swept(REAL given, REAL left, REAL right, REAL above, REAL below, dou
 }
 
 // A point, with its neighbours loaded from memory.
-DEVICE void sweep_point(GRID, index_t row, index_t column)
+DEVICE void sweep_point(GLOBAL const REAL *u, GLOBAL const REAL *f, GLOBAL REAL *u_new, index_t rows, index_t columns,
+                        double f_factor, index_t row, index_t column)
 {
     const index_t at = row * columns + column;
     const REAL left = column > 0 ? u[at - 1] : (REAL)0, right = column + 1 < columns ? u[at + 1] : (REAL)0;
@@ -91,7 +92,9 @@ jacobi_shared(GRID)
 // changes, is read once to shared memory and stays there: two of three passes over the memory are left. A block has
 // `share` rows; neighbours in rows of other blocks are read past the L1. All blocks run at once: see grid_barrier.cu.
 #if HAS(4)
+#ifndef SHARED_BYTES
 #define SHARED_BYTES 49152
+#endif
 #include "grid_barrier.cu"
 #define NEAR(r) ((r) >= first && (r) < end ? u[(r) * columns + c] : FRESH(u + (r) * columns + c))
 

@@ -1,4 +1,4 @@
-"""`hetero probe`: its kernels, its sentences, its command."""
+"""`hetero probe`: its kernels, its sentences, its command; and the roof."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 import runtimes
 from compiled import compile_cuda
 
-from hetero import cli, devices
-from hetero.errors import DeviceNotAvailable
-from hetero.evaluation.causes import probe, roof
-from hetero.evaluation.causes.probe import PROBES
+from hetero import cli
 from hetero.kernels.common import access
+from hetero.ladder import probe, roof
+from hetero.ladder.probe import PROBES
 
 
 @pytest.fixture(scope="module", autouse=True)
 def short():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(probe, "_BYTES_OTHERS", 1 << 20)
-        patch.setattr(roof, "_SHARED_ROUNDS_OTHERS", 2)
+        patch.setattr(probe, "_ROUNDS_OTHERS", 2)
+        patch.setattr(roof, "_ROUNDS_OTHERS", 1)
         yield
 
 
@@ -100,9 +100,9 @@ def test_one_sentence_says_what_the_figures_mean():
 @pytest.mark.parametrize("name", PROBES)
 def test_a_probe_is_run_and_drawn(name, run, tmp_path):
     pytest.importorskip("matplotlib")
-    device = runtimes.opencl_device().name
+    own = runtimes.opencl_device()
     file = tmp_path / "a.svg"
-    code, out, _ = run("probe", name, "--device", device, "--json", "--plot", str(file))
+    code, out, _ = run("probe", name, "--device", own.name, "--json", "--plot", str(file))
     assert code == cli.DONE
     result = json.loads(out)
     assert [row["stride"] for row in result["rows"]] == [*PROBES[name].strides]
@@ -112,22 +112,23 @@ def test_a_probe_is_run_and_drawn(name, run, tmp_path):
     printed = probe.text(result)
     assert printed.count("\n| ") == 1 + len(result["rows"])
     assert printed.endswith(result["means"])
-    is_cpu = devices.get(device).describe()["is_host_cpu"]
-    assert ("a CPU" in result["means"]) == is_cpu
+    assert ("a CPU" in result["means"]) == own.describe()["is_host_cpu"]
 
 
-def test_a_probe_that_cannot_run_names_what_can(run, monkeypatch):
-    device = runtimes.opencl_device().name
+def test_a_probe_that_cannot_run_says_so(run):
     code, _, err = run("probe", "banks", "--device", "cpu")
     assert code == cli.USAGE
-    assert f"'cpu' runs none: --device {device} is the nearest that does" in err
-    code, _, err = run("probe", "nonsense")
-    assert code == cli.USAGE
-    for name in PROBES:
-        assert name in err
+    assert "banks is a kernel of a device, and 'cpu' runs none" in err
     with pytest.raises(ValueError, match="one of 'camping', 'banks', 'coalescing', got 'x'"):
         probe.probe("x")
-    monkeypatch.setattr(probe.devices, "proven", dict)
-    monkeypatch.setattr(probe.devices, "missing", lambda: ["cuda: pip install pycuda"])
-    with pytest.raises(DeviceNotAvailable, match="none is here: cuda: pip install pycuda"):
-        probe.probe("banks", device="cpu")
+
+
+def test_the_roof_is_what_flops_and_bytes_take_at_least():
+    own = runtimes.opencl_device()
+    with own.active():
+        found = [roof.roof(own, "float32"), roof.roof(None, "float64")]
+    assert [one.how for one in found] == ["multiply-adds", "a product by BLAS"]
+    assert all(1e7 < one.flops_per_second < 1e13 for one in found)
+    above = roof.Roof(4e12, 1e11, "made up")
+    assert above.share(1e12, 1e9) == 0.25
+    assert above.share(1e9, 5e10) == 0.5

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from hetero.host.compiled import loop_compiler, loops
 from hetero.pricing.plan import CPU, Candidate, Plan
-from hetero.profile.constants import conservative
+from hetero.profile import Profile
 from hetero.registry import Implementation
 from hetero.registry.models import Cost
 from hetero.registry.problem import Problem
@@ -35,7 +35,7 @@ def stand_in_cost(implementation: Implementation, problem: Problem) -> Cost | No
     if implementation.stands_in is None:
         return None
     row = problem.operation, implementation.method, problem.dtype, problem.layout
-    return conservative().cost(CPU, implementation.kind, *row)
+    return Profile.conservative().cost(CPU, implementation.kind, *row)
 
 
 def not_needed(

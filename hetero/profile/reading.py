@@ -144,6 +144,9 @@ def shipped(name: str) -> Profile:
     return Profile(_content(name))
 
 
+Profile.conservative = staticmethod(functools.cache(functools.partial(shipped, "conservative")))
+
+
 @functools.cache
 def _content(name: str) -> dict[str, Any]:
     """Read and checked."""

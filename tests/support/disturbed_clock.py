@@ -106,7 +106,7 @@ def install() -> tuple[list[str], Disturbed]:
     from hetero.ops.convolve2d import direct_cpu
 
     usage = types.SimpleNamespace(
-        getrusage=lambda _: types.SimpleNamespace(ru_nivcsw=clock.switches)
+        RUSAGE_THREAD=1, getrusage=lambda _: types.SimpleNamespace(ru_nivcsw=clock.switches)
     )
     timing.resource = usage
     timing.processor_times = lambda: timing.Times(clock.now + clock.others, clock.stolen)

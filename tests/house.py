@@ -19,6 +19,7 @@ SOURCE = ("hetero", "kernels", "calibration")
 # Files of the package that functions run in while a process makes its first product on a device.
 FIRST_PRODUCT = """
 import sys
+import threading
 import numpy as np
 import hetero
 from hetero import devices, profile
@@ -37,6 +38,7 @@ def note(frame, event, argument):
 
 
 if device is not None:
+    threading.setprofile(note)  # which also import
     sys.setprofile(note)
     hetero.matmul(A, A, device=device)
     sys.setprofile(None)

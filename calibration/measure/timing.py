@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,13 +20,6 @@ from typing import Any, NamedTuple
 
 from hetero.profile.constants import is_trusted
 from hetero.times import readable
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
-
-_WHO = getattr(resource, "RUSAGE_THREAD", getattr(resource, "RUSAGE_SELF", 0))
 
 # -- One call --
 _OUTLIER = 2.0  # times the least sample: a longer one met other load, which only adds
@@ -59,7 +53,7 @@ def switches() -> int:
     Where a thread's own are not counted they are the process's. A thread that times a call waits
     for all that compute it, and each thread that waits yields its processor.
     """
-    return resource.getrusage(_WHO).ru_nivcsw if resource is not None else 0
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,7 +431,7 @@ class Watch:
         if now.times is not None and first.times is not None:
             others = max((now.times.busy - first.times.busy - mine) / seconds, 0.0)
             stolen = now.times.stolen - first.times.stolen
-        elif hasattr(os, "getloadavg"):
+        else:
             others = max(os.getloadavg()[0] - mine / seconds, 0.0)
         return {
             "seconds": round(seconds, 3),

@@ -41,8 +41,12 @@ def stand_in_cost(implementation: Implementation, problem: Problem) -> Cost | No
 def not_needed(
     implementation: Implementation, problem: Problem, others: Iterable[Candidate]
 ) -> str | None:
-    """Why a stand-in is put aside where no other method has to be compiled; None if it is not."""
-    if any(TERM in candidate.terms for candidate in others):
+    """Why a stand-in is put aside where no other method has to be compiled; None if it is not.
+
+    It is not either where another one's loops can never be.
+    """
+    denied = loops.obstacle() or TERM
+    if any(TERM in candidate.terms or candidate.reason == denied for candidate in others):
         return None
     assert implementation.stands_in is not None
     return implementation.stands_in(problem)

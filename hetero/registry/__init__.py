@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hetero.devices.kinds import PORTABLE  # noqa: F401  for rows of methods
 from hetero.errors import one_of
+from hetero.host.compiled import loops
 from hetero.kernels.common.rungs import Rung
 
 if TYPE_CHECKING:
@@ -317,8 +318,13 @@ _implementations: dict[str, list[Implementation]] = {}
 def register(implementation: Implementation) -> Implementation:
     """Add an implementation; a second one of the same operation, kind and method is an error.
 
-    The functions of a reloaded module replace the former ones.
+    The functions of a reloaded module replace the former ones. One with compiled loops cannot do
+    what it needs these for in a process that may not run any.
     """
+    compiled = implementation.kind == "cpu" and (implementation.loops or implementation.rung)
+    if compiled and getattr(implementation.excludes, "func", None) is not _excluded:
+        excludes = functools.partial(_excluded, implementation)
+        implementation = replace(implementation, excludes=excludes)
     entries = _implementations.setdefault(implementation.operation, [])
     for position, entry in enumerate(entries):
         if (entry.kind, entry.method) == (implementation.kind, implementation.method):
@@ -331,6 +337,14 @@ def register(implementation: Implementation) -> Implementation:
             )
     entries.append(implementation)
     return implementation
+
+
+def _excluded(row: Implementation, problem: Problem, info: dict[str, Any]) -> str | None:
+    """``excludes`` of a row on the CPU that may need compiled loops."""
+    reason = row.excludes(problem, info)
+    if reason is None and not info.get("elsewhere") and (row.rung or row.loops(problem)):
+        return loops.obstacle()
+    return reason
 
 
 def register_method(

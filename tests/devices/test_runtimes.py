@@ -22,7 +22,6 @@ from hetero import cli, devices, registry
 from hetero.calibration.measure import candidates
 from hetero.calling import planner
 from hetero.devices import opencl as backend
-from hetero.devices.base import Device
 from hetero.devices.opencl import runtime as opencl_runtime
 from hetero.errors import DeviceError, DeviceNotAvailable, KernelCompileError
 from hetero.evaluation import bench, verify
@@ -322,17 +321,6 @@ def test_planning_ends_with_a_list_that_is_out_of_date(two, monkeypatch, warning
     monkeypatch.setattr(inventory._here, "described", stale)
     hetero.plan("matmul", B32.T, A32.T, device="cuda")
     assert len(warnings_of()) == 1
-
-
-def test_no_probe_goes_into_a_graph(cuda, monkeypatch):
-    asked = []
-    monkeypatch.setattr(cuda, "probe", lambda: asked.append(1))
-    monkeypatch.setattr(Device, "capturing", property(lambda self: True))
-    assert devices.believed("cuda:0")
-    assert not asked
-    monkeypatch.setattr(Device, "capturing", property(lambda self: False))
-    assert devices.believed("cuda:0")
-    assert asked
 
 
 @pytest.mark.parametrize("mistake", [("BLOCK - 1 - ", ""), ("(float)factor", "3")])

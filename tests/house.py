@@ -71,7 +71,7 @@ def glossary() -> list[str]:
 
 
 def pages() -> list[Path]:
-    """What users and contributors read; the notebook keeps its lines."""
+    """What users and contributors read."""
     return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("kernels/*/*.md")])
 
 

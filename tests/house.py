@@ -83,7 +83,7 @@ def code(text: str) -> tuple[int, int]:
 
 
 def pages() -> list[Path]:
-    """What users and contributors read; the notebook keeps its lines."""
+    """What users and contributors read."""
     return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("kernels/*/*.md")])
 
 

@@ -144,7 +144,13 @@ def shipped(name: str) -> Profile:
     return Profile(_content(name))
 
 
-Profile.conservative = staticmethod(functools.cache(functools.partial(shipped, "conservative")))
+@functools.cache
+def _conservative() -> Profile:
+    """The constants of a machine that is not calibrated."""
+    return shipped("conservative")
+
+
+Profile.conservative = staticmethod(_conservative)
 
 
 @functools.cache

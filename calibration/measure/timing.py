@@ -126,6 +126,28 @@ def once(
     return min(took, own() - used) if own is not None and took > _LONG else took
 
 
+def _sample(
+    call: Callable[[], object],
+    own: Callable[[], float] | None,
+    clock: Callable[[], float],
+    switches: Callable[[], int],
+    number: int = 1,
+) -> tuple[float, bool]:
+    """Seconds of a number of calls as by `once`, and whether other load disturbed them.
+
+    A long one that was disturbed takes no more than the processor time of this thread, or than that
+    of the process by the cores if it is more: threads that wait for one another burn the rest.
+    """
+    before, used, all_used = switches(), time.thread_time(), own() if own is not None else 0.0
+    took = once(call, own, clock, number)
+    if switches() - before <= SWITCHES_PER_SECOND * took:
+        return took, False
+    if own is not None and took > _LONG:
+        share = (own() - all_used) / len(os.sched_getaffinity(0))
+        took = min(took, max(time.thread_time() - used, share))
+    return took, True
+
+
 def measure(
     call: Callable[[], object],
     *,
@@ -172,16 +194,15 @@ def measure(
     while True:
         if rest is not None:
             rest()
-        before = switches()
-        took = once(call, own, clock, number)
+        took, is_disturbed = _sample(call, own, clock, switches, number)
         if not samples and took < _SHORTEST and number == 1:
             number = max(2, min(100, int(_SHORTEST / max(took, 2e-7))))
             continue
         samples.append(took / number)
-        if switches() - before <= SWITCHES_PER_SECOND * took:
-            undisturbed.append(samples[-1])
-        else:
+        if is_disturbed:
             time.sleep(_REST)
+        else:
+            undisturbed.append(samples[-1])
         if len(samples) == 1 and budget < first <= _OUTLIER * samples[0]:
             samples.insert(0, first)
             undisturbed[:0] = [first] * alone
@@ -196,7 +217,7 @@ def measure(
         ):
             far = sum(s > _OUTLIER * min(samples) for s in samples)
             return Measurement(
-                robust_median(undisturbed or samples),
+                robust_median(undisturbed) if undisturbed else min(samples),
                 tuple(samples),
                 disturbed=not undisturbed,
                 scattered=far >= _MANY * len(samples),
@@ -243,12 +264,12 @@ def in_turn(
     begin = clock() - sum(first)
     for rounds in range(1 + bool(first), most + 1):
         for number, call in enumerate(calls):
-            before, took = switches(), once(call, own, clock)
+            took, is_disturbed = _sample(call, own, clock, switches)
             samples[number].append(took)
-            if switches() - before <= SWITCHES_PER_SECOND * took:
-                alone[number] = True
-            else:
+            if is_disturbed:
                 time.sleep(_REST)
+            else:
+                alone[number] = True
         spent = clock() - begin
         sure = all(alone) and all(is_seen_twice(each) for each in samples)
         enough = spent > budget

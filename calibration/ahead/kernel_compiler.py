@@ -43,7 +43,7 @@ def compile_asked() -> None:
     make the plans of their transforms; the code of both goes to caches on disk."""
     # Not above: whatever imports this for the first time when the interpreter ends could not.
     ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
-    _make_nicer(_NICE)
+    os.nice(_NICE)
     inventory.devices()  # while the request may still be to come
     asked = json.load(sys.stdin)
     name = asked["place"]
@@ -97,12 +97,6 @@ def _make_plans(name: str, listing: Listing) -> None:
                 device.trim()  # its memory is needed for measuring
 
 
-def _make_nicer(by: int) -> None:
-    """Lower the priority of this thread and of those that it starts."""
-    if hasattr(os, "nice"):
-        os.nice(by)
-
-
 def _say_when(first: Iterable[Future[None]]) -> None:
     """Report when all of these are done."""
     for one in first:
@@ -119,6 +113,6 @@ def _make(device: Device, wanted: Kernel) -> None:
 def _make_nicely(device: Device, wanted: Kernel) -> None:
     """`_make` in a thread of lower priority than those of the kernels that are needed first."""
     if not getattr(_thread, "is_nicer", False):
-        _make_nicer(_NICER)
+        os.nice(_NICER)
         _thread.is_nicer = True
     _make(device, wanted)

@@ -42,5 +42,4 @@ was_short = here.was_short
 reset_failures = here.reset_failures
 on_change = here.on_change
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=here.after_fork)
+os.register_at_fork(after_in_child=here.after_fork)

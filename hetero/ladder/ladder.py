@@ -12,6 +12,7 @@ import numpy as np
 from hetero.calibration.measure.candidates import leaving_out
 from hetero.evaluation.report import by, gained, markdown, prefixed, rounded
 from hetero.host import limits
+from hetero.host.compiled import loops as compiled
 from hetero.imports import load
 from hetero.ladder import families, running
 from hetero.ladder.families import Arrays, Dims, Family
@@ -160,7 +161,7 @@ def _loops(
         def once(small: Dims, loop: Any = loop) -> float:
             return clock.once(running.on_cpu(of, of.arrays(dtype, small), loop))
 
-        if (reason := running.too_long(dims, limit, of, once)) is not None:
+        if reason := compiled.obstacle() or running.too_long(dims, limit, of, once):
             yield _row(loop) | {"reason": reason}
             continue
         arrays = arrays or of.arrays(dtype, dims)

@@ -7,12 +7,14 @@ walk the same lists.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hetero.devices.kinds import PORTABLE  # noqa: F401  for rows of methods
 from hetero.errors import one_of
+from hetero.host.compiled import loops
 
 if TYPE_CHECKING:
     from hetero.registry.models import Work
@@ -257,13 +259,28 @@ _implementations: dict[str, list[Implementation]] = {}
 
 
 def register(implementation: Implementation) -> Implementation:
-    """Add an implementation; a second one of the same operation, kind and method is an error."""
+    """Add an implementation; a second one of the same operation, kind and method is an error.
+
+    One with compiled loops cannot do what it needs these for in a process that may not run any.
+    """
+    compiled = implementation.kind == "cpu" and implementation.loops
+    if compiled and getattr(implementation.excludes, "func", None) is not _excluded:
+        excludes = functools.partial(_excluded, implementation)
+        implementation = replace(implementation, excludes=excludes)
     entries = _implementations.setdefault(implementation.operation, [])
     name = implementation.kind, implementation.method
     if name in [(entry.kind, entry.method) for entry in entries]:
         raise ValueError(f"there is an implementation {implementation} already")
     entries.append(implementation)
     return implementation
+
+
+def _excluded(row: Implementation, problem: Problem, info: dict[str, Any]) -> str | None:
+    """``excludes`` of a row on the CPU that may need compiled loops."""
+    reason = row.excludes(problem, info)
+    if reason is None and not info.get("elsewhere") and row.loops(problem):
+        return loops.obstacle()
+    return reason
 
 
 def register_method(

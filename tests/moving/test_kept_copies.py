@@ -382,7 +382,6 @@ def test_threads_make_one_copy(device):
     assert kept.find(K).copies == ("cuda:0",)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_has_no_copies(device):
     A, x = operands()
     K = hetero.keep(A)

@@ -206,7 +206,6 @@ def test_one_that_fails_does_not_keep_the_others(two, monkeypatch, warnings_of):
     assert "cuda:0" in warning
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_leaves_its_parents_memory_alone(two):
     keep(two[0], 100)
     child = os.fork()

@@ -58,8 +58,7 @@ def convolve2d(
         a row that make up the filter), "fft" (one transform), "overlap_save" (transforms of
         tiles), "streamed" (bands of an image on the host that go to a GPU, are convolved by one of
         these and come back, all at the same time), "library" (OpenCV), "scipy" (SciPy's function,
-        for dtypes that no other takes, and while the loops of others are compiled). On a GPU, by
-        name alone, the kernels on the way: "naive", "shared", "row", "padded", "tuned".
+        for dtypes that no other takes, and while the loops of others are compiled).
 
     Returns
     -------

@@ -42,8 +42,7 @@ def matvec(
         of operands that lie on the host. Default: where it is fastest.
     method : str, optional
         "blas" on the CPU; "tiled" (own kernels), "library" (cuBLAS) or "streamed" (operands on the
-        host in tiles that move while others are computed) on a GPU; there, by name alone, the
-        kernels on the way: "naive", "constant", "shared", "split", "padded", "tuned".
+        host in tiles that move while others are computed) on a GPU.
     **options
         ``casting``, ``order``, ``dtype``, ``subok``, ``axes``: NumPy's own, computed by NumPy.
 

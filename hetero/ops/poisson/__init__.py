@@ -55,8 +55,7 @@ def solve_poisson(
         Start of the iterative methods. Default: zero, also for one farther from u than that.
     method : {"dst", "multigrid", "cg", "jacobi"}, optional
         "dst": direct, by sine transforms. "multigrid": geometric V-cycles. "cg": conjugate
-        gradients, matrix-free. "jacobi": sweeps. Default: whichever is fastest. On a GPU, by name
-        alone, the kernels on the way to the one that sweeps best: "sequential", "naive", "shared".
+        gradients, matrix-free. "jacobi": sweeps. Default: whichever is fastest.
     rtol : float, optional
         Done when norm(f - A u) <= rtol norm(f), f with the boundary's share. Default: 1e-8, in
         float32 1.2e-7, or what rounding leaves: that of u alone makes up to eps norm(A) norm(u),

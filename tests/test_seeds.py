@@ -12,7 +12,6 @@ import pytest
 from hetero.cli.parser import parser
 from hetero.kernels.cpu.ladder import LADDERS
 from hetero.ladder.families import FAMILIES
-from hetero.ladder.probe import PROBES
 
 PAGE = (Path(__file__).parent.parent / "docs" / "seeds.md").read_text("utf-8")
 SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
@@ -156,7 +155,3 @@ def test_python_lines():
     found = doctest.testfile(str(Path(__file__).parent.parent / "docs" / "seeds.md"), False)
     assert found.attempted >= 6
     assert not found.failed
-
-
-def test_probes_that_are_named_are_there():
-    assert set(re.findall(r"`?probe ([a-z]+)(?:`|$)", PAGE, re.MULTILINE)) == set(PROBES)

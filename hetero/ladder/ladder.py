@@ -71,8 +71,7 @@ def ladder(
     if threads and not 1 <= min(threads) <= max(threads) <= there:
         got = ", ".join(map(str, threads))
         raise ValueError(f"threads are of device {CPU!r}, 1 to {there} there, got {got}")
-    own = place is not None and place.traits.own_clock
-    most = limit or (_LIMIT if own else _LIMIT_OTHERS)
+    most = limit or (_LIMIT if place is not None and place.traits.own_clock else _LIMIT_OTHERS)
     rows: list[Row] = []
     with place.active() if place is not None else nullcontext():
         above, clock = roof(place, dtype), Clock(place)
@@ -137,8 +136,7 @@ def _rungs(
 
 def _row(step: Any) -> Row:
     """What a table says of a rung or a loop."""
-    said = {name: getattr(step, name) for name in ("number", "idea", "adds", "seed")}
-    return {"method": step.name, **said}
+    return {"method": step.name} | {n: getattr(step, n) for n in ("number", "idea", "adds", "seed")}
 
 
 def _best_of_cpu(of: Family, number: int, arrays: Arrays) -> Row:
@@ -212,8 +210,7 @@ def text(found: dict[str, Any]) -> str:
 
 
 def _label(row: Row) -> str:
-    count = row.get("threads")
-    return row["method"] + ("" if count is None else f", {count} threads")
+    return row["method"] + (f", {row['threads']} threads" if row.get("threads") else "")
 
 
 def _cells(row: Row) -> list[str]:

@@ -151,5 +151,4 @@ def draw(result: dict[str, Any], picture: Any) -> None:
     axes.set_xticks(range(len(rows)), [row["stride"] for row in rows])
     axes.set_yscale("log", base=2)
     axes.set(xlabel=f"stride, of {result['unit']} bytes", ylabel="times the first")
-    axes.grid(linewidth=0.4)
     axes.set_title(f"{result['probe']} on {result['name']}\n{result['means'].partition(';')[0]}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,6 @@ _ROUNDS, _ROUNDS_OTHERS = {"cuda": 1 << 12}, 1 << 6
 _COPIED, _COPIED_OTHERS = {"cuda": 1 << 30}, 1 << 26  # bytes, far more than caches hold
 _REPEATS = 16  # other load only adds to them
 _PRODUCT = 1024  # extent of the product that is the CPU's
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Roof(NamedTuple):
@@ -60,10 +58,10 @@ def roof(device: Device | None, dtype: str) -> Roof:
     return Roof(rates[how], 2 * nbytes / copied, how)
 
 
-def seconds_of(device: Device, launch: Launch, buffers: Mapping[str, Any] = _NOTHING) -> float:
+def seconds_of(device: Device, launch: Launch, buffers: Mapping[str, Any] | None = None) -> float:
     """Seconds of a launch on an active device; ``"out"`` has up to 8 bytes for each thread."""
     out, _owner = device.allocate(8 * launch.grid * launch.block)
-    known = {**buffers, "out": out}
+    known = {**(buffers or {}), "out": out}
     kernel = device.build(launch.source, launch.kernel, launch.defines)
     arguments = [known[a] if type(a) is str else a for a in launch.arguments]
     return _least(device, lambda: device.launch(kernel, launch.grid, launch.block, arguments))

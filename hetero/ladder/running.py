@@ -60,8 +60,8 @@ class Clock:
         """Seconds of later calls, by the wall's clock; of a short one the least of some."""
         self._wait(call)
         first = timing.once(partial(self._wait, call))
-        more = 3 if first < _SHORT else 0
-        return min([first, *(timing.once(partial(self._wait, call)) for _ in range(more))])
+        more = range(3 if first < _SHORT else 0)
+        return min([first, *(timing.once(partial(self._wait, call)) for _ in more)])
 
     def _wait(self, call: Callable[[int], object]) -> None:
         call(0)

@@ -100,9 +100,8 @@ def _swept(ground: OnDevice, method: str, clock: Clock) -> dict[str, Any]:
         one["flops_per_second"] = flops / one["seconds"]
     best = min(timed, key=lambda one: one["seconds"])
     taken = next((one["seconds"] for one in timed if one["block"] == list(own)), None)
-    distance = None if taken is None else taken / best["seconds"] - 1.0
-    sizes = {"dims": list(ground.dims), "blocks": rows, "best": best["block"]}
-    return {**sizes, "chosen": list(own), "distance": distance}
+    sizes = {"dims": list(ground.dims), "blocks": rows, "best": best["block"], "chosen": list(own)}
+    return {**sizes, "distance": None if taken is None else taken / best["seconds"] - 1.0}
 
 
 def _grid(ground: OnDevice, method: str, block: Block) -> list[int]:
@@ -144,8 +143,7 @@ def groups(sizes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def text(found: dict[str, Any], every: bool = False) -> str:
     """The fastest blocks, or ``every`` one in their order, and how far apart they are."""
-    what = f"{found['operation']} {found['dtype']} by {found['method']}"
-    lines = [f"{what} on {found['device']} ({found['name']})"]
+    lines = ["{operation} {dtype} by {method} on {device} ({name})".format_map(found)]
     head = ("x", "y", "results of a thread", "threads in all", "time", "of the best", "GFLOP/s", "")
     for size in found["sizes"]:
         timed = [one for one in size["blocks"] if "seconds" in one]

@@ -13,8 +13,7 @@ class Card(NamedTuple):
 
     Attributes
     ----------
-    name : str
-    multiprocessors : int
+    name, multiprocessors
     blocks, threads, registers, shared : int
         What one multiprocessor holds at a time: blocks, threads, registers of 32 bits, bytes of
         shared memory.
@@ -64,8 +63,7 @@ class Card(NamedTuple):
     at_once: int = 1
 
 
-# White 2013, sections 2.2 and 3.3: 30 multiprocessors of 8 lanes; a half warp's accesses become
-# transactions of 32, 64 or 128 bytes; 8 partitions of 256 bytes.
+# White 2013, sections 2.2 and 3.3: a half warp's accesses become 32, 64 or 128 bytes.
 # 12800 threads keep memory busy (4.5: 400 cycles of latency / 8 x 32 threads x 8 partitions).
 T10 = Card(
     name="Tesla T10",

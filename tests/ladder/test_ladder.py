@@ -40,7 +40,7 @@ def place():
     ],
 )
 def test_rows_of_every_rung(data, place, function, dims):
-    """In their order, then hetero's own methods and the CPU's best."""
+    """In their order, then hetero's own methods and the CPU's best; rates, gains and shares."""
     of, given = FAMILIES[function], ",".join(map(str, dims))
     found = data("ladder", function, "--device", place, "--dims", given)
     rows, above = found["rows"], found["roof"]
@@ -72,18 +72,27 @@ def test_rows_of_every_rung(data, place, function, dims):
 
 
 def test_what_takes_long_is_left_out(data, place, monkeypatch):
-    """By what `too_long` says with the command's limit; the others are timed."""
+    """By what `too_long` says with the command's limit, or what fails; the others are timed."""
+    prepared = running.OnDevice.prepared
 
     def too_long(dims, limit, of, once):
         assert once((8, 8, 8)) > 0
         return f"would take about {limit} s" if dims[0] > 40 else None
 
+    def or_fails(ground, name, block=None):
+        if name == "rows2" and ground.dims[0] == 40:
+            raise MethodNotAvailable("no such memory")
+        return prepared(ground, name, block)
+
     monkeypatch.setattr(running, "too_long", too_long)
+    monkeypatch.setattr(running.OnDevice, "prepared", or_fails)
     found = data("ladder", "matmul", "--device", place, "--sizes", "40,48", "--limit", "0.05")
     reasons = {row["size"]: row.get("reason") for row in found["rows"] if row["method"] == "naive"}
     assert reasons[40] is None
     assert reasons[48] == "would take about 0.05 s"
-    assert "naive is left out: would take about 0.05 s" in ladder.text(found)
+    printed = ladder.text(found)
+    assert "naive is left out: would take about 0.05 s" in printed
+    assert printed.count("rows2 is left out: no such memory") == 1
 
 
 def test_a_size_is_tried_by_smaller_ones_that_double():
@@ -107,22 +116,6 @@ def test_a_rung_that_is_wrong_is_told(place, monkeypatch):
     monkeypatch.setitem(FAMILIES, "matvec", wrong)
     with pytest.raises(ValueError, match="naive's y is wrong by"):
         ladder.ladder("matvec", device=place)
-
-
-def test_rungs_that_fail_are_left_out(data, place, monkeypatch):
-    """The others are timed all the same."""
-
-    def prepared(ground, name, block=None):
-        if name == "constant":
-            raise MethodNotAvailable("no such memory")
-        return lambda turn: None
-
-    monkeypatch.setattr(running.OnDevice, "prepared", prepared)
-    monkeypatch.setattr(running.OnDevice, "check", lambda *_: None)
-    found = data("ladder", "matvec", "--device", place, "--sizes", "8")
-    reasons = {row["method"]: row.get("reason") for row in found["rows"]}
-    assert reasons["constant"] == "no such memory"
-    assert reasons["shared"] is None
 
 
 def test_loops_on_some_threads(data, monkeypatch):

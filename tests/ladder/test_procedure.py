@@ -13,7 +13,7 @@ from hetero.kernels.convolution.ladder import LADDER as CONVOLUTION
 from hetero.kernels.matmul.ladder import LADDER as MATMUL
 from hetero.kernels.matvec.ladder import LADDER as MATVEC
 from hetero.kernels.procedure import metrics, white
-from hetero.kernels.procedure.card import CARDS, T10, of_attributes, of_limits
+from hetero.kernels.procedure.card import CARDS, T10, of_limits
 from hetero.kernels.procedure.metrics import Launch, Resources
 
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
@@ -126,17 +126,8 @@ def test_today_blocks_fill_the_card():
 
 
 def test_cards_of_devices():
-    asked = {
-        "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
-        "WARP_SIZE": 32,
-        "MAX_BLOCKS_PER_MULTIPROCESSOR": 32,
-        "MAX_REGISTERS_PER_MULTIPROCESSOR": 65536,
-        "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 233472,
-        "MAX_SHARED_MEMORY_PER_BLOCK": 49152,
-        "RESERVED_SHARED_MEMORY_PER_BLOCK": 1024,
-    }
-    device = SimpleNamespace(name="H100", multiprocessors=132, block_limit=1024)
-    assert of_attributes(device, asked.__getitem__) == HOPPER
+    assert HOPPER[1:8] == (132, 32, 2048, 65536, 233472, 1024, 49152)
+    assert (HOPPER.saturating, HOPPER.sector, HOPPER.at_once) == (132 * 512, 32, 132)
     device = SimpleNamespace(name="a CPU", multiprocessors=4, block_limit=8192, shared_limit=32768)
     card = of_limits(device)
     assert (card.warp, card.blocks, card.at_once) == (8, 1, 1)

@@ -164,7 +164,7 @@ def _plan(function: str, A: Any, B: Any, C: Any) -> Any:
     arrays, planner = load("hetero.arrays"), load("hetero.calling.planner")
     inputs = arrays.describe_used(A), arrays.describe_used(B)
     target = None if C is None else arrays.describe(C)
-    problem = load("hetero.ops.products.operands").build(function, *inputs, target, None)
+    problem = load("hetero.ops.products.operands").build(function, *inputs, target)
     return planner.plan(problem, *planner.placement(None, None))
 
 

@@ -121,7 +121,7 @@ def problems() -> Iterator[tuple[str, str, tuple[Any, ...], dict[str, Any]]]:
 
 
 def priced(plan: Any) -> dict[str, float]:
-    """ "method on device" -> predicted seconds, of a plan of one part; the least where two are so."""
+    """ "method on device" -> predicted seconds; the least where two candidates are named so."""
     found: dict[str, float] = {}
     for c in plan.candidates:
         if c.reason is None and c.seconds is not None:

@@ -137,7 +137,7 @@ def whole(plan: Any) -> Any:
 
 def main() -> None:
     """Write the file anew, by the planner of the hetero that is installed."""
-    kept: dict[str, dict[str, dict[str, float]]] = {}
+    kept: dict[str, dict[str, list[Any]]] = {}
     for profile in PROFILES:
         kept[profile] = {}
         for key, operation, operands, options in problems():
@@ -148,7 +148,8 @@ def main() -> None:
                 continue
             seconds = {name: float(f"{value:.5g}") for name, value in priced(plan).items()}
             if seconds:
-                kept[profile][key] = seconds
+                chosen = f"{plan.chosen.method} on {plan.chosen.device}"
+                kept[profile][key] = [chosen, seconds]
         print(profile, len(kept[profile]), file=sys.stderr)
     text = json.dumps(kept, separators=(",", ":")).encode()
     FILE.write_bytes(gzip.compress(text, mtime=0))

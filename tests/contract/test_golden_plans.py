@@ -1,4 +1,8 @@
-"""Today's choices, judged by the seconds that the golden plans have for them."""
+"""Today's choices, judged by the seconds that the golden plans have for them.
+
+A choice is compared with that of the golden plan, or with the least of what is left of it where the
+chosen method is gone.
+"""
 
 from __future__ import annotations
 
@@ -35,24 +39,23 @@ def test_choices_lose_little_by_the_golden_seconds(profile):
     """Among the methods that are still there: those that any plan of the operation names."""
     chosen, offered = defaultdict(list), defaultdict(set)
     for key, operation, operands, options in golden.problems():
-        known = kept()[profile].get(key)
-        if known is None:
+        if key not in kept()[profile]:
             continue
         plan = golden.whole(hetero.plan(operation, *operands, profile=profile, **options))
         names = {f"{c.method} on {c.device}" for c in plan.candidates}
         offered[operation] |= names
-        chosen[operation].append((key, known, f"{plan.chosen.method} on {plan.chosen.device}"))
+        chosen[operation].append((key, f"{plan.chosen.method} on {plan.chosen.device}"))
     assert sum(map(len, chosen.values())) == len(kept()[profile])
     for operation, plans in chosen.items():
         ratios, unknown = {}, Counter()
-        for key, known, name in plans:
-            all_names = {one: seconds(one, known) for one in offered[operation]}
-            least = min(value for value in all_names.values() if value is not None)
-            mine = seconds(name, known)
-            if mine is None:
+        for key, name in plans:
+            before, known = kept()[profile][key]
+            left = {one: seconds(one, known) for one in offered[operation]}
+            least = min(value for value in left.values() if value is not None)
+            if left[name] is None:
                 unknown[name] += 1
             else:
-                ratios[key] = mine / least
+                ratios[key] = left[name] / (left.get(before) or least)
         worst = max(ratios, key=ratios.get)
         mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
         print(

@@ -126,4 +126,4 @@ def _further() -> dict[str, str]:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, *_functions(), *_further()})
+    return __getattr__("__all__")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,8 +17,19 @@ def one_of(name: str, valid: Iterable[str], got: object) -> str:
     """The message of an argument that has to be one of some names, with the nearest of them."""
     names = [*valid]
     near = load("difflib").get_close_matches(str(got), names, 1)
+    if "gpu" in str(got).lower():  # not "cpu", the nearest by its letters
+        near = [n for n in names if n.startswith("cuda:")][:1]
     meant = f"; did you mean {near[0]!r}?" if near else ""
     return f"{name} must be one of {', '.join(map(repr, names))}, got {got!r}{meant}"
+
+
+def outside() -> int:
+    """The ``stacklevel`` of a warning that names the nearest caller outside of hetero."""
+    frame, level = sys._getframe(1), 1
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("hetero."):
+        level += "importlib._bootstrap" not in frame.f_code.co_filename  # which warnings skips
+        frame = frame.f_back
+    return level
 
 
 class DeviceNotAvailable(HeteroError, ValueError):

@@ -15,7 +15,8 @@ from hetero import profile, registry
 from hetero.arrays import HOST, watched
 from hetero.blocks.shares import price
 from hetero.devices import cpu
-from hetero.errors import DeviceNotAvailable
+from hetero.devices import here as registered
+from hetero.errors import DeviceNotAvailable, one_of
 from hetero.moving import ski_rental
 from hetero.moving.results import staying
 from hetero.pricing import memory_limit as memory_limits
@@ -65,10 +66,10 @@ class use(ContextDecorator):
     Raises
     ------
     DeviceNotAvailable, MethodNotAvailable
-        At once, if the device is not here or no operation has the method; the message names those
-        that there are.
+        If there is no such kind of device, or no operation has the method there; the message names
+        those that there are. If the device is not here, when the block begins.
     ValueError, TypeError
-        For other ``results``, and where the limit is no number of bytes.
+        For other ``results`` or ``watch``, and where the limit is no number of bytes.
 
     Notes
     -----
@@ -102,6 +103,18 @@ class use(ContextDecorator):
         self._given = device, method, results, memory_limit, watch
         self._token: Token[Settings | None] | None = None
         self._watching: Token[bool | None] | None = None
+        kinds = {part.partition(":")[0] for part in str(device).split("+")}
+        if device is not None and not kinds <= {CPU, *registered.kinds}:
+            _require(device)  # of a kind that there is, devices are looked for when it is entered
+        rows = [i for o in registry.operations() for i in registry.lookup(o.name)]
+        if rows:  # where a block is unpickled first of all there are none yet
+            check_method(method, [i for i in rows if device is None or i.kind in kinds])
+        if results not in (None, "host", "device"):
+            raise ValueError(one_of("results", ("host", "device"), results))
+        if watch not in (None, True, False):
+            raise ValueError(f"watch must be True or False, got {watch!r}")
+        limit = None if memory_limit is None else memory_limits.parsed(memory_limit)
+        self._settings = Settings(device, method, results, limit)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._given
@@ -112,17 +125,12 @@ class use(ContextDecorator):
     def __enter__(self) -> None:
         if self._token is not None:
             raise RuntimeError("this block was entered already: call hetero.use for each one")
-        device, method, results, memory_limit, watch = self._given
-        if device is not None:
-            _require(device)
-        check_method(method, [i for o in registry.operations() for i in registry.lookup(o.name)])
-        if results not in (None, "host", "device"):
-            raise ValueError(f"results must be 'host' or 'device', got {results!r}")
-        limit = None if memory_limit is None else memory_limits.parsed(memory_limit)
-        given = Settings(device, method, results, limit)
+        if self._settings.device is not None:
+            _require(self._settings.device)
         outer = forced.get() or Settings()
-        inner = (o if g is None else g for g, o in zip(given, outer, strict=True))
+        inner = (o if g is None else g for g, o in zip(self._settings, outer, strict=True))
         self._token = forced.set(Settings(*inner))
+        watch = self._given[-1]
         self._watching = None if watch is None else watched.asked.set(bool(watch))
 
     def __exit__(self, *error: object) -> None:

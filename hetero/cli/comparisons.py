@@ -38,8 +38,9 @@ def explain_options(sub: Parser) -> None:
     text = "where the operands lie: host, cuda:0, ... (default: host)"
     sub.add_argument("--on", default="host", help=text)
     sub.add_argument("--device", help="only this device, such as cpu or cuda:0")
-    methods = dict.fromkeys(i.method for o in operations for i in registry.lookup(o.name))
-    sub.add_argument("--method", help=f"only this method: {', '.join(methods)}")
+    methods = dict.fromkeys(i.method for o in operations for i in registry.considered(o.name))
+    text = f"only this method: {', '.join(methods)}, or a kernel that hetero ladder lists"
+    sub.add_argument("--method", help=text)
     text = "also list what is not taken unless it is named: OpenCL on this machine's CPU"
     sub.add_argument("--all", action="store_true", help=text)
     text = "answer for another machine, by its constants: tesla-t10, h100, h200, h100x2, h200x2, "
@@ -64,11 +65,11 @@ def explain(arguments: argparse.Namespace) -> int:
         return _on_cluster(calls.Call(operation, tuple(arguments.dims), arguments.dtype), arguments)
     if arguments.plot is not None:
         raise ValueError("--plot draws what --cluster forecasts, which is not given")
-    dims = tuple(arguments.dims)
-    problem = operation.from_dims(dims, arguments.dtype, arguments.on, **options)
     constants, devices = calls.known(arguments.profile)
     if arguments.on != "host" and arguments.on not in devices:
         raise ValueError(one_of("--on", ("host", *devices), arguments.on))
+    dims = tuple(arguments.dims)
+    problem = operation.from_dims(dims, arguments.dtype, arguments.on, **options)
     machine = OtherMachine(constants, devices)
     plan = calls.plan(operation, problem, machine, arguments.device, arguments.method, options)
     notes, content = _notes(operation, arguments, devices), plan.to_dict()
@@ -125,10 +126,10 @@ def _options(operation: Any, arguments: argparse.Namespace) -> dict[str, str]:
 
 def _notes(operation: Any, arguments: argparse.Namespace, devices: dict[str, Any]) -> list[str]:
     """What a plan does not say: that there are rungs, and what a kind of device comes down to."""
-    from hetero import registry
+    from hetero.ops import benchmark
 
     notes = []
-    kinds = {i["kind"] for i in devices.values() if registry.rungs(operation.name, i["kind"])}
+    kinds = {i["kind"] for i in devices.values() if benchmark.rungs(operation, i["kind"])}
     if kinds and arguments.method is None:
         here = " --device cpu" if kinds == {"cpu"} else ""
         ladder = f"hetero ladder {operation.function}{here}"
@@ -215,8 +216,8 @@ def transfer_options(sub: Parser) -> None:
     )
     text = "in place of --work: the product of a report, such as blog (20.8 MB up, 4.8 MB down)"
     sub.add_argument("--case", metavar="NAME", help=text)
-    text = "of the operation (default: float32)"
-    sub.add_argument("--dtype", type=values.dtype, default="float32", help=text)
+    text = "of the operation (default: float64)"
+    sub.add_argument("--dtype", type=values.dtype, default="float64", help=text)
     sub.add_argument("--device", help="such as cuda:0 (default: the first GPU)")
     text = "predict for another machine: tesla-t10, h100, h200, h100x2, h200x2, or a profile's file"
     add_profile(sub, text)

@@ -77,7 +77,7 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
     add("probe", kernels.probe, kernels.probe_options, text)
     text = "Is it worth moving this to a GPU? The copies compared with the work there."
     add("transfer", comparisons.transfer, comparisons.transfer_options, text)
-    text = "What another machine would do with the calls of a script that runs here."
+    text = "Run a script here, and predict how fast its calls would be on another machine."
     add("advise", accel.advise, accel.advise_options, text)
     text = "Let scripts of this environment run with hetero.accel, or no longer."
     add("accel", accel.accel, accel.accel_options, text)

@@ -49,7 +49,7 @@ def known(named: str | None) -> tuple[Profile, dict[str, dict[str, Any]]]:
     try:
         constants = profile.named(named)
     except (ProfileError, OSError) as error:
-        raise ValueError(f"--profile: {error}") from None
+        raise ValueError(str(error)) from None
     return constants, constants.machine() or inventory.devices()
 
 

@@ -235,11 +235,11 @@ def rows(operation: Operation, ground: Ground) -> list[Implementation]:
     what calibration measures."""
     kind = ground.place.kind
     there = {i.method: i for i in registry.considered(operation.name) if i.kind == kind}
-    found = registry.rungs(operation.name, kind)
+    found = benchmark.rungs(operation, kind)
     if not found:
         if kind == CPU:
             return ground.measured()
-        having = [o.function for o in registry.operations() if registry.rungs(o.name, kind)]
+        having = [o.function for o in registry.operations() if benchmark.rungs(o, kind)]
         raise ValueError(
             f"{operation.function} has no rungs on {kind}; there are some of {', '.join(having)}"
         )

@@ -103,7 +103,8 @@ def read(path: str) -> Cluster:
             given["profile"] = str(near)
         return Cluster(**given)
     except (ValueError, OSError, RecursionError) as error:
-        raise ValueError(f"--cluster {path[:200]}: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(f"--cluster {path[:200]}: {why}") from None
 
 
 def _checked(name: str, data: Any, keys: tuple[str, ...]) -> dict[str, Any]:

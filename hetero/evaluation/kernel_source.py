@@ -103,7 +103,7 @@ def of_loop(operation: registry.Operation, method: str) -> str:
 
 
 def _named(method: str, operation: registry.Operation, kind: str) -> registry.Implementation:
-    rows = {row.method: row for row in registry.rungs(operation.name, kind)}
+    rows = {row.method: row for row in benchmark.rungs(operation, kind)}
     if method not in rows:
         raise ValueError(one_of(f"--source of {operation.function}", rows, method))
     return rows[method]

@@ -126,7 +126,7 @@ def ladder(
             above, times = above.raised(roof(place, ground.dtype)), times + 1
         alone = [row.method for row in methods if row.rung is not None and not row.rung.threads]
         _limit(found, above, place, ground.dtype, alone if place.kind == CPU else ())
-        if not registry.rungs(operation.name, place.kind):
+        if not benchmark.rungs(operation, place.kind):
             _in_order(found)
     if (several := climbing.together(place)) is not None:
         found += _shared(operation, several, ground, sizes, above, found)

@@ -18,7 +18,7 @@ from hetero.arrays import HOST
 from hetero.calibration.environment.copies import Copies, is_asked
 from hetero.calibration.measure import candidates
 from hetero.calling.planner import Machine, OtherMachine
-from hetero.errors import DeviceNotAvailable
+from hetero.errors import DeviceNotAvailable, one_of
 from hetero.evaluation import calls
 from hetero.evaluation.break_even import break_even, calls_from, extents
 from hetero.evaluation.calls import Call
@@ -91,7 +91,8 @@ def transfer(
         ratios = up / max(own[0], 1), down / max(own[1], 1)  # kept at every size
         parts = work.moved(*ratios)
     elif up is None or down is None:
-        raise ValueError("UP and DOWN must be given as bytes, unless --work names an operation")
+        missing = "UP and DOWN" if up is None else "DOWN"
+        raise ValueError(f"{missing} must be given in bytes, unless --work names an operation")
     else:
         parts = [up], [down]
     is_here = constants is None
@@ -147,8 +148,10 @@ def _device(device: str | None, devices: Mapping[str, Mapping[str, Any]], is_her
         usual = [name for name in others if not devices[name].get("is_host_cpu")]
         if usual:
             return usual[0]
-    said = "no GPU is here" if device is None else f"--device names none that is here: {device!r}"
-    if others:
+    said = "no GPU is here"
+    if others and device is not None:
+        said = one_of("--device", others, device)
+    elif others:
         said += f"; --device takes {' or '.join(map(repr, others))}"
     if is_here:
         said += (

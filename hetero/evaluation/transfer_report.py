@@ -142,8 +142,7 @@ def _size(at: Mapping[str, Any] | None) -> str:
 
 def _notes(found: Mapping[str, Any], known: bool) -> list[str]:
     lines = [
-        "gain: the CPU's time over that of the device with both copies; measured times count where "
-        "there are",
+        "gain: the CPU's time over that of the device with both copies, measured or else predicted",
         "calls: operands go up once, and each result comes down; staying: the last one alone does",
     ]
     if not known:

@@ -29,6 +29,8 @@ module of benchmarks (`Operation.benchmarks`) has of
     another extent of a filter too.
 ``CLIMBED``, ``SWEPT``
     Kind of device -> the sizes of the ladder, and the size of a sweep, by default.
+``LOOPS``
+    The rungs on the CPU; see `hetero.ops.rungs.on_cpu`.
 ``peers(dims, dtype)``
     Other libraries' calls on the host for a problem of ``LINES``, "library function" -> call; none
     where nothing compares. `hetero report --compare` measures them.
@@ -56,7 +58,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero import devices
+from hetero import devices, registry
 from hetero.calling import planner
 from hetero.imports import load
 from hetero.pricing.plan import CPU, Candidate, Plan
@@ -180,6 +182,11 @@ def of(operation: Operation, name: str, default: Any = None) -> Any:
     if not operation.benchmarks:
         return default
     return getattr(load(operation.benchmarks), name, default)
+
+
+def rungs(operation: Operation, kind: str) -> list[registry.Implementation]:
+    """The rungs of an operation on a kind of device, in the order of the ladder."""
+    return of(operation, "LOOPS", []) if kind == CPU else registry.rungs(operation.name, kind)
 
 
 def dtype_of(operation: Operation) -> str:

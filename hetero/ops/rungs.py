@@ -11,7 +11,8 @@ from hetero.host.limits import LOOPS
 from hetero.imports import load
 from hetero.kernels import LaunchPlan
 from hetero.kernels.common.rungs import CONSTANT_BYTES, HeldPlan, Ladder
-from hetero.registry import Arguments, Shaping
+from hetero.registry import Arguments, Implementation, Shaping
+from hetero.registry.models import Work
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
@@ -98,27 +99,27 @@ def run_plan(
 # -- On the CPU ------------------------------------------------------------------------------------
 
 
-def register_on_cpu(
-    family: str, rungs: Ladder, run: Callable[..., Any], add: Any = None, **row: Any
-) -> None:
-    """Add rows of a family's ``CPU_RUNGS``, by `registry.register_method` or what calls it.
+def on_cpu(
+    operation: str, family: str, rungs: Ladder, run: Callable[..., Any], work: Callable[..., Work]
+) -> list[Implementation]:
+    """The rows of a family's ``CPU_RUNGS``, for `hetero ladder` alone: calls do not take them.
 
     ``run(loop, devices, problem, arguments)`` computes by the loop that ``loop()`` loads; Numba
     compiles it when it is first called.
     """
-    for name, rung in rungs.items():
-        row |= {"method": name, "kinds": ("cpu",), "run": _by(run, family, name), "rung": rung}
-        (add or registry.register_method)(uses=(LOOPS,) if rung.threads else (), **row)
-
-
-def _by(run: Callable[..., Any], family: str, name: str) -> Callable[..., Any]:
-    own = functools.partial(loop, family, name)
-
-    def by_loop(*given: Any) -> Any:  # no partial one: a reloaded module's has the same name
-        return run(own, *given)
-
-    by_loop.loop = own  # type: ignore[attr-defined]
-    return by_loop
+    return [
+        Implementation(
+            operation,
+            name,
+            "cpu",
+            registry.no_obstacle,
+            work,
+            functools.partial(run, functools.partial(loop, family, name)),
+            uses=(LOOPS,) if rung.threads else (),
+            rung=rung,
+        )
+        for name, rung in rungs.items()
+    ]
 
 
 def loop(family: str, rung: str) -> Callable[..., None]:
@@ -126,11 +127,6 @@ def loop(family: str, rung: str) -> Callable[..., None]:
     return getattr(load("hetero.kernels.cpu.rungs"), f"{family}_{rung}")
 
 
-def loop_of(row: registry.Implementation) -> Callable[..., None]:
-    """The loop of a row that `register_on_cpu` added."""
-    return row.run.loop()
-
-
-def as_devices(problem: Problem, info: dict[str, Any]) -> str | None:
-    """What devices do not compute a rung on the CPU does not either."""
-    return problem.device_obstacle
+def loop_of(row: Implementation) -> Callable[..., None]:
+    """The loop of a row of `on_cpu`."""
+    return row.run.args[0]()

@@ -52,8 +52,6 @@ def candidate(
             reason = f"{name} {AGAIN}; name it with device= to use it"
         elif info.get("same_as") and problem.device != name:
             reason = f"the same as {info['same_as']}"
-        elif name == CPU and implementation.rung is not None:
-            reason = f"a rung of the CPU; name it with device={CPU!r} to use it"
     if reason is None and name != CPU:
         reason = problem.device_obstacle or _elsewhere(problem, name)
         if reason is None and implementation.blocks != registry.ALWAYS:

@@ -117,13 +117,10 @@ def price(
             else Candidate(row[2], row[1].method, None, {}, reason, row[1])
         )
     if method is not None and not candidates:
-        kinds = {devices[name]["kind"] for name in names}
-        there = [i for i in implementations if i.kind in kinds]
-        raise MethodNotAvailable(
-            one_of(f"method on {', '.join(names)}", _methods(there), method)
-            if there
-            else f"{problem.operation} has no method on {', '.join(names)}, got {method!r}"
-        )
+        kinds, where = {devices[name]["kind"] for name in names}, ", ".join(names)
+        if there := [i for i in implementations if i.kind in kinds]:
+            check_method(method, there, f"method on {where}")
+        raise MethodNotAvailable(f"{problem.operation} has no method on {where}, got {method!r}")
     possible = [c for c in candidates if c.reason is None]
     if (
         not possible
@@ -139,7 +136,6 @@ def price(
             for implementation in implementations
             if implementation.kind == CPU
             and implementation.run is not None
-            and implementation.rung is None
             and all(c.implementation is not implementation for c in candidates)
         ]
         possible = [c for c in candidates if c.reason is None]
@@ -213,15 +209,15 @@ def _blas_state(
     return limits.state()
 
 
-def check_method(method: str | None, implementations: Iterable[Implementation]) -> None:
+def check_method(
+    method: str | None, implementations: Iterable[Implementation], what: str = "method"
+) -> None:
     """Raise `MethodNotAvailable` for a method that none of these implementations has."""
     if method is not None and method not in {i.method for i in implementations}:
-        names = sorted({i.method for i in implementations})
-        raise MethodNotAvailable(one_of("method", names, method))
-
-
-def _methods(implementations: Iterable[Implementation]) -> list[str]:
-    return sorted({i.method for i in implementations})
+        names = sorted({i.method for i in implementations if i.rung is None})
+        raise MethodNotAvailable(
+            f"{one_of(what, names, method)} ('hetero ladder' times simpler kernels)"
+        )
 
 
 def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[str]:
@@ -238,7 +234,10 @@ def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[st
         asked = str(device).removesuffix(":*")
         matching = [name for name, kind in others.items() if kind == asked != CPU]
     if not matching:
-        both = "".join(f"; {WITH_CPU + name!r} is both at once" for name in [*others][:1])
+        both = "".join(
+            f"; {WITH_CPU + name!r} is both at once, '{kind}:*' all of a kind"
+            for name, kind in [*others.items()][:1]
+        )
         raise DeviceNotAvailable(
             f"{one_of('device', devices, device)} "
             f"('hetero info' tells what is missing for others{both})"

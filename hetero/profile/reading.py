@@ -156,6 +156,7 @@ def _content(name: str) -> dict[str, Any]:
         names = sorted(f.name[:-5] for f in files if f.name.endswith(".json"))
         raise ProfileError(
             one_of("profile", names, name).replace("must be", "must be a file or", 1)
+            + "; 'hetero calibrate --path FILE' makes the file of a machine"
         ) from None
     return parse(content).data
 

@@ -169,6 +169,9 @@ def test_kmeans_of_a_table_and_then_of_an_array(all_calls):
     assert accel.last().code == "taken"
     assert len(given) == 1
     assert not hasattr(estimator, "feature_names_in_")
+    with pytest.warns(UserWarning, match="distinct clusters") as given:
+        cluster.KMeans(5).fit(np.ones((40, 3)))
+    assert (accel.last().code, given[0].filename) == ("taken", __file__)
 
 
 def test_kmeans_of_what_is_no_array_is_noted(all_calls):

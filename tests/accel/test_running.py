@@ -264,7 +264,7 @@ def test_advice(tmp_path):
     dot = next(line for line in own["lines"] if line["place"] == "script.py:10")
     assert dot["way"] != "blas on cpu" or dot["there"] == dot["here"]
     wrong = run(["-m", "hetero", "advise", "--on", "none"], file)
-    assert (wrong.returncode, "--profile" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "profile must be" in wrong.stderr) == (2, True)
 
 
 def test_calls_of_a_whole_script_begin_with_the_plain_library():

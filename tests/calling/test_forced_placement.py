@@ -39,7 +39,7 @@ def test_forced_placement_that_is_not_there():
         priced(square(8), device=0)
     with pytest.raises(MethodNotAvailable, match=r"'blas', .*'tiled'.*got 'magic'"):
         priced(square(8), method="magic")
-    with pytest.raises(MethodNotAvailable, match=r"one of 'blas', .* got 'tiled'"):
+    with pytest.raises(MethodNotAvailable, match=r"one of 'blas', got 'tiled'"):
         priced(square(8), device="cpu", method="tiled")
     with pytest.raises(MethodNotAvailable, match="cuBLAS is not here"):
         priced(square(8), method="library")
@@ -52,13 +52,9 @@ def test_forced_placement_that_is_not_there():
 def test_the_plan_of_what_has_no_elements_is_refused_as_the_call_is(shapes, placed):
     A, B = map(np.zeros, shapes)
     if "method" in placed:
-        with pytest.raises(MethodNotAvailable, match=r"one of 'blas', .* got 'tiled'"):
-            hetero.matmul(A, B, **placed)
-        with (
-            pytest.raises(MethodNotAvailable, match=r"one of 'blas', .* got 'tiled'"),
-            hetero.use(**placed),
-        ):
-            hetero.plan("matmul", A, B)
+        for call in (hetero.matmul, lambda *given, **how: hetero.plan("matmul", *given, **how)):
+            with pytest.raises(MethodNotAvailable, match=r"one of 'blas', got 'tiled'"):
+                call(A, B, **placed)
         return
     np.testing.assert_array_equal(hetero.matmul(A, B, **placed), A @ B)
     with hetero.use(**placed):
@@ -121,17 +117,25 @@ def test_use_may_end_in_another_thread():
     assert planner.placement(None, None) == (None, None)
 
 
-def test_use_names_what_is_there_at_once():
-    with pytest.raises(DeviceNotAvailable, match=r"'cpu'.*got 'nonsense'"), hetero.use("nonsense"):
-        pytest.fail("the block must not run")
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"device": "nonsense"}, "'cpu'.*got 'nonsense'"),
+        ({"device": "gpu"}, "'cpu'.*got 'gpu' .*'hetero info'"),  # and no guess that it was "cpu"
+        ({"method": "magic"}, "'blas'.*'multigrid'.*got 'magic'"),
+        ({"device": "cpu", "method": "tiled"}, "'blas'.*got 'tiled'"),
+        ({"results": "gpu"}, "'host', 'device', got 'gpu'$"),
+        ({"memory_limit": "lots"}, "bytes.*got 'lots'"),
+        ({"watch": "no"}, "True or False, got 'no'"),
+    ],
+    ids=str,
+)
+def test_use_refuses_an_argument_at_once(given, message):
+    with pytest.raises(ValueError, match=message):
+        hetero.use(**given)
 
 
-def test_use_names_methods_at_once():
-    with (
-        pytest.raises(MethodNotAvailable, match=r"'blas'.*'multigrid'.*got 'magic'"),
-        hetero.use(method="magic"),
-    ):
-        pytest.fail("the block must not run")
+def test_use_takes_a_method_of_any_operation():
     with hetero.use(method="multigrid"):  # of some operation: a call of another one says so
         assert planner.placement(None, None) == (None, "multigrid")
 

@@ -154,6 +154,12 @@ def test_the_largest_arrays_have_a_plan_at_once(run, words):
         (("explain", "matmul", "4", "4", "4", "--dtype", "flot32"), ("--dtype", "'flot32'")),
         (("explain", "matmul", "4", "4", "4", "--on", "hos"), ("'host'", "'hos'")),
         (("explain", "matmul", "4", "4", "4", "--profile", "h10"), ("did you mean 'h100'?",)),
+        *(
+            ((*words, "gpu", "--profile", "h100"), ("'cpu'", "did you mean 'cuda:0'?"))
+            for words in (("explain", "matvec", "4", "4", f"--{name}") for name in ("on", "device"))
+        ),
+        (("transfer", "1MB", "1MB", "--profile", "h100", "--device", "gpu"), ("mean 'cuda:0'?",)),
+        (("advise", "--on", "a100", __file__), ("profile must be a file", "'hetero calibrate --")),
         (("ladder", "matmul", "--source", "tild"), ("did you mean 'tiles4'?",)),
         (("ladder", "matmul", "--filter", "3"), ("--filter", "convolution", "matmul")),
         (("sweep", "matmul", "--metrics", "none.json"), ("none.json: No such file",)),

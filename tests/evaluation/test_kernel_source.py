@@ -11,6 +11,7 @@ import hetero.ops  # noqa: F401
 from hetero import kernels, registry
 from hetero.devices.cuda import cubin
 from hetero.evaluation import kernel_source
+from hetero.ops import benchmark
 
 RUNGS = [
     (operation.function, row.method)
@@ -69,7 +70,7 @@ def test_another_name_is_refused_with_those_that_there_are(run):
 
 @pytest.mark.parametrize(
     ("function", "method"),
-    [(o.function, r.method) for o in registry.operations() for r in registry.rungs(o.name, "cpu")],
+    [(o.function, r.method) for o in registry.operations() for r in benchmark.rungs(o, "cpu")],
 )
 def test_a_loop_of_the_cpu_is_whole(function, method):
     """With what decorates and is called, and nothing else: it computes by itself."""

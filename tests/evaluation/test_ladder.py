@@ -26,6 +26,7 @@ from hetero.host.threads import thread_count
 from hetero.kernels.common.peak import peaks
 from hetero.kernels.procedure import counts, metrics
 from hetero.kernels.procedure.metrics import Launch, Resources
+from hetero.ops import benchmark
 from hetero.ops.cases import Place
 from hetero.pricing import pricing
 from hetero.profile import inventory
@@ -251,7 +252,7 @@ def test_a_rung_that_beats_the_best_is_told(climbed):
 def test_the_cpu_has_rungs_and_the_best_of_its_methods(operation):
     """In order, each timed, gains over the one before."""
     found = ladder.ladder(operation, "float64", (24,), device="cpu")
-    rungs = [row.method for row in registry.rungs(operation.name, "cpu")]
+    rungs = [row.method for row in benchmark.rungs(operation, "cpu")]
     assert rungs[0] == "sequential"
     assert rungs[-1] == "parallel"
     best = {"poisson": "jacobi", "kmeans": "lloyd", "convolve2d": "direct"}
@@ -284,13 +285,15 @@ def test_methods_are_timed_on_numbers_of_threads(monkeypatch):
 
     probes = [
         dataclasses.replace(i, run=functools.partial(note, thread_counts.pool(i)))
-        for i in registry.lookup("matmul")
+        for i in (*registry.lookup("matmul"), *benchmark.rungs(MATMUL, "cpu"))
     ]
-    monkeypatch.setitem(registry._implementations, "matmul", probes)
+    monkeypatch.setitem(registry._implementations, "matmul", [i for i in probes if not i.rung])
+    own = [i for i in probes if i.rung and i.kind == "cpu"]
+    monkeypatch.setattr("hetero.ops.matmul.benchmarks.LOOPS", own)
     monkeypatch.setattr(climbing.Ground, "seconds", lambda _, row, n: row.run((), 0, 0) or 1.0)
     found = ladder.ladder(MATMUL, "float64", (24,), device="cpu", threads=(1, 2, 999))
     rows = [(row["method"], row["threads"]) for row in found["rows"] if row["method"] != "blas"]
-    single = [row.method for row in registry.rungs("matmul", "cpu") if not row.rung.threads]
+    single = [row.method for row in benchmark.rungs(MATMUL, "cpu") if not row.rung.threads]
     assert rows == [*((name, 1) for name in single), *(("parallel", n) for n in (1, 2, 999))]
     assert seen == [*[None] * len(single), 1, 2, 1, 2]
     reasons = [row["reason"] for row in found["rows"] if "reason" in row]
@@ -543,7 +546,7 @@ def test_the_cpus_ladder_is_printed_as_json(run):
     code, out, _ = run(*words.split())
     assert code == cli.DONE
     rows = json.loads(out)["rows"]
-    names = [*(row.method for row in registry.rungs("matmul", "cpu")), "blas"]
+    names = [*(row.method for row in benchmark.rungs(MATMUL, "cpu")), "blas"]
     assert [(row["method"], row["threads"]) for row in rows] == [(name, 1) for name in names]
 
 

@@ -238,7 +238,7 @@ def test_command(run, data):
     arguments = ("64MiB", "1e6", "--work", "matmul", 2048, 2048, 2048, "--profile", "h200")
     found = data(*arguments)
     assert (found["up"], found["down"], found["device"]) == (64 * MB, 1_000_000, "cuda:0")
-    assert found["work"]["what"].split()[1:] == ["2048", "2048", "2048", "float32"]
+    assert found["work"]["what"].split()[1:] == ["2048", "2048", "2048", "float64"]
     code, out, err = run(*arguments)
     assert code == OK, err
     for word in ("pageable", "pinned", "67,108,864", "h200", "pays from size", "measured"):
@@ -260,7 +260,8 @@ def test_command(run, data):
 )
 def test_the_first_line_answers(run, work, answer):
     moved = () if work[0].isalpha() else (1_000_000, 1_000_000)
-    code, out, err = run(*moved, "--work", *work.split(), "--profile", "tesla-t10")
+    place = "--dtype", "float32", "--profile", "tesla-t10"
+    code, out, err = run(*moved, "--work", *work.split(), *place)
     assert code == OK, err
     assert out.splitlines()[0].startswith(answer)
 
@@ -318,7 +319,7 @@ def test_without_a_gpu(run, data, monkeypatch):
         ((1, "-1MB"), ("-1MB",)),
         ((1, "nan"), ("'nan'",)),
         ((), ("UP", "DOWN", "--work")),
-        ((1,), ("UP", "DOWN", "--work")),
+        ((1,), ("hetero: DOWN must", "--work")),
         ((1, 1, "--work", "sum", 3), ("'sum'", "matmul", "convolve2d")),
         ((1, 1, "--work", "matmul", 3), ("M N K", "got 1")),
         ((1, 1, "--work", "matmul", 3, "x", 3), ("whole numbers", "3 x 3")),

@@ -72,14 +72,14 @@ def test_a_rung_is_taken_by_its_name_alone(monkeypatch):
                 assert hetero.plan(operation, *operands).chosen.method == row.method
 
 
-def test_a_rung_of_a_product_takes_one_row_and_one_column(monkeypatch):
+def test_a_product_with_one_row_or_column_is_a_matvec_whatever_is_named(monkeypatch):
     fakes.install(monkeypatch, 1)
     for a, b in (((1, 5), (5, 3)), ((4, 5), (5, 1)), ((5,), (5,)), ((1, 5), (5, 1))):
         operands = spec(a, "float32"), spec(b, "float32")
-        assert hetero.plan("matmul", *operands, method="naive").problem.operation == "matmul"
-        assert hetero.plan("matmul", *operands).problem.operation == "matvec"
-    with pytest.raises(MethodNotAvailable, match="method must be one of"):
-        hetero.plan("matmul", *operands, method="naiv")
+        for method in ("naive", None):
+            assert hetero.plan("matmul", *operands, method=method).problem.operation == "matvec"
+        with pytest.raises(MethodNotAvailable, match=r"one of 'blas', .*'rows2'"):
+            hetero.plan("matmul", *operands, method="rows2")
 
 
 @pytest.mark.parametrize("operation", LADDERS, ids=lambda o: o.name)

@@ -241,14 +241,6 @@ def test_a_machine_without_devices_gives_numpy_arrays(monkeypatch):
         np.testing.assert_array_equal(hetero.to_host(C), C)
 
 
-def test_other_values_are_refused():
-    with (
-        pytest.raises(ValueError, match="results must be 'host' or 'device', got 'gpu'"),
-        hetero.use(results="gpu"),
-    ):
-        pass
-
-
 # -- Prices --------------------------------------------------------------------------------------
 
 

@@ -82,7 +82,8 @@ def test_matvec_crossover(explain, n, device):
 def test_plans_and_transfer_and_report_have_one_crossover(explain, data, operation, axes, n):
     near = [explain(operation, *(n + step,) * axes)[0] for step in (-64, -1, 0, 1, 64)]
     assert near == ["cpu", "cpu", "cuda:0", "cuda:0", "cuda:0"]
-    found = data("transfer", "--work", operation, *(4096,) * axes, "--profile", "tesla-t10")
+    work = "--work", operation, *(4096,) * axes, "--dtype", "float32"
+    found = data("transfer", *work, "--profile", "tesla-t10")
     assert found["pays"]["pageable"]["break_even"]["extent"] == n
     o, constants = registry.operation(operation), profile.shipped("tesla-t10")
     (line,) = (line for line in over_sizes.lines(o) if line.dims(7) == (7,) * axes)

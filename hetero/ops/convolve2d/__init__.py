@@ -59,8 +59,7 @@ def convolve2d(
         tiles), "streamed" (bands of an image on the host that go to a GPU, are convolved by one of
         these and come back, all at the same time), "library" (OpenCV), "scipy" (SciPy's function,
         for dtypes that no other takes, and while the loops of others are compiled). On a GPU, by
-        name alone, the kernels on the way: "naive", "shared", "row", "padded", "tuned"; with
-        ``device="cpu"`` the loops: "sequential", "reordered", "parallel".
+        name alone, the kernels on the way: "naive", "shared", "row", "padded", "tuned".
 
     Returns
     -------

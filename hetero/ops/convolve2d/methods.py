@@ -219,4 +219,4 @@ registry.register_method(
     price=streamed.STREAMED.price,
     stands_in=pipeline.stands_in,
 )
-rungs.register(NAME, work.not_real, work.not_whole, work.of_direct)
+rungs.register(NAME, work.not_real, work.of_direct)

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero.host.compiled.loops import as_loops_take
 from hetero.imports import load
-from hetero.kernels.convolution.rungs import CPU_RUNGS, RUNGS, Shape, held_taps, plan_rung
+from hetero.kernels.convolution.rungs import RUNGS, Shape, held_taps, plan_rung
 from hetero.ops import rungs
-from hetero.ops.convolve2d import direct_cpu
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from hetero.devices.base import Device
 
 Excludes = Callable[[Problem, dict[str, Any]], str | None]
-_EXTENSIONS = ("constant", "wrap", "symmetric")  # NumPy's names of the boundaries, by their numbers
 
 
 def _run(
@@ -51,24 +48,7 @@ def _held(excludes: Excludes, problem: Problem, info: dict[str, Any]) -> str | N
     return reason
 
 
-def _on_cpu(loop: rungs.Loop, devices: tuple[()], problem: Problem, given: Arguments) -> None:
-    """Compute by a compiled loop on the extended image, which is copied before."""
-    image, options, w, out = direct_cpu.stacked(problem, given)
-    below = w.out_height + w.filter_height - 1 - w.top - w.height
-    right = w.out_width + w.filter_width - 1 - w.left - w.width
-    how: dict[str, Any] = {"mode": _EXTENSIONS[w.code]}
-    if w.boundary == "fill":
-        how["constant_values"] = options.fillvalue
-    taps = as_loops_take(np.ascontiguousarray(options.filter.taps, out.dtype))
-    out[...] = 0.0
-    for plane, result in zip(image, out, strict=True):
-        extended = np.pad(plane, ((w.top, below), (w.left, right)), **how)
-        loop()(np.ascontiguousarray(extended), taps, result)
-
-
-def register(operation: str, excludes: Excludes, on_cpu: Excludes, work: Any) -> None:
-    """Add the rungs' rows for an operation; ``on_cpu`` is ``excludes`` of the CPU's."""
-    row = {"operation": operation, "excludes": on_cpu, "work": work}
-    rungs.register_on_cpu(operation, CPU_RUNGS, _on_cpu, **row)
-    row["excludes"] = {None: excludes, "constant": partial(_held, excludes)}
-    rungs.register(RUNGS, _run, _sizes, **row)
+def register(operation: str, excludes: Excludes, work: Any) -> None:
+    """Add the rungs' rows for an operation."""
+    both = {None: excludes, "constant": partial(_held, excludes)}
+    rungs.register(RUNGS, _run, _sizes, operation=operation, excludes=both, work=work)

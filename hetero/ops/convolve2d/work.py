@@ -47,11 +47,6 @@ def no_mode(problem: Problem, info: Info) -> str | None:
     return None
 
 
-def not_whole(problem: Problem, info: Info) -> str | None:
-    """Rungs on the CPU extend whole images."""
-    return not_real(problem, info) or no_mode(problem, info)
-
-
 def for_other_dtypes(problem: Problem) -> str | None:
     """SciPy's loop takes long, but for real numbers there is nothing to compile."""
     if not_real(problem, {}) is not None:

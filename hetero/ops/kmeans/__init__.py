@@ -12,6 +12,7 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import HOST, Array, describe, describe_used, is_device_array
 from hetero.calling import planner
+from hetero.errors import outside
 from hetero.imports import load
 from hetero.moving import results, transfer
 from hetero.ops.kmeans import methods, operands  # noqa: F401  # the former registers them
@@ -153,7 +154,7 @@ def kmeans(
     )
     for message in (*found.warnings, found.few):
         if message is not None:
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
+            warnings.warn(message, RuntimeWarning, stacklevel=outside())
     info = {
         "inertia": found.inertia,
         "iterations": found.iterations,

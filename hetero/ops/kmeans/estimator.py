@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import describe, is_device_array, library_of
+from hetero.errors import outside
 from hetero.imports import load
 from hetero.ops.kmeans import cluster, operands
 from hetero.ops.linear_systems.vectors import like
@@ -184,7 +185,7 @@ class KMeans(Base):
             warnings.warn(
                 "algorithm='elkan' doesn't make sense for a single cluster. Using 'lloyd' instead.",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=outside(),
             )
         found = cluster(
             X,
@@ -201,9 +202,9 @@ class KMeans(Base):
             report=print if self.verbose else None,
         )
         for message in found.warnings:
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
+            warnings.warn(message, RuntimeWarning, stacklevel=outside())
         if found.few is not None:
-            warnings.warn(found.few, ConvergenceWarning, stacklevel=2)
+            warnings.warn(found.few, ConvergenceWarning, stacklevel=outside())
         self.cluster_centers_, self.labels_ = found.centroids, found.labels
         self.inertia_, self.n_iter_ = found.inertia, found.iterations
         self.info_ = {"device": found.device, "method": found.method, "plan": found.plan}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from hetero import registry
 from hetero.host.compiled import loops
 from hetero.imports import load
-from hetero.kernels.kmeans.plan import CPU_RUNGS, RUNGS
+from hetero.kernels.kmeans.plan import RUNGS
 from hetero.ops import rungs
 from hetero.ops.kmeans.operands import (
     EXPECTED,
@@ -63,7 +62,7 @@ def seeding_iterations(k: int) -> int:
 # -- Runs ------------------------------------------------------------------------------------------
 
 
-def _on_cpu(backend: Callable[..., Any]) -> Callable[..., Outcome]:
+def on_cpu(backend: Callable[..., Any]) -> Callable[..., Outcome]:
     """``run`` on the CPU, by what ``backend(X, weights, given)`` gives."""
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
@@ -93,12 +92,6 @@ def _bounded(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None
 def _hamerly(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None) -> Any:
     HamerlyBackend = load("hetero.ops.kmeans.compiled_cpu").HamerlyBackend
     return HamerlyBackend(X, weights, given)
-
-
-def _by_loop(loop: rungs.Loop, devices: tuple[()], problem: Problem, given: Arguments) -> Outcome:
-    """``run`` of a rung on the CPU: its loop labels the rows."""
-    backend = functools.partial(load("hetero.ops.kmeans.cpu").LoopBackend, label=loop())
-    return _on_cpu(backend)(devices, problem, given)
 
 
 def _on_device(method: str) -> Callable[..., Outcome]:
@@ -197,7 +190,7 @@ registry.register_method(
     kinds=("cpu",),
     excludes=_dense_alone,
     work=_work,
-    run=_on_cpu(_bounded),
+    run=on_cpu(_bounded),
     loops=_loops,
     uses=_COMPILED,
 )
@@ -207,7 +200,7 @@ registry.register_method(
     kinds=("cpu",),
     excludes=_dense_alone,
     work=_work,
-    run=_on_cpu(_hamerly),
+    run=on_cpu(_hamerly),
     loops=_bounded_loops,
     uses=_COMPILED,
     stands_in=_is_within,
@@ -217,7 +210,7 @@ registry.register_method(
     method="products",
     kinds=("cpu",),
     work=_work,
-    run=_on_cpu(_numpy),
+    run=on_cpu(_numpy),
     stands_in=_stands_in,
 )
 registry.register_method(
@@ -241,7 +234,4 @@ registry.register_method(
     shared=_shared,
     blocks=registry.WHEN_SHORT,
     uses=("nvmath-python", "nvidia-cublas"),
-)
-rungs.register_on_cpu(
-    "kmeans", CPU_RUNGS, _by_loop, operation=NAME, excludes=_dense_alone, work=_work
 )

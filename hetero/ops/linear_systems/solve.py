@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.arrays import HOST, Operand, describe
+from hetero.errors import outside
 from hetero.host import pages
 from hetero.imports import load
 from hetero.ops.linear_systems.vectors import like, on_host
@@ -97,7 +98,7 @@ def warn(what: str, outcome: Any, residual: str) -> None:
     warnings.warn(
         f"{what} stopped after {outcome.iterations} iterations: {outcome.status}; {residual}",
         RuntimeWarning,
-        stacklevel=3,
+        stacklevel=outside(),
     )
 
 

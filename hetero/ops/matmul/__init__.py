@@ -8,14 +8,10 @@ import numpy as np
 
 from hetero import registry
 from hetero.arrays import Array
-from hetero.calling import planner
-from hetero.moving.results import staying
 from hetero.ops.matmul import methods  # noqa: F401  # registers them
-from hetero.ops.products.operands import describe_problem as described
-from hetero.ops.products.operands import from_shapes
+from hetero.ops.products import operands
 from hetero.ops.products.pieces import cut
 from hetero.ops.products.public import product
-from hetero.pricing.plan import Plan
 from hetero.registry.problem import Problem, check_dims
 
 
@@ -48,7 +44,7 @@ def matmul(
     method : str, optional
         "blas" on the CPU; "tiled" (own kernels), "library" (cuBLAS) or "streamed" (operands on the
         host in tiles that move while others are computed) on a GPU; or one of the kernels on the
-        way to "tiled", which ``hetero ladder matmul`` lists, with ``device="cpu"`` the loops.
+        way to "tiled", which ``hetero ladder matmul`` lists.
     **options
         ``casting``, ``order``, ``dtype``, ``subok``, ``axes``, ``axis``: NumPy's own, computed by
         NumPy.
@@ -88,26 +84,14 @@ def matmul(
 
 def problem(A: Any, B: Any) -> Problem:
     """The problem of ``matmul(A, B)`` for arrays or `hetero.spec` stand-ins."""
-    return described("matmul", A, B)
-
-
-def plan(
-    operands: tuple[Any, ...],
-    options: dict[str, Any],
-    device: str | None = None,
-    method: str | None = None,
-    machine: planner.Machine = planner.HERE,
-) -> Plan:
-    """The plan of ``matmul(*operands)``."""
-    asked = described("matmul", *operands, **options, method=method)
-    return machine.plan(staying(asked, device) if machine.is_here else asked, device, method)
+    return operands.describe_problem("matmul", A, B)
 
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     """The problem with dimensions M N K, as ``hetero explain matmul M N K`` asks for it."""
     check_dims("matmul", dims, *OPERATION.dims)
     m, n, k = dims
-    return from_shapes("matmul", (m, k), (k, n), dtype, on)
+    return operands.from_shapes("matmul", (m, k), (k, n), dtype, on)
 
 
 OPERATION = registry.register_operation(
@@ -119,7 +103,6 @@ OPERATION = registry.register_operation(
         dims=("M N K",),
         problem=problem,
         from_dims=from_dims,
-        plan=plan,
         cases="hetero.ops.matmul.cases",
         benchmarks="hetero.ops.matmul.benchmarks",
         cut=cut,

@@ -44,8 +44,7 @@ def matvec(
     method : str, optional
         "blas" on the CPU; "tiled" (own kernels), "library" (cuBLAS) or "streamed" (operands on the
         host in tiles that move while others are computed) on a GPU; there, by name alone, the
-        kernels on the way: "naive", "constant", "shared", "split", "padded", "tuned"; with
-        ``device="cpu"`` the loops: "sequential", "reordered", "parallel".
+        kernels on the way: "naive", "constant", "shared", "split", "padded", "tuned".
     **options
         ``casting``, ``order``, ``dtype``, ``subok``, ``axes``: NumPy's own, computed by NumPy.
 

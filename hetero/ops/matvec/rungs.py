@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hetero.kernels.matvec.rungs import CPU_RUNGS, RUNGS, Shape, plan_rung
+from hetero.kernels.matvec.rungs import RUNGS, Shape, plan_rung
 from hetero.ops import rungs
 from hetero.ops.products import operands
 from hetero.registry import Arguments
@@ -37,5 +37,3 @@ def register(operation: str) -> None:
     """Add the rungs' rows for an operation."""
     row = {"operation": operation, "work": operands.gpu_work}
     rungs.register(RUNGS, _run, _sizes, **row)
-    row |= {"excludes": rungs.as_devices, "work": operands.cpu_work}
-    rungs.register_on_cpu(operation, CPU_RUNGS, operands.on_cpu, **row)

@@ -13,7 +13,7 @@ from hetero.host.compiled.loops import Family, register
 from hetero.imports import load
 from hetero.kernels import Launch
 from hetero.kernels.jacobi.plan import GridSlab
-from hetero.kernels.jacobi.rungs import CPU_RUNGS, RUNGS, Shape, held_bytes, sweep_rung
+from hetero.kernels.jacobi.rungs import RUNGS, Shape, held_bytes, sweep_rung
 from hetero.ops import rungs
 from hetero.ops.linear_systems.loops import CYCLES, STENCILS
 from hetero.ops.linear_systems.types import LIMIT, ROUNDING, Stencil
@@ -82,7 +82,7 @@ def _cg(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> 
 
 def _jacobi(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     (f,), u, solve = arguments
-    limits = _limits(solve)
+    limits = sweep_limits(solve)
     if len(devices) == 1 and isinstance(u, np.ndarray):  # there is no room for the whole
         with devices[0].active():
             room = memory_limit.room(memory_limit.of(devices[0]))
@@ -95,7 +95,7 @@ def _jacobi(devices: tuple[Device, ...], problem: Problem, arguments: Arguments)
     return load("hetero.ops.poisson.jacobi_cpu").solve(solve.system, f, u, **limits)
 
 
-def _limits(solve: Solve) -> dict[str, Any]:
+def sweep_limits(solve: Solve) -> dict[str, Any]:
     """When sweeps end, as `jacobi_schedule.iterate` takes it."""
     sweeps = solve.maxiter if solve.exactly else None
     return {"rtol": solve.rtol, "maxiter": solve.maxiter, "sweeps": sweeps}
@@ -205,13 +205,7 @@ def _climb(
     (f,), u, solve = arguments
     by = {"dtype": problem.dtype, "sweeper": sweeper(rung, shape)}
     on_devices = load("hetero.ops.poisson.jacobi_device").solve
-    return on_devices((device,), solve.system, f, u, **by, **_limits(solve))
-
-
-def _on_cpu(loop: rungs.Loop, devices: tuple[()], problem: Problem, given: Arguments) -> Outcome:
-    (f,), u, solve = given
-    by_sweeps = load("hetero.ops.poisson.jacobi_cpu").solve
-    return by_sweeps(solve.system, f, u, by=loop(), **_limits(solve))
+    return on_devices((device,), solve.system, f, u, **by, **sweep_limits(solve))
 
 
 def _too_long(problem: Problem, info: dict[str, Any]) -> str | None:
@@ -243,4 +237,3 @@ rungs.register(
     add=JACOBI.register,
     excludes={None: JACOBI.excludes, "sequential": _too_long, "persistent": _too_large},
 )
-rungs.register_on_cpu("jacobi", CPU_RUNGS, _on_cpu, JACOBI.register)

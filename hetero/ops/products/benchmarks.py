@@ -19,6 +19,7 @@ from hetero import devices, registry
 from hetero.arrays import Operand, spec
 from hetero.calling import planner
 from hetero.devices import cpu
+from hetero.ops import rungs
 from hetero.ops.benchmark import (
     Benchmark,
     BenchTable,
@@ -247,6 +248,12 @@ def _peers(problem: Problem, addresses: list[list[int]]) -> dict[str, TimedCall]
         product = torch.mv if len(problem.inputs[1].shape) == 1 else torch.mm
         calls["torch"] = rotating(lambda A, B, C: product(A, B, out=C), tensors)
     return calls
+
+
+def by_loop(loop: rungs.Loop, devices: tuple[()], problem: Problem, given: Arguments) -> None:
+    """``run`` of a rung on the CPU; see `hetero.ops.rungs.on_cpu`."""
+    given.output[...] = 0.0
+    loop()(*given.inputs, given.output)
 
 
 def columns(

@@ -18,9 +18,6 @@ from hetero.arrays import (
     element_strides,
     name_of,
 )
-from hetero.host.compiled.loops import as_loops_take
-from hetero.kernels.matmul.rungs import CPU_RUNGS, RUNGS
-from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem, dtype_obstacle
 
@@ -36,19 +33,17 @@ def as_given(function: Callable[..., Any], outs: tuple[Any, ...], out: Any) -> A
 
 
 def build(
-    function: str, a: Operand, b: Operand, out: Operand | None, method: str | None = None
+    function: str, a: Operand, b: Operand, out: Operand | None, _: None = None
 ) -> Problem | None:
     """The problem of ``numpy.<function>(a, b, out=out)``; None where NumPy would not accept it.
 
-    A product with one row or one column is a matvec, unless a rung of matmul's ladder is named.
+    A product with one row or one column is a matvec.
 
     Parameters
     ----------
     function : {"matmul", "matvec"}
     a, b : Operand
     out : Operand or None
-    method : str, optional
-        That the caller names.
     """
     shapes = _core_shapes(function, a.shape, b.shape)
     if shapes is None:
@@ -71,7 +66,7 @@ def build(
             obstacle = "no single stride walks the batch axes"
         else:
             batch, strides = folded
-    if (m == 1 or n == 1) and not (function == "matmul" and method in {*RUNGS, *CPU_RUNGS}):
+    if m == 1 or n == 1:
         operation, dims = "matvec", (m if n == 1 else n, k)
         strides = _as_matvec(strides, n) if strides else None
     else:
@@ -220,25 +215,6 @@ def matrix_and_vector(problem: Problem, inputs: Sequence[Any]) -> tuple[Any, Any
     return (inputs[0], inputs[1]) if shapes[1] == 1 else (inputs[1], inputs[0])
 
 
-def on_cpu(
-    loop: Callable[[], Callable[..., None]], devices: tuple[()], problem: Problem, given: Arguments
-) -> None:
-    """Compute by a compiled loop, one product of a batch after another; see `hetero.ops.rungs`."""
-    first, second = given.inputs
-    first = first if first.ndim > 1 else first[None]
-    if problem.function == "matvec" or second.ndim < 2:
-        second = second[..., None]
-    batch = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
-    first, second = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (first, second))
-    made = np.zeros((*batch, first.shape[-2], second.shape[-1]), problem.dtype)
-    for at in np.ndindex(batch):
-        a, b, c = first[at], second[at], made[at]
-        if problem.operation == "matvec":
-            b, c = b[:, 0], c[:, 0]
-        loop()(*(as_loops_take(np.ascontiguousarray(x)) for x in (a, b)), c)
-    given.output[...] = made.reshape(given.output.shape)
-
-
 def cpu_work(problem: Problem, info: dict[str, Any]) -> Work:
     """2 m n k flops, each operand and the result moved once; a batch is done one by one."""
     return _work(problem, problem.dims, problem.batch)
@@ -256,7 +232,7 @@ def _work(problem: Problem, dims: tuple[int, ...], repeat: int) -> Work:
     return Work(dims, 2.0 * prod(dims), moved, repeat)
 
 
-def describe_problem(function: str, A: Any, B: Any, method: str | None = None) -> Problem:
+def describe_problem(function: str, A: Any, B: Any) -> Problem:
     """The problem of a product of arrays or specs.
 
     Raises
@@ -268,7 +244,7 @@ def describe_problem(function: str, A: Any, B: Any, method: str | None = None) -
     """
     a, b = (describe(array_or_spec(x)) for x in (A, B))
     getattr(np, function)(*(np.zeros((1, 1), operand.dtype) for operand in (a, b)))
-    problem = build(function, a, b, None, method)
+    problem = build(function, a, b, None)
     if problem is None:
         raise ValueError(f"{function}: operands of shapes {a.shape} and {b.shape} do not fit")
     return problem

@@ -183,7 +183,7 @@ def _plan_on_host(
     """The function to remember for such calls: it runs their plan, or is NumPy's own."""
     a, b = describe(A).unkept(), describe(B).unkept()
     target = None if out is None else describe(out)
-    problem = build(function.__name__, a, b, target, method)
+    problem = build(function.__name__, a, b, target)
     if problem is None:
         planner.check_placement(function.__name__, device, method)
         return function  # it raises or casts
@@ -282,7 +282,7 @@ def _with_device_arrays(
     target = None if out is None else describe(out)
 
     def make() -> Plan | None:
-        problem = build(function.__name__, *operands, target, method)
+        problem = build(function.__name__, *operands, target)
         return None if problem is None else planner.plan(problem, device, method)
 
     plan = calls.plan((device, method, call_cache.facts(*operands, target)), make)

@@ -166,5 +166,8 @@ def test_an_unknown_algorithm_is_refused_and_elkan_for_one_cluster_told():
     for wrong in ("full", None, 3):
         with pytest.raises(ValueError, match=f"'algorithm' .* {{.*}}. Got {wrong!r} instead"):
             hetero.KMeans(2, algorithm=wrong).fit(X)
-    with pytest.warns(RuntimeWarning, match="doesn't make sense for a single cluster"):
-        hetero.KMeans(1, algorithm="elkan").fit(X)
+    one = hetero.KMeans(1, algorithm="elkan")
+    for fit in (one.fit, one.fit_predict):
+        with pytest.warns(RuntimeWarning, match="doesn't make sense for a single cluster") as given:
+            fit(X)
+        assert given[0].filename == __file__

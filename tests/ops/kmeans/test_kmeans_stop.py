@@ -9,7 +9,7 @@ import pytest
 from runtimes import opencl_device
 
 import hetero
-from hetero.kernels.kmeans.plan import CPU_RUNGS, RUNGS
+from hetero.kernels.kmeans.plan import RUNGS
 from hetero.ops.kmeans import blocks, problem
 from hetero.ops.kmeans.backend import most_changed
 from hetero.ops.kmeans.fit import Fit, fit
@@ -47,7 +47,7 @@ def cases():
     yield 1.0, 1
 
 
-PLACES = [("cpu", method) for method in ("products", "lloyd", "hamerly", *CPU_RUNGS)]
+PLACES = [("cpu", method) for method in ("products", "lloyd", "hamerly")]
 PLACES += [("opencl", method) for method in ("lloyd", *RUNGS)]
 
 

@@ -10,16 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hetero import devices as backends
 from hetero import paths, profile
-from hetero.calibration import machine, tuning
+from hetero.calibration import machine
 from hetero.calibration.ahead import compiling
-from hetero.calibration.checkpoint import Checkpoint
 from hetero.calibration.request import Request
-from hetero.devices.kinds import traits
-from hetero.errors import DeviceError, ProfileError
-from hetero.profile import constants, inventory
-from hetero.profile import tuning as tuning_tables
+from hetero.errors import ProfileError
+from hetero.profile import constants
 
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -32,7 +28,6 @@ def calibrate(
     devices: list[str] | None = None,
     progress: Callable[[float, str], None] | None = None,
     *,
-    kernels: bool = False,
     only: Sequence[str] | None = None,
     fresh: bool = False,
 ) -> profile.Profile:
@@ -56,10 +51,6 @@ def calibrate(
     progress : callable, optional
         Called as ``progress(fraction, text)``, fraction from 0 to 1; the text says what is measured
         and the time left.
-    kernels : bool
-        First measure, on each CUDA device, the figures that hetero's own kernels are planned by:
-        a minute more, once for a card that no shipped tuning table is of. They stay in the
-        profile when it is measured again without this.
     only : sequence of str, optional
         Names of operations, devices or methods: just what has one of them is measured, such as
         ``["matmul", "cuda:0"]``, and merged into this machine's profile.
@@ -105,7 +96,7 @@ def calibrate(
     >>> hetero.calibrate(quick=True, path="/tmp/hetero-example.json").name
     'measured'
     """
-    return outcome(quick, path, devices, progress, kernels=kernels, only=only, fresh=fresh).profile
+    return outcome(quick, path, devices, progress, only=only, fresh=fresh).profile
 
 
 class Outcome(NamedTuple):
@@ -121,7 +112,6 @@ def outcome(
     devices: list[str] | None,
     progress: Callable[[float, str], None] | None,
     *,
-    kernels: bool = False,
     only: Sequence[str] | None = None,
     fresh: bool = False,
 ) -> Outcome:
@@ -133,9 +123,9 @@ def outcome(
         target = target or profile.place()
         unfinished = profile.partial(target, only)
         base = _base(path) if only else None
-        request = Request(quick, devices, only, base, unfinished, fresh, kernels)
+        request = Request(quick, devices, only, base, unfinished, fresh)
         try:
-            measured = profile.parse(profile.encode(_planned_by_tables(request, progress, begun)))
+            measured = profile.parse(profile.encode(_content(request, progress, begun)))
         except BaseException:
             if unfinished.exists():
                 profile.set_current(None)  # what was measured so far serves
@@ -196,7 +186,7 @@ def measure_machine(
 ) -> dict[str, Any]:
     """The content of a profile of this machine, which is not stored."""
     with _underway() as begun:
-        return _planned_by_tables(Request(quick, devices), progress, begun)
+        return _content(Request(quick, devices), progress, begun)
 
 
 @contextlib.contextmanager
@@ -224,47 +214,12 @@ def _underway(only: Sequence[str] = ()) -> Iterator[compiling.Compilation | None
         yield begun
 
 
-def _planned_by_tables(
+def _content(
     request: Request,
     progress: Callable[[float, str], None] | None,
     begun: compiling.Compilation | None,
 ) -> dict[str, Any]:
-    """Measure with the kernels' tuning tables, which become part of the profile."""
+    """The content of a profile of this machine."""
     if profile.held() is None:  # else a line would say so, and ask for what is under way
         profile.set_current(profile.shipped("conservative"))
-    kept = machine.checkpoint(request)
-    here = inventory.devices()
-    cards = {info.get("name") for info in here.values()}
-    kept.kernels = {card: table for card, table in _stored_tables().items() if card in cards}
-    if request.kernels and not kept.tables:
-        _measure_tables(request, kept, progress)
-    with tuning_tables.using(kept.kernels):
-        content = machine.measure(request, kept, progress, begun)
-    return {**content, "kernels": kept.kernels} if kept.kernels else content
-
-
-def _measure_tables(
-    request: Request, kept: Checkpoint, progress: Callable[[float, str], None] | None
-) -> None:
-    for name, info in inventory.devices().items():
-        tuned = traits(info["kind"]).own_clock
-        if not tuned or (request.devices is not None and name not in request.devices):
-            continue
-        if not (info.get("same_as") or info.get("set_aside")):
-            try:
-                table = tuning.measure_table(backends.get(name), progress)
-            except DeviceError as error:
-                log.warning("calibration leaves out the kernels of %s: %s", name, error)
-            else:
-                kept.kernels[info["name"]] = table
-    kept.tables = True
-    kept.write()
-
-
-def _stored_tables() -> dict[str, Any]:
-    """The tuning tables of all stored profiles, by card; of one card the newest."""
-    tables: dict[str, Any] = {}
-    for path in reversed(profile.stored()):
-        with contextlib.suppress(OSError, ProfileError):
-            tables |= profile.read(path).data.get("kernels", {})
-    return tables
+    return machine.measure(request, machine.checkpoint(request), progress, begun)

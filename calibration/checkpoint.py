@@ -67,12 +67,8 @@ class Checkpoint(Keeper):
         Model of copies within the host's memory.
     measured : dict
         Key of a model, as text -> `Measured`.
-    kernels : dict
-        Card -> tuning table.
     fitted : dict
         Models fitted to what was measured, for `hetero.calibration.modelling.models`.
-    tables : bool
-        Whether the requested tuning tables were measured.
     """
 
     def __init__(
@@ -86,9 +82,7 @@ class Checkpoint(Keeper):
         self.around: dict[str, Around] = {}
         self.pack: dict[str, Any] | None = None
         self.measured: dict[str, Measured] = {}
-        self.kernels: dict[str, Any] = {}
         self.fitted: dict[ModelKey, Any] = {}
-        self.tables = False
         self.cases = 0  # to be measured in all
         self._turns: dict[str, int] = {}
         self._earlier: dict[str, tuple[int, Samples]] = {}
@@ -150,11 +144,11 @@ class Checkpoint(Keeper):
 
     def write(self) -> None:
         """Write the file; where that fails, measuring goes on."""
-        if self._path is None or not (self.measured or self.around or self.tables):
+        if self._path is None or not (self.measured or self.around):
             return
         begin = self._clock()
         try:
-            data = {**self._content(self), "kernels": self.kernels}
+            data = self._content(self)
             data["unfinished"] = self._unfinished()
             paths.replace_file(self._path, profile.encode(data), durable=True)
         except OSError as error:
@@ -177,7 +171,6 @@ class Checkpoint(Keeper):
             "'hetero calibrate' goes on from there",
             "wanted": self._request,
             "updated": now,
-            "tables": self.tables,
             "pack": self.pack,
             "around": {
                 place: [costs.links, costs.dispatch, [[*k, s] for k, s in costs.shares.items()]]
@@ -209,7 +202,7 @@ class Checkpoint(Keeper):
 
     def _take_over(self, data: dict[str, Any]) -> None:
         left = data["unfinished"]
-        self.tables, self.pack = bool(left["tables"]), left["pack"]
+        self.pack = left["pack"]
         for place, (links, dispatch, shares) in left["around"].items():
             known = {(operation, method): float(s) for operation, method, s in shares}
             self.around[place] = Around(links, dispatch, known)

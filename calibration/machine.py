@@ -99,7 +99,7 @@ def _measure(
     # Compiling on the CPU does not disturb a GPU's own clock.
     at_once, own, rest = by_own_clock(worklist)
     is_own = bool(at_once or own)
-    compiled = compiling.compile_ahead(worklist, request.quick, kept.kernels, is_own, begun)
+    compiled = compiling.compile_ahead(worklist, request.quick, is_own, begun)
     ready = _Ready(compiled, schedule, _COMPILING[not request.quick], at_once, own, costs.measure)
     try:
         measured = loop.measure(

@@ -48,8 +48,6 @@ class Request(NamedTuple):
         File of the samples taken so far.
     fresh : bool
         Whether an interrupted calibration is not continued.
-    kernels : bool
-        Whether tuning tables are measured too.
     """
 
     quick: bool = False
@@ -58,7 +56,6 @@ class Request(NamedTuple):
     base: dict[str, Any] | None = None
     unfinished: Path | None = None
     fresh: bool = False
-    kernels: bool = False
 
     @property
     def budget(self) -> Budget:
@@ -70,5 +67,4 @@ class Request(NamedTuple):
             "budget": dataclasses.asdict(self.budget),
             "devices": self.devices,
             "only": sorted(self.only),
-            "kernels": self.kernels,
         }

@@ -18,8 +18,8 @@ ROOMS = ("hetero/host", "hetero/arrays", "hetero/moving", "hetero/devices", "ker
 HEAD = """\
 # Constants of the CPU's side
 
-What calibration measures stands in a profile ([models](models.md)), what is measured for each card
-in the [tuning tables](kernels.md). These are the other numbers that decide how threads, pages,
+What calibration measures stands in a profile ([models](models.md)), what was measured for kernels
+in [their plans](kernels.md). These are the other numbers that decide how threads, pages,
 copies and loops on the host work; each was chosen by measuring, and is the same on every machine.
 `make constants` writes this page from the sources.
 

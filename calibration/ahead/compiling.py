@@ -14,20 +14,17 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from hetero import kernels, registry
 from hetero.calibration.ahead import kernel_compiler
-from hetero.calibration.ahead.listing import Kernel
-from hetero.devices.base import Device
 from hetero.devices.cuda import cubin, library
 from hetero.devices.kinds import traits
-from hetero.errors import HeteroError
 from hetero.host import disk_cache
 from hetero.host.compiled import loop_compiler, loops
-from hetero.imports import in_child, load
+from hetero.imports import in_child
 from hetero.ops.cases import Case, Place
 
 # It skips the orderly end of interpreter and CUDA context, which takes half a second.
@@ -58,7 +55,6 @@ def begin() -> Compilation:
 def compile_ahead(
     worklist: Iterable[Any],
     quick: bool,
-    tables: Mapping[str, Any],
     measuring: bool = False,
     begun: Compilation | None = None,
 ) -> Compilation:
@@ -69,8 +65,6 @@ def compile_ahead(
     worklist : iterable of `hetero.calibration.worklist.WorkItem`
     quick : bool
         Whether they are those of a quick calibration.
-    tables : dict
-        Card -> tuning table that its kernels are planned by.
     measuring : bool, optional
         Whether something is measured meanwhile.
     begun : Compilation, optional
@@ -86,7 +80,7 @@ def compile_ahead(
             begun.ask(names)
         for place, cases in by_place.values():
             if len(place.devices) == 1 and traits(place.kind).own_clock:
-                made.add(Kernels(place, cases, quick, tables, made.taken()))
+                made.add(Kernels(place, cases, quick, made.taken()))
         made.end_spare()
     except BaseException:
         made.stop()
@@ -161,8 +155,6 @@ class Kernels:
     place : Place
     cases : iterable of Case
     quick : bool
-    tables : dict
-        Card -> tuning table.
     process : subprocess.Popen, optional
         One that was begun for this; it is ended where it is not needed.
     """
@@ -172,13 +164,12 @@ class Kernels:
         place: Place,
         cases: Iterable[Case],
         quick: bool,
-        tables: Mapping[str, Any],
         process: subprocess.Popen[str] | None = None,
     ) -> None:
         self.name = place.name
         self.process = process
         names = sorted({str(case) for case in cases})
-        mark = _mark(place, names, quick, tables)
+        mark = _mark(place, names, quick)
         if disk_cache.read(kernel_compiler.KIND, mark) is not None:
             if process is not None:
                 self.stop()
@@ -187,7 +178,7 @@ class Kernels:
         self.process = process or _process()
         asked = {"place": place.name, "cases": names, "quick": quick, "mark": mark}
         with contextlib.suppress(BrokenPipeError), self.process.stdin as file:
-            json.dump(asked | {"tables": dict(tables)}, file)
+            json.dump(asked, file)
 
     def wait_for_first(self) -> None:
         """Wait for the kernels that the device times by its own clock, or the process's end."""
@@ -228,10 +219,10 @@ def _end(process: subprocess.Popen[str]) -> None:
             file.close()
 
 
-def _mark(place: Place, names: list[str], quick: bool, tables: Mapping[str, Any]) -> str:
+def _mark(place: Place, names: list[str], quick: bool) -> str:
     """Name of the cached file that marks the kernels of these cases as compiled."""
     card = [place.info.get(name) for name in ("name", "arch", "multiprocessors")]
-    key = *card, cubin.compiler(), names, quick, json.dumps(tables, sort_keys=True), _sources()
+    key = *card, cubin.compiler(), names, quick, _sources()
     return f"ahead-{hashlib.sha256(repr(key).encode()).hexdigest()[:40]}"
 
 
@@ -254,16 +245,3 @@ def _loops(work: Iterable[tuple[Place, list[Case]]]) -> list[str]:
         if problem is not None and needed is not None:
             names += needed(problem(*case.largest if case.axes else case.smallest))
     return sorted(set(names))
-
-
-def compile_kernels(device: Device, wanted: Iterable[Kernel]) -> None:
-    """Leave kernels, given by source and macros, in the cache on disk, compiled on all cores."""
-    # Not above: whatever imports this for the first time when the interpreter ends could not.
-    ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
-
-    def compiled(one: Kernel) -> None:
-        with contextlib.suppress(HeteroError):  # measuring it reports the error
-            device.compiled(*one)
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compiled, dict.fromkeys(wanted)))

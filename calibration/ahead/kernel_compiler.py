@@ -27,7 +27,7 @@ from hetero.imports import load
 from hetero.kernels import kernel_text
 from hetero.ops.cases import Budget, Place
 from hetero.pricing import pricing
-from hetero.profile import inventory, tuning
+from hetero.profile import inventory
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -53,7 +53,6 @@ def compile_asked() -> None:
     budget = request.QUICK if asked["quick"] else request.FULL
 
     with (
-        tuning.using(asked["tables"]),
         ThreadPoolExecutor(os.cpu_count()) as pool,
         ThreadPoolExecutor(1) as waiter,
     ):

@@ -38,8 +38,6 @@ def calibrate_options(sub: Parser) -> None:
     sub.add_argument("--path", type=values.file, help=text)
     text = "only this device, such as cuda:0, and the CPU; may be repeated (default: all)"
     sub.add_argument("--device", action="append", metavar="NAME", help=text)
-    text = "first measure how each GPU runs hetero's own kernels, once for a card: a minute more"
-    sub.add_argument("--kernels", action="store_true", help=text)
     text = (
         "only what is of this operation, device or method, merged into the profile that is stored; "
         "may be repeated"
@@ -64,7 +62,6 @@ def calibrate(arguments: argparse.Namespace) -> int:
             arguments.path,
             arguments.device,
             progress_bar() or terminal.Lines(),
-            kernels=arguments.kernels,
             only=arguments.only,
             fresh=arguments.fresh,
         )

@@ -22,7 +22,6 @@ from hetero.mpi.vectors import Vectors
 from hetero.ops.krylov.cg_products import Product
 from hetero.ops.linear_systems.exchange import Part
 from hetero.ops.linear_systems.types import Csr
-from hetero.profile import tuning
 
 
 class DeviceVector:
@@ -55,7 +54,7 @@ class DeviceVectors(Vectors):
         super().__init__(ranks)
         self.dtype, self.size = dtype, size
         self.part = Part(device, True)
-        self.target = tuning.target(device, tuning.of_device(device))
+        self.target = device.target
         self.nbytes = size * dtype.itemsize
         self._launches = plan_cg.ranks(size, self.target, dtype=dtype.name)
         self._built: dict[str, Any] = {}

@@ -14,7 +14,6 @@ A profile is one JSON file::
     host             {"pack": model, "dispatch": {device: {case: seconds}}}: copies within the
                      host's memory, and the host's work around one call on a device
     models           "device|operation|method|dtype|layout" -> model
-    kernels          optional: card -> tuning table of its kernels (`hetero.kernels.common.tuning`)
     unfinished       optional: why not all was measured; conservative constants serve for the rest
     sha256           of everything above
 

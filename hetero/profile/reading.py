@@ -14,7 +14,6 @@ from typing import Any
 from hetero import paths
 from hetero.errors import ProfileError, one_of
 from hetero.imports import load
-from hetero.kernels.common import tuning
 from hetero.profile.constants import Profile
 from hetero.profile.encoding import LARGEST, SCHEMA_VERSION, digest
 from hetero.registry import thread_counts
@@ -131,8 +130,6 @@ def _try_out(data: dict[str, Any]) -> None:
         raise ValueError("blas_sleep")
     if not 0.0 <= profile.pack(2**20) < math.inf:
         raise ValueError("pack")
-    for table in data.get("kernels", {}).values():
-        tuning.parse(table)
 
 
 def shipped(name: str) -> Profile:

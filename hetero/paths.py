@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 ABANDONED = 3600.0  # seconds after which no process still writes a temporary file
 TEMPORARY = ".hetero-tmp"
@@ -137,18 +138,20 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
     OSError
         If it cannot be read.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        info = os.fstat(handle)
-        if not stat.S_ISREG(info.st_mode):
-            raise ValueError(f"{os.fspath(path)} must be a regular file")
-        with open(handle, "rb", closefd=False) as file:
-            content = file.read(most + 1)
-    finally:
-        os.close(handle)
+    with opened(path) as file:
+        content, size = file.read(most + 1), os.fstat(file.fileno()).st_size
     if len(content) > most:
-        raise ValueError(f"{os.fspath(path)} must have at most {most} bytes, got {info.st_size}")
+        raise ValueError(f"{os.fspath(path)} must have at most {most} bytes, got {size}")
     return content
+
+
+def opened(path: str | os.PathLike[str], flags: int = 0) -> BinaryIO:
+    """A regular file to read bytes from; raises as `read_file`."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return open(handle, "rb")
+    os.close(handle)
+    raise ValueError(f"{os.fspath(path)} must be a regular file")
 
 
 def read_own_file(path: Path) -> bytes:
@@ -164,16 +167,13 @@ def read_own_file(path: Path) -> bytes:
         If it cannot be read.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        opening = opened(path, os.O_NOFOLLOW)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise ValueError("it is a link") from None
         raise
-    with open(handle, "rb") as file:
-        info = os.fstat(handle)
-        if not stat.S_ISREG(info.st_mode):
-            raise ValueError("it must be a regular file")
-        if (obstacle := _others(info)) is not None:
+    with opening as file:
+        if (obstacle := _others(os.fstat(file.fileno()))) is not None:
             raise ValueError(obstacle)
         return file.read()
 

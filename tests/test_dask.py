@@ -17,13 +17,13 @@ import pytest
 from scipy import signal
 
 import hetero
-from hetero.ops.kmeans import rows_in_parts
+from hetero.errors import DeviceNotAvailable, MethodNotAvailable
 from hetero.pricing import settings
 
 distributed = pytest.importorskip("distributed")
 dask, da = pytest.importorskip("dask"), pytest.importorskip("dask.array")
 import hetero.dask  # noqa: E402
-from hetero.dask import blocks  # noqa: E402
+from hetero.dask import blocks, clustering  # noqa: E402
 
 rng = np.random.default_rng(7)
 KERNELS = ((1, 1), (3, 3), (2, 4), (5, 2), (7, 7))
@@ -119,6 +119,27 @@ def test_convolutions_that_are_refused():
         hetero.dask.convolve2d(image[0], np.ones((1, 1)))
     with pytest.raises(ValueError, match="mode"):
         hetero.dask.convolve2d(image, np.ones((1, 1)), "both")
+    with pytest.raises(ValueError, match="channels last"):
+        hetero.dask.convolve2d(da.ones((64, 60, 3)), np.ones((3, 3)))
+
+
+@pytest.mark.parametrize("function", ["convolve2d", "matmul", "matvec"])
+def test_placements_are_refused_at_the_call(function):
+    operands = da.ones((4, 4)), np.ones(4) if function == "matvec" else np.ones((4, 4))
+    for error, placed in (
+        (DeviceNotAvailable, {"device": "cuda:77"}),
+        (MethodNotAvailable, {"method": "nonsense"}),
+        (TypeError, {"unknown": 1}),
+    ):
+        with pytest.raises(error):
+            getattr(hetero.dask, function)(*operands, **placed)
+
+
+def test_narrow_blocks_are_no_images_in_colour():
+    stack, kernel = numbers((20, 30, 41)), numbers((3, 1))
+    lazy = hetero.dask.convolve2d(da.from_array(stack, chunks=(20, 30, 4)), kernel, "same")
+    wanted = np.stack([signal.convolve2d(image, kernel, "same") for image in stack])
+    np.testing.assert_allclose(lazy.compute(), wanted, rtol=1e-12)
 
 
 # -- Products --------------------------------------------------------------------------------------
@@ -242,24 +263,42 @@ def test_initial_centroids_of_few_rows_are_heteros(init):
 
 
 def test_initial_centroids_of_many_rows_are_of_a_sample(monkeypatch):
-    seen = []
-
-    class Backend(rows_in_parts.NumpyBackend):
-        def __init__(self, X, weights):
-            seen.append((X, weights))
-            super().__init__(X, weights)
-
-    monkeypatch.setattr(rows_in_parts, "_SAMPLE", 100)
-    monkeypatch.setattr(rows_in_parts, "NumpyBackend", Backend)
-    X = groups(2000)
+    monkeypatch.setattr(clustering, "_SAMPLE", 100)
+    X, seen = groups(2000), []
     lazy = da.from_array(X, chunks=300)
-    _, labels, info = hetero.dask.kmeans(lazy, 5, random_state=0, sample_weight=X[:, 0] ** 2)
-    ((sample, weights),) = seen
-    assert 100 < len(sample) <= 160  # 32 rows for each cluster, less those drawn twice
-    np.testing.assert_array_equal(weights, sample[:, 0] ** 2)
-    assert {tuple(row) for row in sample} <= {tuple(row) for row in X}
-    assert info["inertia"] < 6 * X.size * (X[:, 0] ** 2).mean(), "each group is a cluster"
-    assert len(np.unique(labels.compute())) == 5
+
+    def first(rows, k, random_state):
+        seen.append(len(rows))
+        return rows[:k]
+
+    for weights in (None, 2.0, X[:, 0] ** 2):
+        options = {"random_state": 0, "n_init": 3, "sample_weight": weights}
+        for init in ("k-means++", "random"):
+            _, labels, info = hetero.dask.kmeans(lazy, 5, init=init, **options)
+            scale = 1.0 if weights is None else np.mean(weights)
+            assert info["inertia"] < 6 * X.size * scale, "each group is a cluster"
+            assert len(np.unique(labels.compute())) == 5
+        hetero.dask.kmeans(lazy, 5, init=first, max_iter=1, **options)
+    assert all(100 < count <= 160 for count in seen)  # 32 rows for each cluster
+    assert len(seen) == 9
+
+
+@pytest.mark.parametrize(("init", "rest"), [("k-means++", 0), ("random", 0), ("random", 1e-9)])
+def test_few_rows_with_weight_among_many_get_the_centroids(init, rest):
+    n = 140_000
+    X, weights = rng.random((n, 2)), np.full(n, rest)
+    weights[[5, 70_000, n - 1]] = 1.0
+    for seed in range(3):
+        options = {"init": init, "sample_weight": weights, "random_state": seed}
+        for call, rows in (
+            (hetero.kmeans, X),
+            (hetero.dask.kmeans, da.from_array(X, chunks=n // 4)),
+        ):
+            centroids, _, info = call(rows, 3, **options)
+            assert info["inertia"] <= n * rest
+            np.testing.assert_allclose(
+                sorted(centroids.tolist()), sorted(X[weights == 1.0].tolist()), atol=n * rest
+            )
 
 
 def test_the_best_start_counts():
@@ -311,6 +350,13 @@ def test_what_clustering_refuses():
         hetero.dask.kmeans(lazy, 3, sample_weight=np.where(np.arange(30) == 20, np.nan, 1))
     with pytest.raises(ValueError, match=r"initial centers \(2, 4\) does not match"):
         hetero.dask.kmeans(lazy, 3, init=X[:2])
+    masked = da.ma.masked_less(lazy, X.mean())
+    with pytest.raises(ValueError, match="blocks of X must be NumPy arrays, got MaskedArray"):
+        hetero.dask.kmeans(masked, 3)
+    with pytest.raises(
+        ValueError, match="blocks of sample_weight must be NumPy arrays, got Masked"
+    ):
+        hetero.dask.kmeans(lazy, 3, sample_weight=masked[:, 0])
     for init in ("k-means++", X[:3]):
         with pytest.raises(ValueError, match="Input X contains NaN"):
             hetero.dask.kmeans(da.where(lazy == X[20, 0], np.nan, lazy), 3, init=init)

@@ -36,6 +36,7 @@ _HOMES = {  # module -> where its replacements are made, and of which of its nam
     "sklearn.cluster": ("solves", ("KMeans.fit",)),
     "threadpoolctl": ("thread_limits", ()),
 }
+_ON, _OFF = ("1", "yes", "true", "on"), ("0", "no", "false", "off")  # HETERO_ACCEL
 _lock = locks.new()
 _state: dict[str, Any] = {"installed": None, "book": None}
 
@@ -180,8 +181,12 @@ def summary() -> str:
 
 def enable() -> None:
     """Install where the environment asks for it; called at the start of every Python process."""
-    if os.environ.get("HETERO_ACCEL") == "1" and _state["installed"] is None:
+    asked = os.environ.get("HETERO_ACCEL", "").lower()
+    if asked in _ON and _state["installed"] is None:
         install()
+    elif asked not in (*_ON, *_OFF, ""):
+        text = f"HETERO_ACCEL must be one of {', '.join((*_ON, *_OFF))}, got {asked!r}"
+        print(f"hetero.accel: {text}", file=sys.stderr)
 
 
 def pytest_configure(config: Any) -> None:

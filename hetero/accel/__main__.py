@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import ctypes
 import importlib.machinery
 import io
 import os
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from getopt import GetoptError, getopt
 from itertools import pairwise
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from hetero import accel
 from hetero.imports import load
@@ -26,26 +27,21 @@ usage: python -m hetero.accel [-v] [--report FILE] [--dry-run] (script.py | -m m
   --report FILE  write the table as a page for a browser
   --dry-run      decide, and take no call"""
 
-
-class Asked(NamedTuple):
-    """What a command line asks for: options, and the script or module with its arguments."""
-
-    verbose: bool
-    dry_run: bool
-    report: str | None
-    module: bool
-    command: list[str]
+_FILE_INPUT = 257  # Py_file_input of Python's C API
 
 
-def parsed(arguments: Sequence[str]) -> Asked | None:
-    """A command line; None where it is wrong, or asks for help."""
+def parsed(arguments: Sequence[str]) -> tuple[bool, bool, str | None, bool, list[str]] | None:
+    """What a command line asks for: verbose, a dry run, a report's file, a module, the command.
+
+    None where it is wrong, or asks for help.
+    """
     try:
         options, command = getopt(list(arguments), "vm", ["verbose", "report=", "dry-run"])
     except GetoptError:
         return None
     given = dict(options)
     verbose = bool(given.keys() & {"-v", "--verbose"})
-    asked = Asked(verbose, "--dry-run" in given, given.get("--report"), "-m" in given, command)
+    asked = verbose, "--dry-run" in given, given.get("--report"), "-m" in given, command
     return asked if command else None
 
 
@@ -55,26 +51,31 @@ def main(arguments: Sequence[str]) -> int:
     if asked is None:
         print(USAGE, file=sys.stderr)
         return 2
-    file = asked.command[0]
-    if not (asked.module or file == "-" or os.access(file, os.R_OK)):
+    verbose, dry_run, report, module, command = asked
+    file, noisy = command[0], verbose or dry_run
+    if not (module or file == "-" or os.access(file, os.R_OK)):
         print(f"hetero.accel: there is no file {file} to read", file=sys.stderr)
         return 2
-    noisy = asked.verbose or asked.dry_run
-    installed = accel.install(noisy, asked.dry_run, recording=asked.report is not None)
-    if noisy or asked.report is not None:  # after threads and the script's own handlers
-        atexit.register(_end, asked, noisy, installed, os.getpid())
-    run(asked.module, asked.command)
+    if report is not None and (obstacle := load("hetero.accel.page").obstacle(report)):
+        print(f"hetero.accel: {obstacle}", file=sys.stderr)
+        return 2
+    installed = accel.install(noisy, dry_run, recording=report is not None)
+    if noisy or report is not None:  # after threads and the script's own handlers
+        atexit.register(_end, report, command, noisy, installed, os.getpid())
+    run(module, command)
     return 0
 
 
-def _end(asked: Asked, noisy: bool, installed: accel.Installed, process: int) -> None:
+def _end(
+    report: str | None, command: list[str], noisy: bool, installed: accel.Installed, process: int
+) -> None:
     if os.getpid() != process:  # a fork of it
         return
     if noisy:
         print(f"\n{installed.session.book}", file=sys.stderr)
-    if asked.report is not None:
+    if report is not None:
         try:
-            load("hetero.accel.page").write(asked.report, asked.command, installed)
+            load("hetero.accel.page").write(report, command, installed)
         except OSError as error:
             print(f"hetero.accel: no report: {error}", file=sys.stderr)
 
@@ -94,24 +95,31 @@ def run(module: bool, command: list[str]) -> None:
             name = command[0] if module else "__main__"
             runpy._run_module_as_main(name, module)  # type: ignore[attr-defined]
         else:
-            code, main.__loader__ = _code(path)
-            exec(code, vars(main))
+            _execute(path, main)
     except BaseException as error:
         _hide(error)
         raise
 
 
-def _code(path: str) -> tuple[Any, Any]:
-    """The code of a file, compiled before or not, or of the standard input; who loads it."""
+def _execute(path: str, main: Any) -> None:
+    """Execute a file, compiled before or not, or the standard input."""
+    machinery, names, code = importlib.machinery, vars(main), None
+    if os.path.isfile(path):
+        with io.open_code(path) as file:
+            code = pkgutil.read_code(file)
+    loader = machinery.SourceFileLoader if code is None else machinery.SourcelessFileLoader
+    main.__loader__ = loader("__main__", path)
+    if code is not None:
+        exec(code, names)
+        return
     if path == "<stdin>":
-        text, loader = sys.stdin.buffer.read(), importlib.machinery.BuiltinImporter
-        return compile(text, path, "exec", dont_inherit=True), loader
-    with io.open_code(path) as file:
-        if (code := pkgutil.read_code(file)) is not None:
-            return code, importlib.machinery.SourcelessFileLoader("__main__", path)
-        file.seek(0)
-        code = compile(file.read(), path, "exec", dont_inherit=True)
-    return code, importlib.machinery.SourceFileLoader("__main__", path)
+        main.__loader__ = machinery.BuiltinImporter
+    # By Python's own parser of files: a pipe can be read once, and errors are worded as ever.
+    opened = os.dup(0) if path == "<stdin>" else os.open(path, os.O_RDONLY)
+    fdopen, execute = ctypes.CDLL(None).fdopen, ctypes.PyDLL(None).PyRun_FileExFlags
+    fdopen.restype, execute.restype = ctypes.c_void_p, ctypes.py_object
+    file, given = ctypes.c_void_p(fdopen(opened, b"rb")), (ctypes.py_object(names),) * 2
+    execute(file, os.fsencode(path), _FILE_INPUT, *given, 1, None)
 
 
 def _hide(error: BaseException) -> None:
@@ -135,5 +143,5 @@ def _hide(error: BaseException) -> None:
         sys.excepthook = excepthook
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__" and (wrong := main(sys.argv[1:])):  # else -i goes on
+    sys.exit(wrong)

@@ -9,6 +9,7 @@ profile, copies over its link included.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,9 +19,9 @@ import numpy as np
 from hetero import registry
 from hetero.accel import __main__ as running
 from hetero.accel import install, uninstall
-from hetero.accel.session import LOADING, Attempt
-from hetero.arrays import watched
-from hetero.calling.planner import OtherMachine
+from hetero.accel.session import LOADING, MEASURED, SAMPLES, Attempt, copies_of
+from hetero.arrays import describe_used, watched
+from hetero.calling.planner import OtherMachine, use
 from hetero.evaluation import calls
 from hetero.pricing.plan import CPU, Candidate
 from hetero.registry.problem import Problem
@@ -45,10 +46,14 @@ class Line:
     unchanged : list of int
         For each operand the number of calls before which nobody had written to it.
     way : str
-        What does each call there; "" where hetero cannot, with the reason in ``notes``.
+        What hetero would do each call by; "" where it cannot, with the reason in ``notes``.
+    each : float
+        Seconds of a call there by that, on average.
+    left : int
+        Calls that hetero.accel leaves to the library although that is faster.
     there, plain : float
-        Seconds of all calls there, with hetero and without. Where the profile has no price of the
-        plain library, its calls take as long there as here.
+        Seconds of all calls there, with hetero.accel and without. Where the profile has no price of
+        the plain library, its calls take as long there as here.
     notes : list of str
         What to keep; what float32, or a copy that is there already, would change.
     """
@@ -60,19 +65,27 @@ class Line:
     iterations: int = 0
     unchanged: list[int] = field(default_factory=list)
     way: str = ""
+    each: float = 0.0
+    left: int = 0
     there: float = 0.0
     plain: float = 0.0
     notes: list[str] = field(default_factory=list)
 
     def text(self, where: str) -> str:
         """What is printed; ``where``: "there", or "with hetero" of this machine."""
-        calls = f"{self.count} call{'s' * (self.count != 1)}"
-        lines = [f"{self.place}: {self.call}: {calls}, {readable(self.here)} here"]
+        lines = [f"{self.place}: {self.call}: {_calls(self.count)}, {readable(self.here)} here"]
         if self.way:
             gain = f"{self.plain / self.there:.3g} times as fast".removeprefix("1 times ")
-            gain += " as without hetero"
-            lines.append(f"{where} {readable(self.there)} by {self.way}, {gain}")
+            each = f"{readable(self.each)} a call by {self.way}"
+            lines.append(f"{where} {readable(self.there)}, {gain} as without hetero; {each}")
+        if self.left:
+            text = f"{_calls(self.left)} of these are left to the library: those before hetero is "
+            lines.append(text + "loaded, and the first of a size, which are measured")
         return "\n   ".join([*lines, *self.notes])
+
+
+# A line, its problem, and what is known of its calls but for their operands.
+_Noted = tuple[Line, Problem | None, Attempt]
 
 
 @dataclass
@@ -88,8 +101,8 @@ class Advice:
     lines : list of Line
     rest : float
         Seconds of what hetero does not do, measured here.
-    has_gpu : bool
-        Whether the machine has one, which decides when hetero is loaded.
+    loading : float
+        Seconds of them with hetero.accel in which it is loaded; 0 where it is not.
     here, there, plain : float
         Seconds of the whole script: here; there by hetero.accel; there without.
     """
@@ -98,28 +111,16 @@ class Advice:
     own: bool
     lines: list[Line]
     rest: float
-    has_gpu: bool
-    here: float = field(init=False)
-    there: float = field(init=False)
-    plain: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        here, there, plain = (
-            sum(getattr(line, name) for line in self.lines) for name in ("here", "there", "plain")
-        )
-        after, loading = LOADING[self.has_gpu]
-        if plain > after:
-            there = after + loading + (1.0 - after / plain) * there
-        else:
-            there = plain
-        self.here, self.there, self.plain = (self.rest + part for part in (here, there, plain))
+    loading: float
+    here: float
+    there: float
+    plain: float
 
     def __str__(self) -> str:
         here, there, plain, rest = map(readable, (self.here, self.there, self.plain, self.rest))
-        _, loading = LOADING[self.has_gpu]
         gain, with_hetero = f"{self.plain / self.there:.3g} times as fast", f"{there} with hetero"
-        if self.there != self.plain:
-            with_hetero += f", of which {readable(loading)} load it"
+        if self.loading:
+            with_hetero += f", of which {readable(self.loading)} load it"
         if self.own:
             whole = f"the whole script: {here}; {with_hetero}: {gain}. {rest} are other work"
         else:
@@ -132,7 +133,9 @@ class Advice:
         return "\n".join([*(line.text(where) for line in self.lines), whole])
 
 
-def advise(command: list[str], on: str | None, module: bool = False) -> Advice:
+def advise(
+    command: list[str], on: str | None, module: bool = False
+) -> tuple[Advice, BaseException | None]:
     """Run a script here, and price its calls on another machine, or on this one.
 
     Parameters
@@ -144,25 +147,42 @@ def advise(command: list[str], on: str | None, module: bool = False) -> Advice:
     module : bool
         Whether the command begins with a module's name.
 
+    Returns
+    -------
+    Advice
+    BaseException or None
+        What the script ended with, SystemExit too.
+
     Raises
     ------
     ValueError
         If there is no such profile.
     """
-    constants, devices = calls.known(on)
-    noted, rest = _noted(lambda: running.run(module, command))
+    try:
+        constants, devices = calls.known(on)
+    except ValueError as error:
+        raise ValueError(f"--on: {error}") from None
+    order, rest, ending = _noted(lambda: running.run(module, command))
     machine = OtherMachine(constants, devices)
-    for line, problem in noted:
-        _price(line, problem, machine, own=on is None)
     others = (info for name, info in machine.devices().items() if name != CPU)
     has_gpu = any(not info.get("is_host_cpu") for info in others)
-    return Advice(constants.name, on is None, [line for line, _ in noted], rest, has_gpu)
+    noted = {id(each[0]): each for each in order}.values()
+    for each in noted:
+        _price(*each, machine, own=on is None)
+    loading = _done(order, has_gpu)
+    lines = sorted((line for line, _, _ in noted), key=lambda line: -line.here)
+    sums = [sum(getattr(line, name) for line in lines) for name in ("here", "there", "plain")]
+    here, there, plain = (rest + seconds for seconds in sums)
+    return Advice(
+        constants.name, on is None, lines, rest, loading, here, there + loading, plain
+    ), ending
 
 
-def _noted(run: Callable[[], object]) -> tuple[list[tuple[Line, Problem | None]], float]:
-    """Run a script; its calls with their problems, and the seconds of all else."""
-    known: dict[tuple[str, str], tuple[Line, Problem | None]] = {}
-    spent = 0.0  # by noting
+def _noted(run: Callable[[], object]) -> tuple[list[_Noted], float, BaseException | None]:
+    """Run a script; its calls in their order, the seconds of all else, what it ended with."""
+    known: dict[tuple[str, str], _Noted] = {}
+    order: list[_Noted] = []
+    spent, ending = 0.0, None  # by noting
 
     def watcher(call: str, attempt: Attempt, place: str, seconds: float, more: int) -> None:
         nonlocal spent
@@ -170,38 +190,71 @@ def _noted(run: Callable[[], object]) -> tuple[list[tuple[Line, Problem | None]]
         if (place, call) not in known:
             problem = _problem(attempt)
             why = [f"left alone: {(attempt.obstacle or '?')[1]}"] if problem is None else []
-            unchanged = [0] * len(attempt.operands)
-            known[place, call] = Line(place, call, unchanged=unchanged, notes=why), problem
-        line, _ = known[place, call]
+            line = Line(place, call, unchanged=[0] * len(attempt.operands), notes=why)
+            alone = attempt._replace(plan=None, compute=None, operands=())
+            known[place, call] = line, problem, alone
+        order.append(known[place, call])
+        line = order[-1][0]
         line.count += 1
         line.here += seconds
         line.iterations += more
         for position, array in enumerate(attempt.operands):
-            line.unchanged[position] += watched.note(array) is not None
+            used = describe_used(array, attempt.operands[0] if position else None)
+            line.unchanged[position] += used.kept is not None
         spent += time.perf_counter() - begin
 
     begin = time.perf_counter()
     install(watcher=watcher)
     try:
         run()
-    except SystemExit:
-        pass
+    except (Exception, SystemExit) as error:
+        ending = error
     finally:
         uninstall()
-    rest = time.perf_counter() - begin - spent - sum(line.here for line, _ in known.values())
-    return sorted(known.values(), key=lambda one: -one[0].here), rest
+    rest = time.perf_counter() - begin - spent - sum(line.here for line, _, _ in known.values())
+    return order, rest, ending
 
 
 def _problem(attempt: Attempt) -> Problem | None:
     """What is to be priced elsewhere; copies on devices here are none there."""
-    if (plan := attempt.plan()) is None:
+    with use(watch=False):  # the plan counts no use of the operands
+        plan = attempt.plan()
+    if plan is None:
         return None
     return replace(plan.problem, inputs=tuple(o.unkept() for o in plan.problem.inputs))
 
 
-def _price(line: Line, problem: Problem | None, machine: OtherMachine, own: bool) -> None:
+def _done(order: list[_Noted], has_gpu: bool) -> float:
+    """Do a script's calls as `Session` would, and sum up what each line's take there; gives the
+    seconds of loading hetero, if it is."""
+    after, loading = LOADING[has_gpu]
+    spent, is_loaded = 0.0, False
+    samples: Counter[str] = Counter()
+    for line, _, attempt in order:
+        plain = line.plain / line.count
+        if not line.way or (attempt.obstacle is not None and not has_gpu):
+            line.there += plain
+            continue
+        is_loaded = is_loaded or spent + plain >= after
+        is_first = samples[line.call] < SAMPLES and plain < MEASURED and not attempt.again
+        if is_loaded and line.each < plain and not is_first:
+            line.there += line.each
+        else:
+            line.there, spent = line.there + plain, spent + plain
+            samples[line.call] += 1
+            line.left += line.each < plain
+    return loading * is_loaded
+
+
+def _calls(number: int) -> str:
+    return f"{number} call{'s' * (number != 1)}"
+
+
+def _price(
+    line: Line, problem: Problem | None, attempt: Attempt, machine: OtherMachine, own: bool
+) -> None:
     """Fill in what a line's calls take on a machine; what was measured on it holds."""
-    line.there = line.plain = line.here
+    line.plain = line.here
     each = round(line.iterations / line.count)
     for name in ("iterations", "maxiter"):  # as many as here, on average
         if problem is not None and each and hasattr(problem.options, name):
@@ -209,11 +262,10 @@ def _price(line: Line, problem: Problem | None, machine: OtherMachine, own: bool
     chosen = None if problem is None else _best(problem, machine)
     if problem is None or chosen is None:
         return
-    is_plain = chosen.device == CPU and chosen.method == "blas"
-    line.there = line.here if own and is_plain else line.count * _seconds(chosen)
-    blas = None if own else _best(problem, machine, host=True)
-    if blas is not None and blas.method == "blas":
-        line.plain = line.count * _seconds(blas)
+    by_host = None if own else _best(problem, machine, host=True)
+    if by_host is not None and attempt.is_plain(by_host):
+        line.plain = line.count * _seconds(by_host)
+    all_of_them = line.plain if attempt.is_plain(chosen) else line.count * _seconds(chosen)
     elsewhere = _best(problem, machine, host=False)
     large = [  # not one that is new in most calls
         i for i, n in enumerate(line.unchanged)
@@ -223,22 +275,23 @@ def _price(line: Line, problem: Problem | None, machine: OtherMachine, own: bool
         again = min(line.unchanged[i] for i in large)
         names = tuple(name for name in machine.devices() if name != CPU)
         inputs = [o._replace(copies=names * (i in large)) for i, o in enumerate(problem.inputs)]
-        kept = _best(replace(problem, inputs=tuple(inputs)), machine)
+        there = _best(replace(problem, inputs=tuple(inputs)), machine)
         moved = max(_seconds(elsewhere) - _seconds(chosen), 0.0)
-        together = (line.count - again) * _seconds(chosen) + again * _seconds(kept) + moved
-        if kept is not None and together < line.there:
-            chosen, line.there = kept, together
+        together = (line.count - again) * _seconds(chosen) + again * _seconds(there) + moved
+        if there is not None and together < all_of_them:
+            chosen, all_of_them = there, together
             size = sum(problem.inputs[i].nbytes for i in large) / 1e6
             line.notes.append(
                 f"operand {' and '.join(str(i + 1) for i in large)}, {size:.3g} MB, is unchanged "
                 f"in {again} of {line.count} calls: it stays there; hetero.keep promises so"
             )
+    line.each = all_of_them / line.count
     line.way = f"{chosen.method} on {chosen.device}"
-    if chosen.device != CPU and _copies(chosen) > (1 - _NOTABLE) * _seconds(chosen):
+    if chosen.device != CPU and copies_of(chosen) > (1 - _NOTABLE) * _seconds(chosen):
         whole = readable(_seconds(chosen))
-        line.notes.append(f"{readable(_copies(chosen))} of {whole} a call are copies")
+        line.notes.append(f"{readable(copies_of(chosen))} of {whole} a call are copies")
     elif chosen.device == CPU and elsewhere is not None:
-        whole, alone = _seconds(elsewhere), _seconds(elsewhere) - _copies(elsewhere)
+        whole, alone = _seconds(elsewhere), _seconds(elsewhere) - copies_of(elsewhere)
         text = f"{elsewhere.method} on {elsewhere.device} takes {readable(whole)} a call"
         if alone < _NOTABLE * _seconds(chosen):
             text += f", {readable(alone)} where the operands are there already"
@@ -258,10 +311,6 @@ def _best(problem: Problem, machine: OtherMachine, host: bool | None = None) -> 
 
 def _seconds(candidate: Candidate | None) -> float:
     return float("inf") if candidate is None else candidate.seconds or 0.0
-
-
-def _copies(candidate: Candidate) -> float:
-    return candidate.terms.get("upload", 0.0) + candidate.terms.get("download", 0.0)
 
 
 def _narrowed(problem: Problem) -> Problem:

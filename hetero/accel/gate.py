@@ -234,7 +234,7 @@ class Gate:
             raise Unknown(f"this system lets no program make code: {error}")
 
     def limit(self, matrices: int, vectors: int) -> None:
-        """Offer products from so many multiplications on, `OFF` for none."""
+        """Offer products from a number of multiplications on, `OFF` for none."""
         for *_, cells in self._loops:
             cells.matrices, cells.vectors = matrices, vectors
 

@@ -70,6 +70,8 @@ def _transformed(
     """`scipy.signal.fftconvolve`, `oaconvolve`, and `convolve`, which chooses for itself."""
     if not _are_images(in1, in2):
         return None
+    if min(in1.size, in2.size) < 2:  # a factor, which SciPy multiplies by
+        return None
     seconds = (in1.shape[0] + in2.shape[0]) * (in1.shape[1] + in2.shape[1]) * _TRANSFORMED
     if function == "convolve":
         seconds = min(seconds, in1.size * in2.size * _PRODUCT)
@@ -84,13 +86,12 @@ def _transformed(
     if in1.dtype != in2.dtype:  # the narrower one's transform is rounded to it
         return Attempt(what, seconds, ("dtype", f"{in1.dtype} and {in2.dtype} together"))
     larger = [a >= b for a, b in zip(in1.shape, in2.shape, strict=True)]
-    if mode == "valid" and not all(larger):
-        return Attempt(what, seconds, ("option", "the second one is the larger one"))
     if not all(larger):  # a filter larger than its image: the sum would be long
         if any(larger) or mode != "full" or function == "convolve":  # which may give a view
             return Attempt(what, seconds, ("option", "the second one is the larger one"))
         in1, in2 = in2, in1
-    return _attempt(what, seconds, (in1, in2, mode), _OWN[function])
+    exact = function == "convolve"  # which may be the direct sum; others are not exact in SciPy
+    return _attempt(what, seconds, (in1, in2, mode), _OWN[function], exact)
 
 
 def _filtered(
@@ -138,13 +139,23 @@ def _are_images(image: Any, kernel: Any) -> bool:
 
 
 def _attempt(
-    what: str, seconds: float, arguments: tuple[Any, ...], own: tuple[str, ...]
+    what: str,
+    seconds: float,
+    arguments: tuple[Any, ...],
+    own: tuple[str, ...],
+    exact: bool = True,
 ) -> Attempt:
-    """An attempt of ``hetero.convolve2d(*arguments)``; ``own``: methods that are SciPy's."""
+    """An attempt of ``hetero.convolve2d(*arguments)``; ``own``: methods that are SciPy's; zeros are
+    to be ``exact`` or not."""
     options = dict(zip(("mode", "boundary", "fillvalue"), arguments[2:], strict=False))
 
     def compute(plan: Any) -> Any:
-        result = load("hetero.ops.convolve2d").convolve2d(*arguments)
+        wanted = load("hetero.ops.convolve2d.filters").exact_zeros
+        before = wanted.set(exact)
+        try:
+            result = load("hetero.ops.convolve2d").convolve2d(*arguments)
+        finally:
+            wanted.reset(before)
         numpy = sys.modules["numpy"]
         with numpy.errstate(all="ignore"):
             return result if numpy.isfinite(result.sum()) else None

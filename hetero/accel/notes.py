@@ -6,7 +6,8 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any, NamedTuple
 
 from hetero.times import readable
@@ -17,7 +18,7 @@ CODES = {
     "would-take": "leave --dry-run out",
     "plain-is-fastest": "",
     "slower": "",
-    "first": "make calls of the same size again: the first of each is measured as it is",
+    "first": "make calls of the same size again: the first two of each are measured as they are",
     "start": "",
     "no-device": "take a machine with a GPU; `hetero advise` says what one would do",
     "copies": "use operands again without writing to them, so that copies stay on the device",
@@ -27,6 +28,9 @@ CODES = {
     "not-finite": "",
     "failed": "",
 }
+# Of calls by the plain library that say how long it takes: the least of two or more.
+_MEASURED = ("first", "start", "plain-is-fastest", "copies", "slower", "would-take")
+MOST = 4096  # rows of a table; the oldest is given up
 HEAD = ("line", "call", "calls", "time", "saved", "moved", "reason")
 _LIBRARIES = ("numpy", "scipy", "sklearn", "skimage", "hetero")
 
@@ -42,8 +46,6 @@ class Note(NamedTuple):
         The reason, one of `CODES`, and its figures.
     seconds : float
         Measured.
-    plain : float or None
-        Of a call that was taken: the plain library's seconds, measured or predicted.
     moved : int
         Bytes to devices and back.
     """
@@ -54,7 +56,6 @@ class Note(NamedTuple):
     code: str
     text: str
     seconds: float
-    plain: float | None = None
     moved: int = 0
 
     def __str__(self) -> str:
@@ -67,49 +68,57 @@ class Book:
     def __init__(self) -> None:
         self.last: Note | None = None
         self.small: Counter[str] = Counter()
-        self._rows: dict[tuple[str, ...], list[Any]] = {}  # calls, seconds, plain, moved, text
+        self._rows: dict[tuple[str, ...], list[Any]] = {}  # calls, seconds, moved, text
+        self._plain: dict[str, list[Any]] = {}  # call -> how many by the plain library, least time
+        self._calls: Counter[str] = Counter()  # by reason, also of rows that were given up
+        self._moved = 0
         self._began = time.perf_counter()
 
     def add(self, note: Note) -> bool:
         """Count a call; whether it is the first of its line, call and reason."""
         key = note.line, f"{note.function} {note.what}", note.code
-        is_new = key not in self._rows
-        row = self._rows.setdefault(key, [0, 0.0, 0.0, 0, ""])
-        plain = None if row[2] is None or note.plain is None else row[2] + note.plain
-        row[:] = row[0] + 1, row[1] + note.seconds, plain, row[3] + note.moved, note.text
+        row = row_of(self._rows, key, lambda: [0, 0.0, 0, ""])
+        row[:] = row[0] + 1, row[1] + note.seconds, row[2] + note.moved, note.text
+        if note.code in _MEASURED:
+            plain = row_of(self._plain, key[1], lambda: [0, inf])
+            plain[:] = plain[0] + 1, min(plain[1], note.seconds)
+        self._calls[note.code] += 1
+        self._moved += note.moved
         self.last = note
-        return is_new
+        return row[0] == 1
 
     def table(self) -> list[list[str]]:
         """Rows as `HEAD` names their columns, those that took most time first."""
         rows = []
-        for (line, call, code), (calls, seconds, plain, moved, text) in sorted(
-            self._rows.items(), key=lambda item: -item[1][1]
-        ):
-            saved = "not known" if plain is None else readable(plain - seconds)
+        for key, row in sorted([*self._rows.items()], key=lambda item: -item[1][1]):
+            (line, call, code), (calls, seconds, moved, text) = key, row
+            saved = self._saved(key, row)
+            gain = "not known" * (code == "taken") if saved is None else readable(saved)
             bytes_ = f"{moved / 1e6:.3g} MB" if moved else ""
-            saved = saved if code == "taken" else ""
             rows.append(
-                [line, call, str(calls), readable(seconds), saved, bytes_, f"{code}: {text}"]
+                [line, call, str(calls), readable(seconds), gain, bytes_, f"{code}: {text}"]
             )
         return rows
 
+    def _saved(self, key: tuple[str, ...], row: list[Any]) -> float | None:
+        """Seconds that a row's calls saved, where that is known."""
+        number, least = self._plain.get(key[1], (0, inf))
+        return row[0] * least - row[1] if key[2] == "taken" and number > 1 else None
+
     def sums(self) -> list[str]:
         """What it comes to, and what to change to gain more, in sentences."""
-        calls: Counter[str] = Counter()
-        saved, unknown, moved = 0.0, 0, 0
-        for (_, _, code), (count, seconds, plain, bytes_, _) in list(self._rows.items()):
-            calls[code] += count
-            moved += bytes_
-            if code == "taken":
-                saved, unknown = saved + (plain or seconds) - seconds, unknown + count * (not plain)
-        whole = readable(time.perf_counter() - self._began)
+        calls, whole = self._calls, readable(time.perf_counter() - self._began)
+        both = [(self._saved(key, row), row[0]) for key, row in [*self._rows.items()]]
+        known = [(saved, number) for saved, number in both if saved is not None]
+        saved, unknown = sum(s for s, _ in known), calls["taken"] - sum(n for _, n in known)
+        sign, about = "lost" if saved < 0 else "saved", readable(abs(saved))
         lines = [
             f"{_calls(calls['taken'])} taken, {calls.total() - calls['taken']} left alone, in "
-            f"{whole}; about {readable(abs(saved))} {'lost' if saved < 0 else 'saved'}, "
-            "by the least time of such a call without hetero"
-            + f", {unknown} of the calls taken not compared" * bool(unknown)
-            + f", {moved / 1e6:.4g} MB moved" * bool(moved)
+            + whole
+            + f"; about {about} {sign}, by the least time of such a call without hetero"
+            * bool(known)
+            + f"; what {_calls(unknown)} saved is not known" * bool(unknown)
+            + f"; {self._moved / 1e6:.4g} MB moved" * bool(self._moved)
         ]
         if small := self.small.total():
             lines.append(f"{_calls(small)} not looked at: too small, or nothing that hetero does")
@@ -127,6 +136,14 @@ class Book:
             for row in rows
         ]
         return "\n".join([*lines, *self.sums()])
+
+
+def row_of(table: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+    """A row of a table that holds `MOST`: made where there is none, for the oldest one."""
+    if key not in table and len(table) >= MOST:
+        oldest, *_ = table  # at once, for other threads add rows
+        table.pop(oldest, None)
+    return table.setdefault(key, make())
 
 
 def _calls(number: int) -> str:

@@ -10,6 +10,7 @@ from hetero.accel.notes import HEAD
 from hetero.evaluation.page import markup
 
 _WORDS = "line", "call", "reason"  # columns that hold no numbers
+_MARK = b"<!-- by hetero.accel -->"
 _NONE = markup.paragraph("None.")
 
 
@@ -40,6 +41,16 @@ def _table(rows: list[list[str]]) -> str:
     return markup.table("Longest first.", head, cells, words)
 
 
+def obstacle(file: str) -> str | None:
+    """Why no page is written to a file: it is there, and is no such page."""
+    path = paths.Path(file)
+    if not path.exists() or (path.is_file() and path.read_bytes().endswith(_MARK)):
+        return None
+    return f"{file} is there already, and is no report of hetero.accel's"
+
+
 def write(file: str, command: list[str], installed: Any) -> None:
-    """Write the page to a file."""
-    paths.replace_file(paths.Path(file), page(command, installed).encode())
+    """Write the page to a file; OSError where that is not possible, or it is another file."""
+    if why := obstacle(file):
+        raise FileExistsError(why)
+    paths.replace_file(paths.Path(file), page(command, installed).encode() + _MARK)

@@ -162,9 +162,9 @@ def _is_placed() -> bool:
 def _plan(function: str, A: Any, B: Any, C: Any) -> Any:
     """The plan here, which counts the call: operands that come again may get copies."""
     arrays, planner = load("hetero.arrays"), load("hetero.calling.planner")
-    inputs = arrays.describe_used(A), arrays.describe_used(B)
+    inputs = arrays.describe_used(A), arrays.describe_used(B, A)
     target = None if C is None else arrays.describe(C)
-    problem = load("hetero.ops.products.operands").build(function, *inputs, target, None)
+    problem = load("hetero.ops.products.operands").build(function, *inputs, target)
     return planner.plan(problem, *planner.placement(None, None))
 
 

@@ -13,11 +13,12 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from hetero.accel.notes import Book, Note, line_of_script
+from hetero.accel.notes import Book, Note, line_of_script, row_of
 from hetero.accel.patching import unseen
 from hetero.imports import load
 from hetero.times import readable
@@ -28,10 +29,18 @@ LEAST, ENVIRONMENT = 1e-3, "HETERO_ACCEL_LEAST"
 # Without and with a GPU: seconds of calls after which hetero is loaded, and what loading, the first
 # context and its end take about. A GPU saves nearly all of a call's time, other loops half of it.
 LOADING = {False: (1.0, 1.0), True: (0.3, 0.6)}
-MEASURED = 0.1  # seconds: a shorter call's first one is the plain library's, to measure that
-_MARGIN = 1.05  # times the plain library's time, measured, from which it is left to it again
+# A size's first calls are the plain library's, to measure it, if they take less than these seconds.
+# The very first one of a process may have loaded something, so that one tells nothing.
+MEASURED, SAMPLES = 0.1, 2
+_MARGIN = 1.05  # times the plain library's time, from which a call is left to it
 _PATIENCE = 3  # failures in a row, after which hetero leaves calls of that size alone
 _NOT_SCIPYS = "NaN, infinity or no convergence, which is the plain library's to report"
+# Packages that hetero computes with. `bdb` is none: it raises what ends a debugger's session.
+_COMPUTING = (sys.stdlib_module_names - {"bdb"}) | {
+    *("hetero", "kernels", "calibration", "numpy", "scipy", "sklearn", "numba", "llvmlite"),
+    *("joblib", "threadpoolctl", "cuda", "pycuda", "pytools", "nvmath", "cupy", "torch", "cv2"),
+    *("pyopencl", "cupy_backends"),
+}
 
 
 class Attempt(NamedTuple):
@@ -54,6 +63,8 @@ class Attempt(NamedTuple):
         Those that may stay on a device.
     again : bool
         Whether calls before count: what is known of operands decides.
+    iterates : bool
+        Whether its work is known only when it is done: prices are for another number of iterations.
     """
 
     what: str
@@ -64,6 +75,7 @@ class Attempt(NamedTuple):
     compute: Callable[[Any], Any] = lambda plan: None
     operands: tuple[Any, ...] = ()
     again: bool = False
+    iterates: bool = False
 
     def is_plain(self, candidate: Any) -> bool:
         """Whether a candidate of the plan is the plain library's way."""
@@ -72,11 +84,11 @@ class Attempt(NamedTuple):
 
 class _Known:
     """Of one function and size: the least seconds by the plain library and by hetero, the number
-    of calls that hetero did, and why it does no more."""
+    of calls that each did, and why hetero does no more."""
 
     def __init__(self) -> None:
         self.plain = self.taken = math.inf
-        self.calls = self.failures = 0
+        self.samples = self.calls = self.failures = 0
         self.obstacle: tuple[str, str] | None = None
 
     def count(self, seconds: float) -> None:
@@ -114,6 +126,7 @@ class Session:
         self.loading = LOADING[False][0] * (not self.eager)
         self._spent, self._is_loaded = 0.0, False
         self._known: dict[tuple[str, str], _Known] = {}
+        self._pace: dict[str, tuple[float, float]] = {}  # function -> seconds measured, guessed
         self._thread = threading.local()
 
     def looks(self, seconds: float) -> bool:
@@ -136,36 +149,42 @@ class Session:
             call = f"{function} {attempt.what}"
             self.watcher(call, attempt, line_of_script(), seconds, more)
             return result
-        known = self._known.setdefault((function, attempt.what), _Known())
+        known = row_of(self._known, (function, attempt.what), _Known)
         plan, (code, text) = None, attempt.obstacle or known.obstacle or ("", "")
-        if not code and not self._load(attempt.seconds):
-            code = "start"
-            text = f"hetero is loaded after {readable(self.loading)} of such calls, "
-            text += f"{readable(self._spent)} so far"
         if not code:
+            measured, guessed = self._pace.get(function) or (1.0, 1.0)
+            expected = known.plain if known.samples else attempt.seconds * measured / guessed
             try:
-                plan, _ = self._timed(attempt.plan)
-                code, text = self._verdict(plan, attempt, known)
-                if code == "taken":
-                    result, seconds = self._timed(lambda: attempt.compute(plan))
-                    if result is not None:
-                        least = known.plain
-                        if least == math.inf:
-                            least = _plain_seconds(plan, attempt)
-                        known.count(seconds)
-                        self._note(function, attempt, code, text, seconds, least, _moved(plan))
-                        return result
-                    code, text = "not-finite", _NOT_SCIPYS
-            except Exception as error:  # whatever it is, the plain library says what is wrong
+                if self._load(expected):
+                    with _on_host():
+                        plan, _ = self._timed(attempt.plan)
+                        code, text = self._verdict(plan, attempt, known, expected)
+                        if code == "taken":
+                            result, seconds = self._timed(lambda: attempt.compute(plan))
+                            if result is None:
+                                code, text = "not-finite", _NOT_SCIPYS
+                else:
+                    code = "start"
+                    text = f"hetero is loaded after {readable(self.loading)} of such calls, "
+                    text += f"{readable(self._spent)} so far"
+            except Exception as error:  # whatever failed, the plain library says what is wrong
+                if not _is_failure(error):
+                    raise
                 code, text = "failed", f"{type(error).__name__}: {error}"
+        if code == "taken":
+            known.count(seconds)
+            self._note(function, attempt, code, text, seconds, _moved(plan))
+            return result
         # An operand that comes again is moved once earlier calls have lost the time of a move.
-        is_lost = plan is not None and plan.kept
+        is_lost = code in ("plain-is-fastest", "copies") and plan.kept
         lost = load("hetero.moving.ski_rental").counted(plan) if is_lost else nullcontext()
         with lost:  # what a call with an obstacle calls itself may be taken
             result, seconds = self._timed(plain, inside=attempt.obstacle is None)
         if attempt.obstacle is None:
             self._spent += seconds
-            known.plain = min(known.plain, seconds)
+            known.plain, known.samples = min(known.plain, seconds), known.samples + 1
+            measured, guessed = self._pace.get(function, (0.0, 1e-9))
+            self._pace[function] = measured + seconds, guessed + attempt.seconds
         if code in ("failed", "not-finite"):  # and the call is no wrong one
             known.failures += 1
             known.obstacle = (code, text) if known.failures >= _PATIENCE else None
@@ -189,27 +208,34 @@ class Session:
         The calling thread waits: while another thread imports, the script and BLAS lose more time.
         """
         if not self._is_loaded and self._spent + seconds >= self.loading:
-            self._timed(_loads)
-            self._is_loaded = True
+            self._is_loaded = True  # of a broken installation no more is loaded than now
+            self._timed(lambda: (load("hetero.ops"), load("hetero.profile.inventory").devices()))
         return self._is_loaded
 
-    def _verdict(self, plan: Any, attempt: Attempt, known: _Known) -> tuple[str, str]:
-        """(code, text) of a plan."""
-        chosen, plain = plan.chosen, f"measured {readable(known.plain)} without hetero"
+    def _verdict(
+        self, plan: Any, attempt: Attempt, known: _Known, expected: float
+    ) -> tuple[str, str]:
+        """(code, text) of a plan; ``expected``: seconds by the plain library."""
+        chosen = plan.chosen
         if attempt.is_plain(chosen):
             return _why_plain(plan)
+        seconds, copies = chosen.seconds, copies_of(chosen)
         way = f"{chosen.method} on {chosen.device}"
-        price = "not priced" if chosen.seconds is None else f"predicted {readable(chosen.seconds)}"
-        price += f" by {way}"
-        if copies := _copies(chosen):
-            price += f" with {readable(copies)} of copies"
-        if not (self.eager or attempt.again):
-            if known.plain == math.inf and attempt.seconds < MEASURED:
-                return "first", f"{price}, from the next call on"
-            if known.calls > 3 and known.taken > _MARGIN * known.plain:
-                return "slower", f"{plain}, {readable(known.taken)} by {way}"
-        measured = f"{plain}, " if known.plain < math.inf else ""
-        return "would-take" if self.dry else "taken", f"{measured}{price}"
+        price = "not priced" if seconds is None else f"predicted {readable(seconds)}"
+        price += f" by {way}" + f" with {readable(copies)} of copies" * bool(copies)
+        if not (self.eager or attempt.again or known.samples >= SAMPLES or expected >= MEASURED):
+            return "first", f"{price}, which takes over after {SAMPLES} calls"
+        if known.calls > 3:
+            seconds, price = known.taken, f"{readable(known.taken)} by {way}"
+        elif seconds is None or attempt.iterates or (attempt.again and not known.samples):
+            seconds = 0.0  # nothing to compare, or the plan has compared it
+        elif attempt.again:
+            seconds -= copies  # which later calls do not pay
+        basis = "measured" if known.samples else "expected"
+        text = f"{basis} {readable(expected)} without hetero, {price}"
+        if seconds > _MARGIN * expected and not self.eager:
+            return "slower", text
+        return "would-take" if self.dry else "taken", text
 
     def _note(self, function: str, attempt: Attempt, *rest: Any) -> None:
         note = Note(function, attempt.what, line_of_script(), *rest)
@@ -217,14 +243,25 @@ class Session:
             print(f"hetero.accel: {note}", file=sys.stderr)
 
 
-def _loads() -> None:
-    """Load what plans need, and look for devices."""
-    with suppress(Exception):  # of a broken installation: the first plan says so
-        load("hetero.ops")
-        load("hetero.profile.inventory").devices()
+def _on_host() -> Any:
+    """A block in which results are on the host, as the plain library's are, whatever `use` says."""
+    use = load("hetero.calling.planner").use
+    return use(results="host") if load("hetero.moving.results").wanted() else nullcontext()
 
 
-def _copies(candidate: Any) -> float:
+def _is_failure(error: Exception) -> bool:
+    """Whether an error within a call of hetero's is one of hetero's, and not of the script.
+
+    A signal handler, a debugger or another thread raises its own in the middle of a call. Then
+    other code than hetero's is in the traceback, or defines the error's class.
+    """
+    frames = (frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__))
+    modules = [type(error).__module__, *(names.get("__name__", "") for names in frames)]
+    return _COMPUTING.issuperset(name.partition(".")[0] for name in modules)
+
+
+def copies_of(candidate: Any) -> float:
+    """Seconds of a candidate's copies to devices and back."""
     return candidate.terms.get("upload", 0.0) + candidate.terms.get("download", 0.0)
 
 
@@ -236,17 +273,11 @@ def _why_plain(plan: Any) -> tuple[str, str]:
         text = "measured HERE; nothing is faster on this CPU, and there is no GPU"
         return "plain-is-fastest", text
     best = min(others, key=lambda c: c.seconds)
-    copies = _copies(best)
+    copies = copies_of(best)
     text = f"measured HERE without hetero, predicted {readable(best.seconds)} by {best.method} on "
     text += f"{best.device} with {readable(copies)} of copies"
     is_held_up = best.seconds - copies < (plan.chosen.seconds or math.inf)
     return "copies" if is_held_up else "plain-is-fastest", text
-
-
-def _plain_seconds(plan: Any, attempt: Attempt) -> float | None:
-    """What the plan expects of the plain library; None where it has no price."""
-    priced = (c.seconds for c in plan.candidates if c.reason is None and attempt.is_plain(c))
-    return next((seconds for seconds in priced if seconds is not None), None)
 
 
 def _moved(plan: Any) -> int:
@@ -271,20 +302,25 @@ def wrapped(
     """A function in the place of ``original``: calls that ``recognise`` knows may be hetero's.
 
     ``recognise(looks, *args, **options)`` gives an `Attempt`, or None where a call is no matter of
-    hetero's; whatever it raises, the original is called. Where the first two arguments' sizes have
-    a smaller product than ``least``, it is not asked: that takes 1 us, a small filter 20.
+    hetero's; whatever it raises, the original is called. It runs no code of the script's. Where the
+    first two arguments' sizes have a smaller product than ``least``, it is not asked: that takes
+    1 us, a small filter 20.
     """
     looks, small, least = session.looks, session.book.small, 0 if session.eager else least
+    ndarray = sys.modules["numpy"].ndarray
 
     @functools.wraps(original)
     @unseen
     def function(*args: Any, **options: Any) -> Any:
         attempt = None
         try:
-            if not least or len(args) < 2 or args[0].size * args[1].size >= least:
+            first, second = (*args, None, None)[:2]
+            is_small = type(first) is type(second) is ndarray and first.size * second.size < least
+            if not is_small:
                 attempt = recognise(looks, *args, **options)
-        except Exception:  # a wrong argument: the original says so
-            pass
+        except Exception as error:  # a wrong argument: the original says so
+            if not _is_failure(error):
+                raise
         if attempt is None:
             small[name] += 1
             return original(*args, **options)

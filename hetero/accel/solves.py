@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +11,10 @@ from hetero.accel.notes import shapes
 from hetero.accel.session import Attempt, Session, planned, wrapped
 from hetero.imports import load
 
-_ITERATIONS = 50  # of a solve, to guess how long it takes
+_ITERATIONS = 50  # of a solve or of a start of k-means, to guess how long it takes
+_SEEDING = 15  # of these take as long as scikit-learn's k-means++
 _ENTRY, _UNKNOWN = 1.5e-9, 1e-8  # seconds of an iteration for each entry of A, each unknown
 _DISTANCE, _COORDINATE = 1e-9, 5e-11  # seconds of a distance, and for each of its coordinates
-_ROUNDS = 20  # iterations
 
 
 def replaced(session: Session, name: str, original: Any) -> Any:
@@ -70,20 +69,25 @@ def _cg(
         obstacle = "type", "x0 is no plain array"
     elif M is not None and not sparse.issparse(M):
         obstacle = "option", "M is a function"
+    elif not (rtol > 0 or atol > 0):
+        obstacle = "option", "no residual meets a tolerance of 0"
     if obstacle is not None:
         return Attempt(what, seconds, obstacle)
-    options = {"x0": x0, "rtol": rtol, "atol": atol, "maxiter": maxiter, "M": M}
+    limit = 10 * b.size if maxiter is None else maxiter
 
     def compute(plan: Any) -> Any:
-        with warnings.catch_warnings():  # SciPy, which computes it then, has no such warning
-            warnings.filterwarnings("ignore", "solve_cg stopped", RuntimeWarning)
-            x, info = load("hetero.ops.cg").solve_cg(A, b, **options)
-        if info == 0 or info == maxiter:  # else SciPy's own account of what went wrong
-            return x, info
-        return None
+        until = rtol, atol, maxiter
+        x, outcome = load("hetero.ops.cg").solved(A, b, x0, M, None, until, None, None)
+        if outcome.status not in ("converged", "iteration limit"):  # SciPy's is another account
+            return None
+        if outcome.iterations >= limit:  # SciPy looks at no residual after the last one
+            return x, limit
+        return (x, 0) if outcome.status == "converged" else None
 
+    options = {"x0": x0, "rtol": rtol, "atol": atol, "maxiter": maxiter, "M": M}
+    own = "scipy", "operator", "blas"
     plan = functools.partial(planned, "cg", A, b, **options)
-    return Attempt(what, seconds, None, plan, ("scipy", "operator", "blas"), compute)
+    return Attempt(what, seconds, None, plan, own, compute, iterates=True)
 
 
 def _fit(
@@ -93,12 +97,17 @@ def _fit(
     y: Any = None,
     sample_weight: Any = None,
 ) -> Attempt | None:
-    if len(X.shape) != 2:
-        return None
-    init, starts = self.init, self.n_init
-    several = isinstance(starts, int) and not hasattr(init, "__array__")
     rows, columns = X.shape
-    distances = rows * self.n_clusters * (starts if several else 1) * _ROUNDS
+    if not type(rows) is type(columns) is int:  # of an array that computes its own later
+        return None
+    init, starts, rounds = self.init, self.n_init, min(self.max_iter, _ITERATIONS)
+    if not isinstance(init, str):
+        starts = 1  # scikit-learn itself warns that there is one
+    elif starts == "auto":
+        starts = 10 if init == "random" else 1
+    if isinstance(init, str) and init == "k-means++":
+        rounds += _SEEDING
+    distances = rows * self.n_clusters * rounds * (starts if isinstance(starts, int) else 1)
     if not looks(seconds := distances * (_DISTANCE + _COORDINATE * columns)):
         return None
     if type(X) is not sys.modules["numpy"].ndarray:
@@ -116,10 +125,6 @@ def _fit(
         return Attempt(what, seconds, obstacle)
     self._validate_params()
     options = {"init": init, "n_init": starts, "max_iter": self.max_iter, "tol": self.tol}
-    if hasattr(init, "__array__"):
-        options["n_init"] = 1  # scikit-learn itself warns that there is one
-    elif starts == "auto":
-        options["n_init"] = 10 if init == "random" else 1
 
     def compute(plan: Any) -> Any:
         fitted = load("hetero.ops.kmeans.estimator").KMeans(
@@ -135,4 +140,4 @@ def _fit(
         return self
 
     plan = functools.partial(planned, "kmeans", X, self.n_clusters, **options)
-    return Attempt(what, seconds, None, plan, (), compute)
+    return Attempt(what, seconds, None, plan, (), compute, iterates=True)

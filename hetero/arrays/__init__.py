@@ -106,10 +106,11 @@ def is_device_array(array: Any) -> bool:
     return library is not None and library.on_device(array)
 
 
-def describe_used(array: Any) -> Operand:
+def describe_used(array: Any, other: Any = None) -> Operand:
     """As `describe`, for an input of a call that runs: an array of NumPy's that was used before is
-    watched, so that devices may hold copies."""
-    return _numpy.describe_used(array) if type(array) is np.ndarray else describe(array)
+    watched, so that devices may hold copies. With the same memory as another input it counts once.
+    """
+    return _numpy.describe_used(array, other) if type(array) is np.ndarray else describe(array)
 
 
 def describe(array: Any) -> Operand:

@@ -6,6 +6,7 @@ calibration that other load spoiled or whose constants are off by more than 100 
 is used unless a better one is stored); 2 wrong
 arguments (unknown operation, device, method or profile, dimensions that do not fit), or no command,
 which prints the help; 3 no candidate could be chosen, as the printed reasons say; 130 interrupted.
+`advise` ends as the script does that it ran.
 Every command prints JSON with ``--json``.
 """
 

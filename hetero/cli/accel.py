@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 import sysconfig
 from pathlib import Path
 
 from hetero import paths
-from hetero.cli.values import DONE, Parser, file, show
+from hetero.cli.values import DONE, FAILED, Parser, file, show
 
 _FILE = "hetero-accel.pth"
 # Python runs a line of such a file that begins with import, in each process.
@@ -49,7 +50,9 @@ def advise_options(sub: Parser) -> None:
     sub.add_argument("--on", type=file, metavar="NAME|FILE", help=text)
     sub.add_argument("-m", action="store_true", dest="module", help="the script is a module's name")
     sub.add_argument("script", type=file, help="a script that knows nothing of hetero")
-    sub.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    sub.add_argument(
+        "arguments", nargs=argparse.REMAINDER, help="the script's own arguments and options"
+    )
 
 
 def advise(arguments: argparse.Namespace) -> int:
@@ -58,9 +61,12 @@ def advise(arguments: argparse.Namespace) -> int:
 
     if not arguments.module and not Path(arguments.script).exists():
         raise ValueError(f"there is no file {arguments.script}")
-    on, rest = arguments.on, arguments.arguments
-    if rest[:1] == ["--on"] and len(rest) > 1:  # argparse leaves all behind the script to it
-        on, rest = rest[1], rest[2:]
-    found = advice.advise([arguments.script, *rest], on, arguments.module)
-    show(arguments, dataclasses.asdict(found), lambda: str(found))
-    return DONE
+    command = [arguments.script, *arguments.arguments]
+    given, ending = advice.advise(command, arguments.on, arguments.module)
+    show(arguments, dataclasses.asdict(given), lambda: str(given))
+    if isinstance(ending, SystemExit):
+        raise ending
+    if ending is None:
+        return DONE
+    sys.excepthook(type(ending), ending, ending.__traceback__)
+    return FAILED

@@ -21,10 +21,11 @@ try:
 except ImportError as error:
     raise ImportError(f"hetero.dask needs Dask; {INSTALL['dask']} ({error})") from error
 
-from hetero.dask.blocks import one_element, run
+from hetero.dask.blocks import check_placement, one_element, run
 from hetero.dask.clustering import kmeans as kmeans
 from hetero.devices import cpu
 from hetero.host.blas import one_thread
+from hetero.ops.convolve2d import operands
 
 __all__ = ["KMeans", "convolve2d", "kmeans", "matmul", "matvec", "solve_cg", "solve_poisson"]
 
@@ -71,6 +72,9 @@ def convolve2d(
     ValueError
         As `hetero.convolve2d`; where "valid" meets a kernel larger than the image, which is not
         swapped with it here; where "wrap" or "symm" reads farther than the image is long.
+    DeviceNotAvailable, MethodNotAvailable
+        If ``device`` or ``method`` names nothing. On a distributed cluster a device is looked for
+        by the workers.
 
     Examples
     --------
@@ -81,6 +85,7 @@ def convolve2d(
            [4., 4., 4.],
            [4., 4., 4.]])
     """
+    check_placement("convolve2d", **placed)
     image = da.asanyarray(image)
     kernel = kernel if hasattr(kernel, "shape") else da.asarray(kernel)
     if image.ndim < 2 or kernel.ndim != 2:
@@ -88,6 +93,7 @@ def convolve2d(
             f"an image of two or more dimensions and a kernel of two are needed, got "
             f"{image.shape} and {kernel.shape}"
         )
+    operands.refuse_colour(image.shape)
     dtype = run("convolve2d", *map(one_element, (image, kernel)), mode, boundary, fillvalue).dtype
     if 0 in (*image.shape, *kernel.shape):
         empty = np.empty(image.shape, image.dtype), np.empty(kernel.shape, kernel.dtype)
@@ -125,6 +131,8 @@ def convolve2d(
 
 
 def _valid(block: Any, kernel: Any, **placed: str) -> Any:
+    if block.ndim == 3:  # one that is 3 or 4 wide is no image in colour
+        return _valid(block[None], kernel, **placed)[0]
     return run("convolve2d", block, kernel, mode="valid", **placed)
 
 
@@ -146,7 +154,7 @@ def matmul(A: Any, B: Any, **placed: str) -> da.Array:
     Raises
     ------
     ValueError
-        For shapes that do not fit.
+        For shapes that do not fit; `DeviceNotAvailable` and `MethodNotAvailable` as `convolve2d`.
 
     Examples
     --------
@@ -155,6 +163,7 @@ def matmul(A: Any, B: Any, **placed: str) -> da.Array:
     array([[6., 6.],
            [6., 6.]])
     """
+    check_placement("matmul", **placed)
     follows = isinstance(A, da.Array)
     A, B = da.asanyarray(A), da.asanyarray(B)
     dtype = run("matmul", *map(one_element, (A, B))).dtype  # refuses scalars, too

@@ -43,6 +43,17 @@ def own_gpu() -> str | None:
     return gpus[int(number[0]) % len(gpus)] if gpus and number else None
 
 
+def check_placement(name: str, device: str | None = None, method: str | None = None) -> None:
+    """Refuse what names nothing before any block is computed; devices of a distributed cluster are
+    its workers'."""
+    distributed = sys.modules.get("distributed")
+    try:
+        elsewhere = distributed is not None and distributed.get_client() is not None
+    except ValueError:  # no cluster
+        elsewhere = False
+    planner.check_placement(name, None if elsewhere else device, method)
+
+
 def one_element(array: Any) -> np.ndarray:
     """An array like another one, to ask a function for the dtype of its result."""
     return np.ones((1,) * array.ndim, array.dtype)

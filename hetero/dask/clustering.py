@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import dask
@@ -14,10 +13,12 @@ import numpy as np
 
 from hetero.arrays import Spec
 from hetero.dask.blocks import run
-from hetero.ops.kmeans import FEW, cluster, operands, rows_in_parts
+from hetero.imports import load
+from hetero.ops.kmeans import FEW, cluster, operands
+from hetero.ops.kmeans.backend import Run, SteppedBackend, most_changed
+from hetero.ops.kmeans.cpu import NumpyBackend
 
-_run = partial(run, "kmeans", call=cluster)
-_step = partial(rows_in_parts.step, call=_run)
+_SAMPLE = 1 << 17  # rows that initial centroids are chosen of: they come to the client
 
 
 def kmeans(
@@ -42,7 +43,7 @@ def kmeans(
     n_clusters, n_init, max_iter, tol, label_tol, random_state
         See `hetero.kmeans`.
     init : {"k-means++", "random"}, (k, d) array or callable
-        As of `hetero.kmeans`, of 131 072 rows drawn at random where X has more.
+        As of `hetero.kmeans`, of 131 072 rows drawn by their weights where X has more.
     sample_weight : (n,) Dask array, array or number, optional
     **placed
         ``device`` and ``method`` of `hetero.kmeans`, for each block.
@@ -79,10 +80,11 @@ def kmeans(
     >>> centroids.ravel(), labels.compute(), info["inertia"]
     (array([ 1.5, 10.5]), array([0, 0, 1, 1], dtype=int32), 1.0)
     """
-    X, random = da.asanyarray(X), operands.checked_random(random_state)
+    X, random = _in_blocks("X", X), operands.checked_random(random_state)
     n, dtype = len(X), operands.float_dtype(X.dtype)  # Dask's error for unknown chunks
+    alike = sample_weight is None or np.ndim(sample_weight) == 0
     weights = 1.0 if sample_weight is None else sample_weight
-    weights = da.full(n, weights) if np.ndim(weights) == 0 else da.asanyarray(weights)
+    weights = da.full(n, weights) if alike else _in_blocks("sample_weight", weights)
     options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
     options["label_tol"] = label_tol
     options["sample_weight"] = Spec(weights.shape, dtype)
@@ -90,44 +92,77 @@ def kmeans(
     _, d, k = asked.dims
     if asked.options.init == operands.GIVEN:
         init = operands.checked_centroids(operands.on_host(init, dtype), (k, d))
-    rows = Rows(X.astype(dtype).rechunk({1: -1}), weights, placed)
-    ended, centroids, labels = rows.fit(asked, init, tol, label_tol, random)
+    X = X.astype(dtype).rechunk({1: -1})
+    rows = Rows(X, weights, alike, placed)
+    rows.most_changed = most_changed(label_tol, n)
+    limit = float(tol) and float(tol * X.var(axis=0, dtype=np.float64).mean().compute())
+
+    def start() -> tuple[Run, np.ndarray, da.Array]:
+        given = asked.options.init == operands.GIVEN
+        centroids = init.copy() if given else rows.seeds(init, k, random)
+        ended, labels = rows.lloyd(centroids, asked.options.maxiter, limit, False)
+        return ended, centroids, labels
+
+    every = (start() for _ in range(asked.options.starts))
+    ended, centroids, labels = min(every, key=lambda start: start[0].inertia)
     distinct = np.count_nonzero(da.bincount(labels, minlength=k).compute())
     if distinct < k:
         warnings.warn(FEW.format(distinct, k), RuntimeWarning, stacklevel=2)
     return centroids, labels, ended._asdict()
 
 
-class Rows(rows_in_parts.RowsInParts):
-    """Rows in blocks.
+def _in_blocks(name: str, array: Any) -> da.Array:
+    """A Dask array; ValueError where its blocks are no plain arrays of NumPy's."""
+    array = da.asanyarray(array)
+    block = da.utils.meta_from_array(array)
+    if not isinstance(block, np.ndarray) or isinstance(block, np.ma.MaskedArray):
+        raise ValueError(f"blocks of {name} must be NumPy arrays, got {type(block).__name__}")
+    return array
 
-    ``weights`` are of all rows; ``placed`` has the device and the method of blocks.
+
+class Rows:
+    """Rows in blocks, with what `SteppedBackend.lloyd` asks for.
+
+    ``weights`` are of all rows, one number if they are ``alike``; ``placed`` has the device and the
+    method of blocks.
     """
 
-    def __init__(self, X: da.Array, weights: da.Array, placed: dict[str, str]) -> None:
-        self._X, self._placed = X, placed
+    lloyd = SteppedBackend.lloyd
+
+    def __init__(self, X: da.Array, weights: da.Array, alike: bool, placed: dict[str, str]) -> None:
+        self._X, self._alike, self._placed = X, alike, placed
         self._weights = weights.astype(X.dtype).rechunk((X.chunks[0],))
         operands.checked_weights(self._weights.max().compute()[None], 1, X.dtype)
         self._blocks = [*zip(X.to_delayed().ravel(), self._weights.to_delayed(), strict=True)]
 
-    def mean_variance(self) -> float:
-        return float(self._X.var(axis=0, dtype=np.float64).mean().compute())
-
     def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
-        some = rows_in_parts.sample(len(self._X), k, random)
-        sample, weights = dask.compute(self._X[some], self._weights[some])
+        n, count, least = len(self._X), max(_SAMPLE, 32 * k), -np.inf
+        rows: Any = slice(None)
+        if n > count and self._alike:
+            rows = np.unique(random.randint(n, size=count))
+        elif n > count:
+            weights = self._weights.compute()
+            rows = np.flatnonzero(weights > 0.0)
+            if rows.size > count:
+                # By N. Duffield, C. Lund and M. Thorup, "Priority sampling for estimation of
+                # arbitrary subset sums", J. ACM 54 (2007): a light row drawn stands for others.
+                priorities = weights[rows] / (1.0 - random.uniform(size=rows.size))
+                order = np.argpartition(priorities, -count - 1)
+                least, rows = priorities[order[-count - 1]], rows[np.sort(order[-count:])]
+        sample, weights = dask.compute(self._X[rows], self._weights[rows])
         operands.check_finite(sample)
-        return rows_in_parts.seeds(sample, weights, how, k, random)
+        backend = NumpyBackend(sample, np.maximum(weights, least, dtype=weights.dtype))
+        return backend.seeds(how, k, random) + backend.mean
 
     def restart(self, k: int) -> None:
         self._labels: list[Any] = [None] * len(self._blocks)
 
     def assign(self, centroids: np.ndarray) -> int:
-        step, shared = dask.delayed(_step, nout=2), dask.delayed(centroids.copy())
+        delayed, shared = dask.delayed(step, nout=2), dask.delayed(centroids.copy())
         key, blocks = f"hetero-kmeans-{uuid.uuid4().hex}", []
         for block, labels in zip(self._blocks, self._labels, strict=True):
             name = {"dask_key_name": f"{key}-{len(blocks)}"}
-            blocks.append(step(*block, labels, shared, self._placed, **name))
+            blocks.append(delayed(*block, labels, shared, self._placed, **name))
         blocks = dask.persist(*blocks)
         self._labels = [labels for labels, _ in blocks]
         self._sums = dask.compute(*(sums for _, sums in blocks))
@@ -154,7 +189,7 @@ class Rows(rows_in_parts.RowsInParts):
 
     def _distances(self, centroids: np.ndarray) -> da.Array:
         pairs = (self._X, "ij", self.labels, "i")
-        return by_rows(rows_in_parts.distances, self._X.dtype, *pairs, centroids=centroids)
+        return by_rows(distances, self._X.dtype, *pairs, centroids=centroids)
 
 
 def by_rows(function: Callable[..., Any], dtype: Any, *pairs: Any, **options: Any) -> da.Array:
@@ -163,6 +198,27 @@ def by_rows(function: Callable[..., Any], dtype: Any, *pairs: Any, **options: An
     return da.blockwise(function, "i", *pairs, concatenate=True, **options)
 
 
-def labelled(block: Any, centroids: np.ndarray, **placed: Any) -> np.ndarray:
+def labelled(block: np.ndarray, centroids: np.ndarray, **placed: Any) -> np.ndarray:
     """The number of the nearest centroid of each row of a block."""
-    return rows_in_parts.labelled(block, centroids, _run, **placed)
+    if not len(block):
+        return np.empty(0, np.int32)
+    options = {"init": centroids, "n_init": 1, "max_iter": 0, "tol": 0.0, "random_state": 0}
+    options |= {"sample_weight": None, "device": None, "method": None, **placed}
+    return run("kmeans", block, len(centroids), call=cluster, **options).labels
+
+
+def step(
+    block: np.ndarray, weights: np.ndarray, old: Any, centroids: np.ndarray, placed: Any
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, int]]:
+    """Labels of a block; its sums of rows and of weights, and how many labels changed."""
+    labels, (n, k) = labelled(block, centroids, **placed), (len(block), len(centroids))
+    weights = weights.astype(np.float64)
+    one_hot = load("scipy.sparse").csr_array((weights, labels, np.arange(n + 1)), shape=(n, k))
+    changed = n if old is None else int(np.count_nonzero(labels != old))
+    return labels, (one_hot.T @ block, np.bincount(labels, weights, k), changed)
+
+
+def distances(block: np.ndarray, labels: np.ndarray, centroids: np.ndarray) -> np.ndarray:
+    """Squared distances of a block's rows from the centroids of their labels."""
+    apart = block - centroids[labels]
+    return np.einsum("ij,ij->i", apart, apart)

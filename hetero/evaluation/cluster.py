@@ -52,7 +52,6 @@ class Cluster:
     saturating_ranks: float = 1.0  # of a node, which compute at the profile's speed each
     host_seconds: float = 0.0  # of the host, to order an exchange
     reductions: int | None = None  # of an iteration; None: the method's own number
-    overlap: bool = False  # whether the exchange hides behind computing
 
     def __post_init__(self) -> None:
         if (self.gpus_per_node == 0) != (self.ranks is not None):
@@ -125,8 +124,6 @@ def _value(key: str, value: Any) -> Any:
         return Link(**_checked(key, value, Link._fields))
     if key == "profile":
         right, wanted = isinstance(value, str) and value and "\0" not in value, "a name or a file"
-    elif key == "overlap":
-        right, wanted = isinstance(value, bool), "true or false"
     else:
         least = _LEAST[key]
         right = type(value) in (int, type(least)) and least <= value <= 1e18
@@ -206,9 +203,6 @@ def forecast(solve: Solve, cluster: Cluster, parts: int, rows: int | None = None
         sums = count * cluster.allreduce(what.sum_bytes, parts)
     if not cluster.gpus_per_node:  # ranks of a node share its CPU
         compute *= max(1.0, min(parts, cluster.per_node) / cluster.saturating_ranks)
-    if cluster.overlap:
-        left = max(0.0, 1.0 - compute / (halo + sums or 1.0))  # that computing does not hide
-        halo, sums = halo * left, sums * left
     terms = {"compute": compute, "launch": launch, "halo": halo, "sums": sums}
     seconds, binds = sum(terms.values()), max(terms, key=terms.__getitem__)
     one = seconds if parts == 1 else forecast(solve, cluster, 1, rows).seconds

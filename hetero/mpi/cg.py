@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from hetero.imports import load
 from hetero.mpi import checkpoints, sharing, solving
 from hetero.mpi.products import DenseRows, sparse_rows
 from hetero.mpi.ranks import ranks_of
+from hetero.mpi.solving import checked_array, checked_vector
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, warn
 from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE
 from hetero.ops.linear_systems.vectors import real_dtype
@@ -58,17 +58,11 @@ def solve_cg(
     callback : callable, optional
         Called as ``callback(x)`` with the rank's rows of x after each iteration. Where it raises
         on one rank, all ranks raise.
-    method : {"cg", "pipelined"}, optional
-        "cg": of Hestenes and Stiefel, two sums an iteration, three with M. "pipelined": of Ghysels
-        and Vanroose, one sum, which is made while A is multiplied. Default: the cheaper one by
-        `hetero.mpi.choosing.prices`. Those are measured: name one where runs must repeat bit for
-        bit.
+    method : "cg", optional
+        The only one: of Hestenes and Stiefel, two sums an iteration, three with M.
     device : str, optional
         Where this rank's rows lie: "cpu", or such as "cuda:0" or "opencl:0" for sparse rows; "cuda"
-        for the devices of the node by turns. "cuda:*": rank 0 gets the rows of all, which have to
-        be ranks of one node, and solves on all its devices of that kind by `hetero.solve_cg`.
-        Default: that too where the plan of the whole pays for the copies (docs/several.md), else by
-        the plan of the rank's own square piece.
+        for the devices of the node by turns. Default: by the plan of the rank's own square piece.
     checkpoint : path, optional
         File to save x in, and to go on from where it is there; seen by rank 0.
     every : float
@@ -83,17 +77,15 @@ def solve_cg(
     info : int
         0 where the true residual meets the tolerance; see `hetero.solve_cg`.
     how : dict, if ``return_info``
-        device, method, prices (seconds of an iteration by method, and of a product, a pass over
-        vectors and a sum; None where there was nothing to choose), ranks, gathered (whether rank 0
-        solved the whole, on the device named), iterations (with those before the checkpoint),
-        continued_from, residual, converged, status.
+        device, method, ranks, iterations (with those before the checkpoint), continued_from,
+        residual, converged, status.
 
     Raises
     ------
     ValueError
-        On every rank, with the same text, where one rank's arguments are wrong, where ranks
-        disagree, where the checkpoint is of another problem, and where rank 0 solved the whole
-        and failed.
+        On every rank, with the same text, where anything fails on one rank, as its arguments, its
+        callback or its memory, where ranks disagree, and where the checkpoint is of another
+        problem.
     PackageMissing
         Without mpi4py.
 
@@ -104,64 +96,40 @@ def solve_cg(
     References
     ----------
     M. R. Hestenes and E. Stiefel, "Methods of conjugate gradients for solving linear systems",
-    J. Res. Nat. Bur. Stand. 49 (1952), 409-436. P. Ghysels and W. Vanroose, "Hiding global
-    synchronization latency in the preconditioned Conjugate Gradient algorithm", Parallel Computing
-    40 (2014), 224-238.
+    J. Res. Nat. Bur. Stand. 49 (1952), 409-436.
     """
     ranks = ranks_of(comm)
-    given, facts, failed = None, {}, None
-    try:
-        given = _given(A_rows, b_rows, x0, M)
-        limit = checked_limit(maxiter, 10 * given.matrix.shape[1])
+
+    def checked() -> tuple[Any, ...]:
+        matrix, b, start, inverse = _given(A_rows, b_rows, x0, M)
+        limit = checked_limit(maxiter, 10 * matrix.shape[1])
         tolerances = checked_tolerance("rtol", rtol), checked_tolerance("atol", atol)
         goal = solving.checked_goal(*tolerances, limit, method, checkpoint, every)
-        kind = M if isinstance(M, str) else "vector" if M is not None else None
-        layout = "dense" if isinstance(given.matrix, np.ndarray) else "sparse"
-        named = sharing.check(device, "cg", whole=True)
+        sharing.check(device)
+        layout = "dense" if isinstance(matrix, np.ndarray) else "sparse"
         if layout == "dense" and device not in (None, "cpu"):
             raise ValueError(f"dense rows are multiplied on the CPU, got device={device!r}")
-        facts = {"columns": given.matrix.shape[1], "layout": layout, "M": kind}
-        facts |= {"dtype": given.dtype.name, "device": named} | goal._asdict()
-    except Exception as error:
-        failed = error
-    ranks.agree(failed, **facts)
-    assert given is not None
-    matrix, dtype = given.matrix, given.dtype
+        facts = {"columns": matrix.shape[1], "layout": layout, "dtype": b.dtype.name}
+        facts["M"] = M if isinstance(M, str) else "vector" if M is not None else None
+        return matrix, b, start, inverse, goal, facts | goal._asdict()
+
+    matrix, b, start, inverse, goal, facts = ranks.alike(checked)
     own, n = matrix.shape
     starts = ranks.starts(own)
     if starts[-1] != n:
-        raise ValueError(
-            f"A must be square: it has {n} columns, and {starts[-1]} rows on all ranks"
-        )
-    first = int(starts[ranks.rank])
-    make = DenseRows if layout == "dense" else sparse_rows
-    x = np.zeros(own, dtype) if given.x0 is None else np.array(given.x0, dtype)
+        raise ValueError(f"A must be square: it has {n} columns, the ranks {starts[-1]} rows")
+    first, sparse = int(starts[ranks.rank]), facts["layout"] == "sparse"
+    x = ranks.agreed(lambda: np.array(np.zeros(own) if start is None else start, b.dtype))
+    if facts["M"] == "jacobi":
+        inverse = ranks.agreed(_inverse_diagonal, matrix, first)
 
-    def fingerprint() -> dict[str, Any]:
-        sums = checkpoints.of_matrix(matrix, first), checkpoints.of_vector(given.b, first)
-        whole = [solving.together(ranks, number) for number in sums]
-        return {
-            **{k: facts[k] for k in ("columns", "layout", "dtype")},
-            "A": whole[0],
-            "b": whole[1],
-        }
+    def sums() -> dict[str, int]:
+        return {"A": checkpoints.of_matrix(matrix, first), "b": checkpoints.of_vector(b, first)}
 
-    possible = layout == "sparse" and callback is None
-    arguments = matrix, given.b, x, goal, device, possible, x0 is not None
-    done = solving.by_one_rank(ranks, starts, *arguments, M if kind == "jacobi" else given.M)
-    if done is None:
-        with contextlib.closing(make(ranks, starts, matrix)) as rows:
-            inverse = _inverse_diagonal(matrix, first) if kind == "jacobi" else given.M
-            piece = ()
-            if layout == "sparse" and own:
-                square = load("scipy.sparse").csr_array(rows.own[::-1], shape=(own, own))
-                piece = square, given.b
-            place = sharing.agreed(ranks, lambda: sharing.place(ranks, device, "cg", *piece))
-            with sharing.active(place):
-                done = solving.run(
-                    ranks, rows, given.b, x, goal, inverse, callback, fingerprint, place
-                )
-    outcome, how = done
+    known = {name: facts[name] for name in ("columns", "layout", "dtype")}
+    rows = ranks.agreed(sparse_rows if sparse else DenseRows, ranks, starts, matrix)
+    place = device if sparse else "cpu"
+    outcome, how = solving.run(ranks, rows, b, x, goal, inverse, callback, known, sums, place)
     info = 0
     if outcome.status != CONVERGED:
         info = _STOPPED[outcome.status]
@@ -172,24 +140,16 @@ def solve_cg(
     return (x, info, how) if return_info else (x, info)
 
 
-class _Given(NamedTuple):
-    """A rank's arguments, in the solve's dtype."""
-
-    matrix: Any
-    b: np.ndarray
-    x0: np.ndarray | None
-    M: np.ndarray | None
-    dtype: np.dtype
-
-
-def _given(A: Any, b: Any, x0: Any, M: Any) -> _Given:
-    """Check a rank's arguments."""
-    sparse = load("scipy.sparse")
-    matrix = A.tocsr() if sparse.issparse(A) else np.asarray(A)
+def _given(A: Any, b: Any, x0: Any, M: Any) -> tuple[Any, ...]:
+    """A rank's matrix, right-hand side, start and diagonal, checked, in the solve's dtype."""
+    if load("scipy.sparse").issparse(A):
+        matrix = A.tocsr()
+    else:
+        matrix = checked_array("A_rows", A, "a sparse matrix or an array")
     if matrix.ndim != 2:
         raise ValueError(f"A_rows must have 2 dimensions, got shape {matrix.shape}")
     shape = matrix.shape[:1]
-    b = solving.checked_vector("b_rows", b, shape)
+    b = checked_vector("b_rows", b, shape)
     dtype = real_dtype(A_rows=matrix.dtype, b_rows=b.dtype)
     if not isinstance(matrix, np.ndarray) and matrix.nnz:
         low, high = int(matrix.indices.min()), int(matrix.indices.max())
@@ -197,15 +157,15 @@ def _given(A: Any, b: Any, x0: Any, M: Any) -> _Given:
             raise ValueError(
                 f"columns of A_rows must be 0 to {matrix.shape[1] - 1}, got {low} to {high}"
             )
-    x0 = None if x0 is None else solving.checked_vector("x0", x0, shape)
+    x0 = None if x0 is None else checked_vector("x0", x0, shape)
     inverse = None
     if isinstance(M, str):
         if M != "jacobi":
             raise ValueError(f"M must be 'jacobi' or a vector, got {M!r}")
     elif M is not None:
-        inverse = np.ascontiguousarray(solving.checked_vector("M", M, shape), dtype)
+        inverse = np.ascontiguousarray(checked_vector("M", M, shape, "'jacobi' or an array"), dtype)
     matrix = matrix.astype(dtype, copy=False)
-    return _Given(matrix, np.ascontiguousarray(b, dtype), x0, inverse, dtype)
+    return matrix, np.ascontiguousarray(b, dtype), x0, inverse
 
 
 def _inverse_diagonal(matrix: Any, first: int) -> np.ndarray:

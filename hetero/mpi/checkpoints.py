@@ -7,15 +7,17 @@ and renamed, so that the last whole one survives a kill.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hetero import paths
 from hetero.mpi.ranks import Ranks
 
 _ROW, _COLUMN = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
@@ -71,12 +73,7 @@ class Checkpoint:
     """
 
     def __init__(
-        self,
-        ranks: Ranks,
-        path: str | os.PathLike[str],
-        starts: np.ndarray,
-        fingerprint: dict[str, Any],
-        every: float,
+        self, ranks: Ranks, path: str, starts: np.ndarray, fingerprint: dict[str, Any], every: float
     ) -> None:
         self._ranks, self._path, self._starts = ranks, Path(path), starts
         self._fingerprint, self._every, self._saved_at = fingerprint, every, time.monotonic()
@@ -89,24 +86,29 @@ class Checkpoint:
         ValueError
             On every rank where the file is of another problem, or damaged.
         """
-        whole, done, failed = np.zeros(0, x.dtype), 0, None
-        if self._ranks.rank == 0:
-            try:
-                whole, done = self._read()
-            except FileNotFoundError:
-                pass
-            except Exception as error:  # of a damaged file zipfile, json and NumPy raise many
-                failed = ValueError(f"{self._path} cannot be used: {error}")
-        self._ranks.agree(failed)
+        whole, done = self._ranks.agreed(self._last, x.dtype)
         done, length = (int(n) for n in self._ranks.gather(done, whole.size)[0])
         if length:
             self._ranks.comm.Scatterv([whole, np.diff(self._starts)], x)
         return done
 
+    def _last(self, dtype: np.dtype) -> tuple[np.ndarray, int]:
+        """On rank 0 what the file has, where there is one."""
+        if self._ranks.rank == 0:
+            try:
+                return self._read()
+            except FileNotFoundError:
+                pass
+            except Exception as error:  # of a damaged file zipfile, json and NumPy raise many
+                raise ValueError(f"{self._path} cannot be used: {error}") from error
+        return np.zeros(0, dtype), 0
+
     def _read(self) -> tuple[np.ndarray, int]:
         if not os.access(self._path.parent, os.W_OK | os.X_OK):
             raise ValueError("its folder is not there, or cannot be written to")
-        with np.load(self._path, allow_pickle=False) as file:
+        for left in self._path.parent.glob(f"{glob.escape(self._path.name)}.[0-9]*.part"):
+            left.unlink(missing_ok=True)  # by a job that was killed while it wrote
+        with paths.opened(self._path) as opened, np.load(opened, allow_pickle=False) as file:
             about = json.loads(file["about"].tobytes())
             theirs, ours = about["fingerprint"], json.loads(json.dumps(self._fingerprint))
             for name in sorted({*theirs, *ours}):
@@ -125,21 +127,17 @@ class Checkpoint:
     def ask(self) -> None:
         """Ask the ranks to save with the next sum, where it is time; rank 0 asks."""
         if self._ranks.rank == 0 and time.monotonic() - self._saved_at >= self._every:
-            self._ranks.ask(save=True)
+            self._ranks.ask()
 
-    def save(self, x: np.ndarray, iterations: int) -> None:
-        """Write the file; a collective call."""
-        counts, failed = np.diff(self._starts), None
-        whole = np.empty(self._starts[-1] if self._ranks.rank == 0 else 0, x.dtype)
-        self._ranks.comm.Gatherv(x, [whole, counts])
-        if self._ranks.rank == 0:
-            try:
-                self._write(whole, iterations)
-            except Exception as error:  # the other ranks wait for what comes of it
-                failed = error
+    def save(self, x: Callable[[], np.ndarray], iterations: int) -> None:
+        """Write the file, with what x gives on each rank; a collective call."""
+        ranks, counts = self._ranks, np.diff(self._starts)
+        size = self._starts[-1] if ranks.rank == 0 else 0
+        mine, whole = ranks.agreed(lambda: (x(), np.empty(size, self._fingerprint["dtype"])))
+        ranks.comm.Gatherv(mine, [whole, counts])
         self._saved_at = time.monotonic()
-        self._ranks.forget()
-        self._ranks.agree(failed)
+        ranks.forget()
+        ranks.agreed(lambda: ranks.rank or self._write(whole, iterations))
 
     def _write(self, whole: np.ndarray, iterations: int) -> None:
         about = json.dumps({"iterations": iterations, "fingerprint": self._fingerprint})

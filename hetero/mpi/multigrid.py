@@ -9,6 +9,7 @@ coarser. All ranks hold that whole grid and make the same cycle on it.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 from hetero.imports import load
 from hetero.kernels.multigrid.transfers import Transfer
 from hetero.mpi.ranks import Ranks
+from hetero.mpi.vectors import Vector
 from hetero.ops.linear_systems.types import Stencil
 from hetero.ops.multigrid import grids
 
@@ -51,34 +53,41 @@ class TwoLevels:
         ratios = [(n + 1) / (m + 1) for n, m in zip(fine, coarse, strict=True)]
         self._rows = csr(z[begin:end].astype(dtype))
         self._across = csr(kron(y, x).astype(dtype))
-        met = self._rows.indices
-        low, high = (int(met.min()), int(met.max()) + 1) if met.size else (0, 0)
-        self._span = slice(low, high)
-        self._spans = ranks.gather(low, high).astype(int)
+        parts = (z[i:j].indices for i, j in itertools.pairwise(lines))  # coarse rows of each rank
+        spans = [(met.min(), met.max() + 1) if met.size else (0, 0) for met in parts]
+        self._spans, self._span = spans, slice(*spans[ranks.rank])
         flat = [0, 2] if len(whole.shape) == 2 else [0, 1, 2]
         self._shape = coarse[0], coarse[1] * coarse[2]
+        self._counts = np.diff(spans).reshape(-1) * self._shape[1]
+        self._part = np.empty(self._counts[ranks.rank], dtype)
+        self._parts = np.empty(self._counts.sum(), dtype)
         self._scale = dtype.type(1.0 / math.prod(ratios))
         spacing = tuple(h * ratios[axis] for h, axis in zip(whole.spacing, flat, strict=True))
         self._coarse = cpu(Stencil(tuple(coarse[axis] for axis in flat), spacing), dtype).apply
 
-    def apply(self, r: np.ndarray, z: np.ndarray) -> None:
+    def apply(self, r: Vector, z: Vector) -> None:
         """z = M r, for this rank's rows; a collective call."""
+        self._ranks.attempt(self._cycle, r.values, z.values)
+        if self._coarse is not None:
+            self._ranks.comm.Allgatherv(self._part, [self._parts, self._counts])
+            self._ranks.attempt(self._correct, z.values)
+
+    def _cycle(self, r: np.ndarray, z: np.ndarray) -> None:
+        """The cycle on the slab, and its part of the residual on the coarse grid."""
         if self._own is not None:
             self._own(r, z)
-        if self._coarse is None:
-            return
-        planes = r.reshape(self._rows.shape[0], self._across.shape[0])
-        mine = self._rows.T @ (planes @ self._across)
-        part = np.ascontiguousarray(mine[self._span] * self._scale)
-        width = self._shape[1]
-        counts = (self._spans[:, 1] - self._spans[:, 0]) * width
-        parts = np.empty(counts.sum(), r.dtype)
-        self._ranks.comm.Allgatherv(part, [parts, counts])
-        right, error = np.zeros(self._shape, r.dtype), np.zeros(self._shape, r.dtype)
-        at = 0
-        for (low, high), count in zip(self._spans, counts, strict=True):  # in the order of ranks
-            right[low:high] += parts[at : at + count].reshape(-1, width)
-            at += count
+        if self._coarse is not None:
+            planes = r.reshape(self._rows.shape[0], self._across.shape[0])
+            mine = self._rows.T @ (planes @ self._across)
+            self._part[...] = (mine[self._span] * self._scale).reshape(-1)
+
+    def _correct(self, z: np.ndarray) -> None:
+        """Add the cycle on the coarse grid, with the residuals of all ranks."""
+        right, error = np.zeros((2, *self._shape), z.dtype)
+        ends = np.cumsum(self._counts)
+        for (low, high), end in zip(self._spans, ends, strict=True):  # in the order of ranks
+            size = (high - low) * self._shape[1]
+            right[low:high] += self._parts[end - size : end].reshape(-1, self._shape[1])
         self._coarse(right.reshape(-1), error.reshape(-1))
         z += (self._rows @ (error @ self._across.T)).reshape(-1)
 

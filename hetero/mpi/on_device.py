@@ -16,42 +16,21 @@ from hetero.imports import load
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil
 from hetero.kernels.common.launch import Launch
-from hetero.mpi.products import Rows
+from hetero.mpi.products import Halo, Rows
 from hetero.mpi.ranks import Ranks
-from hetero.mpi.vectors import Vectors
+from hetero.mpi.vectors import Vector
 from hetero.ops.krylov.cg_products import Product
 from hetero.ops.linear_systems.exchange import Part
 from hetero.ops.linear_systems.types import Csr
 
 
-class DeviceVector:
-    """A rank's elements of a vector in a buffer."""
-
-    def __init__(self, vectors: DeviceVectors, buffer: Any) -> None:
-        self.vectors, self.buffer = vectors, buffer
-        self.dtype, self.size, self.shape = vectors.dtype, vectors.size, (vectors.size,)
-
-    def copy(self) -> DeviceVector:
-        """Another vector of the same elements."""
-        new = self.vectors.room()
-        part, nbytes = self.vectors.part, self.vectors.nbytes
-        part.device.copy(new.buffer, self.buffer, nbytes, 0, 0, part.stream)
-        return new
-
-    def __sub__(self, other: DeviceVector) -> DeviceVector:
-        new = self.vectors.room()
-        self.vectors.difference(new, self, other)
-        return new
-
-
-class DeviceVectors(Vectors):
-    """Vectors on a device, which is active all the while.
+class DeviceVectors:
+    """A rank's vectors on a device, which is active all the while: buffers, as `HostVectors`.
 
     The host adds up the partial sums of blocks, and knows all scalars.
     """
 
-    def __init__(self, ranks: Ranks, device: Device, dtype: np.dtype, size: int) -> None:
-        super().__init__(ranks)
+    def __init__(self, device: Device, dtype: np.dtype, size: int) -> None:
         self.dtype, self.size = dtype, size
         self.part = Part(device, True)
         self.target = device.target
@@ -61,30 +40,33 @@ class DeviceVectors(Vectors):
         self._blocks = self._launches["ranks_dot"].grid
         self.part.allocate(16 * self._blocks, "partial")
 
-    def room(self) -> DeviceVector:
-        """A vector of any values."""
-        return DeviceVector(self, self.part.allocate(self.nbytes))
+    def hold(self, x: np.ndarray) -> Any:
+        buffer = self.part.allocate(self.nbytes)
+        self.part.device.upload(np.ascontiguousarray(x), buffer)
+        return buffer
 
-    def hold(self, x: np.ndarray) -> DeviceVector:
-        vector = self.room()
-        self.part.device.upload(np.ascontiguousarray(x), vector.buffer)
-        return vector
-
-    def on_host(self, x: DeviceVector | np.ndarray) -> np.ndarray:
-        if isinstance(x, np.ndarray):
-            return x
+    def on_host(self, x: Any) -> np.ndarray:
         values = np.empty(self.size, self.dtype)
-        self.part.device.download(x.buffer, values)
+        self.part.device.download(x, values)
         return values
 
+    def copy(self, x: Any) -> Any:
+        new = self.part.allocate(self.nbytes)
+        self.part.device.copy(new, x, self.nbytes, 0, 0, self.part.stream)
+        return new
+
+    def difference(self, b: Any, q: Any) -> Any:
+        new = self.part.allocate(self.nbytes)
+        self._run("ranks_difference", r=new, b=b, q=q)
+        return new
+
     def launch(self, launch: Launch, **named: Any) -> None:
-        """Start a launch on vectors and numbers by name."""
+        """Start a launch on buffers and numbers by name."""
         kernel = self._built.get(launch.kernel)
         if kernel is None:
             kernel = self.part.device.build(launch.source, launch.kernel, launch.defines)
             self._built[launch.kernel] = kernel
-        given = {k: v.buffer if isinstance(v, DeviceVector) else v for k, v in named.items()}
-        values = self.part.values(launch, **given)
+        values = self.part.values(launch, **named)
         self.part.device.launch(kernel, launch.grid, launch.block, values, 0, self.part.stream)
 
     def _run(self, name: str, **named: Any) -> None:
@@ -94,11 +76,11 @@ class DeviceVectors(Vectors):
         partial = self.part.download("partial", np.empty((self._blocks, 2)))
         return partial.sum(axis=0).tolist()
 
-    def own_dot(self, x: DeviceVector, y: DeviceVector) -> float:
+    def dot(self, x: Any, y: Any) -> float:
         self._run("ranks_dot", x=x, y=y)
         return self._sums()[0]
 
-    def own_step(self, x: Any, r: Any, p: Any, q: Any, alpha: float) -> float:
+    def step(self, x: Any, r: Any, p: Any, q: Any, alpha: float) -> float:
         self._run("ranks_reduce", x=x, r=r, p=p, q=q, scale=float(alpha))
         square, zero = self._sums()
         if not math.isfinite(square) or zero != 0.0:
@@ -106,43 +88,51 @@ class DeviceVectors(Vectors):
         self.subtract(x, -alpha, p)
         return square
 
-    def scale_and_add(self, y: DeviceVector, scale: float, x: DeviceVector) -> None:
+    def scale_and_add(self, y: Any, scale: float, x: Any) -> None:
         self._run("ranks_add", y=y, x=x, scale=float(scale))
 
-    def subtract(self, y: DeviceVector, alpha: float, x: DeviceVector) -> None:
+    def subtract(self, y: Any, alpha: float, x: Any) -> None:
         self._run("ranks_subtract", y=y, x=x, scale=float(alpha))
 
-    def difference(self, r: DeviceVector, b: DeviceVector, q: DeviceVector) -> None:
-        self._run("ranks_difference", r=r, b=b, q=q)
-
-    def multiplier(self, inverse: np.ndarray) -> Any:
-        """``f(r, z)`` that writes z = inverse * r."""
-        m = self.hold(inverse)
-        return lambda r, z: self._run("ranks_times", z=z, m=m, x=r)
-
-    def synchronize(self) -> None:
-        self.part.device.synchronize()
+    def multiply(self, m: Any, x: Any, z: Any) -> None:
+        self._run("ranks_times", z=z, m=m, x=x)
 
 
 def vectors_and_product(
     ranks: Ranks, device: Device, rows: Rows, dtype: np.dtype
 ) -> tuple[DeviceVectors, Product]:
-    """A rank's vectors, and its product; a collective call as `Rows.product` is.
+    """A rank's vectors, and its product; a collective call as `Rows.product` is."""
+    halo = rows.halo(dtype)
+    vectors, fetch, hold, multiply = ranks.agreed(_prepared, device, rows, halo, dtype)
+
+    def times(p: Vector, q: Vector) -> None:
+        if halo.packed.size:
+            ranks.attempt(fetch, p.values)
+        halo.send()
+        ranks.attempt(hold, p.values)
+        ranks.attempt(multiply, halo.end(), q.values)
+
+    return vectors, Product(times)
+
+
+def _prepared(device: Device, rows: Rows, halo: Halo, dtype: np.dtype) -> tuple[Any, ...]:
+    """Vectors, and the steps of a product: fetch what others need, hold p, and multiply.
 
     For a product p is copied to where there is room for the halo: around a slab, as the grid's rows
     lie there, or after the elements of a matrix's rows.
     """
-    halo, own, item = rows.halo(dtype), rows.own, dtype.itemsize
+    own, item = rows.own, dtype.itemsize
     if isinstance(own, Csr):
         before, size, after = 0, len(own.indptr) - 1, rows.foreign.size
     else:
         plane = math.prod(own.shape[1:])
         low, high = rows.rest
         before, size, after = plane * low, plane * own.shape[0], plane * high
-    vectors = DeviceVectors(ranks, device, dtype, size)
+    vectors = DeviceVectors(device, dtype, size)
     part, name = vectors.part, dtype.name
     if isinstance(own, Csr):
-        joined = _joined(own, rows.rest)
+        sparse = load("scipy.sparse")
+        joined = sparse.csr_array(sparse.hstack([rows.square(dtype), rows.rest], format="csr"))
         index = joined.indptr.dtype.name
         for key, array in (
             ("pointers", joined.indptr),
@@ -160,36 +150,25 @@ def vectors_and_product(
         _, product = plan_stencil.stencil(grid, vectors.target, dtype=name, x_halo=1)
     part.numbers |= {"first_block": 0, "own": 0}
     part.allocate(16 * product.grid, "of blocks")
+    held = part.allocate((before + size + after) * item)
 
-    def fetch(p: DeviceVector) -> None:
+    def fetch(p: Any) -> None:
         if isinstance(own, Csr):
             vectors.launch(pack, p=p)
             part.download("packed", halo.packed)
         else:  # a neighbour takes the plane next to it
             for at in range(0, halo.packed.size, plane):
                 where = int(halo.places[at]) * item
-                part.device.download(p.buffer, halo.packed[at : at + plane], where)
+                part.device.download(p, halo.packed[at : at + plane], where)
 
-    held = part.allocate((before + size + after) * item)
+    def hold(p: Any) -> None:
+        part.device.copy(held, p, size * item, before * item, 0, part.stream)
 
-    def times(p: DeviceVector, q: DeviceVector) -> None:
-        if halo.packed.size:
-            fetch(p)
-        halo.send()
-        part.device.copy(held, p.buffer, size * item, before * item, 0, part.stream)
-        values = halo.end()
+    def multiply(values: np.ndarray, q: Any) -> None:
         if before:
             part.device.upload(values[:before], held)
         if after:
             part.device.upload(values[before:], held, (before + size) * item)
         vectors.launch(product, p=held, q=q, partial="of blocks")
 
-    return vectors, Product(times)
-
-
-def _joined(own: Csr, rest: Any) -> Any:
-    """Both pieces of a rank's rows in one matrix, the columns of others after its own."""
-    sparse = load("scipy.sparse")
-    n = len(own.indptr) - 1
-    square = sparse.csr_array((own.data, own.indices, own.indptr), shape=(n, n))
-    return sparse.csr_array(sparse.hstack([square, rest], format="csr"))
+    return vectors, fetch, hold, multiply

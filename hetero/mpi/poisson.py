@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import Any
 
@@ -91,9 +90,9 @@ def solve_poisson(
         On every rank, where the tolerance is not met.
     """
     ranks = ranks_of(comm)
-    facts, failed = {}, None
-    try:
-        f = np.asarray(f_slab)
+
+    def checked() -> tuple[Any, ...]:
+        f = solving.checked_array("f_slab", f_slab)
         if f.ndim not in (2, 3) or 0 in f.shape[1:]:
             raise ValueError(f"f_slab must be rows of a grid in 2-D or 3-D, got shape {f.shape}")
         dtype = real_dtype(f_slab=f.dtype)
@@ -105,9 +104,10 @@ def solve_poisson(
             weights = np.asarray(1.0 / np.square(distances), dtype)
         if not (np.isfinite(weights) & (weights > 0.0)).all():
             raise ValueError(f"spacing must have inverse squares in {dtype}, got {spacing}")
-        if M not in (None, "multigrid"):
-            raise ValueError(f"M must be None or 'multigrid', got {M!r}")
-        named = sharing.check(device, "poisson", whole=True)
+        if M is not None and (not isinstance(M, str) or M != "multigrid"):
+            what = repr(M) if isinstance(M, str) else type(M).__name__
+            raise ValueError(f"M must be None or 'multigrid', got {what}")
+        sharing.check(device)
         if M and device not in (None, "cpu"):
             raise ValueError(f"M='multigrid' is computed on the CPU, got device={device!r}")
         faces = checked_faces(f.shape, boundary)
@@ -115,41 +115,37 @@ def solve_poisson(
         tolerance = RTOL[dtype.name] if rtol is None else checked_tolerance("rtol", rtol)
         goal = solving.checked_goal(tolerance, 0.0, limit, method, checkpoint, every)
         facts = {"shape of a row": f.shape[1:], "spacing": distances, "dtype": dtype.name, "M": M}
-        facts |= {"device": named} | goal._asdict()
-    except Exception as error:
-        failed = error
-    ranks.agree(failed, **facts)
+        return f, x, faces, goal, facts | goal._asdict()
+
+    f, x, faces, goal, facts = ranks.alike(checked)
+    dtype, distances = x.dtype, facts["spacing"]
     lines = ranks.starts(f.shape[0])
     begin, end = lines[ranks.rank : ranks.rank + 2]
-    b = np.array(f, dtype, order="C")
-    for axis, layer, value in faces if len(f) else ():
-        if axis or (begin == 0 if layer == 0 else end == lines[-1]):
-            index = [slice(None)] * f.ndim
-            index[axis] = layer
-            b[tuple(index)] += value.astype(np.float64) / distances[axis] ** 2
-    b = b.reshape(-1)
 
-    def fingerprint() -> dict[str, Any]:
-        first = int(begin) * math.prod(f.shape[1:])
-        names = "shape of a row", "spacing", "dtype"
-        total = solving.together(ranks, checkpoints.of_vector(b, first))
-        return {**{name: facts[name] for name in names}, "rows": int(lines[-1]), "b": total}
+    def right_side() -> np.ndarray:
+        b = np.array(f, dtype, order="C")
+        for axis, layer, value in faces if len(f) else ():
+            if axis or (begin == 0 if layer == 0 else end == lines[-1]):
+                index = [slice(None)] * f.ndim
+                index[axis] = layer
+                b[tuple(index)] += value.astype(np.float64) / distances[axis] ** 2
+        return b.reshape(-1)
 
+    b = ranks.agreed(right_side)
+
+    def sums() -> dict[str, int]:
+        return {"b": checkpoints.of_vector(b, int(begin) * math.prod(f.shape[1:]))}
+
+    known = {name: facts[name] for name in ("shape of a row", "spacing", "dtype")}
+    known["rows"] = int(lines[-1])
     stencil = Stencil(f.shape, distances)
     whole = stencil._replace(shape=(int(lines[-1]), *f.shape[1:]))
+    apply = ranks.agreed(multigrid.TwoLevels, ranks, lines, whole, dtype).apply if M else None
+
+    tolerance, limit = goal.rtol, goal.maxiter
     goal = goal._replace(rtol=max(tolerance, least_tolerance(dtype)))
-    unknowns = lines * math.prod(f.shape[1:])
-    operator = operators.Poisson(*whole, dtype) if lines[-1] else None
-    arguments = operator, b, x, goal, device, M is None, x0 is not None
-    done = solving.by_one_rank(ranks, unknowns, *arguments)
-    if done is None:
-        with contextlib.closing(grid_rows(ranks, lines, stencil)) as rows:
-            apply = multigrid.TwoLevels(ranks, lines, whole, dtype).apply if M else None
-            piece = () if M or not b.size else (operators.Poisson(*stencil, dtype), b)
-            place = sharing.agreed(ranks, lambda: sharing.place(ranks, device, "cg", *piece))
-            with sharing.active(place):
-                done = solving.run(ranks, rows, b, x, goal, apply, None, fingerprint, place)
-    outcome, how = done
+    rows, place = ranks.agreed(grid_rows, ranks, lines, stencil), "cpu" if M else device
+    outcome, how = solving.run(ranks, rows, b, x, goal, apply, None, known, sums, place)
     how["converged"] = _converged(whole, outcome, dtype, limit, to_rounding=not rtol)
     how["relative_residual"] = outcome.residual / (outcome.right_side or 1.0)
     if not how["converged"]:

@@ -15,7 +15,9 @@ import numpy as np
 
 from hetero.imports import load
 from hetero.mpi.ranks import Ranks
+from hetero.mpi.vectors import Vector
 from hetero.ops.krylov import cg_products
+from hetero.ops.linear_systems.operators import Poisson
 from hetero.ops.linear_systems.types import Csr, Stencil
 
 
@@ -34,13 +36,15 @@ class Halo:
         self, ranks: Ranks, starts: np.ndarray, foreign: np.ndarray, dtype: np.dtype
     ) -> None:
         comm = ranks.comm
-        ends = np.searchsorted(foreign, starts)
-        wanted, asked = np.diff(ends), np.empty(ranks.size, np.int64)
+        wanted, asked = ranks.agreed(
+            lambda: (np.diff(np.searchsorted(foreign, starts)), np.empty(ranks.size, np.int64))
+        )
         comm.Alltoall(wanted, asked)
-        self.places = np.empty(asked.sum(), np.int64)
+        room = (asked.sum(), np.int64), (asked.sum(), dtype), (foreign.size, dtype)
+        arrays = ranks.agreed(lambda: [np.empty(size, of) for size, of in room])
+        self.places, self.packed, self.values = arrays
         comm.Alltoallv([foreign, wanted], [self.places, asked])
         self.places -= starts[ranks.rank]
-        self.packed, self.values = np.empty(self.places.size, dtype), np.empty(foreign.size, dtype)
         self._requests = []
         for make, buffer, counts in (
             (comm.Recv_init, self.values, wanted),
@@ -52,10 +56,9 @@ class Halo:
                 self._requests.append(make(part, int(other)))
         self._many = load("mpi4py.MPI").Prequest
 
-    def begin(self, p: np.ndarray) -> None:
-        """Send the elements of p that others need."""
+    def pack(self, p: np.ndarray) -> None:
+        """Take the elements of p that others need."""
         np.take(p, self.places, out=self.packed, mode="clip")
-        self.send()
 
     def send(self) -> None:
         """Send ``packed``, the elements at ``places``."""
@@ -70,7 +73,6 @@ class Halo:
         """Free the requests."""
         for request in self._requests:
             request.Free()
-        self._requests = []
 
 
 class Rows:
@@ -104,23 +106,34 @@ class Rows:
 
     def product(self, dtype: np.dtype) -> cg_products.Product:
         """The product for vectors of a dtype; a collective call."""
-        halo = self.halo(dtype)
-        add, times = self._add(dtype), None
-        if np.diff(self._starts)[self._ranks.rank]:
-            own = self.own
-            if isinstance(own, Csr):
-                own = own._replace(data=own.data.astype(dtype, copy=False))
-            times = cg_products.compiled(own, dtype).times
+        ranks, halo = self._ranks, self.halo(dtype)
+        times, add = ranks.agreed(self._pieces, dtype)
 
-        def whole(p: np.ndarray, q: np.ndarray) -> None:
-            halo.begin(p)
-            if times is not None:
-                times(p, q)
+        def whole(p: Vector, q: Vector) -> None:
+            ranks.attempt(halo.pack, p.values)
+            halo.send()
+            ranks.attempt(times, p.values, q.values)
             values = halo.end()
             if values.size:
-                add(q, values)
+                ranks.attempt(add, q.values, values)
 
         return cg_products.Product(whole)
+
+    def _pieces(self, dtype: np.dtype) -> tuple[cg_products.Times, cg_products.Times]:
+        """The product with the square piece, and what adds that with the other one."""
+        own = self.own
+        if not np.diff(self._starts)[self._ranks.rank]:
+            return (lambda p, q: None), (lambda q, values: None)
+        if isinstance(own, Csr):
+            own = own._replace(data=own.data.astype(dtype, copy=False))
+        return cg_products.compiled(own, dtype).times, self._add(dtype)
+
+    def square(self, dtype: np.dtype) -> Any:
+        """The square piece as `hetero.solve_cg` takes it."""
+        if isinstance(self.own, Stencil):
+            return Poisson(*self.own, dtype)
+        n = len(self.own.indptr) - 1
+        return load("scipy.sparse").csr_array(self.own[::-1], shape=(n, n))
 
     def halo(self, dtype: np.dtype) -> Halo:
         """What a product exchanges; a collective call."""
@@ -190,35 +203,21 @@ class DenseRows:
         self.unknowns = int(starts[-1])
 
     def product(self, dtype: np.dtype) -> cg_products.Product:
-        """The product for vectors of a dtype."""
-        array, counts = self._array.astype(dtype, copy=False), np.diff(self._starts)
-        vector = np.empty(self._starts[-1], dtype)
+        """The product for vectors of a dtype; a collective call."""
+        ranks, counts = self._ranks, np.diff(self._starts)
 
-        def times(p: np.ndarray, q: np.ndarray) -> None:
-            self._ranks.comm.Allgatherv(p, [vector, counts])
-            np.dot(array, vector, out=q)
+        def arrays() -> tuple[np.ndarray, ...]:
+            room = (np.empty(size, dtype) for size in (counts[ranks.rank], self.unknowns))
+            return self._array.astype(dtype, copy=False), *room
+
+        array, mine, vector = ranks.agreed(arrays)
+
+        def times(p: Vector, q: Vector) -> None:
+            ranks.attempt(np.copyto, mine, p.values)
+            ranks.comm.Allgatherv(mine, [vector, counts])
+            ranks.attempt(np.dot, array, vector, q.values)
 
         return cg_products.Product(times)
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def true_residual(
-    vectors: Any, rows: Rows | DenseRows, on_host: Callable[[Any], np.ndarray]
-) -> Callable[..., float]:
-    """`cg_products.true_residual` for rows: in float64 where rounding to float32 may decide.
-
-    ``vectors`` are those of the host; ``on_host(x)`` brings a vector there.
-    """
-
-    def residual(b: Any, x: Any, residual: float, bound: float, norm_b: float) -> float:
-        if not cg_products.is_doubtful(b.dtype, rows.unknowns, residual, bound, norm_b):
-            return residual
-        wide = np.dtype(np.float64)
-        b, x = on_host(b), on_host(x)
-        product = np.empty(b.size, wide)
-        rows.product(wide).times(x.astype(wide), product)
-        return vectors.norm(b - product)
-
-    return residual

@@ -7,20 +7,15 @@ therefore has the same bits on every rank and in every run, which `MPI_Allreduce
 from __future__ import annotations
 
 import json
-import math
 import sys
-import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hetero import errors
-from hetero.host import pages
 from hetero.imports import INSTALL, load
 
-_PINGS = 32
-_REST = 2e-4  # seconds between two looks
-_FLAGS = 2  # numbers that go with each sum: save, failed
 _known: dict[str, int] = {}  # the key under which a communicator keeps its `Ranks`
 
 
@@ -47,66 +42,90 @@ def ranks_of(comm: Any = None) -> Ranks:
     if ranks is None:
         ranks = Ranks(comm.Dup())  # its messages never meet the caller's
         comm.Set_attr(key, ranks)
+    ranks.forget()
     return ranks
 
 
 class Ranks:
     """The ranks of one communicator.
 
+    What a rank does alone goes through `attempt` or `agreed`, and collective calls are made outside
+    of these: so a rank that fails never leaves the others waiting.
+
     Attributes
     ----------
     comm : mpi4py.MPI.Comm
     rank, size, node_rank : int
         The last among the ranks of the same node.
-    one_node : bool
-        Whether all ranks are of one node.
-    save, failed : bool
-        What any rank asked for with `ask`, as known since the last sum.
+    save : bool
+        Whether a rank asked for it with `ask`, as known since the last sum.
     """
 
     def __init__(self, comm: Any) -> None:
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         node = comm.Split_type(load("mpi4py.MPI").COMM_TYPE_SHARED)
-        self.node_rank, self.one_node = node.rank, node.size == comm.size
+        self.node_rank = node.rank
         node.Free()
-        self._latency: float | None = None
         self.forget()
 
     def forget(self) -> None:
-        """Withdraw what was asked for."""
-        self._asked = [0.0] * _FLAGS
-        self.save = self.failed = False
+        """Withdraw what was asked for, and what failed."""
+        self.save = self._asks = False
+        self._error: Exception | None = None
+        self._said = ""
 
-    def ask(self, *, save: bool = False, failed: bool = False) -> None:
-        """Let all ranks know with the next sum that it is time to save, or that this one failed."""
-        self._asked = [
-            max(old, float(new)) for old, new in zip(self._asked, (save, failed), strict=True)
-        ]
+    def ask(self) -> None:
+        """Let all ranks know with the next sum that it is time to save."""
+        self._asks = True
 
-    def begin(self, *partial: float) -> tuple[Any, np.ndarray, np.ndarray]:
-        """Start to add up numbers; for `end`. The ranks go on computing meanwhile."""
-        mine = np.array([*partial, *self._asked])
-        every = np.empty((self.size, mine.size))
-        return self.comm.Iallgather(mine, every), mine, every
+    def attempt(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """What this rank's own work gives.
 
-    def end(self, begun: tuple[Any, np.ndarray, np.ndarray]) -> np.ndarray:
-        """The sums over all ranks."""
-        request, _, every = begun
-        request.Wait()
-        return self._added(every)
+        Where it raises, None: the rank goes on without working, and all ranks raise with the next
+        sum.
+        """
+        if self._error is not None:
+            return None
+        try:
+            return work(*arguments)
+        except Exception as error:
+            if self._said and str(error) == self._said:  # all ranks raise it
+                raise
+            self._error = error
+            return None
 
-    def total(self, *partial: float) -> np.ndarray:
-        """The sums over all ranks of numbers that each has some of."""
-        mine = np.array([*partial, *self._asked])
-        every = np.empty((self.size, mine.size))
-        self.comm.Allgather(mine, every)
-        return self._added(every)
+    def agreed(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """What this rank's own work gives; where it raises on one rank, all raise.
 
-    def _added(self, every: np.ndarray) -> np.ndarray:
+        A collective call. In ``work`` no collective call but `total` and `most` may follow on what
+        can raise.
+        """
+        result = self.attempt(work, *arguments)
+        self._of_all(0.0)
+        return result
+
+    def alike(self, work: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        """As `agreed`; the last of the results, a dict, has to be the same on all ranks."""
+        result = self.attempt(work)
+        self.agree(**(result[-1] if result else {}))
+        return result
+
+    def total(self, number: Any) -> float:
+        """The sum over all ranks of a number that each has some of."""
         with np.errstate(all="ignore"):
-            sums = np.add.accumulate(every, axis=0)[-1]  # one rank after the other
-        self.save, self.failed = (bool(flag) for flag in sums[-_FLAGS:])
-        return sums[:-_FLAGS]
+            return float(np.add.accumulate(self._of_all(number))[-1])  # one rank after the other
+
+    def most(self, number: Any) -> float:
+        """The largest number that a rank has; NaN where one has that."""
+        return float(self._of_all(number).max())
+
+    def _of_all(self, number: Any) -> np.ndarray:
+        """Each rank's number; all raise where one failed before."""
+        each = self.gather(number, self._asks, self._error is not None)
+        _, self.save, failed = each.any(axis=0)
+        if failed:
+            self.agree()
+        return each[:, 0]
 
     def gather(self, *numbers: Any) -> np.ndarray:
         """(size, k) float64: each rank's numbers."""
@@ -115,13 +134,9 @@ class Ranks:
         self.comm.Allgather(mine, every)
         return every
 
-    def most(self, number: Any) -> float:
-        """The largest number that a rank has; NaN where one has that."""
-        return float(self.gather(number).max())
-
     def every(self, value: Any) -> list[Any]:
         """Each rank's value, of those that JSON holds."""
-        text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        text = np.frombuffer(json.dumps(value, default=repr).encode(), np.uint8)
         sizes = self.gather(text.size)[:, 0].astype(int)
         whole = np.empty(sizes.sum(), np.uint8)
         self.comm.Allgatherv(text, [whole, sizes])
@@ -130,43 +145,17 @@ class Ranks:
 
     def starts(self, rows: int) -> np.ndarray:
         """(size + 1,) int64: the first row of each rank, and the number of all."""
-        count = np.empty(self.size, np.int64)
-        self.comm.Allgather(np.array([rows], np.int64), count)
-        return np.concatenate([[0], np.cumsum(count)])
+        return np.cumsum([0, *self.gather(rows)[:, 0]]).astype(np.int64)
 
-    def added(self, mine: np.ndarray) -> np.ndarray:
-        """The sum over all ranks of arrays of one shape, in float64."""
-        every = np.empty((self.size, *mine.shape))
-        self.comm.Allgather(np.ascontiguousarray(mine, np.float64), every)
-        for other in every[1:]:
-            every[0] += other
-        return every[0]
-
-    def joined(self, starts: np.ndarray, mine: np.ndarray, root: int | None = None) -> np.ndarray:
-        """The rows of all ranks, of which each has its own: on all ranks, or on one (else none)."""
-        n = starts[-1] if root in (None, self.rank) else 0
-        whole = pages.empty((n, *mine.shape[1:]), mine.dtype)
-        if size := mine.itemsize * math.prod(mine.shape[1:]):
-            row = load("mpi4py.MPI").BYTE.Create_contiguous(size).Commit()
-            both = [np.ascontiguousarray(mine), row], [whole, np.diff(starts), row]
-            self.comm.Allgatherv(*both) if root is None else self.comm.Gatherv(*both, root)
-            row.Free()
-        return whole
-
-    def rest(self) -> None:
-        """Wait for all ranks, and leave the cores to those that still compute."""
-        everyone = self.comm.Ibarrier()
-        while not everyone.Test():
-            time.sleep(_REST)
-
-    def agree(self, error: BaseException | None = None, **facts: Any) -> None:
-        """Go on only where no rank has an error and all have the same facts.
+    def agree(self, **facts: Any) -> None:
+        """Go on only where nothing failed on any rank and all have the same facts.
 
         Raises
         ------
         ValueError
             On every rank, with the same text, which names ranks and values.
         """
+        error, self._error = self._error, None
         said = None if error is None else f"{type(error).__name__}: {error}"
         facts = {"version of hetero": sys.modules["hetero"].__version__, **facts}
         each = self.every([said, facts])
@@ -180,18 +169,8 @@ class Ranks:
                     values = ", ".join(f"{value} on {_named(of)}" for value, of in ranks.items())
                     wrong.append(f"the ranks disagree on {name}: {values}")
         if wrong:
-            raise ValueError("; ".join(wrong)) from error
-
-    def latency(self) -> float:
-        """Seconds of a sum, measured once; a collective call."""
-        if self._latency is None:
-            seconds = []
-            for _ in range(_PINGS):
-                began = time.perf_counter()
-                self.total(0.0, 0.0)
-                seconds.append(time.perf_counter() - began)
-            self._latency = self.most(float(np.median(seconds)))
-        return self._latency
+            self._said = "; ".join(wrong)
+            raise ValueError(self._said) from error
 
 
 def _named(ranks: list[int]) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import abc
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,95 +12,89 @@ from hetero.imports import load
 from hetero.mpi.ranks import Ranks
 
 
-class Vectors(abc.ABC):
-    """The functions of `hetero.kernels.cpu.vectors`, and a few more, for vectors in parts."""
+class Vector:
+    """This rank's elements of a vector: an array or a buffer, or None after a failure."""
 
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
+    def __init__(self, vectors: Vectors, values: Any) -> None:
+        self._vectors, self.values, self.dtype = vectors, values, vectors.dtype
 
-    @abc.abstractmethod
-    def own_dot(self, x: Any, y: Any) -> float:
-        """The scalar product of this rank's elements, in float64."""
+    def copy(self) -> Vector:
+        """Another vector of the same elements."""
+        return self._vectors.made(self._vectors.own.copy, self.values)
 
-    @abc.abstractmethod
-    def own_step(self, x: Any, r: Any, p: Any, q: Any, alpha: float) -> float:
-        """`step` on this rank's elements alone."""
+    def __sub__(self, other: Vector) -> Vector:
+        return self._vectors.made(self._vectors.own.difference, self.values, other.values)
 
-    @abc.abstractmethod
-    def scale_and_add(self, y: Any, scale: float, x: Any) -> None:
-        """y = scale y + x."""
 
-    @abc.abstractmethod
-    def subtract(self, y: Any, alpha: float, x: Any) -> None:
-        """y -= alpha x."""
+class Vectors:
+    """The functions of `hetero.kernels.cpu.vectors` for `cg_cpu.iterate`, and a few more.
 
-    @abc.abstractmethod
-    def difference(self, r: Any, b: Any, q: Any) -> None:
-        """r = b - q."""
+    Where a rank's own work fails, it goes on, and all ranks raise with the next sum.
 
-    def dot(self, x: Any, y: Any) -> float:
+    Parameters
+    ----------
+    own : HostVectors or DeviceVectors
+        What works on this rank's elements.
+    """
+
+    def __init__(self, ranks: Ranks, own: Any, dtype: np.dtype) -> None:
+        self._ranks, self.own, self.dtype = ranks, own, dtype
+
+    def made(self, work: Callable[..., Any], *values: Any) -> Vector:
+        """A new vector, of what ``work(*values)`` gives."""
+        return Vector(self, self._ranks.attempt(work, *values))
+
+    def dot(self, x: Vector, y: Vector) -> float:
         """Scalar product."""
-        return float(self._ranks.total(self.own_dot(x, y))[0])
+        return self._ranks.total(self._ranks.attempt(self.own.dot, x.values, y.values))
 
-    def norm(self, x: Any) -> float:
+    def norm(self, x: Vector) -> float:
         """2-norm."""
         return math.sqrt(self.dot(x, x))
 
-    def begin(self, *pairs: tuple[Any, Any], also: float = 0.0) -> Any:
-        """Start scalar products, the last of which gets ``also`` added; for `end`."""
-        *dots, last = (self.own_dot(x, y) for x, y in pairs)
-        return self._ranks.begin(*dots, last + also)
+    def scale_and_add(self, y: Vector, scale: float, x: Vector) -> None:
+        """y = scale y + x."""
+        self._ranks.attempt(self.own.scale_and_add, y.values, scale, x.values)
 
-    def end(self, begun: Any) -> list[float]:
-        """The scalar products that were begun."""
-        return self._ranks.end(begun).tolist()
-
-    def step(self, x: Any, r: Any, p: Any, q: Any, alpha: float) -> float:
+    def step(self, x: Vector, r: Vector, p: Vector, q: Vector, alpha: float) -> float:
         """r -= alpha q, x += alpha p; gives r.r, NaN where not all is finite: x is as before."""
-        mine = self.own_step(x, r, p, q, alpha)
-        square = float(self._ranks.total(mine)[0])
+        parts = (vector.values for vector in (x, r, p, q))
+        mine = self._ranks.attempt(self.own.step, *parts, alpha)
+        square = self._ranks.total(mine)
         if math.isnan(square) and not math.isnan(mine):  # another rank did not move
-            self.subtract(x, alpha, p)
+            self._ranks.attempt(self.own.subtract, x.values, alpha, p.values)
         return square
 
-    def hold(self, x: np.ndarray) -> Any:
-        """A vector of the host where these functions take it."""
-        return x
+    def multiplier(self, diagonal: np.ndarray) -> Callable[[Vector, Vector], None]:
+        """``f(r, z)`` that writes z = diagonal * r."""
+        m = self.made(self.own.hold, diagonal).values
 
-    def on_host(self, x: Any) -> np.ndarray:
-        """What `hold` gave, on the host."""
-        return x
+        def multiply(r: Vector, z: Vector) -> None:
+            self._ranks.attempt(self.own.multiply, m, r.values, z.values)
 
-    def synchronize(self) -> None:  # noqa: B027  # the host has nothing to wait for
-        """Wait for what was started."""
+        return multiply
 
 
-class HostVectors(Vectors):
-    """Vectors in the memory of the host.
+class HostVectors:
+    """A rank's vectors in the memory of the host: arrays.
 
     Partial sums are made by the compiled loops, and the first one waits until these are compiled:
     NumPy adds in another order, and results would not repeat.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
-        super().__init__(ranks)
-        self._own = load("hetero.kernels.cpu.vectors")
-        self._spare: np.ndarray | None = None
-
-    def own_dot(self, x: np.ndarray, y: np.ndarray) -> float:
-        return self._own.dot(x, y)
-
-    def own_step(self, x: Any, r: Any, p: Any, q: Any, alpha: float) -> float:
-        return self._own.step(x, r, p, q, alpha)
-
-    def scale_and_add(self, y: np.ndarray, scale: float, x: np.ndarray) -> None:
-        self._own.scale_and_add(y, scale, x)
+    def __init__(self) -> None:
+        loops = load("hetero.kernels.cpu.vectors")
+        self.dot, self.step, self.scale_and_add = loops.dot, loops.step, loops.scale_and_add
+        self.copy, self.difference, self.multiply = np.copy, np.subtract, np.multiply
 
     def subtract(self, y: np.ndarray, alpha: float, x: np.ndarray) -> None:
-        if self._spare is None or self._spare.dtype != x.dtype or self._spare.size != x.size:
-            self._spare = np.empty_like(x)
-        np.multiply(x, y.dtype.type(alpha), out=self._spare)
-        np.subtract(y, self._spare, out=y)
+        """y -= alpha x."""
+        y -= y.dtype.type(alpha) * x
 
-    def difference(self, r: np.ndarray, b: np.ndarray, q: np.ndarray) -> None:
-        np.subtract(b, q, out=r)
+    def hold(self, x: np.ndarray) -> np.ndarray:
+        """An array of the host where these functions take it."""
+        return x
+
+    def on_host(self, x: np.ndarray) -> np.ndarray:
+        """What `hold` gave, on the host."""
+        return x

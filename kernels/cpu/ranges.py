@@ -7,9 +7,7 @@ import numpy as np
 from hetero.host.compiled.parts import helper, part
 from hetero.host.threads import shared, threaded
 
-__all__ = ["all_finite", "block_sums", "least_lines"]
-
-_ROWS = 64  # of a block that is searched for values that are not finite
+__all__ = ["block_sums", "least_lines"]
 
 
 @threaded
@@ -65,12 +63,6 @@ def block_sums(
     planes = np.ascontiguousarray(planes)  # each further layout would be compiled, for seconds
     shared(planes.size, _block_sums, planes, sums, peaks)
     return sums, np.outer(_extents(height, down), _extents(width, across)), peaks.max(axis=1)
-
-
-def all_finite(planes: np.ndarray) -> bool:
-    """Whether planes as for `block_sums` hold neither NaN nor infinity."""
-    sums, _, _ = block_sums(planes, _ROWS, planes.shape[2])
-    return bool(np.isfinite(sums).all() or np.isfinite(planes).all())  # a sum may overflow
 
 
 def _extents(size: int, count: int) -> np.ndarray:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import functools
 import importlib
 import pickle
+import signal
 import subprocess
 import sys
+import threading
+import time
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -147,6 +151,8 @@ def test_cg(all_calls):
     assert taken_or_plain(lambda: cg(A, b, rtol=1e-12)[0]) == "taken"
     assert taken_or_plain(lambda: cg(A, b, rtol=1e-12, M=sp.diags_array(1 / A.diagonal()))[0])
     assert cg(A, b, maxiter=3)[1] == 3
+    assert cg(sp.eye_array(900), b, maxiter=1)[1] == 1  # which converged in the last one
+    assert taken_or_plain(lambda: cg(A, b, rtol=0, maxiter=9)[0]) == "option"
     seen = []
     cg(A, b, callback=seen.append)
     assert seen
@@ -159,10 +165,23 @@ def test_a_solve_that_fails_warns_as_scipys(all_calls):
     assert accel.last().code == "not-finite"
 
 
-def test_kmeans_of_a_table_and_then_of_an_array(all_calls):
+def test_solves_in_threads_leave_the_programs_filters_of_warnings(all_calls):
+    A, b, seen, before = laplacian(100), np.ones(10000), set(), warnings.filters
+    solves = [scipy.sparse.linalg.cg] * 9
+    thread = threading.Thread(target=lambda: [cg(A, b, rtol=1e-9) for cg in solves])
+    thread.start()
+    while thread.is_alive():
+        seen.add(warnings.filters is before)
+        time.sleep(1e-4)
+    assert seen == {True}
+    assert accel.last().code == "taken"
+
+
+@pytest.mark.parametrize("as_given", [np.asarray, np.ndarray.tolist])
+def test_kmeans_of_a_table_and_then_of_an_array(all_calls, as_given):
     cluster = pytest.importorskip("sklearn.cluster")
     X = np.random.default_rng(3).random((400, 3))
-    estimator = cluster.KMeans(5, init=X[:5], n_init=3)
+    estimator = cluster.KMeans(5, init=as_given(X[:5]), n_init=3)
     estimator.feature_names_in_ = np.array(["a", "b", "c"], object)
     with pytest.warns(RuntimeWarning, match="only one init") as given:
         estimator.fit(X)
@@ -199,6 +218,41 @@ def test_kmeans(all_calls):
         np.testing.assert_allclose(getattr(fitted, name), getattr(own, name), rtol=1e-9)
     assert vars(fitted).keys() == vars(own).keys()
     assert (fitted.predict(X) == fitted.labels_).all()
+
+
+def test_results_are_on_the_host_whatever_the_script_asks_of_heteros(all_calls, opencl):
+    fit = pytest.importorskip("sklearn.cluster").KMeans(2, n_init=1).fit
+    with hetero.use(device=opencl, results="device"):
+        assert type(fit(IMAGE).cluster_centers_) is np.ndarray
+        assert type(scipy.sparse.linalg.cg(np.eye(3), np.ones(3))[0]) is np.ndarray
+    assert accel.last().code == "taken"
+
+
+def test_what_a_signal_handler_raises_reaches_the_script_once(all_calls):
+    def handler(*_):
+        raise TimeoutError("late")
+
+    def limited(call, seconds):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        call()
+
+    fit = pytest.importorskip("sklearn.cluster").KMeans(16, n_init=1).fit
+    r = np.random.default_rng(0)
+    A, b, B, X = laplacian(200), r.random(40000), r.random((900, 900)), r.random((20000, 16))
+    solve = functools.partial(scipy.sparse.linalg.cg, A, b, rtol=1e-10)
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for call in (solve, lambda: np.einsum("ij,jk", B, B), lambda: fit(X)):
+            least = min((call(), accel.last().seconds)[1] for _ in range(4))
+            note = accel.last()
+            assert note.code == "taken"
+            for share in (0.05, 0.2):
+                with pytest.raises(TimeoutError, match="late"):
+                    limited(call, share * least)
+                assert accel.last() is note
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_what_was_pickled_loads_without_hetero(all_calls):
@@ -293,61 +347,78 @@ class Plan:
         return ()
 
 
-def attempt(seconds, **more):
+def attempt(seconds, what="4x4", **more):
     given = {"plan": Plan, "compute": lambda plan: "hetero's", **more}
-    return Attempt("4x4", seconds, **given)
+    return Attempt(what, seconds, **given)
 
 
-def test_hetero_is_loaded_once_calls_took_a_second():
-    inventory.devices()
-    session = Session()
-    session._spent = 0.5
-    plain = [session.run("f", attempt(0.4), lambda: "plain") for _ in range(2)]
-    assert plain == ["plain", "plain"]
-    assert session.book.last.code == "start"
-    assert session.run("f", attempt(0.6), lambda: "plain") == "hetero's"
-    assert session.run("f", attempt(0.2), lambda: "plain") == "hetero's"
+def plain():
+    time.sleep(0.04)
+    return "plain"
 
 
-def test_with_a_gpu_hetero_is_loaded_earlier(monkeypatch):
-    monkeypatch.setattr(products, "has_device", lambda: True)
+@pytest.mark.parametrize(("has_gpu", "size"), [(False, 0.1), (True, 0.03)])
+def test_hetero_is_loaded_once_calls_took_long(monkeypatch, has_gpu, size):
+    """As long as they took: what is expected of another size goes by that."""
+    monkeypatch.setattr(products, "has_device", lambda: has_gpu)
     with hetero.install() as installed:
-        session = installed.session
-        assert session.run("f", attempt(0.2), lambda: "plain") == "plain"
-        assert session.run("f", attempt(0.4), lambda: "plain") == "hetero's"
+        run = installed.session.run
+        assert run("f", attempt(0.004), plain) == run("f", attempt(0.004), plain) == "plain"
+        assert installed.session.book.last.code == "start"
+        assert run("g", attempt(size), plain) == "plain"
+        assert run("f", attempt(size, "5x5"), plain) == "hetero's"
+
+
+def test_a_fit_of_seconds_is_taken_at_once():
+    cluster = pytest.importorskip("sklearn.cluster")
+    r = np.random.default_rng(4)
+    centers = 50 * r.random((20, 16))
+    X = centers[r.integers(20, size=90000)] + r.random((90000, 16))
+    with hetero.install():
+        cluster.KMeans(20, n_init=5, random_state=0).fit(X)
+        assert accel.last().code == "taken", accel.last()
 
 
 def test_a_broken_installation_leaves_calls_to_the_library(monkeypatch):
-    def fails():
-        raise ImportError("numba is broken")
-
+    fails = eval("lambda: 1 / 0", {"__name__": "hetero.broken"})
     session = Session()
     monkeypatch.setattr(inventory, "devices", fails)
-    calls = [session.run("f", attempt(2.0, plan=fails), lambda: "plain") for _ in range(2)]
+    calls = [session.run("f", attempt(2.0, plan=fails), plain) for _ in range(2)]
     assert calls == ["plain", "plain"]
     assert session.book.last.code == "failed"
 
 
-def test_the_first_short_call_is_measured_and_a_slow_one_goes_back():
+def test_the_first_short_calls_are_measured_and_slow_ones_go_back():
     session, calls = Session(), []
-    session._spent = 2.0
+    session.loading = 0.0
 
     def slow(plan):
-        calls.append(sum(range(200000)))
+        calls.append(time.sleep(0.06))
         return "hetero's"
 
     codes = []
     for _ in range(8):
-        session.run("f", attempt(0.05, compute=slow), lambda: "plain")
+        session.run("f", attempt(0.05, compute=slow), plain)
         codes.append(session.book.last.code)
-    assert codes == ["first"] + ["taken"] * 4 + ["slower"] * 3
+    assert codes == ["first"] * 2 + ["taken"] * 4 + ["slower"] * 2
     assert len(calls) == 4
+
+
+def test_a_way_that_is_predicted_to_be_slower_is_not_taken():
+    """One bright pixel: its transform would lose the others, and the sum takes long."""
+    image, kernel = np.ones((500, 500)), np.random.default_rng(2).random((61, 61))
+    image[7, 7] = 1e15
+    with hetero.install() as installed:
+        installed.session.loading = 0.0
+        [scipy.signal.fftconvolve(image[n % 2 :], kernel, mode="same") for n in range(6)]
+        codes = {row[-1].partition(":")[0] for row in installed.session.book.table()}
+    assert codes in ({"first", "slower"}, {"slower"})
 
 
 def test_a_dry_run_takes_nothing():
     session = Session(dry=True)
-    session._spent = 2.0
-    assert session.run("f", attempt(0.5), lambda: "plain") == "plain"
+    session.loading = 0.0
+    assert session.run("f", attempt(0.5), plain) == "plain"
     assert session.book.last.code == "would-take"
     assert "would-take, 1 call: to gain more, leave --dry-run out" in str(session.book)
 
@@ -359,15 +430,32 @@ def test_the_summary_is_shown_as_it_is_printed(all_calls):
     assert "\n1 call taken, 0 left alone, " in text
 
 
-def test_a_loss_is_called_one():
+def test_what_was_saved_is_known_from_two_calls_without_hetero_on():
     book = Book()
-    book.add(Note("f", "2x2 float64", "a.py:1", "taken", "", 3.0, 1.0))
-    assert "; about 2 s lost, " in book.sums()[0]
+    for code, seconds, sums, saved in (
+        ("first", 9.0, "0 calls taken, 1 left alone, ", ""),
+        ("taken", 3.0, "; what 1 call saved is not known", "not known"),
+        ("slower", 1.0, "; about 2 s lost, ", "-2 s"),
+        ("taken", 0.5, "; about 1.5 s lost, ", "-1.5 s"),
+    ):
+        book.add(Note("f", "2x2 float64", "a.py:1", code, "", seconds))
+        assert sums in book.sums()[0]
+        assert [row[4] for row in book.table() if row[-1].startswith("taken")] == [saved][
+            : bool(saved)
+        ]
+
+
+def test_tables_forget_the_oldest_of_many_sizes():
+    session, codes = Session(), ("option", "an option")
+    for size in range(5000):
+        session.run("f", attempt(0.5, f"{size}", obstacle=codes), lambda: "plain")
+    assert len(session.book.table()) == len(session._known) == 4096
+    assert session.book.table()[-1][1] != "f 0"
+    assert "5000 left alone" in session.book.sums()[0]
 
 
 def test_what_a_plain_call_calls_is_not_looked_at():
     session, inside = Session(), []
-    session._spent = 2.0
     session.run("f", attempt(0.05), lambda: inside.append(session.looks(1.0)))
     assert inside == [False]
     assert session.looks(1.0)

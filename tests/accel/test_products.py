@@ -303,14 +303,12 @@ def test_a_product_near_the_recursion_limit_is_computed(all_calls):
 
 
 def test_a_failing_device_leaves_the_product_to_numpy(all_calls, opencl, monkeypatch):
-    def fails(*call):
-        raise RuntimeError("no power")
-
+    fails = eval("lambda *call: 1 / 0", {"__name__": "hetero.broken"})
     monkeypatch.setattr(products, "_computed", fails)
     A = np.random.default_rng(5).random((40, 40))
     with hetero.use(device=opencl):
         result = A @ A
-    assert accel.last()[3:5] == ("failed", "RuntimeError: no power")
+    assert accel.last()[3:5] == ("failed", "ZeroDivisionError: division by zero")
     assert (result == A.dot(A)).all()
 
 

@@ -20,7 +20,7 @@ import hetero
 from hetero import cli
 from hetero.accel import advice as advice_
 from hetero.accel.__main__ import USAGE, parsed
-from hetero.accel.session import LOADING
+from hetero.accel.session import LOADING, Attempt
 
 SCRIPTS = {
     "exits": ("import sys; print(sys.argv[1:]); sys.exit(int(sys.argv[1]))", ("7",), 7),
@@ -33,6 +33,8 @@ SCRIPTS = {
         "A = np.full((300, 300), np.nan)\nfor _ in 1, 2: convolve(A, A)\nconvolve(A, A)\n"
         "convolve2d(A, A, mode=5)", (), 1),
     "is wrong": ("x = (\n1", (), 1),
+    "is not UTF-8": ("x = 1\ny = '\xe9'", (), 1),
+    "has null bytes": ("x = 1\ny\0 = 2", (), 1),
     "is interrupted": ("raise KeyboardInterrupt", (), -signal.SIGINT),
     "exits with words": ("raise SystemExit('words')", (), 1),
     "ends at once": ("import os; os._exit(5)", (), 5),
@@ -63,7 +65,7 @@ def run(command, file, *arguments, **options):
 def test_a_script_does_what_it_does(name, tmp_path):
     text, arguments, code = SCRIPTS[name]
     file = tmp_path / "script.py"
-    file.write_text(text)
+    file.write_text(text, "latin-1")
     for options in ([], ["-P"]) if name in ("is main", "imports", "shares work") else ([],):
         plain, ours = (
             run([*options, *how], "script.py", *arguments, cwd=tmp_path, env=FINDS_HETERO)
@@ -98,6 +100,18 @@ def test_what_python_runs_runs(what, tmp_path):
     assert _places(ours.stdout) == _places(plain.stdout)
 
 
+@pytest.mark.parametrize(
+    ("options", "file", "given", "printed"),
+    [([], "/dev/stdin", "print(42)", "42\n"), (["-iq"], "script.py", "print(x + 2)\n", "42\n")],
+)
+def test_a_pipe_runs_and_a_prompt_has_the_scripts_names(tmp_path, options, file, given, printed):
+    (tmp_path / "script.py").write_text("x = 40")
+    more = {"cwd": tmp_path, "env": FINDS_HETERO, "input": given}
+    plain, ours = (run([*options, *how], file, **more) for how in ([], ["-m", "hetero.accel"]))
+    assert (ours.stdout, ours.stderr) == (plain.stdout, plain.stderr)
+    assert ours.stdout == printed
+
+
 @pytest.mark.parametrize("what", [["-m", "mine"], ["mine"]])
 def test_a_package_finds_itself(what, tmp_path):
     (tmp_path / "mine").mkdir()
@@ -120,6 +134,18 @@ def test_a_report_that_cannot_be_written_changes_no_exit_code(tmp_path):
     assert ours.returncode == 3
     assert ours.stderr.count("hetero.accel: no report: ") == 1
     assert len(ours.stderr.splitlines()) == 1
+
+
+def test_a_report_replaces_no_file_but_a_report(tmp_path):
+    script, page = tmp_path / "script.py", tmp_path / "page.html"
+    script.write_text("print(1)")
+    ours = run(["-m", "hetero.accel", "--report"], script, str(script))  # its name was forgotten
+    assert (ours.returncode, ours.stdout) == (2, "")
+    assert ours.stderr.endswith("is no report of hetero.accel's\n")
+    assert script.read_text() == "print(1)"
+    for _ in range(2):
+        assert run(["-m", "hetero.accel", "--report", str(page)], script).returncode == 0
+    assert "0 calls taken" in page.read_text()
 
 
 def test_an_interrupt_ends_it(tmp_path):
@@ -204,12 +230,16 @@ def test_an_environment_is_switched_on_and_off(monkeypatch, tmp_path, capsys):
     file = Path(found["file"])
     assert (file.is_symlink(), file.stat().st_mode & 0o777) == (False, 0o644)
     line = file.read_text()
-    check = f"{line}\nimport sys; print('hetero.accel' in sys.modules)"
-    for value, loaded in (("1", "True\n"), ("0", "False\n")):
+    check = f"{line}\nimport sys; m = sys.modules.get('hetero.accel'); print(m and m._state)"
+    for value, shown, said in (
+        *(("1", "is installed", ""), ("Yes", "is installed", ""), ("0", "None", "")),
+        ("2", "None", "hetero.accel: HETERO_ACCEL must be one of 1, yes, true, on, 0, no, false"),
+    ):
         environment = {**os.environ, "HETERO_ACCEL": value}
         given = [sys.executable, "-c", check]
         ran = subprocess.run(given, capture_output=True, text=True, env=environment, check=True)
-        assert ran.stdout == loaded
+        assert shown in ran.stdout
+        assert (ran.stderr[: len(said)], bool(ran.stderr)) == (said, bool(said))
     without = [sys.executable, "-I", "-S", "-c", line]  # a file that was left behind
     environment["HETERO_ACCEL"] = "1"
     ran = subprocess.run(without, capture_output=True, text=True, env=environment, check=True)
@@ -235,46 +265,82 @@ np.dot(A, A)
 """
 
 
+def advised(file, *options):
+    """What `hetero advise` prints of a script as JSON, and its lines by their places."""
+    ran = run(["-m", "hetero", "advise", "--json", *options], file)
+    assert ran.returncode == 0, ran.stderr
+    advice = json.loads(ran.stdout)
+    return advice, {line["place"]: line for line in advice["lines"]}
+
+
 def test_advice(tmp_path):
     file = tmp_path / "script.py"
     file.write_text(ADVISED)
-    command = ["-m", "hetero", "advise", "--json", "--on", "h100"]
-    ran = run(command, file)
-    assert ran.returncode == 0, ran.stderr
-    advice = json.loads(ran.stdout)
-    lines = {line["place"]: line for line in advice["lines"]}
+    advice, lines = advised(file, "--on", "h100")
     product = lines["script.py:6"]
     assert product["count"] == 9
     assert lines["script.py:9"]["iterations"] == 20
     assert "cuda:0" in lines["script.py:10"]["way"]
-    spent = sum(line["plain"] for line in advice["lines"])  # or it ends before hetero is loaded
-    assert (advice["there"] == advice["plain"]) == (spent <= LOADING[True][0])
-    assert lines["script.py:10"]["there"] < lines["script.py:10"]["plain"]
     if not __import__("hetero.host.write_tracking", fromlist=["x"]).obstacle():
         assert product["unchanged"][0] >= 7
-    text = run(["-m", "hetero", "advise"], file, "--on", "h100").stdout
+    text = run(["-m", "hetero", "advise", "--on", "h100"], file).stdout
     assert "script.py:10: numpy.dot 1100x1100, 1100x1100 float64: 1 call, " in text
     assert "times as fast" in text.splitlines()[-1]
-    own = json.loads(run(["-m", "hetero", "advise", "--json"], file).stdout)
+    own, lines = advised(file)
     assert own["own"]
     assert not advice["own"]
     assert own["plain"] == own["here"]
-    line = advice_.Line("a.py:1", "f", 1, 2.0, way="blas on cpu", there=2.0, plain=2.0)
-    assert "there 2 s by blas on cpu, as fast as without hetero" in line.text("there")
-    dot = next(line for line in own["lines"] if line["place"] == "script.py:10")
+    dot = lines["script.py:10"]
     assert dot["way"] != "blas on cpu" or dot["there"] == dot["here"]
     wrong = run(["-m", "hetero", "advise", "--on", "none"], file)
-    assert (wrong.returncode, "profile must be" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, wrong.stderr.startswith("hetero: --on: ")) == (2, True)
 
 
-def test_calls_of_a_whole_script_begin_with_the_plain_library():
-    """Ten seconds of calls that take one with hetero, which is loaded after some of them."""
-    lines = [advice_.Line("a.py:1", "f", 5, 15.0, way="x", there=1.0, plain=10.0)]
-    assert advice_.Advice("h100", False, lines, 3.0, True).there == pytest.approx(3 + 0.9 + 0.97)
-    assert advice_.Advice("cores", False, lines, 3.0, False).there == pytest.approx(3 + 2 + 0.9)
-    short = [advice_.Line("a.py:1", "f", 5, 0.4, way="x", there=0.01, plain=0.25)]
-    assert advice_.Advice("h100", False, short, 3.0, True).there == 3.25
-    assert advice_.Advice("h100", False, [], 3.0, True).there == 3.0
+def test_advice_counts_a_use_once(tmp_path):
+    """Nothing is there in the first call; one array as both operands is one."""
+    file = tmp_path / "script.py"
+    file.write_text("import numpy as np\nA, B = np.ones((2, 1500, 1500))\nA @ B\nB @ B\n")
+    _, lines = advised(file, "--on", "h100")
+    explained = ["explain", "--json", "--profile", "h100", "matmul", *["1500"] * 3]
+    explained += ["--dtype", "float64"]
+    moved = json.loads(run(["-m", "hetero"], *explained).stdout)["chosen"]["seconds"]
+    assert lines["script.py:3"]["unchanged"] == [0, 0]
+    assert lines["script.py:3"]["each"] == pytest.approx(moved)
+    unchanged = lines["script.py:4"]["unchanged"]
+    assert unchanged[0] == unchanged[1] <= 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "status", "told"),
+    [("1 / 0", 1, "    1 / 0\n"), ("sys.exit(3)", 3, ""), ("sys.exit('so')", 1, "so\n")],
+)
+def test_a_script_ends_under_advice_as_it_does(tmp_path, ends, status, told):
+    file = tmp_path / "script.py"
+    file.write_text(f"import sys\nprint(sys.argv[1:])\n{ends}")
+    plain = run([], file, "--json", "--on", "x")
+    ours = run(["-m", "hetero", "advise"], file, "--json", "--on", "x")
+    assert ours.returncode == plain.returncode == status
+    assert plain.stderr.partition("\nZero")[0] in ours.stderr
+    assert told in ours.stderr
+    assert ours.stdout.startswith(plain.stdout)
+    assert "the whole script: " in ours.stdout
+
+
+@pytest.mark.parametrize(
+    ("count", "each", "plain", "has_gpu", "obstacle", "there"),
+    [
+        (20, 0.1, 10.0, True, None, LOADING[True][1] + 20 * 0.1),
+        (20, 0.1, 10.0, False, None, LOADING[False][1] + 0.5 + 19 * 0.1),
+        (20, 0.6, 10.0, False, None, LOADING[False][1] + 10),
+        (20, 0.1, 10.0, False, ("no-device", ""), 10.0),
+        (20, 0.001, 1.6, True, None, LOADING[True][1] + 3 * 0.08 + 17e-3),
+        (5, 0.01, 0.25, True, None, 0.25),
+    ],
+)
+def test_advice_is_what_accel_would_do(count, each, plain, has_gpu, obstacle, there):
+    line = advice_.Line("a.py:1", "f", count, 2 * plain, way="x", each=each, plain=plain)
+    noted = line, None, Attempt("4x4", 0.5, obstacle)
+    assert advice_._done([noted] * count, has_gpu) + line.there == pytest.approx(there)
 
 
 @pytest.mark.timing

@@ -56,7 +56,7 @@ PRODUCTS = (
     lambda x: np.einsum("ij,jk->ii", x, x),
     lambda x: np.einsum("ij,jk", x, x, some=1),
 )
-KERNELS = (KERNEL, KERNEL.astype("f4"), np.ones((2, 2)), np.ones((50, 3)), np.ones(3))
+KERNELS = (KERNEL, KERNEL.astype("f4"), np.ones((2, 2)), np.ones((50, 3)), np.ones(3), A[:1, :1])
 
 
 def convolutions(x):

@@ -88,20 +88,6 @@ def test_weak_scaling_by_hand(linear):
     assert two.efficiency == pytest.approx(25e-3 / two.seconds)
 
 
-def test_an_exchange_that_overlaps_shows_what_computing_does_not_hide(linear):
-    """Two rows each, 0.2 ms of 100 points: compute 190 us; halo 1 ms, sums 0.25 ms: a share of
-    1 - 190 / 1250 of each is left."""
-    machine = Cluster(1, 2, str(linear), Link(1e18, 1e-3), allreduce_seconds=250e-6, overlap=True)
-    four = solve((4, 1000), machine)
-    two = forecast(four, machine, 2)
-    assert two.compute == pytest.approx(190 * US)
-    assert two.halo == pytest.approx(1000 * US * (1 - 190 / 1250))
-    assert two.sums == pytest.approx(250 * US * (1 - 190 / 1250))
-    assert two.seconds == pytest.approx((10 + 1250) * US)
-    short = replace(machine, gpu_link=Link(1e18, 1e-6), allreduce_seconds=1e-6)
-    assert forecast(four, short, 2).seconds == pytest.approx(200 * US)
-
-
 def test_neighbours_and_all_reduces_count():
     """Within a node of 4: one neighbour for 2, two for 3; a message for each doubling."""
     grid = solve((4096, 4096))
@@ -123,7 +109,7 @@ def test_several_sweeps_in_a_pass_exchange_once():
     every = flat.iteration.every
     assert every == flat.iteration.halo > 1
     assert box.iteration.every == 1
-    apart = replace(H200S, overlap=False, host_seconds=24e-6)
+    apart = replace(H200S, host_seconds=24e-6)
     one = forecast(flat, apart, 2)
     assert one.halo == pytest.approx(every * 4096 * 8 / 370e9 / every + 10e-6 / every)
     assert one.launch == pytest.approx(flat.step(2048)[0] + 24e-6 / every)
@@ -194,7 +180,7 @@ def test_better_machines_are_never_slower(seed):
         given = getattr(machine, name)
         for better in (given._replace(bytes_per_second=9e17), given._replace(seconds=0.0)):
             assert forecast(grid, replace(machine, **{name: better}), parts).seconds <= time
-    for better in ({"overlap": True}, {"reductions": 0}, {"host_seconds": 0.0}):
+    for better in ({"reductions": 0}, {"host_seconds": 0.0}):
         assert forecast(grid, replace(machine, **better), parts).seconds <= time
     assert forecast(grid, replace(machine, reductions=2), parts).seconds >= time
     terms = forecast(grid, machine, parts)
@@ -351,7 +337,6 @@ LINK = GOOD["gpu_link"]
         ({"profile": ""}, ("profile", "''")),
         ({"profile": 5}, ("profile", "got 5")),
         ({"profile": "tesla-t10"}, ("'tesla-t10'", "no constants", "a GPU")),
-        ({"overlap": 1}, ("overlap", "true or false", "got 1")),
         ({"reductions": 1.5}, ("reductions", "whole", "1.5")),
         ({"allreduce_seconds": -1e-6}, ("allreduce_seconds", "-1e-06")),
         ({"saturating_ranks": 0.5}, ("saturating_ranks", "from 1", "0.5")),

@@ -278,10 +278,6 @@ def test_ranges_by_numpy():
         sums, areas, peaks = ranges.block_sums(planes, *block)
         for a, b in zip(ranges_numpy.block_sums(planes, *block), (sums, areas, peaks), strict=True):
             assert_allclose(a, b, rtol=1e-12)
-        asked = np.argwhere(sums >= 0.0), *areas.shape
-        assert_allclose(
-            ranges_numpy.least_lines(planes, *asked), ranges.least_lines(planes, *asked), rtol=1e-12
-        )
 
 
 # -- Processes that compile ------------------------------------------------------------------------

@@ -20,7 +20,7 @@ comm = MPI.COMM_WORLD
 path, victim, result = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 A = sp.csr_array(sp.diags_array([2.0, -1.0, -1.0], offsets=[0, 1, -1], shape=(N, N)))
 b = np.random.default_rng(2).standard_normal(N)
-lo, hi = hetero.mpi.rows(N, equal=True)
+lo, hi = hetero.mpi.rows(N)
 done = 0
 
 
@@ -33,10 +33,10 @@ def callback(x):
 
 x, info, how = hetero.mpi.solve_cg(
     A[lo:hi], b[lo:hi], rtol=1e-10, callback=callback, checkpoint=path, every=0.0,
-    method="cg", return_info=True,
+    return_info=True,
 )  # fmt: skip
 whole = np.concatenate(comm.allgather(x))
 if comm.rank == 0:
     residual = np.linalg.norm(b - A @ whole) / np.linalg.norm(b)
-    told = [info, how["continued_from"], how["iterations"], done, residual]
-    result.write_text(json.dumps(told), "utf-8")
+    how = [info, how["continued_from"], how["iterations"], done, residual]
+    result.write_text(json.dumps(how), "utf-8")

@@ -16,12 +16,12 @@ from hetero.ops.cg import methods, operands  # the former registers them
 from hetero.ops.cg.operands import from_dims, problem
 from hetero.ops.cg.system import System
 from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, execute, warn
-from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE
+from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE, Outcome
 from hetero.ops.linear_systems.vectors import on_host
 from hetero.pricing.plan import Plan
 from hetero.profile import inventory
 
-__all__ = ["OPERATION", "System", "from_dims", "problem", "solve_cg"]
+__all__ = ["OPERATION", "from_dims", "problem", "solve_cg"]
 
 _STOPPED = {LIMIT: 1, INDEFINITE: -1, NOT_FINITE: -2}
 
@@ -110,12 +110,29 @@ def solve_cg(
     >>> info, np.round(x, 4)
     (0, array([0.0909, 0.6364]))
     """
-    device, method = planner.placement(device, method)
+    x, outcome = solved(A, b, x0, M, callback, (rtol, atol, maxiter), device, method)
+    if outcome.status == CONVERGED:
+        return x, 0
+    sign = _STOPPED[outcome.status]
+    if sign < 0:
+        residual = f"norm(b - A x) is {outcome.residual:.3g} for the x returned"
+        warn("solve_cg", outcome, residual)
+        return x, sign
+    return x, max(outcome.iterations, 1)
+
+
+def solved(
+    A: Any, b: Any, x0: Any, M: Any, callback: Any, until: tuple[Any, ...], *placed: str | None
+) -> tuple[Any, Outcome]:
+    """What `solve_cg` computes, and how it ended, of which nothing warns.
+
+    ``until`` is rtol, atol and maxiter, ``placed`` device and method.
+    """
+    device, method = planner.placement(*placed)
     matrix, rhs = operands.checked_matrix(A), array_or_spec(b)
     n = matrix.shape[0]
-    rtol = checked_tolerance("rtol", rtol)
-    atol = checked_tolerance("atol", atol)
-    limit = checked_limit(maxiter, 10 * n)
+    rtol, atol = map(checked_tolerance, ("rtol", "atol"), until)
+    limit = checked_limit(until[2], 10 * n)
     if x0 is not None and not isinstance(x0, str):
         x0 = array_or_spec(x0)
     M = operands.of_scipy(M)
@@ -148,7 +165,7 @@ def solve_cg(
     if len(rhs.shape) == 2:
         rhs = rhs.reshape(n)
     if not n:
-        return np.zeros(0, dtype), 0
+        return np.zeros(0, dtype), Outcome(CONVERGED, 0, 0.0)
     system = System(matrix, dtype, M)
     if isinstance(x0, str):
         x0 = system.times_preconditioner(on_host(rhs, describe(rhs), dtype))
@@ -157,32 +174,19 @@ def solve_cg(
     solve = Solve(None, rtol, atol, limit, None, callback)
     on_device = plan.problem.layout == "dense" and is_device_array(matrix)
     read = (describe(matrix),) if on_device else ()
-    solved = execute(plan, solve, rhs, x0, system.on, read)
-    outcome = solved.outcome
-    on_host_alone = type(rhs) is type(solved.x) is np.ndarray and not is_device_array(matrix)
+    done = execute(plan, solve, rhs, x0, system.on, read)
+    outcome = done.outcome
+    on_host_alone = type(rhs) is type(done.x) is np.ndarray and not is_device_array(matrix)
     by_device = outcome.right_side is not None
     if outcome.status == CONVERGED and by_device and on_host_alone:
-        outcome = checked(system, rhs.astype(dtype, copy=False), solved.x, solve, outcome)
-    if outcome.status == CONVERGED:
-        return solved.x, 0
-    sign = _STOPPED[outcome.status]
-    if sign < 0:
-        residual = f"norm(b - A x) is {outcome.residual:.3g} for the x returned"
-        warn("solve_cg", outcome, residual)
-        return solved.x, sign
-    return solved.x, max(outcome.iterations, 1)
-
-
-def checked(system: System, b: np.ndarray, x: np.ndarray, solve: Solve, outcome: Any) -> Any:
-    """A device's outcome by the residual in float64, where rounding to float32 may decide it."""
-    norm_b = outcome.right_side
-    bound = max(solve.rtol * norm_b, solve.atol)
-    true_residual = load("hetero.ops.krylov.cg_products").true_residual
-    residual = true_residual(system.on(())[0], b, x, outcome.residual, bound, norm_b)
-    if residual == outcome.residual:
-        return outcome
-    status = CONVERGED if residual <= bound else LIMIT
-    return outcome._replace(status=status, residual=residual)
+        # In float64, where rounding to float32 may decide it.
+        norm_b, given = outcome.right_side, (rhs.astype(dtype, copy=False), done.x)
+        bound = max(rtol * norm_b, atol)
+        true_residual = load("hetero.ops.krylov.cg_products").true_residual
+        residual = true_residual(system.on(())[0], *given, outcome.residual, bound, norm_b)
+        if residual != outcome.residual and not residual <= bound:
+            outcome = outcome._replace(status=LIMIT, residual=residual)
+    return done.x, outcome
 
 
 _calls = call_cache.Calls()

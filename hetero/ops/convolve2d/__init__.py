@@ -11,7 +11,7 @@ from hetero.arrays import Array, describe_used
 from hetero.calling import call_cache, planner
 from hetero.ops.convolve2d import methods
 from hetero.ops.convolve2d.bands import cut
-from hetero.ops.convolve2d.operands import NAME, checked, from_dims, note_channels, problem
+from hetero.ops.convolve2d.operands import NAME, checked, from_dims, problem
 from hetero.ops.convolve2d.planning import planned
 from hetero.ops.convolve2d.remembered import SMALL, calls, key_of, scipys
 from hetero.ops.convolve2d.window import MODES
@@ -72,7 +72,9 @@ def convolve2d(
     Raises
     ------
     ValueError, TypeError
-        As SciPy, for shapes, modes and fill values.
+        As SciPy, for shapes, modes and fill values. So for an image with its channels last: an
+        array (h, w, 3) or (h, w, 4) with h and w above 16. As a stack of h narrow images give it
+        with an axis more, ``in1[None]``.
     DeviceNotAvailable, MethodNotAvailable
         If ``device`` or ``method`` is not available; the message names what is.
 
@@ -81,6 +83,11 @@ def convolve2d(
     "streamed" takes images of any size, whatever memory the device has. "direct" on the CPU
     is SciPy's loop on the calling thread where there are few products. The smallest complex arrays
     are SciPy's too.
+
+    By every method results are exactly 0 where all products are, whole if all operands are and the
+    sums fit the dtype, and not negative if no operand is, as the direct sum's. Sums of broken
+    numbers that cancel are 0 in none of them but by luck. Where an image has windows that hold
+    nothing but zeros, a transform on the CPU takes up to twice its time.
 
     NaN and infinity spread as in the direct sum: where another method's result is not finite, the
     direct sum takes its place.
@@ -92,9 +99,6 @@ def convolve2d(
     and results that meet no more than a corner of a part that is not zero, do not count. By name
     they are taken whatever the values.
     Images on a device are not looked at.
-
-    An array of shape (h, w, 3), an image with its channels last, counts as h images of w x 3. Give
-    ``np.moveaxis(image, -1, 0)``. The first such array is noted in the log "hetero".
 
     How often the fastest method is chosen, and how much time a wrong choice costs, is in
     ``docs/benchmarks.md``; ``hetero verify convolve2d`` measures it on this machine.
@@ -138,9 +142,9 @@ def convolve2d(
         if result is not call_cache.MISS:
             return result
     placed = planner.placement(device, method)
-    call = checked(in1, in2, mode, boundary, fillvalue, *placed, describe=describe_used)
-    note_channels(call.a.shape)
-    return planned(call).run()
+    return planned(
+        checked(in1, in2, mode, boundary, fillvalue, *placed, describe=describe_used)
+    ).run()
 
 
 def _plan(

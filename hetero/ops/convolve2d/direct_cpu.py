@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from math import isfinite, prod
+from math import prod
 from types import ModuleType
 
 import numpy as np
 
 from hetero.host.compiled import loop_compiler, loops
 from hetero.imports import INSTALL, load
-from hetero.ops import cpu_vectors
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import scipys_convolve2d
+from hetero.ops.convolve2d.value_ranges import is_finite
 from hetero.ops.convolve2d.window import Window, mode_of
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
 _PRODUCTS_WHILE_COMPILING = 1 << 31  # what SciPy's loop does in about five seconds
 _SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
-_SMALL = 1 << 14  # elements that NumPy looks at sooner than a compiled loop is called
 
 _OPENCVS_LARGEST = 11  # extent up to which OpenCV sums directly; above it transforms
 
@@ -40,16 +39,9 @@ def are_few(window: Window, batch: int, dtype: np.dtype) -> bool:
 
 
 def is_one(window: Window, batch: int) -> bool:
-    """Whether the direct sum is NumPy's: one tap, and an image that is not worth threads."""
-    taps = window.filter_height * window.filter_width
-    return taps == 1 and batch * window.height * window.width < _SERIAL
-
-
-def finite(result: np.ndarray) -> bool:
-    """Whether a result, C-contiguous, holds neither NaN nor infinity."""
-    if result.size < _SMALL:
-        return bool(np.isfinite(result).all())
-    return isfinite(cpu_vectors.serving(result.dtype).times_zero(result.reshape(-1)))
+    """Whether the direct sum is NumPy's: one product each, and not worth threads if of one tap."""
+    few_pixels = batch * window.height * window.width < _SERIAL
+    return window.is_outer and (few_pixels or window.filter_height * window.filter_width > 1)
 
 
 def block_width(dtype: np.dtype) -> int:
@@ -88,9 +80,12 @@ def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.nd
         out[0] = by_scipy(image[0], options, window)
         return
     if is_one(window, len(image)):
+        y, x = window.filter_height - 1 - window.top, window.filter_width - 1 - window.left
         with np.errstate(all="ignore"):  # as the loops, which look at no flags
-            np.multiply(image, options.filter.array, out=out)
-        return
+            products = image * options.filter.array
+            out[...] = products[:, y : y + window.out_height, x : x + window.out_width]
+        if window.filter_height * window.filter_width == 1 or is_finite(out):
+            return  # else infinity in the filter meets the zeros beyond the image
     if _served_by_scipy(window, image):
         out[...] = by_scipy(image, options, window)
         return
@@ -118,14 +113,14 @@ def separable(image: np.ndarray, options: FilterOptions, window: Window, out: np
     """Two one-dimensional passes for each factor; the direct sum where that is not finite."""
     _kernels().separable(
         image,
-        *options.filter.flipped_factors,
+        *options.filter.facts.flipped,
         out,
         window.top,
         window.left,
         window.code,
         options.fillvalue,
     )
-    if not finite(out):
+    if not is_finite(out):
         direct(image, options, window, out)
 
 

@@ -124,10 +124,38 @@ def prepared_direct(device: Any, problem: Problem, aligned: int, options: Filter
 
 
 def flag(device: Device) -> tuple[Any, Any]:
-    """(buffer, owner) of ints, all 0; kernels set the first where a result is not finite."""
+    """(buffer, owner) of four ints, all 0; kernels set the first where a result is not finite."""
     buffer, owner = device.allocate(16)
     device.fill(buffer, 16)
     return buffer, owner
+
+
+def clear_zeros(
+    device: Device,
+    problem: Problem,
+    image: Any,
+    options: FilterOptions,
+    out: Any,
+    seen: tuple[Any, Any] | None = None,
+) -> None:
+    """Enqueue zeros where nothing that is not 0 meets a tap that is not; with what was ``seen`` of
+    image and filter, only if zeros were."""
+    w, dtype = problem.options, problem.dtype
+    taps, owner, strides = taps_on(device, options.filter, problem)
+    rows, columns = w.out_height + w.filter_height - 1, w.out_width + w.filter_width - 1
+    words = -(-columns // 32)
+    count, results = problem.batch * rows * words, problem.output.size
+    marks, marks_owner = device.allocate(4 * count)
+    image_strides, out_strides = problem.strides
+    zeros = *(seen or (device.null, device.null)), int(not w.extended)
+    source = w.height, w.width, *image_strides, w.code, float(options.fillvalue), w.top, w.left
+    arguments = image, marks, *source, rows, columns, words, count, *zeros
+    launch(device, "mark_nonzero", dtype, -(-count // _THREADS), arguments)
+    filter = *(strides or (w.filter_width, 1)), w.filter_height, w.filter_width
+    target = w.out_height, w.out_width, *out_strides, rows, words, results
+    arguments = marks, taps, out, *filter, *target, *zeros
+    launch(device, "clear_zeros", dtype, -(-results // _THREADS), arguments)
+    del owner, marks_owner
 
 
 def find_not_finite(device: Device, dtype: str, out: Any, count: int, bad: Any) -> None:
@@ -143,7 +171,7 @@ def separable(
     filter = options.filter
 
     def upload() -> Any:
-        return tuple(uploaded(device, part) for part in filter.flipped_factors)
+        return tuple(uploaded(device, part) for part in filter.facts.flipped)
 
     (columns, first), (rows, second) = kept(device, filter, "factors", upload)
     buffers = {"image": image, "columns": columns, "rows": rows, "out": out}
@@ -152,6 +180,8 @@ def separable(
     planned = _launches(plan_convolve.separable, device, problem, *given, rank=rank)
     size = np.dtype(problem.dtype).itemsize
     device.run_launches(planned, buffers | {"fillvalue": options.fillvalue}, size)
+    if filter.facts.cancels:
+        clear_zeros(device, problem, image, options, out)
     bad, owner = flag(device)
     find_not_finite(device, problem.dtype, out, problem.output.size, bad)
     direct(device, problem, image, options, out, only_if=bad)

@@ -18,11 +18,16 @@ from scipy import fft
 from hetero.devices import cpu
 from hetero.imports import load
 from hetero.ops.convolve2d import direct_cpu, tiles
-from hetero.ops.convolve2d.filters import FilterOptions
+from hetero.ops.convolve2d.filters import FilterOptions, computed_once, exact_zeros, is_whole
+from hetero.ops.convolve2d.value_ranges import is_finite
 from hetero.ops.convolve2d.window import Window
 
 _POINTS = 1 << 18  # that a thread transforms at a time
 _COLUMNS = 64
+# Eps of the largest result possible that one which should be 0 may have, by a transform and by
+# factors; seconds of a look at its window, of each tap's, and of a transform for each result.
+_NOISE, _NOISE_OF_FACTORS = 64.0, 1e5
+_LOOK, _LOOK_TAP, _TRANSFORM = 1e-5, 1e-9, 3e-8
 
 
 def _places(first: int, count: int, extent: int, boundary: str) -> np.ndarray:
@@ -62,6 +67,82 @@ def extended(
     return part
 
 
+class Exact:
+    """What the direct sum has exactly and a transform has not: zeros where all products are zero,
+    whole numbers of whole numbers, nothing negative of what is not.
+
+    Threads look at an image part by part, while it is in a cache, and put results likewise. What is
+    set once stays.
+
+    Parameters
+    ----------
+    plane : (h, w) ndarray
+    options : FilterOptions
+    window : Window
+    noise : float
+        Eps of the largest result possible that one which should be 0 may have.
+    """
+
+    def __init__(
+        self, plane: np.ndarray, options: FilterOptions, window: Window, noise: float = _NOISE
+    ) -> None:
+        facts, fill = options.filter.facts, float(options.fillvalue)
+        self._plane, self._options, self._window = plane, options, window
+        self._whole = facts.whole and fill.is_integer()
+        self._positive = facts.positive and fill >= 0.0
+        self._zeros = facts.zeros and not window.extended  # what lies beyond is 0
+        self._of_peak = noise * np.finfo(plane.dtype).eps * facts.size
+        self._clears = False
+
+    @computed_once
+    def _noise(self) -> float:
+        """What a result that should be 0 is at most."""
+        peak = max(float(self._plane.max()), -float(self._plane.min()))
+        return self._of_peak * max(peak, abs(float(self._options.fillvalue)))
+
+    def look(self, part: np.ndarray) -> None:
+        """See values that are transformed."""
+        low = part.min(initial=1.0)
+        if low < 0.0:
+            self._positive = False
+        if self._whole and not is_whole(part):
+            self._whole = False
+        if low <= 0.0 and not self._zeros and not part.all():
+            self._zeros = True
+
+    def put(self, values: np.ndarray, result: np.ndarray) -> None:
+        """Take results of what was seen."""
+        if self._whole:
+            values = np.rint(values)
+        if self._positive and values.min() < 0.0:
+            values = np.maximum(values, 0.0)
+        result[...] = values
+        if self._zeros and not self._clears:
+            least = 0.5 if self._whole else 0.0  # below it rounding was enough
+            if self._noise > least and (np.abs(values) <= self._noise).any():
+                self._clears = True
+
+    def clear(self, result: np.ndarray, transform: Any) -> None:
+        """Put 0 where nothing that is not 0 meets a tap that is not: by looks at few windows, or by
+        ``transform``, which is `whole` or `overlap_save`, of how many do."""
+        if not (self._clears and exact_zeros.get()):
+            return
+        plane, (filter, fillvalue), w = self._plane, self._options, self._window
+        near = np.abs(result) <= self._noise
+        taps = filter.taps != 0.0
+        if np.count_nonzero(near) * (_LOOK + taps.size * _LOOK_TAP) < result.size * _TRANSFORM:
+            for i, j in np.argwhere(near) - (w.top, w.left):
+                rows, columns = slice(i, i + w.filter_height), slice(j, j + w.filter_width)
+                if not extended(plane, w, fillvalue, rows, columns)[taps].any():
+                    result[i + w.top, j + w.left] = 0.0
+            return
+        kind = filter.support.array.dtype
+        count = np.empty((1, *result.shape), kind)
+        options = FilterOptions(filter.support, float(fillvalue != 0.0))
+        transform((plane != 0.0).astype(kind)[None], options, w, count)
+        result[count[0] == 0.0] = 0.0
+
+
 @np.errstate(all="ignore")  # as SciPy's loops, which look at no flags
 def whole(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
     """One transform of each image; the direct sum where that is not finite.
@@ -75,10 +156,36 @@ def whole(image: np.ndarray, options: FilterOptions, window: Window, out: np.nda
         Takes the result.
     """
     spectrum = _spectrum(options.filter.array, window, len(image))
-    for plane, result in zip(image, out, strict=True):
-        _filter_plane(plane, spectrum, options.fillvalue, window, result)
-    if not direct_cpu.finite(out):
+    seen = [Exact(plane, options, window) for plane in image]
+    for plane, exact, result in zip(image, seen, out, strict=True):
+        _filter_plane(plane, spectrum, options.fillvalue, window, exact, result)
+    _finish(whole, seen, image, options, window, out)
+
+
+def _finish(
+    transform: Any,
+    seen: list[Exact],
+    image: np.ndarray,
+    options: FilterOptions,
+    window: Window,
+    out: np.ndarray,
+) -> None:
+    if not is_finite(out):
         direct_cpu.direct(image, options, window, out)
+        return
+    for exact, result in zip(seen, out, strict=True):
+        exact.clear(result, transform)
+
+
+def clear(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
+    """Put 0 where all products are into results by factors whose products cancel there."""
+    if not is_finite(out):  # the direct sum's
+        return
+    for plane, result in zip(image, out, strict=True):
+        exact = Exact(plane, options, window, _NOISE_OF_FACTORS)
+        exact.look(plane)
+        exact.put(result, result)
+        exact.clear(result, whole)
 
 
 def _spectrum(filter: np.ndarray, window: Window, images: int) -> Callable[[slice], np.ndarray]:
@@ -99,6 +206,7 @@ def _filter_plane(
     spectrum: Callable[[slice], np.ndarray],
     fillvalue: float,
     window: Window,
+    exact: Exact,
     result: np.ndarray,
 ) -> None:
     """One image."""
@@ -117,6 +225,7 @@ def _filter_plane(
         if window.extended:
             rows = slice(part.start + y.start, part.stop + y.start)
             source = extended(plane, window, fillvalue, rows, slice(x.start, x.start + wide))
+        exact.look(source)
         forth[part] = fft.rfft(source, x.length, axis=1)
 
     def columns(part: slice) -> None:
@@ -127,7 +236,7 @@ def _filter_plane(
 
     def rows_back(part: slice) -> None:
         values = fft.irfft(back[part], x.length, axis=1)
-        result[part] = values[:, x.first : x.first + x.step]
+        exact.put(values[:, x.first : x.first + x.step], result[part])
 
     most = _POINTS // x.length
     _each(rows_forth, _parts(high, most, threads), threads)
@@ -147,6 +256,7 @@ def overlap_save(
     threads = tiles.threads_for(len(image) * y.count * x.count * points)
     filter = fft.rfft(options.filter.array, x.length, axis=1)
     spectrum = np.empty((y.length, filter.shape[1]), filter.dtype)
+    seen = [Exact(plane, options, window) for plane in image]
 
     def columns(part: slice) -> None:
         spectrum[:, part] = fft.fft(filter[:, part], y.length, axis=0)
@@ -157,6 +267,10 @@ def overlap_save(
         right = x.start + j.stop * x.step + x.first
         rows, columns = slice(top, top + y.length), slice(left, right)
         source = extended(image[number], window, options.fillvalue, rows, columns)
+        given = source
+        if not window.extended:  # but for the zeros beyond the image
+            given = image[number, max(top, 0) : top + y.length, max(left, 0) : right]
+        seen[number].look(given)
         row, column = source.strides
         cut = np.lib.stride_tricks.as_strided(
             source, (j.stop - j.start, y.length, x.length), (x.step * column, row, column)
@@ -167,7 +281,7 @@ def overlap_save(
         values = fft.irfft(product, x.length, axis=2)[:, :, x.first :]
         values = values.transpose(1, 0, 2).reshape(y.step, -1)
         result = out[number, i * y.step : (i + 1) * y.step, j.start * x.step : j.stop * x.step]
-        result[...] = values[: result.shape[0], : result.shape[1]]
+        seen[number].put(values[: result.shape[0], : result.shape[1]], result)
 
     _each(columns, _parts(filter.shape[1], _COLUMNS, threads), threads)
     # Threads share rows of tiles, and what a row holds where there are few.
@@ -179,8 +293,7 @@ def overlap_save(
         for j in _parts(x.count, most, 1)
     ]
     _each(strip, strips, threads)
-    if not direct_cpu.finite(out):
-        direct_cpu.direct(image, options, window, out)
+    _finish(overlap_save, seen, image, options, window, out)
 
 
 # -- Threads ---------------------------------------------------------------------------------------

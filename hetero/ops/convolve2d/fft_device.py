@@ -11,7 +11,7 @@ from hetero.devices.base import Device
 from hetero.devices.cuda.cufft import RealTransform2D
 from hetero.devices.workspace import Workspace
 from hetero.ops.convolve2d import tiles
-from hetero.ops.convolve2d.direct_device import direct, flag, launch, uploaded
+from hetero.ops.convolve2d.direct_device import clear_zeros, direct, flag, launch, uploaded
 from hetero.ops.convolve2d.filters import PURPOSE, Filter, FilterOptions, kept
 from hetero.ops.convolve2d.tiles import Axes, Axis
 from hetero.registry.problem import Problem
@@ -46,12 +46,12 @@ def _run(
     points = y.length * half
     total = problem.batch * y.count * x.count
     chunk = min(total, max(_AT_A_TIME // (2 * points * size), 1))
-    spectrum, owner = _spectrum(device, options.filter, problem, axes)
+    spectrum, filter_seen, owner = _spectrum(device, options.filter, problem, axes)
     transform = _transform(device, (y.length, x.length), chunk, dtype)
     work, work_owner = device.allocate(2 * chunk * points * size)
-    bad, flag_owner = flag(device)
+    seen, seen_owner = flag(device)
     image_strides, out_strides = problem.strides
-    source = image, w.height, w.width, *image_strides, w.code, float(options.fillvalue)
+    source = image, w.height, w.width, *image_strides, w.code, float(options.fillvalue), seen
     blocks, scale = -(-points // 256), 1.0 / (y.length * x.length)
     for first in range(0, total, chunk):
         count = min(chunk, total - first)
@@ -61,12 +61,13 @@ def _run(
         launch(device, "multiply_spectra", dtype, blocks * count, product)
         transform.inverse(work)
         arguments = (
-            *(work, out, bad, w.out_height, w.out_width, *out_strides, first),
+            *(work, out, seen, filter_seen, w.out_height, w.out_width, *out_strides, first),
             *(y.count, x.count, y.first, x.first, y.step, x.step, y.length, 2 * half),
         )
         launch(device, "scatter_tiles", dtype, count * y.step, arguments)
-    direct(device, problem, image, options, out, only_if=bad)
-    del owner, work_owner, flag_owner
+    clear_zeros(device, problem, image, options, out, (seen, filter_seen))
+    direct(device, problem, image, options, out, only_if=seen)
+    del owner, work_owner, seen_owner
 
 
 def _half(x: Axis) -> int:
@@ -85,7 +86,8 @@ def _gather(
 ) -> None:
     """Parts of an extended image as tiles, from the first one on.
 
-    The source: its buffer, extents and strides, the boundary's number and the fill value.
+    The source: its buffer, extents and strides, the boundary's number, the fill value, and a buffer
+    that takes what is seen of it.
     """
     (y, x), (image, *extended) = axes, source
     arguments = (
@@ -95,11 +97,11 @@ def _gather(
     launch(device, "gather_tiles", dtype, count * y.length, arguments)
 
 
-def _spectrum(device: Device, filter: Filter, problem: Problem, axes: Axes) -> tuple[Any, Any]:
-    """(buffer, owner) of the filter's transform at the tiles' lengths."""
+def _spectrum(device: Device, filter: Filter, problem: Problem, axes: Axes) -> tuple[Any, Any, Any]:
+    """(buffer, what is seen of the filter, owner) of its transform at the tiles' lengths."""
     w, (y, x), dtype = problem.options, axes, problem.dtype
 
-    def make() -> tuple[Any, Any]:
+    def make() -> tuple[Any, Any, Any]:
         if filter.array is None:
             source, strides, held = filter.pointer, filter.strides, None
         else:
@@ -107,12 +109,13 @@ def _spectrum(device: Device, filter: Filter, problem: Problem, axes: Axes) -> t
             strides = w.filter_width, 1
         nbytes = 2 * y.length * _half(x) * np.dtype(dtype).itemsize
         owner = Workspace(device, PURPOSE)
-        buffer = owner.allocate(nbytes)
-        image = source, w.filter_height, w.filter_width, 0, *strides, 0, 0.0
+        buffer, (seen, seen_owner) = owner.allocate(nbytes), flag(device)
+        owner.hold(seen_owner)
+        image = source, w.filter_height, w.filter_width, 0, *strides, 0, 0.0, seen
         one = Axis(y.length, y.length, 1, 0, 0), Axis(x.length, x.length, 1, 0, 0)
         _gather(device, dtype, image, buffer, one, 0, 1)
         _transform(device, (y.length, x.length), 1, dtype).forward(buffer)
         del held
-        return buffer, owner
+        return buffer, seen, owner
 
     return kept(device, filter, ("spectrum", y.length, x.length), make)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +18,15 @@ PURPOSE = "convolution filters"
 _KEPT = 8  # things of filters, in each context
 _MOST = 8  # factors; more are not looked for
 _SAMPLE = 24  # rows and columns that are looked at first
+_COUNTED = 1 << 16  # taps of which a transform in float32 counts how many meet something
 _LOST = 1e3  # eps by which a tap may be off, and how much larger its products may be
 
 
-class _computed_once:
+# Whether results of the CPU's transforms are to be 0 where the direct sum's are.
+exact_zeros = ContextVar("exact_zeros", default=True)
+
+
+class computed_once:
     """As `functools.cached_property`, whose lock, in Python 3.11, a fork leaves taken."""
 
     def __init__(self, compute: Callable[[Any], Any]) -> None:
@@ -73,34 +80,39 @@ class Filter:
         held.made = {}
         return held
 
-    @_computed_once
+    @computed_once
     def content(self) -> bytes | None:
         """The values of a small filter; what is kept for it is found by them."""
         small = self.array is not None and self.array.size <= LARGEST_REMEMBERED
         return self.array.tobytes() if small else None
 
-    @_computed_once
+    @computed_once
     def taps(self) -> np.ndarray:
         """The flipped filter, rotated by 180 degrees, C-contiguous: convolution by correlation."""
         return np.ascontiguousarray(self.array[::-1, ::-1])
 
-    @_computed_once
-    def _both_factors(self) -> Any:
-        if self.array is None:
-            return None, None
+    @computed_once
+    def facts(self) -> SimpleNamespace:
+        """What the filter's values, which are known, say.
+
+        Its factors and those of the flipped one, see `low_rank`; whether their products are not 0
+        where a tap is (``cancels``); whether taps are ``whole``, none is negative (``positive``),
+        some are 0 (``zeros``); the sum of their sizes.
+        """
         if self.content is None:
-            return _both(self.array)
+            return _facts(self.array)
         return _remembered(self.content, self.array.shape, self.array.dtype.char)
+
+    @computed_once
+    def support(self) -> Filter:
+        """1 where a tap is not 0: convolved with those of an image, how many meet something."""
+        taps = self.array != 0.0
+        return Filter(taps.astype("f4" if np.count_nonzero(taps) < _COUNTED else "f8"))
 
     @property
     def factors(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Columns and rows, or None; see `low_rank`."""
-        return self._both_factors[0]
-
-    @property
-    def flipped_factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Columns and rows of the taps."""
-        return self._both_factors[1]
+        return None if self.array is None else self.facts.factors
 
 
 class FilterOptions(NamedTuple):
@@ -150,7 +162,8 @@ def low_rank(filter: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         Their products add up to the filter up to twice the rounding of its dtype, in the 1-norm:
         ``abs(filter - columns.T @ rows).sum() <= 2 eps abs(filter).sum()``, less than the bound on
         the rounding of the direct sum; and no tap is lost beside larger ones: see `_kept`. r is at
-        most 8, and r (fh + fw) < fh fw. None where there is no such r.
+        most 8, and r (fh + fw) < fh fw. Of whole numbers they are whole: so are their sums. None
+        where there is no such r.
 
     Notes
     -----
@@ -176,12 +189,18 @@ def low_rank(filter: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     return _crosses(filter, most)
 
 
+def is_whole(x: np.ndarray) -> bool:
+    """Whether all numbers of a matrix are whole; most matrices differ in their first row."""
+    return all(bool((np.rint(part) == part).all()) for part in (x[:1], x))
+
+
 def _crosses(filter: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray] | None:
-    whole = filter.astype(np.float64)
-    rest = whole.copy()
+    taps = filter.astype(np.float64)
+    rest = taps.copy()
     total = float(np.abs(rest).sum())
     if not np.isfinite(total):
         return None
+    whole = total < 1 / np.finfo(np.float64).eps and is_whole(taps)
     info = np.finfo(filter.dtype)
     enough = 2.0 * float(info.eps) * total
     columns: list[np.ndarray] = []
@@ -193,6 +212,11 @@ def _crosses(filter: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray] | N
             break
         scale = abs(pivot) ** 0.5
         column, row = rest[:, j] / np.copysign(scale, pivot), rest[i] / scale
+        if whole:
+            share = np.gcd.reduce(np.abs(rest[:, j]).astype(np.int64))
+            column, row = rest[:, j] / share, rest[i] * share / pivot
+            if not is_whole(row[None]):
+                return None
         rest -= column[:, None] * row
         columns.append(column)
         rows.append(row)
@@ -200,8 +224,8 @@ def _crosses(filter: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray] | N
             continue
         rounded = np.array(columns).astype(filter.dtype), np.array(rows).astype(filter.dtype)
         products = [c[:, None].astype(np.float64) * r for c, r in zip(*rounded, strict=True)]
-        error, size = np.abs(whole - sum(products)), sum(map(np.abs, products))
-        right = float(error.sum()) <= enough and _kept(np.abs(whole), error, size, info)
+        error, size = np.abs(taps - sum(products)), sum(map(np.abs, products))
+        right = float(error.sum()) <= enough and _kept(taps, error, size, info)
         return rounded if right else None
     return None
 
@@ -210,19 +234,33 @@ def _kept(taps: np.ndarray, error: np.ndarray, size: np.ndarray, info: np.finfo)
     """Whether small taps count where the image is small, or 0, beneath the large ones.
 
     Each tap is right to 1e3 eps of itself; or its products nearly cancel, and it is right to their
-    rounding. The products' ``size`` is no more than 1e3 times the taps around.
+    rounding. The products' ``size`` is no more than 1e3 times the taps around; if none is negative,
+    than the tap itself, so that no sum is.
     """
-    around = np.lib.stride_tricks.sliding_window_view(np.pad(taps, 1), (3, 3)).max(axis=(2, 3))
+    around, positive = np.abs(taps), bool((taps >= 0.0).all())
+    taps = around
+    if not positive:
+        around = np.lib.stride_tricks.sliding_window_view(np.pad(taps, 1), (3, 3)).max(axis=(2, 3))
     right = (error <= _LOST * info.eps * taps + info.tiny) | (error <= 4.0 * info.eps * size)
     return bool((right & (size <= _LOST * around + info.tiny)).all())
 
 
 @functools.lru_cache(maxsize=256)
-def _remembered(content: bytes, shape: tuple[int, int], dtype: str) -> Any:
-    return _both(np.frombuffer(content, dtype).reshape(shape))
+def _remembered(content: bytes, shape: tuple[int, int], dtype: str) -> SimpleNamespace:
+    return _facts(np.frombuffer(content, dtype).reshape(shape))
 
 
-def _both(filter: np.ndarray) -> Any:
-    """The factors of a filter, and of the flipped one; None, None where there are none."""
-    found = low_rank(filter)
-    return found, found and tuple(np.ascontiguousarray(lines[:, ::-1]) for lines in found)
+@np.errstate(all="ignore")
+def _facts(filter: np.ndarray) -> SimpleNamespace:
+    found, zeros = low_rank(filter), filter == 0.0
+    flipped = found and tuple(np.ascontiguousarray(lines[:, ::-1]) for lines in found)
+    products = [np.outer(c, r) for c, r in zip(*found, strict=True)] if found else []
+    return SimpleNamespace(
+        factors=found,
+        flipped=flipped,
+        cancels=any(product[zeros].any() for product in products),
+        whole=is_whole(filter),
+        positive=bool((filter >= 0.0).all()),
+        zeros=bool(zeros.any()),
+        size=float(np.abs(filter, dtype=np.float64).sum()),
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -31,9 +30,7 @@ from hetero.ops.convolve2d.value_ranges import are_finite, is_wide
 from hetero.ops.convolve2d.window import ALIASES, BOUNDARIES, MODES, NAME, Window, window_of
 from hetero.registry.problem import Problem, check_dims, dtype_obstacle
 
-log = logging.getLogger("hetero")
-
-_NARROW = 16  # a stack of more images, higher than that and 3 or 4 wide, may be an image in colour
+_NARROW = 16  # a stack of more images, higher than that and 3 or 4 wide, is an image in colour
 _NUMBERS = "biufc"  # kinds of dtypes
 _SCIPYS_MODES = {"valid": 0, "same": 1, "full": 2}  # of its extension module
 _SCIPYS_BOUNDARIES = {"fill": 0, "symm": 4, "wrap": 8}
@@ -111,17 +108,21 @@ def checked(
     Raises
     ------
     ValueError, TypeError
-        For wrong numbers of dimensions, an unknown mode or boundary, shapes that "valid" does not
-        take, nothing at all along an axis that "full" would lengthen; as SciPy, for fill values
-        and dtypes.
+        For wrong numbers of dimensions, an image with its channels last, an unknown mode or
+        boundary, shapes that "valid" does not take, nothing at all along an axis that "full" would
+        lengthen; as SciPy, for fill values and dtypes.
     """
     image, filter = array_or_spec(in1), array_or_spec(in2)
     a, b = describe(image), describe(filter)
     if len(a.shape) < 2 or len(b.shape) != 2:
+        sparse = [n for n, x in (("in1", in1), ("in2", in2)) if hasattr(x, "tocsr")]
+        hint = f"; {' and '.join(sparse)} is sparse: give .toarray()" if sparse else ""
         raise ValueError(
-            "in1 must have at least 2 dimensions and in2 must have 2, "
-            f"got {len(a.shape)} and {len(b.shape)}"
+            "in1 must be an array of at least 2 dimensions and in2 one of 2, got "
+            f"{type(in1).__name__} of {len(a.shape)} and {type(in2).__name__} of {len(b.shape)}"
+            + hint
         )
+    refuse_colour(a.shape)
     if not (
         type(mode) is str
         and mode in MODES
@@ -215,18 +216,14 @@ def _as_scipy(
     return boundary, reference(zero, taps, "same", "fill", fillvalue)[0, 0].item()
 
 
-@cache
-def _say_once(message: str) -> None:
-    log.warning(message)
-
-
-def note_channels(shape: tuple[int, ...]) -> None:
-    """Say once that an image with its channels last is taken for a stack of narrow images."""
+def refuse_colour(shape: tuple[int, ...]) -> None:
+    """Raise what SciPy would, which takes no image with its channels last."""
     if len(shape) == 3 and shape[-1] in (3, 4) and min(shape[:-1]) > _NARROW:
-        _say_once(
-            f"convolve2d takes an array of shape {shape} for {shape[0]} images of "
-            f"{shape[1]} x {shape[2]}; of an image with its channels last give "
-            "np.moveaxis(image, -1, 0)"
+        raise ValueError(
+            f"in1 of shape {shape} looks like an image with its channels last; images are in the "
+            "last two axes. Per channel: np.stack([convolve2d(channel, in2) for channel in "
+            f"np.moveaxis(in1, -1, 0)], -1). For {shape[0]} images of {shape[1]} x {shape[2]}: "
+            "convolve2d(in1[None], in2)[0]"
         )
 
 

@@ -288,10 +288,9 @@ def _priced(call: CheckedCall, filter: Filter, window: Window, now: int) -> Plan
         if call.stays:
             problem = results.staying(problem, call.device)
         plan = call.machine.plan(problem, call.device, call.method)
-        if a.location == HOST:
-            named, devices = call.method is not None, call.machine.devices()
-            look = value_ranges.seconds(problem, devices, finite_only=named)
-            plan = value_ranges.priced(plan, look, "spreads" if named else "transforms")
+        if a.location == HOST and call.method is None:
+            look = value_ranges.seconds(problem, call.machine.devices())
+            plan = value_ranges.priced(plan, look)
         if not remembered.leaves_few(plan) and remembered.are_few(call):  # as it will be again
             plan = call.machine.plan(problem, CPU, remembered.method_of_few())
         if not (window.wide_range or window.filled) and call.machine.is_here:

@@ -127,7 +127,7 @@ class _Ways:
         images = len(views[0]) if views[0].ndim > 2 else 1
         way, transforms = self.of(images, window)
         if transforms:
-            pixels = views if len(views) > 1 else views[0]
+            pixels = np.concatenate(views, axis=-2) if len(views) > 1 else views[0]
             wide = is_wide(pixels, self._options.filter, window, self._options.fillvalue)
             if wide is not False:
                 seen = window._replace(finite=wide is not None, wide_range=bool(wide))

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero.host.compiled import loop_compiler, loops
 from hetero.imports import load
+from hetero.ops import cpu_vectors
 from hetero.ops.convolve2d import traits
 from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED, Filter
 from hetero.ops.convolve2d.window import Window
-from hetero.pricing.plan import CPU, Candidate, Plan
+from hetero.pricing.plan import CPU, Plan
 from hetero.registry.problem import Problem
 
 _FAMILY = loops.register(loops.Family("ranges", 3.0, f"{__name__}:examples", served=True))
@@ -30,8 +32,7 @@ _serving = loop_compiler.Serving(
 
 # By how many eps of the sum of the products' absolute values a transform may be off.
 _LOST = 1e3
-_AT_A_TIME = 1 << 15  # blocks
-_PART = 1 << 20  # values that several threads look at
+_SMALL = 1 << 14  # values that NumPy looks at sooner than a compiled loop is called
 _LARGEST = 32  # one in this many of a filter's values may be as large as it likes
 
 
@@ -84,20 +85,19 @@ def _remembered(content: bytes, shape: tuple[int, int], dtype: str) -> Size:
 
 def are_finite(*arrays: np.ndarray | None) -> bool:
     """Whether arrays whose values are known hold neither NaN nor infinity."""
-    return all(_is_finite(x) for x in arrays if x is not None)
+    return all(is_finite(x) for x in arrays if x is not None)
 
 
-def _is_finite(x: np.ndarray) -> bool:
-    if x.size <= _PART or x.ndim < 2 or x.dtype.char not in "fd":
+def is_finite(x: np.ndarray) -> bool:
+    """Whether an array holds neither NaN nor infinity; many values by threads, where they can."""
+    if x.size < _SMALL or not x.flags.c_contiguous or x.dtype.char not in "fd":
         return bool(np.isfinite(x).all())
-    planes = loops.as_loops_take(x).reshape(-1, *x.shape[-2:])
-    with np.errstate(all="ignore"):
-        return _serving(planes.dtype).all_finite(planes)
+    return isfinite(cpu_vectors.serving(x.dtype).times_zero(x.reshape(-1)))
 
 
 @np.errstate(all="ignore")
 def is_wide(
-    image: np.ndarray | list[np.ndarray] | None, filter: Filter, window: Window, fillvalue: float
+    image: np.ndarray | None, filter: Filter, window: Window, fillvalue: float
 ) -> bool | None:
     """Whether a transform may be off by more than 1e3 eps of the sum of absolute products.
 
@@ -106,9 +106,8 @@ def is_wide(
 
     Parameters
     ----------
-    image : (..., h, w) ndarray of float32 or float64, list of these, or None
-        Of several: rows of one image that follow one another. None where its values are not known:
-        then it counts as even.
+    image : (..., h, w) ndarray of float32 or float64, or None
+        None where its values are not known: then it counts as even.
     filter : Filter
 
     Notes
@@ -138,20 +137,15 @@ def is_wide(
     if image is None:
         return size.norm > _LOST * taps * array.size
     rows, columns = (window.filter_height + 1) // 2, (window.filter_width + 1) // 2
-    parts = image if isinstance(image, list) else [image]
-    cpu_ranges = _serving(parts[0].dtype)
-    stacks = [loops.as_loops_take(part).reshape(-1, *part.shape[-2:]) for part in parts]
-    looks = [cpu_ranges.block_sums(planes, rows, columns) for planes in stacks]
-    found = [_seen(sums, areas) for sums, areas, _ in looks]
-    if None in found:
+    planes = loops.as_loops_take(image).reshape(-1, *image.shape[-2:])
+    sums, areas, peaks = _serving(image.dtype).block_sums(planes, rows, columns)
+    means = (sums / areas).max(axis=(1, 2))
+    if not np.isfinite(means).all():
         return None
-    means, least, has_zeros = (
-        functools.reduce(merge, values)
-        for merge, values in zip(
-            (np.maximum, np.minimum, np.logical_or), zip(*found, strict=True), strict=True
-        )
-    )
-    peaks = functools.reduce(np.maximum, [peaks for _, _, peaks in looks])
+    least = sums.min(axis=(1, 2))
+    has_zeros = least == 0.0
+    if has_zeros.any():
+        least = np.where(sums > 0.0, sums, np.inf).min(axis=(1, 2))
     fill = abs(fillvalue) if window.filled else 0.0
     means = np.maximum(means, fill)
     errors = size.norm * np.sqrt(np.maximum(peaks, fill)) * np.sqrt(means)
@@ -159,40 +153,17 @@ def is_wide(
         return True
     if not (has_zeros & (means > 0.0)).any():
         return False
-    if len(parts) > 1:  # a line of one goes on in the next
-        return is_wide(np.concatenate(parts, axis=-2), filter, window, fillvalue)
-    ((sums, areas, _),), (planes,) = looks, stacks
     down, across = areas.shape
     zero = np.pad(sums == 0.0, ((0, 0), (1, 1), (1, 1)))
     zero &= (means > 0.0)[:, None, None]
     beside = zero[:, :-2] | zero[:, 1:-1] | zero[:, 2:]
     beside = beside[:, :, :-2] | beside[:, :, 1:-1] | beside[:, :, 2:]
     blocks = np.argwhere(beside & (sums > 0.0))
+    cpu_ranges = load("hetero.kernels.cpu.ranges")  # worth waiting for
     lines = cpu_ranges.least_lines(planes, blocks, down, across)
     largest = np.maximum(planes.max(axis=(1, 2)), -planes.min(axis=(1, 2))).astype(np.float64)
     errors = size.norm * np.sqrt(np.maximum(largest, fill)) * np.sqrt(means)  # less than before
     return bool((errors[blocks[:, 0]] > _LOST * size.small * lines).any())
-
-
-def _seen(sums: np.ndarray, areas: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Of each plane's blocks: the largest mean, the least sum that is not zero, whether some are
-    zero. None where a sum is not finite.
-
-    Some rows of blocks at a time, so that what NumPy makes of them stays in a cache.
-    """
-    batch, down, across = sums.shape
-    each = max(_AT_A_TIME // across, 1)
-    means, least = np.zeros(batch), np.full(batch, np.inf)
-    has_zeros = np.zeros(batch, bool)
-    for begin in range(0, down, each):
-        part = sums[:, begin : begin + each]
-        means = np.maximum(means, (part / areas[begin : begin + each]).max(axis=(1, 2)))
-        smallest = part.min(axis=(1, 2))
-        has_zeros |= smallest == 0.0
-        if has_zeros.any():
-            smallest = np.where(part > 0.0, part, np.inf).min(axis=(1, 2))
-        least = np.minimum(least, smallest)
-    return (means, least, has_zeros) if np.isfinite(means).all() else None
 
 
 # -- What it costs, as part of a price -------------------------------------------------------------
@@ -205,9 +176,7 @@ _TAP = 3e-8  # of an element of a filter that is not remembered
 _MOST_CORES = 16  # more are not faster than the memory
 
 
-def seconds(
-    problem: Problem, machine: dict[str, dict[str, Any]], finite_only: bool = False
-) -> float:
+def seconds(problem: Problem, machine: dict[str, dict[str, Any]]) -> float:
     """What `is_wide` takes for the image of a problem.
 
     Parameters
@@ -215,8 +184,6 @@ def seconds(
     problem : Problem
     machine : dict
         Device name -> description.
-    finite_only : bool
-        Whether it is just looked for values that are not finite, as where the method is named.
     """
     w = problem.options
     dtype, cpu = np.dtype(problem.dtype), machine.get(CPU, {})
@@ -224,28 +191,19 @@ def seconds(
     if not (cpu.get("elsewhere") or loops.is_ready(_FAMILY.of(dtype))):
         cores = 1
     look = problem.batch * w.height * w.width * dtype.itemsize * _BYTE / cores
-    if finite_only:
-        return look
     rows, columns = (w.filter_height + 1) // 2, (w.filter_width + 1) // 2
     blocks = problem.batch * -(-w.height // rows) * -(-w.width // columns)
     taps = w.filter_height * w.filter_width
     return _CALL + look + blocks * _BLOCK + (taps > LARGEST_REMEMBERED) * taps * _TAP
 
 
-def priced(plan: Plan, look: float, trait: str = "transforms") -> Plan:
-    """A plan whose candidates with a trait take that many seconds more; the cheapest is first."""
-
-    def looks(c: Candidate) -> bool:
-        return getattr(traits.of_row(c.implementation), trait)
-
+def priced(plan: Plan, look: float) -> Plan:
+    """A plan whose candidates that transform take that many seconds more; the cheapest is first."""
     known = [c for c in plan.candidates if c.reason is None and c.seconds is not None]
-    if not any(map(looks, known)):
-        return plan
     dearer = []
     for c in known:
-        if looks(c):
-            terms = {TERM: look, **c.terms}
-            c = c._replace(seconds=c.seconds + look, terms=terms)
+        if traits.of_row(c.implementation).transforms:
+            c = c._replace(seconds=c.seconds + look, terms={TERM: look, **c.terms})
         dearer.append(c)
     dearer.sort(key=lambda c: c.seconds)
     others = [c for c in plan.candidates if c not in known]

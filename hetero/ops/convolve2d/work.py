@@ -126,6 +126,11 @@ def of_direct(problem: Problem, info: Info) -> Work:
     return _of_sum(problem, (2, 2) if 1 < prod(filter) < 4 else filter)
 
 
+def of_direct_on_cpu(problem: Problem, info: Info) -> Work:
+    """As `of_direct`, but of a column and a row one product each."""
+    return _of_sum(problem, (1, 1)) if problem.options.is_outer else of_direct(problem, info)
+
+
 def of_separable(problem: Problem, info: Info) -> Work:
     """As the direct sum with a filter of as many taps as the passes have together."""
     w = problem.options

@@ -79,8 +79,7 @@ def solve(
     true_residual = functools.partial(cg_products.true_residual, system)
     given = product, of_vectors, true_residual, rtol, preconditioner
     if scaling.is_safe(norm_b, b.real.itemsize):
-        loop = None if moves is None else functools.partial(_generic, moves=moves)
-        return iterate(*given, b, x, atol, maxiter, callback, norm_b, loop=loop)
+        return iterate(*given, b, x, atol, maxiter, callback, norm_b, moves=moves)
     run = functools.partial(iterate, *given)
     return scaling.solve(run, b, x, atol=atol, maxiter=maxiter, callback=callback)
 
@@ -98,7 +97,7 @@ def iterate(
     callback: Callable[[Any], object] | None,
     norm_b: float | None = None,
     at_zero: bool | None = None,
-    loop: Callable[[_Iteration, int], tuple[str, int]] | None = None,
+    moves: Callable[..., object] | None = None,
 ) -> Outcome:
     """Iterate, and begin anew from the true residual until that meets the tolerance.
 
@@ -112,9 +111,8 @@ def iterate(
         ``true_residual(b, x, residual, bound, norm_b)``; see `cg_products.true_residual`.
     at_zero : bool, optional
         Whether x is zero. Default: it is looked at.
-    loop : callable, optional
-        ``loop(on, limit)``, the iterations; gives status and number. Default: those of Hestenes
-        and Stiefel.
+    moves : callable, optional
+        See `solve`; only where the iterations are made in Python.
     """
     norm = of_vectors.norm
     norm_b = norm(scaling.real_view(b)) if norm_b is None else norm_b
@@ -147,7 +145,7 @@ def iterate(
             if done >= maxiter or residual > 0.5 * before:
                 return Outcome(types.LIMIT, done, residual)
             before = residual
-            run = _compiled if compiled else loop or _generic
+            run = _compiled if compiled else functools.partial(_generic, moves=moves)
             on = product, of_vectors, preconditioner, callback, lowest, x, r, q
             status, iterations = run(on, maxiter - done)
             done += iterations

@@ -32,9 +32,7 @@ def as_given(function: Callable[..., Any], outs: tuple[Any, ...], out: Any) -> A
     return outs[0]
 
 
-def build(
-    function: str, a: Operand, b: Operand, out: Operand | None, _: None = None
-) -> Problem | None:
+def build(function: str, a: Operand, b: Operand, out: Operand | None) -> Problem | None:
     """The problem of ``numpy.<function>(a, b, out=out)``; None where NumPy would not accept it.
 
     A product with one row or one column is a matvec.

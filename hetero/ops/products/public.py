@@ -224,7 +224,7 @@ def _by_copies(
     def by_copies(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
         if A.flags.writeable and B.flags.writeable and (not pays or watched.obstacle()):
             return run(A, B, out)
-        inputs = describe_used(A), describe_used(B)
+        inputs = describe_used(A), describe_used(B, A)
         if inputs[0].kept is None and inputs[1].kept is None:
             return run(A, B, out)
         plan = planner.plan(replace(problem, inputs=inputs), device, method)

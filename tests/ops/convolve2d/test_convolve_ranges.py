@@ -12,8 +12,6 @@ import pytest
 from scipy.signal import convolve2d
 
 import hetero
-from hetero.kernels.cpu import ranges as cpu_ranges
-from hetero.kernels.cpu import ranges_numpy
 from hetero.ops.convolve2d import value_ranges
 from hetero.ops.convolve2d.filters import Filter, low_rank
 from hetero.ops.convolve2d.window import window_of
@@ -149,43 +147,6 @@ def test_device_images_count_as_even():
     assert not value_ranges.is_wide(None, Filter(filter), window, 0.0)
     filter[3, 4] = 1e15
     assert value_ranges.is_wide(None, Filter(filter), window, 0.0)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("shape", "block"),
-    [((1, 1), (4, 16)), ((9, 50), (4, 16)), ((101, 63), (21, 20)), ((7, 5), (1, 5))],
-)
-def test_block_sums(shape, block, dtype):
-    planes = rng.standard_normal((3, *shape)).astype(dtype)
-    sums, areas, peaks = cpu_ranges.block_sums(planes[:, ::-1], *block)
-    down, across = -(-shape[0] // block[0]), -(-shape[1] // block[1])
-    assert sums.shape == (3, down, across)
-    expected = np.empty_like(sums)
-    for i in range(down):
-        for j in range(across):
-            rows = slice(i * shape[0] // down, (i + 1) * shape[0] // down)
-            columns = slice(j * shape[1] // across, (j + 1) * shape[1] // across)
-            part = abs(planes[:, ::-1].astype("f8"))[:, rows, columns]
-            expected[:, i, j] = part.sum(axis=(1, 2))
-            assert areas[i, j] == part[0].size
-            assert part.shape[1] <= block[0]
-            assert part.shape[2] <= block[1]
-    np.testing.assert_allclose(sums, expected, rtol=1e-12)
-    assert (peaks >= abs(planes).max(axis=(1, 2))).all()
-    assert (peaks <= sums.max(axis=(1, 2)) * (1 + 1e-12)).all()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("share", [0.02, 0.2, 0.4, 0.6, 1.0])
-def test_least_lines_by_loops_are_those_by_numpy(dtype, share):
-    """Of lines of few and of many values that are not 0, in blocks of about 6 x 5."""
-    planes = rng.uniform(0.5, 1.0, (3, 40, 31)).astype(dtype)
-    planes[rng.random(planes.shape) >= share] = 0.0
-    blocks = np.array(list(np.ndindex(3, 7, 6)))
-    found, expected = (by.least_lines(planes, blocks, 7, 6) for by in (cpu_ranges, ranges_numpy))
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
-    assert (found < 1.0).any() == (share < 1.0)
 
 
 # -- What a transform loses, the check finds -----------------------------------------------------
@@ -374,53 +335,12 @@ def test_filters_whose_products_cancel_are_still_of_low_rank():
     squares = k[:, None] ** 2 + k**2
     laplacian = (squares / 16.0 - 0.5) * np.exp(-squares / 8.0)
     assert (laplacian == 0.0).any()
-    for filter in (laplacian, np.outer(GAUSS, GAUSS) - np.outer(GAUSS**2, GAUSS**2)):
+    ring, bump = np.outer(GAUSS, GAUSS), np.outer(GAUSS**2, GAUSS**2)
+    for filter in (laplacian, ring - 2.0 * bump):
         for dtype in DTYPES:
             assert len(low_rank(filter.astype(dtype))[0]) == 2
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("by", [cpu_ranges, ranges_numpy])
-def test_all_finite(by, dtype):
-    planes = rng.standard_normal((2, 70, 90)).astype(dtype)
-    assert by.all_finite(planes)
-    planes[1, 69, 89] = np.finfo(dtype).max
-    planes[1, 69, :9] = np.finfo(dtype).max  # whose sum is infinite in float64
-    assert by.all_finite(planes)
-    for value in (np.nan, np.inf, -np.inf):
-        planes[0, 64, 3] = value
-        assert not by.all_finite(planes)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_large_operands_are_looked_at_by_loops(dtype, monkeypatch):
-    monkeypatch.setattr(value_ranges, "_PART", 1000)
-    image = rng.standard_normal((2, 40, 50)).astype(dtype)
-    for x in (image, image[:, ::-1, ::2], image.transpose(0, 2, 1), image.astype(int)):
-        assert value_ranges.are_finite(x, None, x[0, :3, :3])
-    image[1, 2, 4] = np.inf
-    assert not value_ranges.are_finite(image.transpose(2, 1, 0))
-    assert value_ranges.are_finite(image[:1])
-
-
-@pytest.mark.parametrize("spoil", [None, "large", "small", "zero", "nan"])
-def test_parts_of_an_image_are_looked_at_as_the_whole(spoil):
-    """Of large and small values in different parts, of lines that go on, of what is not finite."""
-    image = rng.standard_normal((90, 70))
-    filter = rng.standard_normal((9, 7))
-    window = window_of(image.shape, filter.shape, "valid")
-    if spoil == "large":
-        image[:20] *= 1e17
-    elif spoil == "small":
-        image[50:] *= 1e-17
-    elif spoil == "zero":
-        image[25:60, 10:50] = 0.0
-        image[28:50, 30] = 1e-17
-    elif spoil == "nan":
-        image[88, 3] = np.nan
-    whole = value_ranges.is_wide(image, Filter(filter), window, 0.0)
-    assert whole is {None: False, "nan": None}.get(spoil, True)
-    for cut in (1, 30, 45, 89):
-        assert (
-            value_ranges.is_wide([image[:cut], image[cut:]], Filter(filter), window, 0.0) is whole
-        )
+    for filter in (ring - bump, np.add.outer(np.arange(15.0), np.arange(15.0) ** 2)):
+        assert low_rank(filter) is None  # rounding would show: below 0, and in whole numbers
+    columns, rows = low_rank(np.outer([2.0, 4.0, 6.0, 9.0] * 2, [3.0, 9.0, 1.0] * 3))
+    assert (columns == np.rint(columns)).all()
+    assert (rows == np.rint(rows)).all()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 from convolutions import BOUNDARIES, MODES, agrees, check, images, outcome, rng, scipys
-from scipy import signal
+from scipy import signal, sparse
 
 import hetero.ops
 
@@ -73,6 +74,27 @@ def test_bad_input_for_a_stack():
         (np.ones((2, 2, 2)), {}, ValueError),
     ):
         assert issubclass(outcome(hetero.convolve2d, stack, b, **options), error)
+
+
+def test_an_image_with_its_channels_last():
+    """Refused as SciPy does; narrow images, and those of a stack by name, are taken."""
+    b = images((3, 3))
+    for shape in ((64, 60, 3), (20, 17, 4)):
+        a = images(shape)
+        for call in (hetero.convolve2d, partial(hetero.plan, "convolve2d")):
+            with pytest.raises(ValueError, match="Per channel"):
+                call(a, b, "same")
+        np.testing.assert_allclose(hetero.convolve2d(a[None], b)[0], scipys(a, b), atol=1e-13)
+    for shape in ((2, 40, 3), (40, 5, 3), (3, 64, 64), (64, 64, 5)):
+        check(images(shape), b)
+
+
+def test_a_sparse_matrix_is_named():
+    a = sparse.csr_array(np.eye(5))
+    with pytest.raises(ValueError, match=r"csr_array .* ndarray of 2; in1 is sparse: .*toarray"):
+        hetero.convolve2d(a, B)
+    with pytest.raises(ValueError, match="in2 is sparse"):
+        hetero.convolve2d(A, a)
 
 
 FILLS = {

@@ -16,8 +16,6 @@ import hetero
 from hetero.ops.convolve2d import fft_cpu, tiles
 from hetero.ops.convolve2d.window import window_of
 
-NUMPY_MODE = {"wrap": "wrap", "symm": "symmetric"}
-
 
 @pytest.fixture
 def many_threads(monkeypatch):
@@ -26,38 +24,6 @@ def many_threads(monkeypatch):
     tiles.on_cpu.cache_clear()
     yield
     tiles.on_cpu.cache_clear()
-
-
-@pytest.mark.parametrize("boundary", ["fill", "wrap", "symm"])
-@pytest.mark.parametrize(
-    ("rows", "columns"),
-    [
-        (slice(-7, 20), slice(-9, 25)),
-        (slice(2, 9), slice(3, 7)),
-        (slice(-3, 4), slice(2, 9)),
-        (slice(5, 19), slice(20, 31)),
-        (slice(-40, -20), slice(-50, 60)),
-        (slice(14, 15), slice(-1, 0)),
-    ],
-)
-def test_what_lies_beyond_an_image(boundary, rows, columns):
-    plane = np.random.default_rng(0).random((11, 13))
-    window = window_of((11, 13), (3, 3), "same", boundary)
-    far = 66
-    pads = ((far, far), (far, far))
-    if boundary == "fill":
-        whole = np.pad(plane, pads, constant_values=2.5)
-    else:
-        whole = np.pad(plane, pads, NUMPY_MODE[boundary])
-    expected = whole[rows.start + far : rows.stop + far, columns.start + far : columns.stop + far]
-    np.testing.assert_array_equal(fft_cpu.extended(plane, window, 2.5, rows, columns), expected)
-
-
-def test_a_part_inside_the_image_is_not_copied():
-    plane = np.zeros((9, 9))
-    window = window_of((9, 9), (3, 3), "same")
-    part = fft_cpu.extended(plane, window, 0.0, slice(1, 5), slice(2, 9))
-    assert np.shares_memory(part, plane)
 
 
 @pytest.mark.parametrize("method", ["fft", "overlap_save"])

@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero.arrays import spec
 from hetero.devices.base import Device
+from hetero.imports import load
 from hetero.ops import poisson
 from hetero.ops.cases import Budget, Case, Place, TimedSolves, numbers
 from hetero.ops.linear_systems.cases import (
@@ -77,5 +78,9 @@ def _arguments(
     """Only a direct method has a tolerance, else it would refine; its extents suit transforms."""
     shape = tuple(side - direct for side in even_grid(n, ndim))
     f = numbers(shape, dtype)  # no solve ends before its last step
+    if direct and not devices:
+        load(
+            "hetero.ops.multigrid.multigrid_cpu"
+        )  # its norms serve all but a process's first solves
     solve = Solve(Stencil(shape, (1.0,) * ndim), 1e-8 * direct, 0.0, 1)
     return Arguments((f,), np.zeros(shape, dtype), solve)

@@ -1,1 +1,1 @@
-"""Kernels compiled by other processes, ahead of their measurement."""
+"""What a rung launches, for `hetero ladder --source`."""

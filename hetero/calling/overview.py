@@ -127,16 +127,11 @@ def machine() -> Inventory:
 
 
 def _fit(stored: profile.Stored) -> str:
-    """Whether a stored profile fits this machine, and how far."""
+    """Whether a stored profile is of this machine."""
     if stored.obstacle is not None:
         return f"not used: {stored.obstacle}"
-    data, aside = stored.holding.data, stored.holding.aside
-    lines = [f"{stored.holding.here} constants, of {data.get('created', 'an unknown time')}"]
-    lines += [f"{len(names)} put aside, {change}" for change, names in aside.items()]
-    lines += [f"nothing of {name}, which is new" for name in stored.holding.new]
-    if stored.unfinished:
-        lines.append(stored.unfinished)
-    return ("fits: " if stored.complete else "fits in part: ") + "; ".join(lines)
+    data = stored.profile.data
+    return f"fits: {len(data['models'])} constants, of {data.get('created', 'an unknown time')}"
 
 
 def summary() -> str:

@@ -157,11 +157,6 @@ class Profile(Links):
         """
         return {name: {**info, "elsewhere": True} for name, info in self.devices.items()}
 
-    @property
-    def is_partial(self) -> bool:
-        """Whether some constants were not measured."""
-        return "unfinished" in self.data
-
     def dtypes(self) -> dict[str, set[str]]:
         """Operation -> dtypes that it has constants for."""
         dtypes: dict[str, set[str]] = {}

@@ -81,7 +81,7 @@ class Target(NamedTuple):
     block_limit : int
         Most threads of a block.
     warps : bool
-        Whether it is NVIDIA's, whose lanes exchange through registers.
+        Whether it is NVIDIA's: lanes exchange through registers.
     """
 
     multiprocessors: int

@@ -93,7 +93,7 @@ def _plain(
     rates: tuple[int, ...],
     stages: int = 0,
 ) -> Tile:
-    """Warps of 8 x 4 threads, each with ``per_thread`` results; with ``stages``, whose tiles are
+    """Warps of 8 x 4 threads, each with ``per_thread`` results; with ``stages`` of tiles that are
     copied asynchronously. ``stored`` and ``rates`` are in GB/s and GFLOP/s."""
     m, n = 8 * per_thread[0] * warps[0], 4 * per_thread[1] * warps[1]
     defines = (

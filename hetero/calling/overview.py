@@ -8,7 +8,7 @@ from hetero import devices, html, profile
 from hetero.arrays import watched
 from hetero.devices.kinds import traits
 from hetero.host import blas_spin, threading_layer
-from hetero.imports import load
+from hetero.host.compiled import loops
 from hetero.pricing import pricing
 from hetero.profile import inventory
 
@@ -29,6 +29,8 @@ class Inventory(dict[str, Any]):
         """The main part: what computes, how fast arrays move there, and what is wrong."""
         cpu, used = self["cpu"], self["profile"]
         lines = [f"cpu: {cpu['name']}, {cpu['cores']} cores, {cpu['blas']} {cpu['blas_version']}"]
+        if loops.obstacle():
+            lines.append(f"compiled loops: {cpu['loop_threads']}")
         for name, info in self["devices"].items():
             again = ", this machine's CPU again" if info.get("is_host_cpu") else ""
             lines.append(f"{name}: {info['name']}, {info['memory_bytes'] / 1e9:.0f} GB{again}")
@@ -91,7 +93,6 @@ def machine() -> Inventory:
     True
     """
     devices.proven()
-    load("numba")  # which the loops' threads are asked about
     here = inventory.devices()
     constants = profile.current()
     stored = profile.survey()

@@ -106,31 +106,24 @@ def report_options(sub: Parser) -> None:
     add_profile(sub, f"{text} (default: this)")
     text = "first measure this operation's ladder, as hetero ladder does; may be repeated"
     sub.add_argument("--ladder", action="append", default=[], metavar="OPERATION", help=text)
-    text = "first measure NumPy, SciPy and scikit-learn at some sizes, for this and later pages"
-    sub.add_argument("--compare", action="store_true", help=text)
 
 
 def report(arguments: argparse.Namespace) -> int:
     """Write what is known of a machine as a page for a browser."""
     from hetero import registry
-    from hetero.evaluation import ladder
-    from hetero.evaluation.page import compared, last, page
+    from hetero.evaluation import ladder, last
+    from hetero.evaluation.page import page
 
     check_file("FILE", arguments.file)
     progress = progress_bar()
     climbed = [registry.operation(name) for name in arguments.ladder]
-    measuring = "--ladder" if climbed else "--compare" if arguments.compare else None
-    if measuring and arguments.profile is not None:
-        raise ValueError(f"{measuring} measures this machine, and --profile names another one")
+    if climbed and arguments.profile is not None:
+        raise ValueError("--ladder measures this machine, and --profile names another one")
     for operation in climbed:
         last.keep_ladder(ladder.ladder(operation, progress=progress))
-    if arguments.compare:
-        compared.compare(progress)
     found = page(arguments.profile, progress)
-    Path(arguments.file).write_text(found.html, "utf-8")
-    result = {"file": arguments.file, "profile": found.profile, "pictures": found.pictures}
-    text = f"{found.pictures} pictures of the profile {found.profile!r} in {arguments.file}"
-    show(arguments, result, lambda: text)
+    Path(arguments.file).write_text(found, "utf-8")
+    show(arguments, {"file": arguments.file}, lambda: f"the page is in {arguments.file}")
     return DONE
 
 

@@ -57,7 +57,6 @@ class Device(abc.ABC):
     # measured; infinite: never.
     least_staged: Mapping[str, float] = MappingProxyType({UPLOAD: math.inf, DOWNLOAD: math.inf})
     slices: Any = None  # a `hetero.host.copying.copy_jobs.Slices`, where compiled loops can copy
-    capturing: bool = False  # whether this thread's work becomes part of a graph (`hetero.graph`)
 
     # -- what it is
 
@@ -331,10 +330,6 @@ class Device(abc.ABC):
     def transforms(self, layouts: Sequence[tuple[Any, ...]]) -> Any:
         """Plans of the device's library of Fourier transforms; see `hetero.devices.cuda.cufft`."""
         raise DeviceError(f"{self.kind} has no library of Fourier transforms")
-
-    def keep(self, *things: Any) -> None:
-        """While a graph is captured: let what it uses live as long as it does."""
-        return
 
     def probe(self) -> None:
         """Compile and run a small kernel; DeviceError if it fails, or makes other values."""

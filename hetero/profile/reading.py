@@ -127,6 +127,15 @@ def shipped(name: str) -> Profile:
 
 
 @functools.cache
+def _conservative() -> Profile:
+    """The constants of a machine that is not calibrated."""
+    return shipped("conservative")
+
+
+Profile.conservative = staticmethod(_conservative)
+
+
+@functools.cache
 def _content(name: str) -> dict[str, Any]:
     """Read and checked."""
     home = load("importlib.util").find_spec("hetero.profile.data")

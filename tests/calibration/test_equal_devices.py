@@ -10,7 +10,7 @@ import pytest
 import toys
 
 import hetero
-from hetero import devices, registry
+from hetero import registry
 from hetero.calibration import machine, worklist
 from hetero.calibration.environment import equal_devices, overheads, quiet_links
 from hetero.calibration.measure import loop, sampling
@@ -42,10 +42,8 @@ class Twin(toys.Toy):
 @pytest.fixture
 def two(monkeypatch, profile_file, hasty):
     """Two toys of one kind, and which of them were measured: (device, operation)."""
-    with toys.installed(), monkeypatch.context() as patch:
-        both = [Twin(0), Twin(1)]
-        devices.unregister_kind("toy")
-        devices.register_kind("toy", lambda: (both, []))
+    both = [Twin(0), Twin(1)]
+    with toys.installed(*both), monkeypatch.context() as patch:
         patch.setattr(
             registry, "_operations", {n: registry._operations[n] for n in ("matvec", "double")}
         )

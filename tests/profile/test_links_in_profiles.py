@@ -14,7 +14,7 @@ from made_up import link as straight
 from test_profiles import measured as measured_profile
 
 import hetero
-from hetero import devices, profile, registry
+from hetero import profile, registry
 from hetero.calibration import machine as machine_of_calibration
 from hetero.calibration import modelling
 from hetero.calibration.environment import (
@@ -186,9 +186,7 @@ def calibrated(monkeypatch, hasty, profile_file):
 
         return measure
 
-    with toys.installed(), monkeypatch.context() as patch:
-        devices.unregister_kind("toy")
-        devices.register_kind("toy", lambda: ([toys.Toy(0), toys.Toy(1)], []))
+    with toys.installed(toys.Toy(0), toys.Toy(1)), monkeypatch.context() as patch:
         patch.setattr(
             registry, "_operations", {n: registry._operations[n] for n in ("matvec", "double")}
         )

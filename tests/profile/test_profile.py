@@ -508,12 +508,6 @@ def test_wrong_constants_give_one_warning(case, data, profile_file, warnings_of,
     assert profile.current().name == "conservative"
 
 
-@pytest.mark.parametrize("case", DEEP)
-def test_wrong_constants_never_harm_a_call(case, data, profile_file, opencl):
-    write(profile_file, spoiled(data, *DEEP[case]))
-    use_it(opencl)
-
-
 @pytest.mark.parametrize("case", [*UNREADABLE, *DEEP])
 def test_reading_a_damaged_file_says_so(case, data, tmp_path):
     content = DAMAGE[case][0](data) if case in DAMAGE else spoiled(data, *DEEP[case])

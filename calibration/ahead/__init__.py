@@ -1,1 +1,0 @@
-"""What a rung launches, for `hetero ladder --source`."""

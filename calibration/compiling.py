@@ -1,4 +1,4 @@
-"""What is compiled before anything is measured: the CPU's loops, and kernels of GPUs."""
+"""What is compiled before anything is measured: the CPU's loops, and GPUs' kernels of products."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetero.calibration.worklist import WorkItem
 from hetero.devices.base import Device
 from hetero.host.compiled import loop_compiler, loops
 from hetero.kernels import LaunchPlan
-from hetero.ops.cases import Case, Dims, Passes, TimedSolves, grid
+from hetero.ops.cases import Case, SampleGrid, grid
 from hetero.registry import Arguments
 
 _LIMITS = ("kind", "name", "dialect", "traits", "target", "multiprocessors", "block_limit")
@@ -35,9 +35,10 @@ class _Recorder:
 
 
 def compile_first(worklist: Iterable[WorkItem]) -> None:
-    """Compile on all cores what cases need, as far as that is known without computing.
+    """Compile on all cores what cases need.
 
-    Kernels of solves, which depend on a solve's course, are compiled when it is measured.
+    Of a GPU these are the kernels of products, which are most; others are compiled when they are
+    measured.
     """
     worklist = list(worklist)
     if any(not item.place.devices for item in worklist):
@@ -46,23 +47,15 @@ def compile_first(worklist: Iterable[WorkItem]) -> None:
         if len(item.place.devices) == 1:
             (device,) = item.place.devices
             recorder = _Recorder(device)
-            for case, dims in ((c, d) for c in item.cases for d in _sizes(c)):
-                with contextlib.suppress(Exception):  # reported when the case is measured
-                    _record(recorder, case, dims)
+            for case in item.cases:
+                if isinstance(case.how, SampleGrid):
+                    with contextlib.suppress(Exception):  # reported when the case is measured
+                        _record(recorder, case)
             device.compile_ahead(recorder.wanted)
 
 
-def _sizes(case: Case) -> list[Dims]:
-    """The sizes that are measured of a case of single calls."""
-    if isinstance(case.how, TimedSolves):
-        return []
-    if isinstance(case.how, Passes):
-        return [*case.how.knots.values(), *case.how.held_out.values()]
-    return [*grid(case.axes), *itertools.islice(sampling.between_knots(case), case.how.held_out)]
-
-
-def _record(recorder: _Recorder, case: Case, dims: Dims) -> None:
-    problem = case.problem(*dims)
-    options = case.options(problem) if case.options is not None else None
-    inputs = (0,) * len(problem.inputs[: case.inputs])
-    case.implementation.run((recorder,), problem, Arguments(inputs, 0, options))
+def _record(recorder: _Recorder, case: Case) -> None:
+    """Run a case at all sizes that are measured of it."""
+    between = itertools.islice(sampling.between_knots(case), case.how.held_out)
+    for dims in (*grid(case.axes), *between):
+        case.implementation.run((recorder,), case.problem(*dims), Arguments((0, 0), 0))

@@ -46,7 +46,7 @@ from hetero.profile.finding import (
 from hetero.profile.links import PAGEABLE, PINNED, STAGED
 from hetero.profile.places import default_path, place, stored
 from hetero.profile.reading import believed, named, parse, read, shipped
-from hetero.profile.validity import kind_of, obstacle
+from hetero.profile.validity import obstacle
 
 __all__ = [
     "LARGEST",
@@ -63,7 +63,6 @@ __all__ = [
     "digest",
     "encode",
     "held",
-    "kind_of",
     "named",
     "obstacle",
     "on_change",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from hetero.profile import inventory
@@ -43,8 +42,3 @@ def _part(value: Any, path: list[str]) -> Any:
     for step in path:
         value = value.get(step) if isinstance(value, dict) else None
     return value
-
-
-def kind_of(place: str) -> str:
-    """The kind of a place: "cuda" of "cuda:0" and of "cuda*2"."""
-    return re.split("[:*]", place)[0]

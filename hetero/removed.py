@@ -13,6 +13,8 @@ SHARED = "name one of both; device='cuda:*' shares a call between all GPUs"
 COMMANDS = {
     "bench programs": "run docs/benchmarks/programs.py of the repository",
     "bench --timeline": "Nsight Systems shows when blocks move and are computed",
+    "calibrate --fresh": "an interrupted calibration leaves nothing, the next one begins anew",
+    "calibrate --kernels": "kernels are planned by constants of their plan files",
     "ladder --source": "the kernels' sources are in the package's folder kernels",
     "report --compare": "hetero bench compares with other libraries",
     "sweep --metrics": "hetero ladder --why says what limits a kernel",

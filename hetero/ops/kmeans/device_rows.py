@@ -15,7 +15,6 @@ from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans.plan_seeds import SeedsPlan, plan_seeds
 from hetero.ops.kmeans.backend import subtracted, subtracted_for, trials
 from hetero.ops.kmeans.library import Products
-from hetero.profile import tuning
 from hetero.registry.problem import Problem
 
 # The two sets of centroids' buffers: an iteration reads one and writes the other.
@@ -145,7 +144,6 @@ class DeviceRows:
             shared_limit=device.shared_limit,
             capability=device.capability,
             method=self._method,
-            tuning=tuning.of_device(device),
             counted=self._counted,
         )
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from hetero import registry
 from hetero.imports import load
-from hetero.kernels.common.tuning import Target
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.kernels.jacobi.plan import GridSlab
 from hetero.ops.linear_systems.solve import digits
@@ -140,7 +139,7 @@ class Method:
 def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteration]:
     """See `registry.Operation`. A pass of sweeps gets as many rows; on a device are f and two u."""
     grid = GridSlab.of(dims, (1.0,) * len(dims), dtype)
-    depth = plan_jacobi.default_depth(grid, Target(1))
+    depth = plan_jacobi.default_depth(grid)
     sweep = registry.Iteration(grid.plane_bytes, 3, depth, depth, depth)
     gradients = load("hetero.ops.krylov.cg_vectors").iteration(dims, dtype)
     return {"cg": gradients, "jacobi": sweep}

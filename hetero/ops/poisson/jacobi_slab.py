@@ -13,7 +13,6 @@ from hetero.kernels.common.launch import VECTOR_BYTES, Launch
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.exchange import Bound, Part
 from hetero.ops.linear_systems.partition import Slab
-from hetero.profile import tuning
 
 
 class Sweeper(NamedTuple):
@@ -58,7 +57,7 @@ class Slice(Part):
     ) -> None:
         super().__init__(device, alone)
         self._sweeper = sweeper
-        self._target = tuning.target(device)
+        self._target = device.target
         self.grid = whole.slab(slab.first, slab.held)
         self.newest = 0
         self._slab = slab

@@ -26,7 +26,6 @@ from hetero.moving.pipeline import Load, Slot, Step, Store
 from hetero.ops.linear_systems.partition import Slab
 from hetero.ops.linear_systems.types import DeviceFailed, Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import iterate
-from hetero.profile import tuning
 
 _TURNS = 2  # slabs on the device: one moves while another is computed
 _SHARE = 0.75  # of the room that may be used: a pool rounds sizes up
@@ -103,8 +102,8 @@ class _Streamed:
         self._next: np.ndarray | None = None
         self._device, self._f, self._reach = device, f, reach
         self._grid = plan_jacobi.GridSlab.of(*stencil, f.dtype.name)
-        self._target = tuning.target(device)
-        self._depth = plan_jacobi.default_depth(self._grid, self._target)
+        self._target = device.target
+        self._depth = plan_jacobi.default_depth(self._grid)
         self._row = f[0].nbytes
         self._packed = self._grid.packed
         self._planned = functools.cache(plan_jacobi.sweeps)

@@ -13,8 +13,8 @@ from hetero.imports import load
 
 SLOT = "pci_bus_id"  # of a device; a card in another slot counts as the same
 _PACKAGES = (
-    *("numpy", "scipy", "numba", "tbb", "opencv-python", "opencv-python-headless"),
-    *("pycuda", "pyopencl", "nvmath-python", "nvidia-cublas", "nvidia-cufft"),
+    *("numpy", "scipy", "numba", "tbb", "pycuda", "pyopencl"),
+    *("nvmath-python", "nvidia-cublas", "nvidia-cufft"),
 )
 # Part of the fingerprint -> where its values stand there; every other part is a package.
 PARTS = {

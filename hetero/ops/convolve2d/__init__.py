@@ -57,8 +57,8 @@ def convolve2d(
         "direct" (the sum), "separable" (two one-dimensional passes for each product of a column and
         a row that make up the filter), "fft" (one transform), "overlap_save" (transforms of
         tiles), "streamed" (bands of an image on the host that go to a GPU, are convolved by one of
-        these and come back, all at the same time), "library" (OpenCV), "scipy" (SciPy's function,
-        for dtypes that no other takes, and while the loops of others are compiled). On a GPU, by
+        these and come back, all at the same time), "scipy" (SciPy's function, for
+        dtypes that no other takes, and while the loops of others are compiled). On a GPU, by
         name alone, the kernels on the way: "naive", "shared", "row", "padded", "tuned".
 
     Returns

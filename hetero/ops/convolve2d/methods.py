@@ -143,16 +143,6 @@ registry.register_method(
 )
 registry.register_method(
     operation=NAME,
-    method="library",
-    kinds=("cpu",),
-    excludes=work.not_opencvs,
-    work=work.of_direct,
-    run=_on_cpu("direct_cpu", "by_opencv"),
-    uses=("opencv-python", "opencv-python-headless"),
-    traits=Traits(filters=(1, 2, 3, 5, 7, 11)),
-)
-registry.register_method(
-    operation=NAME,
     method="scipy",
     kinds=("cpu",),
     excludes=work.no_mode,

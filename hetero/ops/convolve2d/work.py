@@ -11,7 +11,7 @@ import numpy as np
 from hetero.arrays import HOST
 from hetero.imports import load
 from hetero.moving import pipeline
-from hetero.ops.convolve2d import direct_cpu, tiles
+from hetero.ops.convolve2d import tiles
 from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED
 from hetero.ops.convolve2d.window import mode_of
 from hetero.registry.models import Work
@@ -52,12 +52,6 @@ def for_other_dtypes(problem: Problem) -> str | None:
     if not_real(problem, {}) is not None:
         return None
     return f"for dtypes that no other method computes, not {problem.dtype}"
-
-
-def not_opencvs(problem: Problem, info: Info) -> str | None:
-    """What OpenCV's filter2D does not do, or OpenCV is not here."""
-    here = not info.get("elsewhere")
-    return not_real(problem, info) or direct_cpu.opencvs_obstacle(problem.options, here)
 
 
 def spreads(problem: Problem, info: Info) -> str | None:

@@ -1,0 +1,16 @@
+"""What earlier versions had, and what to use instead."""
+
+from __future__ import annotations
+
+TEXT = "{} was removed in 0.2: {}"
+
+# (operation, method) -> what to use instead.
+METHODS = {
+    ("convolve2d", "library"): "'direct' is as fast; for OpenCV call cv2.filter2D",
+}
+
+
+def method(operation: str, name: str) -> str | None:
+    """The message for a method that was removed, None for another one."""
+    instead = METHODS.get((operation, name))
+    return instead and TEXT.format(f"{operation}'s method {name!r}", instead)

@@ -6,6 +6,8 @@ TEXT = "{} was removed in 0.2: {}"
 
 # (operation, method) -> what to use instead.
 METHODS = {
+    ("matvec", "library"): "'tiled' is within 10 % of cuBLAS, or faster",
+    ("matvec", "streamed"): "'tiled', or 'blas' where a matrix is larger than the device",
     ("convolve2d", "library"): "'direct' is as fast; for OpenCV call cv2.filter2D",
 }
 

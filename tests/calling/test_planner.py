@@ -76,7 +76,7 @@ def test_mixed_places():
 
 
 @pytest.mark.parametrize("on", ["host", "cuda:0"])
-@pytest.mark.parametrize("n", [1, 10, 100, 1000, 5000])
+@pytest.mark.parametrize("n", [10, 100, 1000, 5000])
 def test_terms_add_up_and_the_cheapest_comes_first(n, on):
     plan = priced(square(n, on), WITH_LIBRARY)
     possible = [c for c in plan.candidates if c.reason is None]

@@ -16,7 +16,6 @@ PRODUCTS = [
         "matmul library, a batch",
         "matvec",
         "matvec out=x",
-        "matvec library",
     ),
 ]
 CONVOLUTIONS = [f"convolve2d {m}" for m in ("direct", "separable", "fft", "overlap_save")]

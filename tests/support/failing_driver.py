@@ -305,7 +305,6 @@ def calls():
         "matmul library, a batch": (lambda: hetero.matmul(stack, B), "library"),
         "matvec": (lambda: hetero.matvec(A, v), "tiled"),
         "matvec out=x": (in_place_vector, "tiled"),
-        "matvec library": (lambda: hetero.matvec(A, v), "library"),
         "solve_cg dense": (lambda: hetero.solve_cg(dense, rhs[:40], rtol=1e-10)[0], "fused"),
         "solve_cg csr": (lambda: hetero.solve_cg(csr, rhs, rtol=1e-10)[0], "fused"),
         "solve_cg stencil": (lambda: hetero.solve_cg(poisson, rhs, rtol=1e-10)[0], "fused"),

@@ -19,7 +19,7 @@ from hetero.calibration.environment import (
     thread_counts,
 )
 from hetero.calibration.environment.overheads import Overheads, around
-from hetero.calibration.measure import loop, outliers, timing
+from hetero.calibration.measure import loop, timing
 from hetero.calibration.progress import Failure, Schedule, left_out
 from hetero.calibration.request import Request
 from hetero.calibration.worklist import (
@@ -126,8 +126,6 @@ def _measure(
     content["load"] = watch.seen()
     for line in left_out(failures):
         log.warning("calibration leaves out %s", line)
-    for line in outliers.report(content["models"]):
-        log.warning("left out of the calibration: %s", line)
     if timing.is_loaded(content["load"]):
         log.warning("other work ran during the calibration: %s", timing.described(content["load"]))
     if not timing.is_trusted(content["load"]):

@@ -9,13 +9,12 @@ import contextlib
 import datetime
 from collections.abc import Iterable
 from dataclasses import replace
-from statistics import median
 from typing import Any, NamedTuple
 
 from hetero import profile, registry
 from hetero.calibration.checkpoint import Checkpoint
 from hetero.calibration.fit import fit
-from hetero.calibration.measure import outliers, sampling
+from hetero.calibration.measure import outliers
 from hetero.calibration.measure.loop import Measured
 from hetero.calibration.measure.workbench import Samples
 from hetero.calibration.progress import Failure
@@ -37,7 +36,6 @@ class Known(NamedTuple):
 
     model: Model
     samples: Samples
-    slower: float
     reference: Model | None
 
 
@@ -62,28 +60,21 @@ def models(
     """
     known = {} if known is None else known
     constants = Profile({"name": "", "devices": {}, "links": links or {}})
-    slower: dict[tuple[str, str], list[float]] = {}
-    for case, place, samples in measured:
-        of_all = slower.setdefault((case.implementation.operation, place.name), [])
-        of_all += sampling.slower(samples)
     fitted: dict[ModelKey, Model] = {}
     for one in measured:
-        ratios = slower[one.case.implementation.operation, one.place.name]
-        slower_by = median(ratios) if ratios else 1.0
         reference = _reference(one, fitted)
         last = known.get(one.key)
         if (
             last is not None
             and last.samples is one.samples
-            and last.slower == slower_by
             and last.reference is reference
             and len(one.place.devices) < 2  # or it depends on links
         ):
             fitted[one.key] = last.model
             continue
         try:
-            fitted[one.key] = model = _believed(one, fitted, slower_by, constants)
-            known[one.key] = Known(model, one.samples, slower_by, reference)
+            fitted[one.key] = model = _believed(one, fitted, constants)
+            known[one.key] = Known(model, one.samples, reference)
         except Exception as error:
             row = one.case.implementation
             failures.append(Failure(row.operation, one.place.name, str(one.case), error))
@@ -97,26 +88,17 @@ def _reference(one: Measured, before: dict[ModelKey, Model]) -> Model | None:
     return before.get(one.key._replace(layout=one.case.how.reference))
 
 
-def _believed(
-    one: Measured, before: dict[ModelKey, Model], slower: float, constants: Profile
-) -> Model:
-    """`fitted` without outliers; the conservative model where the whole curve is dropped."""
-    try:
+def _believed(one: Measured, before: dict[ModelKey, Model], constants: Profile) -> Model:
+    """`fitted` to what is believed of the samples."""
+    out: list[tuple[int, ...]] = []
+    with contextlib.suppress(Exception):  # an operation's description fails: so will what needs it
         samples, out = outliers.believable(*one)
-    except outliers.Unbelievable as error:
-        model = outliers.prior_model(one.key, one.place.kind, str(error))
-        if model is None:
-            raise
-        return model
-    except Exception:  # an operation's description fails: then so will what needs it
-        samples, out = one.samples, {}
-    one = one._replace(samples=samples)
+        one = one._replace(samples=samples)
     still = unmoved(one, constants)
-    model = fitted(still or one, before, slower)
+    model = fitted(still or one, before)
     if still is not None:
         model["moves_apart"] = True
-    if out:
-        model["samples"]["kept_out"] = [[list(dims), why] for dims, why in out.items()]
+    model["samples"].setdefault("extrapolated", []).extend(map(list, out))
     return model
 
 
@@ -143,7 +125,7 @@ def unmoved(one: Measured, constants: Profile) -> Measured | None:
     return one._replace(samples=replace(samples, **{part: left}))
 
 
-def fitted(one: Measured, before: dict[ModelKey, Model], slower: float) -> Model:
+def fitted(one: Measured, before: dict[ModelKey, Model]) -> Model:
     """The model of one case.
 
     Parameters
@@ -151,16 +133,12 @@ def fitted(one: Measured, before: dict[ModelKey, Model], slower: float) -> Model
     one : Measured
     before : dict
         Models among which the case's reference is.
-    slower : float
-        How much longer than the fastest call a typical one takes, at this place: of each method
-        alone it would be too uncertain to choose by.
     """
     (case, place, samples), how = one, one.case.how
     if isinstance(how, TimedSolves):
         return fit.solve(case.axes, samples.setup, samples.seconds, (how.few, how.many))
     if isinstance(how, Passes):
         seconds = fit.least_above(samples.seconds) if how.number > 1 else samples.seconds
-        seconds = {dims: slower * value for dims, value in seconds.items()}
         knots = {dims: seconds[dims] for dims in how.knots if dims in seconds}
         held_out = {d: seconds[d] for d in how.held_out if d in seconds and d not in knots}
         return fit.passes(how.form, how.block, knots, held_out, list(how.knots))
@@ -175,8 +153,6 @@ def fitted(one: Measured, before: dict[ModelKey, Model], slower: float) -> Model
     reference = _reference(one, before)
     if reference is None:
         raise LookupError(f"there is no model of {how.reference!r} to compare it with")
-    if reference["form"] != "surface":  # it was not believed
-        return fit.surface(case.axes, samples.seconds, samples.held_out)
     return fit.surface_by_ratio(reference, samples.seconds, samples.held_out)
 
 
@@ -184,7 +160,7 @@ def derived(
     operations: Iterable[Operation], models: dict[ModelKey, Model], failures: list[Failure]
 ) -> dict[ModelKey, Model]:
     """All models, with those that operations derive from others."""
-    models, fitted = dict(models), {k: m for k, m in models.items() if not outliers.is_prior(m)}
+    models, fitted = dict(models), dict(models)
     for operation in operations:
         with contextlib.suppress(Exception):  # `all_cases` reported what is wrong with the module
             make = getattr(module_of(operation), "derived", None)

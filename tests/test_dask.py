@@ -377,7 +377,8 @@ def test_the_estimator_is_heteros():
     for name in ("cluster_centers_", "inertia_", "n_iter_", "n_features_in_"):
         np.testing.assert_allclose(getattr(own, name), getattr(other, name), rtol=1e-12)
     np.testing.assert_array_equal(own.predict(lazy[:50]).compute(), other.predict(X[:50]))
-    np.testing.assert_allclose(own.transform(lazy).compute(), other.transform(X), rtol=1e-12)
+    far = other.transform(X)  # by products, of which the largest distance decides the rounding
+    np.testing.assert_allclose(own.transform(lazy).compute(), far, rtol=0, atol=1e-13 * far.max())
     np.testing.assert_allclose(
         own.score(lazy, sample_weight=weights), other.score(X, None, weights)
     )

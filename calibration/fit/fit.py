@@ -6,12 +6,13 @@ Every fit minimises relative errors, since a microsecond matters at ten and not 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
 
 from hetero.ops.cases import Dims, grid
+from hetero.registry import growth
 from hetero.registry.models import Work, bind
 
 _MANY = 10.0  # overheads: the time of a longer call grows in proportion to its work
@@ -47,21 +48,25 @@ def surface(
     among : callable
         Combines the seconds of a missing knot that each axis gives.
 
-    The constants are the samples themselves, but for those listed as extrapolated.
+    The constants are the samples themselves, within what the others allow, but for those listed as
+    extrapolated.
     """
+    knots = grid(axes)
+    known = growth.bounded(axes, [seconds.get(d, inf) for d in knots], [1] * len(axes)).tolist()
+    seconds = {dims: value for dims, value in zip(knots, known, strict=True) if dims in seconds}
     overhead = 0.95 * min(seconds.values())
     table = dict(seconds)
     rate = max(
         prod(dims) / (value - overhead if value > 2.0 * overhead else value)
         for dims, value in seconds.items()
     )
-    for dims in grid(axes):
+    for dims in knots:
         if dims not in table:
             table[dims] = _extended(dims, axes, table, seconds, overhead, rate, among)
     constants = {
         "overhead": overhead,
         "axes": [list(axis) for axis in axes],
-        "seconds": [float(f"{table[dims]:.5g}") for dims in grid(axes)],
+        "seconds": [float(f"{table[dims]:.5g}") for dims in knots],
     }
     model: dict[str, Any] = {"form": "surface", "constants": constants}
     cost = bind(model)
@@ -70,7 +75,7 @@ def surface(
         model["residuals"] = residuals(predicted, list(held_out.values()))
     model["samples"] = {
         "held_out": [[list(dims), value] for dims, value in held_out.items()],
-        "extrapolated": [list(dims) for dims in grid(axes) if dims not in seconds],
+        "extrapolated": [list(dims) for dims in knots if dims not in seconds],
     }
     return model
 

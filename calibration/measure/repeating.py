@@ -12,15 +12,11 @@ from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
-from hetero.calibration.fit import fit
 from hetero.calibration.measure import outliers, solving
 from hetero.calibration.measure.workbench import Samples
 from hetero.calibration.worklist import has_own_clock
 from hetero.ops.cases import Budget, Case, Dims, Passes, Place, TimedSolves, grid
-from hetero.registry.models import Work, bind
-from hetero.registry.problem import DEVICE_DTYPES
 
-SINGLE = DEVICE_DTYPES[0]
 # Fractions of the measuring time: on an idle machine, with slow spells, under load.
 _SHARE, _SHARE_RESTLESS, _SHARE_BUSY = 0.08, 0.2, 1.0
 _MOST_RESTLESS = 4.0  # seconds
@@ -88,15 +84,13 @@ def settle(
     start = clock()
     current = [samples for _, _, samples in cases]
     judges = [_Judge(case, place, samples, budget, noisy) for case, place, samples in cases]
-    others = _other_precision(cases)
     confirmed: dict[tuple[int, Dims], int] = {}
     beyond_of: dict[int, dict[Dims, float]] = {}
     repeated = 0
 
     def doubtful(changed: Iterable[int]) -> list[Doubt]:
-        for index in {*changed, *(others[i] for i in changed if i in others)}:
-            other = current[others[index]] if index in others else None
-            beyond_of[index] = judges[index].doubts(current[index], other)
+        for index in changed:
+            beyond_of[index] = judges[index].doubts(current[index])
         left = []
         for index, beyond in beyond_of.items():
             samples = current[index]
@@ -172,22 +166,20 @@ class _Judge:
     ) -> None:
         self._case, self._place, self._budget = case, place, budget
         self._rate = 0.0 if noisy else _rate(samples)
-        self._prior = outliers.prior(case, place)
-        self._estimate = outliers.estimator(case, place)
         how = case.how
         self._held_out = set(how.held_out) - set(how.knots) if isinstance(how, Passes) else set()
 
-    def doubts(self, samples: Samples, other: Samples | None) -> dict[Dims, float]:
-        """Samples to take again, with the ratio to the bounds; ``other`` are of another precision.
+    def doubts(self, samples: Samples) -> dict[Dims, float]:
+        """Samples to take again, with the ratio to the bounds.
 
         None where it fails: an operation that raises an exception loses its own models only.
         """
         with contextlib.suppress(Exception):
             if samples.seconds:
-                return self._doubts(samples, other)
+                return self._doubts(samples)
         return {}
 
-    def _doubts(self, samples: Samples, other: Samples | None) -> dict[Dims, float]:
+    def _doubts(self, samples: Samples) -> dict[Dims, float]:
         case, place = self._case, self._place
         doubts: dict[Dims, float] = {}
 
@@ -196,68 +188,19 @@ class _Judge:
                 doubts[dims] = max(doubts.get(dims, 0.0), beyond)
 
         knots = {d: s for d, s in samples.seconds.items() if d not in self._held_out}
-        curves, ratios, amount = outliers.curves_of(case, place, replace(samples, seconds=knots))
+        curves, ratios, amount, _ = outliers.curves_of(case, place, replace(samples, seconds=knots))
         for curve in curves:
             add(outliers.doubtful(curve, ratios, amount))
         if isinstance(case.how, TimedSolves):
             add(outliers.decreasing(samples.seconds))
             separable = solving.separable(samples)
             add({dims: _INSEPARABLE for dims, is_so in separable.items() if not is_so})
-        else:
-            add(self._by_held_out(samples, knots))
+        elif samples.marked or _rate(samples) > _SAME * self._rate:
             # Other knots were left out because these samples were slow or took all the time.
-            if samples.marked or _rate(samples) > _SAME * self._rate:
-                add(dict.fromkeys(_missing(case, samples, self._budget), _MISSING))
-        if self._prior is not None:
-            far = outliers.far_from_prior(samples.seconds, self._prior)
-            add({dims: beyond for dims, beyond, _ in far})
-        if other is not None and (case.dtype == SINGLE or not place.devices):
-            times = outliers.HALF if case.dtype == SINGLE else outliers.DOUBLE
-            both = map(outliers.solve_curves, (samples, other))
-            for mine, others in zip(*both, strict=False):
-                add(outliers.above_other_precision(mine, others, times))
+            add(dict.fromkeys(_missing(case, samples, self._budget), _MISSING))
         add(dict.fromkeys(samples.marked, _MARKED))
         add(dict.fromkeys(samples.unsure, _UNSURE))
         return doubts
-
-    def _by_held_out(self, samples: Samples, knots: dict[Dims, float]) -> dict[Dims, float]:
-        """Doubts where held-out shapes and the interpolant of the knots disagree."""
-        held_out = samples.held_out or {
-            dims: samples.seconds[dims] for dims in self._held_out if dims in samples.seconds
-        }
-        if not held_out:
-            return {}
-        axes = [sorted(set(extents)) for extents in zip(*knots, strict=True)]
-        estimate = self._estimate
-        scale = estimate or (lambda dims: 1.0)
-        try:
-            model = fit.surface(axes, {dims: s / scale(dims) for dims, s in knots.items()}, {})
-        except (KeyError, ValueError):  # too few to be a grid
-            return {}
-        cost = bind(model)
-
-        def predicted(dims: Dims) -> float:
-            inside = tuple(min(n, axis[-1]) for n, axis in zip(dims, axes, strict=True))
-            return scale(dims) * sum(cost(Work(inside if estimate else dims, 0.0, 0.0)))
-
-        return outliers.contradicted(held_out, knots, predicted)
-
-
-def _other_precision(cases: list[tuple[Case, Place, Samples]]) -> dict[int, int]:
-    """Numbers of cases that differ in precision only: of each -> of the other.
-
-    A GPU's own clock is left out, since slow spells of the host do not touch it.
-    """
-    others: dict[int, int] = {}
-    first: dict[tuple[str, ...], int] = {}
-    for number, (case, place, _) in enumerate(cases):
-        if has_own_clock(case):
-            continue
-        row = case.implementation
-        before = first.setdefault((place.name, row.operation, row.method, case.layout), number)
-        if before != number:
-            others |= {before: number, number: before}
-    return others
 
 
 def _rate(samples: Samples) -> float:

@@ -41,7 +41,8 @@ def take(
     ----------
     case, bench, budget
     seconds_left : float
-        After which knots are no longer begun.
+        After which a knot gets as few calls as possible: without it, all larger ones would be
+        guessed from those that are too short to give a rate.
     host : float, optional
         The host's share of a call, if it is known.
     before : Samples, optional
@@ -135,7 +136,7 @@ class _Shapes:
         host: float | None,
         least: float = -1.0,
     ) -> None:
-        self._case, self._bench, self._budget = case, bench, budget
+        self._case, self._bench, self.point = case, bench, budget.point
         if least < 0.0:
             smallest = case.problem(*case.smallest)
             alone = bench.seconds(case, smallest, budget.point)
@@ -168,7 +169,7 @@ class _Shapes:
     def seconds(self, dims: Dims) -> float:
         self._by_device = self._bench.queue is not None
         problem = self._case.problem(*dims)
-        device_seconds = self._bench.seconds(self._case, problem, self._budget.point)
+        device_seconds = self._bench.seconds(self._case, problem, self.point)
         if self._case.how.by_estimate:
             return device_seconds
         if device_seconds > _HOST_HIDDEN:
@@ -193,8 +194,10 @@ def _grid(
 
     rate = _Rate({}, bench)
     for dims in sorted(grid(case.axes), key=prod):
-        if seconds and (rate.seconds(dims) > budget.longest or time.perf_counter() > end):
+        if seconds and rate.seconds(dims) > budget.longest:
             continue
+        if time.perf_counter() > end:
+            shapes.point = 0.0
         seconds[dims] = seconds_of(dims)
         rate.add(dims, seconds[dims])
     held_out: dict[Dims, float] = {}
@@ -258,8 +261,12 @@ def _pass(
     marked, unsure = set(before.marked), set(before.unsure)
     time.sleep(solving.SETTLES)
     for dims, sizes in {**how.knots, **how.held_out}.items():
-        if seconds and (rate.seconds(dims) > how.longest or time.perf_counter() > end):
+        if seconds and rate.seconds(dims) > how.longest:
             continue
+        if time.perf_counter() > end:
+            if dims in seconds:
+                continue
+            budget = replace(budget, point=0.0)
         if seconds.get(dims, 0.0) > (_SHORT if number >= how.number / 2 else _LONG):
             continue
         measured, disturbed = watched(bench, _timed, case, sizes, bench, budget)
@@ -284,7 +291,8 @@ def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement
     """The samples of one pass, and their typical seconds."""
     call = bench.waiting(case, case.problem(*sizes))
     call()  # not counted: caches, pages
-    (measured,) = in_turn([call], budget=budget.point / case.how.number, most=30)
+    point = budget.point / case.how.number
+    (measured,) = in_turn([call], budget=point, most=30, own=bench.own)
     bench.watch.note(measured.disturbed, measured.scattered)
     return replace(measured, seconds=robust_median(measured.samples))
 
@@ -308,8 +316,3 @@ def _second_look(
         rest = [dims for dims in short if dims not in some]
         samples = again(case, bench, budget, samples, rest, end)
     return samples
-
-
-def slower(samples: Samples) -> list[float]:
-    """Of each knot, the ratio of a typical call to the fastest one, in its best pass."""
-    return [min(times) / samples.seconds[dims] for dims, times in samples.typical.items()]

@@ -64,18 +64,27 @@ def timed_solves(
     call = prepared(case, dims, bench)
     if bench.device is None:
         time.sleep(SETTLES)
-    warm = once(partial(call, (known or counts(case, dims[0]))[0]))
+    warm = once(partial(call, (known or counts(case, dims[0]))[0]), bench.own)
     less = warm if warm > _LONG else None  # not counted else: caches, pages
-    steps, first = (known, ()) if known else _that_stand_out(case, dims[0], call, budget, less)
+    steps, first = known, ()
+    if not known:
+        by = partial(once, own=bench.own)
+        steps, first = _that_stand_out(case, dims[0], call, budget, less, by)
     calls = [partial(call, number) for number in steps]
-    timed = in_turn(calls, budget=budget.point, least=1 if known else 2, first=first)
+    least = 1 if known else 2
+    timed = in_turn(calls, budget=budget.point, least=least, first=first, own=bench.own)
     for one in timed:
         bench.watch.note(one.disturbed, one.scattered)
     return steps, tuple(one.seconds for one in timed)
 
 
 def _that_stand_out(
-    case: Case, n: int, call: Callable[[int], None], budget: Budget, less: float | None
+    case: Case,
+    n: int,
+    call: Callable[[int], None],
+    budget: Budget,
+    less: float | None,
+    timed: Callable[[Callable[[], None]], float],
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Numbers of steps, and seconds of one solve of each; ``less``: of few, if it is known."""
     few, *more = steps = counts(case, n)
@@ -83,11 +92,11 @@ def _that_stand_out(
         return steps, () if less is None else (less,)
     (many,) = more
     most = most_steps(case, n)
-    less = once(partial(call, few)) if less is None else less
-    took = once(partial(call, many))
+    less = timed(partial(call, few)) if less is None else less
+    took = timed(partial(call, many))
     while many < most and took <= min(_STANDS_OUT * less, budget.longest / 2.0):
         many = min(few + 2 * (many - few), most)
-        took = once(partial(call, many))
+        took = timed(partial(call, many))
     return (few, many), (less, took)
 
 

@@ -36,6 +36,7 @@ _REST = 0.002  # seconds after which the scheduler gives this process a fresh ti
 _LONGER, _ROUNDS = 5.0, 4  # budgets and rounds, while the minimum of some call was seen once
 _LONGEST = 20.0  # budgets, after however few rounds
 _SAME = 1.1  # times the least sample: near enough to confirm it
+_LONG = 2e-3  # seconds, in which threads of this process wait for one another for a small part
 _SHORTEST = 2e-5  # seconds; a shorter sample repeats the call, against the clock's resolution
 # -- Other load --
 SWITCHES_PER_SECOND = 30.0  # of an idle machine, at most; two busy loops a core make 100 a core
@@ -111,11 +112,24 @@ def spread(samples: Sequence[float]) -> float:
     return median(abs(s - middle) for s in samples) / middle / len(samples) ** 0.5
 
 
-def once(call: Callable[[], object]) -> float:
-    """Seconds of one call."""
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
+def once(
+    call: Callable[[], object],
+    own: Callable[[], float] | None = None,
+    clock: Callable[[], float] | None = None,
+    number: int = 1,
+) -> float:
+    """Seconds of a number of calls.
+
+    ``own`` is this process's processor time, where its threads do all the work: then a long call
+    takes no more than that, and the rest of the time other processes ran.
+    """
+    clock = clock or time.perf_counter
+    used = own() if own is not None else 0.0
+    begin = clock()
+    for _ in range(number):
+        call()
+    took = clock() - begin
+    return min(took, own() - used) if own is not None and took > _LONG else took
 
 
 def measure(
@@ -126,6 +140,7 @@ def measure(
     most: int = 200,
     wanted_spread: float = 0.01,
     rest: Callable[[], object] | None = None,
+    own: Callable[[], float] | None = None,
     clock: Callable[[], float] = time.perf_counter,
     switches: Callable[[], int] = switches,
 ) -> Measurement:
@@ -148,14 +163,15 @@ def measure(
         Relative uncertainty (see `spread`) that ends the repetition.
     rest : callable, optional
         Called before each sample, and not timed.
+    own : callable, optional
+        As for `once`.
     clock : callable
         Seconds.
     switches : callable
         How often this process had to leave a processor so far.
     """
     before, begin = switches(), clock()
-    call()  # not counted, unless it is long: caches, pages, compilers
-    first, number = clock() - begin, 1
+    first, number = once(call, own, clock), 1  # counted if it is long: caches, pages, compilers
     alone = switches() - before <= SWITCHES_PER_SECOND * first
     samples: list[float] = []
     undisturbed: list[float] = []
@@ -163,15 +179,12 @@ def measure(
         if rest is not None:
             rest()
         before = switches()
-        start = clock()
-        for _ in range(number):
-            call()
-        end = clock()
-        if not samples and end - start < _SHORTEST and number == 1:
-            number = max(2, min(100, int(_SHORTEST / max(end - start, 2e-7))))
+        took = once(call, own, clock, number)
+        if not samples and took < _SHORTEST and number == 1:
+            number = max(2, min(100, int(_SHORTEST / max(took, 2e-7))))
             continue
-        samples.append((end - start) / number)
-        if switches() - before <= SWITCHES_PER_SECOND * (end - start):
+        samples.append(took / number)
+        if switches() - before <= SWITCHES_PER_SECOND * took:
             undisturbed.append(samples[-1])
         else:
             time.sleep(_REST)
@@ -184,7 +197,7 @@ def measure(
             continue
         if (
             len(samples) >= most
-            or end - begin > (budget if undisturbed else _PATIENCE * budget)
+            or clock() - begin > (budget if undisturbed else _PATIENCE * budget)
             or (len(undisturbed) >= 5 and spread(undisturbed) < wanted_spread)
         ):
             far = sum(s > _OUTLIER * min(samples) for s in samples)
@@ -203,6 +216,7 @@ def in_turn(
     least: int = 2,
     most: int = 60,
     first: Sequence[float] = (),
+    own: Callable[[], float] | None = None,
     clock: Callable[[], float] = time.perf_counter,
     switches: Callable[[], int] = switches,
 ) -> tuple[Measurement, ...]:
@@ -222,7 +236,7 @@ def in_turn(
         Bounds of the number of rounds.
     first : sequence of float
         Seconds of a round that was made already.
-    clock, switches : callable
+    own, clock, switches : callable
         As for `measure`.
 
     Returns
@@ -235,9 +249,7 @@ def in_turn(
     begin = clock() - sum(first)
     for rounds in range(1 + bool(first), most + 1):
         for number, call in enumerate(calls):
-            before, start = switches(), clock()
-            call()
-            took = clock() - start
+            before, took = switches(), once(call, own, clock)
             samples[number].append(took)
             if switches() - before <= SWITCHES_PER_SECOND * took:
                 alone[number] = True

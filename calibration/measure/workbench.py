@@ -10,7 +10,7 @@ import numpy as np
 
 from hetero.arrays import Operand
 from hetero.calibration.measure.queue import Queue
-from hetero.calibration.measure.timing import Watch, measure
+from hetero.calibration.measure.timing import Watch, measure, own_time
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.host import limits, pages
@@ -79,6 +79,7 @@ class Bench:
         self.devices = devices
         self.watch = watch or Watch()
         self.device = devices[0] if len(devices) == 1 else None
+        self.own = None if devices else own_time  # see `timing.once`
         self._queue: Queue | None = None
         self._pools: dict[tuple[str, int], tuple[Any, int, Any]] = {}
         self._block = np.random.default_rng(0).random(1 << 20) - 0.5
@@ -171,7 +172,8 @@ class Bench:
         A CUDA device measures by its own clock, without the host's share.
         """
         if self.queue is None:
-            measured = measure(self.waiting(case, problem), budget=budget, most=30)
+            call = self.waiting(case, problem)
+            measured = measure(call, budget=budget, most=30, own=self.own)
             self.watch.note(measured.disturbed, measured.scattered)
             return measured.seconds
         run, devices = case.implementation.run, self.devices

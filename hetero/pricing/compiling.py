@@ -8,13 +8,12 @@ takes, or the caller asked for this one, the call waits.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Iterable
 
-from hetero import profile
 from hetero.host.compiled import loop_compiler, loops
 from hetero.pricing.plan import CPU, Candidate, Plan
+from hetero.profile.constants import conservative
 from hetero.registry import Implementation
 from hetero.registry.models import Cost
 from hetero.registry.problem import Problem
@@ -35,14 +34,8 @@ def stand_in_cost(implementation: Implementation, problem: Problem) -> Cost | No
     """The conservative cost of a stand-in, which is not measured."""
     if implementation.stands_in is None:
         return None
-    constants, kind = _conservative(), implementation.kind
     row = problem.operation, implementation.method, problem.dtype, problem.layout
-    return constants.cost(CPU, kind, *row)
-
-
-@functools.cache
-def _conservative() -> profile.Profile:
-    return profile.shipped("conservative")
+    return conservative().cost(CPU, implementation.kind, *row)
 
 
 def not_needed(

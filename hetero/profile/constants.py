@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import Any
 
 from hetero import paths
 from hetero.host import blas_spin
+from hetero.imports import load
 from hetero.profile import encoding, places
 from hetero.profile.links import Links
 from hetero.registry import thread_counts
@@ -16,6 +18,7 @@ from hetero.registry.thread_counts import Threads
 
 CPU = "cpu"
 OFF = 1.0  # mean relative error of a model from which on it is not to be trusted
+_SLOWEST = 100.0  # a core's 2 Gflop/s in float64 are as much as that below the conservative ones
 LEFT = 0.1  # of the samples may be doubtful in a calibration that is trusted
 
 
@@ -27,6 +30,22 @@ def doubtful_share(seen: dict[str, Any]) -> float:
 def is_trusted(seen: dict[str, Any]) -> bool:
     """Whether few enough samples are doubtful to trust a calibration."""
     return doubtful_share(seen) <= LEFT
+
+
+@functools.cache
+def conservative() -> Profile:
+    """The constants of a machine that is not calibrated."""
+    return load("hetero.profile.reading").shipped("conservative")
+
+
+def _limited(cost: Cost, spare: Cost) -> Cost:
+    """A cost that computes at most `_SLOWEST` times as long as by conservative constants."""
+
+    def limited(work: Work) -> tuple[float, float]:
+        (overhead, compute), (start, rate) = cost(work), spare(work)
+        return overhead, min(compute, _SLOWEST * (start * max(work.calls, work.repeat) + rate))
+
+    return limited
 
 
 class Profile(Links):
@@ -67,6 +86,9 @@ class Profile(Links):
             pass
         model = self.model(device, kind, operation, method, dtype, layout)
         cost = None if model is None else bind(model)
+        spare = conservative().model(device, kind, operation, method, dtype, layout)
+        if cost is not None and spare is not None:
+            cost = _limited(cost, bind(spare))
         self._costs[key] = cost
         return cost
 

@@ -88,7 +88,7 @@ def fingerprint() -> dict[str, Any]:
     return {
         "cpu": {
             **{key: processor[key] for key in ("name", "cores")},
-            "loops": _loop_threads(processor["cores"]),
+            "loops": loop_threads(processor["cores"]),
         },
         "blas": {key: processor[key] for key in ("blas", "blas_version", "blas_threads")},
         "devices": {
@@ -110,7 +110,7 @@ def host_devices() -> set[str]:
     return {name for name, device in everything if device.describe().get("is_host_cpu")}
 
 
-def _loop_threads(cores: int) -> int:
+def loop_threads(cores: int) -> int:
     """Threads of the CPU's compiled loops, as Numba will count them; it is not imported."""
     try:
         return int(os.environ["NUMBA_NUM_THREADS"])

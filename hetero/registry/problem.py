@@ -40,6 +40,8 @@ class Problem:
     next_device : str or None
         The device that is expected to use the result next, which then stays where it is computed;
         None: it goes to the output's location. See `hetero.moving.results`.
+    shown : tuple of str
+        How the operands are printed, where that is not by the shapes of the inputs.
     """
 
     operation: str
@@ -54,6 +56,7 @@ class Problem:
     device_obstacle: str | None = None
     options: Any = None
     next_device: str | None = None
+    shown: tuple[str, ...] = ()
 
     @property
     def device(self) -> str | None:
@@ -64,11 +67,21 @@ class Problem:
         return None if self.output.location == HOST else self.output.location
 
     def __str__(self) -> str:
-        shapes = ", ".join(f"{operand.shape} on {operand.location}" for operand in self.inputs)
+        shapes = ", ".join(self.shown or shapes_of(self.inputs))
         stays = self.next_device is not None
         place = "where it is computed" if stays else f"on {self.output.location}"
         result = f"{self.output.shape} {place}"
         return f"{self.function or self.operation} {self.dtype}: {shapes} -> {result}"
+
+
+def shapes_of(operands: tuple[Operand, ...]) -> tuple[str, ...]:
+    """What is printed of arrays."""
+    return tuple([f"{operand.shape} on {operand.location}" for operand in operands])
+
+
+def compressed(shape: tuple[int, int], entries: int) -> str:
+    """What is printed of a sparse matrix, which lies on the host."""
+    return f"CSR {shape[0]} x {shape[1]}, {entries} entries on host"
 
 
 def check_dims(operation: str, dims: tuple[int, ...], *forms: str) -> None:

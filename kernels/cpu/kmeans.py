@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.compiled.parts import part
+from hetero.host.compiled.parts import inlined, part
 from hetero.host.threads import serial, shared, threaded
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "distances",
     "find_rows",
     "move_rows",
+    "nearest",
     "nearest_seed",
     "pack",
     "potentials",
@@ -35,6 +36,8 @@ __all__ = [
 
 BLOCK = 64  # rows of points that are labelled together
 TILE = 512  # centroids, whose distances from a block's rows stay in the cache
+_WIDE = 256  # rows of a block that is not packed
+_SLIM = 8  # centroids up to which a product is faster with rows first
 _SERIAL = 1 << 16  # elements below which one thread is faster
 
 
@@ -100,7 +103,6 @@ def assign(team, packed, doubled, norms, labels, moved, was, numbers):
 def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers):
     blocks, k = packed.shape[0], doubled.shape[0]
     n, parts = labels.size, numbers.size
-    one = packed.dtype.type(1)
     products = np.empty((min(k, TILE), BLOCK), packed.dtype)
     least = np.empty(BLOCK, packed.dtype)
     which = np.empty(BLOCK, packed.dtype)  # as a number of the same width
@@ -108,20 +110,7 @@ def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers):
         first, last = p * blocks // parts, (p + 1) * blocks // parts
         number = 0
         for b in range(first, last):
-            for r in range(BLOCK):
-                least[r] = np.inf
-                which[r] = 0
-            for begin in range(0, k, TILE):
-                size = min(TILE, k - begin)
-                np.dot(doubled[begin : begin + size], packed[b], products[:size])
-                for j in range(size):
-                    line, norm = products[j], norms[begin + j]
-                    own = one * (begin + j)
-                    for r in range(BLOCK):
-                        value = line[r] + norm
-                        nearer = value < least[r]
-                        least[r] = value if nearer else least[r]
-                        which[r] = own if nearer else which[r]
+            _find_least(packed[b], doubled, norms, products, least, which)
             for r in range(min(BLOCK, n - b * BLOCK)):
                 row = b * BLOCK + r
                 label = np.int32(which[r])
@@ -131,6 +120,85 @@ def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers):
                     labels[row] = label
                     number += 1
         numbers[p] = number
+
+
+@inlined
+def _find_least(rows, doubled, norms, products, least, which):
+    """The least of each row's squared distances, less its own square, and which centroid's it is.
+
+    ``rows`` is (d, rows of a block), ``products`` (centroids at a time, rows of a block).
+    """
+    k, tile = doubled.shape[0], products.shape[0]
+    least[:] = np.inf
+    which[:] = 0
+    for begin in range(0, k, tile):
+        size = min(tile, k - begin)
+        np.dot(doubled[begin : begin + size], rows, products[:size])
+        _keep_least(products[:size], norms, begin, least, which)
+
+
+@inlined
+def _keep_least(products, norms, begin, least, which):
+    """Let the rows that are nearer to some centroids, from ``begin`` on, have these."""
+    one = least.dtype.type(1)
+    for j in range(products.shape[0]):
+        line, norm = products[j], norms[begin + j]
+        own = one * (begin + j)
+        for r in range(least.size):
+            value = line[r] + norm
+            nearer = value < least[r]
+            least[r] = value if nearer else least[r]
+            which[r] = own if nearer else which[r]
+
+
+@by_work
+def nearest(team, X, mean, centroids, doubled, norms, labels, squares):
+    """`assign` of rows that are labelled once, and not packed.
+
+    Parameters
+    ----------
+    X, mean, centroids
+        Rows, and centroids less the mean.
+    doubled, norms
+        As for `assign`.
+    labels : (n,) array of int32
+        Gets the nearest centroid; -1 where the distances are not finite.
+    squares : (n,) or (0,) array
+        Gets the rows' squared distances from that one, as `distances` does.
+    """
+    given = X, mean, centroids, doubled, norms, labels, squares
+    _nearest(team, (labels.size + _WIDE - 1) // _WIDE, given)
+
+
+@part
+def _nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares):
+    (n, d), k = X.shape, doubled.shape[0]
+    rows = np.zeros((_WIDE, d), X.dtype)
+    products, slim = np.empty((min(k, TILE // 4), _WIDE), X.dtype), np.empty((_WIDE, k), X.dtype)
+    least = np.empty(_WIDE, X.dtype)
+    which = np.empty(_WIDE, X.dtype)
+    for b in range(start, stop):
+        begin = b * _WIDE
+        m = min(_WIDE, n - begin)
+        for r in range(m):
+            for c in range(d):
+                rows[r, c] = X[begin + r, c] - mean[c]
+        if k > _SLIM:
+            _find_least(rows.T, doubled, norms, products, least, which)
+        else:
+            np.dot(rows, doubled.T, slim)
+            least[:] = np.inf
+            which[:] = 0
+            _keep_least(slim.T, norms, 0, least, which)
+        for r in range(m):
+            label = np.int32(which[r])
+            labels[begin + r] = label if abs(least[r]) < np.inf else np.int32(-1)
+        for r in range(m if squares.size else 0):
+            own, total = centroids[np.int32(which[r])], 0.0
+            for c in range(d):
+                difference = np.float64(rows[r, c]) - np.float64(own[c])
+                total += difference * difference
+            squares[begin + r] = total
 
 
 @by_work

@@ -126,6 +126,11 @@ def test_real_clock():
     assert 0.002 <= found.seconds < 0.02
 
 
+def test_a_long_call_takes_no_longer_than_the_processor_time_of_this_process():
+    found = measure(lambda: time.sleep(0.02), budget=0.05, own=time.process_time)
+    assert 0.0 <= found.seconds < 0.01
+
+
 # -- Calls in turn, of which the least counts ------------------------------------------------------
 
 

@@ -60,6 +60,12 @@ def test_shapes_that_cost_the_host_clearly_more_keep_their_own_share():
     assert seconds[64, 64] == pytest.approx(25e-6)
 
 
+def test_what_is_late_is_measured_all_the_same():
+    found = sampling.take(CASE, FakeBench(lambda dims: 12e-6), FULL, -1.0, 15e-6)
+    assert len(found.seconds) == 36
+    assert found.held_out == {}
+
+
 def test_a_slow_spell_is_not_taken_for_more_work():
     looks = []
 
@@ -126,7 +132,7 @@ class Solver:
         )
         row = next(i for i in lookup("cg") if (i.kind, i.method) == ("cpu", "numba"))
         self.case = Case(row, "float32", "stencil2", TimedSolves(4, 12), [[2**16, 2**20]])
-        self.bench = types.SimpleNamespace(device=None, devices=(), watch=Watch())
+        self.bench = types.SimpleNamespace(device=None, devices=(), own=None, watch=Watch())
 
     def solve(self, count):
         self.counts.append(count)

@@ -50,7 +50,7 @@ def sampled(form):
         key, operation = "cpu|convolve2d|direct|float32|*", "convolve2d"
     else:
         axis = [256, 4096, 65536]
-        parts = {"axes": [axis], "seconds": [1e-6 * n for n in axis]}
+        parts = {"axes": [axis], "seconds": [1e-9 * n for n in axis]}
         constants = {"setup": parts, "step": parts}
         samples = {"steps": [8, 40]}
         key, operation = "cpu|poisson|jacobi|float32|2d", "poisson"

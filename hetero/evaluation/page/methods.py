@@ -19,7 +19,7 @@ from hetero.ops.over_sizes import Line
 from hetero.pricing.plan import CPU
 from hetero.profile import Profile
 from hetero.registry import Implementation, Operation
-from hetero.registry.models import Work, bind
+from hetero.registry.models import Cost, Work, bind
 
 _NEAR = 0.03  # relative difference of a sample's work to that of the line's problem, at most
 Devices = dict[str, dict[str, Any]]
@@ -96,36 +96,36 @@ def _curve(
     row: Implementation,
 ) -> Curve | None:
     on = HOST if name == CPU else name
-    works, models = {}, []
+    works, keys = {}, []
     for size in line.axis.sizes():
         problem = operation.from_dims(line.dims(size), dtype, on)
         if row.excludes(problem, info) is not None:
             continue
         key = name, row.kind, operation.name, row.method, dtype, problem.layout
-        model = constants.model(*key)
-        if model is not None:
+        if constants.model(*key) is not None:
             works[size] = row.work(problem, info)
-            models.append(model)
+            keys.append(key)
     if len(works) < 2:
         return None
-    model = models[len(models) // 2]
+    key = keys[len(keys) // 2]
+    model, cost = constants.model(*key), constants.cost(*key)
     try:
-        points = [(size, _seconds(model, work)) for size, work in works.items()]
+        points = [(size, _seconds(cost, work)) for size, work in works.items()]
     except (KeyError, ValueError):  # of other dimensions
         return None
     fitted, held_out = [*_fitted(model, works)], [*_held_out(model, works)]
     return Curve(name, row.method, points, fitted, held_out, model.get("residuals", {}))
 
 
-def _seconds(model: dict[str, Any], work: Work) -> float:
-    overhead, compute = bind(model)(work)
+def _seconds(cost: Cost, work: Work) -> float:
+    overhead, compute = cost(work)
     return overhead * work.calls + compute
 
 
 def _fitted(model: dict[str, Any], works: dict[int, Work]) -> Iterator[tuple[float, float]]:
     """The measured knots of a model that lie on a line, with the line's numbers of steps."""
     samples = model.get("samples")
-    if not samples or "interpolated" in samples or "kept_out" in samples:
+    if not samples or "interpolated" in samples:
         return
     constants = model["constants"]
     axes = constants["step"]["axes"] if model["form"] == "solve" else constants.get("axes", [])
@@ -141,7 +141,7 @@ def _at_knot(model: dict[str, Any], index: int, work: Work) -> float:
     """Seconds of a knot, made those of the work's launches and steps."""
     constants = model["constants"]
     if model["form"] == "solve":  # the set-up may have fewer knots than a step
-        return _seconds(model, work)
+        return _seconds(bind(model), work)
     overhead = constants["overhead"]
     if model["form"] == "waves":
         compute = work.estimate * constants["ratios"][index]

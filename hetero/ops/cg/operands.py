@@ -22,7 +22,7 @@ from hetero.arrays import (
 from hetero.imports import load
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, digits
 from hetero.ops.linear_systems.vectors import number_dtype, real_dtype
-from hetero.registry.problem import Problem, check_dims
+from hetero.registry.problem import Problem, check_dims, compressed, shapes_of
 
 NAME = "cg"
 DIMS = ("N", "NY NX", "NZ NY NX")
@@ -86,14 +86,14 @@ def of_scipy(A: Any) -> Any:
 
     Matrices are copied to the host. An operator computes where it is, from copies of vectors.
     """
-    if hasattr(A, "tocsr") and hasattr(A, "get"):
-        return A.get()
     if hasattr(A, "crow_indices") and "sparse" in str(A.layout):  # a torch.Tensor
         A = A.detach().to_sparse_csr().cpu()
         parts = A.values().resolve_conj(), A.col_indices(), A.crow_indices()
         csr_array = load("scipy.sparse").csr_array
         return csr_array(tuple([part.numpy() for part in parts]), shape=tuple(A.shape))
     if any(kind.__module__.startswith("cupyx.") for kind in type(A).__mro__[:-1]):
+        if hasattr(A, "tocsr"):
+            return A.get()
         cupy = load("cupy")
 
         def matvec(v: np.ndarray) -> np.ndarray:
@@ -157,6 +157,7 @@ def problem_of(A: Any, kind: Kind, rtol: float, limit: int) -> Problem:
     n, dtype = A.shape[0], kind.dtype
     expected = round(_expected(A, rtol, dtype) * kind.share)
     matrix = () if kind.layout == "operator" else _matrix_operands(A, dtype)
+    shown = (compressed((n, n), kind.entries), *shapes_of(kind.vectors))
     return Problem(
         NAME,
         (n, kind.entries),
@@ -167,6 +168,7 @@ def problem_of(A: Any, kind: Kind, rtol: float, limit: int) -> Problem:
         function="solve_cg",
         device_obstacle=kind.obstacle or (None if n else "nothing to solve"),
         options=CgOptions(rtol, max(1, min(expected, limit))),
+        shown=shown if kind.layout == "csr" else (),
     )
 
 

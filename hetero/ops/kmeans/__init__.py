@@ -13,18 +13,23 @@ from hetero import registry
 from hetero.arrays import HOST, Array, describe, describe_used, is_device_array
 from hetero.calling import planner
 from hetero.errors import outside
+from hetero.host.compiled import loops
 from hetero.imports import load
 from hetero.moving import results, transfer
-from hetero.ops.kmeans import methods, operands  # noqa: F401  # the former registers them
+from hetero.ops.kmeans import methods, operands  # the former registers them
 from hetero.ops.kmeans.operands import from_dims, problem
 from hetero.ops.linear_systems.vectors import like
-from hetero.pricing.plan import Plan
+from hetero.pricing.plan import CPU, Plan
 
 if TYPE_CHECKING:
     from hetero.ops.kmeans.fit import DeviceLabels, Fit
 
 __all__ = ["OPERATION", "Clustering", "cluster", "from_dims", "kmeans", "problem"]
 
+_FEW = 1 << 9  # rows that NumPy labels before a loop begins
+# Of rows that get labels, their numbers times that of the centroids:
+_LITTLE = 1 << 22  # a device begins no sooner than the CPU ends
+_SHORT = 1 << 26  # the CPU ends before it is worth while to put BLAS's threads to sleep
 _PLAIN = "products"  # the method that needs NumPy alone
 _AT_A_TIME = 1 << 16  # labels looked at: the first of them mostly name every cluster
 _ONE_START = (
@@ -249,6 +254,38 @@ def cluster(
     if isinstance(labels, np.ndarray) and not on_host:
         labels = like(X, labels)
     return Clustering(done.value, labels, *run, done.device, done.method, plan, tuple(notes), few)
+
+
+def at_once(
+    X: Any, centroids: Any, weights: Any, measured: bool, device: str | None, method: str | None
+) -> tuple[np.ndarray, float] | None:
+    """Labels of rows on the host and, if it is to be ``measured``, their inertia; without a plan.
+
+    That is where no device could end before the CPU has: for little work, or none is here. None
+    elsewhere, and where loops would have to be compiled or loaded first.
+    """
+    device, method = planner.placement(device, method)
+    sparse, k = operands.is_sparse(X), int(centroids.shape[0])
+    if not (sparse or type(X) is np.ndarray) or method is not None or device not in (None, CPU):
+        return None
+    n, d = X.shape
+    work, dtype = n * d * k, operands.float_dtype(X.dtype)
+    ready = "numba" in sys.modules and loops.is_ready(methods.CLUSTERS.of(dtype))
+    few = n * k <= _LITTLE if sparse else n <= (_FEW if ready else 8 * _FEW)
+    if not (few or (ready and not sparse)):
+        return None
+    if not sparse and work > _LITTLE and not (work <= _SHORT and planner.is_host_alone(device)):
+        return None
+    X = operands.checked_shape(X).astype(dtype, copy=False) if sparse else operands.host_values(X)
+    given = operands.checked_centroids(operands.on_host(centroids, dtype), (k, d))
+    operands.weights_operand(weights, n)
+    weights = operands.checked_weights(weights, n, dtype)
+    if few:
+        return load("hetero.ops.kmeans.cpu").few(X, weights, given, measured)
+    rows = load("hetero.ops.kmeans.compiled_cpu").CompiledBackend(X, weights, given)
+    rows.measured = measured
+    run, labels = rows.lloyd(given - rows.mean, 0, 0.0, False)
+    return labels, run.inertia
 
 
 def _inputs(

@@ -76,9 +76,12 @@ class Backend(abc.ABC):
         What is subtracted of each row, so that distances are accurate.
     most_changed : int
         That many labels, or fewer, change in the last iteration of a start.
+    measured : bool
+        Whether the inertia of rows that only get labels is asked for.
     """
 
     most_changed = 0
+    measured = True
     n: int
     mean: np.ndarray | float
 

@@ -7,21 +7,26 @@ as many rows change theirs. What is decided depends on the data alone, and chang
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 
+from hetero.host.blas import one_thread
 from hetero.host.compiled import loop_compiler
 from hetero.host.compiled.loops import as_loops_take, is_ready
 from hetero.host.threads import shared
 from hetero.imports import load
 from hetero.kernels.cpu import kmeans as loops
 from hetero.kernels.cpu import kmeans_bounds as bounds
-from hetero.ops.kmeans.backend import Seeding
+from hetero.ops.kmeans.backend import Run, Seeding
 from hetero.ops.kmeans.cpu import CpuBackend
+from hetero.ops.kmeans.operands import check_finite
 
 _PARTS = 64  # that threads share: of blocks, and of sums
 _LEAST_BLOCKS = 4
 _PRODUCTS = 16  # products of a block that take as long as to read and use one element
 _ARGMIN = 8  # products, that look at one distance takes as long as
+_ALONE = 1 << 10  # numbers of centroids; products of these are too small for more BLAS threads
 _ROWS_OF_A_SUM = 4  # as many rows, at least, for each row of a part's sums
 
 _TEAMS = 32  # that gather rows, each for itself, at most
@@ -43,6 +48,8 @@ class CompiledBackend(CpuBackend):
     ) -> None:
         super().__init__(X, weights, given)
         self._X = as_loops_take(X)
+        if given is not None:
+            return  # rows that only get labels are not packed
         self._each_weight = np.ones(self.n, X.dtype) if weights is None else as_loops_take(weights)
         self._packed = np.empty((-(-self.n // loops.BLOCK), self._d, loops.BLOCK), X.dtype)
         loops.pack(X.size, self._X, self.mean, self._packed)
@@ -68,6 +75,21 @@ class CompiledBackend(CpuBackend):
         parts = max(1, min(_PARTS, len(self._packed) // _LEAST_BLOCKS))
         self._numbers = np.zeros(parts, np.int64)
 
+    def lloyd(
+        self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
+    ) -> tuple[Run, np.ndarray]:
+        if maxiter:
+            return super().lloyd(centroids, maxiter, tol, exactly)
+        labels = self.labels = np.empty(self.n, np.int32)
+        squares = np.empty(self.n if self.measured else 0, self._X.dtype)
+        arrays = self._X, self.mean, centroids, *_doubled(centroids), labels, squares
+        with contextlib.nullcontext() if centroids.size <= _ALONE else one_thread():
+            loops.nearest(self._work(centroids), *arrays)
+        if labels.min() < 0:
+            check_finite(self._X)
+            np.maximum(labels, 0, out=labels)
+        return Run(self.weighted(squares), 0, False), labels
+
     def assign(self, centroids: np.ndarray) -> int:
         loops.assign(self._work(centroids), *self._asked(centroids))
         return int(self._numbers.sum())
@@ -78,9 +100,8 @@ class CompiledBackend(CpuBackend):
 
     def _asked(self, centroids: np.ndarray) -> tuple[np.ndarray, ...]:
         """The arguments of `kernels.cpu.kmeans.assign`."""
-        norms = np.einsum("ij,ij->i", centroids, centroids)
         lists = self._moved, self._was, self._numbers
-        return self._packed, -2.0 * centroids, norms, self.labels, *lists
+        return self._packed, *_doubled(centroids), self.labels, *lists
 
     def _take_all_as_moved(self) -> None:
         blocks, parts = len(self._packed), len(self._numbers)
@@ -219,6 +240,11 @@ class _Bounds:
         self._before = now
 
 
+def _doubled(centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """-2 times the centroids, and their squares."""
+    return -2.0 * centroids, np.einsum("ij,ij->i", centroids, centroids)
+
+
 def most_looked_at(n: int, k: int, d: int) -> float:
     """The part of the rows of which all distances may be made, so that bounds save something."""
     if n < _CENTROIDS * k:
@@ -282,6 +308,7 @@ def compile_clusters(dtype: np.dtype) -> None:
     rows = CompiledBackend(np.random.default_rng(0).random((70, 3)).astype(dtype), None)
     centroids = rows.seeds("k-means++", 3, np.random.RandomState(0))
     rows.lloyd(centroids, 2, 0.0, True)
+    CompiledBackend(rows._X, None, centroids).lloyd(centroids, 0, 0.0, False)
 
 
 def compile_bounds(dtype: np.dtype) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -17,10 +18,12 @@ from hetero.devices import cpu
 from hetero.host.blas import one_thread
 from hetero.imports import load
 from hetero.ops.kmeans.backend import Run, Seeding, SteppedBackend
+from hetero.ops.kmeans.operands import check_finite
 
 _BLOCK = 1 << 18  # bytes of a block's distances
 _LEAST_ROWS = 64
 _SHARED = 1 << 22  # products from which threads share an assignment
+_NEAR = 1e-6  # of two squares: a square of their difference below that has too few digits
 _FEW = 4096  # numbers that are added up without SciPy's sparse matrices: 0.15 s to import
 _LONG = 1024  # numbers that are added to others at a time, where NumPy is at its fastest
 # Sums that are kept are made anew where a cluster's weight falls below this part of what it was: of
@@ -88,10 +91,13 @@ class CpuBackend(SteppedBackend):
         """Let all rows count as such that changed their label, and had none."""
 
     def inertia(self, centroids: np.ndarray) -> float:
-        distances = self.distances(centroids)
-        if self._weights is not None:
-            distances *= self._weights
-        return float(distances.sum(dtype=np.float64))
+        return self.weighted(self.distances(centroids))
+
+    def weighted(self, squares: np.ndarray) -> float:
+        """The inertia of squared distances, which are changed."""
+        if self._weights is not None and squares.size:
+            squares *= self._weights
+        return float(squares.sum(dtype=np.float64))
 
     def host_weights(self) -> np.ndarray | None:
         return self._weights
@@ -177,6 +183,27 @@ class NumpyBackend(CpuBackend):
         return found(self._X, centroids, self.labels)
 
 
+def few(
+    X: Any, weights: np.ndarray | None, given: np.ndarray, measured: bool
+) -> tuple[np.ndarray, float]:
+    """Labels and inertia of few rows for given centroids; BLAS itself takes one thread."""
+    dense = isinstance(X, np.ndarray)
+    check_finite(X if dense else X.data)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = given.mean(axis=0) if dense else given.dtype.type(0)
+        rows, centroids = X - mean if dense else X, given - mean
+        squares = rows @ (-2.0 * centroids.T)
+        squares += _norms(centroids)
+        labels = squares.argmin(axis=1).astype(np.int32)
+        if not measured:
+            return labels, math.nan
+        if dense or X.dtype != np.float64:
+            near = (_row_distances if dense else _sparse_distances)(rows, centroids, labels)
+        else:
+            near = np.maximum(_norms(X) + squares[np.arange(len(labels)), labels], 0.0)
+    return labels, float(near.sum(dtype=np.float64) if weights is None else near @ weights)
+
+
 class LoopBackend(NumpyBackend):
     """Dense rows, labelled by a compiled loop ``label(X, centroids, labels)``."""
 
@@ -243,6 +270,39 @@ def _sparse_distances(X: Any, centroids: np.ndarray, labels: np.ndarray) -> np.n
     return np.maximum(found, 0.0).astype(X.dtype)
 
 
+def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Distances of rows from all centroids, which are of float64, by products in double.
+
+    Where a product would leave too few digits, they are made of differences.
+    """
+    (n, d), k, dense = X.shape, len(centroids), isinstance(X, np.ndarray)
+    moved = centroids - (mean := centroids.mean(axis=0) if dense else np.zeros(d))
+    norms = _norms(moved)
+    factors = np.vstack([-2.0 * moved.T, np.ones(k), norms])  # of rows, their squares, and 1
+    rows = min(n, max(4 * _LEAST_ROWS, _BLOCK // (d * dense + k)))
+    result, part = np.empty((n, k), dtype), np.ones((rows if dense else 0, d + 2))
+    made = result if dtype == np.float64 else np.empty((rows, k))
+    with np.errstate(all="ignore"):
+        for begin in range(0, n, rows):
+            block, here = X[begin : begin + rows], slice(begin, begin + rows)
+            if dense:
+                part, out = part[: len(block)], made[here if made is result else slice(len(block))]
+                part[:, :d] = block - mean
+                own = part[:, d] = _norms(part[:, :d])
+                squares = np.matmul(part, factors, out=out)
+            else:
+                block = block.astype(np.float64, copy=False)
+                own, squares = _norms(block), block @ factors[:d]
+                squares += own[:, None] + norms
+            if not squares.min() >= _NEAR * (own.max() + norms.max()):
+                near = np.argwhere(~(squares >= _NEAR * (own[:, None] + norms)))
+                for i, j in (near[a : a + rows].T for a in range(0, len(near), rows)):
+                    apart = _dense(block[i]) - centroids[j]
+                    squares[i, j] = np.einsum("ij,ij->i", apart, apart)
+            result[here] = np.sqrt(squares, out=squares)
+    return result
+
+
 class NumpySeeding(Seeding):
     """By NumPy, of an X on the host.
 
@@ -298,9 +358,11 @@ class NumpySeeding(Seeding):
 
 
 def _norms(X: Any) -> np.ndarray:
+    """The rows' squares."""
     if isinstance(X, np.ndarray):
         return np.einsum("ij,ij->i", X, X).astype(np.float64)
-    return np.asarray(X.multiply(X).sum(axis=1), np.float64).ravel()
+    squared = type(X)((np.square(X.data, dtype=np.float64), X.indices, X.indptr), X.shape)
+    return squared @ np.ones(X.shape[1])
 
 
 def _dense(X: Any) -> np.ndarray:

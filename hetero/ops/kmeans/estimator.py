@@ -11,11 +11,10 @@ import numpy as np
 from hetero.arrays import describe, is_device_array, library_of
 from hetero.errors import outside
 from hetero.imports import load
-from hetero.ops.kmeans import cluster, operands
+from hetero.ops.kmeans import at_once, cluster, operands
 from hetero.ops.linear_systems.vectors import like
 
 _ALGORITHMS = ("lloyd", "elkan")
-_BLOCK = 1 << 20  # elements of a sparse X made dense at once
 
 try:
     from sklearn.base import (
@@ -213,7 +212,7 @@ class KMeans(Base):
 
     def predict(self, X: Any) -> Any:
         """The number of the nearest centroid of each row, (n,) of int32."""
-        return self._assigned(X, None).labels
+        return self._assigned(X)[0]
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """As ``fit(X).labels_``."""
@@ -232,36 +231,34 @@ class KMeans(Base):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Less the weighted sum of the rows' squared distances from the nearest centroid."""
-        return -self._assigned(X, sample_weight).inertia
+        return -self._assigned(X, sample_weight, measured=True)[1]
 
-    def _assigned(self, X: Any, sample_weight: Any) -> Any:
+    def _assigned(self, X: Any, weights: Any = None, measured: bool = False) -> tuple[Any, float]:
+        """The rows' labels, and their inertia if it is to be measured."""
         check_is_fitted(self)
-        return cluster(
-            _validated(self, X, reset=False),
-            int(self.cluster_centers_.shape[0]),
-            init=self.cluster_centers_,
+        # NaN and infinity are seen on the way, without a pass over X.
+        X, centroids = _validated(self, X, reset=False, finite=False), self.cluster_centers_
+        quick = at_once(X, centroids, weights, measured, self.device, self.method)
+        if quick is not None:
+            return quick
+        found = cluster(
+            X,
+            int(centroids.shape[0]),
+            init=centroids,
             n_init=1,
             max_iter=0,
             tol=0.0,
             random_state=0,
-            sample_weight=sample_weight,
+            sample_weight=weights,
             device=self.device,
             method=self.method,
         )
+        return found.labels, found.inertia
 
     def _distances(self, X: Any) -> np.ndarray:
-        cdist = load("scipy.spatial.distance").cdist
-        centroids = self.cluster_centers_
+        distances, centroids = load("hetero.ops.kmeans.cpu").distances, self.cluster_centers_
         dtype = np.promote_types(operands.float_dtype(X.dtype), describe(centroids).dtype)
-        if is_device_array(centroids):
-            centroids = operands.on_host(centroids, np.dtype(np.float64))
-        found = np.empty((X.shape[0], len(centroids)), dtype)
-        rows = max(_BLOCK // X.shape[1], 1)
-        for begin in range(0, X.shape[0], rows):
-            part = X[begin : begin + rows]
-            part = part.toarray() if operands.is_sparse(part) else part
-            found[begin : begin + rows] = cdist(part, centroids)
-        return found
+        return distances(X, operands.on_host(centroids, np.dtype(np.float64)), dtype)
 
 
 def _state_of(estimator: Any) -> dict[str, Any]:
@@ -275,13 +272,13 @@ def _state_of(estimator: Any) -> dict[str, Any]:
     return state
 
 
-def _validated(estimator: Base, X: Any, *, reset: bool) -> Any:
+def _validated(estimator: Base, X: Any, *, reset: bool, finite: bool = True) -> Any:
     """Rows for an estimator to be fitted (``reset``), or for one that is.
 
     scikit-learn looks at what is on the host where it is installed; names of columns are its own.
     """
     if validate_data is not None and not is_device_array(X):
-        return validate_data(
+        X = validate_data(
             estimator,
             X,
             reset=reset,
@@ -289,7 +286,9 @@ def _validated(estimator: Base, X: Any, *, reset: bool) -> Any:
             dtype=[np.float64, np.float32],
             order="C",
             accept_large_sparse=False,
+            ensure_all_finite=finite,
         )
+        return operands.checked_shape(X) if operands.is_sparse(X) else X
     X = operands.checked_shape(X)
     d = int(X.shape[1])
     if reset:

@@ -19,7 +19,7 @@ from hetero.arrays import (
     name_of,
 )
 from hetero.imports import load
-from hetero.registry.problem import Problem, check_dims
+from hetero.registry.problem import Problem, check_dims, compressed
 
 NAME = "kmeans"
 DIMS = ("N D K",)
@@ -81,7 +81,8 @@ def problem_of(X: Any, weights: Operand | None, k: int, options: Options) -> Pro
     inputs: tuple[Operand, ...] = ()
     obstacle = "a sparse X computes on the CPU"
     where = HOST
-    if not is_sparse(X):
+    shown = (compressed((n, d), X.nnz),) if is_sparse(X) else ()
+    if not shown:
         given = describe(X)._replace(pointer=0)
         where, obstacle = given.location, None
         if given.location == HOST:  # what is moved is of the dtype that is computed in
@@ -105,6 +106,7 @@ def problem_of(X: Any, weights: Operand | None, k: int, options: Options) -> Pro
         function="kmeans",
         device_obstacle=obstacle,
         options=options,
+        shown=shown,
     )
 
 
@@ -138,6 +140,9 @@ def checked_shape(X: Any) -> Any:
     """
     if is_sparse(X):
         X = X.tocsr()
+        if not X.has_canonical_format:  # what is squared must be the element, not its parts
+            X = X.copy()
+            X.sum_duplicates()
         if max(X.indices.dtype.itemsize, X.indptr.dtype.itemsize) > 4:
             raise ValueError(
                 "Only sparse matrices with 32-bit integer indices are accepted. "

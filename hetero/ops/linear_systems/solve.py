@@ -31,6 +31,8 @@ class Solve(NamedTuple):
     exactly: bool = False  # makes maxiter iterations whatever the residual is, if it can
     on: Callable[[tuple[Any, ...]], tuple[Any, Any]] | None = None  # see `execute`
     from_zero: bool = False  # starts from zero, which x on the host need not hold
+    lenient: bool = False  # a residual that rounding x leaves will do
+    measured: bool = True  # the residual is asked for, also of a direct solve, which needs none
 
 
 class Solved(NamedTuple):

@@ -135,7 +135,8 @@ def solve_poisson(
     tolerance, limit, _ = found.options
     exactly = tolerance == 0.0 and maxiter is not None
     least = least_tolerance(found.dtype)
-    solve = Solve(None, max(tolerance, least), 0.0, limit, exactly=exactly)
+    wanted = {"exactly": exactly, "lenient": rtol is None, "measured": return_info}
+    solve = Solve(None, max(tolerance, least), 0.0, limit, **wanted)
     solved = equation.solve(plan, solve)
     as_asked = exactly and solved.method in SWEEPING and solved.outcome.iterations == maxiter
     converged = equation.converged(solved.outcome, to_rounding=not rtol)

@@ -74,8 +74,9 @@ def _problem(ndim: int, dtype: str, n: int) -> Problem:
 def _arguments(
     ndim: int, dtype: str, direct: bool, n: int, *, devices: tuple[Device, ...] = ()
 ) -> Arguments:
-    """Only a direct method has a tolerance, else it would refine; its extents suit transforms."""
+    """A direct method's tolerance and extents are as most calls have them."""
     shape = tuple(side - direct for side in even_grid(n, ndim))
     f = numbers(shape, dtype)  # no solve ends before its last step
-    solve = Solve(Stencil(shape, (1.0,) * ndim), 1e-8 * direct, 0.0, 1)
+    asked = {"lenient": direct, "measured": not direct}
+    solve = Solve(Stencil(shape, (1.0,) * ndim), 1e-8 * direct, 0.0, 1, **asked)
     return Arguments((f,), np.zeros(shape, dtype), solve)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _CYCLE_FACTOR = {2: 0.07, 3: 0.1}  # what one multigrid cycle leaves of the residual
 _LARGEST_PLANE = 1 << 18  # points
 _SMALL = 1 << 26  # bytes that are not asked for
+_SERIAL = 0.25  # a thread's passes over the points besides, over its time for the transforms
 _LARGEST_FACTOR = 386  # from here on all prime factors cost the same
 
 
@@ -42,7 +43,7 @@ class Method:
     iterations: str = ""  # what they are called; "" for a method that is direct
     any_order: bool = False  # on the CPU any axis may be the first
     coarsest: Callable[[str], int] | None = None  # points that one iteration solves, by kind
-    cost: Callable[[int, str], float] | None = None  # of an extent on a kind, in usual ones
+    cost: Callable[[int, str], float] | None = None  # of a transform, in those of usual extents
 
     def register(self, **row: Any) -> None:
         """Add a row for some kinds of devices; see `registry.register_method`."""
@@ -69,11 +70,17 @@ class Method:
         return max(1, min(self.expected_iterations(problem), limit))
 
     def work(self, problem: Problem, info: dict[str, Any]) -> Work:
-        """See `registry.Implementation`; a direct method's points count by what their axes cost."""
+        """See `registry.Implementation`; a direct method's points count by what their axes cost.
+
+        On the CPU only the transforms are shared by the cores: the more there are, the less does
+        their length matter.
+        """
         n, kind = math.prod(problem.dims), info["kind"]
         if self.cost is not None:
-            factors = [self.cost(extent, kind) for extent in problem.dims]
-            n = max(round(n * sum(factors) / len(factors)), 1)
+            more = sum(self.cost(extent, kind) for extent in problem.dims) / len(problem.dims) - 1.0
+            if kind == "cpu":
+                more /= 1.0 + _SERIAL * info.get("cores", 1)
+            n = max(round(n * (1.0 + more)), 1)
         moved = self.passes * n * np.dtype(problem.dtype).itemsize
         return Work((n,), 10.0 * n, moved, self.made(problem, kind))
 

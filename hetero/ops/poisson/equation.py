@@ -107,7 +107,8 @@ class Equation:
             solved = _run(plan, solve, Stencil(shape, self._spacing), self._rhs, self._x0)
             least = _LEAST_RESIDUAL[self._dtype_name]
             outcome = solved.outcome
-            if outcome.status == CONVERGED and least <= outcome.residual < math.inf:
+            vague = outcome.residual < least or outcome.residual == math.inf
+            if outcome.status == CONVERGED and not vague:
                 return solved
             if not self._is_out_of_range(outcome.right_side):
                 return solved

@@ -38,6 +38,8 @@ def residual(A, x, b):
 class CupySparse:
     """As cupyx.scipy.sparse.csr_matrix, as far as a solve looks at it."""
 
+    __module__ = "cupyx.scipy.sparse._csr"
+
     def __init__(self, A):
         self._matrix, self.shape = sp.csr_matrix(A), A.shape
 

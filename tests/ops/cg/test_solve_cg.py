@@ -44,7 +44,10 @@ def systems(dtype="float64"):
         "dense strided": (np.repeat(np.repeat(A, 2, 0), 2, 1)[::2, ::2], A),
         "csr array": (csr, csr.toarray()),
         "csc matrix": (sp.csc_matrix(csr), csr.toarray()),
-        "coo": (sp.coo_array(csr), csr.toarray()),
+        **{
+            name: (csr.asformat(name), csr.toarray())
+            for name in ("bsr", "coo", "dia", "dok", "lil")
+        },
         "poisson": (operator, csr.toarray()),
         "poisson 3d": (
             (box := hetero.Poisson((5, 6, 7), dtype=dtype)),
@@ -80,16 +83,19 @@ def test_preconditioners(place, M):
     assert np.linalg.norm(b - A @ x) <= 1e-10 * np.linalg.norm(b)
 
 
-@pytest.mark.parametrize("kind", ["array", "sparse", "operator"])
+@pytest.mark.parametrize("kind", ["array", "csr", "dok", "operator"])
 def test_a_matrix_as_preconditioner(kind):
     A = dense()
     inverse = np.diag(1 / np.diag(A))
-    M = {"array": inverse, "sparse": sp.csr_array(inverse), "operator": aslinearoperator(inverse)}
+    M = {"array": inverse, "operator": aslinearoperator(inverse)}
+    M |= {"csr": sp.csr_array(inverse), "dok": sp.dok_array(inverse)}
     b = np.random.default_rng(3).random(len(A))
     expected, _ = cg(A, b, rtol=1e-9, M=inverse)
     x, info = hetero.solve_cg(A, b, rtol=1e-9, M=M[kind])
     assert info == 0
     np.testing.assert_allclose(x, expected, rtol=1e-6)
+    line = str(hetero.plan("cg", sp.dok_array(A), b, M=M[kind])).partition(" -> ")[0]
+    assert line == "solve_cg float64: CSR 40 x 40, 1600 entries on host, (40,) on host"
 
 
 def test_a_linear_operator_computes_on_the_cpu():

@@ -70,10 +70,21 @@ def test_one_weight_for_all_rows(method):
         hetero.kmeans(X, 3, sample_weight=0)
 
 
-def test_sparse_rows():
-    X = sparse.random_array((300, 40), density=0.1, rng=5, format="csc")
-    options = {"random_state": 0, "sample_weight": np.arange(300.0)}
-    same(hetero.kmeans(X, 5, **options), reference(X.tocsr(), 5, **options))
+@pytest.mark.parametrize("kind", ["halves", "bsr", "coo", "csc", "csr", "dia", "dok", "lil"])
+def test_sparse_rows(kind):
+    """Also of which each element is stored in two halves."""
+    rows = sparse.random_array((300, 40), density=0.1, rng=5, format="csc").tocsr()
+    halves = np.repeat(rows.data / 2, 2), np.repeat(rows.indices, 2), 2 * rows.indptr
+    X = sparse.csr_array(halves, rows.shape) if kind == "halves" else rows.asformat(kind)
+    options = {"random_state": 0, "n_init": 3}
+    expected = reference(rows, 5, **options)
+    same(hetero.kmeans(X, 5, **options), expected)
+    fitted = hetero.KMeans(5, **options).fit(X)
+    np.testing.assert_allclose([fitted.inertia_, -fitted.score(X)], expected.inertia_)
+    np.testing.assert_array_equal(fitted.predict(X), expected.labels_)
+    np.testing.assert_allclose(fitted.transform(X), expected.transform(rows))
+    assert kind != "halves" or X.nnz == 2 * rows.nnz
+    assert f": CSR 300 x 40, {rows.nnz} entries on host ->" in str(hetero.plan("kmeans", X, 5))
 
 
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")

@@ -76,6 +76,22 @@ def test_a_tolerance_that_rounding_puts_out_of_reach_is_not_refined_for():
     assert least["residual"] <= info["residual"]
 
 
+@pytest.mark.parametrize("shape", [(15, 15), (2000, 1), (1, 6006), (31, 31, 31)])
+@pytest.mark.parametrize("kind", ["smooth", "noise", "alternating"])
+def test_what_nobody_asks_for_is_as_small_as_promised(shape, kind):
+    """Rounding u leaves no less; and u is the same whether or not its residual is measured."""
+    f = np.random.default_rng(4).random(shape) - (kind == "noise") / 2
+    f = (-1.0) ** np.indices(shape).sum(axis=0) if kind == "alternating" else f
+    f, placed = f.astype("f4"), {"device": "cpu", "method": "dst"}
+    u, info = hetero.solve_poisson(f, **placed, return_info=True)
+    np.testing.assert_array_equal(u, hetero.solve_poisson(f, **placed))
+    v, b = u.astype("f8").ravel(), f.astype("f8").ravel()
+    rounding = 4 * len(shape) * np.linalg.norm(v) / np.linalg.norm(b)
+    residual = np.linalg.norm(b - Poisson(shape) @ v) / np.linalg.norm(b)
+    assert residual <= np.finfo("f4").eps * max(1.0, rounding)
+    assert info["relative_residual"] == pytest.approx(residual, rel=0.3)
+
+
 def test_a_refinement_that_is_worse_is_not_kept(monkeypatch):
     """The solution before it stays, with its residual."""
     f = np.random.default_rng(3).random((20, 30)).astype("f4")

@@ -95,7 +95,6 @@ def test_kernels_of_every_case_are_listed_but_those_of_libraries(with_libraries)
         "poisson multigrid 2d float32": {"multigrid.cu", "multigrid_coarse.cu"},
         "cg fused stencil2-multigrid float64": {"multigrid.cu", "cg_preconditioned.cu"},
         "cg fused stencil2 float32": {"cg_stencil.cu"},
-        "kmeans library dense float64": {"kmeans_labels.cu", "kmeans_means.cu"},
     }
     assert {name: files & found[name] for name, files in expected.items()} == expected
 

@@ -10,6 +10,7 @@ METHODS = {
     ("matvec", "streamed"): "'tiled', or 'blas' where a matrix is larger than the device",
     ("kmeans", "library"): "'lloyd' is faster than products by cuBLAS",
     ("kmeans", "hamerly"): "'lloyd' keeps bounds where they save time",
+    ("convolve2d", "overlap_save"): "use method='fft'",
     ("convolve2d", "library"): "'direct' is as fast; for OpenCV call cv2.filter2D",
 }
 

@@ -78,7 +78,7 @@ def test_results_feed_the_next_call(cupy):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("method", ["direct", "separable", "fft", "overlap_save"])
+@pytest.mark.parametrize("method", ["direct", "separable", "fft"])
 def test_convolutions(cupy, method):
     from scipy import signal
 
@@ -95,7 +95,7 @@ def test_convolutions(cupy, method):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("method", ["direct", "separable", "fft", "overlap_save"])
+@pytest.mark.parametrize("method", ["direct", "separable", "fft"])
 def test_filters_that_only_the_graph_knows(cupy, method):
     """What is made for a filter inside the block is computed by the launch, and by nothing else."""
     from scipy import signal

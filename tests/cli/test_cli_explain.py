@@ -171,8 +171,7 @@ def test_another_machine_has_its_own_packages(data, monkeypatch):
     size = ("convolve2d", 2048, 2048, 5, 5, "--dtype", "float32", "--mode", "same")
     rows = data("explain", *size, "--profile", "h200")["candidates"]
     priced = {(row["method"], row["device"]) for row in rows if row["seconds"] is not None}
-    for expected in (("fft", "cuda:0"), ("overlap_save", "cuda:0")):
-        assert expected in priced
+    assert ("fft", "cuda:0") in priced
     assert not any("here" in (row["reason"] or "") for row in rows)
     rows = data("explain", "matmul", 512, 512, 512, "--profile", "h200")["candidates"]
     assert any(row["method"] == "library" and row["seconds"] for row in rows)

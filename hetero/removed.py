@@ -8,6 +8,7 @@ TEXT = "{} was removed in 0.2: {}"
 METHODS = {
     ("matvec", "library"): "'tiled' is within 10 % of cuBLAS, or faster",
     ("matvec", "streamed"): "'tiled', or 'blas' where a matrix is larger than the device",
+    ("poisson", "cg"): "use solve_cg(hetero.Poisson(shape, spacing), b)",
     ("kmeans", "library"): "'lloyd' is faster than products by cuBLAS",
     ("kmeans", "hamerly"): "'lloyd' keeps bounds where they save time",
     ("convolve2d", "overlap_save"): "use method='fft'",

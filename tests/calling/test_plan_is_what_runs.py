@@ -315,10 +315,9 @@ def test_several_devices(machine):
     rng = np.random.default_rng(6)
     f = rng.random((40, 50))
     for there in (f, fakes.Cupy.of(f, devices[1])):
-        for method in ("jacobi", "cg"):
-            placed = {"device": "cuda:*", "method": method}
-            compare(record, registry.operation("poisson"), [there], {"rtol": 1e-3}, placed)
-            assert set(record) == {("cuda:*", method)}
+        placed = {"device": "cuda:*", "method": "jacobi"}
+        compare(record, registry.operation("poisson"), [there], {"rtol": 1e-3}, placed)
+        assert set(record) == {("cuda:*", "jacobi")}
     A = hetero.Poisson((40, 50))
     compare(record, registry.operation("cg"), [A, f.reshape(-1)], {}, {"device": "cuda:*"})
     assert set(record) == {("cuda:*", "fused")}

@@ -15,8 +15,8 @@ from hetero.kernels import Launch
 from hetero.kernels.jacobi.plan import GridSlab
 from hetero.kernels.jacobi.rungs import RUNGS, Shape, held_bytes, sweep_rung
 from hetero.ops import rungs
-from hetero.ops.linear_systems.loops import CYCLES, STENCILS
-from hetero.ops.linear_systems.types import LIMIT, ROUNDING, Stencil
+from hetero.ops.linear_systems.loops import CYCLES
+from hetero.ops.linear_systems.types import Stencil
 from hetero.ops.multigrid import grids
 from hetero.ops.poisson import costs
 from hetero.ops.poisson.costs import Method
@@ -62,23 +62,6 @@ def _multigrid(devices: tuple[Device, ...], problem: Problem, arguments: Argumen
         on_device = load("hetero.ops.multigrid.multigrid_device").solve
         return on_device(devices[0], solve.system, f, u, dtype=problem.dtype, **limits)
     return load("hetero.ops.multigrid.multigrid_cpu").solve(solve.system, f, u, **limits)
-
-
-def _cg(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
-    """Where they end before their limit, they have met rounding."""
-    (f,), u, solve = arguments
-    vectors = [v.reshape(-1) if isinstance(v, np.ndarray) else v for v in (f, u)]
-    most = min(solve.maxiter, 10 * math.prod(solve.system.shape))
-    limits = {"rtol": solve.rtol, "atol": 0.0, "maxiter": most}
-    if devices:
-        on_devices = load("hetero.ops.krylov.cg_device").solve
-        limits["from_zero"] = solve.from_zero
-        outcome = on_devices(devices, solve.system, *vectors, dtype=problem.dtype, **limits)
-    else:
-        outcome = load("hetero.ops.krylov.cg_cpu").solve(solve.system, *vectors, **limits)
-    if outcome.status == LIMIT and outcome.iterations < most:
-        return outcome._replace(status=ROUNDING)
-    return outcome
 
 
 def _jacobi(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
@@ -146,23 +129,6 @@ MULTIGRID.register(
     shared=lambda problem: grids.is_shared(problem.dims),
 )
 
-CG = Method(
-    name="cg",
-    solve=_cg,
-    expected=costs.gradients,
-    iterations="iterations",
-    passes=10.0,
-    times_f=8.0,
-    any_order=True,
-)
-CG.register(
-    kinds=("cpu",),
-    run=CG.on_cpu,
-    uses=("loops", "numba"),
-    loops=lambda problem: (STENCILS.of(problem.dtype),),
-)
-CG.register(kinds=registry.PORTABLE, run=_cg, shared=_shared)
-
 JACOBI = Method(
     name="jacobi",
     solve=_jacobi,
@@ -179,7 +145,7 @@ JACOBI.register(
 )
 JACOBI.register(kinds=registry.PORTABLE, run=_jacobi, shared=_shared, blocks=registry.WHEN_SHORT)
 
-BY_NAME = {method.name: method for method in (DST, MULTIGRID, CG, JACOBI)}
+BY_NAME = {method.name: method for method in (DST, MULTIGRID, JACOBI)}
 
 # The rungs: kernels on the way to "jacobi", each taken by its name only.
 

@@ -11,16 +11,11 @@ from ..common.launch import ELEMENT_BYTES, Launch, LaunchPlan
 from ..common.refit import Clock, Limits, RefitCase, Search, Timer
 from ..common.tuning import Table
 from .grid_slab import GridSlab
-from .plan import DEPTHS, default_depth, sweeps
+from .plan import DEPTHS, blocked, default_depth
 
 __all__ = ["candidates", "refit"]
 
-_FLAT = ((500, 500), (1000, 1000), (3000, 3000))
-_SOLID = ((100, 100, 100), (200, 200, 200), (320, 320, 320))
-_THREADS = (64, 128, 256)
-_AHEAD = {"2": (2, 4, 8), "3": (1, 2, 4)}
-_STRIPS = (2, 4, 8, 16, 32)
-_BUSY_THREADS = (256, 512, 1024, 2048)
+_GRIDS = ((500, 500), (1000, 1000), (3000, 3000))
 _START_ROWS = (2, 4, 8, 16, 32)
 
 
@@ -36,33 +31,22 @@ def candidates(table: Table, limits: Limits) -> Iterator[LaunchPlan]:
 
 def _searches(table: Table, limits: Limits) -> Iterator[Search]:
     """All figures, in the order in which they are found."""
-    single = {
-        dims: [_passes(shape, dtype, limits, 2, 1) for shape, dtype in _both(shapes)]
-        for dims, shapes in (("2", _FLAT), ("3", _SOLID))
-    }
-    both = single["2"] + single["3"]
-    yield Search("jacobi.threads", _THREADS, both)
-    for dims, values in _AHEAD.items():
-        yield Search("jacobi.ahead", values, single[dims], (dims,))
-    yield Search("jacobi.strip", _STRIPS, both)
-    yield Search("jacobi.busy_threads", _BUSY_THREADS, both)
     for dtype, shapes in table["jacobi.blocked_shapes"].items():
         for depth, (blocks, _) in shapes.items():
-            cases = [_passes(shape, dtype, limits, 2 * int(depth), int(depth)) for shape in _FLAT]
+            cases = [_passes(shape, dtype, limits, 2 * int(depth), int(depth)) for shape in _GRIDS]
             near = [b for b in range(blocks - 1, blocks + 2) if b > 0]
             # The rows in flight go round: they divide the sweeps.
             ahead = [rows for rows in range(1, 5) if int(depth) % rows == 0]
             for place, values in enumerate((near, ahead)):
                 yield Search("jacobi.blocked_shapes", values, cases, (dtype, depth, place))
-    several = [_passes(shape, dtype, limits, 24) for shape, dtype in _both(_FLAT)]
+    several = [
+        _passes(shape, dtype, limits, 24)
+        for shape, dtype in itertools.product(_GRIDS, ELEMENT_BYTES)
+    ]
     yield Search("jacobi.start_rows", _START_ROWS, several)
     for dtype in ELEMENT_BYTES:
-        cases = [_passes(shape, dtype, limits, 24) for shape in _FLAT]
+        cases = [_passes(shape, dtype, limits, 24) for shape in _GRIDS]
         yield Search("jacobi.depth", DEPTHS, cases, (dtype,))
-
-
-def _both(shapes: Any) -> Iterator[tuple[Any, str]]:
-    return itertools.product(shapes, ELEMENT_BYTES)
 
 
 def _passes(
@@ -74,7 +58,7 @@ def _passes(
     def plan(table: Table) -> LaunchPlan:
         target = limits.target(table)
         each = depth or default_depth(grid, target)
-        one = sweeps(grid, ((0, grid.held),), each, target)
+        one = blocked(grid, ((0, grid.held),), each, target)
         launches = itertools.cycle(_there_and_back(one))
         return LaunchPlan(tuple(itertools.islice(launches, whole // each)), 0, "")
 

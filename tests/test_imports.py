@@ -16,7 +16,7 @@ import hetero
 from hetero import calibration, kernels
 
 LAYERS = (  # the lowest first
-    ("errors", "html", "imports", "locks", "paths", "terminal", "times"),
+    ("errors", "html", "imports", "locks", "paths", "removed", "terminal", "times"),
     ("host",),
     ("kernels",),
     ("arrays",),

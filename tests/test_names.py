@@ -20,7 +20,9 @@ from hetero import calibration, registry
 # The list, and the folders it leads to; what several operations share is named by what it is. And
 # programs as users write them, who call operations by their names; and the functions by the same
 # names on Dask's arrays and over MPI.
-OWN = re.compile(r"hetero/(ops/(functions\.py$|\w+/)|evaluation/programs\.py$|dask/|mpi/|accel/)")
+OWN = re.compile(
+    r"hetero/(removed\.py$|ops/(functions\.py$|\w+/)|evaluation/programs\.py$|dask/|mpi/|accel/)"
+)
 # These describe machines and array libraries, in words that are methods' names too: the BLAS, the
 # library of a device, the package numba. Operations are looked for here, methods are not.
 DESCRIBING = re.compile(

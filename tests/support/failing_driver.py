@@ -115,9 +115,9 @@ def libraries() -> None:
 
     cublas = types.ModuleType("nvmath.bindings.cublas")
     cublas.cuBLASError = cuBLASError
-    for name, result in (("create", 1), ("set_stream", None), ("dgemm", None), ("dgemv", None)):
+    for name, result in (("create", 1), ("set_stream", None), ("dgemm", None)):
         setattr(cublas, name, function(f"cublas_{name}", cuBLASError, result))
-    cublas.dgemm_strided_batched = cublas.dgemv_strided_batched = cublas.dgemm
+    cublas.dgemm_strided_batched = cublas.dgemm
     cublas.get_property = lambda part: 1
     cufft = types.ModuleType("nvmath.bindings.cufft")
     cufft.cuFFTError = cuFFTError

@@ -18,6 +18,7 @@ from scipy.sparse.linalg import spsolve
 import hetero
 from hetero import devices, registry
 from hetero.devices import cpu
+from hetero.errors import MethodNotAvailable
 from hetero.host import cgroup
 from hetero.ops.poisson import costs
 from hetero.ops.poisson.methods import BY_NAME
@@ -45,6 +46,15 @@ RUNGS = {row.method for row in registry.lookup("poisson") if row.rung is not Non
 METHODS = [way for way in WAYS if way.values[1] not in RUNGS]
 
 
+def refused(device, method, f):
+    """Whether sweeps are refused on a device, as those of 3-D grids are; rungs take them."""
+    if device == "cpu" or method != "jacobi" or f.ndim < 3:
+        return False
+    with pytest.raises(MethodNotAvailable, match="on the CPU alone in three dimensions"):
+        hetero.solve_poisson(f, device=device, method=method)
+    return True
+
+
 def exact(f, spacing):
     """The discrete solution by sparse elimination."""
     return spsolve(hetero.Poisson(f.shape, spacing).tocsr().tocsc(), f.ravel()).reshape(f.shape)
@@ -54,6 +64,8 @@ def exact(f, spacing):
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (9, 16), (31, 31), (17, 40), (5, 6, 7)])
 def test_against_elimination(device, method, shape):
     f = np.random.default_rng(0).random(shape) - 0.5
+    if refused(device, method, f):
+        return
     spacing = 0.5
     u, info = hetero.solve_poisson(
         f, spacing=spacing, device=device, method=method, return_info=True
@@ -146,6 +158,8 @@ KEYS = ["device", "method", "iterations", "residual", "relative_residual", "conv
 def test_all_that_is_promised_of_info(device, method, dtype):
     for shape in ((0, 4), (3, 0, 2), (1, 1), (12, 13), (4, 5, 6)):
         f = np.random.default_rng(6).random(shape).astype(dtype)
+        if refused(device, method, f):
+            continue
         u, info = hetero.solve_poisson(f, device=device, method=method, return_info=True)
         assert list(info) == [*KEYS, "plan"]
         assert info["converged"] is True
@@ -164,6 +178,8 @@ def test_all_that_is_promised_of_info(device, method, dtype):
 )
 def test_single_precision_reaches_its_default_tolerance(device, method, shape):
     """Smooth f are the hard ones: rounding u alone leaves a share of f that grows with n^2."""
+    if refused(device, method, np.ones(shape, "f4")):
+        return
     grids = np.meshgrid(*(np.linspace(0, 1, n + 2)[1:-1] for n in shape), indexing="ij")
     smooth = math.prod(np.sin(np.pi * x) for x in grids)
     rough = np.random.default_rng(7).random(shape) - 0.5

@@ -36,7 +36,7 @@ html_css_files = ["site.css"]
 html_extra_path = ["static/index.html"]
 html_context = {"default_mode": "auto"}
 html_show_sourcelink = False
-html_sidebars = {f"docs/{name}": [] for name in ("index", "start", "answers")}
+html_sidebars = {f"docs/{name}": [] for name in ("index", "start")}
 html_theme_options = {
     "navbar_align": "left",
     "header_links_before_dropdown": 7,
@@ -46,7 +46,7 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
 }
 # Pages that list others: what their lists link to is below them in the site's navigation.
-LISTS = ("index", "howto", "reference", "explanation", "figures", "notebook/README")
+LISTS = ("index", "kernels")
 
 
 def fill_in(app, docname: str, source: list[str]) -> None:

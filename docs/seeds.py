@@ -20,8 +20,8 @@ HEAD = """\
 
 Five reports on older cards, and what makes each of their figures and tables on this machine, or why
 nothing does. Commands that name a profile need no GPU; the others use the first GPU, or without one
-the first OpenCL device where they take one. `--plot` needs the extra `plot`, `--source` the extra
-`source` ([install.md](install.md)). Rungs are named as `hetero ladder` prints them, and
+the first OpenCL device where they take one. `--plot` needs the extra `plot`
+([install.md](install.md)). Rungs are named as `hetero ladder` prints them, and
 [procedure.md](procedure.md) compares what came out on an H200 with what the reports found. The
 lines of Python begin with
 

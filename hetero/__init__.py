@@ -10,7 +10,6 @@ would take on the CPU and on each GPU, copies between host and GPU included. The
 `solve_poisson`                     Poisson's equation on a rectangle or a box
 `kmeans`, `KMeans`                  clustering, with the semantics of scikit-learn's
 `Poisson`                           Poisson's operator, matrix-free, for `solve_cg`
-`graph`                             many calls on GPU arrays, recorded once and replayed
 `plan`, `Plan`, `spec`              what a call would do and how long it would take; nothing runs
 `install`, `uninstall`              have NumPy's, SciPy's and scikit-learn's own calls computed so
 `use`                               choose device or method yourself; leave results on devices
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from hetero.accel import uninstall as uninstall
     from hetero.arrays import spec as spec
     from hetero.calibration.calibrate import calibrate as calibrate
-    from hetero.calling.graphs import graph as graph
     from hetero.calling.overview import machine as machine
     from hetero.calling.planner import use as use
     from hetero.moving.downloads import to_host as to_host
@@ -61,7 +59,6 @@ _HOMES = {
     "calibrate": "hetero.calibration",
     "clear_memory": "hetero.moving.memory",
     "empty_pinned": "hetero.moving.pinned_arrays",
-    "graph": "hetero.calling.graphs",
     "install": "hetero.accel",
     "keep": "hetero.moving.keeping",
     "machine": "hetero.calling.overview",
@@ -101,7 +98,9 @@ def __getattr__(name: str) -> Any:
     elif not _is_module(name) and name in (further := _further()):
         value = getattr(load(further[name]), name)
     else:
-        raise AttributeError(f"module 'hetero' has no attribute {name!r}")
+        gone = load("hetero.removed").NAMES.get(name)
+        text = f"hetero.{name} was removed in 0.2: {gone}"
+        raise AttributeError(text if gone else f"module 'hetero' has no attribute {name!r}")
     globals()[name] = value
     return value
 

@@ -80,7 +80,3 @@ class KeptOperandChanged(HeteroError, ValueError):
 
 class ProfileError(HeteroError, ValueError):
     """A profile file cannot be used; the message says which part is wrong."""
-
-
-class GraphError(HeteroError, RuntimeError):
-    """A call that a graph cannot hold, while it was captured; or a wrong use of a graph."""

@@ -6,6 +6,9 @@ While a thread imports a package, Python lets another one import a module of it.
 then fail in both, and in some packages, such as Numba, for as long as the process lives. And a
 child that is forked meanwhile waits for ever for a module that no thread finishes. So modules are
 imported under one lock, which a fork waits for, and each package before the modules within.
+
+Modules of a package that an exception leaves half imported fail for as long as the process lives,
+too. So they are imported by another thread, where no signal handler raises anything.
 """
 
 from __future__ import annotations
@@ -15,7 +18,10 @@ import importlib.machinery
 import importlib.util
 import logging  # noqa: F401  # first: a fork takes the locks of later imports before this one's
 import os
+import queue
 import sys
+import threading
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -43,6 +49,7 @@ INSTALL = {
 }
 # Modules of it need nothing of the packages around them, which take 0.5 s to import.
 _BINDINGS = "nvmath.bindings"
+_MACHINERY = importlib.machinery.ModuleSpec.__init__.__code__.co_filename
 _lock = locks.new()
 _held: list[list[Any]] = []  # the locks of each fork in progress
 
@@ -63,6 +70,55 @@ def load(name: str) -> Any:
     module = sys.modules.get(name)
     if module is not None and not _is_being_imported(module):
         return module
+    if name.startswith("mpi4py"):  # initialises MPI, which the same thread has to finalise
+        return _imported(name)
+    return _undisturbed(_imported, name)
+
+
+def _undisturbed(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns that runs in a thread of its own, where nobody raises exceptions.
+
+    What a signal handler or another thread raises in this one meanwhile is raised when the function
+    has ended. A second exception is raised at once; the function goes on.
+    """
+    result: list[Any] = []
+    ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            result.append(function(*arguments))
+        except BaseException as error:
+            result.append(error)
+        ended.put(None)
+
+    if sys.is_finalizing() or _imports():
+        return function(*arguments)
+    try:
+        thread = threading.Thread(target=run, name="hetero-imports", daemon=True)
+        thread.start()
+    except RuntimeError:  # no more threads
+        return function(*arguments)
+    try:
+        ended.get()
+    except BaseException:
+        if not result:
+            ended.get()
+        raise
+    thread.join()
+    if isinstance(result[0], BaseException):
+        raise result.pop()
+    return result[0]
+
+
+def _imports() -> bool:
+    """Whether the caller's thread is importing: another one might wait for what it holds."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_filename != _MACHINERY:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _imported(name: str) -> Any:
     with _lock:
         if name.startswith(_BINDINGS + "."):
             return _of_bindings(name)
@@ -97,9 +153,13 @@ def extension(package: str, name: str) -> Any:
 
     Where somebody imports the package later, it gets the module as always.
     """
+    return _undisturbed(_extension, package, name)
+
+
+def _extension(package: str, name: str) -> Any:
     with _lock, contextlib.suppress(ImportError, AttributeError, TypeError):
         above, _, below = package.partition(".")
-        folders = [os.path.join(path, *below.split(".")) for path in load(above).__path__]
+        folders = [os.path.join(path, *below.split(".")) for path in _imported(above).__path__]
         spec = importlib.machinery.PathFinder.find_spec(f"{package}.{name}", folders)
         module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
         spec.loader.exec_module(module)  # type: ignore[union-attr]
@@ -142,7 +202,4 @@ def _after_fork() -> None:
         lock.release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
-    )
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

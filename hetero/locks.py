@@ -73,5 +73,4 @@ def _after_fork() -> None:
 
 
 # Hooks run in the order of registration: a module with a hook that needs a lock imports this first.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)

@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from itertools import groupby
 
 Progress = Callable[[float, str], None]
 
@@ -91,3 +92,27 @@ def part(progress: Progress | None, start: float, end: float) -> Progress | None
     if progress is None:
         return None
     return lambda fraction, text: progress(start + (end - start) * min(fraction, 1.0), text)
+
+
+def aligned(text: str) -> str:
+    """A text with its Markdown tables as columns of equal width, numbers to the right."""
+    lines = []
+    for is_table, part in groupby(text.split("\n"), lambda line: line.startswith("|")):
+        if not is_table:
+            lines += part
+            continue
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in part]
+        rows = [row for row in rows if set("".join(row)) != {"-"}]
+        right = [all(_is_figure(cell) for cell in column[1:]) for column in zip(*rows, strict=True)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = [
+                cell.rjust(width) if figures else cell.ljust(width)
+                for cell, width, figures in zip(row, widths, right, strict=True)
+            ]
+            lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _is_figure(cell: str) -> bool:
+    return not cell or cell[0].isdigit()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -147,6 +148,7 @@ def main() -> int:
     parser.add_argument("--cores", default="0,1", help="the cores to use, by number")
     parser.add_argument("--report", type=Path, help="file to write")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # ends what keeps the cores busy, too
     os.sched_setaffinity(0, set(map(int, given.cores.split(","))))
     with tempfile.TemporaryDirectory() as folder:
         home = {"XDG_CACHE_HOME": folder, "HETERO_PROFILE": f"{folder}/none.json"}

@@ -24,6 +24,7 @@ README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 COMMANDS_PAGE, OPERATIONS_PAGE = DOCS / "commands.md", DOCS / "operations.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+OPERATIONS = registry.operations()
 
 
 def examples():
@@ -106,11 +107,6 @@ def test_python_of_pages_runs_and_prints_what_is_shown(page, capsys):
             assert printed == text, f"{page.name}, block {number}"
 
 
-def test_the_readme_shows_what_it_computes():
-    assert README in SHOWING
-    assert len(README.read_text("utf-8").replace("|", " ").split()) < 780, "one screen"
-
-
 def shown_commands(page):
     """Every command line of hetero's that a page shows: in backquotes, or in a block of code.
 
@@ -152,21 +148,6 @@ def test_commands_that_are_shown_are_ones(command, monkeypatch, capsys):
     assert not code, capsys.readouterr().err
 
 
-def test_every_command_is_in_the_table():
-    shown = {words[1] for words in shown_commands(COMMANDS_PAGE)}
-    assert shown >= {"accel", "advise", "info", "calibrate", "explain", "verify", "bench", "demo"}
-    operations = {words[2] for words in shown_commands(COMMANDS_PAGE) if words[1:2] == ["bench"]}
-    assert operations == {
-        "matmul",
-        "convolve2d",
-        "solve_cg",
-        "solve_poisson",
-        "kmeans",
-        "movement",
-        "programs",
-    }
-
-
 def console_blocks():
     found = []
     for page in PAGES:
@@ -184,37 +165,6 @@ def test_what_is_shown_as_printed_is_printed(line, output, capsys):
     assert capsys.readouterr().out == output
 
 
-OPERATIONS = registry.operations()
-
-
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
-def test_forms_of_explain_take_that_many_numbers(operation, capsys):
-    """As the row on it lists them in the table of commands, and the command's help."""
-    text = COMMANDS_PAGE.read_text("utf-8")
-    assert any(f"{operation.function} {form}" in text for form in operation.dims) or re.search(
-        rf"hetero explain {operation.function} [\d ]+`.*\b{operation.dims[0]}\b", text
-    )
-    for form in operation.dims:
-        numbers = ("7" for _ in form.split())
-        assert cli.main(["explain", operation.function, *numbers]) == cli.DONE
-    with pytest.raises(SystemExit):
-        cli.main(["explain", "--help"])
-    assert f"{operation.function} {operation.dims[0]}" in " ".join(capsys.readouterr().out.split())
-
-
-def test_the_tables_list_every_operation():
-    """The first one by functions, with what they are like; 'What runs where' by functions too."""
-    text = OPERATIONS_PAGE.read_text("utf-8")
-    table = text.partition("| function |")[2].partition("\n\n")[0]
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", table, re.M))
-    assert rows.keys() == {o.function for o in OPERATIONS}
-    for operation in OPERATIONS:
-        like = re.search(r"(numpy|scipy)\.[\w.]+", operation.summary)
-        assert like is None or f"`{like[0]}`" == rows[operation.function]
-    table = text.partition("## What runs where")[2].partition("\n\nfloat32")[0]
-    assert re.findall(r"^\| (\w+) \|", table, re.M)[1:] == [o.function for o in OPERATIONS]
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_names_that_are_shown_exist(page):
     """`hetero.name`, and dotted names below it, in text and in code."""
@@ -227,34 +177,6 @@ def test_names_that_are_shown_exist(page):
                 value = getattr(value, part)
             except AttributeError:
                 value = importlib.import_module(f"{value.__name__}.{part}")
-
-
-def test_public_names_are_in_the_packages_docstring():
-    named = set(re.findall(r"`(\w+)`", hetero.__doc__))
-    assert named >= set(hetero.__all__)
-    for operation in ("convolution", "conjugate gradients", "Poisson's equation"):
-        assert operation in hetero.__doc__
-
-
-def numbers(text):
-    return re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*\d)", text)
-
-
-def test_figures_of_the_readme_are_measured_ones():
-    """Each time in the table is one of the pages with measured ones; the last column is a ratio."""
-    pages = (DOCS / name for name in ("benchmarks.md", "movement.md"))
-    measured = {float(n) for page in pages for n in numbers(page.read_text("utf-8"))}
-    table = README.read_text("utf-8").partition("| call |")[2].partition("\n\n")[0]
-    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
-    rows = [row for row in rows if len(row) == 4 and "ms" in row[1]]
-    assert len(rows) >= 10
-    for call, own, other, ratio in rows:
-        own, *others = (float(n) for n in re.findall(r"([\d.]+) ms", f"{own} {other}"))
-        assert {own, *others} <= measured, call
-        shown = numbers(ratio)
-        if len(shown) == 1:
-            digits = len(shown[0].partition(".")[2])
-            assert round(others[0] / own, digits) == float(shown[0]), call
 
 
 def test_requirements_are_those_of_the_package():
@@ -287,22 +209,6 @@ def test_what_to_install_is_what_the_extras_hold():
         wanted = setup["options.extras_require"][extra].strip().splitlines()
         assert command.split()[:2] == ["pip", "install"]
         assert command.split()[2:] == [re.match(r"[\w-]+", line)[0] for line in wanted]
-
-
-def test_nothing_names_a_package_index_that_has_no_hetero():
-    """An extra of hetero's can be asked for in this folder only: '.[cuda]'."""
-    folders = ("hetero", "kernels", "calibration", "tests", "docs")
-    files = [*ROOT.glob("*.md"), *(f for folder in folders for f in (ROOT / folder).rglob("*.*"))]
-    for file in files:
-        if file.suffix in (".py", ".md", ".cu", ".h"):
-            text = file.read_text("utf-8")
-            assert not re.search(r"pip install '?hetero\[[a-z]", text), file
-
-
-def test_the_exit_codes_are_the_commands():
-    rows = dict(re.findall(r"^\| (\d) \| (\w+)", COMMANDS_PAGE.read_text("utf-8"), re.M))
-    assert rows == {"0": "done", "1": "failed", "2": "wrong", "3": "no"}
-    assert (cli.DONE, cli.FAILED, cli.USAGE, cli.NO_CHOICE) == (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)

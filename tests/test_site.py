@@ -47,7 +47,7 @@ def site(tmp_path_factory):
 
 
 def test_every_page_is_there(site):
-    for page in (*PAGES, "notebook/README"):
+    for page in PAGES:
         assert (site / "docs" / f"{page}.html").exists(), page
     for folder in (ROOT / "kernels").glob("*/README.md"):
         assert (site / folder.relative_to(ROOT).with_suffix(".html")).exists()

@@ -38,9 +38,6 @@ with hetero.use(device="cpu"):
 reveal_type(hetero.keep(image))  # NDArray[float64]
 reveal_type(hetero.empty_pinned((3, 4), "float32"))  # NDArray
 model = hetero.KMeans(3).fit(image)
-with hetero.graph() as g:
-    hetero.matvec(image, image)
-g.launch()
 hetero.calibrate(quick=True)
 try:
     hetero.matmul(image, image, device="cuda")

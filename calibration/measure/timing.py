@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,13 +20,6 @@ from typing import Any, NamedTuple
 
 from hetero.profile.constants import is_trusted
 from hetero.times import readable
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
-
-_WHO = getattr(resource, "RUSAGE_THREAD", getattr(resource, "RUSAGE_SELF", 0))
 
 # -- One call --
 _OUTLIER = 2.0  # times the least sample: a longer one met other load, which only adds
@@ -59,7 +53,7 @@ def switches() -> int:
     Where a thread's own are not counted they are the process's. A thread that times a call waits
     for all that compute it, and each thread that waits yields its processor.
     """
-    return resource.getrusage(_WHO).ru_nivcsw if resource is not None else 0
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +126,28 @@ def once(
     return min(took, own() - used) if own is not None and took > _LONG else took
 
 
+def _sample(
+    call: Callable[[], object],
+    own: Callable[[], float] | None,
+    clock: Callable[[], float],
+    switches: Callable[[], int],
+    number: int = 1,
+) -> tuple[float, bool]:
+    """Seconds of a number of calls as by `once`, and whether other load disturbed them.
+
+    A long one that was disturbed takes no more than the processor time of this thread, or than that
+    of the process by the cores if it is more: threads that wait for one another burn the rest.
+    """
+    before, used, all_used = switches(), time.thread_time(), own() if own is not None else 0.0
+    took = once(call, own, clock, number)
+    if switches() - before <= SWITCHES_PER_SECOND * took:
+        return took, False
+    if own is not None and took > _LONG:
+        share = (own() - all_used) / len(os.sched_getaffinity(0))
+        took = min(took, max(time.thread_time() - used, share))
+    return took, True
+
+
 def measure(
     call: Callable[[], object],
     *,
@@ -178,16 +194,15 @@ def measure(
     while True:
         if rest is not None:
             rest()
-        before = switches()
-        took = once(call, own, clock, number)
+        took, is_disturbed = _sample(call, own, clock, switches, number)
         if not samples and took < _SHORTEST and number == 1:
             number = max(2, min(100, int(_SHORTEST / max(took, 2e-7))))
             continue
         samples.append(took / number)
-        if switches() - before <= SWITCHES_PER_SECOND * took:
-            undisturbed.append(samples[-1])
-        else:
+        if is_disturbed:
             time.sleep(_REST)
+        else:
+            undisturbed.append(samples[-1])
         if len(samples) == 1 and budget < first <= _OUTLIER * samples[0]:
             samples.insert(0, first)
             undisturbed[:0] = [first] * alone
@@ -202,7 +217,7 @@ def measure(
         ):
             far = sum(s > _OUTLIER * min(samples) for s in samples)
             return Measurement(
-                robust_median(undisturbed or samples),
+                robust_median(undisturbed) if undisturbed else min(samples),
                 tuple(samples),
                 disturbed=not undisturbed,
                 scattered=far >= _MANY * len(samples),
@@ -249,12 +264,12 @@ def in_turn(
     begin = clock() - sum(first)
     for rounds in range(1 + bool(first), most + 1):
         for number, call in enumerate(calls):
-            before, took = switches(), once(call, own, clock)
+            took, is_disturbed = _sample(call, own, clock, switches)
             samples[number].append(took)
-            if switches() - before <= SWITCHES_PER_SECOND * took:
-                alone[number] = True
-            else:
+            if is_disturbed:
                 time.sleep(_REST)
+            else:
+                alone[number] = True
         spent = clock() - begin
         sure = all(alone) and all(is_seen_twice(each) for each in samples)
         enough = spent > budget
@@ -437,7 +452,7 @@ class Watch:
         if now.times is not None and first.times is not None:
             others = max((now.times.busy - first.times.busy - mine) / seconds, 0.0)
             stolen = now.times.stolen - first.times.stolen
-        elif hasattr(os, "getloadavg"):
+        else:
             others = max(os.getloadavg()[0] - mine / seconds, 0.0)
         return {
             "seconds": round(seconds, 3),

@@ -7,7 +7,7 @@ from typing import Any
 
 from hetero import paths
 from hetero.accel.notes import HEAD
-from hetero.evaluation.page import markup
+from hetero.evaluation import markup
 
 _WORDS = "line", "call", "reason"  # columns that hold no numbers
 _MARK = b"<!-- by hetero.accel -->"

@@ -218,5 +218,4 @@ def _after_fork() -> None:
         block.held = {}
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)

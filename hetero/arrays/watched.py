@@ -288,5 +288,4 @@ def _sample(array: np.ndarray) -> bytes:
     return flat[:: max(1, flat.size // _SAMPLES)].tobytes() + flat[-1:].tobytes()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_seen.clear)  # the copies are the parent's
+os.register_at_fork(after_in_child=_seen.clear)  # the copies are the parent's

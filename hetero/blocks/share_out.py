@@ -10,7 +10,7 @@ from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
 from hetero.moving import failures
-from hetero.pricing.plan import CPU, Plan, Share
+from hetero.pricing.plan import Plan, Share
 
 Attempt = Callable[[Device, Plan, Share], None]
 
@@ -29,16 +29,13 @@ def run(
     Parameters
     ----------
     shares : tuple of Share
-        One of them may be the CPU's, which this thread does.
     attempt : callable
         ``attempt(device, plan, share)`` does one there; it raises `DeviceError`.
     by_cpu : callable
-        Does one on the CPU, its own or another's.
+        Does one on the CPU.
     begun : int
         `hetero.devices.failures` when the call began.
     """
-    own = [share for share in shares if share.plan.candidates[0].device == CPU]
-    shares = tuple(share for share in shares if share not in own)
     used = [devices.get(share.plan.candidates[0].device) for share in shares]
     errors: dict[int, DeviceError] = {}
 
@@ -52,13 +49,7 @@ def run(
         return do
 
     tasks = [task(number) for number in range(len(shares))]
-    if own and at_once.independent(used):
-        at_once.side_by_side([lambda: by_cpu(own[0]), *tasks])
-    elif own:
-        for each in (*tasks, lambda: by_cpu(own[0])):
-            each()
-    else:
-        at_once.run(used, tasks, min(moved(share.plan.problem) for share in shares))
+    at_once.run(used, tasks, min(moved(share.plan.problem) for share in shares))
     sound = [device for number, device in enumerate(used) if number not in errors]
     for number, error in sorted(errors.items()):
         share = shares[number]

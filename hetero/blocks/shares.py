@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from hetero import registry
-from hetero.blocks import partition, with_cpu
+from hetero.blocks import partition
 from hetero.blocks.partition import bounds, moved, with_terms
 from hetero.devices import at_once
 from hetero.pricing import candidate_pricing, movement, pricing
@@ -34,17 +34,12 @@ def price(
 ) -> Plan:
     """`pricing.price`, with all devices of a kind together among the candidates.
 
-    Where ``device`` names a group, as "cuda:*" or "cpu+cuda:0", and it can do the problem, the
-    group is the only candidate.
+    Where ``device`` names a group, "cuda:*", and it can do the problem, the group is the only
+    candidate.
     """
-    if str(device).startswith(pricing.WITH_CPU):
-        shared = with_cpu.named(problem, constants, devices, device, method)
-    else:
-        shared = _candidates(problem, constants, devices, device, method)
-    possible = [c for c in shared if c.reason is None]
-    if device is not None and possible:
-        blas = next((s.plan.blas for c in possible for s in c.shares if s.plan.blas), None)
-        plan = _ranked(Plan(problem, (), constants.title, blas=blas), shared)
+    shared = _candidates(problem, constants, devices, device, method)
+    if device is not None and any(c.reason is None for c in shared):
+        plan = _ranked(Plan(problem, (), constants.title), shared)
     else:
         plan = pricing.price(problem, constants, devices, device, method)
         plan = _ranked(plan, shared) if shared else plan

@@ -9,7 +9,6 @@ import numpy as np
 from hetero import profile
 from hetero.arrays import HOST, Operand
 from hetero.devices.base import Device
-from hetero.errors import GraphError
 from hetero.host import pages
 from hetero.moving import keeping, results, transfer
 from hetero.moving.calls import Call, Done
@@ -34,8 +33,6 @@ def by_host(
         if operand.location != HOST:
             copy = transfer.to_host(call.arrays[number], operand)
             hosts = (*hosts[:number], copy, *hosts[number + 1 :])
-    if len(used) == 1 and used[0].capturing:
-        raise GraphError(f"a graph of {used[0].name} takes operands and results there")
     result = problem.output
     here = result.location == HOST
     if not here:
@@ -74,18 +71,12 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
 
     Raises
     ------
-    GraphError
-        If a graph of the device is recorded, and an operand or the result is not there.
     DeviceError
         If the device fails; what `call.out` held is then as it was where it overlaps an operand.
     """
     run = implementation.run
     assert run is not None
     result = problem.output
-    if device.capturing and {result.location, *(o.location for o in call.operands)} != {
-        device.name
-    }:
-        raise GraphError(f"a graph of {device.name} takes operands and results there")
     out = call.out if result.location == HOST else None
     if out is not None and _overlap(out, call.arrays):
         out = None  # or the CPU would find operands half overwritten
@@ -101,7 +92,6 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
             arguments = call.on((device,), inputs, call.target.pointer)
             _begin(device, arguments.output, result, call)
             outcome = run((device,), problem, arguments)
-            device.keep(call.arrays, arguments.options, call.out)
             transfer.precede(device, others)
             if outcome is not None:  # a solve's failures are to show up here
                 device.synchronize()

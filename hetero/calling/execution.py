@@ -17,10 +17,9 @@ from hetero import devices, registry
 from hetero.arrays import HOST, release
 from hetero.blocks import share_out
 from hetero.calling import computing, planner
-from hetero.calling.planner import capturing
 from hetero.devices import budget
 from hetero.devices.base import Device
-from hetero.errors import DeviceError, GraphError, HeteroError, MethodNotAvailable
+from hetero.errors import DeviceError, HeteroError, MethodNotAvailable
 from hetero.moving import failures, keeping, results, ski_rental
 from hetero.moving.calls import Call, Done
 from hetero.pricing import candidate_pricing, compiling, memory_limit
@@ -44,9 +43,6 @@ def run(plan: Plan, call: Call) -> Done:
             return run(replace(plan, kept=()), call)
     problem = plan.problem
     chosen = plan.chosen
-    graph = capturing.get()
-    if graph not in (None, chosen.device) and devices.get(graph).capturing:
-        raise GraphError(f"a graph of {graph} holds no work of {chosen.device}")
     compiling.see_to(plan, chosen)
     if chosen.device == CPU:
         return computing.by_host(
@@ -59,8 +55,6 @@ def run(plan: Plan, call: Call) -> Done:
     try:
         return _attempt(used, plan, call)
     except DeviceError as error:
-        if used[0].capturing:
-            raise
         failures.report(used[0].name, error, begun=begun)
         failures.release(error)
         call = call.after(error)
@@ -77,13 +71,8 @@ def _shared(plan: Plan, call: Call, begun: int) -> Done:
         _attempt((device,), part, call.range(cut, share.begin, share.end, out))
 
     def by_cpu(share: Share) -> None:
-        part, own = share.plan.problem, share.plan.candidates[0]
-        of_range = part, call.range(cut, share.begin, share.end, out)
-        if own.device != CPU:  # it failed
-            computing.by_host((), _fallback(part), *of_range)
-        else:
-            compiling.see_to(share.plan, own)
-            computing.by_host((), own.implementation, *of_range, own.threads, own.seconds)
+        part, of_range = share.plan.problem, call.range(cut, share.begin, share.end, out)
+        computing.by_host((), _fallback(part), part, of_range)
 
     share_out.run(shares, attempt, by_cpu, begun)
     return Done(computing.returned(call, out), None, chosen.device, chosen.method)
@@ -131,7 +120,7 @@ def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
             break  # the device was set aside meanwhile
         except DeviceError as error:
             rest.tell(error)
-            if used[0].capturing or not failures.out_of_memory(error):
+            if not failures.out_of_memory(error):
                 raise
             short = error
             failures.release(short)

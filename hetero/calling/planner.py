@@ -6,7 +6,7 @@ import logging
 import math
 import os.path
 from contextlib import ContextDecorator, suppress
-from contextvars import ContextVar, Token
+from contextvars import Token
 from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
@@ -32,10 +32,6 @@ _START, _LEAST = 0.2, 1e-3  # seconds: to look for devices; what a call takes th
 _taken = {"seconds": 0.0}  # by calls that were placed at once
 log = logging.getLogger("hetero")
 
-# The CUDA device that this thread captures a graph on.
-capturing: ContextVar[str | None] = ContextVar("hetero_capturing", default=None)
-
-
 _plans = tables.new_table()
 
 
@@ -45,8 +41,7 @@ class use(ContextDecorator):
     Parameters
     ----------
     device : str, optional
-        "cpu", "cuda", "cuda:0", "opencl:0", "cuda:*" for all GPUs, or "cpu+cuda:0" for the CPU and
-        that GPU at once.
+        "cpu", "cuda", "cuda:0", "opencl:0", or "cuda:*" for all GPUs.
     method : str, optional
         Name of an implementation, such as "blas" or "tiled".
     results : {"host", "device"}, optional

@@ -17,7 +17,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from hetero import terminal
+from hetero import removed, terminal
 from hetero.cli.parser import parser
 from hetero.cli.values import DONE, FAILED, INTERRUPTED, NO_CHOICE, USAGE
 from hetero.errors import HeteroError, NotPriced, one_of
@@ -36,8 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="hetero: %(message)s", level=logging.WARNING, handlers=[handler])
     commands, names = parser()
     given = sys.argv[1:] if argv is None else argv
+    wrong = removed.command(given)
     if given and not given[0].startswith("-") and given[0] not in names:
-        print(f"hetero: {one_of('the command', names, given[0])}", file=sys.stderr)
+        wrong = one_of("the command", names, given[0])
+    if wrong is not None:
+        print(f"hetero: {wrong}", file=sys.stderr)
         return USAGE
     arguments = commands.parse_args(argv)
     if "run" not in arguments:  # no command

@@ -167,8 +167,7 @@ def verify(arguments: argparse.Namespace) -> int:
     """Measure every candidate of random problems."""
     from hetero import devices as backends
     from hetero import registry
-    from hetero.evaluation import report, verify
-    from hetero.evaluation.page import last
+    from hetero.evaluation import last, report, verify
 
     named = tuple(registry.operation(name) for name in arguments.operation)
     if arguments.on != "host" and not backends.get(arguments.on).traits.cuda_libraries:
@@ -189,12 +188,11 @@ def verify(arguments: argparse.Namespace) -> int:
         progress=terminal.part(progress, 0.0, 0.9),
     )
     links = verify.links(progress) if arguments.on == "host" else {}
-    found = {**verify.summary(rows), "links": links}
+    found = {**verify.summary(rows), "links": links, "worst_choices": report.worst_choices(rows)}
     if rows:
         names = ", ".join(operation.function for operation in operations)
-        worst = report.worst_choices(rows)
-        last.keep(last.VERIFY, f"{names}, on {arguments.on}", {**found, "worst_choices": worst})
-    show(arguments, found, lambda: report.verification(found, rows))
+        last.keep(last.VERIFY, f"{names}, on {arguments.on}", found)
+    show(arguments, found, lambda: report.verification(found))
     return DONE if rows else NO_CHOICE
 
 

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from hetero import terminal
 from hetero.cli import values
-from hetero.cli.values import DONE, DTYPES, FAILED, Parser, add_file, show
+from hetero.cli.values import DONE, DTYPES, Parser, add_file, show
 from hetero.errors import one_of
-from hetero.pricing.plan import CPU
 from hetero.terminal import progress_bar
 
-MOVEMENT, PROGRAMS = "movement", "programs"  # what bench takes as well as operations
+MOVEMENT = "movement"  # what bench takes as well as operations
 
 # -- bench -----------------------------------------------------------------------------------------
 
 
 def bench_options(sub: Parser) -> None:
     """Add those of bench."""
-    from hetero.evaluation import programs
     from hetero.ops import benchmark
 
     operations = values.operations()
     names = ", ".join(o.function for o in operations)
-    text = (
-        f"{names}, {MOVEMENT} (copies between host and device, and calls on host operands), "
-        f"{PROGRAMS} (whole programs with NumPy, with hetero, with CuPy)"
-    )
+    text = f"{names}, {MOVEMENT} (copies between host and device, and calls on host operands)"
     sub.add_argument("operation", metavar="OPERATION", help=text)
     dtypes: dict[str, list[str]] = {}
     for operation in operations:
@@ -56,20 +49,6 @@ def bench_options(sub: Parser) -> None:
         if (known := benchmark.of(o, "CASES", {}))
     )
     sub.add_argument("--cases", metavar="NAME", help=f"sizes that others measured: {having}")
-    text = (
-        "with movement: save a picture (SVG) of one product whose blocks move while others are "
-        "computed, and nothing else"
-    )
-    add_file(sub, "--timeline", text)
-    text = f"with {PROGRAMS}: this one, and those of further --program, instead of all"
-    sub.add_argument(
-        "--program",
-        action="append",
-        choices=programs.PROGRAMS,
-        metavar="NAME",
-        help=f"{text}: {', '.join(programs.PROGRAMS)}",
-    )
-    sub.add_argument("--quick", action="store_true", help=f"with {PROGRAMS}: smaller data")
 
 
 def bench(arguments: argparse.Namespace) -> int:
@@ -79,15 +58,11 @@ def bench(arguments: argparse.Namespace) -> int:
     from hetero.ops import benchmark
 
     moves = arguments.operation == MOVEMENT
-    names = [o.function for o in registry.operations()] + [MOVEMENT, PROGRAMS]
+    names = [o.function for o in registry.operations()] + [MOVEMENT]
     if arguments.operation not in (*names, *(o.name for o in registry.operations())):
         raise ValueError(one_of("operation", names, arguments.operation))
     _refuse_others(arguments)
     given = {"device": arguments.device, "progress": progress_bar()}
-    if arguments.timeline is not None:
-        return _timeline(arguments)
-    if arguments.operation == PROGRAMS:
-        return _programs(arguments)
     if moves:
         bench.place(arguments.device)  # or there is nothing to compile for
     operations = registry.operations() if moves else (registry.operation(arguments.operation),)
@@ -109,37 +84,14 @@ def _refuse_others(arguments: argparse.Namespace) -> None:
     from hetero.ops import benchmark
 
     name = arguments.operation
-    if name == PROGRAMS:
-        taken = ["program", "quick"]
-    elif name == MOVEMENT:
-        taken = ["dtype", "device", "timeline"]
+    if name == MOVEMENT:
+        taken = ["dtype", "device"]
     else:
         taken = ["dtype", "cases", *benchmark.of(registry.operation(name), "OPTIONS", ())]
-    for option in ("dtype", "device", "order", "cases", "timeline", "program", "quick"):
+    for option in ("dtype", "device", "order", "cases"):
         if getattr(arguments, option) and option not in taken:
             having = ", ".join(f"--{one}" for one in taken)
             raise ValueError(f"hetero bench {name} has no --{option}; it has {having}")
-
-
-def _programs(arguments: argparse.Namespace) -> int:
-    from hetero.evaluation import programs
-
-    values.compile_first(values.operations())
-    names = list(dict.fromkeys(arguments.program or programs.PROGRAMS))
-    rows = programs.compare(names, programs.SMALLER if arguments.quick else 1, progress_bar())
-    show(arguments, rows, lambda: programs.text(rows))
-    return DONE if all(row.get("same") for row in rows) else FAILED
-
-
-def _timeline(arguments: argparse.Namespace) -> int:
-    from hetero.evaluation import bench, timeline
-
-    values.check_file("--timeline", arguments.timeline)
-    title, spans = timeline.pictured(bench.place(arguments.device))
-    Path(arguments.timeline).write_text(timeline.svg(title, spans), "utf-8")
-    found = {"title": title, "spans": [span._asdict() for span in spans]}
-    show(arguments, found, lambda: f"{title}\n{len(spans)} spans in {arguments.timeline}")
-    return DONE
 
 
 # -- ladder and sweep ------------------------------------------------------------------------------
@@ -153,11 +105,6 @@ def ladder_options(sub: Parser) -> None:
         "ones without a GPU; with --plot those between them that double)"
     )
     sub.add_argument("--sizes", type=_whole, metavar="N,N", help=text)
-    text = (
-        "print a rung's kernel as CUDA C, its macros expanded, or with --device cpu its loop in "
-        "Python, and measure nothing"
-    )
-    sub.add_argument("--source", metavar="RUNG", help=text)
     text = "print what limits each rung: the time that each resource alone would need"
     sub.add_argument("--why", action="store_true", help=text)
     text = "with --device cpu: time methods that have several threads on each of these numbers"
@@ -175,11 +122,6 @@ def sweep_options(sub: Parser) -> None:
         "blocks takes a fraction of a second to compile)"
     )
     sub.add_argument("--size", type=int, help=text)
-    text = (
-        "how well the times follow from the block's shape, and how well from White's execution "
-        "metrics; with files, which --json wrote, nothing is measured"
-    )
-    sub.add_argument("--metrics", nargs="*", type=values.file, metavar="FILE", help=text)
 
 
 def _common(sub: Parser, device: str) -> None:
@@ -207,11 +149,7 @@ def _whole(text: str) -> list[int]:
 
 def ladder(arguments: argparse.Namespace) -> int:
     """Time an operation's rungs."""
-    from hetero.evaluation import ladder
-    from hetero.evaluation.page import last
-
-    if arguments.source is not None:
-        return _print_source(arguments)
+    from hetero.evaluation import ladder, last
 
     def climb(operation: Any, **given: Any) -> dict[str, Any]:
         given |= {"threads": arguments.threads, "filter": arguments.filter}
@@ -226,24 +164,13 @@ def ladder(arguments: argparse.Namespace) -> int:
 def sweep(arguments: argparse.Namespace) -> int:
     """Time a rung with every legal block."""
     from hetero.evaluation import sweep
-    from hetero.evaluation.causes import fits
-
-    if arguments.metrics:
-        for option in ("method", "size", "dtype", "device"):
-            if getattr(arguments, option) is not None:
-                raise ValueError(
-                    f"--{option} is not for --metrics with files, which say what was measured"
-                )
 
     def swept(operation: Any, **given: Any) -> dict[str, Any]:
-        if arguments.metrics:
-            return fits.fits(fits.read(arguments.metrics, operation.function))
         if arguments.method is None:
             raise ValueError("--method names the rung to sweep, and is not given")
-        one = sweep.sweep(operation, arguments.method, arguments.size, arguments.dtype, **given)
-        return one if arguments.metrics is None else fits.fits([one])
+        return sweep.sweep(operation, arguments.method, arguments.size, arguments.dtype, **given)
 
-    return _measured(arguments, swept, sweep if arguments.metrics is None else fits)
+    return _measured(arguments, swept, sweep)
 
 
 def _measured(
@@ -280,19 +207,3 @@ def probe(arguments: argparse.Namespace) -> int:
     figures = probe.probe(arguments.probe, device=arguments.device, progress=progress)
     show(arguments, figures, lambda: probe.text(figures))
     return values.plot(arguments, figures, probe)
-
-
-def _print_source(arguments: argparse.Namespace) -> int:
-    from hetero import registry
-    from hetero.evaluation import kernel_source
-
-    operation = registry.operation(arguments.operation)
-    if arguments.device == CPU:
-        print(kernel_source.of_loop(operation, arguments.source), end="")
-        return DONE
-    try:
-        print(kernel_source.of_rung(operation, arguments.source, arguments.dtype), end="")
-    except ImportError:
-        print(f"hetero: {kernel_source.INSTALL}", file=sys.stderr)
-        return FAILED
-    return DONE

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -127,31 +126,7 @@ def show(arguments: argparse.Namespace, found: Any, text: Callable[[], str]) -> 
     if arguments.json:
         print(json.dumps(found, indent=2))
     else:
-        print(text() if arguments.markdown else aligned(text()))
-
-
-def aligned(text: str) -> str:
-    """A text with its Markdown tables as columns of equal width, numbers to the right."""
-    lines = []
-    for is_table, part in groupby(text.split("\n"), lambda line: line.startswith("|")):
-        if not is_table:
-            lines += part
-            continue
-        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in part]
-        rows = [row for row in rows if set("".join(row)) != {"-"}]
-        right = [all(_is_figure(cell) for cell in column[1:]) for column in zip(*rows, strict=True)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            cells = [
-                cell.rjust(width) if figures else cell.ljust(width)
-                for cell, width, figures in zip(row, widths, right, strict=True)
-            ]
-            lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
-
-
-def _is_figure(cell: str) -> bool:
-    return not cell or cell[0].isdigit()
+        print(text() if arguments.markdown else terminal.aligned(text()))
 
 
 def plot(arguments: argparse.Namespace, found: Any, module: Any) -> int:

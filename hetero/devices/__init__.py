@@ -1,9 +1,8 @@
 """The devices beside the CPU: the kinds there are, those at hand, and which of them work.
 
 A kind of device is a module that subclasses `hetero.devices.base.Device` and has a function
-``find()``, and a line of `kinds.KINDS`; `register_kind` adds one from outside. Methods for it are
-rows that name the kind, or `PORTABLE` (`hetero.registry.register_method`). No line outside this
-folder compares a kind with a name: what a kind can do is a field of `kinds.Traits`.
+``find()``, and a line of `kinds.KINDS`. Methods for it are rows that name the kind, or `PORTABLE`
+(`hetero.registry.register_method`). What a kind can do is a field of `kinds.Traits`.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ def _of_module(kind: str) -> Find:
 
 here = Registry({kind: _of_module(kind) for kind in KINDS})
 
-register_kind = here.register_kind
-unregister_kind = here.unregister_kind
 available = here.available
 believed = here.believed
 proven = here.proven
@@ -45,5 +42,4 @@ was_short = here.was_short
 reset_failures = here.reset_failures
 on_change = here.on_change
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=here.after_fork)
+os.register_at_fork(after_in_child=here.after_fork)

@@ -170,8 +170,7 @@ def _close_at_exit() -> None:
     atexit.register(lambda: close() if os.getpid() == process else None)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_waiting.clear)  # none of them is there
+os.register_at_fork(after_in_child=_waiting.clear)  # none of them is there
 
 
 def independent(devices: Sequence[Device]) -> bool:

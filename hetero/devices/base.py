@@ -23,6 +23,7 @@ from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy
 from hetero.host.copying.staging import Ring
+from hetero.kernels.common.launch import Target
 from hetero.kernels.procedure.card import Card, of_limits
 
 __all__ = ["Copy", "Device", "short_host"]
@@ -56,7 +57,6 @@ class Device(abc.ABC):
     # measured; infinite: never.
     least_staged: Mapping[str, float] = MappingProxyType({UPLOAD: math.inf, DOWNLOAD: math.inf})
     slices: Any = None  # a `hetero.host.copying.copy_jobs.Slices`, where compiled loops can copy
-    capturing: bool = False  # whether this thread's work becomes part of a graph (`hetero.graph`)
 
     # -- what it is
 
@@ -64,6 +64,11 @@ class Device(abc.ABC):
     def traits(self) -> kinds.Traits:
         """What a device of this kind can do."""
         return kinds.traits(self.kind)
+
+    @property
+    def target(self) -> Target:
+        """The limits that launches are planned by."""
+        return Target(self.multiprocessors, self.block_limit, self.traits.warps)
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -325,10 +330,6 @@ class Device(abc.ABC):
     def transforms(self, layouts: Sequence[tuple[Any, ...]]) -> Any:
         """Plans of the device's library of Fourier transforms; see `hetero.devices.cuda.cufft`."""
         raise DeviceError(f"{self.kind} has no library of Fourier transforms")
-
-    def keep(self, *things: Any) -> None:
-        """While a graph is captured: let what it uses live as long as it does."""
-        return
 
     def probe(self) -> None:
         """Compile and run a small kernel; DeviceError if it fails, or makes other values."""

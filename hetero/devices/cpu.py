@@ -26,7 +26,7 @@ def describe() -> dict[str, Any]:
     threadpool_info = load("threadpoolctl").threadpool_info
     pools = [p for p in threadpool_info() if p["user_api"] == "blas"]
     pool = next((p for p in pools if "numpy" in p["filepath"]), pools[0] if pools else {})
-    cores = _cores()
+    cores = cgroup.cores()
     return {
         "kind": "cpu",
         "name": _cpu_model(),
@@ -49,13 +49,6 @@ def available_memory() -> int:
         pass
     limited = cgroup.available_memory()
     return available if limited is None else min(available, limited)
-
-
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on Linux
-        return os.cpu_count() or 1
 
 
 def _cpu_model() -> str:

@@ -39,5 +39,5 @@ PORTABLE = tuple(kind for kind, traits in KINDS.items() if traits.portable)
 
 
 def traits(kind: str) -> Traits:
-    """Those of a kind; of one from outside, none."""
+    """Those of a kind; of the CPU, none."""
     return KINDS.get(kind, Traits())

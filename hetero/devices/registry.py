@@ -35,12 +35,13 @@ class Registry:
     Parameters
     ----------
     kinds : dict
-        Kind -> its ``find``; see `register_kind`.
+        Kind -> its ``find``, which returns the devices that are here, and sentences that tell what
+        is missing; it does not raise.
 
     Attributes
     ----------
     kinds : dict
-        As given, with what was registered since.
+        As given.
     found : dict of Device, or None
         By name; None until they were looked for.
     absent : list of str
@@ -58,7 +59,7 @@ class Registry:
     """
 
     def __init__(self, kinds: dict[str, Find]) -> None:
-        self.kinds = dict(kinds)
+        self.kinds = kinds
         self.lock = locks.new()
         self.found: dict[str, Device] | None = None
         self.absent: list[str] = []
@@ -72,45 +73,6 @@ class Registry:
         self._reported: dict[str, tuple[Device, str]] = {}
         self._listeners: list[Callable[[], None]] = []
 
-    def register_kind(self, kind: str, find: Find) -> None:
-        """Add a kind of device, whose devices are looked for at once where others were already.
-
-        Parameters
-        ----------
-        kind : str
-            Such as "hip"; its devices are named "hip:0", "hip:1", ...
-        find : callable
-            ``find()`` returns the devices that are here, a list of `hetero.devices.base.Device`
-            whose attribute ``kind`` is this one, and a list of sentences that tell what is missing.
-            It does not raise.
-
-        Raises
-        ------
-        ValueError
-            If there is such a kind already.
-        """
-        with self.lock:
-            if kind == CPU or kind in self.kinds:
-                raise ValueError(f"there is a kind of device {kind!r} already")
-            self.kinds[kind] = find
-            if self.found is not None:
-                devices, missing = find()
-                self.absent.extend(missing)
-                self.found = {**self.found, **{device.name: device for device in devices}}
-        self._changed()
-
-    def unregister_kind(self, kind: str) -> None:
-        """Take back what `register_kind` did, and forget the kind's devices."""
-        with self.lock:
-            del self.kinds[kind]
-            self.absent = [text for text in self.absent if not text.startswith(kind)]
-            names = [name for name in self.everything() if name.partition(":")[0] == kind]
-            for name in names:
-                self.reset_failures(name)
-            self.proved.difference_update(names)
-            self.found = {n: d for n, d in self.available().items() if n not in names}
-        self._changed()
-
     def available(self) -> dict[str, Device]:
         """Device name -> `Device`. Empty without packages, driver or device that works."""
         if self.found is None:
@@ -118,7 +80,7 @@ class Registry:
                 if self.found is None:
                     found: dict[str, Device] = {}
                     self.absent.clear()
-                    for find in list(self.kinds.values()):
+                    for find in self.kinds.values():
                         devices, missing = find()
                         found.update((device.name, device) for device in devices)
                         self.absent.extend(missing)
@@ -137,8 +99,8 @@ class Registry:
             device = self.available().get(name)
             if device is None:
                 return name == CPU
-            if name in self.proved or name in self.reasons or device.capturing:
-                return True  # the last two: for now; a graph would take the probe in
+            if name in self.proved or name in self.reasons:
+                return True  # set aside: for now
             try:
                 device.probe()
             except DeviceMemoryError as error:  # it has no room now, which is no defect

@@ -181,10 +181,10 @@ def chosen_over_best(figures: dict[str, float]) -> str:
     )
 
 
-def verification(found: dict[str, Any], rows: list[Any]) -> str:
+def verification(found: Mapping[str, Any]) -> str:
     """Summary of `hetero.evaluation.verify`, with the worst choices."""
     left_out = [f"left out: {name}: {why}" for name, why in found["left_out"].items()]
-    if not rows:
+    if not found["problems"]:
         return "\n".join(["no problem could be measured", *left_out])
     lines = [f"{found['problems']} random problems", chosen_over_best(found["chosen_over_best"])]
     lines += [
@@ -194,7 +194,7 @@ def verification(found: dict[str, Any], rows: list[Any]) -> str:
     for device, kinds in found["links"].items():
         errors |= {f"{device} {name}": error for name, error in kinds.items()}
     lines += _errors("prediction error", errors, 44)
-    return "\n".join([*lines, *worst_choices(rows), *left_out])
+    return "\n".join([*lines, *found["worst_choices"], *left_out])
 
 
 def worst_choices(rows: list[Any]) -> list[str]:

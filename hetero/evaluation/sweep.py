@@ -11,7 +11,6 @@ from hetero import registry
 from hetero.calibration.measure.candidates import leaving_out
 from hetero.errors import one_of
 from hetero.evaluation import climbing
-from hetero.evaluation.causes import binding
 from hetero.evaluation.climbing import Ground
 from hetero.evaluation.report import by, markdown
 from hetero.ops import benchmark
@@ -50,10 +49,9 @@ def sweep(
     -------
     dict
         operation, method, device, name (the device's), dtype, size, dims, shapes (each with shape:
-        threads along x, along y, and perhaps results of a thread; and seconds and metrics, of
-        `hetero.evaluation.causes.binding.counts`, or the reason why it does not run), best, chosen
-        (the shape that the method takes by itself), distance (by how much it takes longer than the
-        best: 0.02 is 2 %).
+        threads along x, along y, and perhaps results of a thread; and seconds, or the reason why it
+        does not run), best, chosen (the shape that the method takes by itself), distance (by how
+        much it takes longer than the best: 0.02 is 2 %).
 
     Raises
     ------
@@ -112,7 +110,6 @@ def _timed(
 ) -> list[dict[str, Any]]:
     """Each shape once, then those again that are not far from the best."""
     found: list[dict[str, Any]] = []
-    work = row.work(ground.problem(row, size), ground.place.info)
     if shaping.launches is not None:
         launches = [one for shape in shaping.shapes for one in shaping.launches(shape)]
         wanted = [(launch.source, launch.defines) for launch in launches]
@@ -123,9 +120,7 @@ def _timed(
         failed: dict[tuple[int, ...], str] = {}
         one: dict[str, Any] = {"shape": shape}
         with leaving_out(shape, failed):
-            shaped = _with(row, shaping, shape)
-            one["seconds"] = ground.once(shaped, size)
-            one["metrics"] = binding.counts(ground, shaped, size, work)
+            one["seconds"] = ground.once(_with(row, shaping, shape), size)
         found.append(one if not failed else {**one, "reason": failed[shape]})
     timed = [one for one in found if "seconds" in one]
     if not timed:

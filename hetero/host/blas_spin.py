@@ -247,8 +247,6 @@ def _reason() -> str | None:
             return f"as it was: {name} is set"
     if not _exponent():
         return f"as it was: {OPTION} says so"
-    if sys.platform != "linux":
-        return f"as it was: not tried on {sys.platform}"
     return None
 
 
@@ -295,5 +293,4 @@ def _after_fork() -> None:
     restore_spin()  # or been in a loop
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""Memory limits that control groups set to this process (Linux, versions 1 and 2).
+"""What the system allows this process: cores, code, and memory by control groups (1 and 2).
 
 A container is a control group. Groups are nested, and each of those around the process may have a
 limit. The kernel counts the page cache of files as used memory, and takes it back when a program
@@ -11,10 +11,15 @@ The Linux kernel's documentation, admin-guide/cgroup-v2.rst and admin-guide/cgro
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import mmap
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+NO_CODE = "this process may not make memory executable"
 _MOUNTED = Path("/sys/fs/cgroup")  # where every common distribution and container runtime has them
 
 
@@ -32,6 +37,23 @@ _V1 = _Version(
     "memory.usage_in_bytes",
     ("total_inactive_file", "total_active_file"),
 )
+
+
+def cores() -> int:
+    """How many of the CPU's cores this process may use: all where the system does not say."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except OSError:  # a sandbox denies it
+        return os.cpu_count() or 1
+
+
+@functools.cache
+def makes_code() -> bool:
+    """Whether this process may make memory executable, as what compiles for the CPU has to."""
+    page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    place = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(page)))
+    access = ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_EXEC
+    return ctypes.CDLL(None).mprotect(place, *access) == 0
 
 
 def available_memory() -> int | None:

@@ -18,6 +18,7 @@ import math
 import mmap
 import os
 import queue
+import resource
 import sys
 import threading
 import time
@@ -28,11 +29,6 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-
-try:
-    import resource
-except ImportError:  # on Windows
-    resource = None  # type: ignore[assignment]
 
 __all__ = ["PURPOSE", "Lent", "clear", "close", "empty", "maker", "open_", "sizes"]
 
@@ -47,8 +43,7 @@ _VERY_LARGE = 1 << 30  # bytes of a block that the system may reclaim at once
 _SHARE = 1 / 16  # of the machine's memory, at most
 _SPARE = 1.25  # times what is asked for, at most
 _PAGE = 2 << 20  # bytes of a huge page
-# Limits of a process's address space and data segment; not on Windows.
-_LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA) if resource is not None else ()
+_LIMITS = resource.RLIMIT_AS, resource.RLIMIT_DATA  # of address space and data segment
 
 _kept: list[_Block] = []  # in order of use; each change is one atomic operation
 _users: set[str] = set()  # users of large arrays; nothing is kept without any
@@ -195,8 +190,7 @@ def _after_fork() -> None:
     _users.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _taken(nbytes: int) -> _Block | None:

@@ -16,6 +16,7 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
+from hetero.host.compiled import loops
 from hetero.imports import load
 
 __all__ = ["describe", "prepare"]
@@ -43,6 +44,8 @@ def prepare() -> None:
 
 def describe() -> str:
     """The layer that runs the loops, or will, and why where it is not TBB."""
+    if (denied := loops.obstacle()) is not None:
+        return f"none, because {denied}: NumPy and SciPy compute in their place"
     prepare()
     layer = _running()
     if layer == "tbb":
@@ -98,8 +101,6 @@ def _is_wanted() -> bool:
 
 
 def _is_loaded() -> bool:
-    if not hasattr(os, "RTLD_NOLOAD"):
-        return False
     try:
         ctypes.CDLL(_LIBRARY, mode=os.RTLD_NOLOAD)
     except (OSError, TypeError):

@@ -16,20 +16,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import functools
 import mmap
 import os
 import platform
 import struct
-import sys
 from typing import Any
 
 from hetero import locks
-
-try:
-    import fcntl
-except ImportError:  # on Windows
-    fcntl = None  # type: ignore[assignment]
 
 _SYSCALL = {"x86_64": 323, "aarch64": 282}  # userfaultfd
 _USER_MODE_ONLY = 1  # what needs no privilege
@@ -115,7 +110,7 @@ class _Tracker:
         """The files; raises `Unavailable`."""
         if self._files is None:
             number = _SYSCALL.get(platform.machine())
-            if fcntl is None or number is None or not sys.platform.startswith("linux"):
+            if number is None:
                 raise Unavailable("only Linux on x86-64 and arm64 reports written pages")
             tracked = _libc().syscall(number, os.O_CLOEXEC | _USER_MODE_ONLY)
             if tracked < 0:
@@ -296,5 +291,4 @@ def watch(begin: int, end: int) -> Watch | None:
     return made
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_tracker.forget)
+os.register_at_fork(after_in_child=_tracker.forget)

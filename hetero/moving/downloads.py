@@ -9,7 +9,6 @@ import numpy as np
 from hetero import devices
 from hetero.arrays import Operand, as_array, describe, is_device_array
 from hetero.devices.base import Device
-from hetero.errors import GraphError
 from hetero.host import pages
 from hetero.moving import transfer
 
@@ -32,8 +31,6 @@ class Download:
         if not size:
             return
         with device.active():
-            if device.capturing:
-                raise GraphError("bringing results to the host cannot be part of a graph")
             transfer.follow(device, transfer.of(device, [operand]))
             self._copy = device.begin_download(operand.pointer, target, low)
 
@@ -100,8 +97,6 @@ def to_host(x: Any, out: np.ndarray | None = None, *, wait: bool = True) -> Any:
         For an ``out`` that is no NumPy array, and for sparse matrices.
     hetero.errors.DeviceError
         If the device fails twice, or once with ``wait=False``.
-    hetero.errors.GraphError
-        While a graph is captured.
 
     See Also
     --------

@@ -97,8 +97,6 @@ def twice(device: Device, move: Callable[[], T]) -> T:
     try:
         return move()
     except DeviceError as error:
-        if device.capturing:
-            raise
         report(device.name, error, "it is tried once more")
     return move()
 

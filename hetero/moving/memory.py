@@ -41,7 +41,7 @@ def memory() -> Memory:
         Device name -> purpose -> bytes; a plain dict that prints readably. What is kept for later
         calls: "convolution filters", "multigrid", "sine transforms", "transforms' work areas"
         (cuFFT's); "kept operands", copies of those that do not change, see `hetero.keep`. What
-        lasts as long as its object or call: "graphs", "solves", "arrays and running calls"
+        lasts as long as its object or call: "solves", "arrays and running calls"
         (results on CUDA devices that the caller holds are among them). What was
         freed and is kept for the next call: "free in the pool". Purposes without bytes are left
         out. The driver is not asked: what it takes for contexts and kernels, and what libraries

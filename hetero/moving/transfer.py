@@ -208,7 +208,7 @@ def follow(device: Device, streams: set[int]) -> None:
     for stream in streams:
         if stream != UNKNOWN_STREAM:
             device.follow_stream(stream)
-        elif device.capturing or not device.same_in_threads():
+        elif not device.same_in_threads():
             device.synchronize()
 
 

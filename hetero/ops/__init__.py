@@ -84,11 +84,3 @@ def plan(
     if known.plan is not None:
         return known.plan(operands, options, device, method, machine)
     return machine.plan(known.problem(*operands, **options), device, method)
-
-
-def _registered(operation: str, kind: str, method: str) -> registry.Implementation:
-    """A row of the registry as it is unpickled: importing this module has registered all."""
-    return registry.registered(operation, kind, method)
-
-
-registry.restore_by(_registered)

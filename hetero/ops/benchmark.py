@@ -31,14 +31,8 @@ module of benchmarks (`Operation.benchmarks`) has of
     Kind of device -> the sizes of the ladder, and the size of a sweep, by default.
 ``LOOPS``
     The rungs on the CPU; see `hetero.ops.rungs.on_cpu`.
-``peers(dims, dtype)``
-    Other libraries' calls on the host for a problem of ``LINES``, "library function" -> call; none
-    where nothing compares. `hetero report --compare` measures them.
 ``moved(dtype)``
     The `Benchmark` s of `hetero bench movement`: calls on large host operands, on the wall's clock.
-``pictured(kind)``
-    A `Trial` on the host for `hetero bench movement --timeline`, which shows its blocks on that
-    kind of device.
 ``columns(rows)``
     All rows as one `BenchTable`. Without it each row is a table of its own.
 ``demonstrated(largest)``

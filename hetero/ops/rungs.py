@@ -125,8 +125,3 @@ def on_cpu(
 def loop(family: str, rung: str) -> Callable[..., None]:
     """The compiled loop of a rung on the CPU."""
     return getattr(load("hetero.kernels.cpu.rungs"), f"{family}_{rung}")
-
-
-def loop_of(row: Implementation) -> Callable[..., None]:
-    """The loop of a row of `on_cpu`."""
-    return row.run.args[0]()

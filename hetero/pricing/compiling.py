@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from hetero.host.compiled import loop_compiler, loops
 from hetero.pricing.plan import CPU, Candidate, Plan
-from hetero.profile.constants import conservative
+from hetero.profile import Profile
 from hetero.registry import Implementation
 from hetero.registry.models import Cost
 from hetero.registry.problem import Problem
@@ -35,14 +35,18 @@ def stand_in_cost(implementation: Implementation, problem: Problem) -> Cost | No
     if implementation.stands_in is None:
         return None
     row = problem.operation, implementation.method, problem.dtype, problem.layout
-    return conservative().cost(CPU, implementation.kind, *row)
+    return Profile.conservative().cost(CPU, implementation.kind, *row)
 
 
 def not_needed(
     implementation: Implementation, problem: Problem, others: Iterable[Candidate]
 ) -> str | None:
-    """Why a stand-in is put aside where no other method has to be compiled; None if it is not."""
-    if any(TERM in candidate.terms for candidate in others):
+    """Why a stand-in is put aside where no other method has to be compiled; None if it is not.
+
+    It is not either where another one's loops can never be.
+    """
+    denied = loops.obstacle() or TERM
+    if any(TERM in candidate.terms or candidate.reason == denied for candidate in others):
         return None
     assert implementation.stands_in is not None
     return implementation.stands_in(problem)

@@ -75,8 +75,6 @@ def _terms(candidate: Candidate) -> str:
 
 def _is_limited(candidate: Candidate) -> bool:
     """Whether its price or its run depends on whether BLAS's threads can be limited now."""
-    if candidate.shares:
-        return any(share.plan.blas is not None for share in candidate.shares)
     row = candidate.implementation
     return row is not None and thread_counts.pool(row) == limits.BLAS
 
@@ -148,7 +146,7 @@ class Plan:
     def __post_init__(self) -> None:
         if self.blas is not None:
             for c in self.candidates:
-                if (c.shares or (c.threads is not None and c.threads.wanted)) and _is_limited(c):
+                if c.threads is not None and c.threads.wanted and _is_limited(c):
                     object.__setattr__(self, "limited", True)
                     break
 

@@ -20,8 +20,6 @@ from hetero.profile import Profile
 from hetero.registry import Implementation, thread_counts
 from hetero.registry.problem import Problem
 
-WITH_CPU = f"{CPU}+"  # begins the name of the CPU with a device that share a call, "cpu+cuda:0"
-
 
 def _priced_together(
     problem: Problem,
@@ -225,28 +223,21 @@ def check_method(
 
 
 def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[str]:
-    """The devices that a name such as "cuda", "cuda:0" or "cpu+cuda:0" stands for, or
-    `DeviceNotAvailable`."""
+    """The devices that a name such as "cuda" or "cuda:0" stands for, or `DeviceNotAvailable`."""
     if device in devices:
         return [device]
     others = {name: info["kind"] for name, info in devices.items() if name != CPU}
-    with_cpu = str(device).startswith(WITH_CPU)
-    if with_cpu:
-        partner = device.removeprefix(WITH_CPU)
-        matching = [name for name, kind in others.items() if partner in (name, kind)]
-    else:
-        asked = str(device).removesuffix(":*")
-        matching = [name for name, kind in others.items() if kind == asked != CPU]
+    asked = str(device).removesuffix(":*")
+    matching = [name for name, kind in others.items() if kind == asked != CPU]
     if not matching:
-        both = "".join(
-            f"; {WITH_CPU + name!r} is both at once, '{kind}:*' all of a kind"
-            for name, kind in [*others.items()][:1]
-        )
+        if str(device).startswith(f"{CPU}+"):
+            raise DeviceNotAvailable(removed.TEXT.format(f"device={device!r}", removed.SHARED))
+        every = "".join(f"; '{kind}:*' is all of a kind" for kind in [*others.values()][:1])
         raise DeviceNotAvailable(
             f"{one_of('device', devices, device)} "
-            f"('hetero info' tells what is missing for others{both})"
+            f"('hetero info' tells what is missing for others{every})"
         )
-    return [CPU, *matching] if with_cpu else matching
+    return matching
 
 
 def groups(devices: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

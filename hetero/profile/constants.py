@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hetero import paths
 from hetero.host import blas_spin
-from hetero.imports import load
 from hetero.profile import encoding, places
 from hetero.profile.links import Links
 from hetero.registry import thread_counts
@@ -30,12 +29,6 @@ def doubtful_share(seen: dict[str, Any]) -> float:
 def is_trusted(seen: dict[str, Any]) -> bool:
     """Whether few enough samples are doubtful to trust a calibration."""
     return doubtful_share(seen) <= LEFT
-
-
-@functools.cache
-def conservative() -> Profile:
-    """The constants of a machine that is not calibrated."""
-    return load("hetero.profile.reading").shipped("conservative")
 
 
 def _limited(cost: Cost, spare: Cost) -> Cost:
@@ -65,7 +58,11 @@ class Profile(Links):
     data : dict
     devices : dict
         Device name -> description.
+    conservative : callable
+        Gives the constants of a machine that is not calibrated, which limit these.
     """
+
+    conservative: ClassVar[Callable[[], Profile]]  # `reading` sets it
 
     def __init__(self, data: dict[str, Any]) -> None:
         super().__init__(data)
@@ -86,7 +83,7 @@ class Profile(Links):
             pass
         model = self.model(device, kind, operation, method, dtype, layout)
         cost = None if model is None else bind(model)
-        spare = conservative().model(device, kind, operation, method, dtype, layout)
+        spare = self.conservative().model(device, kind, operation, method, dtype, layout)
         if cost is not None and spare is not None:
             cost = _limited(cost, bind(spare))
         self._costs[key] = cost
@@ -155,16 +152,7 @@ class Profile(Links):
 
         Packages of this machine do not matter: what has constants can run there, and nothing else.
         """
-        tables = self.data.get("kernels", {})
-        return {
-            name: {**info, "elsewhere": True, "kernels": tables.get(info.get("name"))}
-            for name, info in self.devices.items()
-        }
-
-    @property
-    def is_partial(self) -> bool:
-        """Whether some constants were not measured."""
-        return "unfinished" in self.data
+        return {name: {**info, "elsewhere": True} for name, info in self.devices.items()}
 
     def dtypes(self) -> dict[str, set[str]]:
         """Operation -> dtypes that it has constants for."""

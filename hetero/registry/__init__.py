@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hetero.devices.kinds import PORTABLE  # noqa: F401  for rows of methods
 from hetero.errors import one_of
+from hetero.host.compiled import loops
 from hetero.kernels.common.rungs import Rung
 
 if TYPE_CHECKING:
@@ -188,12 +189,6 @@ class Shaping(NamedTuple):
 
 # When a device gets arrays on the host.
 ALWAYS, WHEN_SHORT, IN_TURN = "always", "when short", "in turn"
-_PLAIN = (
-    "uses",
-    "blocks",
-    "rung",
-    "traits",
-)  # of an implementation's fields after its names: no functions
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -275,17 +270,11 @@ class Implementation:
     def __repr__(self) -> str:
         return f"<{self.operation} {self.method} on {self.kind}>"
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        # A registered one is pickled and copied by its name: its functions can be local ones.
-        if any(self is entry for entry in lookup(self.operation)):
-            return _restores[0], (self.operation, self.kind, self.method)
-        return object.__reduce_ex__(self, protocol)
+    def __deepcopy__(self, memo: Any) -> Implementation:
+        return self
 
-    def _made_of(self) -> list[tuple[Any, ...]]:
-        """Modules and names of its functions, which a reloaded module defines again."""
-        functions = [getattr(self, f.name) for f in fields(self)[3:] if f.name not in _PLAIN]
-        functions = [f.func if isinstance(f, functools.partial) else f for f in functions]
-        return [(getattr(f, "__module__", f), getattr(f, "__qualname__", f)) for f in functions]
+    def __reduce__(self) -> Any:
+        return type(None), ()  # a plan that was pickled, say with a result, tells and runs nothing
 
 
 def registered(operation: str, kind: str, method: str) -> Implementation:
@@ -294,17 +283,6 @@ def registered(operation: str, kind: str, method: str) -> Implementation:
         if (entry.kind, entry.method) == (kind, method):
             return entry
     raise ValueError(f"{operation} has no implementation {method!r} on {kind}")
-
-
-_restores: list[Callable[[str, str, str], Implementation]] = [registered]
-
-
-def restore_by(function: Callable[[str, str, str], Implementation]) -> None:
-    """Have pickled rows looked up by a function of the module that registers all operations.
-
-    A process that unpickles a row imports that module first.
-    """
-    _restores[0] = function
 
 
 def no_obstacle(problem: Problem, info: dict[str, Any]) -> None:
@@ -317,20 +295,26 @@ _implementations: dict[str, list[Implementation]] = {}
 def register(implementation: Implementation) -> Implementation:
     """Add an implementation; a second one of the same operation, kind and method is an error.
 
-    The functions of a reloaded module replace the former ones.
+    One with compiled loops cannot do what it needs these for in a process that may not run any.
     """
+    compiled = implementation.kind == "cpu" and (implementation.loops or implementation.rung)
+    if compiled and getattr(implementation.excludes, "func", None) is not _excluded:
+        excludes = functools.partial(_excluded, implementation)
+        implementation = replace(implementation, excludes=excludes)
     entries = _implementations.setdefault(implementation.operation, [])
-    for position, entry in enumerate(entries):
-        if (entry.kind, entry.method) == (implementation.kind, implementation.method):
-            if entry._made_of() == implementation._made_of():
-                entries[position] = implementation
-                return implementation
-            raise ValueError(
-                f"{implementation.operation} has an implementation {implementation.method!r} "
-                f"on {implementation.kind} already"
-            )
+    name = implementation.kind, implementation.method
+    if name in [(entry.kind, entry.method) for entry in entries]:
+        raise ValueError(f"there is an implementation {implementation} already")
     entries.append(implementation)
     return implementation
+
+
+def _excluded(row: Implementation, problem: Problem, info: dict[str, Any]) -> str | None:
+    """``excludes`` of a row on the CPU that may need compiled loops."""
+    reason = row.excludes(problem, info)
+    if reason is None and not info.get("elsewhere") and (row.rung or row.loops(problem)):
+        return loops.obstacle()
+    return reason
 
 
 def register_method(
@@ -371,9 +355,8 @@ _operations: dict[str, Operation] = {}
 
 
 def register_operation(operation: Operation) -> Operation:
-    """Add an operation; a second one of the same name is an error, but for a reloaded module's."""
-    known = _operations.get(operation.name)
-    if known is not None and known.call.__module__ != operation.call.__module__:
+    """Add an operation; a second one of the same name is an error."""
+    if operation.name in _operations:
         raise ValueError(f"there is an operation {operation.name!r} already")
     _operations[operation.name] = operation
     return operation

@@ -37,7 +37,7 @@ def bounded(
     slack : float
         The factor.
     """
-    table = np.reshape(np.asarray(seconds, float), [len(axis) for axis in axes])
+    table = np.reshape(np.asarray(seconds), [len(axis) for axis in axes])
     if min(table.min(), *map(min, axes)) <= 0.0:
         raise ValueError("a grid's knots and seconds must be positive")
     by_less = by_more = table  # the most by what knots of less work take, and of more

@@ -228,7 +228,7 @@ def _part(
     Beyond the last knots they grow as the sum of products that fits all knots best, where the work
     names its terms: a launch does not grow with the rows, nor do bytes of rows with the clusters.
     """
-    axes, seconds = constants["axes"], np.array(constants["seconds"], float)
+    axes, seconds = constants["axes"], np.array(constants["seconds"])
     powers = [max([term.count(axis) for term in terms] or [1]) for axis in range(len(axes))]
     whole = seconds
     if step is not None:

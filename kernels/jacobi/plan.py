@@ -1,7 +1,7 @@
 """Launch plans of Jacobi's method for -div grad u = f: several sweeps in a pass over the memory.
 
 All are on the buffers "u", "f" and "u_new", or those that they name. ``rows`` are one or two ranges
-of rows of the buffer, none empty; ``strip`` are the rows that a thread walks down.
+of rows of the buffer, none empty.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import repeat
 
-from ..common.launch import REAL, VECTOR_BYTES, Launch, ceil_div, check_dtype
-from ..common.tuning import Target
+from ..common.launch import REAL, VECTOR_BYTES, Launch, Target, ceil_div, check_dtype
 from .grid_slab import GridSlab, Ranges, two
 
 __all__ = [
@@ -33,6 +32,13 @@ DEPTHS = (1, 2, 4, 6, 8)
 _WARP_LANES = 32
 _WARP_GROUPS = 4
 _PORTABLE_LANES = 64
+_DEPTH = {"float32": 6, "float64": 4}  # sweeps of a pass in 2-D
+_START_ROWS = 8  # that the start of a walk of several sweeps takes as long as
+# By sweeps of a pass: blocks that a multiprocessor is to hold, rows in flight of a warp.
+_BLOCKED_SHAPES = {
+    "float32": {1: (6, 1), 2: (6, 2), 4: (4, 2), 6: (3, 2), 8: (2, 4)},
+    "float64": {1: (6, 1), 2: (6, 2), 4: (3, 4), 6: (2, 3), 8: (2, 4)},
+}
 # Waves of blocks after which more and shorter strips cannot gain.
 _MOST_WAVES = 8
 
@@ -47,19 +53,17 @@ def passes(sweeps: int, depth: int) -> Iterator[int]:
             rest %= less
 
 
-def default_depth(grid: GridSlab, target: Target) -> int:
+def default_depth(grid: GridSlab) -> int:
     """How many sweeps a pass should make.
 
     Several pay on large grids, where memory is the limit, and on small ones, where it is the
     launches; but no more than the rows are enough for.
     """
-    most = min(target.figure("jacobi.depth")[grid.dtype], grid.held // 2)
+    most = min(_DEPTH[grid.dtype], grid.held // 2)
     return max(depth for depth in DEPTHS if depth <= max(most, 1))
 
 
-def blocked(
-    grid: GridSlab, rows: Ranges, depth: int, target: Target, *, strip: int | None = None
-) -> Launch:
+def blocked(grid: GridSlab, rows: Ranges, depth: int, target: Target) -> Launch:
     """Plan a pass of ``depth`` sweeps over a 2-D grid, one of `DEPTHS`.
 
     As many rows beyond the ranges must be held where the grid has them.
@@ -71,13 +75,10 @@ def blocked(
     width = VECTOR_BYTES // check_dtype(grid.dtype)
     lanes = _WARP_LANES if warps else min(_PORTABLE_LANES, target.block_limit)
     groups = _WARP_GROUPS if warps else 1
-    shapes = target.figure("jacobi.blocked_shapes")[grid.dtype]
-    blocks, ahead = shapes.get(str(depth), (1, 1)) if warps else (1, 2)
+    blocks, ahead = _BLOCKED_SHAPES[grid.dtype][depth] if warps else (1, 2)
     skirt = ceil_div(depth, width) * width
     tiles = ceil_div(grid.columns, groups * (lanes * width - 2 * skirt))
-    if strip is None:
-        resident = target.multiprocessors * blocks
-        strip = _blocked_strip(rows, depth, tiles, resident, target.figure("jacobi.start_rows"))
+    strip = _blocked_strip(rows, depth, tiles, target.multiprocessors * blocks)
     return Launch(
         source="jacobi.cu",
         kernel="jacobi_blocked",
@@ -153,7 +154,7 @@ def _strips(rows: Ranges, strip: int) -> int:
     return sum(ceil_div(end - begin, strip) for begin, end in rows)
 
 
-def _blocked_strip(rows: Ranges, depth: int, tiles: int, resident: int, start_rows: int) -> int:
+def _blocked_strip(rows: Ranges, depth: int, tiles: int, resident: int) -> int:
     """The strip that ends soonest: waves of blocks times the rows that each walks down.
 
     ``resident`` blocks run at once. A launch that is a small share of a sweep (the rows beside a
@@ -164,7 +165,7 @@ def _blocked_strip(rows: Ranges, depth: int, tiles: int, resident: int, start_ro
     for strips in range(1, ceil_div(longest, depth) + 1):
         strip = ceil_div(longest, strips)
         waves = ceil_div(tiles * _strips(rows, strip), resident)
-        time = waves * (strip + 2 * depth + start_rows)
+        time = waves * (strip + 2 * depth + _START_ROWS)
         if best_time is None or time < best_time:
             best, best_time = strip, time
         if waves > _MOST_WAVES:

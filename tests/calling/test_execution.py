@@ -200,7 +200,6 @@ def test_too_large_for_the_device_is_excluded(cuda, monkeypatch):
     assert "0.4 GiB" in reason
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("forced", [False, True])
 def test_forked_child_computes_on_the_cpu(opencl, forced):
     hetero.matmul(A32, B32, device=opencl)  # the parent has used the device

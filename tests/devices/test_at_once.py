@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -239,7 +238,6 @@ def test_an_interrupt_that_comes_when_the_end_is_told(alone):
     assert Told.asked == 1
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_has_threads_of_its_own(alone):
     ours()
     script = """

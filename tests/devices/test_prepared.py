@@ -30,7 +30,7 @@ class Recorder:
 
     kind, traits = "cuda", kinds.traits("cuda")
     multiprocessors, block_limit, shared_limit, capability = 132, 1024, 227 << 10, (9, 0)
-    capturing, driver = False, None
+    driver = None
     launch, prepared, _queue = CudaDevice.launch, CudaDevice.prepared, CudaDevice._queue
     run_launches, null = Device.run_launches, Device.null
 

@@ -10,7 +10,6 @@ import logging
 import os
 import subprocess
 import sys
-import threading
 import warnings
 from pathlib import Path
 
@@ -23,8 +22,6 @@ from hetero import cli, devices, registry
 from hetero.calibration.measure import candidates
 from hetero.calling import planner
 from hetero.devices import opencl as backend
-from hetero.devices.base import Device
-from hetero.devices.opencl import programs as opencl_programs
 from hetero.devices.opencl import runtime as opencl_runtime
 from hetero.errors import DeviceError, DeviceNotAvailable, KernelCompileError
 from hetero.evaluation import bench, verify
@@ -326,17 +323,6 @@ def test_planning_ends_with_a_list_that_is_out_of_date(two, monkeypatch, warning
     assert len(warnings_of()) == 1
 
 
-def test_no_probe_goes_into_a_graph(cuda, monkeypatch):
-    asked = []
-    monkeypatch.setattr(cuda, "probe", lambda: asked.append(1))
-    monkeypatch.setattr(Device, "capturing", property(lambda self: True))
-    assert devices.believed("cuda:0")
-    assert not asked
-    monkeypatch.setattr(Device, "capturing", property(lambda self: False))
-    assert devices.believed("cuda:0")
-    assert asked
-
-
 @pytest.mark.parametrize("mistake", [("BLOCK - 1 - ", ""), ("(float)factor", "3")])
 def test_wrong_values_are_seen(opencl, monkeypatch, mistake):
     device = devices.get(opencl)
@@ -352,50 +338,6 @@ def test_wrong_values_are_seen(opencl, monkeypatch, mistake):
     monkeypatch.setattr("hetero.devices.opencl.kernel_text", edited)
     with pytest.raises(DeviceError, match="wrong values"):
         device.probe()
-
-
-def test_what_a_compiler_prints_by_itself_goes_to_the_log(caplog, capfd, monkeypatch):
-    """Only of a probe that fails: whatever else was printed in that time must not get lost."""
-    monkeypatch.setattr(
-        opencl_programs.threading, "active_count", lambda: 1
-    )  # whatever tests left behind
-
-    def print_and_fail():
-        with opencl_programs.captured_stderr():
-            os.write(2, b"7221 errors generated.\n")
-            raise DeviceError("planted")
-
-    with caplog.at_level(logging.DEBUG, "hetero"):
-        with pytest.raises(DeviceError):
-            print_and_fail()
-        assert "7221 errors" in caplog.text
-        with opencl_programs.captured_stderr():
-            os.write(2, b"another thread's line\n")
-    assert capfd.readouterr().err == "another thread's line\n"
-    assert "another" not in caplog.text
-
-
-def test_other_threads_keep_their_standard_error(capfd):
-    """The standard error is the whole process's; a block that fails must not take theirs."""
-    begun, written = threading.Event(), threading.Event()
-
-    def other():
-        begun.wait(10)
-        os.write(2, b"another thread's line\n")
-        written.set()
-
-    def fail():
-        with opencl_programs.captured_stderr():
-            begun.set()
-            assert written.wait(10)
-            raise DeviceError("planted")
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    with pytest.raises(DeviceError, match="planted"):
-        fail()
-    thread.join()
-    assert capfd.readouterr().err == "another thread's line\n"
 
 
 # -- Building ------------------------------------------------------------------------------------

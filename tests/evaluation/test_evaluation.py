@@ -7,7 +7,6 @@ import subprocess
 import sys
 from functools import partial
 from types import SimpleNamespace
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -15,19 +14,19 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import cg as scipy_cg
 
 import hetero.ops
-from hetero import devices, profile, registry
-from hetero.arrays import spec, watched
+from hetero import profile, registry
+from hetero.arrays import watched
 from hetero.calibration.measure import candidates, queue
 from hetero.errors import DeviceNotAvailable
-from hetero.evaluation import bench, calls, demo, report, timeline, verify
+from hetero.evaluation import bench, calls, demo, report, verify
 from hetero.ops import benchmark
-from hetero.ops.benchmark import Benchmark, Comparison, Iterations, Trial
+from hetero.ops.benchmark import Benchmark, Comparison, Iterations
 from hetero.ops.cg import benchmarks as cg
 from hetero.ops.kmeans import benchmarks as kmeans
 from hetero.ops.matmul import benchmarks as matmul
 from hetero.ops.matvec import benchmarks as matvec
 from hetero.ops.poisson import benchmarks as poisson
-from hetero.ops.products import benchmarks, tile_choice
+from hetero.ops.products import benchmarks
 from hetero.pricing.plan import Candidate, Plan
 
 OPERATIONS = registry.operations()
@@ -347,12 +346,12 @@ def test_demo_goes_on_without_a_library_that_fails(monkeypatch):
     assert text.count("a file") == 1
 
 
-@pytest.mark.parametrize("complete", [True, False])
-def test_demo_calibrates_unless_a_profile_is_stored(complete, monkeypatch):
-    found = [SimpleNamespace(path="a file", complete=complete)]
+@pytest.mark.parametrize("stored", [True, False])
+def test_demo_calibrates_unless_a_profile_is_stored(stored, monkeypatch):
+    found = [profile.Stored("a file", None, None if stored else "of another machine")]
     monkeypatch.setattr(profile, "survey", lambda: found)
     text = demonstrated(monkeypatch)[1]
-    assert ("by the profile a file" in text, "calibrated in" in text) == (complete, not complete)
+    assert ("by the profile a file" in text, "calibrated in" in text) == (stored, not stored)
 
 
 def test_demo_watches_nothing_and_says_where_no_gpu_is_compared(monkeypatch):
@@ -449,17 +448,3 @@ def test_solves_that_are_compared_run_where_their_names_say(opencl, monkeypatch)
             assert (name == "automatic") == (device is None)
             assert f"{most} iterations" in case.case
         assert {device for device, _ in asked} == {None, "cpu", opencl}
-
-
-def test_the_timeline_of_a_product_in_blocks(opencl, monkeypatch):
-    """Each block of an operand goes up once, each tile is computed and comes down once."""
-    monkeypatch.setattr(matmul, "pictured", lambda kind: Trial((spec((700, 64)), spec((64, 600)))))
-    monkeypatch.setattr(tile_choice, "LENGTHS", tile_choice.Lengths(128, 256, 1 << 10))
-    title, spans = timeline.pictured(devices.get(opencl))
-    count = {what: sum(s.what == what for s in spans) for what in ("upload", "compute", "download")}
-    assert count["compute"] == count["download"] == int(title.split(": ")[2].split()[0])
-    assert min(count.values()) > 1
-    assert all(0.0 <= span.begin <= span.end for span in spans)
-    picture = ElementTree.fromstring(timeline.svg("a < b", spans))
-    rows = [x for x in picture if x.tag.endswith("rect")]
-    assert len(rows) == len(spans) + 1

@@ -17,10 +17,9 @@ from compiled import compile_cuda
 from hetero import cli, devices, registry
 from hetero.calibration import request
 from hetero.errors import DeviceError, DeviceNotAvailable
-from hetero.evaluation import climbing, ladder, report, sweep
+from hetero.evaluation import climbing, ladder, last, report, sweep
 from hetero.evaluation.causes import binding, roof
 from hetero.evaluation.causes.launches import Launched
-from hetero.evaluation.page import last
 from hetero.host import blas, limits
 from hetero.host.threads import thread_count
 from hetero.kernels.common.peak import peaks
@@ -97,9 +96,6 @@ def test_a_branch_stands_behind_its_rung(climbed):
     assert lines[at - 1][:2] == ["| 2", "naive"]
     assert lines[at - 1][5] == "0.50"
     assert (lines[at][0], lines[at][5]) == ("| or", "0.50 of naive")
-    shown = last.ladders({"one": {"created": "today", **climbed, "rows": rows}})
-    assert "or uncoalesced" in shown
-    assert "0.5 of naive" in shown
 
 
 def own(found):
@@ -548,12 +544,6 @@ def test_the_cpus_ladder_is_printed_as_json(run):
     rows = json.loads(out)["rows"]
     names = [*(row.method for row in benchmark.rungs(MATMUL, "cpu")), "blas"]
     assert [(row["method"], row["threads"]) for row in rows] == [(name, 1) for name in names]
-
-
-def test_the_page_shows_a_device_without_the_cpus_line(climbed):
-    shown = last.ladders({"one": {"created": "today", **climbed}})
-    assert "13 tiled" in shown
-    assert "14 blas" not in shown
 
 
 def test_commands_with_bad_input(run):

@@ -27,7 +27,6 @@ from hetero import calibration, devices, imports, kernels, locks, profile
 from hetero.calling import planner
 from hetero.ops import matmul
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
@@ -359,6 +358,67 @@ def test_an_interrupt_leaves_planner_and_profile_whole(profile_file, warnings_of
     assert interrupted > 20
 
 
+INTERRUPTED = """
+import ctypes, sys, threading, numpy as np, hetero
+how, main, sent, raised = sys.argv[1], threading.get_ident(), [], []
+
+def interrupt(event, arguments):
+    if event == "import" and arguments[0] == "numba.core.types" and not sent:
+        sent.append(how)
+        if how != "thread":
+            return signal.raise_signal(signal.SIGTERM if how == "exit" else signal.SIGINT)
+        kind = ctypes.py_object(KeyboardInterrupt)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), kind)
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+sys.addaudithook(interrupt)
+for _ in range(3):
+    try:
+        result = hetero.convolve2d(np.ones((300, 300)), np.ones((9, 9)), method="direct")
+    except (KeyboardInterrupt, SystemExit) as error:
+        raised.append(type(error))
+assert sent and raised == [SystemExit if how == "exit" else KeyboardInterrupt], raised
+assert result[8, 8] == 81.0
+"""
+
+
+@pytest.mark.parametrize("how", ["signal", "exit", "thread"])
+def test_an_interrupt_in_the_imports_of_a_first_call(how):
+    """It is raised once, and what was being imported can be used afterwards."""
+    run(INTERRUPTED, how, seconds=200)
+
+
+DENIED = """
+import ctypes, os, sys, unittest.mock, numpy as np, scipy.signal, hetero
+if sys.argv[1] == "cores":
+    os.sched_getaffinity = unittest.mock.Mock(side_effect=PermissionError)
+elif ctypes.CDLL(None).prctl(65, 1, 0, 0, 0):  # PR_SET_MDWE
+    sys.exit(print("no such call"))
+image, b = np.random.default_rng(0).random((300, 300)), np.ones(900)
+for taps in (image[:5, :5], image[:40, :40]):
+    assert np.allclose(hetero.convolve2d(image, taps), scipy.signal.convolve2d(image, taps))
+A = hetero.Poisson((30, 30))
+for M in (None, "multigrid"):
+    x, info = hetero.solve_cg(A, b, rtol=1e-8, M=M)
+    assert info == 0 and np.allclose(A @ x, b)
+u = hetero.solve_poisson(image)
+assert np.allclose(hetero.Poisson(image.shape) @ u.ravel(), image.ravel())
+assert hetero.kmeans(image, 3, random_state=0)[2]["method"] == "products"
+print(hetero.plan("solve_poisson", image), hetero.machine().brief(), sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("what", ["code", "cores"])
+def test_what_a_sandbox_denies_is_done_by_numpy_and_scipy(what):
+    printed = run(DENIED, what)
+    if printed == "no such call\n":
+        pytest.skip("Linux before 6.3")
+    why = {"code": "make memory executable", "cores": "sched_getaffinity"}[what]
+    lines = [line.split() for line in printed.splitlines() if why in line]
+    assert [line[0] for line in lines if "on" in line] == ["multigrid", "cg", "jacobi"]
+    assert [line[:3] for line in lines if "compiled" in line] == [["compiled", "loops:", "none,"]]
+
+
 # -- The end of the process ----------------------------------------------------------------------
 
 AT_EXIT = """
@@ -428,3 +488,30 @@ def test_a_call_in_the_middle_of_a_launch(opencl, monkeypatch):
     np.testing.assert_array_equal(hetero.matmul(A, B, device=opencl), first)
     assert not come
     assert not devices.troubles()
+
+
+def test_who_has_its_programs_does_not_wait_for_others_to_compile(opencl, monkeypatch):
+    A, device = np.arange(12.0).reshape(3, 4), devices.get(opencl)
+    expected = hetero.matvec(A, A[0], device=opencl)
+    compiling, done, built = threading.Event(), threading.Event(), device._built
+
+    def slowly(*program):
+        compiling.set()
+        assert done.wait(60)
+        return built(*program)
+
+    def call():  # a thread has its own kernels
+        np.testing.assert_array_equal(hetero.matvec(A, A[0], device=opencl), expected)
+        seen.append(not done.is_set())
+
+    monkeypatch.setattr(device, "_built", slowly)
+    seen, new = [], ("probe.cu", "probe", (("BLOCK", 16),))
+    threads = [threading.Thread(target=device.build, args=new), threading.Thread(target=call)]
+    threads[0].start()
+    assert compiling.wait(60)
+    threads[1].start()
+    threads[1].join(20)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert seen == [True]

@@ -264,7 +264,6 @@ pages.close()
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_ends_quietly_with_an_array():
     done = subprocess.run(
         [sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=60
@@ -355,7 +354,6 @@ def test_without_another_thread_results_are_new(results, monkeypatch):
     assert result(SHAPE, np.float32).flags.owndata
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_keeps_its_own(results):
     array = result(SHAPE, np.float32)
     child = os.fork()

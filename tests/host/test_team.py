@@ -384,7 +384,6 @@ def test_helpers_sleep_and_are_woken_and_end():
     assert there.all()
 
 
-@pytest.mark.skipif(not hasattr(os, "setpriority"), reason="threads have no priorities here")
 def test_helpers_that_a_nice_thread_starts_are_no_nicer(monkeypatch):
     found = []
 
@@ -415,7 +414,7 @@ def test_two_rings_have_more_helpers_where_there_are_cores(monkeypatch):
         (64, [busy, busy], 16),
         (2, [busy], 1),
     ):
-        monkeypatch.setattr(staging, "_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(staging.cgroup, "cores", lambda cores=cores: cores)
         monkeypatch.setattr(staging, "_rings", rings)
         staging.usual_helpers.cache_clear()
         assert ring.helpers == expected

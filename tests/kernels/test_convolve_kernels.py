@@ -26,9 +26,8 @@ from scipy import signal
 
 from hetero import devices
 from hetero.arrays import describe
-from hetero.kernels.common import tuning
 from hetero.kernels.convolution import plan as plan_convolve
-from hetero.kernels.convolution import plan_tiled
+from hetero.kernels.convolution import plan_small, plan_tiled
 from hetero.kernels.convolution.plan import BOUNDARIES
 from hetero.ops.convolve2d import direct_device
 from hetero.ops.convolve2d.filters import Filter
@@ -123,7 +122,7 @@ def runner(request):
 @pytest.fixture
 def small(monkeypatch):
     """Let small images have the kernel for few taps."""
-    monkeypatch.setitem(tuning.default()._values, "convolution.small_outputs", 1)
+    monkeypatch.setattr(plan_small, "_LEAST_OUTPUTS", 1)
 
 
 # -- What they should make -----------------------------------------------------------------------
@@ -534,7 +533,7 @@ def simulate(case):
     def edit(text):
         return text.replace("barrier(CLK_LOCAL_MEM_FENCE)", "") if "race" in case else text
 
-    tuning.default()._values["convolution.small_outputs"] = 1
+    plan_small._LEAST_OUTPUTS = 1
     simulator = kernel_runs.BufferRunner(runtimes.simulator(), edit)
     if "race" in case:
         with contextlib.suppress(AssertionError):  # without barriers, results may be wrong too

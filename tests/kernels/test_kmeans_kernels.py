@@ -24,7 +24,6 @@ from test_pipelined import emulated
 import hetero
 from hetero import kernels
 from hetero.errors import DeviceError
-from hetero.kernels.common import tuning
 from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans import plan_seeds, rungs, shapes
 from hetero.ops.kmeans import device as fits
@@ -80,7 +79,7 @@ def on_device(device, X, weights, k, method="lloyd", forced=None, counted=False)
     problem = SimpleNamespace(dims=(*X.shape, k), dtype=X.dtype.name)
     choose = plans.choose
     if forced is not None:
-        plans.choose = lambda where, table: forced(where)
+        plans.choose = forced
     try:
         with device.active():
             weights = None if weights is None else up(weights)
@@ -163,18 +162,17 @@ def test_tiles(portable, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_small(portable, dtype):
+def test_small(portable, monkeypatch, dtype):
     """A point to a thread, with its sums: in groups, alone, and with several to a thread."""
-    table = tuning.default()
-    table = tuning.parse(table.replaced({"kmeans.small_items": 8}))
+    monkeypatch.setattr(shapes, "_SMALL_ITEMS", 8)
     seen = set()
     for d, k in ((2, 8), (4, 50), (16, 17), (31, 30)):
         for n, weighted in ((257, d < 4), (1100, d < 4)):
             X, weights, start = points(n, d, k, dtype, weighted)
             where = shapes.Points(n, d, k, dtype, weighted, True, 4, 1024, 48 << 10, None)
-            found = dict(shapes.small(where, table).launch.defines)
+            found = dict(shapes.small(where).launch.defines)
             seen.add((min(found["GROUPS"], 2), min(found["ITEMS"], 2)))
-            check_step(portable, X, weights, start, forced=lambda w: shapes.small(w, table))
+            check_step(portable, X, weights, start, forced=shapes.small)
     assert seen == {(2, 1), (1, 1), (1, 2)}
 
 
@@ -466,7 +464,7 @@ def launches_of(planned):
 def test_one_cluster_is_summed_by_a_span_of_two():
     """PoCL takes a loop with barriers that is never entered for one that is."""
     points = shapes.Points(5000, 40, 1, "float32", False, True, 132, 1024, 227 << 10, (9, 0))
-    _, launch = plans.sum_by_label(points, tuning.default())
+    _, launch = plans.sum_by_label(points)
     assert dict(launch.defines)["SPAN"] == 2
 
 
@@ -490,13 +488,13 @@ def test_tensor_cores_are_taken_where_shared_memory_holds_their_tiles(dtype):
     for (d, k), kilobytes in itertools.product(((40, 16), (64, 1024)), (48, 64, 128)):
         limits = 132, 1024, kilobytes << 10
         where = shapes.Points(10**5, d, k, dtype, False, True, *limits, (9, 0))
-        found = shapes.choose(where, tuning.default())
+        found = shapes.choose(where)
         assert found.launch.shared_bytes <= kilobytes << 10
         tensor = dtype == "float64" and kilobytes > 48
         assert found.variant.startswith("tensor") == tensor
         if tensor:
             assert found.tile == (32 if k == 16 else 64 if kilobytes == 64 else 128)
-        plain = shapes.choose(where._replace(capability=None), tuning.default())
+        plain = shapes.choose(where._replace(capability=None))
         assert "tensor" not in plain.variant
 
 

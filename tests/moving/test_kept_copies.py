@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import gc
 import os
-import pickle
 import threading
 
 import fakes
@@ -383,7 +382,6 @@ def test_threads_make_one_copy(device):
     assert kept.find(K).copies == ("cuda:0",)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_has_no_copies(device):
     A, x = operands()
     K = hetero.keep(A)
@@ -396,14 +394,14 @@ def test_a_forked_child_has_no_copies(device):
     assert kept.find(K).copies == ("cuda:0",)
 
 
-def test_a_plan_with_kept_operands_is_copied_and_pickled_without_them(device):
+def test_a_plan_with_kept_operands_is_copied_without_them(device):
     A, x = operands()
     K = hetero.keep(A)
     plan = hetero.plan("matvec", K, x)
     assert plan.problem.inputs[0].kept is kept.find(K)
-    for made in (pickle.loads(pickle.dumps(plan)), copy.deepcopy(plan)):
-        assert made.problem.inputs[0].kept is None
-        assert str(made) == str(plan)
+    made = copy.deepcopy(plan)
+    assert made.problem.inputs[0].kept is None
+    assert str(made) == str(plan)
 
 
 # -- What was written all the same ---------------------------------------------------------------

@@ -158,16 +158,16 @@ def of_devices():
 
 def test_memory_tells_bytes_by_device_and_purpose(two):
     keep(two[0], 3_000_000)
-    keep(two[0], 500, "graphs")
+    keep(two[0], 500, "solves")
     assert of_devices() == {
-        "cuda:0": {"convolution filters": 3_000_000, "graphs": 500},
+        "cuda:0": {"convolution filters": 3_000_000, "solves": 500},
         "cuda:1": {},
     }
     text = str(hetero.memory())
     assert text.splitlines()[:4] == [
         "cuda:0: 3 MB",
         "  convolution filters: 3 MB",
-        "  graphs: 500 bytes",
+        "  solves: 500 bytes",
         "cuda:1: 0 bytes",
     ]
 
@@ -206,7 +206,6 @@ def test_one_that_fails_does_not_keep_the_others(two, monkeypatch, warnings_of):
     assert "cuda:0" in warning
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_leaves_its_parents_memory_alone(two):
     keep(two[0], 100)
     child = os.fork()
@@ -359,22 +358,3 @@ def gpu_context():
             context.detach()
 
     return enter
-
-
-@pytest.mark.gpu
-def test_a_graph_is_counted_while_it_lives():
-    device = devices.get("cuda:0")
-    x, _ = device.new_array((4000,), np.dtype("f4"))
-    A, _ = device.new_array((60, 4000), np.dtype("f4"))
-    hetero.clear_memory()
-    assert "graphs" not in hetero.memory()["cuda:0"]
-    with hetero.graph("cuda:0") as graph:
-        y = hetero.matvec(A, x, method="tiled")
-    assert hetero.memory()["cuda:0"].get("graphs", 0) >= 0
-    graph.launch()
-    hetero.clear_memory()
-    graph.launch()
-    del graph
-    gc.collect()
-    assert "graphs" not in hetero.memory()["cuda:0"]
-    assert y.shape == (60,)

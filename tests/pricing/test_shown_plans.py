@@ -1,15 +1,12 @@
-"""Plans as tables, as plain data, pickled and copied."""
+"""Plans as tables, as plain data, copied."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib
 import inspect
 import math
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -17,7 +14,6 @@ from made_up import priced, square
 
 import hetero
 from hetero import registry
-from hetero.ops import matvec
 from hetero.times import readable
 
 
@@ -49,72 +45,26 @@ def every_plan():
     ]
 
 
-UNPICKLE = """
-import pickle, sys
-plan = pickle.load(sys.stdin.buffer)
-print(plan.chosen.method, plan.chosen.implementation.run.__module__)
-"""
-
-
-def test_plans_can_be_pickled_and_copied():
+def test_plans_can_be_copied_and_what_they_tell_can_be_pickled():
+    """In results that are kept or sent, such as a fitted estimator; to run is their process's."""
     plans = every_plan()
     assert {plan.problem.operation for plan in plans} == {o.name for o in registry.operations()}
     for plan in plans:
-        for again in (pickle.loads(pickle.dumps(plan)), copy.copy(plan), copy.deepcopy(plan)):
+        for again in (copy.copy(plan), copy.deepcopy(plan)):
             assert again == plan
             assert again.chosen.implementation is plan.chosen.implementation
-
-
-def test_plans_can_be_unpickled_in_another_process():
-    plan = every_plan()[2]
-    done = subprocess.run(
-        [sys.executable, "-c", UNPICKLE],
-        input=pickle.dumps(plan),
-        capture_output=True,
-        timeout=120,
-        check=True,
-    )
-    chosen = plan.chosen
-    expected = f"{chosen.method} {chosen.implementation.run.__module__}"
-    assert done.stdout.decode().strip() == expected
-
-
-def test_an_implementation_of_ones_own_is_copied_as_it_is():
-    own = dataclasses.replace(registry.lookup("matmul")[0], method="mine")
-    again = copy.copy(own)
-    assert again == own
-    assert again is not own
+        told = pickle.loads(pickle.dumps(plan))
+        assert told.to_dict() == plan.to_dict()
+        assert told.chosen.implementation is None
 
 
 def test_two_implementations_of_one_name():
     (blas, *others) = registry.lookup("matmul")
-    with pytest.raises(ValueError, match="'blas' on cpu already"):
+    with pytest.raises(ValueError, match="matmul blas on cpu> already"):
         registry.register(dataclasses.replace(blas, work=lambda problem, info: None))
-    with pytest.raises(ValueError, match="'blas' on cpu already"):
+    with pytest.raises(ValueError, match="matmul blas on cpu> already"):
         registry.register(dataclasses.replace(blas, falls_short=lambda problem: None))
     assert registry.lookup("matmul") == (blas, *others)
-
-
-def test_a_module_can_be_reloaded():
-    before = registry.lookup("matvec")
-    operation = registry.operation("matvec")
-    state, rows = dict(vars(matvec)), dict(vars(matvec.methods))
-    try:
-        importlib.reload(matvec.methods)
-        importlib.reload(matvec)
-        assert registry.operation("matvec").call is matvec.matvec
-        after = registry.lookup("matvec")
-        assert [(i.method, i.kind) for i in after] == [(i.method, i.kind) for i in before]
-        assert after[0].run is matvec.methods._run_blas
-        A = np.ones((3, 3))
-        assert matvec.matvec(A, A[0])[0] == 3.0
-    finally:
-        vars(matvec).update(state)
-        vars(matvec.methods).update(rows)
-        registry.register_operation(operation)
-        for implementation in before:
-            registry.register(implementation)
-    assert registry.lookup("matvec") == before
 
 
 def test_operations_by_either_name():

@@ -16,10 +16,8 @@ from command_line import refused
 from hetero import profile, registry
 from hetero.calling.planner import OtherMachine
 from hetero.cli import main
-from hetero.evaluation import transfer
+from hetero.evaluation import answers, transfer
 from hetero.evaluation.calls import Call
-from hetero.evaluation.page import methods
-from hetero.evaluation.page.figures import fastest
 from hetero.ops import over_sizes
 
 GB = 1024.0**3
@@ -87,8 +85,13 @@ def test_plans_and_transfer_and_report_have_one_crossover(explain, data, operati
     assert found["pays"]["pageable"]["break_even"]["extent"] == n
     o, constants = registry.operation(operation), profile.shipped("tesla-t10")
     (line,) = (line for line in over_sizes.lines(o) if line.dims(7) == (7,) * axes)
-    curves = methods.from_host(o, line, "float32", OtherMachine(constants, constants.machine()))
-    assert fastest(curves, line.axis).endswith(f"then tiled, cuda:0 from n = {n}.")
+    machine = OtherMachine(constants, constants.machine())
+
+    def priced(size):
+        return answers.prices(o, line.dims(size), "float32", machine)
+
+    pays = answers.pays({size: priced(size) for size in line.axis.sizes()}, line.axis, priced)
+    assert pays.startswith(f"from n = {n}, ")
 
 
 @pytest.mark.parametrize(("taps", "mode", "n"), [(3, "same", 70), (3, "full", 68), (63, "same", 8)])

@@ -20,43 +20,9 @@ window.problems = [];
 addEventListener("error", e => problems.push(String(e.message || e.target)), true);
 addEventListener("securitypolicyviolation", e => problems.push("refused: " + e.blockedURI));
 addEventListener("load", () => {
-  for (const one of document.querySelectorAll("details")) one.open = true;
   const wide = document.documentElement.clientWidth;
-  const box = e => { const b = e.getBoundingClientRect(); return [b.width, b.height]; };
-  const text = e => (e.textContent || "").trim().slice(0, 60);
-  const cut = [];
-  for (const e of document.querySelectorAll("main *:not(svg *)")) {
-    const b = e.getBoundingClientRect();
-    if (b.width && (b.right > wide + 1 || b.left < -1 || e.scrollWidth > e.clientWidth + 1 &&
-        getComputedStyle(e).display !== "inline")) cut.push(e.tagName + ": " + text(e));
-  }
-  const pictures = [];
-  for (const svg of document.querySelectorAll('svg[role="img"]')) {
-    const [, , w, h] = svg.getAttribute("viewBox").split(" ").map(Number);
-    const outside = [], texts = [...svg.querySelectorAll("text")];
-    for (const t of texts) {
-      const b = t.getBBox();
-      if (b.x < -0.5 || b.y < -0.5 || b.x + b.width > w + 0.5 || b.y + b.height > h + 0.5)
-        outside.push(text(t));
-    }
-    const over = [];
-    const boxes = texts.map(t => [t, t.getBBox()]);
-    boxes.forEach(([t, a], i) => boxes.slice(i + 1).forEach(([u, b]) => {
-      const x = Math.min(a.x + a.width, b.x + b.width) - Math.max(a.x, b.x);
-      const y = Math.min(a.y + a.height, b.y + b.height) - Math.max(a.y, b.y);
-      if (x > 1 && y > 2.5) over.push(text(t) + " / " + text(u));
-    }));
-    const drawn = [...svg.querySelectorAll("path,rect")].filter(e => {
-      const b = e.getBBox(); return b.width + b.height > 0; }).length;
-    pictures.push({box: box(svg), outside, over, drawn,
-      title: svg.querySelector("title")?.textContent,
-      letters: 10 * svg.getBoundingClientRect().width / w});
-  }
-  const found = {width: wide, scroll: document.documentElement.scrollWidth, cut, pictures,
-    problems, stacked: [...document.querySelectorAll("dt:not(.over) + dd")].every(e =>
-      e.getBoundingClientRect().top > e.previousElementSibling.getBoundingClientRect().bottom - 2),
-    sections: [...document.querySelectorAll("h2")].map(e => e.textContent),
-    ground: getComputedStyle(document.body).backgroundColor};
+  const found = {width: wide, scroll: document.documentElement.scrollWidth,
+    problems, ground: getComputedStyle(document.body).backgroundColor};
   parent.postMessage(JSON.stringify(found), "*");
 });
 </script>

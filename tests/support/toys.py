@@ -1,7 +1,6 @@
-"""What others may add from outside: an operation, a method of convolve2d, a kind of device.
+"""An operation and a kind of device for tests of calibration, where nothing takes long.
 
-The operation doubles an array. It is this file: its function, its problem, its methods, its cases.
-The device is a piece of the host's memory, on which NumPy computes.
+The operation doubles an array. The device is a piece of the host's memory, on which NumPy computes.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 
 import hetero.ops  # noqa: F401  the operations that there are
 from hetero import devices, registry
@@ -18,6 +18,7 @@ from hetero.arrays import Spec, describe, spec
 from hetero.calling import execution, planner
 from hetero.devices.base import Device
 from hetero.ops.cases import Budget, Case, Place, SampleGrid
+from hetero.profile import inventory
 from hetero.registry.models import Work
 from hetero.registry.problem import DEVICE_DTYPES, Problem, dtype_obstacle
 
@@ -81,31 +82,6 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
                 yield Case(row, dtype, "*", SampleGrid(held_out=2), [[16, 1024, 65536]], sized)
 
 
-# -- A method of convolve2d ----------------------------------------------------------------------
-
-
-def by_taps(devices, problem, arguments) -> None:
-    """The direct sum by whole images, one for each tap; zeros beyond the image."""
-    image, w = arguments.inputs[0], problem.options
-    out, taps = arguments.output, arguments.options.filter.array[::-1, ::-1]
-    if devices:
-        image, out = (m.view(problem.dtype) for m in (image, out))
-        image = image[: w.height * w.width].reshape(w.height, w.width)
-        out = out[: w.out_height * w.out_width].reshape(w.out_height, w.out_width)
-    wide = np.zeros((w.out_height + w.filter_height, w.out_width + w.filter_width), problem.dtype)
-    wide[w.top : w.top + w.height, w.left : w.left + w.width] = image.reshape(w.height, w.width)
-    total = np.zeros((w.out_height, w.out_width), problem.dtype)
-    for (u, v), tap in np.ndenumerate(taps):
-        total += tap * wide[u : u + w.out_height, v : v + w.out_width]
-    out[...] = total.reshape(out.shape)
-
-
-def only_zeros_beyond(problem, info) -> str | None:
-    if problem.batch > 1 or problem.options.extended or problem.dtype not in DEVICE_DTYPES:
-        return "one image of real numbers, with zeros beyond it"
-    return None
-
-
 # -- A kind of device ----------------------------------------------------------------------------
 
 
@@ -162,37 +138,18 @@ class Toy(Device):
 
 
 @contextlib.contextmanager
-def installed(*, operation: bool = True, method: bool = True, kind: bool = True, **row):
-    """Register them, by what anybody may call; afterwards all is as it was. The device, or None.
-
-    The method's row may have other fields.
-    """
-    before = registry._operations, registry._implementations
-    registry._operations = dict(before[0])
-    registry._implementations = {name: [*rows] for name, rows in before[1].items()}
-    device = Toy() if kind else None
-    if kind:
-        devices.register_kind("toy", lambda: ([device], []))
-    try:
-        if operation:
-            registry.register_operation(OPERATION)
-            for place, run in (("cpu", run_here), ("toy", run_there)):
-                registry.register(
-                    registry.Implementation(
-                        "double", "numpy", place, registry.no_obstacle, work, run
-                    )
-                )
-        if method:
-            registry.register_method(
-                operation="convolve2d",
-                method="shifts",
-                kinds=("cpu", "toy"),
-                work=registry.lookup("convolve2d")[0].work,
-                run=by_taps,
-                **{"excludes": only_zeros_beyond} | row,
-            )
-        yield device
-    finally:
-        registry._operations, registry._implementations = before
-        if kind:
-            devices.unregister_kind("toy")
+def installed(*toys):
+    """Have the operation and some toys, one by default, among those that there are."""
+    rows = [
+        registry.Implementation("double", "numpy", place, registry.no_obstacle, work, run)
+        for place, run in (("cpu", run_here), ("toy", run_there))
+    ]
+    found = {device.name: device for device in toys or (Toy(),)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_operations", {**registry._operations, "double": OPERATION})
+        patch.setitem(registry._implementations, "double", rows)
+        patch.setattr(devices.here, "found", {**devices.available(), **found})
+        inventory.changed()
+        yield
+        devices.here.proved.difference_update(found)
+    inventory.changed()

@@ -65,19 +65,10 @@ class Plans:
                     self._cufft.destroy(plan)
 
     def execute(self, which: int, run: Callable[[int, int, int], None], buffer: int) -> None:
-        """Run a plan in place, in the device's present queue."""
-        plan, queue = self._plans[which], self._device.local.queue
+        """Run a plan in place, on the default stream."""
         try:
             with self._lock:  # a transform is several launches that share the work area
-                if queue is None:
-                    run(plan, buffer, buffer)
-                    return
-                self._device.keep(self)
-                self._cufft.set_stream(plan, queue.handle)
-                try:
-                    run(plan, buffer, buffer)
-                finally:
-                    self._cufft.set_stream(plan, 0)
+                run(self._plans[which], buffer, buffer)
         except Exception as error:
             raise _error(error) from error
 

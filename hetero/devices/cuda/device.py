@@ -19,7 +19,6 @@ from hetero.devices.cuda.launch import UNASKED_SHARED_BYTES, Kernels, packed
 from hetero.devices.cuda.recorded import Recorded
 from hetero.devices.cuda.state import Lent, Local, State
 from hetero.devices.storage import Storage
-from hetero.devices.workspace import Workspace
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
 from hetero.host.copying.lanes import PURPOSE
 from hetero.host.copying.staging import Ring, compile_ahead
@@ -142,7 +141,6 @@ class CudaDevice(Device):
     def allocate(self, nbytes: int) -> tuple[int, Any]:
         pool = self.state().pool
         owner = budget.allocated(self.name, budget.rounded(nbytes), lambda: pool.allocate(nbytes))
-        self.keep(owner)
         return int(owner), owner
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
@@ -215,13 +213,11 @@ class CudaDevice(Device):
 
     def clear(self) -> None:
         """`trim` the primary context and this thread's own; others let go of what they keep."""
-        self.local.not_captured("giving memory back")
         self.contexts.clear()
 
     def _queue(self, stream: Any) -> Any:
         """PyCUDA's stream for one of ours; None for the default one."""
-        queue = stream or self.local.queue
-        return None if queue is None else queue.raw
+        return stream and stream.raw
 
     # -- copies from and to the host
 
@@ -256,7 +252,7 @@ class CudaDevice(Device):
         return is_taken and self.is_pinned(array)
 
     def ring(self) -> Ring | None:
-        if self.capturing or not self.same_in_threads():
+        if not self.same_in_threads():
             return None
         state = self.state()
         if state.ring is None:
@@ -315,7 +311,6 @@ class CudaDevice(Device):
     def constant_memory(
         self, text: str, kernel: str, defines: Defines, name: str, nbytes: int
     ) -> contextlib.AbstractContextManager[tuple[Any, int]]:
-        self.local.not_captured("what fills constant memory")
         return self.kernels.constant_memory(text, kernel, defines, name)
 
     def cooperative(
@@ -328,29 +323,6 @@ class CudaDevice(Device):
 
     def transforms(self, layouts: Sequence[tuple[Any, ...]]) -> cufft.Plans:
         return cufft.Plans(self, layouts)
-
-    # -- graphs
-
-    @property
-    def capturing(self) -> bool:
-        return self.local.queue is not None
-
-    def begin_capture(self, queue: Any) -> None:
-        """From now on this thread's work without a stream goes to one that is captured."""
-        self.local.queue = queue
-
-    def keep(self, *things: Any) -> None:
-        if self.local.queue is not None:
-            self.local.kept.extend(things)
-
-    def end_capture(self) -> Workspace:
-        """Back to the default stream; holds what must live as long as the captured work."""
-        kept, self.local.queue, self.local.kept = self.local.kept, None, []
-        held = Workspace(self, "graphs")
-        for thing in kept:
-            ours = isinstance(thing, self.driver.PointerHolderBase)
-            held.hold(thing, thing.size if ours else 0)
-        return held
 
     # -- what orders the work that was started
 
@@ -368,7 +340,6 @@ class CudaDevice(Device):
 
     def synchronize(self, stream: Any = None) -> None:
         if stream is None:
-            self.local.not_captured("waiting for the device")
             self.driver.Context.synchronize()
         else:
             stream.raw.synchronize()
@@ -390,11 +361,9 @@ class CudaDevice(Device):
             stream.raw.wait_for_event(event.raw)
 
     def follow_stream(self, handle: int) -> None:
-        self.local.not_captured("waiting for another stream")
         library.order(handle, library.LEGACY)
 
     def precede_stream(self, handle: int) -> None:
-        self.local.not_captured("holding another stream")
         library.order(library.LEGACY, handle)
 
 

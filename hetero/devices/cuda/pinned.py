@@ -12,7 +12,6 @@ import ctypes
 import functools
 import mmap
 import os
-import sys
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from hetero.devices import at_once
 from hetero.devices.cuda.library import driver, error_text
 from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.host import cgroup
 
 _HUGE_PAGE = 2 << 20  # bytes of a huge page
 _TOUCHED = 4 << 20  # bytes for each thread that touches pages, at least
@@ -30,10 +30,7 @@ _BLOCKING_SYNC, _NO_TIMING = 1, 2  # the driver's CU_EVENT_BLOCKING_SYNC and _DI
 _MEMORY_TYPE, _HOST = 2, 1  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_HOST
 
 
-try:
-    _advise: Any = ctypes.CDLL(None).madvise if sys.platform == "linux" else None
-except (AttributeError, TypeError, OSError):
-    _advise = None
+_advise = ctypes.CDLL(None).madvise
 
 
 def driver_knows(array: np.ndarray) -> bool:
@@ -115,9 +112,7 @@ def _touch(address: int, nbytes: int) -> None:
 
     It would do so with one, and nobody else could copy meanwhile.
     """
-    if _advise is None:
-        return
-    count = min(nbytes // _TOUCHED, _MOST_THREADS, len(os.sched_getaffinity(0)) // 2)
+    count = min(nbytes // _TOUCHED, _MOST_THREADS, cgroup.cores() // 2)
     if count < 2:
         return
     part = -(-nbytes // count // _HUGE_PAGE) * _HUGE_PAGE

@@ -16,7 +16,6 @@ from hetero import locks
 from hetero.devices.cuda import pinned
 from hetero.devices.cuda.pool import Pool
 from hetero.devices.storage import Storage
-from hetero.errors import GraphError
 from hetero.host.copying.staging import Ring
 
 
@@ -141,19 +140,6 @@ class Local(threading.local):
     ----------
     state : State
         Of the context that `CudaDevice.active` made current.
-    queue : Stream or None
-        Where work without a stream goes while a graph is captured; None: the legacy stream.
-    kept : list
-        What the graph needs to live.
     """
 
     state: Any = None
-    queue: Any = None
-
-    def __init__(self) -> None:
-        self.kept: list[Any] = []
-
-    def not_captured(self, what: str) -> None:
-        """Raise GraphError where this thread's work becomes part of a graph."""
-        if self.queue is not None:
-            raise GraphError(f"{what} cannot be part of a graph")

@@ -18,9 +18,10 @@ from hetero.devices import budget
 from hetero.devices.base import Defines, Device, short_host
 from hetero.devices.opencl import programs as opencl_programs
 from hetero.devices.opencl import runtime as opencl_runtime
-from hetero.devices.opencl.programs import captured_stderr, cause
+from hetero.devices.opencl.programs import cause
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
+from hetero.host import cgroup
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
 from hetero.host.copying.staging import Ring
 from hetero.imports import INSTALL, load
@@ -34,7 +35,7 @@ log = logging.getLogger("hetero")
 def find() -> tuple[list[Device], list[str]]:
     """The OpenCL devices here, and a sentence for each thing that is missing."""
     try:
-        load("pyopencl")
+        cl = load("pyopencl")
     except ImportError:
         return [], [f"opencl: PyOpenCL is not installed; {INSTALL['opencl']}"]
     except Exception as error:
@@ -54,7 +55,10 @@ def find() -> tuple[list[Device], list[str]]:
         if "NVIDIA" in platform.name or "Oclgrind" in platform.name:
             continue
         try:
-            found += [OpenCLDevice(len(found) + i, d) for i, d in enumerate(platform.get_devices())]
+            here = platform.get_devices()
+            if not cgroup.makes_code() and any(d.type & cl.device_type.CPU for d in here):
+                raise DeviceError(cgroup.NO_CODE)  # some runtimes end the process
+            found += [OpenCLDevice(len(found) + i, d) for i, d in enumerate(here)]
         except Exception as error:  # of one runtime; another may still do
             missing.append(f"opencl: no device of {platform.name} can be used ({error})")
     if not found and not missing:
@@ -112,7 +116,7 @@ class OpenCLDevice(Device):
         self._programs: dict[Any, Any] = {}
         self._kernels: dict[Any, Any] = {}
         self._taken: set[Any] = set()  # kernels that are being given arguments
-        self.multiprocessors = device.max_compute_units
+        self.multiprocessors = max(device.max_compute_units, 1)  # 0: the runtime may not count
         self.block_limit = device.max_work_group_size
         self.shared_limit = int(device.local_mem_size)
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -138,10 +142,6 @@ class OpenCLDevice(Device):
             "toolkit": device.version.strip(),
             "is_host_cpu": bool(device.type & self.cl.device_type.CPU),
         }
-
-    def probe(self) -> None:
-        with captured_stderr():
-            super().probe()
 
     def _open(self) -> tuple[Any, Any]:
         if self._opened is None:
@@ -215,13 +215,15 @@ class OpenCLDevice(Device):
         except KeyError:
             pass
         try:
-            with self._lock:
-                if (text, defines) not in self._programs:  # which all threads share
-                    if len(self._programs) >= _MOST:
-                        self._programs, self._kernels = {}, {}
-                    self._programs[text, defines] = self._built(text, defines)
-                made = self.cl.Kernel(self._programs[text, defines], kernel)
-                self._kernels[key] = made
+            program = self._programs.get((text, defines))  # which all threads share
+            if program is None:
+                with self._lock:  # one compiles at a time; who has its programs does not wait
+                    program = self._programs.get((text, defines))
+                    if program is None:
+                        if len(self._programs) >= _MOST:
+                            self._programs, self._kernels = {}, {}
+                        program = self._programs[text, defines] = self._built(text, defines)
+            made = self._kernels[key] = self.cl.Kernel(program, kernel)
         except (self.cl.MemoryError, MemoryError) as error:
             raise DeviceMemoryError(f"out of memory compiling {text}: {error}") from error
         except Exception as error:  # PyOpenCL's own, and whatever its Python code stumbles over

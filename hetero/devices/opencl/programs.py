@@ -6,15 +6,11 @@ cache is unchecked pickles in a folder that others may read; here it is `hetero.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import logging
 import os
-import tempfile
-import threading
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,42 +90,3 @@ def cause(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "error" in line.lower() and "BUILD_PROGRAM" not in line]
     return f"{type(error).__name__}: {[*telling, *lines, 'no message'][0][:160]}"
-
-
-@contextlib.contextmanager
-def captured_stderr() -> Iterator[None]:
-    """Capture what is written to the standard error during a block; log it if the block fails.
-
-    Compilers write there by themselves, whatever their caller wants. Where the block does not fail,
-    what was captured is written to the standard error afterwards.
-
-    The standard error belongs to the whole process. So nothing is captured while Python has other
-    threads: it could be theirs. A child process that is started during the block, by the compiler
-    say, inherits the redirection: what it writes until the block ends is captured too, and what it
-    writes later is lost.
-    """
-    if threading.active_count() > 1:
-        yield
-        return
-    with contextlib.ExitStack() as stack:
-        try:
-            saved = os.dup(2)
-            stack.callback(os.close, saved)
-            kept = stack.enter_context(tempfile.TemporaryFile())
-            os.dup2(kept.fileno(), 2)
-        except OSError:  # no standard error, or no room for what comes there
-            yield
-            return
-        text = b""
-        try:
-            try:
-                yield
-            finally:
-                os.dup2(saved, 2)
-                kept.seek(0)
-                text = kept.read()
-        except Exception:
-            log.debug("printed by the compiler: %s", text.decode(errors="replace"))
-            raise
-        if text:
-            os.write(2, text)

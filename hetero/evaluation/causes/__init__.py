@@ -1,2 +1,1 @@
-"""Why a kernel takes as long as it does: probes of the memories, what limits a rung, and fits by
-execution metrics."""
+"""Why a kernel takes as long as it does: probes of the memories, and what limits a rung."""

@@ -24,7 +24,7 @@ class Launched(NamedTuple):
 def recorded(device: Device, call: Callable[[], object]) -> Counter[Launched]:
     """The kernels that a call gives an active device by `Device.launch`, and how often each.
 
-    Those of libraries, of graphs and of launches that were prepared are not seen.
+    Those of libraries and of launches that were prepared are not seen.
     """
     names: dict[int, tuple[Any, str, Defines]] = {}  # by identity; the kernel, so that it stays
     seen: Counter[Launched] = Counter()

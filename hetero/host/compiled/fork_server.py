@@ -139,7 +139,7 @@ def _serve() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the client may ignore it, which is inherited
     said = os.dup(sys.stdout.fileno())  # each child holds it open until it ends
     _discard_output()
-    _import_all()
+    load(_IMPORTED)
     numbers: dict[int, int] = {}  # process -> the line that asked for it
     asked, left = 0, b""
 
@@ -169,15 +169,6 @@ def _discard_output() -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
-
-
-def _import_all() -> None:
-    """Have Numba do what it does once in a process, before it compiles."""
-    load(_IMPORTED)
-    cpu_target = load("numba.core.registry").cpu_target
-
-    cpu_target.typing_context.refresh()
-    cpu_target.target_context.refresh()
 
 
 def _forked(name: str, examples: str, nice: int) -> int | None:

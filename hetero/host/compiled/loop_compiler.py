@@ -45,7 +45,9 @@ class _Background:
         self.thread: threading.Thread | None = None
 
     def begin(self, name: str) -> None:
-        """Queue loops for compiling, unless they are compiled."""
+        """Queue loops for compiling, unless they are compiled or cannot be."""
+        if loops.obstacle():
+            return
         with self.lock:
             if name in self.waiting or name in self.failed or loops.is_ready(name):
                 return
@@ -184,8 +186,6 @@ class Processes:
                 _ended(name)
 
     def _process(self, name: str) -> Any:
-        if not hasattr(os, "fork"):
-            return _process(name, self._nice)
         if self._server is None:
             self._server = fork_server.Server()
         return self._server.begin(name, self._nice)
@@ -217,10 +217,6 @@ class Processes:
         self._left.clear()
         if self._server is not None:
             self._server.stop()
-        else:
-            for _, process in self._running:
-                process.kill()  # another signal may be ignored
-                process.wait()
         self._server = None
         self._running.clear()
 
@@ -263,5 +259,4 @@ def _after_fork() -> None:
             listener()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)

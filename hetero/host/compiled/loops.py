@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero import paths
-from hetero.host import disk_cache
+from hetero.host import cgroup, disk_cache
 from hetero.host.compiled import sources
 from hetero.imports import load
 
@@ -111,11 +111,21 @@ def seconds_left(name: str) -> float:
     return 0.0 if is_ready(name) else seconds(name)
 
 
+@functools.cache
+def obstacle() -> str | None:
+    """What this system denies the process, so that Numba cannot be imported and no loop be run."""
+    try:
+        os.sched_getaffinity(0)
+    except OSError:
+        return "this process may not ask for its cores (sched_getaffinity)"
+    return None if cgroup.makes_code() else cgroup.NO_CODE
+
+
 def is_ready(name: str) -> bool:
     """Whether loops can be called without waiting for a compilation; looks at the disk."""
     if name in _ready:
         return True
-    if not can_be_made() or _on_disk(name):
+    if obstacle() is None and (not can_be_made() or _on_disk(name)):
         _ready.add(name)
         return True
     return False
@@ -125,7 +135,8 @@ def can_be_made() -> bool:
     """Whether another process can compile for this one."""
     if os.environ.get(OFF) == "0" or _made_of() is None or getattr(sys, "frozen", False):
         return False
-    if "python" not in os.path.basename(sys.executable or "").lower():  # part of another program
+    python = os.path.basename(sys.executable or "").lower()
+    if "python" not in python or obstacle():  # part of another program
         return False
     folder = folder_of_lists()
     return folder is not None and os.access(folder, os.W_OK)
@@ -159,10 +170,8 @@ def compile_here(name: str, examples: str, nice: int) -> None:
     nice : int
         By how much to lower this process's priority.
     """
-    if hasattr(signal, "alarm"):
-        signal.alarm(_LONGEST)
-    if nice and hasattr(os, "nice"):
-        os.nice(nice)
+    signal.alarm(_LONGEST)
+    os.nice(nice)
     lock = lock_of(name)
     with paths.locked(lock) if lock is not None else contextlib.nullcontext():
         if _on_disk(name):

@@ -22,6 +22,7 @@ import numba
 from numba.core import config, types
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
+from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
 
 from hetero.host import disk_cache
@@ -31,6 +32,9 @@ KIND = "numba"  # category in the cache
 VERSIONS = (numba.__version__, llvmlite.__version__, sys.implementation.cache_tag)
 
 log = logging.getLogger("hetero")
+# What Numba imports once in a process, before it compiles.
+cpu_target.typing_context.refresh()
+cpu_target.target_context.refresh()
 
 
 def njit(function: Callable[..., Any], **options: Any) -> Any:

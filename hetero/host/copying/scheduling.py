@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import os
 import platform
-import sys
 import threading
 
 __all__ = ["be_nice", "be_punctual"]
@@ -36,12 +35,7 @@ class _Attributes(ctypes.Structure):
 
 
 def be_nice(steps: int = _NICE) -> None:
-    """Let the program's own threads go first on busy cores, and have short slices of what is left.
-
-    Elsewhere than on Linux nothing is done.
-    """
-    if sys.platform != "linux" or not hasattr(os, "setpriority"):
-        return
+    """Let the program's own threads go first on busy cores, with short slices of what is left."""
     with contextlib.suppress(OSError):
         own = os.getpriority(os.PRIO_PROCESS, os.getpid())  # of the thread that began it all
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(own + steps, 19))
@@ -50,9 +44,7 @@ def be_nice(steps: int = _NICE) -> None:
 
 def be_punctual() -> None:
     """Wake up in time from short sleeps, with the program's priority."""
-    if sys.platform == "linux":
-        with contextlib.suppress(AttributeError):
-            ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, ctypes.c_ulong(_SLACK), 0, 0, 0)
+    ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, ctypes.c_ulong(_SLACK), 0, 0, 0)
 
 
 def _take_short_slices() -> None:

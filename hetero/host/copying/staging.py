@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.host import blas_spin, pages
+from hetero.host import blas_spin, cgroup, pages
 from hetero.host.copying import lane, team
 from hetero.host.copying.copy_jobs import (
     DOWNLOAD,
@@ -334,18 +334,10 @@ def _at_exit(function: Callable[[], object]) -> None:
 @functools.cache
 def usual_lanes() -> int:
     """Threads for each direction: half the cores that this process may use, but not too many."""
-    return max(1, min(_MOST_LANES, _cores() // 2))
+    return max(1, min(_MOST_LANES, cgroup.cores() // 2))
 
 
 @functools.cache
 def usual_helpers(rings: int = 1) -> int:
     """Threads that help those who lead: half the cores as well, but not too many for each ring."""
-    return max(1, min(team.MOST * rings, _cores() // 2))
-
-
-def _cores() -> int:
-    """That this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on Linux
-        return os.cpu_count() or 1
+    return max(1, min(team.MOST * rings, cgroup.cores() // 2))

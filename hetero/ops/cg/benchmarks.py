@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, spec
+from hetero.arrays import spec
 from hetero.calling import planner
 from hetero.devices import cpu
 from hetero.ops.benchmark import (
@@ -171,17 +171,6 @@ def _peers(A: Any, b: np.ndarray, slow: bool) -> Iterator[tuple[str, TimedCall]]
             return found
 
         yield "CuPy, CSR", run
-
-
-def peers(dims: tuple[int, ...], dtype: str) -> dict[str, TimedCall]:
-    """SciPy's cg on a grid's CSR matrix, with as many iterations as are priced and BLAS on one
-    thread, which is the faster on small machines."""
-    if len(dims) == 1:
-        return {}  # of a dense system the number depends on its values
-    b = np.random.default_rng(0).random(math.prod(dims)).astype(dtype)
-    count = OPERATION.from_dims(dims, dtype, HOST).options.iterations
-    one = _limited(1, partial(_by_scipy, _operator(dims, dtype).tocsr(), b, count))
-    return {"SciPy cg, BLAS on one thread": one}
 
 
 def _cupys_solver() -> Callable[..., Any] | None:

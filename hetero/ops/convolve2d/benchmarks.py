@@ -192,11 +192,6 @@ def _on_cpu(n: int, f: int, dtype: str) -> Comparison:
     return by_candidates(OPERATION, data, {"mode": "same"}, peers, longest=_LONGEST)
 
 
-def peers(dims: tuple[int, ...], dtype: str) -> dict[str, TimedCall]:
-    """SciPy's ways, and OpenCV's, for squares."""
-    return _cpu_peers(*_data(dims[0], dims[2], dtype))
-
-
 def _cpu_peers(image: np.ndarray, values: np.ndarray, most: float = 1e9) -> dict[str, TimedCall]:
     """SciPy's and OpenCV's; direct ones of SciPy's up to that many products of numbers."""
     from scipy import ndimage, signal

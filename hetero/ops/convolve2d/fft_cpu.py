@@ -262,5 +262,4 @@ def _pool() -> Any:
     return ThreadPoolExecutor(cpu.describe()["cores"], "hetero-filter")
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+os.register_at_fork(after_in_child=_pool.cache_clear)

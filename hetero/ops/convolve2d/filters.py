@@ -123,11 +123,7 @@ class FilterOptions(NamedTuple):
 
 
 def kept(device: Any, filter: Filter, what: Any, make: Callable[[], Any]) -> Any:
-    """What ``make()`` made for the filter's values on a device, now or earlier.
-
-    A graph that is captured uses what there is, and lets it live. What it makes itself is computed
-    by its launches only, so that nobody else may find it.
-    """
+    """What ``make()`` made for the filter's values on a device, now or earlier."""
     if filter.content is None:
         if filter.made is None:
             return make()
@@ -139,9 +135,7 @@ def kept(device: Any, filter: Filter, what: Any, make: Callable[[], Any]) -> Any
     made = device.storage().find(PURPOSE, key)
     if made is None:
         made = make()
-        if not device.capturing:
-            device.storage().put(PURPOSE, key, made, _KEPT)
-    device.keep(made)
+        device.storage().put(PURPOSE, key, made, _KEPT)
     return made
 
 

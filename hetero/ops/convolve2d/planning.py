@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.arrays import HOST, Operand, Spec, dense, describe, is_device_array
-from hetero.calling import call_cache, execution, planner
-from hetero.errors import GraphError
+from hetero.calling import call_cache, execution
 from hetero.imports import load
 from hetero.moving import results
 from hetero.ops.convolve2d import remembered, traits, value_ranges
@@ -230,7 +229,6 @@ def _plan(call: CheckedCall) -> tuple[Plan, Filter, int]:
         and is_device_array(call.filter)
         and call.b.size <= LARGEST_DOWNLOADED
         and plan.candidates[0].terms.get("compute", 0.0) > _WORTH_A_DOWNLOAD
-        and planner.capturing.get() is None
         and (downloaded := _downloaded(call)).factors
     ):
         filter = downloaded
@@ -243,8 +241,6 @@ def _filter(call: CheckedCall) -> Filter:
     a, b = call.a, call.b
     if isinstance(call.filter, np.ndarray):
         return filter_of(call.filter, call.dtype)
-    if (graph := planner.capturing.get()) is not None and b.location not in (HOST, graph):
-        raise GraphError(f"a graph of {graph} takes filters there or on the host")
     elsewhere = a.location != b.location or call.dtype != b.dtype
     if is_device_array(call.filter) and (elsewhere or traits.of(call.method).factors):
         return _downloaded(call)

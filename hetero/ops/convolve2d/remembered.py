@@ -16,7 +16,7 @@ import numpy as np
 from hetero import profile, registry
 from hetero.arrays import HOST, dense
 from hetero.calling import call_cache
-from hetero.calling.planner import HERE, Machine, capturing
+from hetero.calling.planner import HERE, Machine
 from hetero.host import pages
 from hetero.ops.convolve2d import traits
 from hetero.ops.convolve2d.filters import FilterOptions
@@ -195,7 +195,7 @@ def known(call: CheckedCall) -> _HostCall | None:
 
     `convolve2d` itself finds those of its arguments, but neither lists nor parts of convolutions.
     """
-    key = _host_key(call) if call.machine.is_here and capturing.get() is None else None
+    key = _host_key(call) if call.machine.is_here else None
     found = key and calls.host.get(key)
     return found if isinstance(found, _HostCall) else None
 

@@ -32,7 +32,7 @@ from hetero.ops.benchmark import (
     of_candidates,
 )
 from hetero.ops.kmeans import OPERATION, demonstration, kmeans
-from hetero.ops.kmeans.methods import EXPECTED, on_cpu
+from hetero.ops.kmeans.methods import on_cpu
 from hetero.ops.over_sizes import Axis, Line
 from hetero.pricing.plan import Candidate
 from hetero.registry.problem import DEVICE_DTYPES
@@ -157,13 +157,6 @@ def _until_few_change(n: int, d: int, k: int, dtype: str) -> Comparison:
     made = kmeans(X, k, **options)[2]["iterations"]
     rest = {"init": X[:k].copy(), "tol": 0.0, "max_iter": made}
     return by_candidates(OPERATION, (X, k), options, _scikit_learn(X, k, rest), longest=_LONGEST)
-
-
-def peers(dims: tuple[int, ...], dtype: str) -> dict[str, TimedCall]:
-    """scikit-learn, with as many iterations as are priced where their number is unknown."""
-    n, d, k = dims
-    options = {"max_iter": EXPECTED, "tol": 0.0, "random_state": 0}
-    return _scikit_learn(_rows(n, d, dtype), k, options)
 
 
 def _scikit_learn(X: np.ndarray, k: int, options: Mapping[str, Any]) -> dict[str, TimedCall]:

@@ -14,7 +14,6 @@ from hetero.kernels.common.launch import Launch
 from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans.plan_seeds import SeedsPlan, plan_seeds
 from hetero.ops.kmeans.backend import subtracted, subtracted_for, trials
-from hetero.profile import tuning
 from hetero.registry.problem import Problem
 
 # The two sets of centroids' buffers: an iteration reads one and writes the other.
@@ -143,7 +142,6 @@ class DeviceRows:
             shared_limit=device.shared_limit,
             capability=device.capability,
             method=self._method,
-            tuning=tuning.of_device(device),
             counted=self._counted,
         )
 

@@ -39,8 +39,7 @@ def matmul(
         Takes the result; may share memory with A or B.
     device : str, optional
         "cpu", "cuda", "cuda:0", "opencl:0": compute there; "cuda:*": on all GPUs, each with a range
-        of operands that lie on the host; "cpu+cuda:0": so on the CPU and that GPU. Default: where
-        it is fastest.
+        of operands that lie on the host. Default: where it is fastest.
     method : str, optional
         "blas" on the CPU; "tiled" (own kernels), "library" (cuBLAS) or "streamed" (operands on the
         host in tiles that move while others are computed) on a GPU; or one of the kernels on the

@@ -8,15 +8,12 @@ from functools import partial
 
 import numpy as np
 
-from hetero.arrays import spec
-from hetero.devices.kinds import traits
 from hetero.kernels.matmul.rungs import CPU_RUNGS
 from hetero.ops import rungs
 from hetero.ops.benchmark import (
     Benchmark,
     Comparison,
     Named,
-    TimedCall,
     Trial,
     by_candidates,
     cuda_device,
@@ -73,17 +70,6 @@ def benchmarks(
 ) -> Iterator[Benchmark]:
     """Square and long matrices, A by rows or by columns."""
     return products.benchmarks(OPERATION, SHAPES, _operands, dtype, device, order, sizes)
-
-
-def peers(dims: tuple[int, ...], dtype: str) -> dict[str, TimedCall]:
-    """NumPy's product."""
-    return products.peers(_operands(dims), dtype)
-
-
-def pictured(kind: str) -> Trial:
-    """A product of squares, small ones where a CPU is the device."""
-    n = 8192 if traits(kind).own_clock else 1024
-    return Trial((spec((n, n), "float32"), spec((n, n), "float32")))
 
 
 def moved(dtype: str) -> Iterator[Benchmark]:

@@ -8,7 +8,7 @@ from functools import partial
 
 from hetero.kernels.matvec.rungs import CPU_RUNGS
 from hetero.ops import rungs
-from hetero.ops.benchmark import Benchmark, TimedCall, Trial
+from hetero.ops.benchmark import Benchmark, Trial
 from hetero.ops.matvec import OPERATION
 from hetero.ops.over_sizes import Axis, Line, Plane
 from hetero.ops.products import benchmarks as products
@@ -43,11 +43,6 @@ def draw(random: random.Random, on: str, largest: int) -> Trial:
 def benchmarks(dtype: str, device: str, order: str) -> Iterator[Benchmark]:
     """Square and long matrices, by rows or by columns."""
     return products.benchmarks(OPERATION, SHAPES, _operands, dtype, device, order)
-
-
-def peers(dims: tuple[int, ...], dtype: str) -> dict[str, TimedCall]:
-    """NumPy's product."""
-    return products.peers(_operands(dims), dtype)
 
 
 def demonstrated(largest: int) -> Iterator[Benchmark]:

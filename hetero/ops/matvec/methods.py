@@ -11,7 +11,6 @@ from hetero import kernels, registry
 from hetero.arrays import alignment
 from hetero.ops.matvec import rungs
 from hetero.ops.products import operands
-from hetero.profile import tuning
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
@@ -67,7 +66,6 @@ def _launch_plan_of(device: Any, problem: Problem, aligned: int) -> Any:
         multiprocessors=device.multiprocessors,
         block_limit=device.block_limit,
         capability=device.capability,
-        tuning=tuning.of_device(device),
     )
 
 

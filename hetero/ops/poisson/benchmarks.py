@@ -116,11 +116,6 @@ def _compare(n: int, rtol: float, dtype: str) -> Comparison:
     return found._replace(calls=others)
 
 
-def peers(dims: tuple[int, ...], dtype: str) -> dict[str, TimedCall]:
-    """SciPy's sine transforms, for squares and cubes."""
-    return _scipy(np.random.default_rng(2).random(dims).astype(dtype))
-
-
 def _scipy(f: np.ndarray) -> dict[str, TimedCall]:
     """SciPy's sine transforms, on one thread as by default and on one for each core."""
     from scipy.fft import dstn, idstn

@@ -46,7 +46,6 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
                     functools.partial(_problem, ndim, dtype),
                     functools.partial(_arguments, ndim, dtype, direct),
                     seconds=SECONDS,
-                    ahead=f"{row.method} in {dtype}" if method in _AHEAD else "",
                 )
                 if row.excludes(case.problem(*case.smallest), place.info) is None:
                     yield case

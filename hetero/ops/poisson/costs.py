@@ -11,7 +11,6 @@ import numpy as np
 
 from hetero import registry
 from hetero.imports import load
-from hetero.kernels.common.tuning import Target
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.kernels.jacobi.plan import GridSlab
 from hetero.ops.linear_systems.solve import digits
@@ -141,7 +140,7 @@ def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteratio
     if len(dims) == 3:
         return {}
     grid = GridSlab.of(dims, (1.0,) * len(dims), dtype)
-    depth = plan_jacobi.default_depth(grid, Target(1))
+    depth = plan_jacobi.default_depth(grid)
     return {"jacobi": registry.Iteration(grid.plane_bytes, 3, depth, depth, depth)}
 
 

@@ -26,7 +26,6 @@ from hetero.ops.linear_systems.partition import halo_copies, slabs
 from hetero.ops.linear_systems.types import DeviceFailed, Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import iterate
 from hetero.ops.poisson.jacobi_slab import Slice, Sweeper
-from hetero.profile import tuning
 
 _UNINTERRUPTED = 0.25  # seconds of work that is queued at once
 _CHECKPOINT = 2.0  # seconds after which u is saved on the host; more, if that takes long
@@ -121,8 +120,7 @@ class _DeviceSolve:
         self._passes_at_once = 16
         self._save_at = time.monotonic() + _CHECKPOINT
         whole = plan_jacobi.GridSlab.of(*stencil, dtype.name)
-        first = tuning.target(devices[0])  # for all: their passes go together
-        self._depth = blocking or plan_jacobi.default_depth(whole, first)
+        self._depth = blocking or plan_jacobi.default_depth(whole)
         cuts = slabs(stencil.shape[0], len(devices), self._depth)
         devices = devices[: len(cuts)]
         self._slices = [

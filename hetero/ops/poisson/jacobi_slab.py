@@ -12,7 +12,6 @@ from hetero.kernels.common.launch import VECTOR_BYTES, Launch
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.exchange import Bound, Part
 from hetero.ops.linear_systems.partition import Slab
-from hetero.profile import tuning
 
 # ``sweeper(device, grid)`` gives a launch that makes one sweep over a grid alone on its device.
 Sweeper = Callable[[Device, plan_jacobi.GridSlab], Launch]
@@ -44,7 +43,7 @@ class Slice(Part):
     ) -> None:
         super().__init__(device, alone)
         self._sweeper = sweeper
-        self._target = tuning.target(device)
+        self._target = device.target
         self.grid = whole.slab(slab.first, slab.held)
         self.newest = 0
         self._slab = slab

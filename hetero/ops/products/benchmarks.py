@@ -74,12 +74,6 @@ def random_trial(
     return Trial((a, b))
 
 
-def peers(shapes: Shapes, dtype: str) -> dict[str, TimedCall]:
-    """NumPy's product of random operands."""
-    A, B = (np.random.default_rng(0).random(shape, np.float32).astype(dtype) for shape in shapes)
-    return {"NumPy": lambda turn: A @ B}
-
-
 def demonstrated(
     operation: Operation,
     dims: Sequence[tuple[int, ...]],

@@ -6,7 +6,6 @@ cuBLAS is column-major: a row-major C = A B is handed over as the column-major C
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -61,19 +60,13 @@ def gemm_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 
 
 def _handle(device: Any) -> tuple[Any, int]:
-    """cuBLAS's module, and its handle for the device's present queue."""
-    handles, queue = device.state().handles, device.local.queue
-    # On the default stream, as everything here. A thread that captures a graph has a handle of its
-    # own, which stays: the graph's kernels use its workspace.
-    key = "cublas" if queue is None else f"cublas of {threading.get_ident()}"
-    handle = handles.get(key)
-    if handle is None or queue is not None:
+    """cuBLAS's module, and its handle for the default stream."""
+    handles = device.state().handles
+    handle = handles.get("cublas")
+    if handle is None:
         try:
             cublas = load("nvmath.bindings.cublas")
-            if handle is None:
-                handle = handles[key] = cublas, cublas.create()
-            if queue is not None:
-                cublas.set_stream(handle[1], queue.handle)
+            handle = handles["cublas"] = cublas, cublas.create()
         except Exception as error:  # cuBLAS's own, or of how its library is loaded
             raise _error(error) from error
     return handle

@@ -224,7 +224,7 @@ def test_what_is_kept_for_a_filter_is_that_filters():
         values.view("f4").reshape(6, 5), values.view("f4").reshape(5, 6),
     ]  # fmt: skip
     storage, what = Storage(), object()
-    device = SimpleNamespace(capturing=False, storage=lambda: storage, keep=lambda made: None)
+    device = SimpleNamespace(storage=lambda: storage)
     for _ in range(2):
         for filter in filters:
             found = Filter(filter)

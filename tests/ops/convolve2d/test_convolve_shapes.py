@@ -17,7 +17,6 @@ from scipy.signal import convolve2d, fftconvolve
 import hetero
 from hetero import devices, registry
 from hetero.errors import MethodNotAvailable
-from hetero.kernels.common import tuning
 from hetero.kernels.convolution import plan_tiled
 from hetero.kernels.cpu import convolve as cpu_convolve
 from hetero.ops.convolve2d import fft_device, tiles
@@ -41,7 +40,7 @@ def thresholds(kind):
     else:
         columns |= {
             *plan_tiled._LANES,
-            tuning.default()["convolution.stage_columns"],
+            plan_tiled._STAGE_COLUMNS,
             plan_tiled._CHUNK,
         }
         rows |= {*plan_tiled._ROWS}

@@ -123,7 +123,6 @@ def test_an_exiting_interpreter():
     assert done.stdout.split() == ["9.0"] * 4, done.stderr
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_has_threads_of_its_own(many_threads):
     image, kernel = np.ones((90, 150)), np.ones((3, 3))

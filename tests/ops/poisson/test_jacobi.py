@@ -13,7 +13,7 @@ import pytest
 
 from hetero import devices, kernels
 from hetero.errors import DeviceError
-from hetero.kernels.common.tuning import Target
+from hetero.kernels.common.launch import Target
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.exchange import Exchange
 from hetero.ops.linear_systems.types import (

@@ -211,7 +211,11 @@ def check_method(
     method: str | None, implementations: Iterable[Implementation], what: str = "method"
 ) -> None:
     """Raise `MethodNotAvailable` for a method that none of these implementations has."""
+    implementations = list(implementations)
     if method is not None and method not in {i.method for i in implementations}:
+        for operation in {i.operation for i in implementations}:
+            if gone := removed.method(operation, method):
+                raise MethodNotAvailable(gone)
         names = sorted({i.method for i in implementations if i.rung is None})
         raise MethodNotAvailable(
             f"{one_of(what, names, method)} ('hetero ladder' times simpler kernels)"

@@ -12,8 +12,8 @@ from hetero.devices import cpu
 from hetero.imports import load
 
 _PACKAGES = (
-    *("numpy", "scipy", "numba", "tbb", "opencv-python", "opencv-python-headless"),
-    *("pycuda", "pyopencl", "nvmath-python", "nvidia-cublas", "nvidia-cufft"),
+    *("numpy", "scipy", "numba", "tbb", "pycuda", "pyopencl"),
+    *("nvmath-python", "nvidia-cublas", "nvidia-cufft"),
 )
 
 

@@ -1,4 +1,4 @@
-// A sweep of Jacobi's method step by step: the way from one thread to jacobi.cu and jacobi_blocked.cu, after M. Jensen,
+// A sweep of Jacobi's method step by step: the way from one thread to jacobi.cu, after M. Jensen,
 // "High-Performance Computing, Assignment 2", Technical University of Denmark, 2017, section 2.2. 5 points in 2-D, 7 in
 // 3-D. Buffers, and the order of a point's operations: see jacobi.cu; results are the same bit for bit.
 //
@@ -6,10 +6,8 @@
 // 2 naive       a thread for each point: 2 DIMS + 1 loads for 2 DIMS + 2 flops, so that memory is the limit
 // 3 shared      a tile of points and the points around it go to shared memory, so that a point is asked of memory
 //               or a cache once for a tile, not once for each neighbour
-// 4 persistent  the loop over sweeps and the swap of u and u_new are on the device, so that f stays in shared memory:
-//               in jacobi_persistent.cu
 //
-// After these come several sweeps in one pass over the memory (jacobi_blocked.cu), and several devices.
+// After these come several sweeps in one pass over the memory (jacobi.cu), and several devices.
 //
 // rows x lines x columns points, lines = 1 in 2-D; a line's elements lie together, lines `pitch` apart.
 // Per point: 3 elements moved at least, u and f read, u written.

@@ -1,7 +1,7 @@
-"""Launch plans of Jacobi sweeps for -div grad u = f: one in a pass over memory, or several.
+"""Launch plans of Jacobi's method for -div grad u = f: several sweeps in a pass over the memory.
 
 All are on the buffers "u", "f" and "u_new", or those that they name. ``rows`` are one or two ranges
-of rows (planes) of the buffer, none empty.
+of rows of the buffer, none empty.
 """
 
 from __future__ import annotations
@@ -9,15 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import repeat
 
-from ..common.launch import (
-    ELEMENT_BYTES,
-    REAL,
-    VECTOR_BYTES,
-    Launch,
-    Target,
-    ceil_div,
-    check_dtype,
-)
+from ..common.launch import REAL, VECTOR_BYTES, Launch, Target, ceil_div, check_dtype
 from .grid_slab import GridSlab, Ranges, two
 
 __all__ = [
@@ -29,22 +21,14 @@ __all__ = [
     "passes",
     "residual",
     "residual_sums",
-    "sweep",
-    "sweeps",
 ]
 
-# A strip of one sweep reads two rows beside its own, which the L2 cache has, and many short strips
-# share out evenly. Strips are shorter where there are fewer threads on a multiprocessor than keep
-# it busy. The residual's sums are over pieces of 8 vectors for each of this number of
-# threads: their bits are the same on every card.
-_THREADS = 128
-_STRIP = 8  # most rows
-_BUSY_THREADS = 1024  # of a multiprocessor, below which strips are shorter
-_AHEAD = {2: 4, 3: 2}  # by dimensions: rows in flight of a thread
+# The residual's sums are over pieces of 32 elements for each of this number of threads: their bits
+# are the same on every card.
 _RESIDUAL_THREADS = 128
 _PITCH_THREADS = 256
-# Several sweeps: their numbers; a block has four warps.
-DEPTHS = (2, 4, 6, 8)
+# Sweeps of a pass; a block has four warps.
+DEPTHS = (1, 2, 4, 6, 8)
 _WARP_LANES = 32
 _WARP_GROUPS = 4
 _PORTABLE_LANES = 64
@@ -52,21 +36,18 @@ _DEPTH = {"float32": 6, "float64": 4}  # sweeps of a pass in 2-D
 _START_ROWS = 8  # that the start of a walk of several sweeps takes as long as
 # By sweeps of a pass: blocks that a multiprocessor is to hold, rows in flight of a warp.
 _BLOCKED_SHAPES = {
-    "float32": {2: (6, 2), 4: (4, 2), 6: (3, 2), 8: (2, 4)},
-    "float64": {2: (6, 2), 4: (3, 4), 6: (2, 3), 8: (2, 4)},
+    "float32": {1: (6, 1), 2: (6, 2), 4: (4, 2), 6: (3, 2), 8: (2, 4)},
+    "float64": {1: (6, 1), 2: (6, 2), 4: (3, 4), 6: (2, 3), 8: (2, 4)},
 }
 # Waves of blocks after which more and shorter strips cannot gain.
 _MOST_WAVES = 8
 
 
-def passes(sweeps: int, depth: int, any_depth: bool = False) -> Iterator[int]:
-    """The depths of the passes that make ``sweeps`` sweeps: ``depth``, and what the rest takes.
-
-    ``any_depth``: the rest can be one pass, whatever it is.
-    """
+def passes(sweeps: int, depth: int) -> Iterator[int]:
+    """The depths of the passes that make ``sweeps`` sweeps: ``depth``, and what the rest takes."""
     full, rest = divmod(sweeps, depth)
     yield from repeat(depth, full)
-    for less in (rest,) * (rest > 0) if any_depth else (*reversed(DEPTHS), 1):
+    for less in reversed(DEPTHS):
         if less < depth:
             yield from repeat(less, rest // less)
             rest %= less
@@ -75,48 +56,17 @@ def passes(sweeps: int, depth: int, any_depth: bool = False) -> Iterator[int]:
 def default_depth(grid: GridSlab) -> int:
     """How many sweeps a pass should make.
 
-    In 3-D one. In 2-D several pay on large grids, where memory is the limit, and on small ones,
-    where it is the launches; but no more than the rows are enough for.
+    Several pay on large grids, where memory is the limit, and on small ones, where it is the
+    launches; but no more than the rows are enough for.
     """
-    if grid.dims == 3:
-        return 1
     most = min(_DEPTH[grid.dtype], grid.held // 2)
-    return max((depth for depth in DEPTHS if depth <= most), default=1)
-
-
-def sweeps(grid: GridSlab, rows: Ranges, depth: int, target: Target) -> Launch:
-    """Plan a pass of ``depth`` sweeps, one or some."""
-    if depth == 1:
-        return sweep(grid, rows, target)
-    return blocked(grid, rows, depth, target)
-
-
-def sweep(grid: GridSlab, rows: Ranges, target: Target) -> Launch:
-    """Plan one sweep over one or two ranges of rows."""
-    width = VECTOR_BYTES // check_dtype(grid.dtype)
-    threads = min(_THREADS, target.block_limit)
-    tiles = ceil_div(grid.lines * (grid.pitch // width), threads)
-    total = sum(end - begin for begin, end in rows)
-    wanted = ceil_div(target.multiprocessors * _BUSY_THREADS, tiles * threads)
-    strip = max(1, min(_STRIP, total // wanted))
-    return Launch(
-        source="jacobi.cu",
-        kernel="jacobi_sweep",
-        defines=_defines(grid, threads, target),
-        grid=tiles * _strips(rows, strip),
-        block=threads,
-        arguments=(
-            *("u", "f", "u_new", grid.held, grid.lines, grid.columns, grid.pitch),
-            *(*two(rows), strip, tiles, *grid.factors()),
-        ),
-    )
+    return max(depth for depth in DEPTHS if depth <= max(most, 1))
 
 
 def blocked(grid: GridSlab, rows: Ranges, depth: int, target: Target) -> Launch:
-    """Plan several sweeps of a 2-D grid in one pass.
+    """Plan a pass of ``depth`` sweeps over a 2-D grid, one of `DEPTHS`.
 
-    ``depth`` sweeps, one of `DEPTHS`; as many rows beyond the ranges must be held where the grid
-    has them.
+    As many rows beyond the ranges must be held where the grid has them.
     """
     if grid.dims != 2 or depth not in DEPTHS:
         valid = ", ".join(map(str, DEPTHS))
@@ -130,16 +80,17 @@ def blocked(grid: GridSlab, rows: Ranges, depth: int, target: Target) -> Launch:
     tiles = ceil_div(grid.columns, groups * (lanes * width - 2 * skirt))
     strip = _blocked_strip(rows, depth, tiles, target.multiprocessors * blocks)
     return Launch(
-        source="jacobi_warp.cu" if warps else "jacobi_blocked.cu",
+        source="jacobi.cu",
         kernel="jacobi_blocked",
         defines=(
             ("REAL", REAL[grid.dtype]),
-            ("VECTOR", width),
+            ("WIDTH", width),
             ("DEPTH", depth),
+            ("LANES", lanes),
             ("GROUPS", groups),
             ("BLOCKS", blocks),
             ("AHEAD", ahead),
-            *(() if warps else (("LANES", lanes),)),
+            *((("WARPS", 1),) if warps else ()),
         ),
         grid=tiles * _strips(rows, strip),
         block=lanes * groups,
@@ -164,7 +115,11 @@ def residual(grid: GridSlab, rows: tuple[int, int], target: Target) -> Launch:
     return Launch(
         source="jacobi.cu",
         kernel="jacobi_residual",
-        defines=_defines(grid, threads, target),
+        defines=(
+            ("REAL", REAL[grid.dtype]),
+            ("WIDTH", VECTOR_BYTES // check_dtype(grid.dtype)),
+            ("LANES", threads),
+        ),
         grid=chunks * (end - begin),
         block=threads,
         arguments=(
@@ -176,8 +131,7 @@ def residual(grid: GridSlab, rows: tuple[int, int], target: Target) -> Launch:
 
 def residual_sums(grid: GridSlab, target: Target) -> int:
     """How many sums `residual` makes of a row (a plane in 3-D)."""
-    vectors = grid.lines * (grid.pitch * ELEMENT_BYTES[grid.dtype] // VECTOR_BYTES)
-    return ceil_div(vectors, 8 * min(_RESIDUAL_THREADS, target.block_limit))
+    return ceil_div(grid.lines * grid.pitch, 32 * min(_RESIDUAL_THREADS, target.block_limit))
 
 
 def change_pitch(grid: GridSlab, source_pitch: int, target_pitch: int, target: Target) -> Launch:
@@ -192,16 +146,6 @@ def change_pitch(grid: GridSlab, source_pitch: int, target_pitch: int, target: T
         grid=blocks,
         block=threads,
         arguments=("source", "target", lines, grid.columns, source_pitch, target_pitch, blocks),
-    )
-
-
-def _defines(grid: GridSlab, threads: int, target: Target) -> tuple[tuple[str, int | str], ...]:
-    return (
-        ("REAL", REAL[grid.dtype]),
-        ("VECTOR", VECTOR_BYTES // ELEMENT_BYTES[grid.dtype]),
-        ("DIMS", grid.dims),
-        ("THREADS", threads),
-        ("AHEAD", _AHEAD[grid.dims]),
     )
 
 

@@ -1,16 +1,16 @@
-"""Launch plans of the steps of the way to this family's best kernels: sequential to persistent."""
+"""Launch plans of the steps of the way to this family's best kernels: sequential to shared."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from ..common.launch import ELEMENT_BYTES, Launch, ceil_div
+from ..common.launch import Launch, ceil_div
 from ..common.rungs import Ladder, Rung
 from ..procedure.card import Card
 from ..procedure.derive import Shape
 from .grid_slab import GridSlab
 
-__all__ = ["CPU_RUNGS", "RUNGS", "Shape", "held_bytes", "sweep_rung"]
+__all__ = ["CPU_RUNGS", "RUNGS", "Shape", "sweep_rung"]
 
 _tile = partial(Rung, shape=Shape(32, 8), tile=lambda x, y, elements: (x, y))
 RUNGS = Ladder(
@@ -23,13 +23,6 @@ RUNGS = Ladder(
             "a point is asked for once for a tile, not once for each neighbour; caches did that",
             "Jensen 2017, 2.2, improvements",
             shared=lambda shape, item: (shape.x + 2) * (shape.y + 2) * item,
-        ),
-        "persistent": _tile(
-            "loop and swap on the device, f stays in shared memory",
-            "a launch makes many sweeps, and f no longer comes from memory: a third less moves",
-            "Jensen 2017, 2.2, improvements",
-            source="jacobi_persistent.cu",
-            shape=Shape(32, 32),
         ),
     },
 )
@@ -44,16 +37,8 @@ CPU_RUNGS = Ladder(
 )
 
 
-def held_bytes(grid: GridSlab, blocks: int) -> int:
-    """Bytes of f that a block of "persistent" has in shared memory: its share of the lines."""
-    share = ceil_div(grid.held * grid.lines, blocks)
-    return share * grid.columns * ELEMENT_BYTES[grid.dtype]
-
-
-def sweep_rung(
-    rung: str, grid: GridSlab, *, card: Card, shape: Shape | None = None, blocks: int = 1
-) -> Launch:
-    """Plan one sweep over a whole grid by one of `RUNGS`, or many by "persistent".
+def sweep_rung(rung: str, grid: GridSlab, *, card: Card, shape: Shape | None = None) -> Launch:
+    """Plan one sweep over a whole grid by one of `RUNGS`.
 
     Parameters
     ----------
@@ -65,24 +50,15 @@ def sweep_rung(
     shape : Shape, optional
         Threads of a block, along a line and across; one of `Ladder.shapes`. Default: the rung's
         own.
-    blocks : int
-        Most blocks that the device runs at once; "persistent" launches no more.
 
     Returns
     -------
     Launch
-        On the buffers ``"u"``, ``"f"`` and ``"u_new"``; of "persistent" with shared memory, on
-        ``"arrivals"`` too (4 bytes, zero), and by the number of ``"sweeps"``.
+        On the buffers ``"u"``, ``"f"`` and ``"u_new"``.
     """
     shape = RUNGS.chosen(rung, grid.dtype, (), card, shape)
     dims = "DIMS", grid.dims
     extents = grid.held, grid.lines, grid.columns, grid.pitch
-    if rung == "persistent":
-        share = ceil_div(grid.held * grid.lines, blocks)
-        arguments = ("u", "f", "u_new", "arrivals", *extents, share, "sweeps", *grid.factors())
-        launch = RUNGS.launch(rung, shape, grid.dtype, (1, 1, 1), arguments, dims)
-        grids = ceil_div(grid.held * grid.lines, share)
-        return launch._replace(grid=grids, shared_bytes=held_bytes(grid, blocks))
     planes, lines = (1, grid.held) if grid.dims == 2 else (grid.held, grid.lines)
     tiles = ceil_div(grid.columns, shape.x), ceil_div(lines, shape.y)
     arguments = ("u", "f", "u_new", *extents, *tiles, *grid.factors())

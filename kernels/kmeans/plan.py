@@ -8,7 +8,7 @@ from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div,
 from . import rungs
 from .shapes import Assignment, Points, choose, power_of_two, threads_of_block
 
-__all__ = ["RUNGS", "LloydPlan", "columns", "label_rows", "plan_lloyd"]
+__all__ = ["RUNGS", "LloydPlan", "columns", "plan_lloyd"]
 
 RUNGS, CPU_RUNGS = rungs.RUNGS, rungs.CPU_RUNGS
 FUSED = "lloyd"
@@ -103,8 +103,7 @@ def plan_lloyd(
     capability : (int, int), optional
         Compute capability of a CUDA device, such as (9, 0).
     method : str
-        "lloyd", whose kernels are chosen by the shape, "library", where the caller makes the
-        products, or one of `RUNGS`.
+        "lloyd", whose kernels are chosen by the shape, or one of `RUNGS`.
     assignment : Assignment, optional
         The kernel of the assignment, instead of what is chosen.
     counted : bool
@@ -122,10 +121,8 @@ def plan_lloyd(
     if method in RUNGS:
         assigned, update, parts, assignment = rungs.plan(points, method)
     else:
-        if method == "library":
-            assignment = Assignment(None, 1, d, False, 0, method)
         assignment = assignment or choose(points)
-        assigned = () if assignment.launch is None else (assignment.launch,)
+        assigned = (assignment.launch,)
         parts, update = assignment.parts, ()
         if not assignment.sums:
             parts, launch = sum_by_label(points)
@@ -180,20 +177,6 @@ def columns(
             *(source, "centre_columns", defines, ceil_div(n * d, threads), threads),
             ("X", "mean", "centred", n, d),
         ),
-    )
-
-
-def label_rows(first: int, rows: int, k: int, dtype: str, block_limit: int) -> Launch:
-    """Plan the labels of some rows from their products with all centroids."""
-    threads = threads_of_block(_THREADS, block_limit)
-    lanes = min(32, power_of_two(k))
-    return Launch(
-        source="kmeans_labels.cu",
-        kernel="label_rows",
-        defines=(("REAL", REAL[dtype]), ("THREADS", threads), ("LANES", lanes)),
-        grid=ceil_div(rows, threads // lanes),
-        block=threads,
-        arguments=("products", "norms", "labels", "state", first, rows, k),
     )
 
 

@@ -29,7 +29,7 @@ from hetero.arrays import describe
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.kernels.convolution import plan_small, plan_tiled
 from hetero.kernels.convolution.plan import BOUNDARIES
-from hetero.ops.convolve2d import direct_device, tiles
+from hetero.ops.convolve2d import direct_device
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import window_of
@@ -361,16 +361,6 @@ def test_a_flag_of_0_leaves_the_output_alone(runner, small, asked, cuda, dtype):
     if asked:
         expected = correlated(image[0].astype(float), taps, shape, (2, 2), "fill")
     np.testing.assert_allclose(out[0], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_an_image_of_one_tile_is_not_cut():
-    for extent in (20, 100, 247, 249, 300, 2000):
-        for taps, mode in itertools.product((3, 9), MODES):
-            window = window_of((extent, extent), (taps, taps), mode)
-            found = tiles.on_device(window)
-            fits = max(window.out_height, window.out_width) <= 256 - taps + 1
-            assert (found is None) == fits
-            assert fits or found[0].count * found[1].count > 1
 
 
 def plan_for(shape, taps_shape, rank=None, **options):

@@ -27,7 +27,6 @@ from hetero.errors import DeviceError
 from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans import plan_seeds, rungs, shapes
 from hetero.ops.kmeans import device as fits
-from hetero.ops.kmeans import library
 from hetero.ops.kmeans.cpu import NumpyBackend, NumpySeeding
 from hetero.ops.kmeans.device import Loop
 from hetero.ops.kmeans.device_rows import DeviceRows
@@ -36,37 +35,6 @@ from hetero.ops.linear_systems.types import DeviceFailed
 
 DTYPES = ("float32", "float64")
 HOPPER = {"multiprocessors": 132, "shared_limit": 227 << 10, "capability": (9, 0)}
-
-
-def test_products_with_centroids_are_made_of_as_many_rows_as_fit(monkeypatch):
-    """Each row's labels are found once, by products of blocks of rows at the right addresses."""
-    log, size = [], 4
-
-    def gemm(device, problem):
-        assert problem.strides == ((0, d, 1), (0, 1, d), (0, k, 1))
-        rows, *rest = problem.dims
-        assert rest == [k, d]
-        return lambda X, centroids, out: log.append(((X - 1000) // (d * size), rows, centroids))
-
-    monkeypatch.setattr(library.cublas, "gemm", gemm)
-    monkeypatch.setattr(library, "_BLOCK", 4000)
-    device = SimpleNamespace(
-        block_limit=1024,
-        build=lambda *launch: None,
-        launch=lambda kernel, grid, block, arguments: log.append((*arguments[4:6], arguments[1])),
-    )
-    rooms = []
-    space = SimpleNamespace(allocate=lambda nbytes: rooms.append(nbytes) or 5)
-    buffers = {"X": 1000, "labels": 1, "state": 2, "new": 3, "norms of new": 4}
-    for n, d, k, most in ((250, 3, 10, 100), (99, 2, 10, 99), (3, 2, 1000, 1), (2, 2, 1001, 1)):
-        rooms.clear()
-        products = library.Products(device, space, buffers, (n, d, k), "float32")
-        assert rooms == [most * k * size]
-        log.clear()
-        products.assign("new", "norms of new")
-        blocks = [(first, min(most, n - first)) for first in range(0, n, most)]
-        assert log[::2] == [(*block, 3) for block in blocks]
-        assert log[1::2] == [(*block, 4) for block in blocks]
 
 
 # -- What is right -------------------------------------------------------------------------------
@@ -477,7 +445,7 @@ def all_plans(**options):
     sizes += ((10**5, 32, 20), (10**5, 17, 3), (10**5, 5, 300))
     for (n, d, k), dtype, weighted in itertools.product(sizes, DTYPES, (False, True)):
         for where in (HOPPER, {"multiprocessors": 2, "shared_limit": 32 << 10, "block_limit": 128}):
-            for method in ("lloyd", "library", *plans.RUNGS):
+            for method in ("lloyd", *plans.RUNGS):
                 if method in plans.RUNGS and k > 1000:
                     continue
                 yield plans.plan_lloyd(
@@ -565,7 +533,6 @@ def other_launches():
         )
         yield from (*planned.prepare, *planned.assign)
     yield plans.columns(1000, 20, "float64", 132, 1024)[0]
-    yield plans.label_rows(0, 100, 20, "float64", 1024)
     for first, gathered in itertools.product((True, False), repeat=2):
         planned = plan_seeds.SeedsPlan(10**5, 40, 16, "float64", True, 1024, 128)
         yield planned.try_seeds(16, first, gathered)

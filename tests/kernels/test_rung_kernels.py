@@ -228,7 +228,7 @@ def test_other_shapes_give_the_same(place, monkeypatch):
     }
     for family, rung in (
         *((matvec, "split"), (matvec, "tuned")),
-        *((convolution, "shared"), (convolution, "unrolled"), (jacobi, "persistent")),
+        *((convolution, "shared"), (convolution, "unrolled"), (jacobi, "shared")),
     ):
         expected = calls[family](rung)
         card, row = hetero.devices.get(place).card(), family.RUNGS[rung]
@@ -321,10 +321,10 @@ def test_sweeps_are_the_same_bit_for_bit(place, shape, dtype):
     f, start = draw(shape, dtype), draw(shape, dtype, 1)
     device, stencil, found = hetero.devices.get(place), Stencil(shape, (0.5, 1.0, 2.0)), {}
     stencil = stencil._replace(spacing=stencil.spacing[: len(shape)])
-    for rung in (None, *jacobi.RUNGS):
+    for rung in (None, *jacobi.RUNGS) if len(shape) == 2 else jacobi.RUNGS:
         found[rung], how = start.copy(), rung and sweeper(rung)
         jacobi_device.solve([device], stencil, f, found[rung], sweeps=7, sweeper=how)
-    best = found.pop(None)
+    best = found.pop(next(iter(found)))
     assert not np.array_equal(best, start)
     for rung, result in found.items():
         assert np.array_equal(result, best), rung
@@ -368,7 +368,6 @@ def every_launch():
             found += launches_of(convolution.plan_rung(rung, **sizes, shape=shape))
         for grid in (whole(shape, dtype) for shape in ((9, 9), (9, 9, 9))):
             found.append(jacobi.sweep_rung("naive", grid, card=TODAY))
-            found.append(jacobi.sweep_rung("persistent", grid, card=TODAY, blocks=132))
     return tuple({(launch.source, launch.defines): launch for launch in found}.values())
 
 
@@ -377,7 +376,7 @@ def test_compiles_without_spills(arch):
     launches = every_launch()
     assert {launch.source for launch in launches} == {
         *("matvec_rungs.cu", "matvec_tuned.cu", "matvec_pack.cu"),
-        *("convolve_rungs.cu", "convolve_tuned.cu", "jacobi_rungs.cu", "jacobi_persistent.cu"),
+        *("convolve_rungs.cu", "convolve_tuned.cu", "jacobi_rungs.cu"),
     }
     half = len(launches) // 2  # those of a dtype: float32 on older cards, float64 on newer ones
     launches = launches[:half] if arch == "sm_80" else launches[half:]

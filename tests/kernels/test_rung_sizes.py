@@ -9,7 +9,7 @@ from scipy import signal
 
 import hetero
 import hetero.ops
-from hetero import profile, registry
+from hetero import registry
 from hetero.errors import MethodNotAvailable
 from hetero.kernels.convolution.rungs import held_taps
 
@@ -97,19 +97,6 @@ def test_sweeps(rung, where, draw):
         assert np.array_equal(u, hetero.solve_poisson(f, **call, method="jacobi"))
 
 
-def test_a_grid_that_shared_memory_has_room_for(where):
-    """f of the largest one; a line more is refused with a rung that takes it."""
-    device = hetero.devices.get(where["device"])
-    blocks = device.multiprocessors if device.traits.cooperative else 1
-    lines = blocks * (device.shared_limit // (8 * 64))
-    call = {"rtol": 0.0, "maxiter": 3, **where}
-    f = np.random.default_rng(0).random((lines, 64))
-    u = hetero.solve_poisson(f, **call, method="persistent")
-    assert np.array_equal(u, hetero.solve_poisson(f, **call, method="jacobi"))
-    with pytest.raises(MethodNotAvailable, match=rf"in each of {blocks} blocks.*'shared' makes"):
-        hetero.solve_poisson(np.zeros((lines + 1, 64)), **call, method="persistent")
-
-
 @pytest.mark.parametrize("rung", rungs("kmeans"))
 def test_clusters(rung, where, draw):
     for n in SIZES:
@@ -118,11 +105,3 @@ def test_clusters(rung, where, draw):
         expected = hetero.KMeans(3, init=X[:3], n_init=1, max_iter=4, device="cpu").fit(X)
         assert np.array_equal(found.labels_, expected.labels_)
         np.testing.assert_allclose(found.cluster_centers_, expected.cluster_centers_, atol=1e-12)
-
-
-def test_a_machine_of_old_has_a_reason():
-    """A description without limits of shared memory, as a T10's."""
-    info = profile.shipped("tesla-t10").machine()["cuda:0"]
-    problem = registry.operation("poisson").from_dims((64, 64), "float32", "host")
-    (row,) = (r for r in registry.rungs("poisson", "cuda") if r.method == "persistent")
-    assert "which have 0; 'shared' makes any grid" in row.excludes(problem, info)

@@ -340,7 +340,6 @@ OPERATION = registry.register_operation(
         benchmarks="hetero.ops.kmeans.benchmarks",
         ladder={
             "lloyd": "kernel or blocks by the shape",
-            "library": "cuBLAS",
         },
         public={"KMeans": "hetero.ops.kmeans.estimator"},
     )

@@ -20,7 +20,6 @@ from hetero.ops.kmeans.operands import (
     check_finite,
     host_values,
 )
-from hetero.ops.products import cublas
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
@@ -89,11 +88,6 @@ def _bounded(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None
     return BoundedBackend(X, weights, given, BOUNDS.of(X.dtype))
 
 
-def _hamerly(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None) -> Any:
-    HamerlyBackend = load("hetero.ops.kmeans.compiled_cpu").HamerlyBackend
-    return HamerlyBackend(X, weights, given)
-
-
 def _on_device(method: str) -> Callable[..., Outcome]:
     """``run`` on a device; on several, and on one that has no room, of rows on the host."""
 
@@ -157,10 +151,6 @@ def _dense_alone(problem: Problem, info: dict[str, Any]) -> str | None:
     return "does not apply: it is for dense rows" if problem.layout == SPARSE else None
 
 
-def _library(problem: Problem, info: dict[str, Any]) -> str | None:
-    return _dense_alone(problem, info) or cublas.obstacle(info)
-
-
 def _shared(problem: Problem) -> bool:
     """Whether several devices have rows enough for each."""
     return problem.layout != SPARSE and problem.dims[0] >= _LEAST_SHARED
@@ -170,17 +160,9 @@ def _loops(problem: Problem) -> tuple[str, ...]:
     return (CLUSTERS.of(problem.dtype),)
 
 
-def _bounded_loops(problem: Problem) -> tuple[str, ...]:
-    return (*_loops(problem), BOUNDS.of(problem.dtype))
-
-
 def _stands_in(problem: Problem) -> str | None:
     """Sparse rows are NumPy's and SciPy's in any case."""
     return None if problem.layout == SPARSE else "is used only while 'lloyd' is compiled"
-
-
-def _is_within(problem: Problem) -> str:
-    return "is used by 'lloyd' where that is faster"
 
 
 _COMPILED = ("loops", "numba", "scipy")
@@ -193,17 +175,6 @@ registry.register_method(
     run=on_cpu(_bounded),
     loops=_loops,
     uses=_COMPILED,
-)
-registry.register_method(
-    operation=NAME,
-    method="hamerly",
-    kinds=("cpu",),
-    excludes=_dense_alone,
-    work=_work,
-    run=on_cpu(_hamerly),
-    loops=_bounded_loops,
-    uses=_COMPILED,
-    stands_in=_is_within,
 )
 registry.register_method(
     operation=NAME,
@@ -224,14 +195,3 @@ registry.register_method(
     blocks=registry.WHEN_SHORT,
 )
 rungs.register(RUNGS, _climb, operation=NAME, excludes=_dense_alone, work=_work)
-registry.register_method(
-    operation=NAME,
-    method="library",
-    kinds=("cuda",),
-    excludes=_library,
-    work=_work,
-    run=_on_device("library"),
-    shared=_shared,
-    blocks=registry.WHEN_SHORT,
-    uses=("nvmath-python", "nvidia-cublas"),
-)

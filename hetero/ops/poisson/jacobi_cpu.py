@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -15,19 +14,12 @@ from hetero.kernels.cpu import jacobi as cpu_jacobi
 from hetero.ops.linear_systems.types import Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import iterate
 
-# Bytes of a core's own cache that a band's rows may take, the most sweeps that a pass makes, and
-# the fewest rows of a band for each: those at its ends are computed twice.
-_CACHE = 1 << 20
-_MOST = 12
-_ROWS_PER_SWEEP = 8
-
 
 def solve(
     stencil: Stencil,
     f: np.ndarray,
     u: np.ndarray,
     *,
-    blocking: int | None = None,
     by: Callable[..., None] | None = None,
     **limits: Any,
 ) -> Outcome:
@@ -39,8 +31,6 @@ def solve(
         The grid; u is zero outside of it.
     f, u : ndarray of ``stencil.shape``, float32 or float64
         ``u`` is the start and gets the result.
-    blocking : int, optional
-        Sweeps that a pass over the memory makes. Default: what the cache has room for.
     by : callable, optional
         ``by(u, f, u_new, factors)``, a compiled loop that makes one sweep.
     **limits
@@ -48,7 +38,7 @@ def solve(
     """
 
     def sweep() -> Outcome:
-        run = _CpuSolve(stencil, f, u, blocking, by)
+        run = _CpuSolve(stencil, f, u, by or cpu_jacobi.sweep)
         outcome = iterate(run, **limits)
         u[...] = run.u.reshape(u.shape)
         return outcome
@@ -59,9 +49,7 @@ def solve(
 class _CpuSolve:
     """A solve: u, where the next u goes, and how many sweeps were made. See `Run`."""
 
-    def __init__(
-        self, stencil: Stencil, f: np.ndarray, u: np.ndarray, blocking: int | None, by: Any
-    ) -> None:
+    def __init__(self, stencil: Stencil, f: np.ndarray, u: np.ndarray, by: Any) -> None:
         self._by = by
         shape, self._weights = stencil.box
         diagonal = 2.0 * sum(self._weights)
@@ -70,28 +58,11 @@ class _CpuSolve:
         self.u = np.array(u, f.dtype, order="C").reshape(shape)
         self._u_new = np.empty_like(self.u)
         self.sweeps = 0
-        rows, lines, columns = shape
-        plane = lines * columns * f.itemsize
-        count = threads.thread_count()
-        fits = min(_MOST, _CACHE // (4 * plane), rows // (count * _ROWS_PER_SWEEP))
-        self._depth = blocking or max(1, fits)
-        bands = max(1, min(count, rows // (_ROWS_PER_SWEEP * self._depth)))
-        self._bands = bands
-        self._room = np.zeros((bands * self._depth, 3, lines + 2, columns + 2), f.dtype)
 
     def advance(self, sweeps: int) -> None:
         self.sweeps += sweeps
-        if self._by is not None:
-            for _ in range(sweeps):
-                self._by(self.u, self._f, self._u_new, self._factors)
-                self.u, self._u_new = self._u_new, self.u
-            return
-        full, rest = divmod(sweeps, self._depth)
-        for depth in chain(repeat(self._depth, full), (rest,) if rest else ()):
-            # Contiguous for every depth: for other arrays the loop would be compiled once more.
-            room = self._room[: self._bands * depth]
-            room = room.reshape(self._bands, depth, *room.shape[1:])
-            cpu_jacobi.sweep_bands(self.u, self._f, self._u_new, self._factors, room)
+        for _ in range(sweeps):
+            self._by(self.u, self._f, self._u_new, self._factors)
             self.u, self._u_new = self._u_new, self.u
 
     def residual(self) -> float:

@@ -1,7 +1,7 @@
 """Jacobi's method for -div grad u = f on devices: one, or several with a slab of rows each.
 
-The grid's rows (planes in 3-D) are shared out. With blocking, a pass over the memory makes several
-sweeps, after which as many rows are exchanged. A point's operations do not depend on that, so
+The grid's rows are shared out. A pass over the memory makes several sweeps, after which as many
+rows are exchanged. A point's operations do not depend on that, so
 neither do the results, to the last bit.
 """
 
@@ -56,11 +56,11 @@ def solve(
         C-contiguous, float32 or float64. ``u`` is the start and gets the result. Device buffers,
         with one device only, must lie on it, in the order of its default stream.
     blocking : int, optional
-        Sweeps that a pass makes: 1, or one of `plan_jacobi.DEPTHS` in 2-D. Default: by the grid.
+        Sweeps that a pass makes, one of `plan_jacobi.DEPTHS`. Default: by the grid.
     dtype : dtype, optional
         Of device buffers. Default: float64.
     sweeper : Sweeper, optional
-        On one device: makes all sweeps.
+        On one device: plans each sweep, of 3-D grids too.
     from_zero : bool
         Start from zero, whatever ``u`` holds.
     **limits
@@ -77,7 +77,7 @@ def solve(
             if len(devices) == 1:  # one context for all that follows, not one for each launch
                 stack.enter_context(devices[0].active())
             stack.enter_context(meetings.turn(devices))
-            passes = blocking if sweeper is None else sweeper.most, sweeper
+            passes = blocking if sweeper is None else 1, sweeper
             start = None if from_zero else u
             run = _DeviceSolve(devices, stencil, f, start, *passes, np.dtype(dtype or _dtype(f)))
             stack.push(run.close)
@@ -120,7 +120,6 @@ class _DeviceSolve:
         self._passes_at_once = 16
         self._save_at = time.monotonic() + _CHECKPOINT
         whole = plan_jacobi.GridSlab.of(*stencil, dtype.name)
-        self._any = sweeper is not None
         self._depth = blocking or plan_jacobi.default_depth(whole)
         cuts = slabs(stencil.shape[0], len(devices), self._depth)
         devices = devices[: len(cuts)]
@@ -159,7 +158,7 @@ class _DeviceSolve:
 
     def advance(self, sweeps: int) -> None:
         """Make sweeps; waits at times, so that an interrupt gets through."""
-        depths = plan_jacobi.passes(sweeps, self._depth, self._any)
+        depths = plan_jacobi.passes(sweeps, self._depth)
         while batch := tuple(islice(depths, self._passes_at_once)):
             begin = time.monotonic()
             with self._alone(), self._exchange.queued():

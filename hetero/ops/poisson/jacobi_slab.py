@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from hetero.devices.base import Device
-from hetero.errors import MethodNotAvailable
 from hetero.kernels.common.launch import VECTOR_BYTES, Launch
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.exchange import Bound, Part
 from hetero.ops.linear_systems.partition import Slab
 
-
-class Sweeper(NamedTuple):
-    """Another way to sweep over a grid that is alone on its device.
-
-    Attributes
-    ----------
-    plan : callable
-        ``plan(device, grid)`` gives a launch that makes one sweep, or with shared memory a number
-        of ``"sweeps"``: its blocks wait for each other.
-    most : int
-        Sweeps of a launch.
-    """
-
-    plan: Callable[[Device, plan_jacobi.GridSlab], Launch]
-    most: int = 1
+# ``sweeper(device, grid)`` gives a launch that makes one sweep over a grid alone on its device.
+Sweeper = Callable[[Device, plan_jacobi.GridSlab], Launch]
 
 
 class Slice(Part):
@@ -133,42 +119,17 @@ class Slice(Part):
         self.newest = 1 - self.newest
 
     def sweep(self, depth: int) -> list[Bound]:
-        """One pass of ``depth`` sweeps, to be started; empty where it was started at once."""
+        """One pass of ``depth`` sweeps, to be started."""
         key = depth, self.newest
         bound = self._bound.get(key)
         if bound is None:
             names = {"u": f"u{self.newest}", "u_new": f"u{1 - self.newest}"}
             if self._sweeper is not None:
-                launch = self._sweeper.plan(self.device, self.grid)
-                if launch.shared_bytes:
-                    self._start_at_once(launch, depth, names)
-                    return []
+                launch = self._sweeper(self.device, self.grid)
             else:
-                launch = plan_jacobi.sweeps(self.grid, (self._rows,), depth, self._target)
+                launch = plan_jacobi.blocked(self.grid, (self._rows,), depth, self._target)
             bound = self._bound[key] = self.bind(launch, **names)
         return [bound]
-
-    def _start_at_once(self, launch: Launch, sweeps: int, names: dict[str, str]) -> None:
-        """Start a launch with blocks that wait for each other; one alone takes any launch."""
-        device = self.device
-        if "arrivals" not in self.buffers:
-            self.allocate(VECTOR_BYTES, "arrivals")
-        device.fill(self.buffers["arrivals"], VECTOR_BYTES)
-        what, shared = (launch.source, launch.kernel), launch.shared_bytes
-        values = self.values(launch, sweeps=sweeps, **names)
-        kernel = device.cooperative(*what, launch.defines, launch.block, shared)
-        if kernel is not None and kernel.most_blocks >= launch.grid:
-            kernel.launch(launch.grid, values)
-        elif launch.grid == 1:
-            built = device.build(*what, (*launch.defines, ("SHARED_BYTES", shared)))
-            device.launch(built, 1, launch.block, values, shared, self.stream)
-        else:
-            raise MethodNotAvailable(
-                f"{launch.grid} blocks of {launch.kernel} cannot run at once on {device.name}; "
-                "'shared' makes any grid"
-            )
-        if sweeps % 2 == 0:
-            self.swap()  # they end where they began; the caller swaps once more
 
     def start_residual(self, other: bool) -> None:
         """Start the sums of (f - A u)^2, for the present u or for what the other buffer holds."""

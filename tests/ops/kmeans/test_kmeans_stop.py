@@ -47,7 +47,7 @@ def cases():
     yield 1.0, 1
 
 
-PLACES = [("cpu", method) for method in ("products", "lloyd", "hamerly")]
+PLACES = [("cpu", method) for method in ("products", "lloyd")]
 PLACES += [("opencl", method) for method in ("lloyd", *RUNGS)]
 
 

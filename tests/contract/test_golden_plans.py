@@ -19,7 +19,7 @@ import hetero
 
 MEAN, WORST, UNKNOWN = 1.01, 1.5, 0.02
 # A method that does what several did: its name -> theirs.
-MERGED: dict[str, tuple[str, ...]] = {}
+MERGED = {"fft": ("fft", "overlap_save")}
 
 
 @cache

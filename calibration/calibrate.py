@@ -10,16 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hetero import devices as backends
 from hetero import paths, profile
-from hetero.calibration import machine, tuning
-from hetero.calibration.ahead import compiling
-from hetero.calibration.checkpoint import Checkpoint
+from hetero.calibration import machine
 from hetero.calibration.request import Request
-from hetero.devices.kinds import traits
-from hetero.errors import DeviceError, ProfileError
-from hetero.profile import constants, inventory
-from hetero.profile import tuning as tuning_tables
+from hetero.errors import ProfileError
+from hetero.profile import constants
 
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -32,9 +27,7 @@ def calibrate(
     devices: list[str] | None = None,
     progress: Callable[[float, str], None] | None = None,
     *,
-    kernels: bool = False,
     only: Sequence[str] | None = None,
-    fresh: bool = False,
 ) -> profile.Profile:
     """Measure this machine and store its profile; from then on every plan uses it.
 
@@ -51,20 +44,14 @@ def calibrate(
         Where to store the profile. Default: ``HETERO_PROFILE``, or the user's cache directory.
     devices : list of str, optional
         Only these, such as ``["cpu", "cuda:0"]``; the CPU is always measured. Default: all devices;
-        of identical GPUs one is measured and the others are confirmed by a few probes, and an
+        of identical GPUs one is measured, and a transfer compares the links of the others; an
         OpenCL device that is this machine's CPU is left out.
     progress : callable, optional
         Called as ``progress(fraction, text)``, fraction from 0 to 1; the text says what is measured
         and the time left.
-    kernels : bool
-        First measure, on each CUDA device, the figures that hetero's own kernels are planned by:
-        a minute more, once for a card that no shipped tuning table is of. They stay in the
-        profile when it is measured again without this.
     only : sequence of str, optional
         Names of operations, devices or methods: just what has one of them is measured, such as
         ``["matmul", "cuda:0"]``, and merged into this machine's profile.
-    fresh : bool
-        Measure everything even if an interrupted calibration left something to go on from.
 
     Returns
     -------
@@ -82,10 +69,6 @@ def calibrate(
 
     Notes
     -----
-    An interrupted calibration keeps its measurements in a file next to the profile. That file then
-    serves, with conservative constants for the rest; and the next calibration of the same machine
-    and thoroughness continues it within a day.
-
     Samples that other load disturbed, or that cannot be by their neighbours, are measured again, as
     far as there is time. Where many stay doubtful, a warning says so; then a profile of this
     machine that is stored already and was measured with less load stays, and is returned. A
@@ -105,7 +88,7 @@ def calibrate(
     >>> hetero.calibrate(quick=True, path="/tmp/hetero-example.json").name
     'measured'
     """
-    return outcome(quick, path, devices, progress, kernels=kernels, only=only, fresh=fresh).profile
+    return outcome(quick, path, devices, progress, only=only).profile
 
 
 class Outcome(NamedTuple):
@@ -121,41 +104,31 @@ def outcome(
     devices: list[str] | None,
     progress: Callable[[float, str], None] | None,
     *,
-    kernels: bool = False,
     only: Sequence[str] | None = None,
-    fresh: bool = False,
 ) -> Outcome:
     """As `calibrate`."""
     only = (only,) if isinstance(only, str) else tuple(only or ())
     # This fails before anything is measured. The default path depends on the devices.
     target = profile.place(path) if path is not None else None
-    with _underway(only) as begun:
+    with _alone():
         target = target or profile.place()
-        unfinished = profile.partial(target, only)
-        base = _base(path) if only else None
-        request = Request(quick, devices, only, base, unfinished, fresh, kernels)
-        try:
-            measured = profile.parse(profile.encode(_planned_by_tables(request, progress, begun)))
-        except BaseException:
-            if unfinished.exists():
-                profile.set_current(None)  # what was measured so far serves
-                log.warning(
-                    "what was measured so far is kept in %s; the next calibration goes on "
-                    "from there",
-                    unfinished,
-                )
-            raise
+        base = None
+        if only:
+            base = profile.held() if path is None else _holding(path)
+            if base is None:
+                log.warning("all else is conservative until 'hetero calibrate' measures it")
+        measured = profile.parse(
+            profile.encode(_content(Request(quick, devices, only, base and base.data), progress))
+        )
     stored = _better(target, measured) if path is None else None
     if stored is not None:
         log.warning("not stored: %s keeps the profile of %s", target, stored.data.get("created"))
         profile.set_current(None)
-        unfinished.unlink(missing_ok=True)
         return Outcome(stored, is_new=False)
     try:
         measured.save(path)
     finally:
-        profile.set_current(profile.completed(measured.data) if measured.is_partial else measured)
-    unfinished.unlink(missing_ok=True)
+        profile.set_current(measured)
     return Outcome(measured, is_new=True)
 
 
@@ -167,26 +140,21 @@ def _better(target: Path, new: profile.Profile) -> profile.Profile | None:
     mine = new.data.get("load", {})
     if constants.is_trusted(mine):
         return None
-    try:
-        stored = profile.read(target)
-        holding = profile.holding(stored.data)
-    except (OSError, ProfileError):
+    stored = _holding(target)
+    if stored is None:
         return None
-    whole = holding.obstacle is None and not (holding.aside or holding.new or stored.is_partial)
     covers = set(stored.data["models"]) >= set(new.data["models"])
     less = constants.doubtful_share(stored.data.get("load", {})) <= constants.doubtful_share(mine)
-    return stored if whole and covers and less else None
+    return stored if covers and less else None
 
 
-def _base(path: str | os.PathLike[str] | None) -> dict[str, Any] | None:
-    """What holds of the stored profile, which the constants of ``only`` are merged into."""
-    if path is None:
-        return profile.held()
+def _holding(path: str | os.PathLike[str]) -> profile.Profile | None:
+    """The profile in a file, if there is one and it is of this machine."""
     try:
-        holding = profile.holding(profile.read(path).data)
+        stored = profile.read(path)
     except (OSError, ProfileError):
         return None
-    return holding.data if holding.obstacle is None else None
+    return stored if profile.obstacle(stored.data["fingerprint"]) is None else None
 
 
 def measure_machine(
@@ -195,14 +163,13 @@ def measure_machine(
     progress: Callable[[float, str], None] | None,
 ) -> dict[str, Any]:
     """The content of a profile of this machine, which is not stored."""
-    with _underway() as begun:
-        return _planned_by_tables(Request(quick, devices), progress, begun)
+    with _alone():
+        return _content(Request(quick, devices), progress)
 
 
 @contextlib.contextmanager
-def _underway(only: Sequence[str] = ()) -> Iterator[compiling.Compilation | None]:
-    """Let one process of a user calibrate at a time. Gives the compilation, which begins before the
-    devices are known; None where ``only`` some things are measured."""
+def _alone() -> Iterator[None]:
+    """Let one process of a user calibrate at a time."""
 
     def waiting() -> None:
         log.warning("another calibration is running on this machine: waiting for its end")
@@ -217,54 +184,11 @@ def _underway(only: Sequence[str] = ()) -> Iterator[compiling.Compilation | None
                 if error.errno not in _NOT_WRITABLE:
                     raise
                 log.info("calibrating without a lock against others: %s", error)
-        begun = None
-        if not only:
-            begun = compiling.begin()
-            stack.callback(begun.stop)
-        yield begun
+        yield
 
 
-def _planned_by_tables(
-    request: Request,
-    progress: Callable[[float, str], None] | None,
-    begun: compiling.Compilation | None,
-) -> dict[str, Any]:
-    """Measure with the kernels' tuning tables, which become part of the profile."""
+def _content(request: Request, progress: Callable[[float, str], None] | None) -> dict[str, Any]:
+    """The content of a profile of this machine."""
     if profile.held() is None:  # else a line would say so, and ask for what is under way
         profile.set_current(profile.shipped("conservative"))
-    kept = machine.checkpoint(request)
-    here = inventory.devices()
-    cards = {info.get("name") for info in here.values()}
-    kept.kernels = {card: table for card, table in _stored_tables().items() if card in cards}
-    if request.kernels and not kept.tables:
-        _measure_tables(request, kept, progress)
-    with tuning_tables.using(kept.kernels):
-        content = machine.measure(request, kept, progress, begun)
-    return {**content, "kernels": kept.kernels} if kept.kernels else content
-
-
-def _measure_tables(
-    request: Request, kept: Checkpoint, progress: Callable[[float, str], None] | None
-) -> None:
-    for name, info in inventory.devices().items():
-        tuned = traits(info["kind"]).own_clock
-        if not tuned or (request.devices is not None and name not in request.devices):
-            continue
-        if not (info.get("same_as") or info.get("set_aside")):
-            try:
-                table = tuning.measure_table(backends.get(name), progress)
-            except DeviceError as error:
-                log.warning("calibration leaves out the kernels of %s: %s", name, error)
-            else:
-                kept.kernels[info["name"]] = table
-    kept.tables = True
-    kept.write()
-
-
-def _stored_tables() -> dict[str, Any]:
-    """The tuning tables of all stored profiles, by card; of one card the newest."""
-    tables: dict[str, Any] = {}
-    for path in reversed(profile.stored()):
-        with contextlib.suppress(OSError, ProfileError):
-            tables |= profile.read(path).data.get("kernels", {})
-    return tables
+    return machine.measure(request, progress)

@@ -9,14 +9,13 @@ import contextlib
 import datetime
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from hetero import profile, registry
-from hetero.calibration.checkpoint import Checkpoint
+from hetero.calibration.environment.overheads import Overheads
 from hetero.calibration.fit import fit
 from hetero.calibration.measure import outliers
 from hetero.calibration.measure.loop import Measured
-from hetero.calibration.measure.workbench import Samples
 from hetero.calibration.progress import Failure
 from hetero.calibration.request import Request
 from hetero.calibration.worklist import module_of
@@ -31,19 +30,10 @@ _LEAST_REST = 0.05  # of a set-up, that is left at least when moves are subtract
 Model = dict[str, Any]
 
 
-class Known(NamedTuple):
-    """A model, and the data it was fitted to."""
-
-    model: Model
-    samples: Samples
-    reference: Model | None
-
-
 def models(
     measured: list[Measured],
     failures: list[Failure],
     links: dict[str, Any] | None = None,
-    known: dict[ModelKey, Known] | None = None,
 ) -> dict[ModelKey, Model]:
     """The models fitted to samples, in the order in which these were taken.
 
@@ -54,27 +44,12 @@ def models(
         Is added to.
     links : dict, optional
         Link models of a profile, by which models of several devices leave out what is moved.
-    known : dict, optional
-        Models that were fitted before; they are reused where their samples are still the same
-        objects. Is added to.
     """
-    known = {} if known is None else known
     constants = Profile({"name": "", "devices": {}, "links": links or {}})
     fitted: dict[ModelKey, Model] = {}
     for one in measured:
-        reference = _reference(one, fitted)
-        last = known.get(one.key)
-        if (
-            last is not None
-            and last.samples is one.samples
-            and last.reference is reference
-            and len(one.place.devices) < 2  # or it depends on links
-        ):
-            fitted[one.key] = last.model
-            continue
         try:
-            fitted[one.key] = model = _believed(one, fitted, constants)
-            known[one.key] = Known(model, one.samples, reference)
+            fitted[one.key] = _believed(one, fitted, constants)
         except Exception as error:
             row = one.case.implementation
             failures.append(Failure(row.operation, one.place.name, str(one.case), error))
@@ -175,20 +150,21 @@ def derived(
 
 def profile_of(
     request: Request,
-    kept: Checkpoint,
+    costs: Overheads,
     measured: list[Measured],
     failures: list[Failure],
 ) -> dict[str, Any]:
     """The content of a profile: what was measured, and what stays of the one before."""
-    base = request.base if request.only else None
-    stays = base or {"models": {}, "links": {}, "host": {}, "devices": {}}
-    links = {**stays["links"], **{name: costs.links for name, costs in kept.around.items()}}
+    conservative = profile.shipped("conservative").data
+    stays: dict[str, Any] = {"models": {}, "links": {}, "host": {}}
+    if request.only:
+        stays = request.base or conservative
+    links = {**stays["links"], **{name: each.links for name, each in costs.around.items()}}
     before = {ModelKey.parse(key): model for key, model in stays["models"].items()}
-    made = before | models(measured, failures, links, kept.fitted)
+    made = before | models(measured, failures, links)
     others = {k: v for k, v in stays["host"].items() if k == "blas_sleep"}
     made = derived(registry.operations(), made, failures)
-    pack = kept.pack or stays["host"].get("pack")
-    content = {
+    return {
         "schema_version": profile.SCHEMA_VERSION,
         "name": "measured",
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -202,32 +178,15 @@ def profile_of(
         "links": links,
         "host": {
             **others,
-            "pack": pack or profile.shipped("conservative").data["host"]["pack"],
+            "pack": costs.pack or stays["host"].get("pack") or conservative["host"]["pack"],
             "dispatch": {
                 **stays["host"].get("dispatch", {}),
                 **{
-                    name: costs.dispatch
-                    for name, costs in kept.around.items()
-                    if costs.dispatch or "*" not in name
+                    name: each.dispatch
+                    for name, each in costs.around.items()
+                    if each.dispatch or "*" not in name
                 },
             },
         },
         "models": {str(key): model for key, model in made.items()},
     }
-    if request.only and (missing := _missing(base, content)) != []:
-        content["unfinished"] = {
-            "why": f"only {', '.join(request.only)} was measured anew. Conservative constants "
-            "serve for what is missing; 'hetero calibrate' measures it",
-            "missing": missing,
-        }
-    return content
-
-
-def _missing(base: dict[str, Any] | None, content: dict[str, Any]) -> list[str] | None:
-    """What both the former profile and this one lack; None if that is not known."""
-    if base is None:
-        return None
-    missing = base.get("unfinished", {"missing": []}).get("missing")
-    there = {*content["models"], *(f"{place}|links" for place in content["links"])}
-    there |= {f"{place}|dispatch" for place in content["host"]["dispatch"]}
-    return None if missing is None else [name for name in missing if name not in there]

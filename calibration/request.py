@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetero.ops.cases import Budget
@@ -44,31 +42,13 @@ class Request(NamedTuple):
         Names of operations, devices and methods; empty for everything.
     base : dict or None
         Content of a profile, which keeps its other constants where ``only`` is given.
-    unfinished : Path or None
-        File of the samples taken so far.
-    fresh : bool
-        Whether an interrupted calibration is not continued.
-    kernels : bool
-        Whether tuning tables are measured too.
     """
 
     quick: bool = False
     devices: list[str] | None = None
     only: tuple[str, ...] = ()
     base: dict[str, Any] | None = None
-    unfinished: Path | None = None
-    fresh: bool = False
-    kernels: bool = False
 
     @property
     def budget(self) -> Budget:
         return QUICK if self.quick else FULL
-
-    def plain(self) -> dict[str, Any]:
-        """What must be equal for a calibration to continue another one."""
-        return {
-            "budget": dataclasses.asdict(self.budget),
-            "devices": self.devices,
-            "only": sorted(self.only),
-            "kernels": self.kernels,
-        }

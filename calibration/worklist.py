@@ -123,21 +123,6 @@ def few(case: Case, place: Place) -> Case:
     return replace(case, axes=[kept, *others], seconds=case.seconds * len(kept) / len(sizes))
 
 
-def by_own_clock(worklist: list[WorkItem]) -> tuple[list[WorkItem], list[WorkItem], list[WorkItem]]:
-    """Three work lists: cases timed by a GPU's own clock that need nothing compiled; those that do;
-    and all others."""
-    lists: tuple[list[WorkItem], list[WorkItem], list[WorkItem]] = [], [], []
-    for item in worklist:
-        cases: tuple[list[Case], list[Case], list[Case]] = [], [], []
-        for case in item.cases:
-            own = len(item.place.devices) == 1 and has_own_clock(case)
-            cases[bool(case.ahead) if own else 2].append(case)
-        for several, kept in zip(lists, cases, strict=True):
-            if kept:
-                several.append(item._replace(cases=tuple(kept)))
-    return lists
-
-
 def in_turn(worklist: Iterable[WorkItem]) -> Iterator[tuple[WorkItem, Case, float]]:
     """Each case once per turn, with its part of the case's seconds.
 

@@ -46,7 +46,6 @@ INSTALL = {
     "opencl": "pip install pyopencl intel-opencl-rt intel-cmplr-lib-rt",
     "dask": "pip install 'dask[array]' distributed",
     "mpi": "pip install mpi4py",
-    "opencv": "pip install opencv-python-headless",
 }
 # Modules of it need nothing of the packages around them, which take 0.5 s to import.
 _BINDINGS = "nvmath.bindings"

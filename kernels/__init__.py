@@ -17,7 +17,6 @@ from .matmul.plan import plan_matmul
 from .matvec.plan import plan_matvec
 
 __all__ = [
-    "REFITTED",
     "Launch",
     "LaunchPlan",
     "kernel_text",
@@ -26,6 +25,3 @@ __all__ = [
     "prelude",
     "source",
 ]
-
-# Families with a `refit` module, which measures their figures of a tuning table.
-REFITTED = ("matmul", "matvec", "convolution", "jacobi", "cg", "multigrid", "kmeans")

@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero import registry
-from hetero.calibration.checkpoint import Around, Checkpoint
-from hetero.calibration.environment import links_at_once, quiet_links
+from hetero.calibration.environment import equal_devices, links_at_once, quiet_links
 from hetero.calibration.fit import fit_link
 from hetero.calibration.measure.candidates import awaited
 from hetero.calibration.measure.timing import center, measure, once
@@ -33,6 +32,45 @@ _HOST_ROUNDS, _HOST_CALLS = 40, 8
 _DISPATCH_ROUNDS = 3
 # Planned seconds, quick and in full; measured ones correct them.
 _PACK, _AROUND = (0.2, 0.4), (3.0, 6.0)
+
+
+class Around(NamedTuple):
+    """Costs of a call on a device other than computing; of several devices, to begin on all.
+
+    Attributes
+    ----------
+    links : dict
+    dispatch : dict
+    shares : dict
+        Operation and method -> the host's share of a call.
+    """
+
+    links: dict[str, Any]
+    dispatch: dict[str, float]
+    shares: dict[tuple[str, str], float]
+
+
+class Overheads(NamedTuple):
+    """What calls cost other than computing.
+
+    Attributes
+    ----------
+    pack : dict or None
+        Model of copies within the host's memory; None where it was not asked for.
+    around : dict
+        Place -> `Around`.
+    """
+
+    pack: dict[str, Any] | None
+    around: dict[str, Around]
+
+    def shares(self) -> dict[tuple[str, str, str], float]:
+        """Place, operation and method -> the host's share of a call."""
+        return {
+            (name, *key): share
+            for name, costs in self.around.items()
+            for key, share in costs.shares.items()
+        }
 
 
 def pack(budget: Budget) -> dict[str, Any]:
@@ -161,100 +199,50 @@ def plan(schedule: Schedule, places: list[Place], quick: bool) -> None:
             schedule.plan("company", links_at_once.SECONDS)
 
 
-class Overheads:
-    """Measures the overheads of each place once, and keeps them in a checkpoint.
-
-    Parameters
-    ----------
-    places, worklist, request, kept, schedule, failures
-        Of the calibration.
-
-    Attributes
-    ----------
-    shares : dict
-        Place, operation and method -> the host's share of a call; filled by `measure`.
-    """
-
-    def __init__(
-        self,
-        places: list[Place],
-        worklist: list[WorkItem],
-        request: Request,
-        kept: Checkpoint,
-        schedule: Schedule,
-        failures: list[Failure],
-    ) -> None:
-        self._places, self._worklist, self._request, self._kept = places, worklist, request, kept
-        self._schedule, self._failures = schedule, failures
-        self._links: dict[str, dict[str, Any] | None] = {}  # None where measuring failed
-        self.shares: dict[tuple[str, str, str], float] = {}
-
-    def measure(self) -> None:
-        """Measure the overheads that the checkpoint lacks."""
-        self._copies()
-        self._calls()
-
-    def _copies(self) -> None:
-        """Copies in host memory, and each device's links."""
-        request, kept = self._request, self._kept
-        if kept.pack is None and (request.base is None or CPU in request.only):
-            self._schedule.begin("pack", _PACK[not request.quick], "copies in host memory")
-            kept.pack = pack(request.budget)
-        for place in self._places:
-            if len(place.devices) != 1 or place.name in kept.around:
-                continue
-            if needs_links(place, request):
-                seconds = _AROUND[not request.quick] / 2
-                self._schedule.begin("links", seconds, f"links of {place.name}")
-                try:
-                    with place.devices[0].active():
-                        links = quiet_links.links(place.devices[0], request.budget)
-                except Exception as error:
-                    self._failures.append(Failure("links", place.name, "", error))
-                    links = None
-                self._links[place.name] = links
-
-    def _calls(self) -> None:
-        """The host's work around calls, and the links of several devices."""
-        request, kept = self._request, self._kept
-        for place in self._places:
-            name = place.name
-            if len(place.devices) != 1 or self._links.get(name, {}) is None:
-                continue
-            seconds = _AROUND[not request.quick] / 2
-            self._schedule.begin("links", seconds, f"the host's share of calls on {name}")
+def at_places(
+    places: list[Place],
+    worklist: list[WorkItem],
+    request: Request,
+    schedule: Schedule,
+    failures: list[Failure],
+) -> Overheads:
+    """Measure the overheads of each place; arguments are those of the calibration."""
+    made = Overheads(None, {})
+    if request.base is None or CPU in request.only:
+        schedule.begin("pack", _PACK[not request.quick], "copies in host memory")
+        made = made._replace(pack=pack(request.budget))
+    for place in places:
+        if len(place.devices) == 1:
+            schedule.begin("links", _AROUND[not request.quick], f"links of {place.name}")
             try:
-                links = self._links.get(name)
-                costs = kept.around.get(name) or around(place, self._worklist, request, links)
+                made.around[place.name] = around(place, worklist, request)
             except Exception as error:
-                self._failures.append(Failure("links", name, "", error))
-            else:
-                kept.around[name] = costs
-                kept.write_if_due()
-                self.shares |= {(name, *key): value for key, value in costs.shares.items()}
-        for place in self._places:
-            several = len(place.devices) > 1 and place.name not in kept.around
-            if several and needs_links(place, request):
-                self._together(place)
+                failures.append(Failure("links", place.name, "", error))
+    if request.devices is None and not request.only:
+        for first, second in equal_devices.pairs(places):
+            schedule.begin("equal devices", equal_devices.SECONDS, f"links of {second.name}")
+            try:
+                if equal_devices.differ(first, second, request.budget.largest_transfer):
+                    made.around[second.name] = around(second, worklist, request)
+            except Exception as error:
+                failures.append(Failure("links", second.name, "", error))
+    for place in places:
+        if len(place.devices) > 1 and needs_links(place, request):
+            first = place.devices[0].name
+            links = made.around[first].links if first in made.around else {}
+            links = links or (request.base or {}).get("links", {}).get(first, {})
+            schedule.begin("company", links_at_once.SECONDS, f"links of {place.name} at once")
+            at_once = links_at_once.together(place, links, request.budget, failures)
+            made.around[place.name] = Around(*at_once, {})
+    return made
 
-    def _together(self, place: Place) -> None:
-        kept, first = self._kept, place.devices[0].name
-        links = kept.around[first].links if first in kept.around else {}
-        links = links or (self._request.base or {}).get("links", {}).get(first, {})
-        self._schedule.begin("company", links_at_once.SECONDS, f"links of {place.name} at once")
-        at_once = links_at_once.together(place, links, self._request.budget, self._failures)
-        kept.around[place.name] = Around(*at_once, {})
 
-
-def around(
-    place: Place, worklist: list[WorkItem], request: Request, links: dict[str, Any] | None = None
-) -> Around:
-    """Overheads of calls at a place; its links are measured unless given or not requested."""
+def around(place: Place, worklist: list[WorkItem], request: Request) -> Around:
+    """Overheads of calls at a place; its links are measured where they are needed."""
     cases = [case for item in worklist if item.place is place for case in item.cases]
-    if links is None and needs_links(place, request):
+    if needs_links(place, request):
         with place.devices[0].active():
             links = quiet_links.links(place.devices[0], request.budget)
-    if links is not None:
         operations = registry.operations()
         return Around(links, *of_calls(place, cases, operations, request.budget))
     links = request.base["links"][place.name]

@@ -37,17 +37,6 @@ class Measured(NamedTuple):
         return key_of(self.case, self.place)
 
 
-class Keeper:
-    """Keeps samples in case that measuring is interrupted; this base class does not."""
-
-    def earlier(self, case: Case, place: Place) -> Samples | None:
-        """The samples of a case if it had this turn before an interruption; counts the turns."""
-        return None
-
-    def add(self, one: Measured) -> None:
-        """Keep the samples of a case after one more turn."""
-
-
 def key_of(case: Case, place: Place) -> ModelKey:
     """The key of a case's model."""
     row = case.implementation
@@ -61,8 +50,6 @@ def measure(
     progress: Progress,
     failures: list[Failure],
     watch: Watch | None = None,
-    keeper: Keeper | None = None,
-    ready: Callable[[WorkItem | None], None] | None = None,
 ) -> list[Measured]:
     """Samples of all cases that can be measured.
 
@@ -79,13 +66,9 @@ def measure(
         Is added to.
     watch : Watch, optional
         Notices other load.
-    keeper : Keeper, optional
-    ready : callable, optional
-        Called with the item before each of its cases, and with None after all: sees to what
-        that needs. It may find out the shares.
     """
     start = time.perf_counter()
-    watch, keeper = watch or Watch(), keeper or Keeper()
+    watch = watch or Watch()
     benches: dict[str, Bench] = {}
     gone: set[str] = set()
 
@@ -101,16 +84,9 @@ def measure(
     samples: dict[ModelKey, Measured] = {}
     for item, case, seconds in in_turn(worklist):
         place, row, key = item.place, case.implementation, key_of(case, item.place)
-        if (earlier := keeper.earlier(case, place)) is not None:
-            samples[key] = Measured(case, place, earlier)
-            left[place.name] = max(left[place.name] - seconds, 1e-9)
-            time_left[place.name] -= seconds
-            continue
         if place.name in gone:
             progress(place.name, seconds, f"{case} on {place.name}")
             continue
-        if ready is not None:
-            ready(item)
         progress(place.name, seconds, f"{case} on {place.name}")
         share = budget.patience * max(time_left[place.name], 0.1) * seconds / left[place.name]
         left[place.name] = max(left[place.name] - seconds, 1e-9)
@@ -128,17 +104,8 @@ def measure(
             if not alive(place):
                 failures.append(Failure("", place.name, str(case), error))
                 gone.add(place.name)
-        else:
-            keeper.add(samples[key])
         time_left[place.name] -= time.perf_counter() - begin
     results = list(samples.values())
-    if ready is not None:
-        ready(None)
-    for number, (case, place, taken) in enumerate(results):
-        row = case.implementation
-        host = shares.get((place.name, row.operation, row.method))
-        if host is not None:
-            results[number] = Measured(case, place, sampling.with_share(case, taken, host))
 
     def again(number: int, dims: list[Dims]) -> Samples:
         case, place, before = results[number]

@@ -107,20 +107,6 @@ def again(
     )
 
 
-def with_share(case: Case, samples: Samples, host: float) -> Samples:
-    """Samples with the host's share of a call, which was not known when they were taken."""
-    more = host - samples.host
-    if not isinstance(case.how, SampleGrid) or not more:
-        return samples
-    if case.how.by_estimate:  # without any
-        return replace(samples, host=host)
-    seconds, held_out = (
-        {dims: taken + more for dims, taken in times.items()}
-        for times in (samples.seconds, samples.held_out)
-    )
-    return replace(samples, seconds=seconds, held_out=held_out, host=host)
-
-
 class _Shapes:
     """Seconds of single calls of one case, by dimensions.
 

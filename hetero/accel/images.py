@@ -16,8 +16,8 @@ from hetero.imports import load
 _PRODUCT, _FILTERED, _TRANSFORMED = 2.5e-9, 1.5e-9, 3e-8
 _SMALL = 1 << 18  # products of the sum, which no function takes `session.LEAST` for
 _BOUNDARIES = {"reflect": "symm", "constant": "fill", "wrap": "wrap", "grid-wrap": "wrap"}
-# The ways of hetero's that are SciPy's own: it would gain nothing by them.
-_OWN = {"fftconvolve": ("fft",), "oaconvolve": ("fft", "overlap_save"), "convolve": ("fft",)}
+# Methods that are SciPy's own function, which would gain nothing by them.
+_OWN = {"fftconvolve": (), "oaconvolve": ("fft",), "convolve": ()}
 
 
 def replaced(session: Session, name: str, original: Any) -> Any:

@@ -10,7 +10,7 @@ from hetero.devices.kinds import traits
 from hetero.host import blas_spin, threading_layer
 from hetero.host.compiled import loops
 from hetero.pricing import pricing
-from hetero.profile import inventory, tuning
+from hetero.profile import inventory
 
 _OFF = "off by more than 100 % in the mean (run 'hetero calibrate' again when nothing else runs)"
 _DISTURBED = "by other load: run 'hetero calibrate' again when nothing else runs"
@@ -77,8 +77,7 @@ def machine() -> Inventory:
         ``blas_timeout``: how long the idle threads of each BLAS spin; and ``write_tracking``:
         whether arrays that are used again can have copies on devices unless they are kept by hand,
         or why not), ``devices`` (name -> description), ``links`` (device -> GB/s of large transfers
-        by direction and memory, as calibrated; "cuda*2" is each of two at once), ``kernels`` (GPU
-        -> the tuning table that its kernels are planned by),
+        by direction and memory, as calibrated; "cuda*2" is each of two at once),
         ``broken`` (device -> why it is not used: it could not compile or run a small kernel, or
         made wrong values), ``missing`` (what is not here and what would bring it), ``profile`` (its
         name; what to do if other load spoiled its calibration, else None; the models and links that
@@ -115,12 +114,6 @@ def machine() -> Inventory:
         },
         devices={name: info for name, info in here.items() if name != "cpu"},
         links=links,
-        kernels={
-            name: f"{table.name}, of {table.card}, {table.data['measured']}"
-            for name, info in here.items()
-            if traits(info["kind"]).portable and not info.get("is_host_cpu")
-            for table in [tuning.of_info(info)]
-        },
         broken=devices.broken(),
         missing=list(devices.missing()),
         profile={
@@ -135,16 +128,11 @@ def machine() -> Inventory:
 
 
 def _fit(stored: profile.Stored) -> str:
-    """Whether a stored profile fits this machine, and how far."""
+    """Whether a stored profile is of this machine."""
     if stored.obstacle is not None:
         return f"not used: {stored.obstacle}"
-    data, aside = stored.holding.data, stored.holding.aside
-    lines = [f"{stored.holding.here} constants, of {data.get('created', 'an unknown time')}"]
-    lines += [f"{len(names)} put aside, {change}" for change, names in aside.items()]
-    lines += [f"nothing of {name}, which is new" for name in stored.holding.new]
-    if stored.unfinished:
-        lines.append(stored.unfinished)
-    return ("fits: " if stored.complete else "fits in part: ") + "; ".join(lines)
+    data = stored.profile.data
+    return f"fits: {len(data['models'])} constants, of {data.get('created', 'an unknown time')}"
 
 
 def summary() -> str:

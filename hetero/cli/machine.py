@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import hetero
@@ -39,15 +36,11 @@ def calibrate_options(sub: Parser) -> None:
     sub.add_argument("--path", type=values.file, help=text)
     text = "only this device, such as cuda:0, and the CPU; may be repeated (default: all)"
     sub.add_argument("--device", action="append", metavar="NAME", help=text)
-    text = "first measure how each GPU runs hetero's own kernels, once for a card: a minute more"
-    sub.add_argument("--kernels", action="store_true", help=text)
     text = (
         "only what is of this operation, device or method, merged into the profile that is stored; "
         "may be repeated"
     )
     sub.add_argument("--only", action="append", metavar="NAME", help=text)
-    text = "measure everything, also what an interrupted calibration has measured already"
-    sub.add_argument("--fresh", action="store_true", help=text)
     text = "the errors of every fit, not of the rough ones alone"
     sub.add_argument("--verbose", action="store_true", help=text)
 
@@ -59,16 +52,13 @@ def calibrate(arguments: argparse.Namespace) -> int:
     from hetero.profile import default_path
 
     check_file("--path", arguments.path, folder=False)
-    with _ended_like_an_interrupt():
-        found, is_new = outcome(
-            arguments.quick,
-            arguments.path,
-            arguments.device,
-            progress_bar() or terminal.Lines(),
-            kernels=arguments.kernels,
-            only=arguments.only,
-            fresh=arguments.fresh,
-        )
+    found, is_new = outcome(
+        arguments.quick,
+        arguments.path,
+        arguments.device,
+        progress_bar() or terminal.Lines(),
+        only=arguments.only,
+    )
     path = str(arguments.path or default_path())
     result = {
         "path": path,
@@ -90,24 +80,6 @@ def calibrate(arguments: argparse.Namespace) -> int:
         end += "; 'hetero calibrate' without --quick is more exact"
     show(arguments, result, lambda: f"{report.calibration(found, arguments.verbose)}\n\n{end}")
     return DONE if is_new and found.is_trusted and not result["doubtful"] else FAILED
-
-
-@contextlib.contextmanager
-def _ended_like_an_interrupt() -> Iterator[None]:
-    """SIGTERM, by which batch systems end a job, lets what is measured be kept."""
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    try:
-        before = signal.signal(signal.SIGTERM, end)
-    except ValueError:  # not in the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def compile_loops(arguments: argparse.Namespace) -> int:

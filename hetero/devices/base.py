@@ -23,6 +23,7 @@ from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy
 from hetero.host.copying.staging import Ring
+from hetero.kernels.common.launch import Target
 from hetero.kernels.procedure.card import Card, of_limits
 
 __all__ = ["Copy", "Device", "short_host"]
@@ -63,6 +64,11 @@ class Device(abc.ABC):
     def traits(self) -> kinds.Traits:
         """What a device of this kind can do."""
         return kinds.traits(self.kind)
+
+    @property
+    def target(self) -> Target:
+        """The limits that launches are planned by."""
+        return Target(self.multiprocessors, self.block_limit, self.traits.warps)
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:

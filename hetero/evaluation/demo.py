@@ -32,7 +32,7 @@ def demo(
     progress: Callable[[float, str], None] | None = None,
     show: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
-    """Run the demonstration, by the stored profile if all of one holds on this machine.
+    """Run the demonstration, by the stored profile of this machine if there is one.
 
     Else the machine is measured quickly, for this process alone. Nothing is watched between calls:
     each moves its operands and its result, as the plan of a first call and the other libraries do.
@@ -57,7 +57,7 @@ def demo(
     tell = progress or (lambda fraction, text: None)
     tell(0.0, "trying the devices")
     show(overview.summary())
-    if (stored := profile.survey()) and stored[0].complete:
+    if (stored := profile.survey()) and stored[0].obstacle is None:
         profile.set_current(None)  # but for this file's, one may be set
         show(f"by the profile {stored[0].path}")
     else:

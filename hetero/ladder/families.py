@@ -139,7 +139,7 @@ FAMILIES = {
         lambda a, repeats: {"y": a["A"] @ a["x"]},
         lambda m, k: (2.0 * m * k, m * k + k + m),
         lambda a, **where: functions.matvec(a["A"], a["x"], out=a["y"], **where),
-        {"tiled": "vectors of 16 bytes from memory to registers", "library": "cuBLAS"},
+        {"tiled": "vectors of 16 bytes from memory to registers"},
     ),
     "convolve2d": Family(
         convolution.LADDER,

@@ -22,7 +22,6 @@ from hetero.mpi.vectors import Vector
 from hetero.ops.krylov.cg_products import Product
 from hetero.ops.linear_systems.exchange import Part
 from hetero.ops.linear_systems.types import Csr
-from hetero.profile import tuning
 
 
 class DeviceVectors:
@@ -34,7 +33,7 @@ class DeviceVectors:
     def __init__(self, device: Device, dtype: np.dtype, size: int) -> None:
         self.dtype, self.size = dtype, size
         self.part = Part(device, True)
-        self.target = tuning.target(device, tuning.of_device(device))
+        self.target = device.target
         self.nbytes = size * dtype.itemsize
         self._launches = plan_cg.ranks(size, self.target, dtype=dtype.name)
         self._built: dict[str, Any] = {}

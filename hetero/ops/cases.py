@@ -190,8 +190,6 @@ class Case:
         How long measuring it takes, at most, in proportion to the others.
     example : tuple of int
         Dimensions of a problem that compiles all that the case needs; none: the smallest ones.
-    ahead : str
-        Cases of the same name compile the same code, which can be done before anything is measured.
     """
 
     implementation: Implementation
@@ -205,7 +203,6 @@ class Case:
     inputs: int | None = None
     seconds: float = 1.0
     example: Dims = ()
-    ahead: str = ""
 
     def __str__(self) -> str:
         row = self.implementation

@@ -210,11 +210,14 @@ def check_method(
     method: str | None, implementations: Iterable[Implementation], what: str = "method"
 ) -> None:
     """Raise `MethodNotAvailable` for a method that none of these implementations has."""
+    implementations = list(implementations)
     if method is not None and method not in {i.method for i in implementations}:
-        if method in removed.RUNGS:
-            of = next(registry.operation(i.operation).function for i in implementations)
-            timed = f"`hetero ladder {of}` times it"
-            raise MethodNotAvailable(removed.TEXT.format(f"method={method!r}", timed))
+        for operation in {i.operation for i in implementations}:
+            if gone := removed.method(operation, method):
+                raise MethodNotAvailable(gone)
+            if method in removed.RUNGS:
+                timed = f"`hetero ladder {registry.operation(operation).function}` times it"
+                raise MethodNotAvailable(removed.TEXT.format(f"method={method!r}", timed))
         raise MethodNotAvailable(one_of(what, sorted({i.method for i in implementations}), method))
 
 

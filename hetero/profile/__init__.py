@@ -14,8 +14,6 @@ A profile is one JSON file::
     host             {"pack": model, "dispatch": {device: {case: seconds}}}: copies within the
                      host's memory, and the host's work around one call on a device
     models           "device|operation|method|dtype|layout" -> model
-    kernels          optional: card -> tuning table of its kernels (`hetero.kernels.common.tuning`)
-    unfinished       optional: why not all was measured; conservative constants serve for the rest
     sha256           of everything above
 
 and a model is ``{"form", "constants", "residuals", "samples"}`` (`hetero.registry.models`); one of
@@ -26,12 +24,12 @@ aligned" and "C odd", "* odd" for everything odd. Those that come with hetero ha
 
 =============  =================================================================================
 `encoding`     the bytes of a file, and their checksum
-`places`       where profiles are kept: one file for each fingerprint
+`places`       where profiles are kept: one file for each machine
 `constants`    `Profile`: constants, ready to be asked
 `links`        its models of copies
 `reading`      files checked and read
-`validity`     which constants of a profile hold on this machine as it is now
-`finding`      the profile that fits; the current one
+`validity`     whether a profile is of this machine
+`finding`      the profile of this machine; the current one
 =============  =================================================================================
 """
 
@@ -39,7 +37,6 @@ from hetero.profile.constants import Profile
 from hetero.profile.encoding import LARGEST, SCHEMA_VERSION, UNITS, digest, encode
 from hetero.profile.finding import (
     Stored,
-    completed,
     current,
     held,
     on_change,
@@ -47,9 +44,9 @@ from hetero.profile.finding import (
     survey,
 )
 from hetero.profile.links import PAGEABLE, PINNED, STAGED
-from hetero.profile.places import default_path, partial, place, stored
+from hetero.profile.places import default_path, place, stored
 from hetero.profile.reading import believed, named, parse, read, shipped
-from hetero.profile.validity import changes, holding, kind_of
+from hetero.profile.validity import obstacle
 
 __all__ = [
     "LARGEST",
@@ -61,19 +58,15 @@ __all__ = [
     "Profile",
     "Stored",
     "believed",
-    "changes",
-    "completed",
     "current",
     "default_path",
     "digest",
     "encode",
     "held",
-    "holding",
-    "kind_of",
     "named",
+    "obstacle",
     "on_change",
     "parse",
-    "partial",
     "place",
     "read",
     "set_current",

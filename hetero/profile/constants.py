@@ -152,16 +152,7 @@ class Profile(Links):
 
         Packages of this machine do not matter: what has constants can run there, and nothing else.
         """
-        tables = self.data.get("kernels", {})
-        return {
-            name: {**info, "elsewhere": True, "kernels": tables.get(info.get("name"))}
-            for name, info in self.devices.items()
-        }
-
-    @property
-    def is_partial(self) -> bool:
-        """Whether some constants were not measured."""
-        return "unfinished" in self.data
+        return {name: {**info, "elsewhere": True} for name, info in self.devices.items()}
 
     def dtypes(self) -> dict[str, set[str]]:
         """Operation -> dtypes that it has constants for."""

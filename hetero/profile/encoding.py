@@ -23,7 +23,7 @@ def encode(data: dict[str, Any]) -> bytes:
     parts = []
     for key, value in {**data, "sha256": digest(data)}.items():
         text = json.dumps(value)
-        if key in ("devices", "links", "models", "kernels") and isinstance(value, dict) and value:
+        if key in ("devices", "links", "models") and isinstance(value, dict) and value:
             rows = (f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in value.items())
             text = "{\n" + ",\n".join(rows) + "\n }"
         parts.append(f" {json.dumps(key)}: {text}")

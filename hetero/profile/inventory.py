@@ -11,19 +11,10 @@ from hetero import locks
 from hetero.devices import cpu
 from hetero.imports import load
 
-SLOT = "pci_bus_id"  # of a device; a card in another slot counts as the same
 _PACKAGES = (
-    *("numpy", "scipy", "numba", "tbb", "opencv-python", "opencv-python-headless"),
-    *("pycuda", "pyopencl", "nvmath-python", "nvidia-cublas", "nvidia-cufft"),
+    *("numpy", "scipy", "numba", "tbb", "pycuda", "pyopencl"),
+    *("nvmath-python", "nvidia-cublas", "nvidia-cufft"),
 )
-# Part of the fingerprint -> where its values stand there; every other part is a package.
-PARTS = {
-    "hetero": ("hetero",),
-    "cpu": ("cpu", "name"),
-    "cores": ("cpu", "cores"),
-    "loops": ("cpu", "loops"),
-    "blas": ("blas",),
-}
 
 
 class _Inventory:
@@ -83,7 +74,7 @@ def looked() -> bool:
 
 
 def fingerprint() -> dict[str, Any]:
-    """What constants depend on; `hetero.profile.validity` has the dependences."""
+    """The machine that a profile was measured on; `hetero.profile.validity` compares it."""
     processor = cpu.describe()
     return {
         "cpu": {
@@ -93,7 +84,8 @@ def fingerprint() -> dict[str, Any]:
         "blas": {key: processor[key] for key in ("blas", "blas_version", "blas_threads")},
         "devices": {
             name: {
-                key: info.get(key) for key in ("name", SLOT, "memory_bytes", "driver", "toolkit")
+                key: info.get(key)
+                for key in ("name", "pci_bus_id", "memory_bytes", "driver", "toolkit")
             }
             # Also of broken ones, whether or not that is known by now.
             for name, device in backends.everything().items()

@@ -1,4 +1,4 @@
-"""Where profiles are kept: a file for each fingerprint, in the user's cache directory.
+"""Where profiles are kept: a file for each machine, in the user's cache directory.
 
 Nodes of a cluster share a home directory, and a batch job gets other cores and another card.
 """
@@ -9,51 +9,39 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from hetero import paths
 from hetero.imports import load
-from hetero.profile import inventory
+from hetero.profile import validity
 
 _MOST = 32  # files that are read, the newest ones
-_PARTIAL, _PARTIAL_ONLY = ".partial", ".only.partial"
 
 
 def default_path() -> Path:
     """Where this machine's profile is kept.
 
     That is the file that ``HETERO_PROFILE`` names, or one in the user's cache directory, named by a
-    hash of the fingerprint.
+    hash of what makes this machine.
     """
     named = os.environ.get("HETERO_PROFILE")
     return Path(named) if named else _folder() / f"{_identity()}.json"
 
 
-def partial(path: Path, only: Sequence[str] = ()) -> Path:
-    """Where a calibration that will write this profile keeps what it has so far.
-
-    A calibration of ``only`` some constants has a file of its own.
-    """
-    return path.with_name(path.name + (_PARTIAL_ONLY if only else _PARTIAL))
-
-
 def stored() -> list[Path]:
-    """The files that may hold a profile of this machine, finished or not, the newest first.
+    """The files that may hold a profile of this machine, the newest first.
 
-    With ``HETERO_PROFILE`` there is one, and what an interrupted calibration left next to it.
-    The file ``profile.json`` is that of former versions.
+    With ``HETERO_PROFILE`` there is one.
     """
     named = os.environ.get("HETERO_PROFILE")
     if named:
-        candidates = [Path(named), *(Path(named + end) for end in (_PARTIAL, _PARTIAL_ONLY))]
+        candidates = [Path(named)]
     else:
-        candidates = [paths.cache_directory() / "profile.json"]
         try:
             names = sorted(os.listdir(_folder()))
         except OSError:
             names = []
-        candidates += [_folder() / n for n in names if n.endswith((".json", _PARTIAL))]
+        candidates = [_folder() / name for name in names if name.endswith(".json")]
     dated = [(_changed(path), path) for path in candidates]
     there = [(date, path) for date, path in dated if date is not None]
     return [path for _, path in sorted(there, reverse=True)[:_MOST]]
@@ -86,14 +74,8 @@ def _folder() -> Path:
 
 
 def _identity() -> str:
-    """A hash of the fingerprint: the same whatever slots the cards are in."""
-    fingerprint, same = inventory.fingerprint(), inventory.host_devices()
-    devices = {
-        name: {key: value for key, value in info.items() if key != inventory.SLOT}
-        for name, info in fingerprint["devices"].items()
-        if name not in same
-    }
-    text = json.dumps({**fingerprint, "devices": devices}, sort_keys=True)
+    """A hash of what makes this machine."""
+    text = json.dumps(validity.identity(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

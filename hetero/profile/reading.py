@@ -14,7 +14,6 @@ from typing import Any
 from hetero import paths
 from hetero.errors import ProfileError, one_of
 from hetero.imports import load
-from hetero.kernels.common import tuning
 from hetero.profile.constants import Profile
 from hetero.profile.encoding import LARGEST, SCHEMA_VERSION, digest
 from hetero.registry import thread_counts
@@ -69,8 +68,6 @@ def _parse(content: bytes) -> Profile:
             raise ProfileError(
                 f"part {part!r} must be an object, got {type(data.get(part)).__name__}"
             )
-    if not isinstance(data.get("unfinished", {}), dict):
-        raise ProfileError("part 'unfinished' must be an object")
     for key, default in (("name", None), ("created", "")):
         if not isinstance(data.get(key, default), str):
             raise ProfileError(f"{key} must be a string, got {data.get(key)!r}")
@@ -79,20 +76,7 @@ def _parse(content: bytes) -> Profile:
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError) as error:
         message = f"its constants cannot be used ({type(error).__name__}: {error})"
         raise ProfileError(message) from None
-    return Profile(_without_former(data))
-
-
-def _without_former(data: dict[str, Any]) -> dict[str, Any]:
-    """A profile's content without constants of earlier versions that nothing uses now."""
-    links = {
-        device: {
-            direction: {m: model for m, model in kinds.items() if not m.endswith(" beside BLAS")}
-            for direction, kinds in directions.items()
-        }
-        for device, directions in data["links"].items()
-    }
-    host = {key: value for key, value in data["host"].items() if key != "contention"}
-    return {**data, "links": links, "host": host}
+    return Profile(data)
 
 
 def _try_out(data: dict[str, Any]) -> None:
@@ -131,8 +115,6 @@ def _try_out(data: dict[str, Any]) -> None:
         raise ValueError("blas_sleep")
     if not 0.0 <= profile.pack(2**20) < math.inf:
         raise ValueError("pack")
-    for table in data.get("kernels", {}).values():
-        tuning.parse(table)
 
 
 def shipped(name: str) -> Profile:

@@ -10,14 +10,17 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..common.launch import REAL, VECTOR_BYTES, Launch, ceil_div, check_dtype
-from ..common.tuning import Target
+from ..common.launch import REAL, VECTOR_BYTES, Launch, Target, ceil_div, check_dtype
 
 __all__ = ["Rows", "csr", "diagonal_defines", "dots", "pack", "ranks", "vector_width", "vectors"]
 
 _INDEX = {"int32": "int", "int64": "index_t"}
 
-_SMALLEST_BLOCK = 64
+_THREADS, _SMALLEST_BLOCK = 256, 64
+_BLOCKS = 4  # most on a multiprocessor
+# Entries of a sparse matrix: of the longest mean row that one thread adds up, and of a longer row
+# that a thread has in flight.
+_SHORT_ROW, _ROW_DEPTH = 16, 4
 _SHARED_BYTES = 49152  # that a kernel may declare
 _SCALARS = ("partial_before", "before", "after", "blocks_before")
 
@@ -47,10 +50,10 @@ def csr(part: Rows, target: Target, *, dtype: str, diagonal: bool) -> tuple[Laun
     # A row has one thread if rows have few entries, whose products fit in shared memory; otherwise
     # several, each with some of them in flight.
     room = _SHARED_BYTES // (threads * check_dtype(dtype))
-    if mean <= min(target.figure("cg.short_row"), room):
+    if mean <= min(_SHORT_ROW, room):
         lanes, depth = 1, mean
     else:
-        lanes, depth = 2, target.figure("cg.row_depth")
+        lanes, depth = 2, _ROW_DEPTH
         while lanes < 32 and lanes * depth < mean:
             lanes *= 2
     blocks = _blocks(part.rows * lanes, threads, target)
@@ -157,13 +160,12 @@ def diagonal_defines(diagonal: bool) -> tuple[tuple[str, int], ...]:
 
 
 def _threads(target: Target) -> int:
-    threads = target.figure("cg.threads")
-    return threads if target.block_limit >= threads else _SMALLEST_BLOCK
+    return _THREADS if target.block_limit >= _THREADS else _SMALLEST_BLOCK
 
 
 def _blocks(work: int, threads: int, target: Target) -> int:
     """Blocks for that many threads' work, no more than a multiprocessor should have."""
-    return min(ceil_div(work, threads), target.multiprocessors * target.figure("cg.blocks"))
+    return min(ceil_div(work, threads), target.multiprocessors * _BLOCKS)
 
 
 def _over(

@@ -10,14 +10,27 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..common.launch import REAL, Launch, ceil_div, check_dtype
-from ..common.tuning import Target
+from ..common.launch import REAL, Launch, Target, ceil_div, check_dtype
 from .plan import diagonal_defines, vector_width
 
 __all__ = ["GridShare", "cooperative", "settle", "stencil", "sweeps"]
 
 _SMALLEST = {2: (64, 1, 1), 3: (8, 8, 1)}
 _OVERLAP = 4  # rows that a tile reads beyond its own
+_LEAST_ROWS = 4  # of a tile
+# Blocks of sweeps: threads along columns and lines, blocks that a multiprocessor is to hold; in the
+# order of preference, in 3-D by the elements of a load.
+_ROW_BLOCKS = [(128, 1, 5), (64, 1, 8), (256, 1, 2)]
+_DIAGONAL_ROW_BLOCKS = [(128, 1, 4), (64, 1, 8), (256, 1, 2)]
+_PLANE_BLOCKS = {
+    1: [(32, 16, 1), (16, 16, 2)],
+    2: [(16, 32, 1), (16, 16, 2)],
+    4: [(16, 32, 1), (16, 16, 2)],
+}
+# Of a cooperative launch, with one block on each multiprocessor: points that registers suffice for.
+_COOPERATIVE_THREADS = 512
+_COOPERATIVE_POINTS = {"float32": 8, "float64": 6}
+_STENCIL_THREADS, _STENCIL_BLOCKS = 128, 8  # of a stencil's product, most on a multiprocessor
 
 
 class GridShare(NamedTuple):
@@ -150,7 +163,7 @@ def cooperative(
         several devices also "peers" and "words"; numbers: "iterations", "stamp", "all_rows",
         "first_block", "all_blocks", of several devices also "rank" and "patience".
     """
-    threads = min(target.figure("cg.cooperative_threads"), target.block_limit)
+    threads = min(_COOPERATIVE_THREADS, target.block_limit)
     if threads < grid.columns <= target.block_limit:
         threads = target.block_limit
     if grid.dims != 2 or grid.columns > threads:
@@ -160,7 +173,7 @@ def cooperative(
     points = ceil_div(strip + 2, threads // grid.columns)
     plane_bytes = (strip + 4) * (grid.columns + 2) * check_dtype(dtype)
     shared_bytes = ceil_div(2 * plane_bytes, 8) * 8 + 4 * 8 * threads
-    if points > target.figure("cg.cooperative_points")[dtype] or shared_bytes > shared_limit:
+    if points > _COOPERATIVE_POINTS[dtype] or shared_bytes > shared_limit:
         return None
     several = (("PEERS", devices),) if devices > 1 else ()
     return Launch(
@@ -225,8 +238,8 @@ def stencil(
         Buffers of the first: "x", "b", "r", "p", "inverse" (any if not ``scaled``), "partial"; of
         the second: "p", "q", "partial". Number of the second: "first_block".
     """
-    threads = min(target.figure("cg.stencil_threads"), target.block_limit)
-    most = target.multiprocessors * target.figure("cg.stencil_blocks")
+    threads = min(_STENCIL_THREADS, target.block_limit)
+    most = target.multiprocessors * _STENCIL_BLOCKS
     blocks = min(grid.rows * grid.lines, most)
     pitch = grid.plane if pitch is None else pitch
     defines = (("REAL", REAL[dtype]), ("DIMS", grid.dims), ("THREADS", threads))
@@ -246,11 +259,9 @@ def stencil(
 def _tiles(grid: GridShare, width: int, diagonal: bool, target: Target) -> _Tiles:
     """Choose the block's shape and the rows of a tile by the rows that the slowest block walks."""
     if grid.dims == 2:
-        rows = target.figure("cg.diagonal_row_blocks" if diagonal else "cg.row_blocks")
-        shapes = [(int(columns), 1, resident) for columns, resident in rows.items()]
+        shapes = _DIAGONAL_ROW_BLOCKS if diagonal else _ROW_BLOCKS
     else:
-        planes = target.figure("cg.plane_blocks")[str(width)]
-        shapes = [(*map(int, size.split("x")), resident) for size, resident in planes.items()]
+        shapes = _PLANE_BLOCKS[width]
     shapes = [s for s in shapes if s[0] * s[1] <= target.block_limit] or [_SMALLEST[grid.dims]]
     edge = ceil_div(2, width)
     best, least = None, math.inf
@@ -260,7 +271,7 @@ def _tiles(grid: GridShare, width: int, diagonal: bool, target: Target) -> _Tile
         blocks = target.multiprocessors * resident
         for rounds in range(1, 9):
             chunks = max(1, rounds * blocks // (strips * bands))
-            chunk = max(ceil_div(grid.rows, chunks), min(target.figure("cg.least_rows"), grid.rows))
+            chunk = max(ceil_div(grid.rows, chunks), min(_LEAST_ROWS, grid.rows))
             tiles = strips * bands * ceil_div(grid.rows, chunk)
             walked = ceil_div(tiles, blocks) * (chunk + _OVERLAP)
             # Threads that the multiprocessor works for, busy or not, and rows that each walks.

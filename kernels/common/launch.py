@@ -10,6 +10,7 @@ __all__ = [
     "VECTOR_BYTES",
     "Launch",
     "LaunchPlan",
+    "Target",
     "ceil_div",
     "check_dtype",
 ]
@@ -62,13 +63,30 @@ class LaunchPlan(NamedTuple):
     variant : str
         Short name of the variant chosen, for plans that are printed.
     seconds : float
-        What it is expected to take, by the tuning table; 0 where nothing is reckoned.
+        What it is expected to take; 0 where nothing is estimated.
     """
 
     launches: tuple[Launch, ...]
     workspace: int
     variant: str
     seconds: float = 0.0
+
+
+class Target(NamedTuple):
+    """The device that launches are planned for.
+
+    Attributes
+    ----------
+    multiprocessors : int
+    block_limit : int
+        Most threads of a block.
+    warps : bool
+        Whether it is NVIDIA's: lanes exchange through registers.
+    """
+
+    multiprocessors: int
+    block_limit: int = 1024
+    warps: bool = False
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -8,6 +8,7 @@ from ..common.boundaries import BOUNDARIES
 from ..common.launch import ceil_div, check_dtype
 
 __all__ = [
+    "RESIDENT_THREADS",
     "SHARED_BYTES",
     "WARP",
     "Correlation",
@@ -20,6 +21,7 @@ __all__ = [
 
 WARP = 32
 SHARED_BYTES = 49152  # of shared memory that a kernel may declare
+RESIDENT_THREADS = 512  # of blocks with tiles there, that a multiprocessor is to hold
 _MOST_BLOCKS = (1 << 31) - 1
 _FETCHES = 12  # loads that a thread has in flight as a tile is filled
 

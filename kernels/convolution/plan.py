@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from ..common import tuning as tables
 from ..common.boundaries import BOUNDARIES
 from ..common.launch import LaunchPlan
 from .correlation import WARP, TapSizes, correlation
@@ -22,7 +21,6 @@ def direct(
     cuda: bool,
     block_limit: int = 1024,
     shared_limit: int = 32768,
-    tuning: tables.Table | None = None,
     **sizes: Unpack[TapSizes],
 ) -> LaunchPlan:
     """Plan out[b, i, j] = sum over u, v of taps[u, v] ext[b, i + u - top, j + v - left].
@@ -41,8 +39,6 @@ def direct(
         Most threads the device takes in a block; at least 32.
     shared_limit : int
         Bytes of shared memory that a block may have; at least 16384.
-    tuning : Table, optional
-        The figures that tiles are chosen by. Default: `hetero.kernels.common.tuning.default`.
     **sizes
         See `hetero.kernels.convolution.correlation.correlation`.
 
@@ -56,9 +52,8 @@ def direct(
     if block_limit < WARP:
         raise ValueError(f"block_limit must be at least {WARP}, got {block_limit}")
     plan = None
-    tuning = tuning or tables.default()
     if cuda:
-        plan = small(problem, multiprocessors, alignment, block_limit, tuning)
+        plan = small(problem, multiprocessors, alignment, block_limit)
     if plan is None:
-        plan = tiled(problem, multiprocessors, alignment, block_limit, shared_limit, tuning)
+        plan = tiled(problem, multiprocessors, alignment, block_limit, shared_limit)
     return plan

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Unpack
 
-from ..common import tuning as tables
 from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, ceil_div, check_dtype
 from .correlation import (
+    RESIDENT_THREADS,
     SHARED_BYTES,
     WARP,
     Correlation,
@@ -48,7 +48,6 @@ def separable(
     cuda: bool,
     block_limit: int = 1024,
     shared_limit: int = 32768,
-    tuning: tables.Table | None = None,
     **sizes: Unpack[Sizes],
 ) -> LaunchPlan:
     """Plan what `direct` does for the taps sum over r of outer(columns[r], rows[r]).
@@ -57,7 +56,7 @@ def separable(
     ----------
     rank : int
         Terms of the sum.
-    multiprocessors, alignment, cuda, block_limit, shared_limit, tuning
+    multiprocessors, alignment, cuda, block_limit, shared_limit
         As for `hetero.kernels.convolution.plan.direct`.
     **sizes
         See `hetero.kernels.convolution.correlation.correlation`; the filter's sides are at most
@@ -78,8 +77,7 @@ def separable(
             f"a separable filter must have at most {limit} taps a side, "
             f"got {sizes['filter_height']} x {sizes['filter_width']}"
         )
-    tuning = tuning or tables.default()
-    return _lines(problem, rank, multiprocessors, alignment, block_limit, shared_limit, tuning)
+    return _lines(problem, rank, multiprocessors, alignment, block_limit, shared_limit)
 
 
 def _lines_bytes(filter_height: int, filter_width: int, dtype: str, groups: int) -> int:
@@ -100,7 +98,6 @@ def _lines(
     alignment: int,
     block_limit: int,
     shared_limit: int,
-    tuning: tables.Table,
 ) -> LaunchPlan:
     """The plan with convolve_lines.cu."""
     p = problem
@@ -135,7 +132,7 @@ def _lines(
             ("STAGE_COLUMNS", stage_columns),
             ("FETCH_ROWS", fetch_rows(columns + stage_columns)),
             ("ALIGNED", int(p.vectors(p.out, p.out_height, alignment, width))),
-            ("BLOCKS", tuning["convolution.resident_threads"] // (_LINES_LANES * groups)),
+            ("BLOCKS", RESIDENT_THREADS // (_LINES_LANES * groups)),
         ),
         grid=count_blocks(across, down, p.batch),
         block=_LINES_LANES * groups,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..common import tuning as tables
 from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, ceil_div, check_dtype
 from .correlation import WARP, Correlation, count_blocks
 
@@ -11,6 +10,14 @@ __all__ = ["small"]
 # convolve_small.cu: threads of a block; extents that it counts in 32 bits.
 _SMALL_THREADS = 128
 _SMALL_MOST = 1 << 29
+# Most taps in all that are held in registers, and fewest outputs a side for which they are.
+_MOST_TAPS = {"float32": 81, "float64": 25}
+_LEAST_OUTPUTS = 256
+# By most taps a side: rows of a thread, rows in flight, blocks that a multiprocessor is to hold.
+_SHAPES = {
+    "float32": {3: (4, 6, 8), 5: (8, 6, 4), 7: (8, 2, 4), 9: (8, 2, 3)},
+    "float64": {3: (8, 6, 5), 5: (8, 3, 4)},
+}
 
 
 def small(
@@ -18,17 +25,16 @@ def small(
     multiprocessors: int,
     alignment: int,
     block_limit: int,
-    tuning: tables.Table,
 ) -> LaunchPlan | None:
     """The plan with convolve_small.cu, or None where another kernel is for it."""
     p = problem
     side = max(p.filter_height, p.filter_width)
-    shapes = tuning["convolution.small_shapes"][p.dtype]
+    shapes = _SHAPES[p.dtype]
     if (
         block_limit < _SMALL_THREADS
-        or side > max(map(int, shapes))
-        or p.filter_height * p.filter_width > tuning["convolution.small_taps"][p.dtype]
-        or min(p.out_height, p.out_width) < tuning["convolution.small_outputs"]
+        or side > max(shapes)
+        or p.filter_height * p.filter_width > _MOST_TAPS[p.dtype]
+        or min(p.out_height, p.out_width) < _LEAST_OUTPUTS
         or max(p.height, p.width, p.out_height, p.out_width, p.top, p.left) >= _SMALL_MOST
         or p.image[2] != 1
         or p.out[2] != 1
@@ -40,7 +46,7 @@ def small(
         and p.vectors(p.out, p.out_height, alignment, width)
     ):
         width //= 2
-    rows, ahead, blocks = next(shape for most, shape in shapes.items() if side <= int(most))
+    rows, ahead, blocks = next(shape for most, shape in shapes.items() if side <= most)
     across = ceil_div(p.out_width, WARP * width)
     groups = _SMALL_THREADS // WARP
     while rows > 2 and across * ceil_div(p.out_height, groups * rows) * p.batch < (

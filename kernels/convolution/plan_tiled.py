@@ -6,9 +6,15 @@ import itertools
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..common import tuning as tables
 from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, ceil_div, check_dtype
-from .correlation import SHARED_BYTES, WARP, Correlation, count_blocks, fetch_rows
+from .correlation import (
+    RESIDENT_THREADS,
+    SHARED_BYTES,
+    WARP,
+    Correlation,
+    count_blocks,
+    fetch_rows,
+)
 
 __all__ = ["tiled"]
 
@@ -18,6 +24,12 @@ _CHUNK_TAPS = 32
 # Shapes of a tile that are weighed: threads side by side, and rows of a thread.
 _LANES = (32, 16, 8, 64, 128)
 _ROWS = (8, 4, 2, 1)
+_THREADS = 128
+_STAGE_BYTES = 32 << 10  # most shared memory of a block, so that several fit on a multiprocessor
+_STAGE_COLUMNS = 32  # most taps of a filter's row that are in shared memory at a time
+# What a load into the tile takes, and a thread's reads of shared memory for a row, in products.
+_LOAD_COST, _READ_COST = 8.0, 2.2
+_HIDING_BLOCKS = 2.0  # on a multiprocessor, that hide each other's latency
 
 
 class _Stages(NamedTuple):
@@ -48,7 +60,6 @@ def tiled(
     alignment: int,
     block_limit: int,
     shared_limit: int,
-    tuning: tables.Table,
 ) -> LaunchPlan:
     """The plan with convolve.cu."""
     p = problem
@@ -59,8 +70,7 @@ def tiled(
         p.dtype,
         multiprocessors / p.batch,
         block_limit,
-        min(shared_limit, SHARED_BYTES, tuning["convolution.stage_bytes"]),
-        tuning,
+        min(shared_limit, SHARED_BYTES, _STAGE_BYTES),
     )
     if tile is None:
         raise ValueError(f"shared_limit must be at least 16384, got {shared_limit}")
@@ -83,7 +93,7 @@ def tiled(
             ("STAGE_COLUMNS", stages.columns),
             ("FETCH_ROWS", fetch_rows(lanes * width + stages.columns)),
             ("ALIGNED", int(aligned)),
-            ("BLOCKS", max(tuning["convolution.resident_threads"] // (lanes * groups), 1)),
+            ("BLOCKS", max(RESIDENT_THREADS // (lanes * groups), 1)),
         ),
         grid=count_blocks(across, down, p.batch),
         block=lanes * groups,
@@ -155,23 +165,21 @@ def _tile(
     multiprocessors: float,
     block_limit: int,
     shared_bytes: int,
-    tuning: tables.Table,
 ) -> _Tile | None:
     """The fastest tile, None if none fits; ``multiprocessors`` are those for one image."""
     width = VECTOR_BYTES // check_dtype(dtype)
-    threads = min(tuning["convolution.tile_threads"], block_limit // WARP * WARP)
-    most = tuning["convolution.stage_columns"]
+    threads = min(_THREADS, block_limit // WARP * WARP)
     best, best_cost = None, 0.0
     for rows, lanes in itertools.product(_ROWS, _LANES):
         if threads % lanes:
             continue
         tile_rows, tile_columns = threads // lanes * rows, lanes * width
-        stages = _stages(taps, dtype, tile_rows, tile_columns, shared_bytes, most)
+        stages = _stages(taps, dtype, tile_rows, tile_columns, shared_bytes, _STAGE_COLUMNS)
         if stages is None:
             continue
         down, across = ceil_div(outs[0], tile_rows), ceil_div(outs[1], tile_columns)
-        cost = _tile_cost(taps, stages, rows, tile_rows, tile_columns, tuning)
-        cost *= max(down * across / multiprocessors, tuning["convolution.hiding_blocks"])
+        cost = _tile_cost(taps, stages, rows, tile_rows, tile_columns)
+        cost *= max(down * across / multiprocessors, _HIDING_BLOCKS)
         if best is None or cost < best_cost:
             best = _Tile(rows, lanes, threads // lanes, stages, down, across)
             best_cost = cost
@@ -184,13 +192,12 @@ def _tile_cost(
     rows: int,
     tile_rows: int,
     tile_columns: int,
-    tuning: tables.Table,
 ) -> float:
     """The time that a tile takes, in products."""
     chunk = stages.chunk_rows
     products = tile_rows * tile_columns * taps[0] * taps[1]
-    products *= 1 + tuning["convolution.read_cost"] * (rows + chunk - 1) / (rows * chunk)
+    products *= 1 + _READ_COST * (rows + chunk - 1) / (rows * chunk)
     passes = ceil_div(taps[0], stages.rows) * ceil_div(taps[1], stages.columns)
     loads = tile_rows + min(stages.rows, taps[0]) - 1
     loads *= ceil_div(tile_columns + min(stages.columns, taps[1]) - 1, WARP) * WARP
-    return products + tuning["convolution.load_cost"] * passes * loads
+    return products + _LOAD_COST * passes * loads

@@ -1,133 +1,227 @@
-// One sweep of Jacobi's method for -div grad u = f, 5 points in 2-D and 7 in 3-D, and the residual.
+// Jacobi's method for -div grad u = f on a 2-D grid with 5 points: DEPTH sweeps in one pass over the
+// memory, and the residual, of 3-D grids with 7 points too.
 //
-// Buffers hold `held` rows (2-D) or planes (3-D), of `lines` lines (1 in 2-D) of `pitch` elements,
-// of which the first `columns` are points of the grid; outside of them, and of the held rows, u is
-// zero. What lies between `columns` and `pitch` is zero in u and stays so.
+// Buffers hold `held` rows (planes in 3-D), of `lines` lines (1 in 2-D) of `pitch` elements, of which
+// the first `columns` are points of the grid; outside of them, and of the held rows, u is zero. What
+// lies between `columns` and `pitch` is zero in u and stays so. `first` and `last` are the rows
+// (counted as in the buffers) where the grid begins and ends.
 //
-// Every sweep, here and in jacobi_blocked.cu, computes a point with the same operations in the same
-// order (UPDATE), so that results do not depend on how the grid is cut into tiles and slabs.
+// jacobi_blocked: a sweep makes u_new = (f + sum over axes of weight (before + after)) / sum of 2
+// weights. A point has the same operations in the same order whatever the grid's cut into tiles and
+// slabs, so the results are the same bits.
 //
-// jacobi_sweep: u_new = (f + sum over axes of weight (before + after)) / sum of 2 weights, in rows
-// begin to end and second_begin to second_end. A thread takes WIDTH columns of a line and walks
-// down a strip of `strip` rows, with three of them in registers; the neighbours in its own row, and
-// in 3-D those in the adjacent lines, come from the L1 cache.
-// Per point: 2 DIMS + 2 flops counted as in a textbook, 3 elements moved: u and f read, u written.
+// A tile is LANES * WIDTH columns wide, of which SKIRT on either side are computed in vain, since
+// each sweep needs one more neighbour. A lane holds WIDTH columns and walks down a strip of rows
+// with all sweeps at once: when row r of u arrives, sweep 1 makes row r - 1, sweep 2 makes row
+// r - 2 out of that, and so on; each sweep keeps two rows in registers, and the last DEPTH rows of
+// f stay there too. Neighbours in a row lie at the next lane: sweep s needs them of the row that
+// sweep s - 1 made when the previous row arrived, so that one exchange serves all sweeps.
 //
-// jacobi_residual: partial[row, chunk] = sum over a chunk of a row of (f - A u)^2, in double.
-// A chunk is CHUNK vectors of WIDTH columns; so the sums depend on the grid alone.
-// Per point: 2 elements moved.
+// Per sweep and point: 6 flops as in a textbook, and 3 / DEPTH elements moved, times the redundant
+// share (LANES WIDTH / (LANES WIDTH - 2 SKIRT)) (strip + 2 DEPTH) / strip.
+// Preconditions: pitch is a multiple of WIDTH, addresses are multiples of 16 bytes; rows
+// begin - DEPTH to end + DEPTH are held where the grid has them. With WARPS (CUDA): LANES is 32, and
+// DEPTH is even or 1.
 //
-// Preconditions: pitch is a multiple of WIDTH, addresses of 16 bytes; rows begin - 1 and end are
-// held unless the grid ends there.
+// jacobi_residual: partial[row, chunk] = sum over a chunk of a row of (f - A u)^2, in double. A chunk
+// is CHUNK elements, so that the sums depend on the grid alone. Per point: 2 elements moved.
 
 #ifndef REAL
 #define REAL float
 #endif
-#ifndef VECTOR
-#define VECTOR 4
-#endif
 #ifndef WIDTH
-#define WIDTH VECTOR
+#define WIDTH 4  // columns of a lane: 16 bytes
 #endif
-#ifndef DIMS
-#define DIMS 2
+#ifndef LANES
+#define LANES 64
 #endif
-#ifndef THREADS
-#define THREADS 128
+#ifndef GROUPS
+#define GROUPS 1
+#endif
+#ifndef DEPTH
+#define DEPTH 4
+#endif
+#ifndef BLOCKS
+#define BLOCKS 1
 #endif
 #ifndef AHEAD
-#define AHEAD 4
+#define AHEAD 2  // rows of loads in flight; divides PHASES
 #endif
-#define CHUNK (8 * THREADS)
+#define THREADS (LANES * GROUPS)
+#define CHUNK (32 * THREADS)
+#define SKIRT ((DEPTH + WIDTH - 1) / WIDTH * WIDTH)
+#define VALID (LANES * WIDTH - 2 * SKIRT)
 #define SUMS 1
-#include "vector_rows.cu"
 #include "block_sums.cu"
+#include "components.cu"
+#define PIECE JOIN(REAL, WIDTH)
+#define UNPACK(to, v) JOIN(UNPACK, WIDTH)(to, v)
+#define PACK(v, from) JOIN(PACK, WIDTH)(v, from)
 
-// `given` is f over the diagonal; the products below are never contracted otherwise than written.
-#define UPDATE_PLANE(left, right, given) fma(along_columns, (left) + (right), given)
-#define UPDATE_LINES(before, after, rest) fma(along_lines, (before) + (after), rest)
-#define UPDATE(before, after, rest) fma(along_rows, (before) + (after), rest)
-
-KERNEL(THREADS, 1)
-jacobi_sweep(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f,
-             GLOBAL REAL *RESTRICT u_new, index_t held, index_t lines, index_t columns,
-             index_t pitch, index_t begin, index_t end, index_t second_begin, index_t second_end,
-             index_t strip, index_t tiles, double row_factor, double line_factor,
-             double column_factor, double f_factor)
+// values = the WIDTH points at `from`, or zeros where there are none.
+DEVICE void load_points(REAL *values, GLOBAL const REAL *from, int there)
 {
-    const REAL along_rows = (REAL)row_factor, along_lines = (REAL)line_factor;
-    const REAL along_columns = (REAL)column_factor, scale = (REAL)f_factor;
-    const unsigned int vectors = (unsigned int)(pitch / WIDTH);
-    const unsigned int tile = blockIdx.x % (unsigned int)tiles;
-    const unsigned int at = tile * THREADS + threadIdx.x;
-    const unsigned int line = DIMS == 3 ? at / vectors : 0;
-    const index_t column = (index_t)(at - line * vectors) * WIDTH;
-    const index_t plane = lines * pitch;
-    index_t row = begin + (index_t)(blockIdx.x / (unsigned int)tiles) * strip;
-    index_t last = end;
-
-    if (row >= end) {  // strips of the second range follow those of the first
-        const index_t first_strips = (end - begin + strip - 1) / strip;
-        row += second_begin - begin - first_strips * strip;
-        last = second_end;
+    PIECE piece;
+    UNROLL
+    for (int each = 0; each < WIDTH; ++each) values[each] = 0;
+    if (there) {
+        piece = *(GLOBAL const PIECE *)from;
+        UNPACK(values, piece);
     }
-    if (row + strip < last) last = row + strip;
-    if (line >= lines || column >= columns) return;
+}
 
-    const index_t offset = (index_t)line * pitch + column;
-    const int has_left = column > 0;
-    const int has_right = column + WIDTH < columns;
-    REAL before[WIDTH], centre[WIDTH];
-    u += offset;
-    f += offset;
-    u_new += offset;
-    load_points(before, u + (row - 1) * plane, row > 0);
-    load_points(centre, u + row * plane, 1);
+DEVICE void store_points(GLOBAL REAL *to, const REAL *values)
+{
+    PIECE piece;
+    PACK(piece, values);
+    *(GLOBAL PIECE *)to = piece;
+}
+
+// How a lane gets its neighbours' ends of a row. On CUDA a warp walks alone, and its lanes exchange
+// through registers. Elsewhere it is through shared memory, in turn in two halves of it, so that one
+// barrier a row is enough.
+// The loop over rows is unrolled PHASES times, so that registers need not be moved for the row that
+// moves on. With barriers this is 2, with moves for f: of loops with many barriers, PoCL 3.0 makes
+// wrong code.
+#ifdef WARPS
+#define PHASES DEPTH
+#define SEPARATE_RIM
+#define EXCHANGE(phase, rows)
+#define LEFT(phase, rows, s) __shfl_up_sync(0xffffffffu, rows[s][WIDTH - 1], 1)
+#define RIGHT(phase, rows, s) __shfl_down_sync(0xffffffffu, rows[s][0], 1)
+#else
+#define PHASES 2
+#define EXCHANGE_ELEMENTS (2 * 2 * DEPTH * (THREADS + 2))
+#define SLOT(phase, side, sweep) \
+    ((((phase) % 2 * 2 + (side)) * DEPTH + (sweep)) * (THREADS + 2) + 1)
+#define EXCHANGE(phase, rows) \
+    UNROLL \
+    for (int s = 0; s < DEPTH; ++s) { \
+        exchange[SLOT(phase, 0, s) + thread] = rows[s][WIDTH - 1]; \
+        exchange[SLOT(phase, 1, s) + thread] = rows[s][0]; \
+    } \
+    __syncthreads()
+#define LEFT(phase, rows, s) exchange[SLOT(phase, 0, s) + thread - 1]
+#define RIGHT(phase, rows, s) exchange[SLOT(phase, 1, s) + thread + 1]
+#endif
+
+// Where f of the row that sweep s makes (0 the first) is: in a ring, or in order if there are moves.
+#define MOVES (PHASES % DEPTH != 0)
+#define GIVEN(phase, s) given[MOVES ? (s) : ((phase) - (s) + PHASES) % DEPTH]
+
+// Walks down rows begin to end. `rim`: the tile, or the rows it loads, may reach outside of the
+// grid, where u is zero in every sweep, or of what is held. It is a constant: with SEPARATE_RIM the
+// tiles inside have a loop of their own, without the tests.
+// Rows and columns are 32-bit here, for there are few registers; offsets in memory are not.
+DEVICE void walk(GLOBAL const REAL *u, GLOBAL const REAL *f, GLOBAL REAL *u_new,
+                 LOCAL REAL *exchange, int thread, int lane, int held, int first, int last,
+                 int columns, index_t pitch, int column, int begin, int end, REAL along_rows,
+                 REAL along_columns, REAL scale, const int rim)
+{
+    REAL before[DEPTH][WIDTH], centre[DEPTH][WIDTH], given[DEPTH][WIDTH];
+    REAL u_ahead[AHEAD][WIDTH], f_ahead[AHEAD][WIDTH];
+    const int inside = !rim || (column >= 0 && column < columns);
+    const int points = inside ? columns - column : 0;  // of the grid, from this column on
+    const int stores = lane * WIDTH >= SKIRT && lane * WIDTH < SKIRT + VALID && column < columns;
+    int row = begin - DEPTH;
+
+    UNROLL
+    for (int i = 0; i < WIDTH; ++i) {
+        UNROLL
+        for (int s = 0; s < DEPTH; ++s) before[s][i] = centre[s][i] = given[s][i] = 0;
+    }
+    u += row * pitch + column;
+    f += (row - 1) * pitch + column;
+    u_new += (row - DEPTH) * pitch + column;
+    UNROLL
+    for (int k = 0; k < AHEAD; ++k) {
+        load_points(u_ahead[k], u, inside && (!rim || (unsigned int)(row + k) < held));
+        load_points(f_ahead[k], f, inside && (!rim || (unsigned int)(row + k - 1) < held));
+        u += pitch;
+        f += pitch;
+    }
 
     NO_UNROLL
-    for (; row < last; row += AHEAD) {
-        REAL after[AHEAD][WIDTH], given[AHEAD][WIDTH], left[AHEAD], right[AHEAD];
-#if DIMS == 3
-        REAL above[AHEAD][WIDTH], below[AHEAD][WIDTH];
-#endif
+    for (; row < end + DEPTH; row += PHASES) {
         UNROLL
-        for (int k = 0; k < AHEAD; ++k) {
-            const index_t from = (row + k) * plane;
-            const int there = row + k < last;
-            load_points(after[k], u + from + plane, there && row + k + 1 < held);
-            load_points_once(given[k], f + from, there);
-            left[k] = there && has_left ? u[from - 1] : 0;
-            right[k] = there && has_right ? u[from + WIDTH] : 0;
-#if DIMS == 3
-            load_points(above[k], u + from - pitch, there && line > 0);
-            load_points(below[k], u + from + pitch, there && line + 1 < lines);
-#endif
-        }
-        UNROLL
-        for (int k = 0; k < AHEAD; ++k) {
-            REAL next[WIDTH];
+        for (int phase = 0; phase < PHASES; ++phase) {
+            const int r = row + phase;
+            REAL after[WIDTH];
             UNROLL
             for (int i = 0; i < WIDTH; ++i) {
-                const REAL beside = i > 0 ? centre[i > 0 ? i - 1 : 0] : left[k];
-                const REAL beyond = i < WIDTH - 1 ? centre[i < WIDTH - 1 ? i + 1 : 0] : right[k];
-                REAL rest = UPDATE_PLANE(beside, beyond, scale * given[k][i]);
-#if DIMS == 3
-                rest = UPDATE_LINES(above[k][i], below[k][i], rest);
-#endif
-                next[i] = UPDATE(before[i], after[k][i], rest);
-            }
-            if (column + WIDTH > columns) {
                 UNROLL
-                for (int i = 1; i < WIDTH; ++i) next[i] = column + i < columns ? next[i] : 0;
+                for (int s = MOVES ? DEPTH - 1 : 0; s > 0; --s) given[s][i] = given[s - 1][i];
+                GIVEN(phase, 0)[i] = scale * f_ahead[phase % AHEAD][i];
+                after[i] = u_ahead[phase % AHEAD][i];
             }
-            if (row + k < last) store_points(u_new + (row + k) * plane, next);
+            load_points(u_ahead[phase % AHEAD], u,
+                        inside && (!rim || (unsigned int)(r + AHEAD) < held));
+            load_points(f_ahead[phase % AHEAD], f,
+                        inside && (!rim || (unsigned int)(r + AHEAD - 1) < held));
+            EXCHANGE(phase, centre);
             UNROLL
-            for (int i = 0; i < WIDTH; ++i) {
-                before[i] = centre[i];
-                centre[i] = after[k][i];
+            for (int s = 0; s < DEPTH; ++s) {
+                const REAL left = LEFT(phase, centre, s), right = RIGHT(phase, centre, s);
+                const int made = !rim || (r - s - 1 >= first && r - s - 1 < last) ? points : 0;
+                REAL next[WIDTH];
+                UNROLL
+                for (int i = 0; i < WIDTH; ++i) {
+                    const REAL beside = i > 0 ? centre[s][i > 0 ? i - 1 : 0] : left;
+                    const REAL beyond = i < WIDTH - 1 ? centre[s][i < WIDTH - 1 ? i + 1 : 0] : right;
+                    const REAL rest = fma(along_columns, beside + beyond, GIVEN(phase, s)[i]);
+                    next[i] = fma(along_rows, before[s][i] + after[i], rest);
+                    if (rim && i >= made) next[i] = 0;
+                }
+                UNROLL
+                for (int i = 0; i < WIDTH; ++i) {
+                    before[s][i] = centre[s][i];
+                    centre[s][i] = after[i];
+                    after[i] = next[i];
+                }
             }
+            if (stores && r - DEPTH >= begin && r - DEPTH < end) store_points(u_new, after);
+            u += pitch;
+            f += pitch;
+            u_new += pitch;
         }
     }
+}
+
+KERNEL(THREADS, BLOCKS)
+jacobi_blocked(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f,
+               GLOBAL REAL *RESTRICT u_new, index_t held, index_t first, index_t last,
+               index_t columns, index_t pitch, index_t begin, index_t end, index_t second_begin,
+               index_t second_end, index_t strip, index_t tiles, double row_factor,
+               double column_factor, double f_factor)
+{
+#ifdef EXCHANGE_ELEMENTS
+    SHARED REAL exchange[EXCHANGE_ELEMENTS];
+#else
+    LOCAL REAL *exchange = 0;
+#endif
+    const int thread = (int)threadIdx.x;
+    const int lane = thread % LANES;
+    const int block_column = (int)(blockIdx.x % (unsigned int)tiles) * (GROUPS * VALID);
+    const int column = block_column + (thread / LANES) * VALID + lane * WIDTH - SKIRT;
+    int row = (int)(begin + blockIdx.x / (unsigned int)tiles * strip);
+    int stop = (int)end;
+
+    if (row >= end) {  // strips of the second range follow those of the first
+        row += (int)(second_begin - begin - (end - begin + strip - 1) / strip * strip);
+        stop = (int)second_end;
+    }
+    if (row + strip < stop) stop = row + (int)strip;
+
+#ifdef SEPARATE_RIM
+    if (block_column >= SKIRT && block_column + GROUPS * VALID + SKIRT <= columns
+        && row - DEPTH > 0 && stop + DEPTH + PHASES + AHEAD < held) {
+        walk(u, f, u_new, exchange, thread, lane, (int)held, (int)first, (int)last, (int)columns,
+             pitch, column, row, stop, (REAL)row_factor, (REAL)column_factor, (REAL)f_factor, 0);
+        return;
+    }
+#endif
+    walk(u, f, u_new, exchange, thread, lane, (int)held, (int)first, (int)last, (int)columns,
+         pitch, column, row, stop, (REAL)row_factor, (REAL)column_factor, (REAL)f_factor, 1);
 }
 
 KERNEL(THREADS, 1)
@@ -137,43 +231,26 @@ jacobi_residual(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f,
                 double line_weight, double column_weight)
 {
     SHARED double scratch[THREADS];
-    const unsigned int vectors = (unsigned int)(pitch / WIDTH);
     const index_t row = begin + blockIdx.x / (unsigned int)chunks;
     const unsigned int chunk = blockIdx.x % (unsigned int)chunks;
     const index_t plane = lines * pitch;
     const double diagonal = 2 * (row_weight + line_weight + column_weight);
     double sum[SUMS] = {0};
 
+    u += row * plane;
+    f += row * plane;
     for (int step = 0; step < CHUNK; step += THREADS) {
-        const unsigned int at = chunk * CHUNK + step + threadIdx.x;
-        const unsigned int line = DIMS == 3 ? at / vectors : 0;
-        const index_t column = (index_t)(at - line * vectors) * WIDTH;
-        const int inside = line < lines && column < columns;
-        const index_t offset = row * plane + (index_t)line * pitch + column;
-        REAL given[WIDTH], centre[WIDTH], before[WIDTH], after[WIDTH];
-        load_points(centre, u + offset, inside);
-        load_points(before, u + offset - plane, inside && row > 0);
-        load_points(after, u + offset + plane, inside && row + 1 < held);
-        load_points_once(given, f + offset, inside);
-        const double left = inside && column > 0 ? u[offset - 1] : 0;
-        const double right = inside && column + WIDTH < columns ? u[offset + WIDTH] : 0;
-#if DIMS == 3
-        REAL above[WIDTH], below[WIDTH];
-        load_points(above, u + offset - pitch, inside && line > 0);
-        load_points(below, u + offset + pitch, inside && line + 1 < lines);
-#endif
-        UNROLL
-        for (int i = 0; i < WIDTH; ++i) {
-            const double beside = i > 0 ? (double)centre[i > 0 ? i - 1 : 0] : left;
-            const double beyond = i < WIDTH - 1 ? (double)centre[i < WIDTH - 1 ? i + 1 : 0] : right;
-            double r = given[i] - diagonal * centre[i];
-            r += row_weight * ((double)before[i] + after[i]);
-            r += column_weight * (beside + beyond);
-#if DIMS == 3
-            r += line_weight * ((double)above[i] + below[i]);
-#endif
-            if (i == 0 || column + i < columns) sum[0] += r * r;
-        }
+        const index_t at = (index_t)chunk * CHUNK + step + threadIdx.x;
+        const index_t line = at / pitch, column = at - line * pitch;
+        if (line >= lines || column >= columns) continue;
+        double r = f[at] - diagonal * u[at];
+        if (row > 0) r += row_weight * u[at - plane];
+        if (row + 1 < held) r += row_weight * u[at + plane];
+        if (line > 0) r += line_weight * u[at - pitch];
+        if (line + 1 < lines) r += line_weight * u[at + pitch];
+        if (column > 0) r += column_weight * u[at - 1];
+        if (column + 1 < columns) r += column_weight * u[at + 1];
+        sum[0] += r * r;
     }
     write_block_sums(sum, scratch, partial, (int)threadIdx.x, blockIdx.x);
 }

@@ -1,7 +1,7 @@
-"""Launch plans of Jacobi sweeps for -div grad u = f: one in a pass over memory, or several.
+"""Launch plans of Jacobi's method for -div grad u = f: several sweeps in a pass over the memory.
 
 All are on the buffers "u", "f" and "u_new", or those that they name. ``rows`` are one or two ranges
-of rows (planes) of the buffer, none empty; ``strip`` are the rows that a thread walks down.
+of rows of the buffer, none empty.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import repeat
 
-from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div, check_dtype
-from ..common.tuning import Target
+from ..common.launch import REAL, VECTOR_BYTES, Launch, Target, ceil_div, check_dtype
 from .grid_slab import GridSlab, Ranges, two
 
 __all__ = [
@@ -22,21 +21,24 @@ __all__ = [
     "passes",
     "residual",
     "residual_sums",
-    "sweep",
-    "sweeps",
 ]
 
-# A strip of one sweep reads two rows beside its own, which the L2 cache has, and many short strips
-# share out evenly. Strips are shorter where there are fewer threads on a multiprocessor than keep
-# it busy. The residual's sums are over pieces of 8 vectors for each of this number of
-# threads: their bits are the same on every card.
+# The residual's sums are over pieces of 32 elements for each of this number of threads: their bits
+# are the same on every card.
 _RESIDUAL_THREADS = 128
 _PITCH_THREADS = 256
-# Several sweeps: their numbers; a block has four warps.
-DEPTHS = (2, 4, 6, 8)
+# Sweeps of a pass; a block has four warps.
+DEPTHS = (1, 2, 4, 6, 8)
 _WARP_LANES = 32
 _WARP_GROUPS = 4
 _PORTABLE_LANES = 64
+_DEPTH = {"float32": 6, "float64": 4}  # sweeps of a pass in 2-D
+_START_ROWS = 8  # that the start of a walk of several sweeps takes as long as
+# By sweeps of a pass: blocks that a multiprocessor is to hold, rows in flight of a warp.
+_BLOCKED_SHAPES = {
+    "float32": {1: (6, 1), 2: (6, 2), 4: (4, 2), 6: (3, 2), 8: (2, 4)},
+    "float64": {1: (6, 1), 2: (6, 2), 4: (3, 4), 6: (2, 3), 8: (2, 4)},
+}
 # Waves of blocks after which more and shorter strips cannot gain.
 _MOST_WAVES = 8
 
@@ -45,61 +47,26 @@ def passes(sweeps: int, depth: int) -> Iterator[int]:
     """The depths of the passes that make ``sweeps`` sweeps: ``depth``, and what the rest takes."""
     full, rest = divmod(sweeps, depth)
     yield from repeat(depth, full)
-    for less in (*reversed(DEPTHS), 1):
+    for less in reversed(DEPTHS):
         if less < depth:
             yield from repeat(less, rest // less)
             rest %= less
 
 
-def default_depth(grid: GridSlab, target: Target) -> int:
+def default_depth(grid: GridSlab) -> int:
     """How many sweeps a pass should make.
 
-    In 3-D one. In 2-D several pay on large grids, where memory is the limit, and on small ones,
-    where it is the launches; but no more than the rows are enough for.
+    Several pay on large grids, where memory is the limit, and on small ones, where it is the
+    launches; but no more than the rows are enough for.
     """
-    if grid.dims == 3:
-        return 1
-    most = min(target.figure("jacobi.depth")[grid.dtype], grid.held // 2)
-    return max((depth for depth in DEPTHS if depth <= most), default=1)
+    most = min(_DEPTH[grid.dtype], grid.held // 2)
+    return max(depth for depth in DEPTHS if depth <= max(most, 1))
 
 
-def sweeps(grid: GridSlab, rows: Ranges, depth: int, target: Target) -> Launch:
-    """Plan a pass of ``depth`` sweeps, one or some."""
-    if depth == 1:
-        return sweep(grid, rows, target)
-    return blocked(grid, rows, depth, target)
+def blocked(grid: GridSlab, rows: Ranges, depth: int, target: Target) -> Launch:
+    """Plan a pass of ``depth`` sweeps over a 2-D grid, one of `DEPTHS`.
 
-
-def sweep(grid: GridSlab, rows: Ranges, target: Target, *, strip: int | None = None) -> Launch:
-    """Plan one sweep over one or two ranges of rows."""
-    width = VECTOR_BYTES // check_dtype(grid.dtype)
-    threads = min(target.figure("jacobi.threads"), target.block_limit)
-    tiles = ceil_div(grid.lines * (grid.pitch // width), threads)
-    total = sum(end - begin for begin, end in rows)
-    if strip is None:
-        busy = target.multiprocessors * target.figure("jacobi.busy_threads")
-        wanted = ceil_div(busy, tiles * threads)
-        strip = max(1, min(target.figure("jacobi.strip"), total // wanted))
-    return Launch(
-        source="jacobi.cu",
-        kernel="jacobi_sweep",
-        defines=_defines(grid, threads, target),
-        grid=tiles * _strips(rows, strip),
-        block=threads,
-        arguments=(
-            *("u", "f", "u_new", grid.held, grid.lines, grid.columns, grid.pitch),
-            *(*two(rows), strip, tiles, *grid.factors()),
-        ),
-    )
-
-
-def blocked(
-    grid: GridSlab, rows: Ranges, depth: int, target: Target, *, strip: int | None = None
-) -> Launch:
-    """Plan several sweeps of a 2-D grid in one pass.
-
-    ``depth`` sweeps, one of `DEPTHS`; as many rows beyond the ranges must be held where the grid
-    has them.
+    As many rows beyond the ranges must be held where the grid has them.
     """
     if grid.dims != 2 or depth not in DEPTHS:
         valid = ", ".join(map(str, DEPTHS))
@@ -108,24 +75,22 @@ def blocked(
     width = VECTOR_BYTES // check_dtype(grid.dtype)
     lanes = _WARP_LANES if warps else min(_PORTABLE_LANES, target.block_limit)
     groups = _WARP_GROUPS if warps else 1
-    shape = target.figure("jacobi.blocked_shapes")[grid.dtype][str(depth)]
-    blocks, ahead = shape if warps else (1, 2)
+    blocks, ahead = _BLOCKED_SHAPES[grid.dtype][depth] if warps else (1, 2)
     skirt = ceil_div(depth, width) * width
     tiles = ceil_div(grid.columns, groups * (lanes * width - 2 * skirt))
-    if strip is None:
-        resident = target.multiprocessors * blocks
-        strip = _blocked_strip(rows, depth, tiles, resident, target.figure("jacobi.start_rows"))
+    strip = _blocked_strip(rows, depth, tiles, target.multiprocessors * blocks)
     return Launch(
-        source="jacobi_warp.cu" if warps else "jacobi_blocked.cu",
+        source="jacobi.cu",
         kernel="jacobi_blocked",
         defines=(
             ("REAL", REAL[grid.dtype]),
-            ("VECTOR", width),
+            ("WIDTH", width),
             ("DEPTH", depth),
+            ("LANES", lanes),
             ("GROUPS", groups),
             ("BLOCKS", blocks),
             ("AHEAD", ahead),
-            *(() if warps else (("LANES", lanes),)),
+            *((("WARPS", 1),) if warps else ()),
         ),
         grid=tiles * _strips(rows, strip),
         block=lanes * groups,
@@ -150,7 +115,11 @@ def residual(grid: GridSlab, rows: tuple[int, int], target: Target) -> Launch:
     return Launch(
         source="jacobi.cu",
         kernel="jacobi_residual",
-        defines=_defines(grid, threads, target),
+        defines=(
+            ("REAL", REAL[grid.dtype]),
+            ("WIDTH", VECTOR_BYTES // check_dtype(grid.dtype)),
+            ("LANES", threads),
+        ),
         grid=chunks * (end - begin),
         block=threads,
         arguments=(
@@ -162,8 +131,7 @@ def residual(grid: GridSlab, rows: tuple[int, int], target: Target) -> Launch:
 
 def residual_sums(grid: GridSlab, target: Target) -> int:
     """How many sums `residual` makes of a row (a plane in 3-D)."""
-    vectors = grid.lines * (grid.pitch * ELEMENT_BYTES[grid.dtype] // VECTOR_BYTES)
-    return ceil_div(vectors, 8 * min(_RESIDUAL_THREADS, target.block_limit))
+    return ceil_div(grid.lines * grid.pitch, 32 * min(_RESIDUAL_THREADS, target.block_limit))
 
 
 def change_pitch(grid: GridSlab, source_pitch: int, target_pitch: int, target: Target) -> Launch:
@@ -181,22 +149,12 @@ def change_pitch(grid: GridSlab, source_pitch: int, target_pitch: int, target: T
     )
 
 
-def _defines(grid: GridSlab, threads: int, target: Target) -> tuple[tuple[str, int | str], ...]:
-    return (
-        ("REAL", REAL[grid.dtype]),
-        ("VECTOR", VECTOR_BYTES // ELEMENT_BYTES[grid.dtype]),
-        ("DIMS", grid.dims),
-        ("THREADS", threads),
-        ("AHEAD", target.figure("jacobi.ahead")[str(grid.dims)]),
-    )
-
-
 def _strips(rows: Ranges, strip: int) -> int:
     """Strips of that many rows that ranges are cut into."""
     return sum(ceil_div(end - begin, strip) for begin, end in rows)
 
 
-def _blocked_strip(rows: Ranges, depth: int, tiles: int, resident: int, start_rows: int) -> int:
+def _blocked_strip(rows: Ranges, depth: int, tiles: int, resident: int) -> int:
     """The strip that ends soonest: waves of blocks times the rows that each walks down.
 
     ``resident`` blocks run at once. A launch that is a small share of a sweep (the rows beside a
@@ -207,7 +165,7 @@ def _blocked_strip(rows: Ranges, depth: int, tiles: int, resident: int, start_ro
     for strips in range(1, ceil_div(longest, depth) + 1):
         strip = ceil_div(longest, strips)
         waves = ceil_div(tiles * _strips(rows, strip), resident)
-        time = waves * (strip + 2 * depth + start_rows)
+        time = waves * (strip + 2 * depth + _START_ROWS)
         if best_time is None or time < best_time:
             best, best_time = strip, time
         if waves > _MOST_WAVES:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..common import tuning as tables
 from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div, check_dtype
 from .shapes import Assignment, Points, choose, power_of_two, threads_of_block
 
-__all__ = ["LloydPlan", "columns", "label_rows", "plan_lloyd"]
+__all__ = ["LloydPlan", "columns", "plan_lloyd"]
 
-FUSED = "lloyd"
 STATE = 4  # integers of the iteration's state: see kmeans_state.cu
 _THREADS = 256
 _INT = 4
 _DOUBLE = 8
 _CHUNK = 4096  # rows that a block sorts at once
 _MOST_SUMS = 1 << 16  # of columns, that go to the host
+_SUMS_BLOCKS = 4  # on a multiprocessor, that sum clusters by sorted labels
 _LEAST_ROWS = 256  # that are worth a part of their own
 
 
@@ -73,8 +72,6 @@ def plan_lloyd(
     block_limit: int = 1024,
     shared_limit: int = 48 << 10,
     capability: tuple[int, int] | None = None,
-    method: str = FUSED,
-    tuning: tables.Table | None = None,
     assignment: Assignment | None = None,
     counted: bool = False,
 ) -> LloydPlan:
@@ -98,11 +95,6 @@ def plan_lloyd(
         Most bytes of shared memory that a block can have.
     capability : (int, int), optional
         Compute capability of a CUDA device, such as (9, 0).
-    method : str
-        "lloyd", whose kernels are chosen by the shape, or "library", where the caller makes the
-        products.
-    tuning : Table, optional
-        The figures that kernels are chosen by. Default: `hetero.kernels.common.tuning.default`.
     assignment : Assignment, optional
         The kernel of the assignment, instead of what is chosen.
     counted : bool
@@ -117,14 +109,11 @@ def plan_lloyd(
     points = Points(
         n, d, k, dtype, weighted, aligned, multiprocessors, block_limit, shared_limit, capability
     )
-    table = tuning or tables.default()
-    if method == "library":
-        assignment = Assignment(None, 1, d, False, 0, method)
-    assignment = assignment or choose(points, table)
+    assignment = assignment or choose(points)
     assigned = () if assignment.launch is None else (assignment.launch,)
     parts, update = assignment.parts, ()
     if not assignment.sums:
-        parts, launch = sum_by_label(points, table)
+        parts, launch = sum_by_label(points)
         update = (launch,)
     counting = _count_changed(points)
     update = (counting, *update) if counted else update
@@ -177,21 +166,7 @@ def columns(
     )
 
 
-def label_rows(first: int, rows: int, k: int, dtype: str, block_limit: int) -> Launch:
-    """Plan the labels of some rows from their products with all centroids."""
-    threads = threads_of_block(_THREADS, block_limit)
-    lanes = min(32, power_of_two(k))
-    return Launch(
-        source="kmeans_labels.cu",
-        kernel="label_rows",
-        defines=(("REAL", REAL[dtype]), ("THREADS", threads), ("LANES", lanes)),
-        grid=ceil_div(rows, threads // lanes),
-        block=threads,
-        arguments=("products", "norms", "labels", "state", first, rows, k),
-    )
-
-
-def sum_by_label(points: Points, table: tables.Table) -> tuple[int, Launch]:
+def sum_by_label(points: Points) -> tuple[int, Launch]:
     """Plan the sums of clusters: how many parts of the rows there are, and the launch."""
     n, d, k, dtype = points[:4]
     width = VECTOR_BYTES // ELEMENT_BYTES[dtype] if points.aligned else 1
@@ -200,7 +175,7 @@ def sum_by_label(points: Points, table: tables.Table) -> tuple[int, Launch]:
     spans = ceil_div(k, span)
     lanes = min(32, power_of_two(ceil_div(d, width)))
     # Enough blocks to fill the device, but partial sums of far fewer elements than X has.
-    blocks = table["kmeans.sums_blocks"] * points.multiprocessors
+    blocks = _SUMS_BLOCKS * points.multiprocessors
     parts = max(1, min(ceil_div(blocks, spans), n // (2 * k), ceil_div(n, _LEAST_ROWS)))
     length = ceil_div(n, parts)
     parts = ceil_div(n, length)

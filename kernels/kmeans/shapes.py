@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div
-from ..common.tuning import Table
 
 __all__ = [
     "Assignment",
@@ -27,6 +26,9 @@ _FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
 _RESIDENT = 2  # blocks of a resident kernel that a multiprocessor's shared memory must hold
 _RESERVED = 1 << 10  # bytes of it that the driver takes for each block
 _MOST_COLUMNS = 32  # of a point that a thread keeps in registers
+_FEW_COLUMNS = 32  # most for a tile's first rate, and for blocks that do not hold their points
+_SMALL_ITEMS = 1  # most sums of a thread, for clusters to be summed as labels are found
+_SMALL_BLOCKS = 4  # on a multiprocessor, for labels and sums together
 
 
 class Points(NamedTuple):
@@ -73,6 +75,8 @@ class Tile(NamedTuple):
     defines : tuple of (str, int)
     resident : int
         Blocks for which a multiprocessor has the registers.
+    rates : (float, float)
+        Products a second with few columns and with more, as shares of the fastest tile's.
     stages : int
         Steps whose tiles are held, where they are copied asynchronously.
     tensor : bool
@@ -85,13 +89,9 @@ class Tile(NamedTuple):
     rows: int
     defines: tuple[tuple[str, int], ...]
     resident: int
+    rates: tuple[float, float]
     stages: int = 4
     tensor: bool = False
-
-    @property
-    def name(self) -> str:
-        """By which a tuning table has its figures."""
-        return f"{'tensor ' if self.tensor else ''}{self.m}x{self.n}"
 
     @property
     def step(self) -> int:
@@ -132,7 +132,14 @@ def threads_of_block(most: int, limit: int) -> int:
     return power_of_two(min(most, limit) + 1) // 2
 
 
-def _tile(thread_m: int, thread_n: int, warps_m: int, warps_n: int, resident: int) -> Tile:
+def _tile(
+    thread_m: int,
+    thread_n: int,
+    warps_m: int,
+    warps_n: int,
+    resident: int,
+    rates: tuple[float, float],
+) -> Tile:
     """Warps of 8 x 4 threads, each with thread_m x thread_n."""
     defines = (
         ("THREAD_M", thread_m),
@@ -141,11 +148,17 @@ def _tile(thread_m: int, thread_n: int, warps_m: int, warps_n: int, resident: in
         ("WARPS_N", warps_n),
     )
     m, n = 8 * thread_m * warps_m, 4 * thread_n * warps_n
-    return Tile(m, n, 32 * warps_m * warps_n, thread_m, defines, resident)
+    return Tile(m, n, 32 * warps_m * warps_n, thread_m, defines, resident, rates)
 
 
 def _tensor(
-    warp_m: int, warp_n: int, warps_m: int, warps_n: int, stages: int, resident: int
+    warp_m: int,
+    warp_n: int,
+    warps_m: int,
+    warps_n: int,
+    stages: int,
+    resident: int,
+    rates: tuple[float, float],
 ) -> Tile:
     """Warps with warp_m x warp_n each, multiplied on tensor cores."""
     defines = (
@@ -157,14 +170,22 @@ def _tensor(
     )
     threads = 32 * warps_m * warps_n
     m, n = warp_m * warps_m, warp_n * warps_n
-    return Tile(m, n, threads, warp_m // 8, defines, resident, stages, True)
+    return Tile(m, n, threads, warp_m // 8, defines, resident, rates, stages, True)
 
 
 _TILES = {
-    "float32": (_tile(8, 8, 2, 1, 6), _tile(8, 8, 2, 2, 3), _tile(8, 16, 2, 2, 2)),
-    "float64": (_tile(4, 8, 2, 1, 4), _tile(4, 8, 2, 2, 2)),
+    "float32": (
+        _tile(8, 8, 2, 1, 6, (1.0, 0.85)),
+        _tile(8, 8, 2, 2, 3, (0.95, 0.95)),
+        _tile(8, 16, 2, 2, 2, (0.8, 1.0)),
+    ),
+    "float64": (_tile(4, 8, 2, 1, 4, (1.0, 0.9)), _tile(4, 8, 2, 2, 2, (1.0, 1.0))),
 }
-_TENSOR = (_tensor(32, 16, 2, 2, 4, 4), _tensor(32, 32, 2, 2, 3, 3), _tensor(32, 32, 2, 4, 4, 1))
+_TENSOR = (
+    _tensor(32, 16, 2, 2, 4, 4, (1.0, 0.85)),
+    _tensor(32, 32, 2, 2, 3, 3, (0.95, 0.95)),
+    _tensor(32, 32, 2, 4, 4, 1, (0.8, 1.0)),
+)
 
 
 def tiles(dtype: str, capability: tuple[int, int] | None = None) -> tuple[Tile, ...]:
@@ -174,9 +195,9 @@ def tiles(dtype: str, capability: tuple[int, int] | None = None) -> tuple[Tile, 
     return _TILES[dtype]
 
 
-def choose(points: Points, table: Table) -> Assignment:
+def choose(points: Points) -> Assignment:
     """The kernel that is expected to be the fastest."""
-    if (found := small(points, table)) is not None:
+    if (found := small(points)) is not None:
         return found
     for capability in (points.capability, None):
         known = [
@@ -187,16 +208,15 @@ def choose(points: Points, table: Table) -> Assignment:
         ]
         if known:
             break
-    rates = table["kmeans.tile_rates"][points.dtype]
-    many = points.d > table["kmeans.few_columns"]
+    many = points.d > _FEW_COLUMNS
 
     def cost(tile: Tile) -> float:
-        return ceil_div(points.k, tile.n) * tile.n / rates[tile.name][many]
+        return ceil_div(points.k, tile.n) * tile.n / tile.rates[many]
 
     return tiled(points, min(known, key=cost), None if many else False)
 
 
-def small(points: Points, table: Table) -> Assignment | None:
+def small(points: Points) -> Assignment | None:
     """A point to a thread, all centroids in shared memory; None where they have no room, or its
     threads would have too many sums."""
     n, d, k, dtype = points[:4]
@@ -210,10 +230,10 @@ def small(points: Points, table: Table) -> Assignment | None:
     shared = (centroids + centroids // whole + 1 + threads * ((d + 1) | 1)) * size + 4 * threads
     pairs = power_of_two(k * (d + 1))
     items = max(1, pairs // threads)
-    if shared > min(points.shared_limit, 48 << 10) or items > table["kmeans.small_items"]:
+    if shared > min(points.shared_limit, 48 << 10) or items > _SMALL_ITEMS:
         return None
     groups = max(1, threads // max(pairs, 4))
-    blocks = min(ceil_div(n, threads), table["kmeans.small_blocks"] * points.multiprocessors)
+    blocks = min(ceil_div(n, threads), _SMALL_BLOCKS * points.multiprocessors)
     launch = Launch(
         source="kmeans_small.cu",
         kernel="assign_small",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ..common import tuning as tables
 from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, ceil_div, check_dtype
 from ..common.partial import sum_partials
-from .tiles import Product, Tile, choose, chunk_of
+from .tiles import Product, choose, chunk_of
 
 __all__ = ["plan_matmul"]
 
@@ -27,8 +26,6 @@ def plan_matmul(
     block_limit: int = 1024,
     shared_limit: int = 48 << 10,
     capability: tuple[int, int] | None = None,
-    tuning: tables.Table | None = None,
-    candidate: tuple[Tile, int] | None = None,
 ) -> LaunchPlan:
     """Plan C = A B for a batch of m x k and k x n matrices.
 
@@ -52,10 +49,6 @@ def plan_matmul(
         Compute capability of a CUDA device, such as (9, 0). From 8.0 on, tiles are copied to shared
         memory asynchronously; 8.0, 9.0 and 10.0 multiply float64 on tensor cores, which round like
         the other units.
-    tuning : Table, optional
-        The figures that tiles are chosen by. Default: `hetero.kernels.common.tuning.default`.
-    candidate : (Tile, int), optional
-        The tile, and about how many parts k is split into, instead of what is chosen.
 
     Returns
     -------
@@ -79,22 +72,11 @@ def plan_matmul(
         and _loads_aligned(a_strides[0], a_strides[2], a_strides[1], k, m, a_k, batch, width)
         and _loads_aligned(b_strides[0], b_strides[1], b_strides[2], k, n, b_k, batch, width)
     )
-    if candidate is None:
-        product = Product(
-            m,
-            n,
-            k,
-            batch,
-            dtype,
-            (a_k, b_k),
-            multiprocessors,
-            block_limit,
-            shared_limit,
-            capability,
-        )
-        tile, split_k, seconds = choose(product, tuning or tables.default())
-    else:
-        (tile, split_k), seconds = candidate, 0.0
+    product = Product(
+        *(m, n, k, batch, dtype, (a_k, b_k)),
+        *(multiprocessors, block_limit, shared_limit, capability),
+    )
+    tile, split_k, seconds = choose(product)
     chunk = chunk_of(tile, k, split_k)
     split_k = ceil_div(k, chunk)
     to, to_strides = (

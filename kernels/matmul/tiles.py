@@ -1,18 +1,18 @@
-"""Ways to cut C = A B into tiles, and White's execution metrics to choose among them."""
+"""Ways to cut C = A B into tiles, and White's execution metrics to choose among them.
+
+Speeds were measured on NVIDIA's H100 and H200 (sm_90). On other devices their proportions decide.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
 from ..common.launch import ELEMENT_BYTES
-from ..common.tuning import Table
 
-__all__ = ["SUSTAINED", "Product", "Tile", "choose", "chunk_of", "seconds", "splits", "tiles"]
+__all__ = ["Product", "Tile", "choose", "chunk_of", "seconds", "splits", "tiles"]
 
-SUSTAINED = 2e-3  # seconds of computing, from which on tiles have their sustained rates
 _LEAST_CHUNK = 64  # of k, in a part
 _CHUNK_MULTIPLE = 32  # and of the tile's own depth
 
@@ -26,8 +26,6 @@ class Tile(NamedTuple):
 
     Attributes
     ----------
-    name : str
-        By which a tuning table has its figures.
     source : str
     m, n, depth : int
         Extents of a block's tile, and of k in a step.
@@ -35,13 +33,14 @@ class Tile(NamedTuple):
     defines : tuple of (str, int)
     shared : tuple of tuple of int
         Bytes of dynamic shared memory by whether A's and B's fast dimension is k.
-    bytes_in_flight : int
-        Bytes that a block asks for before it needs them.
-    resident : int
-        Blocks for which a multiprocessor has the registers.
+    start : float
+        Seconds that a wave of blocks takes in addition to its products.
+    stored : float
+        Bytes per second that one multiprocessor stores of a tile.
+    rates : tuple of float
+        FLOP/s of one multiprocessor with 1, 2, ... blocks, up to as many as it has registers for.
     """
 
-    name: str
     source: str
     m: int
     n: int
@@ -49,8 +48,14 @@ class Tile(NamedTuple):
     threads: int
     defines: tuple[tuple[str, int], ...]
     shared: tuple[tuple[int, int], tuple[int, int]]
-    bytes_in_flight: int
-    resident: int
+    start: float
+    stored: float
+    rates: tuple[float, ...]
+
+    @property
+    def resident(self) -> int:
+        """Blocks for which a multiprocessor has the registers."""
+        return len(self.rates)
 
 
 class Product(NamedTuple):
@@ -80,56 +85,54 @@ class Product(NamedTuple):
 
 
 def _plain(
-    thread_m: int,
-    thread_n: int,
-    warps_m: int,
-    warps_n: int,
+    per_thread: tuple[int, int],
+    warps: tuple[int, int],
     depth: int,
-    resident: int,
+    start: float,
+    stored: float,
+    rates: tuple[int, ...],
     stages: int = 0,
 ) -> Tile:
-    """Warps of 8 x 4 threads, each with thread_m x thread_n; copied asynchronously with stages."""
-    m, n = 8 * thread_m * warps_m, 4 * thread_n * warps_n
+    """Warps of 8 x 4 threads, each with ``per_thread`` results; with ``stages`` of tiles that are
+    copied asynchronously. ``stored`` and ``rates`` are in GB/s and GFLOP/s."""
+    m, n = 8 * per_thread[0] * warps[0], 4 * per_thread[1] * warps[1]
     defines = (
-        ("THREAD_M", thread_m),
-        ("THREAD_N", thread_n),
-        ("WARPS_M", warps_m),
-        ("WARPS_N", warps_n),
+        ("THREAD_M", per_thread[0]),
+        ("THREAD_N", per_thread[1]),
+        ("WARPS_M", warps[0]),
+        ("WARPS_N", warps[1]),
         ("TILE_K", depth),
         *((("STAGES", stages),) if stages else ()),
     )
-    size = ELEMENT_BYTES["float32"]
-    shared = stages * depth * (m + n + 8) * size
+    shared = stages * depth * (m + n + 8) * ELEMENT_BYTES["float32"]
     return Tile(
-        f"{'pipelined ' if stages else ''}{m}x{n}x{depth}",
         "matmul_pipelined.cu" if stages else "matmul.cu",
-        *(m, n, depth, 32 * warps_m * warps_n, defines),
+        *(m, n, depth, 32 * warps[0] * warps[1], defines),
         ((shared, shared), (shared, shared)),
-        max(stages - 1, 1) * depth * (m + n) * size,
-        resident,
+        *(start, 1e9 * stored, tuple(1e9 * rate for rate in rates)),
     )
 
 
 def _tensor(
-    warp_m: int,
-    warp_n: int,
-    warps_m: int,
-    warps_n: int,
+    per_warp: tuple[int, int],
+    warps: tuple[int, int],
     stages: int,
-    resident: int,
+    start: float,
+    stored: float,
+    rates: tuple[int, ...],
     slices: int = 1,
 ) -> Tile:
-    """Warps with warp_m x warp_n each, multiplied on tensor cores.
+    """Warps with ``per_warp`` results, multiplied on tensor cores; units as in `_plain`.
 
     ``slices``: groups of them, which share the steps of k.
     """
     depth = _TENSOR_K * slices
-    m, n = warp_m * warps_m, warp_n * warps_n
+    m, n = per_warp[0] * warps[0], per_warp[1] * warps[1]
     defines = (
-        ("WARP_M", warp_m),
-        ("WARP_N", warp_n),
-        ("WARPS_M", warps_m),
-        ("WARPS_N", warps_n),
+        ("WARP_M", per_warp[0]),
+        ("WARP_N", per_warp[1]),
+        ("WARPS_M", warps[0]),
+        ("WARPS_N", warps[1]),
         ("STAGES", stages),
         ("SLICES", slices),
     )
@@ -140,47 +143,64 @@ def _tensor(
         for a_k in (0, 1)
     )
     return Tile(
-        f"tensor {m}x{n}x{depth}",
         "matmul_tensor.cu",
-        *(m, n, depth, 32 * warps_m * warps_n * slices, defines, (a, b)),
-        (stages - 1) * depth * (m + n) * size,
-        resident,
+        *(m, n, depth, 32 * warps[0] * warps[1] * slices, defines, (a, b)),
+        *(start, 1e9 * stored, tuple(1e9 * rate for rate in rates)),
     )
 
 
 _PORTABLE = {
     "float32": (
-        _plain(8, 16, 2, 2, 8, resident=2),
-        _plain(8, 8, 1, 4, 16, resident=3),
-        _plain(4, 8, 2, 2, 32, resident=3),
-        _plain(4, 4, 1, 2, 32, resident=8),
+        _plain((8, 16), (2, 2), 8, 8.6e-7, 129, (253, 380)),
+        _plain((4, 8), (2, 2), 32, 5e-7, 60, (260, 306, 320)),
+        _plain((4, 4), (1, 2), 32, 5e-7, 60, (126, 207, 201, 226, 216, 232, 214, 227)),
     ),
     "float64": (
-        _plain(8, 8, 2, 4, 8, resident=1),
-        _plain(4, 8, 2, 2, 16, resident=2),
-        _plain(4, 4, 1, 2, 32, resident=4),
+        _plain((8, 8), (2, 4), 8, 1e-6, 120, (185,)),
+        _plain((4, 8), (2, 2), 16, 5e-7, 60, (130, 142)),
+        _plain((4, 4), (1, 2), 32, 5e-7, 60, (61, 112, 112, 129)),
     ),
 }
 _PIPELINED = (
-    _plain(8, 8, 1, 4, 16, resident=3, stages=3),
-    _plain(8, 8, 2, 2, 16, resident=3, stages=3),
-    _plain(4, 8, 2, 2, 16, resident=4, stages=3),
-    _plain(4, 8, 1, 2, 32, resident=5, stages=3),
-    _plain(8, 4, 1, 2, 32, resident=5, stages=3),
-    _plain(4, 4, 2, 2, 16, resident=6, stages=4),
-    _plain(4, 4, 1, 2, 32, resident=7, stages=3),
+    _plain((8, 8), (1, 4), 16, 9.9e-7, 88, (334, 356, 380), 3),
+    _plain((8, 8), (2, 2), 16, 1.04e-6, 72, (313, 329, 365), 3),
+    _plain((4, 8), (2, 2), 16, 3.0e-7, 87, (278, 298, 323, 341), 3),
+    _plain((4, 8), (1, 2), 32, 3.1e-7, 85, (162, 279, 238, 280, 279), 3),
+    _plain((4, 4), (1, 2), 32, 1.3e-7, 50, (145, 237, 192, 247, 229, 263, 252), 3),
 )
 _TENSOR = (
-    _tensor(64, 32, 2, 4, 4, resident=1),
-    _tensor(32, 32, 2, 4, 4, resident=1),
-    _tensor(32, 32, 2, 2, 3, resident=3),
-    _tensor(16, 32, 2, 2, 4, resident=4),
-    _tensor(32, 16, 2, 2, 4, resident=4),
-    _tensor(16, 16, 2, 2, 4, resident=5),
-    _tensor(32, 16, 2, 2, 3, resident=2, slices=2),
-    _tensor(16, 16, 2, 2, 5, resident=2, slices=2),
-    _tensor(16, 16, 1, 2, 4, resident=2, slices=4),
+    _tensor((64, 32), (2, 4), 4, 8.5e-7, 61, (482,)),
+    _tensor((32, 32), (2, 4), 4, 7.8e-7, 49, (472,)),
+    _tensor((32, 32), (2, 2), 3, 3.7e-7, 139, (315, 446, 451)),
+    _tensor((32, 16), (2, 2), 4, 2.8e-7, 126, (266, 371, 387, 370)),
+    _tensor((32, 16), (2, 2), 3, 3.0e-7, 28, (322, 368), slices=2),
+    _tensor((16, 16), (2, 2), 5, 3.5e-7, 23, (281, 285), slices=2),
+    _tensor((16, 16), (1, 2), 4, 1.9e-7, 8, (165, 215), slices=4),
 )
+
+
+class _Speeds(NamedTuple):
+    """Of a device, for products of a dtype.
+
+    Attributes
+    ----------
+    launch, second_launch : float
+        Seconds that a product takes however small it is, and that a second launch adds.
+    read, written, summed : float
+        Bytes per second of operands, of results, and of the partial results of a split k.
+    """
+
+    launch: float
+    second_launch: float
+    read: float
+    written: float
+    summed: float
+
+
+_SPEEDS = {
+    "float32": _Speeds(3.4e-6, 2.3e-6, 7.5e12, 2.0e12, 1.2e12),
+    "float64": _Speeds(3.0e-6, 2.7e-6, 5.0e12, 3.4e12, 2.5e12),
+}
 
 
 @cache
@@ -189,33 +209,8 @@ def tiles(dtype: str, capability: tuple[int, int] | None) -> tuple[Tile, ...]:
     if dtype == "float64" and capability in _FLOAT64_TENSOR_CORES:
         return _TENSOR
     if dtype == "float32" and capability is not None and capability >= _ASYNCHRONOUS:
-        return _PORTABLE[dtype][:2] + _PIPELINED
+        return _PORTABLE[dtype][:1] + _PIPELINED
     return _PORTABLE[dtype]
-
-
-class _Figures(NamedTuple):
-    """A tuning table's figures for one tile; units and meanings stand in the table."""
-
-    launch: float
-    second_launch: float
-    latency: float
-    read: float
-    written: float
-    summed: float
-    start: float
-    stored: float
-    sustained: float
-    rates: tuple[float, ...]
-
-
-@cache
-def _figures(tuning: Table, dtype: str, tile: str) -> _Figures:
-    shared = ("launch", "second_launch", "latency", "read", "written", "summed")
-    return _Figures(
-        *(tuning[f"matmul.{name}"][dtype] for name in shared),
-        *(tuning[f"matmul.tile_{name}"][dtype][tile] for name in ("start", "stored", "sustained")),
-        tuple(tuning["matmul.tile_rates"][dtype][tile]),
-    )
 
 
 def chunk_of(tile: Tile, k: int, split_k: int) -> int:
@@ -250,63 +245,46 @@ def splits(product: Product, tile: Tile) -> set[int]:
     return choices
 
 
-def seconds(product: Product, tile: Tile, wanted: int, tuning: Table) -> tuple[int, float]:
+def seconds(product: Product, tile: Tile, wanted: int) -> tuple[int, float]:
     """Return how many parts of k there are if about ``wanted`` are, and the predicted time.
 
     As White's execution metrics have it: blocks run in waves of as many as the device holds, and
     the last wave is a fragment, in which a multiprocessor has fewer blocks than it could.
     """
     m, n, k, batch, dtype, _, multiprocessors, *_ = product
-    figures = _figures(tuning, dtype, tile.name)
-    rates = figures.rates
-    element = ELEMENT_BYTES[dtype]
+    speeds, element = _SPEEDS[dtype], ELEMENT_BYTES[dtype]
     outputs_bytes = m * n * batch * element
-    bytes_read = (m + n) * k * batch * element
-    count = -(-m // tile.m) * -(-n // tile.n) * batch
-    stored = tile.m * tile.n * element / figures.stored
-    most = resident(product, tile)
-    active = most * multiprocessors
     chunk = chunk_of(tile, k, wanted)
     split_k = -(-k // chunk)
-    steps = -(-min(chunk, k) // tile.depth)
-    flops = 2.0 * tile.m * tile.n * tile.depth * steps
-    waves, rest = divmod(count * split_k, active)
-    computing = waves * (figures.start + most * (stored + flops / rates[most - 1]))
+    blocks = -(-m // tile.m) * -(-n // tile.n) * batch * split_k
+    stored = tile.m * tile.n * element / tile.stored
+    flops = 2.0 * tile.m * tile.n * tile.depth * -(-min(chunk, k) // tile.depth)
+    most = resident(product, tile)
+    waves, rest = divmod(blocks, most * multiprocessors)
+    computing = waves * (tile.start + most * (stored + flops / tile.rates[most - 1]))
     if rest:
-        blocks = -(-rest // multiprocessors)
-        computing += figures.start + blocks * (stored + flops / rates[blocks - 1])
-    blocks = min(most, -(-count * split_k // multiprocessors))
-    reading = blocks * tile.bytes_in_flight * multiprocessors / figures.latency
-    moving = bytes_read / min(reading, figures.read)
+        held = -(-rest // multiprocessors)
+        computing += tile.start + held * (stored + flops / tile.rates[held - 1])
+    moving = (m + n) * k * batch * element / speeds.read
     if split_k == 1:
-        moving += outputs_bytes / figures.written
-    if computing > SUSTAINED:
-        computing /= figures.sustained
-    total = figures.launch + math.hypot(computing, moving)
+        moving += outputs_bytes / speeds.written
+    total = speeds.launch + math.hypot(computing, moving)
     if split_k > 1:
-        total += figures.second_launch + (split_k + 1) * outputs_bytes / figures.summed
+        total += speeds.second_launch + (split_k + 1) * outputs_bytes / speeds.summed
     return split_k, total
 
 
-def candidates(product: Product) -> Iterator[tuple[Tile, int]]:
-    """Every tile that fits, with every number of parts of k that is weighed."""
-    for tile in tiles(product.dtype, product.capability):
-        if fits(product, tile):
-            for wanted in splits(product, tile):
-                yield tile, wanted
-
-
-def choose(product: Product, tuning: Table) -> tuple[Tile, int, float]:
+def choose(product: Product) -> tuple[Tile, int, float]:
     """Return the tile and the number of parts with the least predicted time, and that time."""
-    best = math.inf
-    chosen = None
-    for tile, wanted in candidates(product):
-        split_k, time = seconds(product, tile, wanted, tuning)
-        if time < best:
-            best = time
-            chosen = tile, split_k
-    if chosen is None and product.capability is not None:
-        return choose(product._replace(capability=None), tuning)
-    if chosen is None:
+    timed = [
+        (*seconds(product, tile, wanted), tile)
+        for tile in tiles(product.dtype, product.capability)
+        if fits(product, tile)
+        for wanted in splits(product, tile)
+    ]
+    if timed:
+        split_k, least, tile = min(timed, key=lambda one: one[1])
+        return tile, split_k, least
+    if product.capability is None:
         raise ValueError(f"block_limit must be at least 64, got {product.block_limit}")
-    return *chosen, best
+    return choose(product._replace(capability=None))

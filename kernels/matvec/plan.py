@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..common import tuning as tables
 from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, check_dtype
 from ..common.partial import sum_partials
 from . import shapes
@@ -23,7 +22,6 @@ def plan_matvec(
     alignment: int,
     block_limit: int = 1024,
     capability: tuple[int, int] | None = None,
-    tuning: tables.Table | None = None,
 ) -> LaunchPlan:
     """Plan y = A x for a batch of m x k matrices and vectors.
 
@@ -46,8 +44,6 @@ def plan_matvec(
     capability : (int, int), optional
         Compute capability of a CUDA device, such as (9, 0). From there on, blocks can share columns
         that are misaligned without a second launch.
-    tuning : Table, optional
-        The figures that shapes are chosen by. Default: `hetero.kernels.common.tuning.default`.
 
     Returns
     -------
@@ -62,8 +58,7 @@ def plan_matvec(
     aligned = alignment >= VECTOR_BYTES and (batch == 1 or a_batch % width == 0)
     source = "matvec.cu"
 
-    tuning = tuning or tables.default()
-    size = (multiprocessors, block_limit, tuning)
+    size = (multiprocessors, block_limit)
     shape = None
     if _along_rows(m, k, a_row, a_col):
         kernel = "matvec_rows"
@@ -86,7 +81,7 @@ def plan_matvec(
     else:
         kernel = "matvec_columns"
         whole = aligned and m % width == 0 and (k == 1 or a_col % width == 0)
-        if a_row != 1 or (not whole and min(m, k) < tuning["matvec.misaligned_column"]):
+        if a_row != 1 or (not whole and min(m, k) < shapes.MISALIGNED_COLUMN):
             width = 1
         elif not whole:
             kernel, source = "matvec_shifted", "matvec_shifted.cu"

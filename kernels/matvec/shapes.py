@@ -1,6 +1,6 @@
 """How y = A x is cut into blocks: the shape of each kernel's launch, and where it is the best.
 
-Where one variant begins to win, and how fast each loads, are figures of the tuning table.
+Where one variant begins to win, and how fast each loads, was measured on NVIDIA's H100 and H200.
 """
 
 from __future__ import annotations
@@ -9,25 +9,34 @@ import itertools
 from typing import NamedTuple
 
 from ..common.launch import VECTOR_BYTES, ceil_div, check_dtype
-from ..common.tuning import Table
 
 # Rows: 128 threads, each with 8 vectors in flight, and as few threads on a row as that leaves.
 # Short rows: four at once, with two vectors of each in flight.
 _ROW_THREADS = 128
 _ROW_DEPTH = 8
+_ROW_BLOCKS = 2.0  # that keep a multiprocessor's share of the memory busy
+_SHORT_ROW = 32  # vectors of the longest row that is taken four rows at a time
 _SHORT_ROWS = 4
 _SHORT_DEPTH = 2
 # Misaligned rows: two at once with 32 threads; if few, fewer loads in flight, 4 resident blocks.
 _MISALIGNED_ROWS = 2
+_MISALIGNED_ROW = 512  # elements of the shortest row of float32 that is loaded by vectors
+_MISALIGNED_FEW_ROWS = 16 << 20  # bytes, from which on a few rows are loaded by vectors
 _MISALIGNED_ROW_LANES = 32
 _MISALIGNED_ROW_DEPTH = 8
 _FEW_MISALIGNED_DEPTH = 4
 _FEW_MISALIGNED_BLOCKS = 4
-# Columns: 128 to 512 threads; the tuning table has the speed of loads by the bytes of a piece. Of
-# misaligned columns one lane per group only supplies the element that straddles two loads.
+# Columns: 128 to 512 threads. The memory's speed by the bytes of a column's piece. Of misaligned
+# columns one lane per group only supplies the element that straddles two loads.
 _COLUMN_THREADS = 512
 _COLUMN_LEAST = 128
+_COLUMN_BLOCKS = 1.0  # as `_ROW_BLOCKS`
+_COLUMN_SPEEDS = {256: 1.02, 128: 1.0, 64: 0.9, 32: 0.42}
+_MISALIGNED_COLUMN_SPEEDS = {512: 1.0, 256: 1.0, 128: 0.95}
+MISALIGNED_COLUMN = 16  # fewest rows and columns that are loaded by vectors
 LEAST_THREADS = 64
+# Of a multiprocessor's share of the memory's speed, what passes while a second launch runs.
+_LAUNCH_BYTES = 70_000
 # Misaligned columns, shared by a cluster of blocks: lanes; loads in flight, and the blocks that a
 # multiprocessor then holds; blocks in a cluster; multiprocessors that a cluster is placed among.
 CLUSTERS = (9, 0)
@@ -36,6 +45,10 @@ _CLUSTER_LANES = (32, 16)
 _CLUSTER_DEPTHS = ((4, 4), (8, 3))
 _CLUSTER_BLOCKS = (1, 2, 4, 8)
 _CLUSTER_PLACE = 16
+_CLUSTER_COLUMNS = 768  # fewest that are shared, and most for each row
+_CLUSTER_COLUMNS_A_ROW = 8
+_CLUSTER_EDGE = 0.4  # vectors that the loads for the neighbours' sake cost, of each piece
+_HALF_SPEED_BYTES = 7600  # in flight on a multiprocessor, at half of the memory's speed
 _MOST_WAVES = 2  # of clusters: with more, one block for all columns does as well
 
 
@@ -72,7 +85,6 @@ def rows(
     width: int,
     multiprocessors: int,
     block_limit: int,
-    tuning: Table,
 ) -> Shape:
     """Return the shape of matvec_rows."""
     threads = _row_threads(block_limit)
@@ -86,16 +98,16 @@ def rows(
     if tiles * batch < multiprocessors and k >= 2 * least:
         lanes, groups, tiles = threads, 1, m
     bytes_read = m * k * batch * check_dtype(dtype)
-    split_k = _split_k(bytes_read, tiles * batch, multiprocessors, tuning, "row", 4, k // least)
+    split_k = _split_k(bytes_read, tiles * batch, multiprocessors, _ROW_BLOCKS, 4, k // least)
     return Shape(lanes, groups, tiles, *_chunks(k, split_k, least), _ROW_DEPTH)
 
 
 def short_rows(
-    m: int, k: int, batch: int, width: int, multiprocessors: int, block_limit: int, tuning: Table
+    m: int, k: int, batch: int, width: int, multiprocessors: int, block_limit: int
 ) -> Shape | None:
     """Return the shape of matvec_rows with several short rows to a thread; None if too few."""
     vectors = ceil_div(k, width)
-    if vectors > tuning["matvec.short_row"]:
+    if vectors > _SHORT_ROW:
         return None
     lanes = _power_of_two(ceil_div(vectors, _SHORT_DEPTH))
     lanes = max(lanes, min(_power_of_two(vectors), 8), 2)
@@ -107,7 +119,7 @@ def short_rows(
 
 
 def misaligned_rows(
-    m: int, k: int, batch: int, width: int, multiprocessors: int, block_limit: int, tuning: Table
+    m: int, k: int, batch: int, width: int, multiprocessors: int, block_limit: int
 ) -> Shape | None:
     """Return the shape of matvec_shifted_rows; None if rows are too few or too short."""
     lanes = min(_MISALIGNED_ROW_LANES, _row_threads(block_limit) // width)
@@ -116,10 +128,10 @@ def misaligned_rows(
     k_loaded = k + width - 1  # a row's vectors begin up to width - 1 elements before it
     if m < groups:
         return None
-    if width == 4 and k >= tuning["matvec.misaligned_row"] and tiles * batch >= multiprocessors:
+    if width == 4 and k >= _MISALIGNED_ROW and tiles * batch >= multiprocessors:
         return Shape(lanes, groups, tiles, 1, k_loaded, _MISALIGNED_ROW_DEPTH, _MISALIGNED_ROWS)
     bytes_read = m * k * batch * VECTOR_BYTES // width
-    if m * batch >= multiprocessors or bytes_read < tuning["matvec.misaligned_few_rows"]:
+    if m * batch >= multiprocessors or bytes_read < _MISALIGNED_FEW_ROWS:
         return None
     least = lanes * width * _FEW_MISALIGNED_DEPTH
     split_k = min(_FEW_MISALIGNED_BLOCKS * multiprocessors // (tiles * batch), k // least)
@@ -139,7 +151,6 @@ def columns(
     width: int,
     multiprocessors: int,
     block_limit: int,
-    tuning: Table,
     misaligned: bool,
 ) -> Shape:
     """Return the shape of matvec_columns or matvec_shifted."""
@@ -149,9 +160,9 @@ def columns(
     while threads > block_limit:
         threads //= 2
     best = None
-    speeds = tuning["matvec.misaligned_column_speeds" if misaligned else "matvec.column_speeds"]
+    speeds = _MISALIGNED_COLUMN_SPEEDS if misaligned else _COLUMN_SPEEDS
     for piece, speed in speeds.items():
-        lanes = int(piece) // element // width
+        lanes = piece // element // width
         # A pass over the columns takes 8 to a thread. With few columns, rows make up the block.
         groups = min(_power_of_two(ceil_div(k, 8)), threads // lanes)
         if misaligned:
@@ -161,12 +172,12 @@ def columns(
         lanes = max(lanes, min(_COLUMN_LEAST, threads) // groups)
         tiles = ceil_div(m, (lanes - misaligned) * width)
         split_k = _split_k(
-            bytes_read, tiles * batch, multiprocessors, tuning, "column", 2, k // (groups * 8)
+            bytes_read, tiles * batch, multiprocessors, _COLUMN_BLOCKS, 2, k // (groups * 8)
         )
-        used = min(multiprocessors, tiles * batch * split_k * tuning["matvec.column_blocks"])
+        used = min(multiprocessors, tiles * batch * split_k * _COLUMN_BLOCKS)
         cost = bytes_read / (used * speed) * (tiles * lanes * width / m)
         if split_k > 1:
-            cost += tuning["matvec.launch_bytes"]
+            cost += _LAUNCH_BYTES
         if best is None or cost < best[0]:
             best = cost, lanes, groups, tiles, split_k
     _, lanes, groups, tiles, split_k = best
@@ -176,7 +187,7 @@ def columns(
 
 
 def clusters(
-    m: int, k: int, batch: int, width: int, multiprocessors: int, block_limit: int, tuning: Table
+    m: int, k: int, batch: int, width: int, multiprocessors: int, block_limit: int
 ) -> Shape | None:
     """Return the shape of matvec_shifted with a cluster's blocks for the parts of k.
 
@@ -184,9 +195,7 @@ def clusters(
     and whether a wave has enough bytes in flight. None if many rows of a tile would lie outside, if
     there are too few columns to share, or enough for more blocks than a cluster has.
     """
-    if block_limit < _CLUSTER_THREADS or not (
-        tuning["matvec.cluster_columns"] <= k <= tuning["matvec.cluster_columns_a_row"] * m
-    ):
+    if block_limit < _CLUSTER_THREADS or not (_CLUSTER_COLUMNS <= k <= _CLUSTER_COLUMNS_A_ROW * m):
         return None
     best = None
     for lanes, (depth, resident), blocks in itertools.product(
@@ -204,8 +213,8 @@ def clusters(
         if held == 0 or (blocks > 1 and count > _MOST_WAVES * held):
             continue
         in_flight = min(count, held) * _CLUSTER_THREADS * depth * VECTOR_BYTES
-        cost = (1 + tuning["matvec.cluster_edge"] / lanes) * (tiles * rows / m)
-        cost *= 1 + tuning["matvec.half_speed_bytes"] * multiprocessors / in_flight
+        cost = (1 + _CLUSTER_EDGE / lanes) * (tiles * rows / m)
+        cost *= 1 + _HALF_SPEED_BYTES * multiprocessors / in_flight
         if count > held:
             cost *= ceil_div(count, held) * held / count
         if best is None or cost < best[0]:
@@ -227,16 +236,14 @@ def _split_k(
     bytes_read: int,
     blocks: int,
     multiprocessors: int,
-    tuning: Table,
-    along: str,
+    resident: float,
     wanted: int,
     most: int,
 ) -> int:
     """Return how many parts to split k into: 1 unless the idle rest costs more than a launch."""
-    used = min(multiprocessors, blocks / tuning[f"matvec.{along}_blocks"])
+    used = min(multiprocessors, blocks / resident)
     split_k = min(wanted * multiprocessors // blocks, most)
-    launch_bytes = tuning["matvec.launch_bytes"]
-    if split_k < 2 or bytes_read / used < bytes_read / multiprocessors + launch_bytes:
+    if split_k < 2 or bytes_read / used < bytes_read / multiprocessors + _LAUNCH_BYTES:
         return 1
     return split_k
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ..common.launch import REAL, Launch, ceil_div, check_dtype
-from ..common.tuning import Target
+from ..common.launch import REAL, Launch, Target, ceil_div, check_dtype
 
 __all__ = [
     "DOWN",
@@ -29,7 +28,16 @@ TABLES = (
 
 _COARSE_BYTES = 44 << 10  # of 48 KB of shared memory, for the grids of multigrid_coarse.cu
 HALO = 3  # points around a tile that its own depend on
-_PAIRS = 32  # of a window in 3-D
+# A window in 2-D: pairs of points, blocks that a multiprocessor is to hold, rows to prefetch.
+_FLAT_PAIRS = 128
+_FLAT_RESIDENT = {"float32": 8, "float64": 5}
+_FLAT_AHEAD = 4
+# In 3-D: pairs of points and rows; coarse planes of a tile, fewer where a multiprocessor would have
+# less than `_BLOCKS`.
+_PAIRS = 32
+_WINDOW_ROWS = {"float32": 28, "float64": 20}
+_MOST_PLANES, _LEAST_PLANES = 32, 4
+_BLOCKS = 4
 
 
 class Sweep(NamedTuple):
@@ -106,11 +114,11 @@ def plan_sweep(
     Both have (nz, ny, nx) points, with ny = 1 in 2-D.
     """
     check_dtype(dtype)
-    figure, flat = target.figure, shape[1] == 1
+    flat = shape[1] == 1
     if flat:
-        pairs, rows, resident = figure("multigrid.pairs"), 1, figure("multigrid.resident")[dtype]
+        pairs, rows, resident = _FLAT_PAIRS, 1, _FLAT_RESIDENT[dtype]
     else:
-        pairs, rows, resident = _PAIRS, figure("multigrid.window_rows")[dtype], 1
+        pairs, rows, resident = _PAIRS, _WINDOW_ROWS[dtype], 1
     if pairs * rows > target.block_limit:
         pairs, rows = (target.block_limit, 1) if flat else (16, 16)
     # A window holds a tile with its halo and, along x, what it takes to begin at an even point. A
@@ -120,9 +128,9 @@ def plan_sweep(
     if not flat:
         y = rows // 2 - HALO - 1 if coarse[1] < shape[1] else rows - 2 * HALO - 1
     across = ceil_div(coarse[1], y) * ceil_div(coarse[2], x)
-    z = figure("multigrid.most_planes")
-    enough = figure("multigrid.blocks") * target.multiprocessors
-    while z > figure("multigrid.least_planes") and across * ceil_div(coarse[0], z) < enough:
+    z = _MOST_PLANES
+    enough = _BLOCKS * target.multiprocessors
+    while z > _LEAST_PLANES and across * ceil_div(coarse[0], z) < enough:
         z //= 2
-    ahead = figure("multigrid.ahead") if flat else 0
+    ahead = _FLAT_AHEAD if flat else 0
     return Sweep(shape, coarse, dtype, pairs, rows, resident, ahead, (z, y, x))

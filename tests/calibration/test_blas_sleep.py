@@ -14,7 +14,7 @@ from hetero.calling import planner
 from hetero.errors import ProfileError
 from hetero.host import blas_spin
 from hetero.ops.cases import Passes, TimedSolves
-from hetero.profile import inventory, validity
+from hetero.profile import inventory
 from hetero.registry import thread_counts
 
 LATER = blas_sleep._LATER
@@ -278,20 +278,12 @@ def test_products_solves_and_devices_have_no_such_loops(monkeypatch):
     assert tried(measured(2e-4, how=passes, axes=None)) == [2e-4]
 
 
-@pytest.mark.parametrize(
-    ("changed", "kept"), [(None, True), ("blas", False), ("cores", False), ("numpy", True)]
-)
-def test_it_holds_for_the_same_blas_and_threads(changed, kept, monkeypatch):
+def test_a_profile_may_have_it():
     data = profile.shipped("conservative").data
     assert profile.Profile(data).blas_sleep() == 1e-3
     data = {**data, "host": {**data["host"], "blas_sleep": 4e-4}}
     assert profile.Profile(data).blas_sleep() == 4e-4
-    changes = {changed: "another"} if changed else {}
-    monkeypatch.setattr(validity, "_changes", lambda was, now: changes)
-    holding = validity.holding(data)
-    assert profile.Profile(holding.data).blas_sleep() == (4e-4 if kept else blas_spin.LONG)
-    assert data["host"]["blas_sleep"] == 4e-4
-    assert ("cpu|blas_sleep" in holding.aside.get("another", [])) is not kept
+    assert profile.Profile({**data, "host": {}}).blas_sleep() == blas_spin.LONG
 
 
 def test_a_number_that_cannot_be_is_refused():

@@ -11,7 +11,6 @@ import logging
 import os
 import threading
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,7 +28,8 @@ calibrate = importlib.import_module("hetero.calibration.calibrate")
 
 @pytest.fixture
 def content():
-    return {**copy.deepcopy(profile.shipped("conservative").data), "name": "mine"}
+    here = {"name": "mine", "fingerprint": inventory.fingerprint()}
+    return copy.deepcopy(profile.shipped("conservative").data) | here
 
 
 def test_one_at_a_time(content, profile_file, tmp_path, monkeypatch, warnings_of):
@@ -74,23 +74,9 @@ def test_an_interrupt_lets_the_next_one_measure(content, profile_file, monkeypat
 
 @pytest.mark.parametrize("place", ["/proc/nowhere/p.json", "/dev/null/p.json", "/tmp"])
 def test_what_cannot_be_stored_is_not_measured(place, monkeypatch):
-    monkeypatch.setattr(calibrate.compiling, "begin", lambda: pytest.fail("begun"))
     monkeypatch.setattr(calibrate.machine, "measure", lambda *_: pytest.fail("measured"))
     with pytest.raises(OSError, match=r"."):
         hetero.calibrate(True, place)
-
-
-def test_nothing_is_left_that_compiles_where_there_is_no_place(monkeypatch):
-    """The place is looked for while it compiles, where none is named: that depends on devices."""
-    stopped = []
-    begun = SimpleNamespace(stop=lambda: stopped.append(True))
-    monkeypatch.setattr(calibrate.compiling, "begin", lambda: begun)
-    monkeypatch.setattr(calibrate.machine, "measure", lambda *_: pytest.fail("measured"))
-    monkeypatch.delenv("HETERO_PROFILE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    with pytest.raises(OSError, match=r"."):
-        hetero.calibrate(True)
-    assert stopped == [True]
 
 
 def test_what_was_measured_is_used_even_if_storing_fails(content, profile_file, monkeypatch):

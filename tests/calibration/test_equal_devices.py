@@ -1,4 +1,4 @@
-"""Several GPUs of one kind: one is measured, the others are confirmed by a few probes."""
+"""Several GPUs of one kind: one is measured, and a transfer compares the links of the others."""
 
 from __future__ import annotations
 
@@ -10,63 +10,17 @@ import pytest
 import toys
 
 import hetero
-from hetero import profile, registry
+from hetero import registry
 from hetero.calibration import machine, worklist
 from hetero.calibration.environment import equal_devices, overheads, quiet_links
 from hetero.calibration.measure import loop, sampling
 from hetero.calibration.measure.workbench import Samples
-from hetero.calibration.request import QUICK
 from hetero.ops.cases import Case, Place, SampleGrid, grid
 from hetero.profile import inventory
 
 ONE = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 1e-6}
 PACK = {"form": "segments", "constants": [ONE]}
 LINKS = {way: {"pageable": PACK, "pinned": PACK} for way in ("upload", "download")}
-
-
-def asked(monkeypatch, first, twin):
-    """The difference found where two take these seconds, call by call; and the number of calls."""
-    calls = []
-
-    def seconds(given):
-        def one():
-            calls.append(1)
-            return given(len(calls) // 2)
-
-        return one
-
-    monkeypatch.setattr(
-        equal_devices, "_links", lambda *_: [("upload", (seconds(first), seconds(twin)))]
-    )
-    monkeypatch.setattr(equal_devices, "_calls", lambda *_: [])
-    place = Place("cuda:0", {"kind": "cuda"}, (None,))
-    return equal_devices.difference(place, place._replace(name="cuda:1"), [], QUICK), len(calls)
-
-
-# What the other one takes when the first one takes 1 ms -> whether it differs
-SECOND = {
-    "the same": (lambda n: 1e-3, False),
-    "a little more": (lambda n: 1.08e-3, False),
-    "a third more": (lambda n: 1.33e-3, True),
-    "a third less": (lambda n: 0.67e-3, True),
-    "noisy": (lambda n: 1e-3 * (1.0, 1.3, 0.8, 1.25, 0.9)[n % 5], False),
-    "one in five is far off": (lambda n: 1e-3 * (30.0 if n % 5 == 2 else 1.0), False),
-    "disturbed at first": (lambda n: 1e-3 * (3.0 if n < 4 else 1.0), False),
-    "more, with a little noise": (lambda n: 1.3e-3 * (1.0, 1.02, 0.98)[n % 3], True),
-}
-
-
-@pytest.mark.parametrize("case", SECOND)
-def test_what_differs_by_more_than_its_noise(case, monkeypatch):
-    given, differs = SECOND[case]
-    found, number = asked(monkeypatch, lambda n: 1e-3, given)
-    assert (found is not None) == differs
-    if differs:
-        assert found.only_links
-        assert found.text == f"upload takes {given(0) / 1e-3:.2f} times as long as on cuda:0"
-        assert number == 20, "it is asked once more"
-    else:
-        assert number <= 20
 
 
 class Twin(toys.Toy):
@@ -104,7 +58,7 @@ def two(monkeypatch, profile_file, hasty):
         patch.setattr(quiet_links, "links", lambda *_: LINKS)
         patch.setattr(overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
         patch.setattr(overheads, "pack", lambda budget: PACK)
-        patch.setattr(machine.compiling, "compile_ahead", lambda *_: None)
+        patch.setattr(machine.compiling, "compile_first", lambda *_: None)
         inventory.changed()
         assert inventory.devices()["toy:1"]["same_as"] == "toy:0"
         yield both, taken
@@ -117,33 +71,20 @@ def test_equal_ones_are_measured_once(two, warnings_of):
         device.slower = 0.003  # so that nothing else matters
     found = hetero.calibrate(True)
     assert {name for name, _ in taken} == {"cpu", "toy:0"}
-    assert not any("by itself" in text for text in warnings_of())
+    assert not any("by themselves" in text for text in warnings_of())
     assert found.link("toy:1", "upload")(0) == found.link("toy:0", "upload")(0)
     cost = found.cost("toy:1", "toy", "double", "numpy", "float32", "*")
     assert cost is not None
 
 
-def test_one_that_is_slower_is_measured_by_itself_and_said(two, warnings_of):
-    both, taken = two
-    both[0].slower, both[1].slower = 0.003, 0.02
-    found = hetero.calibrate(True)
-    assert {name for name, _ in taken} == {"cpu", "toy:0", "toy:1"}
-    (text,) = (t for t in warnings_of() if "by itself" in t)
-    assert text.startswith("toy:1 is measured by itself: ")
-    assert "times as long as on toy:0" in text
-    assert "toy:1|double|numpy|float32|*" in found.data["models"]
-    assert "toy:1" in found.data["links"]
-    assert profile.current().data["devices"]["toy:1"]["same_as"] == "toy:0"
-
-
 def test_one_in_a_slower_slot(two, warnings_of):
-    """It computes as the other one does: only its links are its own."""
     both, taken = two
     both[0].slower = both[1].slower = 0.003
     both[1].slow_links = 0.01
     found = hetero.calibrate(True)
     assert {name for name, _ in taken} == {"cpu", "toy:0"}
-    assert any(t.startswith("the links of toy:1 are measured") for t in warnings_of())
+    (text,) = (t for t in warnings_of() if "by themselves" in t)
+    assert text.startswith("the links of toy:1 are measured by themselves: a large upload takes ")
     assert "toy:1" in found.data["links"]
     assert "toy:1|double|numpy|float32|*" not in found.data["models"]
 
@@ -156,11 +97,11 @@ def test_one_that_fails_to_be_probed_is_said(two, warnings_of, monkeypatch):
 
     monkeypatch.setattr(both[1], "pinned", broken)
     hetero.calibrate(True)
-    assert any("confirmation on toy:1: no memory" in text for text in warnings_of())
+    assert any("links on toy:1: no memory" in text for text in warnings_of())
 
 
-def test_only_what_is_asked_for_needs_no_confirmation(two, monkeypatch):
-    monkeypatch.setattr(equal_devices, "difference", lambda *_: pytest.fail("asked"))
+def test_only_what_is_asked_for_is_compared(two, monkeypatch):
+    monkeypatch.setattr(equal_devices, "differ", lambda *_: pytest.fail("asked"))
     hetero.calibrate(True, only=["double"])
     hetero.calibrate(True, devices=["toy:0"])
 

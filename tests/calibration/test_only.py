@@ -20,6 +20,7 @@ from hetero.profile import inventory
 
 ONE = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 1e-6}
 PACK = {"form": "segments", "constants": [ONE]}
+CONSERVATIVE = profile.shipped("conservative").data["models"]
 LINKS = {way: {"pageable": PACK, "pinned": PACK} for way in ("upload", "download")}
 
 
@@ -49,7 +50,7 @@ def measured(monkeypatch, hasty, profile_file):
         patch.setattr(machine.overheads.quiet_links, "links", links_of)
         patch.setattr(machine.overheads, "of_calls", costs)
         patch.setattr(machine.overheads, "pack", lambda budget: PACK)
-        patch.setattr(machine.compiling, "compile_ahead", lambda *_: None)
+        patch.setattr(machine.compiling, "compile_first", lambda *_: None)
         patch.setattr(machine.loop.repeating, "settle", lambda *_: (0, 0, 0))
 
         def calibrate(*only, **options):
@@ -93,7 +94,6 @@ def test_it_is_merged_into_what_is_stored(measured, profile_file):
         assert new or model == before["models"][key]
     assert stored["links"] == before["links"]
     assert stored["host"] == before["host"]
-    assert "unfinished" not in stored
     assert profile.current().data["models"] == after.data["models"]
 
 
@@ -109,32 +109,29 @@ def test_without_a_profile_conservative_constants_serve_for_the_rest(
     measured, profile_file, warnings_of
 ):
     found, *_ = measured("matmul")
-    assert {key.split("|")[1] for key in found.data["models"]} == {"matmul"}
-    assert "matmul" in found.data["unfinished"]["why"]
-    here = profile.current().data["models"]
-    assert "cpu|poisson|dst|float64|*" in here
-    profile.set_current(None)
-    assert profile.current().data["models"] == here
     (text,) = warnings_of()
-    assert "only matmul was measured" in text
+    assert "all else is conservative" in text
+    models = found.data["models"]
+    assert seconds(models["cpu|matmul|blas|float32|*"]) == 1e-5
+    assert models["cpu|poisson|dst|float64|*"] == CONSERVATIVE["cpu|poisson|dst|float64|*"]
+    profile.set_current(None)
+    assert profile.current().data["models"] == models
+    assert len(warnings_of()) == 1
 
 
-def test_what_was_put_aside_is_measured_anew(measured, profile_file, monkeypatch, warnings_of):
-    """The constants of other numbers of threads stay out of it, the rest stays."""
+def test_what_is_of_other_numbers_of_threads_is_not_merged_into(
+    measured, profile_file, monkeypatch, warnings_of
+):
     measured()
     now = inventory.fingerprint()
     changed = {**now, "blas": {**now["blas"], "blas_threads": 99}}
     monkeypatch.setattr(inventory, "fingerprint", lambda: changed)
-    profile.set_current(None)
-    profile.current()
-    assert any("--only" in text for text in warnings_of())
     found, *_ = measured("matmul")
-    assert {key.split("|")[1] for key in found.data["models"]} == {"matmul", "double"}
-    missing = found.data["unfinished"]["missing"]
-    assert {key.split("|")[1] for key in missing} == {"matvec"}
-    found, *_ = measured("matvec")
-    assert "unfinished" not in found.data
-    assert {key.split("|")[1] for key in found.data["models"]} == {"matmul", "matvec", "double"}
+    assert any("all else is conservative" in text for text in warnings_of())
+    assert (
+        found.data["models"]["cpu|matvec|blas|float32|*"]
+        == CONSERVATIVE["cpu|matvec|blas|float32|*"]
+    )
     assert found.data["fingerprint"] == changed
 
 
@@ -178,6 +175,9 @@ def test_the_file_that_path_names_is_merged_into(measured, tmp_path):
 
 def test_the_knots_are_all_there(measured):
     found, *_ = measured("double")
-    for key, model in found.data["models"].items():
+    measured_keys = [key for key in found.data["models"] if "|double|" in key]
+    assert measured_keys
+    for key in measured_keys:
+        model = found.data["models"][key]
         axes = model["constants"]["axes"]
         assert len(model["constants"]["seconds"]) == math.prod(map(len, axes)), key

@@ -250,26 +250,3 @@ def test_a_solve_whose_times_tell_no_step_is_told_by_others():
     found, out = outliers.believable(dense, where, parted)
     assert out == [(256,)]
     assert found.seconds[256,] == pytest.approx(1e-9 * 256 * 256)
-
-
-def test_only_what_changed_is_fitted_again():
-    """Each checkpoint would fit all of them else: a second and a half of a full calibration."""
-    beside, other = replace(case(reference="C"), layout="F"), replace(case(), layout="D")
-    few = {dims: value for dims, value in quiet().items() if 256 not in dims}
-    measured = [
-        loop.Measured(each, place(), Samples(seconds))
-        for each, seconds in ((case(), quiet()), (beside, few), (other, quiet()))
-    ]
-    first, second, third = (one.key for one in measured)
-    known = {}
-    before = modelling.models(measured, [], known=known)
-    again = modelling.models(measured, [], known=known)
-    assert all(again[key] is before[key] for key in (first, second, third))
-    slow = Samples({dims: value * (2.0 if 256 in dims else 1.0) for dims, value in quiet().items()})
-    measured[0] = measured[0]._replace(samples=slow)
-    now = modelling.models(measured, [], known=known)
-    assert now[third] is before[third]
-    assert now == modelling.models(measured, []), "the second one is compared with the first"
-    assert now[first] != before[first]
-    assert now[second] != before[second]
-    assert modelling.models(measured, [], known=known)[second] is now[second]

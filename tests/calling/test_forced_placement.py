@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import copy
 import pickle
+import random
 import threading
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from made_up import GPU, TWO, WITH_LIBRARY, priced, reason, square
 
 import hetero
-from hetero import devices
+from hetero import devices, registry, removed
 from hetero.calling import planner
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
 from hetero.pricing import settings
@@ -45,6 +46,16 @@ def test_forced_placement_that_is_not_there():
         priced(square(8), method="library")
     for error in (DeviceNotAvailable, MethodNotAvailable):
         assert issubclass(error, ValueError)
+
+
+@pytest.mark.parametrize(("operation", "method"), removed.METHODS)
+def test_a_removed_method_names_what_to_use(operation, method):
+    from hetero.ops.benchmark import of
+
+    draw = of(registry.operation(operation), "draw")
+    operands, options = draw(random.Random(1), "host", 40)
+    with pytest.raises(MethodNotAvailable, match=r"was removed in 0\.2: "):
+        hetero.plan(operation, *operands, method=method, **options)
 
 
 @pytest.mark.parametrize("shapes", [((0, 3), (3, 4)), ((2, 0), (0, 3)), ((0, 2, 3), (3,))])

@@ -315,10 +315,9 @@ def test_several_devices(machine):
     rng = np.random.default_rng(6)
     f = rng.random((40, 50))
     for there in (f, fakes.Cupy.of(f, devices[1])):
-        for method in ("jacobi", "cg"):
-            placed = {"device": "cuda:*", "method": method}
-            compare(record, registry.operation("poisson"), [there], {"rtol": 1e-3}, placed)
-            assert set(record) == {("cuda:*", method)}
+        placed = {"device": "cuda:*", "method": "jacobi"}
+        compare(record, registry.operation("poisson"), [there], {"rtol": 1e-3}, placed)
+        assert set(record) == {("cuda:*", "jacobi")}
     A = hetero.Poisson((40, 50))
     compare(record, registry.operation("cg"), [A, f.reshape(-1)], {}, {"device": "cuda:*"})
     assert set(record) == {("cuda:*", "fused")}
@@ -330,8 +329,8 @@ def test_random_calls_that_are_shared(machine):
     record, devices, _ = machine
     profile.set_current(profile.shipped("h200"))
     draw, shared = random.Random(5), 0
-    for number in range(160):
-        name = ("matmul", "matvec", "convolve2d")[number % 3]
+    for number in range(240):
+        name = ("matmul", "convolve2d")[number % 2]
         operands, options = DRAWN[name](draw, devices)
         if 0 in sum((x.shape for x in operands), ()):
             continue
@@ -359,13 +358,13 @@ def test_random_calls_that_find_no_room(machine, monkeypatch):
 
     draw, cut = random.Random(4), 0
     for number in range(100):
-        name = ("matmul", "matvec", "convolve2d")[number % 3]
+        name = ("matmul", "convolve2d")[number % 2]
         dtype = draw.choice(DTYPES[:2])
         if name == "convolve2d":
             shapes = (draw.randrange(40, 120), draw.randrange(40, 120)), (3, 4)
         else:
             m, n, k = (draw.randrange(30, 100) for _ in range(3))
-            shapes = (m, k), (k, n) if name == "matmul" else (k,)
+            shapes = (m, k), (k, n)
         operands = [values(draw, shape, dtype) for shape in shapes]
         operation, placed = registry.operation(name), {"device": "cuda:0"}
         plan = hetero.plan(name, *operands, **placed)

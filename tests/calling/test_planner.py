@@ -76,7 +76,7 @@ def test_mixed_places():
 
 
 @pytest.mark.parametrize("on", ["host", "cuda:0"])
-@pytest.mark.parametrize("n", [1, 10, 100, 1000, 5000])
+@pytest.mark.parametrize("n", [10, 100, 1000, 5000])
 def test_terms_add_up_and_the_cheapest_comes_first(n, on):
     plan = priced(square(n, on), WITH_LIBRARY)
     possible = [c for c in plan.candidates if c.reason is None]
@@ -160,17 +160,16 @@ def test_what_several_gpus_cannot_do_together_the_first_of_them_does_where_asked
     here = h200.machine()
     here["cuda:1"] = {**here["cuda:0"], "same_as": "cuda:0"}
     data = h200.data | {"models": dict(h200.data["models"])}
-    for method in ("cg", "jacobi"):
-        key = f"poisson|{method}|float64|2d"
-        data["models"][f"cuda*2|{key}"] = data["models"][f"cuda:0|{key}"]
+    key = "poisson|jacobi|float64|2d"
+    data["models"][f"cuda*2|{key}"] = data["models"][f"cuda:0|{key}"]
     problem = registry.operation("poisson").from_dims((2048, 2048), "float64", "host")
 
     def chosen(method=None):
         plan = pricing.price(problem, profile.Profile(data), here, "cuda:*", method)
-        assert {c.device for c in plan.candidates if c.method in ("cg", "jacobi")} <= {"cuda:*"}
+        assert {c.device for c in plan.candidates if c.method == "jacobi"} <= {"cuda:*"}
         return plan.chosen
 
-    together, one = chosen("cg"), chosen()
+    together, one = chosen("jacobi"), chosen()
     assert (together.device, one.device) == ("cuda:*", "cuda:0")
     assert one.method in ("dst", "multigrid")
     assert one.seconds < together.seconds / 10

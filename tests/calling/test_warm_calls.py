@@ -310,8 +310,6 @@ CONVOLVE2D = Space(
             "direct": "direct",
             "fft": "fft",
             "separable": "separable",
-            "overlap_save": "overlap_save",
-            "library": "library",
             "other": "other",
         },
         "use": USE | {"fft": [{"method": "fft"}], "direct": [{"method": "direct"}]},

@@ -31,7 +31,6 @@ def test_info(run, data):
         "missing",
         "profile",
         "profiles",
-        "kernels",
     }
     assert {"name", "cores", "memory_bytes", "blas", "blas_version"} <= found["cpu"].keys()
     tracking = found["cpu"]["write_tracking"]

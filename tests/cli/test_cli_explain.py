@@ -158,12 +158,10 @@ def test_a_solve_by_its_functions_name(data):
 
 
 def lacking(monkeypatch):
-    """Neither cuFFT, cuBLAS nor OpenCV here."""
+    """No cuFFT here."""
     from hetero.devices.cuda import cufft
-    from hetero.ops.convolve2d import direct_cpu
 
     monkeypatch.setattr(cufft, "obstacle", lambda: "cuFFT is not here")
-    monkeypatch.setattr(direct_cpu, "opencv_is_here", lambda: False)
 
 
 def test_another_machine_has_its_own_packages(data, monkeypatch):
@@ -173,8 +171,7 @@ def test_another_machine_has_its_own_packages(data, monkeypatch):
     size = ("convolve2d", 2048, 2048, 5, 5, "--dtype", "float32", "--mode", "same")
     rows = data("explain", *size, "--profile", "h200")["candidates"]
     priced = {(row["method"], row["device"]) for row in rows if row["seconds"] is not None}
-    for expected in (("fft", "cuda:0"), ("overlap_save", "cuda:0"), ("library", "cpu")):
-        assert expected in priced
+    assert ("fft", "cuda:0") in priced
     assert not any("here" in (row["reason"] or "") for row in rows)
     rows = data("explain", "matmul", 512, 512, 512, "--profile", "h200")["candidates"]
     assert any(row["method"] == "library" and row["seconds"] for row in rows)

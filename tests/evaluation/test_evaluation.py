@@ -346,12 +346,12 @@ def test_demo_goes_on_without_a_library_that_fails(monkeypatch):
     assert text.count("a file") == 1
 
 
-@pytest.mark.parametrize("complete", [True, False])
-def test_demo_calibrates_unless_a_profile_is_stored(complete, monkeypatch):
-    found = [SimpleNamespace(path="a file", complete=complete)]
+@pytest.mark.parametrize("stored", [True, False])
+def test_demo_calibrates_unless_a_profile_is_stored(stored, monkeypatch):
+    found = [profile.Stored("a file", None, None if stored else "of another machine")]
     monkeypatch.setattr(profile, "survey", lambda: found)
     text = demonstrated(monkeypatch)[1]
-    assert ("by the profile a file" in text, "calibrated in" in text) == (complete, not complete)
+    assert ("by the profile a file" in text, "calibrated in" in text) == (stored, not stored)
 
 
 def test_demo_watches_nothing_and_says_where_no_gpu_is_compared(monkeypatch):

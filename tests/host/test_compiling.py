@@ -40,7 +40,7 @@ from hetero.ops.convolve2d import value_ranges
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.window import window_of
 from hetero.ops.kmeans import compiled_cpu
-from hetero.ops.kmeans.compiled_cpu import HamerlyBackend
+from hetero.ops.kmeans.compiled_cpu import BoundedBackend
 from hetero.ops.kmeans.fit import Fit, fit
 from hetero.ops.krylov import cg_products
 from hetero.ops.linear_systems import loops as solver_loops
@@ -684,11 +684,13 @@ def test_examples_call_every_loop_and_threads_need_no_other_code(module, monkeyp
     assert {name: len(found.signatures) for name, found in made_of.items()} == before
 
 
-def test_a_fit_with_bounds_needs_no_other_code():
+def test_a_fit_with_bounds_needs_no_other_code(monkeypatch):
+    monkeypatch.setattr(compiled_cpu, "_MOVED", 1.0)  # bounds from the first iteration on
+    monkeypatch.setattr(compiled_cpu, "most_looked_at", lambda n, k, d: np.inf)
     made_of = [f for name in ("assign", "between") for f in dispatchers(vars(kmeans_bounds)[name])]
     compiled_cpu.compile_bounds(np.dtype("float32"))
     before = [len(found.signatures) for found in made_of]
-    rows = HamerlyBackend(np.random.default_rng(0).random((300, 3)).astype(np.float32), None)
+    rows = BoundedBackend(np.random.default_rng(0).random((300, 3)).astype(np.float32), None)
     fit(rows, Fit(3, 0.0, "random", random=np.random.RandomState(0), exactly=True), 5)
     assert [len(found.signatures) for found in made_of] == before
     assert rows._bounds is not None

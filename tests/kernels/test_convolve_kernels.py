@@ -26,11 +26,10 @@ from scipy import signal
 
 from hetero import devices
 from hetero.arrays import describe
-from hetero.kernels.common import tuning
 from hetero.kernels.convolution import plan as plan_convolve
-from hetero.kernels.convolution import plan_tiled
+from hetero.kernels.convolution import plan_small, plan_tiled
 from hetero.kernels.convolution.plan import BOUNDARIES
-from hetero.ops.convolve2d import direct_device, tiles
+from hetero.ops.convolve2d import direct_device
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import window_of
@@ -123,7 +122,7 @@ def runner(request):
 @pytest.fixture
 def small(monkeypatch):
     """Let small images have the kernel for few taps."""
-    monkeypatch.setitem(tuning.default()._values, "convolution.small_outputs", 1)
+    monkeypatch.setattr(plan_small, "_LEAST_OUTPUTS", 1)
 
 
 # -- What they should make -----------------------------------------------------------------------
@@ -364,16 +363,6 @@ def test_a_flag_of_0_leaves_the_output_alone(runner, small, asked, cuda, dtype):
     np.testing.assert_allclose(out[0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_an_image_of_one_tile_is_not_cut():
-    for extent in (20, 100, 247, 249, 300, 2000):
-        for taps, mode in itertools.product((3, 9), MODES):
-            window = window_of((extent, extent), (taps, taps), mode)
-            found = tiles.on_device(window)
-            fits = max(window.out_height, window.out_width) <= 256 - taps + 1
-            assert (found is None) == fits
-            assert fits or found[0].count * found[1].count > 1
-
-
 def plan_for(shape, taps_shape, rank=None, **options):
     """A plan for mode "same", by default of contiguous images on a large GPU."""
     height, width = shape
@@ -544,7 +533,7 @@ def simulate(case):
     def edit(text):
         return text.replace("barrier(CLK_LOCAL_MEM_FENCE)", "") if "race" in case else text
 
-    tuning.default()._values["convolution.small_outputs"] = 1
+    plan_small._LEAST_OUTPUTS = 1
     simulator = kernel_runs.BufferRunner(runtimes.simulator(), edit)
     if "race" in case:
         with contextlib.suppress(AssertionError):  # without barriers, results may be wrong too

@@ -24,11 +24,9 @@ from test_pipelined import emulated
 import hetero
 from hetero import kernels
 from hetero.errors import DeviceError
-from hetero.kernels.common import tuning
 from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans import plan_seeds, shapes
 from hetero.ops.kmeans import device as fits
-from hetero.ops.kmeans import library
 from hetero.ops.kmeans.cpu import NumpyBackend, NumpySeeding
 from hetero.ops.kmeans.device import Loop
 from hetero.ops.kmeans.device_rows import DeviceRows
@@ -37,37 +35,6 @@ from hetero.ops.linear_systems.types import DeviceFailed
 
 DTYPES = ("float32", "float64")
 HOPPER = {"multiprocessors": 132, "shared_limit": 227 << 10, "capability": (9, 0)}
-
-
-def test_products_with_centroids_are_made_of_as_many_rows_as_fit(monkeypatch):
-    """Each row's labels are found once, by products of blocks of rows at the right addresses."""
-    log, size = [], 4
-
-    def gemm(device, problem):
-        assert problem.strides == ((0, d, 1), (0, 1, d), (0, k, 1))
-        rows, *rest = problem.dims
-        assert rest == [k, d]
-        return lambda X, centroids, out: log.append(((X - 1000) // (d * size), rows, centroids))
-
-    monkeypatch.setattr(library.cublas, "gemm", gemm)
-    monkeypatch.setattr(library, "_BLOCK", 4000)
-    device = SimpleNamespace(
-        block_limit=1024,
-        build=lambda *launch: None,
-        launch=lambda kernel, grid, block, arguments: log.append((*arguments[4:6], arguments[1])),
-    )
-    rooms = []
-    space = SimpleNamespace(allocate=lambda nbytes: rooms.append(nbytes) or 5)
-    buffers = {"X": 1000, "labels": 1, "state": 2, "new": 3, "norms of new": 4}
-    for n, d, k, most in ((250, 3, 10, 100), (99, 2, 10, 99), (3, 2, 1000, 1), (2, 2, 1001, 1)):
-        rooms.clear()
-        products = library.Products(device, space, buffers, (n, d, k), "float32")
-        assert rooms == [most * k * size]
-        log.clear()
-        products.assign("new", "norms of new")
-        blocks = [(first, min(most, n - first)) for first in range(0, n, most)]
-        assert log[::2] == [(*block, 3) for block in blocks]
-        assert log[1::2] == [(*block, 4) for block in blocks]
 
 
 # -- What is right -------------------------------------------------------------------------------
@@ -99,7 +66,7 @@ def plain_means(X, weights, labels, centroids):
 
 
 @contextlib.contextmanager
-def on_device(device, X, weights, k, method="lloyd", forced=None, counted=False):
+def on_device(device, X, weights, k, forced=None, counted=False):
     """The rows on a device, with the assignment that is chosen or a forced one."""
     kept = []
 
@@ -112,11 +79,11 @@ def on_device(device, X, weights, k, method="lloyd", forced=None, counted=False)
     problem = SimpleNamespace(dims=(*X.shape, k), dtype=X.dtype.name)
     choose = plans.choose
     if forced is not None:
-        plans.choose = lambda where, table: forced(where)
+        plans.choose = forced
     try:
         with device.active():
             weights = None if weights is None else up(weights)
-            yield DeviceRows(device, problem, up(X), weights, method, counted=counted)
+            yield DeviceRows(device, problem, up(X), weights, counted=counted)
     finally:
         plans.choose = choose
 
@@ -130,10 +97,10 @@ def check_labels(got, distances):
     assert (got != labels).mean() < 0.02
 
 
-def check_step(device, X, weights, centroids, method="lloyd", forced=None):
+def check_step(device, X, weights, centroids, forced=None):
     """One iteration: labels of least distances, means of what is labelled, the same bits again."""
     n, k = len(X), len(centroids)
-    with on_device(device, X, weights, k, method, forced) as rows:
+    with on_device(device, X, weights, k, forced) as rows:
         distances, _, _ = plain_step(X - rows.mean, weights, centroids - rows.mean)
         found = []
         for _ in range(2):
@@ -194,18 +161,17 @@ def test_tiles(portable, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_small(portable, dtype):
+def test_small(portable, monkeypatch, dtype):
     """A point to a thread, with its sums: in groups, alone, and with several to a thread."""
-    table = tuning.default()
-    table = tuning.parse(table.replaced({"kmeans.small_items": 8}))
+    monkeypatch.setattr(shapes, "_SMALL_ITEMS", 8)
     seen = set()
     for d, k in ((2, 8), (4, 50), (16, 17), (31, 30)):
         for n, weighted in ((257, d < 4), (1100, d < 4)):
             X, weights, start = points(n, d, k, dtype, weighted)
             where = shapes.Points(n, d, k, dtype, weighted, True, 4, 1024, 48 << 10, None)
-            found = dict(shapes.small(where, table).launch.defines)
+            found = dict(shapes.small(where).launch.defines)
             seen.add((min(found["GROUPS"], 2), min(found["ITEMS"], 2)))
-            check_step(portable, X, weights, start, forced=lambda w: shapes.small(w, table))
+            check_step(portable, X, weights, start, forced=shapes.small)
     assert seen == {(2, 1), (1, 1), (1, 2)}
 
 
@@ -476,11 +442,10 @@ def all_plans(**options):
     sizes += ((10**5, 32, 20), (10**5, 17, 3), (10**5, 5, 300))
     for (n, d, k), dtype, weighted in itertools.product(sizes, DTYPES, (False, True)):
         for where in (HOPPER, {"multiprocessors": 2, "shared_limit": 32 << 10, "block_limit": 128}):
-            for method in ("lloyd", "library"):
-                yield plans.plan_lloyd(
-                    n=n, d=d, k=k, dtype=dtype, weighted=weighted, method=method,
-                    alignment=16, counted=weighted, **{**where, **options},
-                )  # fmt: skip
+            yield plans.plan_lloyd(
+                n=n, d=d, k=k, dtype=dtype, weighted=weighted,
+                alignment=16, counted=weighted, **{**where, **options},
+            )  # fmt: skip
 
 
 def launches_of(planned):
@@ -493,7 +458,7 @@ def launches_of(planned):
 def test_one_cluster_is_summed_by_a_span_of_two():
     """PoCL takes a loop with barriers that is never entered for one that is."""
     points = shapes.Points(5000, 40, 1, "float32", False, True, 132, 1024, 227 << 10, (9, 0))
-    _, launch = plans.sum_by_label(points, tuning.default())
+    _, launch = plans.sum_by_label(points)
     assert dict(launch.defines)["SPAN"] == 2
 
 
@@ -517,13 +482,13 @@ def test_tensor_cores_are_taken_where_shared_memory_holds_their_tiles(dtype):
     for (d, k), kilobytes in itertools.product(((40, 16), (64, 1024)), (48, 64, 128)):
         limits = 132, 1024, kilobytes << 10
         where = shapes.Points(10**5, d, k, dtype, False, True, *limits, (9, 0))
-        found = shapes.choose(where, tuning.default())
+        found = shapes.choose(where)
         assert found.launch.shared_bytes <= kilobytes << 10
         tensor = dtype == "float64" and kilobytes > 48
         assert found.variant.startswith("tensor") == tensor
         if tensor:
             assert found.tile == (32 if k == 16 else 64 if kilobytes == 64 else 128)
-        plain = shapes.choose(where._replace(capability=None), tuning.default())
+        plain = shapes.choose(where._replace(capability=None))
         assert "tensor" not in plain.variant
 
 
@@ -543,12 +508,11 @@ def other_launches():
         DTYPES, ((10**5, 2, 8), (10**5, 32, 20), (10**6, 131, 500), (10**6, 128, 1024))
     ):
         planned = plans.plan_lloyd(
-            n=n, d=d, k=k, dtype=dtype, weighted=True, alignment=16, method="lloyd", **HOPPER
+            n=n, d=d, k=k, dtype=dtype, weighted=True, alignment=16, **HOPPER
         )
         yield from (one for one in launches_of(planned) if "weights" in one.arguments)
     yield from planned.finish
     yield plans.columns(1000, 20, "float64", 132, 1024)[0]
-    yield plans.label_rows(0, 100, 20, "float64", 1024)
     for first, gathered in itertools.product((True, False), repeat=2):
         planned = plan_seeds.SeedsPlan(10**5, 40, 16, "float64", True, 1024, 128)
         yield planned.try_seeds(16, first, gathered)

@@ -18,7 +18,7 @@ from hetero.kernels import Launch
 from hetero.kernels.cg import plan_stencil
 from hetero.kernels.cg.plan_stencil import GridShare
 from hetero.kernels.common.exchange import WORDS, exchange
-from hetero.kernels.common.tuning import Target
+from hetero.kernels.common.launch import Target
 
 PATIENCE = 4000  # turns that a device waits for another one: no device stops for so long
 LOST, FLAGS = 0, 4  # places of words: kernels/common/peer_flags.cu

@@ -301,7 +301,7 @@ def use_all():
     """Calls of every method that leaves something on a GPU; their results."""
     with hetero.use(device="cuda:0"):
         made = [hetero.convolve2d(IMAGE, FILTERS[0], method=m) for m in ("direct", "fft")]
-        made += [hetero.solve_poisson(F, method=m) for m in ("multigrid", "dst", "cg", "jacobi")]
+        made += [hetero.solve_poisson(F, method=m) for m in ("multigrid", "dst", "jacobi")]
     return made
 
 

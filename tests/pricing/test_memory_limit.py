@@ -157,14 +157,13 @@ def test_remembered_calls_know_the_limit(opencl, held):
     assert 0 < most[2] <= WHOLE // 2
 
 
-@pytest.mark.parametrize(("method", "rtol"), [("jacobi", 0.3), ("multigrid", 1e-3), ("cg", 1e-3)])
-def test_what_needs_more_than_its_operands_is_the_cpus(opencl, held, method, rtol, warnings_of):
+def test_what_needs_more_than_its_operands_is_the_cpus(opencl, held, warnings_of):
     """The limit holds for all that a solve allocates, also where f and u alone would fit."""
     f = np.random.default_rng(3).random((20, 25))
     with hetero.use(device=opencl, memory_limit=2 * f.nbytes):
-        u = hetero.solve_poisson(f, method=method, rtol=rtol)[0]
+        u = hetero.solve_poisson(f, method="multigrid", rtol=1e-3)[0]
         assert held.most <= 2 * f.nbytes
-    expected = hetero.solve_poisson(f, device="cpu", method=method, rtol=rtol)[0]
+    expected = hetero.solve_poisson(f, device="cpu", method="multigrid", rtol=1e-3)[0]
     np.testing.assert_allclose(u, expected, rtol=0.1, atol=1e-2 * abs(expected).max())
     assert devices.disabled(opencl) is None
 

@@ -137,10 +137,8 @@ def test_what_was_measured_is_predicted(n):
     problem = operation.problem(hetero.Poisson((side, side)), hetero.spec((n,), "float64"))
     steps = row.work(problem, info).repeat  # as many as its prediction counts
     assert candidate.seconds == pytest.approx(setup[(n,)] + steps * step[(n,)], rel=1e-3)
-    known = {}
-    modelling.models([measured], failures, links, known)
-    without = modelling.models([measured], failures, known=known)[measured.key]
-    assert "moves_apart" not in without, "other links, another model of the same samples"
+    without = modelling.models([measured], failures)[measured.key]
+    assert "moves_apart" not in without
 
 
 # -- In profiles ----------------------------------------------------------------------------------
@@ -165,18 +163,6 @@ def test_shown(cuda, monkeypatch):
     shown = hetero.machine()["links"]
     assert shown["cuda:0"]["upload, pageable"] == "10.0 GB/s"
     assert "cuda*2" not in shown, "one device is here"
-
-
-def test_what_earlier_versions_measured_right_after_products_is_left_out():
-    data = profile.shipped("h100").data
-    data = {**data, "host": dict(data["host"]), "links": {"cuda:0": {"upload": {}, "download": {}}}}
-    data["links"]["cuda:0"]["upload"] = kinds = straight(1e-5, 1e9)
-    known = set(kinds)
-    kinds["pageable beside BLAS"] = kinds["pageable"]
-    data["host"]["contention"] = {"cuda:0": {"matmul": {"pinned": {"cpu": 1.5, "device": 1.2}}}}
-    found = profile.parse(profile.encode(data))
-    assert set(found.data["links"]["cuda:0"]["upload"]) == known
-    assert "contention" not in found.data["host"]
 
 
 # -- In a calibration ------------------------------------------------------------------------------
@@ -208,9 +194,9 @@ def calibrated(monkeypatch, hasty, profile_file):
         rows[:] = [dataclasses.replace(row, shared=lambda problem: True) for row in rows]
         patch.setattr(sampling, "take", lambda case, *_: Samples(dict.fromkeys(grid(case.axes), 1)))
         patch.setattr(loop.repeating, "settle", lambda *_: (0, 0, 0))
-        patch.setattr(equal_devices, "difference", lambda *_: None)
+        patch.setattr(equal_devices, "differ", lambda *_: False)
         patch.setattr(machine_of_calibration.thread_counts, "tables", lambda *_: {})
-        patch.setattr(machine_of_calibration.compiling, "compile_ahead", lambda *_: None)
+        patch.setattr(machine_of_calibration.compiling, "compile_first", lambda *_: None)
         patch.setattr(blas_spin, "find", planted("find", None))
         patch.setattr(blas_spin, "wait_until_idle", lambda: None)
         patch.setattr(quiet_links, "links", planted("quiet", LINKS))

@@ -1,7 +1,7 @@
 """The profiles of two GPUs: what they predict for calls that were timed on such hosts.
 
-From NumPy to NumPy, by `solve_poisson` in float64: "cg" with 300 iterations, which the profile's
-model of `solve_cg` prices, too, and "multigrid"; milliseconds on one GPU and on both.
+From NumPy to NumPy in float64: `solve_cg` with 300 iterations, and `solve_poisson` by
+"multigrid"; milliseconds on one GPU and on both.
 """
 
 from __future__ import annotations

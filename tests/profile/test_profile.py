@@ -377,15 +377,12 @@ DAMAGE = {
     "time a number": (lambda d: {**d, "created": 5}, "created"),
     "other CPU": (lambda d: spoiled(d, "fingerprint", "cpu", "name", "Z80"), "cpu name"),
     "other cores": (lambda d: spoiled(d, "fingerprint", "cpu", "cores", 999), "cpu cores"),
-    "other BLAS": (lambda d: spoiled(d, "fingerprint", "blas", "blas_version", "0"), "blas"),
+    "other BLAS": (lambda d: spoiled(d, "fingerprint", "blas", "blas", "mkl"), "blas was 'mkl'"),
     "other threads": (lambda d: spoiled(d, "fingerprint", "blas", "blas_threads", 99), "blas_thr"),
-    "older NumPy": (lambda d: spoiled(d, "fingerprint", "packages", "numpy", "1.0"), "numpy"),
     "older hetero": (lambda d: spoiled(d, "fingerprint", "hetero", "0.0.1"), "hetero"),
-    "no fingerprint": (lambda d: {**d, "fingerprint": {}}, "cpu"),
-    "fingerprint of lists": (lambda d: {**d, "fingerprint": {"cpu": [1], "blas": 3}}, "cpu"),
+    "no fingerprint": (lambda d: {**d, "fingerprint": {}}, "hetero"),
+    "fingerprint of lists": (lambda d: spoiled(d, "fingerprint", "cpu", [1]), "cpu"),
 }
-# Only what depends on what changed is put aside.
-IN_PART = {"other cores", "other BLAS", "other threads", "older NumPy"}
 CONSTANTS = ("models", CPU_MODEL)
 WAVES = {"overhead": 1e-6, "axes": [[16, 256]] * 3, "ratios": [1.0] * 8}
 SURFACE = {"overhead": 0.0, "axes": [[1, 99], [1, 99], [1, 99]], "seconds": [1.0] * 8}
@@ -499,7 +496,7 @@ def test_damage_gives_one_warning(case, data, profile_file, warnings_of, opencl)
     assert str(profile_file) in text
     assert named in text
     assert "\n" not in text
-    assert profile.current().name == ("mine" if case in IN_PART else "conservative")
+    assert profile.current().name == "conservative"
 
 
 @pytest.mark.parametrize("case", DEEP)
@@ -509,12 +506,6 @@ def test_wrong_constants_give_one_warning(case, data, profile_file, warnings_of,
     (text,) = warnings_of()
     assert str(profile_file) in text
     assert profile.current().name == "conservative"
-
-
-@pytest.mark.parametrize("case", DEEP)
-def test_wrong_constants_never_harm_a_call(case, data, profile_file, opencl):
-    write(profile_file, spoiled(data, *DEEP[case]))
-    use_it(opencl)
 
 
 @pytest.mark.parametrize("case", [*UNREADABLE, *DEEP])

@@ -39,7 +39,6 @@ _SMALLEST_DENSE = 2**4  # an iteration of the smallest costs a tenth of what it 
 _ROW_LENGTHS = [5, 27]
 _FINER = 3.0  # a cache holds the matrix, or not
 _DENSE = TimedSolves(2, 18)  # few: each reads all of the matrix
-_AHEAD = ("multigrid", "csr", "stencil2")  # what takes long to compile on the CPU
 _MATVEC = (("blas", "C"), ("tiled", "C aligned"))
 _LONGER = (4096, 8192, 16384, 32768)
 
@@ -56,7 +55,6 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
                     axes = [[_SMALLEST_DENSE, *sizes]]
                 elif layout == "csr":
                     axes = [unknowns(place, budget, limits=_LARGEST_CSR), _ROW_LENGTHS]
-                family = layout.split("-")[-1]
                 case = Case(
                     row,
                     dtype,
@@ -66,7 +64,6 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
                     functools.partial(_problem, layout, dtype),
                     functools.partial(_arguments, layout, dtype),
                     seconds=SECONDS,
-                    ahead=f"{family} in {dtype}" if family in _AHEAD else "",
                 )
                 if row.traits == OF_OTHERS or (row.price is not None and layout != "dense"):
                     continue  # 'hybrid' moves the vectors, which are most of the work there

@@ -55,10 +55,10 @@ def convolve2d(
         of operands that lie on the host. Default: where it is fastest.
     method : str, optional
         "direct" (the sum), "separable" (two one-dimensional passes for each product of a column and
-        a row that make up the filter), "fft" (one transform), "overlap_save" (transforms of
-        tiles), "streamed" (bands of an image on the host that go to a GPU, are convolved by one of
-        these and come back, all at the same time), "library" (OpenCV), "scipy" (SciPy's function,
-        for dtypes that no other takes, and while the loops of others are compiled).
+        a row that make up the filter), "fft" (transforms of the image, or of tiles where that costs
+        less), "streamed" (bands of an image on the host that go to a GPU, are convolved by one of
+        these and come back, all at the same time), "scipy" (SciPy's function, for dtypes that no
+        other takes, and while the loops of others are compiled).
 
     Returns
     -------
@@ -91,13 +91,12 @@ def convolve2d(
     NaN and infinity spread as in the direct sum: where another method's result is not finite, the
     direct sum takes its place.
 
-    "fft" and "overlap_save" are accurate relative to the largest values of the image, or of the
-    tile: one pixel of 1e20 leaves nothing of others of 1. They are not chosen where values on the
-    host, the fill value or the filter are seen to differ so much in size that an error is estimated
-    to exceed 1e3 eps of the sum of the products' absolute values. What "full" gives near its edges,
-    and results that meet no more than a corner of a part that is not zero, do not count. By name
-    they are taken whatever the values.
-    Images on a device are not looked at.
+    "fft" is accurate relative to the largest values of the image, or of the tile: one pixel of 1e20
+    leaves nothing of others of 1. It is not chosen where values on the host, the fill value or the
+    filter are seen to differ so much in size that an error is estimated to exceed 1e3 eps of the
+    sum of the products' absolute values. What "full" gives near its edges, and results that meet no
+    more than a corner of a part that is not zero, do not count. By name it is taken whatever the
+    values. Images on a device are not looked at.
 
     How often the fastest method is chosen, and how much time a wrong choice costs, is in
     ``docs/benchmarks.md``; ``hetero verify convolve2d`` measures it on this machine.

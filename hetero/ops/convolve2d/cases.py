@@ -79,7 +79,6 @@ def _measured(implementation: Implementation, place: Place, budget: Budget) -> I
             inputs=1,
             seconds=points * (number * _KNOT if on_cpu else _DEVICE_KNOT),
             example=_EXAMPLE,
-            ahead=f"convolutions in {dtype}" if row.compiled else "",
         )
 
 

@@ -1,16 +1,15 @@
-"""The direct sum on the CPU: by compiled loops, by a filter's factors, by SciPy and by OpenCV."""
+"""The direct sum on the CPU: by compiled loops, by a filter's factors and by SciPy."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 from math import prod
 from types import ModuleType
 
 import numpy as np
 
 from hetero.host.compiled import loop_compiler, loops
-from hetero.imports import INSTALL, load
+from hetero.imports import load
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import scipys_convolve2d
 from hetero.ops.convolve2d.value_ranges import is_finite
@@ -20,8 +19,6 @@ from hetero.registry.problem import Problem
 
 _PRODUCTS_WHILE_COMPILING = 1 << 31  # what SciPy's loop does in about five seconds
 _SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
-
-_OPENCVS_LARGEST = 11  # extent up to which OpenCV sums directly; above it transforms
 
 SUMS = loops.register(loops.Family("convolutions", 3.5, f"{__name__}:examples"))
 
@@ -131,7 +128,7 @@ def examples(dtype: np.dtype) -> None:
     convolve.direct(np.ones((1, 64, 64), dtype), taps, out, 1, 1, convolve.WRAP, 0.0)
 
 
-# -- Libraries -------------------------------------------------------------------------------------
+# -- SciPy -----------------------------------------------------------------------------------------
 
 
 def by_scipy(image: np.ndarray, options: FilterOptions, window: Window) -> np.ndarray:
@@ -159,46 +156,3 @@ def by_scipy(image: np.ndarray, options: FilterOptions, window: Window) -> np.nd
         one = convolve2d(np.zeros(shape, image.dtype), filter, mode, boundary, fillvalue)
         return np.zeros((*front, *one.shape), one.dtype)
     return np.reshape(found, (*front, *found[0].shape))
-
-
-@functools.cache
-def opencv_is_here() -> bool:
-    """Whether cv2 can be imported."""
-    return importlib.util.find_spec("cv2") is not None
-
-
-def opencvs_obstacle(window: Window, here: bool = True) -> str | None:
-    """Why OpenCV's filter2D cannot do it: here, or on any machine that has OpenCV."""
-    if here and not opencv_is_here():
-        return f"OpenCV is not here; {INSTALL['opencv']}"
-    if window.boundary == "wrap":
-        return "OpenCV does not extend periodically"
-    if window.filled:
-        return "OpenCV fills with zeros"
-    if max(window.filter_height, window.filter_width) > _OPENCVS_LARGEST:
-        return f"above {_OPENCVS_LARGEST} x {_OPENCVS_LARGEST} OpenCV transforms"
-    if window.boundary == "symm" and (
-        window.filter_height > window.height or window.filter_width > window.width
-    ):
-        return "OpenCV reflects only once"
-    inside = (
-        window.top < window.filter_height
-        and window.left < window.filter_width
-        and window.out_height <= window.height
-        and window.out_width <= window.width
-    )
-    return None if inside else "OpenCV gives no result larger than the image"
-
-
-def by_opencv(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
-    """`cv2.filter2D`, whose correlation takes the flipped filter."""
-    cv2 = load("cv2")
-    border = cv2.BORDER_REFLECT if window.boundary == "symm" else cv2.BORDER_CONSTANT
-    rows = slice(0, window.out_height)
-    columns = slice(0, window.out_width)
-    # Output (i, j) of filter2D reads from (i - anchor_y, j - anchor_x) on.
-    anchor = (window.left, window.top)
-    taps = options.filter.taps
-    for plane, result in zip(image, out, strict=True):
-        found = cv2.filter2D(plane, -1, taps, anchor=anchor, borderType=border)
-        result[...] = found[rows, columns]

@@ -15,7 +15,6 @@ from hetero.kernels import LaunchPlan
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.ops.convolve2d.filters import PURPOSE, Filter, FilterOptions, kept
 from hetero.ops.convolve2d.window import Window
-from hetero.profile import tuning
 from hetero.registry.problem import Problem
 
 _THREADS = 256
@@ -43,7 +42,7 @@ def launch_plan(plan: Callable[..., LaunchPlan], problem: Problem, **others: Any
 def _launches(
     plan: Callable[..., LaunchPlan], device: Device, problem: Problem, *buffers: Any, **more: Any
 ) -> LaunchPlan:
-    """As `launch_plan`, by the device's figures and its buffers' addresses."""
+    """As `launch_plan`, by the device's limits and its buffers' addresses."""
     return launch_plan(
         plan,
         problem,
@@ -52,7 +51,6 @@ def _launches(
         block_limit=device.block_limit,
         shared_limit=device.shared_limit,
         cuda=device.traits.warps,
-        tuning=tuning.of_device(device),
         **more,
     )
 

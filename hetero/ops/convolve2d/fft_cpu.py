@@ -1,7 +1,7 @@
 """Convolution on the CPU by SciPy's real Fourier transforms, of the whole image or of tiles.
 
-Rows and columns are transformed apart, in parts that stay in a core's cache and on as many threads
-as they are worth: so rows of zeros, and rows without a result, need no transform.
+Rows and columns are transformed apart, so that rows of zeros, and rows without a result, need no
+transform.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from hetero.ops.convolve2d.value_ranges import is_finite
 from hetero.ops.convolve2d.window import Window
 
 _POINTS = 1 << 18  # that a thread transforms at a time
-_COLUMNS = 64
 # Eps of the largest result possible that one which should be 0 may have, by a transform and by
 # factors; seconds of a look at its window, of each tap's, and of a transform for each result.
 _NOISE, _NOISE_OF_FACTORS = 64.0, 1e5
@@ -122,9 +121,9 @@ class Exact:
             if self._noise > least and (np.abs(values) <= self._noise).any():
                 self._clears = True
 
-    def clear(self, result: np.ndarray, transform: Any) -> None:
+    def clear(self, result: np.ndarray) -> None:
         """Put 0 where nothing that is not 0 meets a tap that is not: by looks at few windows, or by
-        ``transform``, which is `whole` or `overlap_save`, of how many do."""
+        a convolution that counts how many do."""
         if not (self._clears and exact_zeros.get()):
             return
         plane, (filter, fillvalue), w = self._plane, self._options, self._window
@@ -139,13 +138,13 @@ class Exact:
         kind = filter.support.array.dtype
         count = np.empty((1, *result.shape), kind)
         options = FilterOptions(filter.support, float(fillvalue != 0.0))
-        transform((plane != 0.0).astype(kind)[None], options, w, count)
+        convolve((plane != 0.0).astype(kind)[None], options, w, count)
         result[count[0] == 0.0] = 0.0
 
 
 @np.errstate(all="ignore")  # as SciPy's loops, which look at no flags
-def whole(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
-    """One transform of each image; the direct sum where that is not finite.
+def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
+    """Transforms of overlapping tiles, or of whole images; the direct sum where that is not finite.
 
     Parameters
     ----------
@@ -155,26 +154,56 @@ def whole(image: np.ndarray, options: FilterOptions, window: Window, out: np.nda
     out : (batch, out_height, out_width) ndarray, C-contiguous
         Takes the result.
     """
-    spectrum = _spectrum(options.filter.array, window, len(image))
+    y, x = tiles.on_cpu(window)
+    points, number = y.length * x.length, len(image) * y.count * x.count
+    most = tiles.threads_for(number * points)
+    # Threads share tiles or, where there are fewer of them, each transform.
+    threads, workers = (most, 1) if number >= most else (1, most)
+    spectrum = fft.rfft(options.filter.array, x.length, axis=1)
+    spectrum = fft.fft(spectrum, y.length, axis=0, workers=most)
+    high, wide = y.step + window.filter_height - 1, x.step + window.filter_width - 1
+    if y.count == x.count == 1 and not window.extended:
+        high, wide = window.height, window.width  # rows and columns of zeros are not transformed
     seen = [Exact(plane, options, window) for plane in image]
-    for plane, exact, result in zip(image, seen, out, strict=True):
-        _filter_plane(plane, spectrum, options.fillvalue, window, exact, result)
-    _finish(whole, seen, image, options, window, out)
 
+    def strip(place: tuple[int, int, slice]) -> None:
+        number, i, j = place
+        top, left = y.start + i * y.step, x.start + j.start * x.step
+        right = x.start + (j.stop - 1) * x.step + wide
+        rows, columns = slice(top, top + high), slice(left, right)
+        source = extended(image[number], window, options.fillvalue, rows, columns)
+        given = source
+        if not window.extended:  # but for the zeros beyond the image
+            given = image[number, max(top, 0) : top + high, max(left, 0) : right]
+        seen[number].look(given)
+        row, column = source.strides
+        cut = np.lib.stride_tricks.as_strided(
+            source, (j.stop - j.start, high, wide), (x.step * column, row, column)
+        )
+        product = fft.rfft(cut, x.length, axis=2, workers=workers)
+        product = fft.fft(product, y.length, axis=1, overwrite_x=True, workers=workers)
+        product *= spectrum
+        product = fft.ifft(product, axis=1, overwrite_x=True, workers=workers)
+        product = product[:, y.first : y.first + y.step]
+        values = fft.irfft(product, x.length, axis=2, workers=workers)
+        values = values[:, :, x.first : x.first + x.step].transpose(1, 0, 2).reshape(y.step, -1)
+        result = out[number, i * y.step : (i + 1) * y.step, j.start * x.step : j.stop * x.step]
+        seen[number].put(values[: result.shape[0], : result.shape[1]], result)
 
-def _finish(
-    transform: Any,
-    seen: list[Exact],
-    image: np.ndarray,
-    options: FilterOptions,
-    window: Window,
-    out: np.ndarray,
-) -> None:
+    # Rows of tiles, and what a row holds where there are few.
+    at_once = max(min(_POINTS // points, number // threads), 1)
+    strips = [
+        (number, i, j)
+        for number in range(len(image))
+        for i in range(y.count)
+        for j in _parts(x.count, at_once)
+    ]
+    _each(strip, strips, threads)
     if not is_finite(out):
         direct_cpu.direct(image, options, window, out)
         return
     for exact, result in zip(seen, out, strict=True):
-        exact.clear(result, transform)
+        exact.clear(result)
 
 
 def clear(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
@@ -185,125 +214,16 @@ def clear(image: np.ndarray, options: FilterOptions, window: Window, out: np.nda
         exact = Exact(plane, options, window, _NOISE_OF_FACTORS)
         exact.look(plane)
         exact.put(result, result)
-        exact.clear(result, whole)
-
-
-def _spectrum(filter: np.ndarray, window: Window, images: int) -> Callable[[slice], np.ndarray]:
-    """The filter's transform as a function of a range of its columns.
-
-    For several images it is made once, here; for one image by parts, on all threads.
-    """
-    y, x = tiles.whole_on_cpu(window)
-    rows = fft.rfft(filter, x.length, axis=1)
-    if images == 1:
-        return lambda part: fft.fft(rows[:, part], y.length, axis=0)
-    whole = fft.fft(rows, y.length, axis=0)
-    return lambda part: whole[:, part]
-
-
-def _filter_plane(
-    plane: np.ndarray,
-    spectrum: Callable[[slice], np.ndarray],
-    fillvalue: float,
-    window: Window,
-    exact: Exact,
-    result: np.ndarray,
-) -> None:
-    """One image."""
-    y, x = tiles.whole_on_cpu(window)
-    threads = tiles.threads_for(y.length * x.length)
-    width = x.length // 2 + 1
-    kind = np.result_type(plane.dtype, np.complex64)
-    high, wide = plane.shape
-    if window.extended:
-        high, wide = y.step + window.filter_height - 1, x.step + window.filter_width - 1
-    forth = np.empty((high, width), kind)
-    back = np.empty((y.step, width), kind)
-
-    def rows_forth(part: slice) -> None:
-        source = plane[part]
-        if window.extended:
-            rows = slice(part.start + y.start, part.stop + y.start)
-            source = extended(plane, window, fillvalue, rows, slice(x.start, x.start + wide))
-        exact.look(source)
-        forth[part] = fft.rfft(source, x.length, axis=1)
-
-    def columns(part: slice) -> None:
-        product = fft.fft(forth[:, part], y.length, axis=0)
-        product *= spectrum(part)
-        values = fft.ifft(product, axis=0, overwrite_x=True)
-        back[:, part] = values[y.first : y.first + y.step]
-
-    def rows_back(part: slice) -> None:
-        values = fft.irfft(back[part], x.length, axis=1)
-        exact.put(values[:, x.first : x.first + x.step], result[part])
-
-    most = _POINTS // x.length
-    _each(rows_forth, _parts(high, most, threads), threads)
-    _each(columns, _parts(width, _COLUMNS, threads), threads)
-    _each(rows_back, _parts(y.step, most, threads), threads)
-
-
-@np.errstate(all="ignore")
-def overlap_save(
-    image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray
-) -> None:
-    """Transforms of overlapping tiles; the direct sum where that is not finite."""
-    axes = tiles.on_cpu(window)
-    assert axes is not None
-    y, x = axes
-    points = y.length * x.length
-    threads = tiles.threads_for(len(image) * y.count * x.count * points)
-    filter = fft.rfft(options.filter.array, x.length, axis=1)
-    spectrum = np.empty((y.length, filter.shape[1]), filter.dtype)
-    seen = [Exact(plane, options, window) for plane in image]
-
-    def columns(part: slice) -> None:
-        spectrum[:, part] = fft.fft(filter[:, part], y.length, axis=0)
-
-    def strip(place: tuple[int, int, slice]) -> None:
-        number, i, j = place
-        top, left = y.start + i * y.step, x.start + j.start * x.step
-        right = x.start + j.stop * x.step + x.first
-        rows, columns = slice(top, top + y.length), slice(left, right)
-        source = extended(image[number], window, options.fillvalue, rows, columns)
-        given = source
-        if not window.extended:  # but for the zeros beyond the image
-            given = image[number, max(top, 0) : top + y.length, max(left, 0) : right]
-        seen[number].look(given)
-        row, column = source.strides
-        cut = np.lib.stride_tricks.as_strided(
-            source, (j.stop - j.start, y.length, x.length), (x.step * column, row, column)
-        )
-        product = fft.fft(fft.rfft(cut, axis=2), axis=1, overwrite_x=True)
-        product *= spectrum
-        product = fft.ifft(product, axis=1, overwrite_x=True)[:, y.first :]
-        values = fft.irfft(product, x.length, axis=2)[:, :, x.first :]
-        values = values.transpose(1, 0, 2).reshape(y.step, -1)
-        result = out[number, i * y.step : (i + 1) * y.step, j.start * x.step : j.stop * x.step]
-        seen[number].put(values[: result.shape[0], : result.shape[1]], result)
-
-    _each(columns, _parts(filter.shape[1], _COLUMNS, threads), threads)
-    # Threads share rows of tiles, and what a row holds where there are few.
-    most = max(min(_POINTS // points, len(image) * y.count * x.count // threads), 1)
-    strips = [
-        (number, i, j)
-        for number in range(len(image))
-        for i in range(y.count)
-        for j in _parts(x.count, most, 1)
-    ]
-    _each(strip, strips, threads)
-    _finish(overlap_save, seen, image, options, window, out)
+        exact.clear(result)
 
 
 # -- Threads ---------------------------------------------------------------------------------------
 # NumPy and SciPy let go of the GIL while they work on parts of arrays.
 
 
-def _parts(extent: int, most: int, threads: int) -> list[slice]:
-    """An extent cut into about equal parts of at most ``most``, as many for each thread."""
-    number = -(-extent // max(most, 1))
-    number = min(-(-number // threads) * threads, max(extent, 1))
+def _parts(extent: int, most: int) -> list[slice]:
+    """An extent cut into about equal parts of at most ``most``."""
+    number = -(-extent // most)
     return [slice(extent * i // number, extent * (i + 1) // number) for i in range(number)]
 
 

@@ -25,22 +25,12 @@ def _transform(device: Device, lengths: tuple[int, int], batch: int, dtype: str)
     return device.storage().get("transforms", (lengths, batch, dtype), _KEPT, make)
 
 
-def whole(device: Device, problem: Problem, image: Any, options: FilterOptions, out: Any) -> None:
-    """Enqueue a convolution by one transform of each image."""
-    _run(device, problem, image, options, out, tiles.whole_on_device(problem.options))
-
-
-def overlap_save(
+def convolve(
     device: Device, problem: Problem, image: Any, options: FilterOptions, out: Any
 ) -> None:
-    """Enqueue a convolution by transforms of tiles."""
-    _run(device, problem, image, options, out, tiles.on_device(problem.options))
-
-
-def _run(
-    device: Device, problem: Problem, image: Any, options: FilterOptions, out: Any, axes: Axes
-) -> None:
-    """Enqueue a convolution, and the direct sum for where its result is not finite."""
+    """Enqueue a convolution by transforms of tiles or whole images, and the direct sum for where
+    its result is not finite."""
+    axes = tiles.on_device(problem.options)
     (y, x), w, dtype = axes, problem.options, problem.dtype
     size, half = np.dtype(dtype).itemsize, _half(x)
     points = y.length * half
@@ -109,8 +99,8 @@ def _spectrum(device: Device, filter: Filter, problem: Problem, axes: Axes) -> t
             strides = w.filter_width, 1
         nbytes = 2 * y.length * _half(x) * np.dtype(dtype).itemsize
         owner = Workspace(device, PURPOSE)
-        buffer, (seen, seen_owner) = owner.allocate(nbytes), flag(device)
-        owner.hold(seen_owner)
+        buffer, seen = owner.allocate(nbytes), owner.allocate(16)
+        device.fill(seen, 16)
         image = source, w.filter_height, w.filter_width, 0, *strides, 0, 0.0, seen
         one = Axis(y.length, y.length, 1, 0, 0), Axis(x.length, x.length, 1, 0, 0)
         _gather(device, dtype, image, buffer, one, 0, 1)

@@ -118,36 +118,15 @@ registry.register_method(
     method="fft",
     kinds=("cpu",),
     excludes=work.loses,
-    work=work.of_whole_on_cpu,
-    run=_on_cpu("fft_cpu", "whole"),
-    uses=_SCIPY,
-    traits=Traits(spreads=True, transforms=True, form="surface"),
-)
-registry.register_method(
-    operation=NAME,
-    method="overlap_save",
-    kinds=("cpu",),
-    excludes=work.one_tile_on_cpu,
-    work=work.of_tiles_on_cpu,
-    run=_on_cpu("fft_cpu", "overlap_save"),
+    work=work.of_fft_on_cpu,
+    run=_on_cpu("fft_cpu", "convolve"),
     uses=_SCIPY,
     traits=Traits(
         spreads=True,
         transforms=True,
-        tiled=True,
         form="surface",
-        images=(32, 64, 128, 256, 512, 768, 1024, 2048, 4096),
+        images=(4, 16, 32, 64, 128, 256, 512, 768, 1024, 2048, 4096),
     ),
-)
-registry.register_method(
-    operation=NAME,
-    method="library",
-    kinds=("cpu",),
-    excludes=work.not_opencvs,
-    work=work.of_direct,
-    run=_on_cpu("direct_cpu", "by_opencv"),
-    uses=("opencv-python", "opencv-python-headless"),
-    traits=Traits(filters=(1, 2, 3, 5, 7, 11)),
 )
 registry.register_method(
     operation=NAME,
@@ -193,26 +172,10 @@ registry.register_method(
     method="fft",
     kinds=("cuda",),
     excludes=work.loses_or_no_cufft,
-    work=work.of_whole_by_cufft,
-    run=_on_device("fft_device", "whole"),
+    work=work.of_fft_on_device,
+    run=_on_device("fft_device", "convolve"),
     uses=_CUFFT,
     traits=Traits(spreads=True, transforms=True, form="surface"),
-)
-registry.register_method(
-    operation=NAME,
-    method="overlap_save",
-    kinds=("cuda",),
-    excludes=work.one_tile_on_device,
-    work=work.of_tiles_by_cufft,
-    run=_on_device("fft_device", "overlap_save"),
-    uses=_CUFFT,
-    traits=Traits(
-        spreads=True,
-        transforms=True,
-        tiled=True,
-        form="surface",
-        images=(256, 1024, 4096, 8192),
-    ),
 )
 registry.register_method(
     operation=NAME,

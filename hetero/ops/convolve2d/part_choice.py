@@ -177,10 +177,9 @@ def choose(
 
 def _tile_rows(part: Plan) -> int | None:
     """Rows of the results that a row of tiles makes; None where there are no tiles."""
-    if not traits.of_row(part.chosen.implementation).tiled:
+    if not traits.of_row(part.chosen.implementation).transforms:
         return None
-    axes = tiles.on_device(part.problem.options)
-    return axes and axes[0].step
+    return tiles.on_device(part.problem.options)[0].step
 
 
 def _terms(

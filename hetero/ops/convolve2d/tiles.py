@@ -1,7 +1,7 @@
 """Fourier tiles: which lengths, how many, and what they cost, on the CPU and on a GPU.
 
-`whole_on_cpu` and `whole_on_device` take the image as one tile, `on_cpu` and `on_device` cut it
-into overlapping ones.
+`on_cpu` and `on_device` take the image as one tile, or cut it into overlapping ones, whatever
+costs less by the points that transforms pass over.
 """
 
 from __future__ import annotations
@@ -84,12 +84,19 @@ def whole_on_cpu(window: Window) -> Axes:
 
 
 @functools.lru_cache(maxsize=1024)
-def on_cpu(window: Window, cores: int | None = None) -> Axes | None:
-    """The cheapest cut into several overlapping tiles; None where one tile is all there is.
+def on_cpu(window: Window, cores: int | None = None) -> Axes:
+    """The lightest tiles: one, or several that overlap.
 
     Threads share them: one tile more than they have in turn costs as much as one for each. There
     are as many as this machine has cores, or another one of which this is asked.
     """
+    several, whole = _several_on_cpu(window, cores), whole_on_cpu(window)
+    ways = [whole] if several is None else [several, whole]
+    return min(ways, key=lambda axes: weight_on_cpu(window, axes, 1, cores))
+
+
+def _several_on_cpu(window: Window, cores: int | None) -> Axes | None:
+    """The cheapest cut into several overlapping tiles; None where one tile is all there is."""
     w = window
     along_x = _cuts(w.out_width, w.filter_width, w.left)
     best: tuple[float, Axes | None] = (inf, None)
@@ -183,10 +190,10 @@ def whole_on_device(window: Window) -> Axes:
 
 
 @functools.lru_cache(maxsize=1024)
-def on_device(window: Window) -> Axes | None:
-    """The overlapping square tiles of least weight; None if one tile is all there is."""
-    w = window
-    best: tuple[float, Axes] | None = None
+def on_device(window: Window) -> Axes:
+    """The lightest tiles: one, or square ones that overlap."""
+    w, whole = window, whole_on_device(window)
+    best = weight_on_device(whole, 1, False), whole
     for length in _POWERS:
         if length < 2 * max(w.filter_height, w.filter_width) - 1:
             continue
@@ -200,9 +207,9 @@ def on_device(window: Window) -> Axes | None:
         if axes[0].count * axes[1].count < 2:
             break
         cost = weight_on_device(axes, 1, False)
-        if best is None or cost < best[0]:
+        if cost < best[0]:
             best = cost, axes
-    return best and best[1]
+    return best[1]
 
 
 def weight_on_device(axes: Axes, batch: int, new_filter: bool) -> int:

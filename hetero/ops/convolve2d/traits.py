@@ -17,15 +17,14 @@ class Traits(NamedTuple):
         It adds up more than the filter covers, so that NaN and infinity would spread.
     transforms : bool
         Its error is as large for small values as for the largest: an image on the host is looked
-        at before it is chosen, which is part of its price.
+        at before it is chosen, which is part of its price. It computes tiles: bands of an image
+        are whole rows of them.
     factors : bool
         It takes the filter's factors, so that the filter's values are needed.
     few : bool
         Where there are few products it runs SciPy's loop; see `Window.has_few`.
     any_dtype : bool
         It computes in whatever dtype, complex ones too.
-    tiled : bool
-        It computes tiles: bands of an image are whole rows of them.
     compiled : bool
         It is by loops or kernels of our own, which calibration compiles before it measures.
     form : str
@@ -40,7 +39,6 @@ class Traits(NamedTuple):
     factors: bool = False
     few: bool = False
     any_dtype: bool = False
-    tiled: bool = False
     compiled: bool = False
     form: str = "filter"
     images: tuple[int, ...] = ()

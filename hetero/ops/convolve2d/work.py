@@ -11,7 +11,7 @@ import numpy as np
 from hetero.arrays import HOST
 from hetero.imports import load
 from hetero.moving import pipeline
-from hetero.ops.convolve2d import direct_cpu, tiles
+from hetero.ops.convolve2d import tiles
 from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED
 from hetero.ops.convolve2d.window import mode_of
 from hetero.registry.models import Work
@@ -52,12 +52,6 @@ def for_other_dtypes(problem: Problem) -> str | None:
     if not_real(problem, {}) is not None:
         return None
     return f"for dtypes that no other method computes, not {problem.dtype}"
-
-
-def not_opencvs(problem: Problem, info: Info) -> str | None:
-    """What OpenCV's filter2D does not do, or OpenCV is not here."""
-    here = not info.get("elsewhere")
-    return not_real(problem, info) or direct_cpu.opencvs_obstacle(problem.options, here)
 
 
 def spreads(problem: Problem, info: Info) -> str | None:
@@ -101,22 +95,6 @@ def loses_or_no_cufft(problem: Problem, info: Info) -> str | None:
     return cufft.obstacle()
 
 
-def one_tile_on_cpu(problem: Problem, info: Info) -> str | None:
-    """As `loses`, and where the whole transform is all there is."""
-    return loses(problem, info) or _one_tile(_tiles_on_cpu(problem, info))
-
-
-def one_tile_on_device(problem: Problem, info: Info) -> str | None:
-    """As `loses_or_no_cufft`, and where the whole transform is all there is."""
-    return loses_or_no_cufft(problem, info) or _one_tile(tiles.on_device(problem.options))
-
-
-def _one_tile(axes: tiles.Axes | None) -> str | None:
-    if axes is not None:
-        return None
-    return "one tile is all there is: the filter is about as large as the image, or both are small"
-
-
 # -- What it takes ---------------------------------------------------------------------------------
 
 
@@ -146,42 +124,22 @@ def of_separable_on_cpu(problem: Problem, info: Info) -> Work:
     return _of_sum(problem, (taps, 1))
 
 
-def of_whole_on_cpu(problem: Problem, info: Info) -> Work:
-    """One tile: the whole image, as SciPy transforms it."""
-    return _on_cpu(problem, info, tiles.whole_on_cpu(problem.options))
-
-
-def of_tiles_on_cpu(problem: Problem, info: Info) -> Work:
-    """Tiles, as SciPy transforms them."""
-    return _on_cpu(problem, info, _tiles_on_cpu(problem, info))
-
-
-def of_whole_by_cufft(problem: Problem, info: Info) -> Work:
-    """One tile: the whole image, as cuFFT transforms it."""
-    return _by_cufft(problem, tiles.whole_on_device(problem.options))
-
-
-def of_tiles_by_cufft(problem: Problem, info: Info) -> Work:
-    """Tiles, as cuFFT transforms them."""
-    return _by_cufft(problem, tiles.on_device(problem.options))
-
-
-def _on_cpu(problem: Problem, info: Info, axes: tiles.Axes) -> Work:
+def of_fft_on_cpu(problem: Problem, info: Info) -> Work:
+    """One tile or several, as SciPy transforms them."""
     cores = _cores_elsewhere(info)
-    weight = tiles.weight_on_cpu(problem.options, axes, problem.batch, cores)
-    return _of_points(problem, weight)
+    axes = tiles.on_cpu(problem.options, cores)
+    return _of_points(problem, tiles.weight_on_cpu(problem.options, axes, problem.batch, cores))
 
 
-def _by_cufft(problem: Problem, axes: tiles.Axes) -> Work:
-    """A filter that is not remembered by its values is transformed too."""
+def of_fft_on_device(problem: Problem, info: Info) -> Work:
+    """One tile or several, as cuFFT transforms them.
+
+    A filter that is not remembered by its values is transformed too.
+    """
     filter = problem.inputs[1]
     new = filter.location != HOST or filter.size > LARGEST_REMEMBERED
-    weight = tiles.weight_on_device(axes, problem.batch, new)
+    weight = tiles.weight_on_device(tiles.on_device(problem.options), problem.batch, new)
     return _of_points(problem, weight, 1.0 + _SPECTRUM_CALLS * new)
-
-
-def _tiles_on_cpu(problem: Problem, info: Info) -> tiles.Axes | None:
-    return tiles.on_cpu(problem.options, _cores_elsewhere(info))
 
 
 def _cores_elsewhere(info: Info) -> int | None:

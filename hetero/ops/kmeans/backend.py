@@ -1,8 +1,8 @@
 """What k-means asks of the rows of X, wherever they are: the backends' interface, and Lloyd's loop.
 
 - `NumpyBackend` (`cpu.py`): on the CPU, dense or sparse, by NumPy's products
-- `CompiledBackend` (`compiled_cpu.py`): on the CPU, packed for compiled loops; its subclasses
-  `BoundedBackend` and `HamerlyBackend` skip rows by bounds
+- `CompiledBackend` (`compiled_cpu.py`): on the CPU, packed for compiled loops; its subclass
+  `BoundedBackend` skips rows by bounds
 - `DeviceBackend` (`device.py`): on one device, which iterates by itself
 - `PartitionBackend` (`partition.py`): on several devices, a part on each
 - `BlockBackend`, `PartitionedBlocks` (`blocks.py`): on the host, from where they go through one

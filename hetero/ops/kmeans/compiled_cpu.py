@@ -198,14 +198,6 @@ class BoundedBackend(CompiledBackend):
         return int(kept.looked.sum())
 
 
-class HamerlyBackend(BoundedBackend):
-    """`BoundedBackend` with bounds from the first iteration to the last."""
-
-    def _worth(self, k: int) -> float:
-        self._below = 1.0
-        return np.inf
-
-
 class _Bounds:
     """What is kept of n rows, and of the centroids from which their bounds are."""
 

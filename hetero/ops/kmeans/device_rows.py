@@ -14,8 +14,6 @@ from hetero.kernels.common.launch import Launch
 from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans.plan_seeds import SeedsPlan, plan_seeds
 from hetero.ops.kmeans.backend import subtracted, subtracted_for, trials
-from hetero.ops.kmeans.library import Products
-from hetero.profile import tuning
 from hetero.registry.problem import Problem
 
 # The two sets of centroids' buffers: an iteration reads one and writes the other.
@@ -71,8 +69,6 @@ class DeviceRows:
         (n, d), contiguous; read only.
     weights : device buffer or None
         (n,), of the dtype of X.
-    method : str
-        "lloyd" or "library".
     labels : device buffer, optional
         (n,) of int32, which the labels are left in. Default: one of its own.
     given : (k, d) numpy.ndarray, optional
@@ -101,7 +97,6 @@ class DeviceRows:
         problem: Problem,
         X: Any,
         weights: Any = None,
-        method: str = "lloyd",
         labels: Any = None,
         given: np.ndarray | None = None,
         seeded: bool = False,
@@ -111,8 +106,7 @@ class DeviceRows:
         self.n, self.d, self.k = problem.dims
         self.dtype = np.dtype(problem.dtype)
         self.device = device
-        self._method, self._counted = method, counted
-        self._products: Products | None = None
+        self._counted = counted
         self._space = Workspace(device, "kmeans")
         self.buffers = self._space.buffers
         self.buffers["X"] = X
@@ -144,8 +138,6 @@ class DeviceRows:
             block_limit=device.block_limit,
             shared_limit=device.shared_limit,
             capability=device.capability,
-            method=self._method,
-            tuning=tuning.of_device(device),
             counted=self._counted,
         )
 
@@ -162,10 +154,6 @@ class DeviceRows:
         launches += [plan.inertia, *self._columns]
         if seeded:
             launches += self.seeds_plan().launches()
-        if not plan.assign:  # of a library's products
-            launches.append(
-                plans.label_rows(0, self.n, self.k, self.dtype.name, self.device.block_limit)
-            )
         self.device.compile_ahead((one.source, one.defines) for one in launches)
 
     def _own_mean(self, given: np.ndarray | None) -> np.ndarray:
@@ -238,31 +226,15 @@ class DeviceRows:
 
     def label(self, swapped: bool) -> None:
         """Find the labels for the one or the other set of centroids."""
-        if not self._plan.assign:
-            self._by_library(swapped)
         self._start(*(self._bound(launch, swapped) for launch in self._plan.assign))
-
-    def _by_library(self, swapped: bool) -> None:
-        if self._products is None:
-            dims = self.n, self.d, self.k
-            self._products = Products(self.device, self._space, self.buffers, dims, self.dtype.name)
-        centroids, _, norms = _SETS[swapped]
-        self._products.assign(centroids, norms)
 
     def iteration(self, swapped: bool, tolerance: float, most: int = 0) -> Any:
         """A function that starts one iteration from the one or the other set of centroids."""
-        first = [self._bound(launch, swapped) for launch in self._plan.assign]
-        rest = [
+        bound = [
             self._bound(launch, swapped, tolerance=tolerance, most=float(most))
-            for launch in (*self._plan.update, *self._plan.finish)
+            for launch in (*self._plan.assign, *self._plan.update, *self._plan.finish)
         ]
-
-        def start() -> None:
-            if not first:
-                self._by_library(swapped)
-            self._start(*first, *rest)
-
-        return start
+        return lambda: self._start(*bound)
 
     def inertia(self, swapped: bool) -> float:
         """The weighted sum of squared distances from the centroids of the labels."""

@@ -18,7 +18,6 @@ from hetero.ops.kmeans.operands import (
     check_finite,
     host_values,
 )
-from hetero.ops.products import cublas
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
@@ -87,30 +86,21 @@ def _bounded(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None
     return BoundedBackend(X, weights, given, BOUNDS.of(X.dtype))
 
 
-def _hamerly(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None) -> Any:
-    HamerlyBackend = load("hetero.ops.kmeans.compiled_cpu").HamerlyBackend
-    return HamerlyBackend(X, weights, given)
-
-
-def _on_device(method: str) -> Callable[..., Outcome]:
+def _on_device(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     """``run`` on a device; on several, and on one that has no room, of rows on the host."""
-
-    def run(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
-        fit = load("hetero.ops.kmeans.fit").fit
-        if isinstance(arguments.output, np.ndarray):
-            rows = _split(devices, problem, arguments, method)
-            outcome, arguments.output[...] = fit(rows, arguments.options, problem.dims[2])
-            return outcome
-        DeviceBackend = load("hetero.ops.kmeans.device").DeviceBackend
-        rows = DeviceBackend(devices[0], problem, arguments, method)
-        outcome, centroids = fit(rows, arguments.options, problem.dims[2])
-        devices[0].upload(centroids, arguments.output)
+    fit = load("hetero.ops.kmeans.fit").fit
+    if isinstance(arguments.output, np.ndarray):
+        rows = _split(devices, problem, arguments)
+        outcome, arguments.output[...] = fit(rows, arguments.options, problem.dims[2])
         return outcome
+    DeviceBackend = load("hetero.ops.kmeans.device").DeviceBackend
+    rows = DeviceBackend(devices[0], problem, arguments)
+    outcome, centroids = fit(rows, arguments.options, problem.dims[2])
+    devices[0].upload(centroids, arguments.output)
+    return outcome
 
-    return run
 
-
-def _split(devices: tuple[Device, ...], problem: Problem, arguments: Arguments, method: str) -> Any:
+def _split(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Any:
     """The backend of rows on the host, for several devices or in blocks for one."""
     blocks = load("hetero.ops.kmeans.blocks")
     X, weights = _on_host(arguments)
@@ -119,7 +109,7 @@ def _split(devices: tuple[Device, ...], problem: Problem, arguments: Arguments, 
         load("hetero.ops.kmeans.partition").HostRows,
         arguments.options.label_tol > 0,
     )
-    rows = HostRows(problem, X, weights, method, given, counted)
+    rows = HostRows(problem, X, weights, given, counted)
     if len(devices) > 1:
         backend = blocks.partitioned(devices, rows)
     else:
@@ -151,10 +141,6 @@ def _dense_alone(problem: Problem, info: dict[str, Any]) -> str | None:
     return "does not apply: it is for dense rows" if problem.layout == SPARSE else None
 
 
-def _library(problem: Problem, info: dict[str, Any]) -> str | None:
-    return _dense_alone(problem, info) or cublas.obstacle(info)
-
-
 def _shared(problem: Problem) -> bool:
     """Whether several devices have rows enough for each."""
     return problem.layout != SPARSE and problem.dims[0] >= _LEAST_SHARED
@@ -164,17 +150,9 @@ def _loops(problem: Problem) -> tuple[str, ...]:
     return (CLUSTERS.of(problem.dtype),)
 
 
-def _bounded_loops(problem: Problem) -> tuple[str, ...]:
-    return (*_loops(problem), BOUNDS.of(problem.dtype))
-
-
 def _stands_in(problem: Problem) -> str | None:
     """Sparse rows are NumPy's and SciPy's in any case."""
     return None if problem.layout == SPARSE else "is used only while 'lloyd' is compiled"
-
-
-def _is_within(problem: Problem) -> str:
-    return "is used by 'lloyd' where that is faster"
 
 
 _COMPILED = ("loops", "numba", "scipy")
@@ -190,17 +168,6 @@ registry.register_method(
 )
 registry.register_method(
     operation=NAME,
-    method="hamerly",
-    kinds=("cpu",),
-    excludes=_dense_alone,
-    work=_work,
-    run=on_cpu(_hamerly),
-    loops=_bounded_loops,
-    uses=_COMPILED,
-    stands_in=_is_within,
-)
-registry.register_method(
-    operation=NAME,
     method="products",
     kinds=("cpu",),
     work=_work,
@@ -213,18 +180,7 @@ registry.register_method(
     kinds=registry.PORTABLE,
     excludes=_dense_alone,
     work=_work,
-    run=_on_device("lloyd"),
+    run=_on_device,
     shared=_shared,
     blocks=registry.WHEN_SHORT,
-)
-registry.register_method(
-    operation=NAME,
-    method="library",
-    kinds=("cuda",),
-    excludes=_library,
-    work=_work,
-    run=_on_device("library"),
-    shared=_shared,
-    blocks=registry.WHEN_SHORT,
-    uses=("nvmath-python", "nvidia-cublas"),
 )

@@ -77,7 +77,7 @@ class Sweeps(Loop):
         self._next = 0
         plans, self._residual_blocks, self._residuals = [], [], []
         for part, slab in zip(self.parts, slabs, strict=True):
-            target = vectors.target(part)
+            target = part.device.target
             grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
             part.allocate(2 * plane * slab.held * dtype.itemsize, "state0", "state1")
             size = {"dtype": dtype.name, "x_halo": X_HALO}
@@ -185,7 +185,7 @@ class MatrixLoop(_OverMatrix):
             vectors = ("x", "b", *(("inverse",) if matrix.diagonal else ()))
             *_, advance = plan_cg.vectors(
                 rows,
-                matrix.vectors.target(part),
+                part.device.target,
                 dtype=matrix.vectors.dtype.name,
                 aligned=part.is_aligned(*vectors),
                 diagonal=matrix.diagonal,
@@ -223,9 +223,9 @@ class Preconditioned(_OverMatrix):
             # A part's rows begin where a load does.
             aligned = part.is_aligned("x") and math.gcd(above, below) * item % 16 == 0
             how = {"dtype": vectors.dtype.name, "aligned": aligned}
-            dots, _, correct = plan_cg.dots(end - begin, vectors.target(part), **how)
+            dots, _, correct = plan_cg.dots(end - begin, part.device.target, **how)
             held = above + end - begin + below
-            plans.append((dots, plan_cg.dots(held, vectors.target(part), **how)[1], correct))
+            plans.append((dots, plan_cg.dots(held, part.device.target, **how)[1], correct))
         sums = self.exchange.share_sums([dots.grid for dots, *_ in plans], 2, "dots")
         self._dots, self._direct, self._correct = [], [], []
         there = {"before": "record0", "after": "record1", "partial_before": "dots"}

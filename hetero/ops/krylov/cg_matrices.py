@@ -84,7 +84,7 @@ class StencilMatrix(Matrix):
             grid = plan_cg_stencil.GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
             where = {"r_start": plane * slab.begin, "p_start": plane * slab.above}
             size = {"dtype": vectors.dtype.name, "x_halo": X_HALO}
-            plans.append(plan_cg_stencil.stencil(grid, vectors.target(part), **size, **where))
+            plans.append(plan_cg_stencil.stencil(grid, part.device.target, **size, **where))
         sums = self._make_sums([product.grid for _, product in plans])
         both = list(zip(self.parts, plans, strict=True))
         self._residuals = [[part.bind(residual, inverse="r")] for part, (residual, _) in both]
@@ -117,7 +117,7 @@ class CsrMatrix(Matrix):
         self._windows = self._near(system)
         shares, needs = self._upload_all(system)
         plans = [
-            plan_cg.csr(share, vectors.target(part), dtype=vectors.dtype.name, diagonal=diagonal)
+            plan_cg.csr(share, part.device.target, dtype=vectors.dtype.name, diagonal=diagonal)
             for part, share in zip(self.parts, shares, strict=True)
         ]
         sums = self._make_sums([residual.grid for residual, _, _ in plans])
@@ -257,7 +257,7 @@ class CsrMatrix(Matrix):
             joined = np.concatenate([*wanted, np.empty(0, np.int64)]).astype(share.index)
             part.upload(joined, "places")
             part.allocate(len(joined) * self._item, "packed")
-            launch = plan_cg.pack(plan, len(joined), self.vectors.target(part))
+            launch = plan_cg.pack(plan, len(joined), part.device.target)
             if wanted:
                 self._pack_x[number] = [part.bind(launch, p="x")]
                 self._pack_p[number] = [part.bind(launch, p="p")]
@@ -296,7 +296,7 @@ class DenseMatrix(Matrix):
                 part.allocate(vectors.n * self._item, "whole")
             for name, products in self._products.items():
                 products.append(self._product(part, "whole" if several else name, rows, strides))
-            target = vectors.target(part)
+            target = part.device.target
             size = {"dtype": vectors.dtype.name, "aligned": part.is_aligned("x", "b")}
             residual, sums, _ = plan_cg.vectors(rows, target, diagonal=diagonal, **size)
             dots, _, _ = plan_cg.dots(rows, target, **size)
@@ -352,7 +352,7 @@ class DenseMatrix(Matrix):
 
     def _product(self, part: Part, vector: str, rows: int, strides: tuple[int, int]) -> list[Bound]:
         """The launches of q = A times a vector."""
-        dtype, target = self.vectors.dtype, self.vectors.target(part)
+        dtype, target = self.vectors.dtype, part.device.target
         plan = kernels.plan_matvec(
             m=rows,
             k=self.vectors.n,
@@ -365,7 +365,6 @@ class DenseMatrix(Matrix):
             alignment=16 if part.is_aligned("A", vector) else dtype.itemsize,
             block_limit=target.block_limit,
             capability=part.device.capability,
-            tuning=target.table,
         )
         part.allocate(plan.workspace * self._item, "scratch")
         names = {"x": vector, "y": "q", "partial": "scratch"}

@@ -12,7 +12,7 @@ from hetero.devices.cuda.cooperative import CooperativeKernel
 from hetero.kernels import Launch
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.cg.plan_stencil import GridShare
-from hetero.kernels.common.tuning import Target
+from hetero.kernels.common.launch import Target
 from hetero.ops.krylov.cg_loops import Loop
 from hetero.ops.krylov.cg_vectors import X_HALO, Vectors, new_records, read_record
 from hetero.ops.linear_systems.exchange import BufferCopies, Part
@@ -124,7 +124,7 @@ class Persistent(Loop):
 
 def _share(vectors: Vectors, part: Part, stencil: Stencil, slab: Slab) -> tuple[GridShare, Target]:
     """A part's share of a grid, and what it is planned for: a device may have several parts."""
-    target = vectors.target(part)
+    target = part.device.target
     sharers = sum(other.device is part.device for other in vectors.parts)
     grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
     return grid, target._replace(multiprocessors=max(1, target.multiprocessors // sharers))

@@ -10,11 +10,9 @@ import numpy as np
 
 from hetero import registry
 from hetero.devices.base import Device
-from hetero.kernels.common.tuning import Target
 from hetero.ops.linear_systems.exchange import Exchange, Part
 from hetero.ops.linear_systems.partition import Slab, around, slabs, split
 from hetero.ops.linear_systems.types import Csr, Stencil, unknowns
-from hetero.profile import tuning
 
 # Rows beyond its own that a part of a stencil needs of p and r, and of x.
 HALO = 2
@@ -84,7 +82,6 @@ class Vectors:
                 part.stream = memory.stream
                 part.buffers |= {"r": memory.buffers["f0"], "z": memory.buffers["u0"]}
         self.exchange = Exchange(self.parts, hierarchy and hierarchy.exchange)
-        self._table = tuning.of_device(devices[0])
         self.beyond = [
             (X_HALO * plane * bool(slab.above), X_HALO * plane * bool(slab.below))
             for slab in self.slabs
@@ -92,14 +89,6 @@ class Vectors:
         self.result = x
         self._from_zero = from_zero
         self._load(system, b, x, inverse)
-
-    def target(self, part: Part) -> Target:
-        """What a part's launches are planned for.
-
-        All parts' by the same table: sums over blocks are the same only if blocks have as many
-        threads everywhere.
-        """
-        return tuning.target(part.device, self._table)
 
     def _load(self, system: Any, b: Any, x: Any, inverse: np.ndarray | None) -> None:
         held = {"b": b, "x": x} | ({} if inverse is None else {"inverse": inverse})

@@ -10,7 +10,6 @@ import numpy as np
 from hetero import kernels, registry
 from hetero.arrays import alignment
 from hetero.ops.products import cublas, operands, streaming
-from hetero.profile import tuning
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
@@ -44,7 +43,6 @@ def _launch_plan_of(device: Any, problem: Problem, aligned: int) -> Any:
         block_limit=device.block_limit,
         shared_limit=device.shared_limit,
         capability=device.capability,
-        tuning=tuning.of_device(device),
     )
 
 
@@ -64,7 +62,6 @@ def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
         block_limit=info["block_limit"],
         shared_limit=info["shared_limit"],
         capability=(major, minor),
-        tuning=tuning.of_info(info),
     )
     calls = 1.0 if len(launch_plan.launches) == 1 else _SPLIT_CALLS
     return work._replace(estimate=launch_plan.seconds, calls=calls)

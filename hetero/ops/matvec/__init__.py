@@ -10,7 +10,6 @@ from hetero import registry
 from hetero.arrays import Array
 from hetero.ops.matvec import methods  # noqa: F401  # registers them
 from hetero.ops.products import operands
-from hetero.ops.products.pieces import cut
 from hetero.ops.products.public import product
 from hetero.registry.problem import Problem, check_dims
 
@@ -38,11 +37,9 @@ def matvec(
     out : (..., m) array, optional
         Takes the result; may share memory with A or x.
     device : str, optional
-        "cpu", "cuda", "cuda:0", "opencl:0": compute there; "cuda:*": on all GPUs, each with a range
-        of operands that lie on the host. Default: where it is fastest.
+        "cpu", "cuda", "cuda:0", "opencl:0": compute there. Default: where it is fastest.
     method : str, optional
-        "blas" on the CPU; "tiled" (own kernels), "library" (cuBLAS) or "streamed" (operands on the
-        host in tiles that move while others are computed) on a GPU.
+        "blas" on the CPU; "tiled" (own kernels) on a GPU.
     **options
         ``casting``, ``order``, ``dtype``, ``subok``, ``axes``: NumPy's own, computed by NumPy.
 
@@ -99,6 +96,5 @@ OPERATION = registry.register_operation(
         from_dims=from_dims,
         cases="hetero.ops.matvec.cases",
         benchmarks="hetero.ops.matvec.benchmarks",
-        cut=cut,
     )
 )

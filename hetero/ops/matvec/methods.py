@@ -1,4 +1,4 @@
-"""The ways to multiply a matrix and a vector: NumPy, our own kernels, cuBLAS."""
+"""The ways to multiply a matrix and a vector: NumPy, our own kernels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy as np
 
 from hetero import kernels, registry
 from hetero.arrays import alignment
-from hetero.ops.products import cublas, operands, streaming
-from hetero.profile import tuning
+from hetero.ops.products import operands
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
@@ -66,7 +65,6 @@ def _launch_plan_of(device: Any, problem: Problem, aligned: int) -> Any:
         multiprocessors=device.multiprocessors,
         block_limit=device.block_limit,
         capability=device.capability,
-        tuning=tuning.of_device(device),
     )
 
 
@@ -84,18 +82,6 @@ def _prepare_tiled(device: Any, problem: Problem, aligned: int, options: Any) ->
     names = ("A", "x", "y") if matrix == 0 else ("x", "A", "y")
     itemsize = np.dtype(problem.dtype).itemsize
     return device.prepared(_launch_plan_of(device, problem, aligned), names, itemsize)
-
-
-def _run_library(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-    A, x = operands.matrix_and_vector(problem, arguments.inputs)
-    cublas.gemv(devices[0], problem)(A, x, arguments.output)
-
-
-def _prepare_library(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
-    launch = cublas.gemv(device, problem)
-    if operands.matrix_and_vector(problem, [0, 1])[0] == 0:
-        return launch
-    return lambda x, A, y: launch(A, x, y)
 
 
 registry.register_method(
@@ -116,19 +102,8 @@ registry.register_method(
 )
 registry.register_method(
     operation=NAME,
-    method="library",
-    kinds=("cuda",),
-    excludes=cublas.gemv_obstacle,
-    work=_gpu_work,
-    run=_run_library,
-    prepare=_prepare_library,
-    uses=("nvmath-python", "nvidia-cublas"),
-)
-registry.register_method(
-    operation=NAME,
     method="tiled",
     kinds=("opencl",),
     work=_gpu_work,
     run=_run_tiled,
 )
-streaming.register(NAME)

@@ -19,7 +19,6 @@ from hetero.kernels.multigrid import transfers
 from hetero.ops.linear_systems.exchange import Part
 from hetero.ops.linear_systems.types import Outcome, Stencil
 from hetero.ops.multigrid import grids
-from hetero.profile import tuning
 
 _PURPOSE = "multigrid"
 _KEPT = 2  # hierarchies in each context
@@ -77,7 +76,7 @@ class Level:
         device, dtype = memory.device, memory.dtype
         self._memory = memory
         self.grid = grid
-        target = tuning.target(device)
+        target = device.target
         target = target._replace(multiprocessors=share[1] * target.multiprocessors)
         self.plan = plan_multigrid.plan_sweep(grid.shape, coarse.shape, dtype.name, target)
         axes = dict(zip("zyx", grid.transfers or (), strict=True))
@@ -288,7 +287,7 @@ def solve(
     """Solve A u = f by cycles, of contiguous buffers; see `grids.Hierarchy.solve`."""
     with device.active():
         make = functools.partial(DeviceHierarchy, device, stencil, dtype)
-        key = stencil, np.dtype(dtype), tuning.of_device(device)
+        key = stencil, np.dtype(dtype)
         hierarchy = device.storage().get(_PURPOSE, key, _KEPT, make)
         with locks.sole(hierarchy, hierarchy.again) as own:
             own.prepare()

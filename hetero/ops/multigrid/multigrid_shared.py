@@ -27,7 +27,6 @@ from hetero.ops.linear_systems.partition import Range, range_copies
 from hetero.ops.linear_systems.types import DeviceFailed, Outcome, Stencil
 from hetero.ops.multigrid import grids, multigrid_device
 from hetero.ops.multigrid.multigrid_device import DeviceHierarchy, Level, Memory
-from hetero.profile import tuning
 
 Vector = Sequence[Any]  # a buffer of each device
 _PURPOSE = "shared multigrid"
@@ -297,7 +296,7 @@ def _kept(
     devices: Sequence[Device], stencil: Stencil, dtype: np.dtype
 ) -> tuple[list[SharedHierarchy], SharedHierarchy]:
     """A hierarchy, and a list of it alone: kept for the next solve until that is cleared."""
-    key = stencil, dtype, tuple(device.name for device in devices), tuning.of_device(devices[0])
+    key = stencil, dtype, tuple(device.name for device in devices)
     with devices[0].active():
         hold = devices[0].storage().find(_PURPOSE, key)
     if hold is not None:

@@ -53,9 +53,10 @@ def solve_poisson(
         number or an array of the shape of that side (f's shape without the axis).
     x0 : array like f, optional
         Start of the iterative methods. Default: zero, also for one farther from u than that.
-    method : {"dst", "multigrid", "cg", "jacobi"}, optional
-        "dst": direct, by sine transforms. "multigrid": geometric V-cycles. "cg": conjugate
-        gradients, matrix-free. "jacobi": sweeps. Default: whichever is fastest.
+    method : {"dst", "multigrid", "jacobi"}, optional
+        "dst": direct, by sine transforms. "multigrid": geometric V-cycles. "jacobi": sweeps.
+        Default: whichever is fastest. Conjugate gradients are
+        ``solve_cg(hetero.Poisson(...), b)``.
     rtol : float, optional
         Done when norm(f - A u) <= rtol norm(f), f with the boundary's share. Default: 1e-8, in
         float32 1.2e-7, or what rounding leaves: that of u alone makes up to eps norm(A) norm(u),
@@ -66,8 +67,8 @@ def solve_poisson(
         them is chosen only where there is no other. ``rtol=0`` with "jacobi" (or
         a kernel on its way) makes exactly that many sweeps.
     device : str, optional
-        "cpu", "cuda", "cuda:0", "opencl:0", or "cuda:*": on all GPUs by "multigrid", "cg"
-        and "jacobi", or on the first of them by another method where that is faster.
+        "cpu", "cuda", "cuda:0", "opencl:0", or "cuda:*": on all GPUs by "multigrid" and
+        "jacobi", or on the first of them by another method where that is faster.
     return_info : bool
         Also return how it was done.
 
@@ -87,7 +88,7 @@ def solve_poisson(
     MemoryError
         Before a solve on the CPU that takes more memory than there is. On grids with an axis that
         is longer than the others by far, "dst" and "multigrid" take some 10 to 25 times f's memory,
-        "cg" and "jacobi" up to 8 times.
+        "jacobi" up to 8 times.
     DeviceNotAvailable, MethodNotAvailable
         If ``device`` or ``method`` is not available; the message names what is.
 

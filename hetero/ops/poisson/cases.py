@@ -23,10 +23,8 @@ from hetero.ops.linear_systems.types import Stencil
 from hetero.ops.multigrid import grids
 from hetero.ops.poisson import methods, operands
 from hetero.registry import Arguments
-from hetero.registry.models import ModelKey
 from hetero.registry.problem import DEVICE_DTYPES, Problem
 
-_AS_CG = {"stencil2": "2d", "stencil3": "3d"}  # layouts of cg that this operation's method runs
 _AHEAD = (methods.MULTIGRID, methods.JACOBI)  # whose loops take long to compile
 
 
@@ -34,8 +32,6 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation, in two and three dimensions."""
     for row in rows(operands.NAME, place):
         method = methods.BY_NAME[row.method]
-        if method is methods.CG:
-            continue  # the same code as for the operation of that name; see `derived`
         direct, cycles = not method.iterations, method.coarsest is not None
         how = TimedSolves(1, 1) if direct else timed(budget, cycles)
         one_grid = [grids.coarsest(place.kind)] if cycles else []
@@ -50,21 +46,9 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
                     functools.partial(_problem, ndim, dtype),
                     functools.partial(_arguments, ndim, dtype, direct),
                     seconds=SECONDS,
-                    ahead=f"{row.method} in {dtype}" if method in _AHEAD else "",
                 )
                 if row.excludes(case.problem(*case.smallest), place.info) is None:
                     yield case
-
-
-def derived(models: dict[ModelKey, dict]) -> dict[ModelKey, dict]:
-    """The models of method "cg": those of the operation of that name on stencils."""
-    return {
-        key._replace(
-            operation=operands.NAME, method=methods.CG.name, layout=_AS_CG[key.layout]
-        ): model
-        for key, model in models.items()
-        if key.operation == "cg" and key.layout in _AS_CG
-    }
 
 
 def _problem(ndim: int, dtype: str, n: int) -> Problem:

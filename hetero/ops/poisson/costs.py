@@ -11,7 +11,6 @@ import numpy as np
 
 from hetero import registry
 from hetero.imports import load
-from hetero.kernels.common.tuning import Target
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.kernels.jacobi.plan import GridSlab
 from hetero.ops.linear_systems.solve import digits
@@ -41,7 +40,6 @@ class Method:
     times_f: float  # memory on the CPU but for f, in times of f
     lines: float = 0.0  # and in lines of the longest axis
     iterations: str = ""  # what they are called; "" for a method that is direct
-    any_order: bool = False  # on the CPU any axis may be the first
     coarsest: Callable[[str], int] | None = None  # points that one iteration solves, by kind
     cost: Callable[[int, str], float] | None = None  # of a transform, in those of usual extents
 
@@ -110,7 +108,7 @@ class Method:
         self._check_memory(f)
         shape = solve.system.shape
         axis = shape.index(max(shape))
-        if self.any_order or axis == 0 or math.prod(shape[1:]) <= _LARGEST_PLANE:
+        if axis == 0 or math.prod(shape[1:]) <= _LARGEST_PLANE:
             return self.solve(devices, problem, arguments)
         order = [axis, *(a for a in range(len(shape)) if a != axis)]
         system = solve.system._replace(
@@ -139,11 +137,11 @@ class Method:
 
 def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteration]:
     """See `registry.Operation`. A pass of sweeps gets as many rows; on a device are f and two u."""
+    if len(dims) == 3:
+        return {}
     grid = GridSlab.of(dims, (1.0,) * len(dims), dtype)
-    depth = plan_jacobi.default_depth(grid, Target(1))
-    sweep = registry.Iteration(grid.plane_bytes, 3, depth, depth, depth)
-    gradients = load("hetero.ops.krylov.cg_vectors").iteration(dims, dtype)
-    return {"cg": gradients, "jacobi": sweep}
+    depth = plan_jacobi.default_depth(grid)
+    return {"jacobi": registry.Iteration(grid.plane_bytes, 3, depth, depth, depth)}
 
 
 def _digits(problem: Problem) -> float:
@@ -164,11 +162,6 @@ def _mean_sine(problem: Problem) -> float:
     extents = (max(problem.dims),) if problem.layout.endswith("uneven") else problem.dims
     sines = [math.sin(math.pi / (2 * (max(n, 1) + 1))) ** 2 for n in extents]
     return sum(sines) / len(sines)
-
-
-def gradients(problem: Problem) -> float:
-    """A quarter of the root of the condition number times ln(2 / rtol), as `hetero.Poisson`."""
-    return (_digits(problem) + math.log(2.0)) / (4.0 * math.sqrt(_mean_sine(problem)))
 
 
 def sweeps(problem: Problem) -> float:

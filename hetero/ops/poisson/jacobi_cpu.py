@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -14,19 +13,11 @@ from hetero.kernels.cpu import jacobi as cpu_jacobi
 from hetero.ops.linear_systems.types import Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import iterate
 
-# Bytes of a core's own cache that a band's rows may take, the most sweeps that a pass makes, and
-# the fewest rows of a band for each: those at its ends are computed twice.
-_CACHE = 1 << 20
-_MOST = 12
-_ROWS_PER_SWEEP = 8
-
 
 def solve(
     stencil: Stencil,
     f: np.ndarray,
     u: np.ndarray,
-    *,
-    blocking: int | None = None,
     **limits: Any,
 ) -> Outcome:
     """Sweep until the residual is small, or a number of times.
@@ -37,14 +28,12 @@ def solve(
         The grid; u is zero outside of it.
     f, u : ndarray of ``stencil.shape``, float32 or float64
         ``u`` is the start and gets the result.
-    blocking : int, optional
-        Sweeps that a pass over the memory makes. Default: what the cache has room for.
     **limits
         Sweeps or tolerances; see `iterate`.
     """
 
     def sweep() -> Outcome:
-        run = _CpuSolve(stencil, f, u, blocking)
+        run = _CpuSolve(stencil, f, u)
         outcome = iterate(run, **limits)
         u[...] = run.u.reshape(u.shape)
         return outcome
@@ -55,9 +44,7 @@ def solve(
 class _CpuSolve:
     """A solve: u, where the next u goes, and how many sweeps were made. See `Run`."""
 
-    def __init__(
-        self, stencil: Stencil, f: np.ndarray, u: np.ndarray, blocking: int | None
-    ) -> None:
+    def __init__(self, stencil: Stencil, f: np.ndarray, u: np.ndarray) -> None:
         shape, self._weights = stencil.box
         diagonal = 2.0 * sum(self._weights)
         self._factors = tuple(f.dtype.type(w / diagonal) for w in (*self._weights, 1.0))
@@ -65,23 +52,11 @@ class _CpuSolve:
         self.u = np.array(u, f.dtype, order="C").reshape(shape)
         self._u_new = np.empty_like(self.u)
         self.sweeps = 0
-        rows, lines, columns = shape
-        plane = lines * columns * f.itemsize
-        count = threads.thread_count()
-        fits = min(_MOST, _CACHE // (4 * plane), rows // (count * _ROWS_PER_SWEEP))
-        self._depth = blocking or max(1, fits)
-        bands = max(1, min(count, rows // (_ROWS_PER_SWEEP * self._depth)))
-        self._bands = bands
-        self._room = np.zeros((bands * self._depth, 3, lines + 2, columns + 2), f.dtype)
 
     def advance(self, sweeps: int) -> None:
         self.sweeps += sweeps
-        full, rest = divmod(sweeps, self._depth)
-        for depth in chain(repeat(self._depth, full), (rest,) if rest else ()):
-            # Contiguous for every depth: for other arrays the loop would be compiled once more.
-            room = self._room[: self._bands * depth]
-            room = room.reshape(self._bands, depth, *room.shape[1:])
-            cpu_jacobi.sweep_bands(self.u, self._f, self._u_new, self._factors, room)
+        for _ in range(sweeps):
+            cpu_jacobi.sweep(self.u, self._f, self._u_new, self._factors)
             self.u, self._u_new = self._u_new, self.u
 
     def residual(self) -> float:

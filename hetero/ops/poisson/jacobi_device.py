@@ -1,7 +1,7 @@
 """Jacobi's method for -div grad u = f on devices: one, or several with a slab of rows each.
 
-The grid's rows (planes in 3-D) are shared out. With blocking, a pass over the memory makes several
-sweeps, after which as many rows are exchanged. A point's operations do not depend on that, so
+The grid's rows are shared out. A pass over the memory makes several sweeps, after which as many
+rows are exchanged. A point's operations do not depend on that, so
 neither do the results, to the last bit.
 """
 
@@ -26,7 +26,6 @@ from hetero.ops.linear_systems.partition import halo_copies, slabs
 from hetero.ops.linear_systems.types import DeviceFailed, Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import iterate
 from hetero.ops.poisson.jacobi_slab import Slice
-from hetero.profile import tuning
 
 _UNINTERRUPTED = 0.25  # seconds of work that is queued at once
 _CHECKPOINT = 2.0  # seconds after which u is saved on the host; more, if that takes long
@@ -56,7 +55,7 @@ def solve(
         C-contiguous, float32 or float64. ``u`` is the start and gets the result. Device buffers,
         with one device only, must lie on it, in the order of its default stream.
     blocking : int, optional
-        Sweeps that a pass makes: 1, or one of `plan_jacobi.DEPTHS` in 2-D. Default: by the grid.
+        Sweeps that a pass makes, one of `plan_jacobi.DEPTHS`. Default: by the grid.
     dtype : dtype, optional
         Of device buffers. Default: float64.
     from_zero : bool
@@ -116,8 +115,7 @@ class _DeviceSolve:
         self._passes_at_once = 16
         self._save_at = time.monotonic() + _CHECKPOINT
         whole = plan_jacobi.GridSlab.of(*stencil, dtype.name)
-        first = tuning.target(devices[0])  # for all: their passes go together
-        self._depth = blocking or plan_jacobi.default_depth(whole, first)
+        self._depth = blocking or plan_jacobi.default_depth(whole)
         cuts = slabs(stencil.shape[0], len(devices), self._depth)
         devices = devices[: len(cuts)]
         self._slices = [

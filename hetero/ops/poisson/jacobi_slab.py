@@ -11,7 +11,6 @@ from hetero.kernels.common.launch import VECTOR_BYTES
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.exchange import Bound, Part
 from hetero.ops.linear_systems.partition import Slab
-from hetero.profile import tuning
 
 
 class Slice(Part):
@@ -38,7 +37,7 @@ class Slice(Part):
         alone: bool,
     ) -> None:
         super().__init__(device, alone)
-        self._target = tuning.target(device)
+        self._target = device.target
         self.grid = whole.slab(slab.first, slab.held)
         self.newest = 0
         self._slab = slab
@@ -119,7 +118,7 @@ class Slice(Part):
         bound = self._bound.get(key)
         if bound is None:
             names = {"u": f"u{self.newest}", "u_new": f"u{1 - self.newest}"}
-            launch = plan_jacobi.sweeps(self.grid, (self._rows,), depth, self._target)
+            launch = plan_jacobi.blocked(self.grid, (self._rows,), depth, self._target)
             bound = self._bound[key] = self.bind(launch, **names)
         return [bound]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,12 +9,11 @@ import numpy as np
 from hetero import registry
 from hetero.host.compiled.loops import Family, register
 from hetero.imports import load
-from hetero.ops.linear_systems.loops import CYCLES, STENCILS
-from hetero.ops.linear_systems.types import LIMIT, ROUNDING, Stencil
+from hetero.ops.linear_systems.loops import CYCLES
+from hetero.ops.linear_systems.types import Stencil
 from hetero.ops.multigrid import grids
 from hetero.ops.poisson import costs
 from hetero.ops.poisson.costs import Method
-from hetero.pricing import memory_limit
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 
 _LEAST_ROWS = 16  # a device's share, at least
 _MOST_POINTS = 1 << 29  # that one thread makes in all sweeps: half a minute on an H200
-_MOST_SWEEPS = 256  # of a launch that makes many
 SWEEPS = register(Family("sweeps", 3.0, f"{__name__}:sweeps"))
 
 
@@ -58,31 +55,9 @@ def _multigrid(devices: tuple[Device, ...], problem: Problem, arguments: Argumen
     return load("hetero.ops.multigrid.multigrid_cpu").solve(solve.system, f, u, **limits)
 
 
-def _cg(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
-    """Where they end before their limit, they have met rounding."""
-    (f,), u, solve = arguments
-    vectors = [v.reshape(-1) if isinstance(v, np.ndarray) else v for v in (f, u)]
-    most = min(solve.maxiter, 10 * math.prod(solve.system.shape))
-    limits = {"rtol": solve.rtol, "atol": 0.0, "maxiter": most}
-    if devices:
-        on_devices = load("hetero.ops.krylov.cg_device").solve
-        limits["from_zero"] = solve.from_zero
-        outcome = on_devices(devices, solve.system, *vectors, dtype=problem.dtype, **limits)
-    else:
-        outcome = load("hetero.ops.krylov.cg_cpu").solve(solve.system, *vectors, **limits)
-    if outcome.status == LIMIT and outcome.iterations < most:
-        return outcome._replace(status=ROUNDING)
-    return outcome
-
-
 def _jacobi(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     (f,), u, solve = arguments
     limits = sweep_limits(solve)
-    if len(devices) == 1 and isinstance(u, np.ndarray):  # there is no room for the whole
-        with devices[0].active():
-            room = memory_limit.room(memory_limit.of(devices[0]))
-            streamed = load("hetero.ops.poisson.jacobi_stream").solve
-            return streamed(devices[0], solve.system, f, u, room=room, **limits)
     if devices:
         on_devices = load("hetero.ops.poisson.jacobi_device").solve
         limits |= {"dtype": problem.dtype, "from_zero": solve.from_zero}
@@ -99,6 +74,11 @@ def sweep_limits(solve: Solve) -> dict[str, Any]:
 def _no_cufft(problem: Problem, info: dict[str, Any]) -> str | None:
     here = None if info.get("elsewhere") else load("hetero.devices.cuda.cufft").obstacle()
     return DST.excludes(problem, info) or here
+
+
+def _solid(problem: Problem, info: dict[str, Any]) -> str | None:
+    reason = "sweeps on the CPU alone in three dimensions" if len(problem.dims) == 3 else None
+    return reason or JACOBI.excludes(problem, info)
 
 
 def _shared(problem: Problem) -> bool:
@@ -140,23 +120,6 @@ MULTIGRID.register(
     shared=lambda problem: grids.is_shared(problem.dims),
 )
 
-CG = Method(
-    name="cg",
-    solve=_cg,
-    expected=costs.gradients,
-    iterations="iterations",
-    passes=10.0,
-    times_f=8.0,
-    any_order=True,
-)
-CG.register(
-    kinds=("cpu",),
-    run=CG.on_cpu,
-    uses=("loops", "numba"),
-    loops=lambda problem: (STENCILS.of(problem.dtype),),
-)
-CG.register(kinds=registry.PORTABLE, run=_cg, shared=_shared)
-
 JACOBI = Method(
     name="jacobi",
     solve=_jacobi,
@@ -171,6 +134,6 @@ JACOBI.register(
     uses=("loops", "numba"),
     loops=lambda problem: (SWEEPS.of(problem.dtype),),
 )
-JACOBI.register(kinds=registry.PORTABLE, run=_jacobi, shared=_shared, blocks=registry.WHEN_SHORT)
+JACOBI.register(kinds=registry.PORTABLE, run=_jacobi, shared=_shared, excludes=_solid)
 
-BY_NAME = {method.name: method for method in (DST, MULTIGRID, CG, JACOBI)}
+BY_NAME = {method.name: method for method in (DST, MULTIGRID, JACOBI)}

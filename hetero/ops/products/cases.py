@@ -110,7 +110,6 @@ def _case(
         return product(operation, dims, place.operands_on, dtype, order)
 
     number = len(registry.operation(operation).dims[0].split())
-    ahead = ""
     if not place.devices:
         sizes, point = extents.cpu, budget.point
         how = SampleGrid(budget.held_out, multiple=4)
@@ -132,10 +131,7 @@ def _case(
         held_out = budget.held_out // 2 if relative else budget.held_out
         how = SampleGrid(held_out, 4, less, reference, by_estimate)
         layout = f"{layout} {fit_for}"
-        ahead = operation if implementation.method == "tiled" else ""
     sizes = [*(n for n in sizes if n < largest), largest]
     sizes = [n - less for n in thinned(sizes, budget.step)]
     seconds = point * (len(sizes) ** number + how.held_out)
-    return Case(
-        implementation, dtype, layout, how, [sizes] * number, problem, seconds=seconds, ahead=ahead
-    )
+    return Case(implementation, dtype, layout, how, [sizes] * number, problem, seconds=seconds)

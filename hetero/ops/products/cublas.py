@@ -59,22 +59,6 @@ def gemm_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     return None
 
 
-def gemv_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    """Why cuBLAS cannot do this matvec, None where it can."""
-    if (reason := obstacle(info)) or not problem.strides:
-        return reason
-    m, k = problem.dims
-    (_, row, column), (_, x), (_, y) = problem.strides
-    leading = _leading(row, column, m, k)
-    if leading is None:
-        return f"cuBLAS needs a unit stride in A, which has ({row}, {column})"
-    if (x < 1 and k > 1) or (y < 1 and m > 1):
-        return f"cuBLAS needs positive strides of x and y, got {x} and {y}"
-    if max(m, k, leading[1], x, y) > _INT32:
-        return f"cuBLAS takes dimensions up to {_INT32}"
-    return None
-
-
 def _handle(device: Any) -> tuple[Any, int]:
     """cuBLAS's module, and its handle for the default stream."""
     handles = device.state().handles
@@ -135,20 +119,3 @@ def gemm(device: Any, problem: Problem) -> Callable[[int, int, int], None]:
     if swapped:
         return lambda A, B, C: function(handle, *head, alpha, B, *p, A, *q, beta, C, *r)
     return lambda A, B, C: function(handle, *head, alpha, A, *p, B, *q, beta, C, *r)
-
-
-def gemv(device: Any, problem: Problem) -> Callable[[int, int, int], None]:
-    """y = A x in the current context, as a function of three addresses in the device's memory."""
-    cublas, handle = _handle(device)
-    m, k = problem.dims
-    (a_batch, row, column), (x_batch, x_step), (y_batch, y_step) = problem.strides
-    op, lda = _leading(row, column, m, k)
-    head = (handle, op, *((m, k) if op == _N else (k, m)))
-    p, q, r = (lda,), (max(x_step, 1),), (max(y_step, 1),)
-    alpha, beta = _alpha_beta[problem.dtype]
-    name = _prefix[problem.dtype] + "gemv"
-    if problem.batch > 1:
-        name += "_strided_batched"
-        p, q, r = (*p, a_batch), (*q, x_batch), (*r, y_batch, problem.batch)
-    function = _checked(getattr(cublas, name))
-    return lambda A, x, y: function(*head, alpha, A, *p, x, *q, beta, y, *r)

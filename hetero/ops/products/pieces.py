@@ -1,4 +1,4 @@
-"""Products of host arrays cut into ranges of the batch, of rows or of columns."""
+"""Matrix products of host arrays cut into ranges of the batch, of rows or of columns."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from hetero.registry import Cut
 from hetero.registry.problem import Problem
 
 
-def cut(problem: Problem, parts: int) -> Cut | None:
-    """How a product is cut; None where it has nothing to cut."""
+def cut(problem: Problem, parts: int) -> Cut:
+    """How a product is cut."""
     a, b = problem.inputs
-    where = _axes(problem.function, a, b, problem.output.shape, parts)
-    if where is None:
-        return None
-    along, axis, *axes = where
+    along, axis, *axes = _axes(a, b, problem.output.shape, parts)
 
     def part(begin: int, end: int) -> Problem:
         operands = [_narrowed(o, i, end - begin) for o, i in zip((a, b), axes, strict=True)]
@@ -36,33 +33,21 @@ def cut(problem: Problem, parts: int) -> Cut | None:
 
 
 def _axes(
-    function: str, a: Operand, b: Operand, shape: tuple[int, ...], parts: int
-) -> tuple[str, int, int | None, int | None] | None:
+    a: Operand, b: Operand, shape: tuple[int, ...], parts: int
+) -> tuple[str, int, int | None, int | None]:
     """(what is cut, axis of the result, of A, of B), axes counted from the end; None: not that one.
 
     The longest batch axis where there is one, else rows of A or columns of B: of those that are
     enough for all parts the ones of the larger operand, because the other one goes to every part.
     """
-    a_core = min(len(a.shape), 2)
-    b_core = 1 if function == "matvec" else min(len(b.shape), 2)
-    rows = a_core == 2
-    columns = function == "matmul" and b_core == 2
-    core = rows + columns
-    batch = [(n, i - len(shape)) for i, n in enumerate(shape[: len(shape) - core]) if n > 1]
+    batch = [(n, i - len(shape)) for i, n in enumerate(shape[:-2]) if n > 1]
     if batch:
         _, axis = max(batch)
-        cuts = []
-        for operand, own in ((a, a_core), (b, b_core)):
-            along = axis + core - own
-            there = -along <= len(operand.shape) and operand.shape[along] > 1
-            cuts.append(along if there else None)
+        cuts = [axis if -axis <= len(o.shape) and o.shape[axis] > 1 else None for o in (a, b)]
         return "batch", axis, *cuts
-    choices = []
-    if rows and shape[-core] > 1:
-        choices.append((min(shape[-core], parts), a.nbytes, ("rows", -core, -2, None)))
-    if columns and shape[-1] > 1:
-        choices.append((min(shape[-1], parts), b.nbytes, ("columns", -1, None, -1)))
-    return max(choices, key=lambda choice: choice[:2])[2] if choices else None
+    rows = min(shape[-2], parts), a.nbytes
+    columns = min(shape[-1], parts), b.nbytes
+    return ("rows", -2, -2, None) if rows >= columns else ("columns", -1, None, -1)
 
 
 def _narrowed(operand: Operand, axis: int | None, extent: int) -> Operand:

@@ -18,7 +18,7 @@ from hetero.calling import planner
 from hetero.moving import pipeline, results
 from hetero.moving.pipeline import Load, Slot, Step, Store
 from hetero.ops.products import operands
-from hetero.ops.products.matrices import matrices_of, missing_axes, stacked
+from hetero.ops.products.matrices import matrices_of
 from hetero.ops.products.tile_choice import Choice, choose, tile_problem
 from hetero.ops.products.tiling import Grid, Visit
 from hetero.registry import Arguments, Implementation
@@ -40,10 +40,7 @@ def compute(device: Device, problem: Problem, arguments: Arguments, choice: Choi
     ]
     ndim = len(made.grid.batch) + 2
     arrays = [
-        stacked(array, missing, ndim)
-        for array, missing in zip(
-            (*arguments.inputs, arguments.output), missing_axes(problem), strict=True
-        )
+        array[(None,) * (ndim - array.ndim)] for array in (*arguments.inputs, arguments.output)
     ]
     by_columns = matrices_of(problem).by_columns
 

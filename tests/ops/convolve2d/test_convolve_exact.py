@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from convolutions import REAL, WAYS, obstacle, scipys
+from convolutions import REAL, WAYS, as_many_tiles, obstacle, scipys
 
 import hetero
 from hetero import registry
@@ -19,8 +19,7 @@ from hetero.ops.convolve2d import fft_device, tiles
 from hetero.profile import inventory
 from hetero.registry import Implementation
 
-TRANSFORMS = ("fft", "overlap_save")
-OTHERS = [way for way in WAYS if way.values[1] in (*TRANSFORMS, "separable")]
+OTHERS = [way for way in WAYS if way.values[1] in ("fft", "separable")]
 EXTENSIONS = [
     *((mode, boundary, 0.0) for mode in ("full", "same", "valid") for boundary in ("wrap", "symm")),
     *((mode, "fill", 0.0) for mode in ("full", "same", "valid")),
@@ -98,7 +97,7 @@ def test_zeros_come_and_go_after_a_remembered_call(scale, dtype):
     dilate = (x * x + y * y <= 400).astype(dtype)
     full, mask = np.ones((80, 90), dtype), np.zeros((80, 90), dtype)
     mask[30:34, 40:43] = 1.0
-    assert hetero.plan("convolve2d", mask, dilate, mode="same").chosen.method in TRANSFORMS
+    assert hetero.plan("convolve2d", mask, dilate, mode="same").chosen.method == "fft"
     for image in (mask, mask, full, full, mask):
         image = (scale * image).astype(np.result_type(dtype, np.min_scalar_type(scale)))
         found = hetero.convolve2d(image, dilate, "same")
@@ -155,7 +154,7 @@ def by_cufft(monkeypatch, opencl):
     rows = [
         Implementation(**{f: getattr(row, f) for f in row.__slots__} | {"kind": "opencl"})
         for row in known
-        if row.kind == "cuda" and row.method in TRANSFORMS
+        if row.kind == "cuda" and row.method == "fft"
     ]
     monkeypatch.setitem(registry._implementations, "convolve2d", [*known, *rows])
     monkeypatch.setattr(cufft, "obstacle", lambda: None)
@@ -169,6 +168,16 @@ def by_cufft(monkeypatch, opencl):
 
 
 @pytest.mark.parametrize("dtype", REAL)
-@pytest.mark.parametrize("method", TRANSFORMS)
-def test_the_kernels_around_cufft(by_cufft, method, dtype):
-    every_case(by_cufft, method, dtype)
+@pytest.mark.parametrize("several", [False, True])
+def test_the_kernels_around_cufft(by_cufft, several, dtype, monkeypatch):
+    if several:
+        monkeypatch.setattr(tiles, "weight_on_device", as_many_tiles)
+    every_case(by_cufft, "fft", dtype)
+
+
+@pytest.mark.parametrize("dtype", REAL)
+def test_several_tiles(dtype, monkeypatch):
+    monkeypatch.setattr(tiles, "weight_on_cpu", lambda window, axes, *of: as_many_tiles(axes))
+    tiles.on_cpu.cache_clear()
+    every_case("cpu", "fft", dtype)
+    tiles.on_cpu.cache_clear()

@@ -11,13 +11,12 @@ import dataclasses
 
 import numpy as np
 import pytest
-from convolutions import BOUNDARIES, MODES, each_way
+from convolutions import BOUNDARIES, MODES, as_many_tiles, each_way
 from scipy.signal import convolve2d, fftconvolve
 
 import hetero
 from hetero import devices, registry
 from hetero.errors import MethodNotAvailable
-from hetero.kernels.common import tuning
 from hetero.kernels.convolution import plan_tiled
 from hetero.kernels.cpu import convolve as cpu_convolve
 from hetero.ops.convolve2d import fft_device, tiles
@@ -41,7 +40,7 @@ def thresholds(kind):
     else:
         columns |= {
             *plan_tiled._LANES,
-            tuning.default()["convolution.stage_columns"],
+            plan_tiled._STAGE_COLUMNS,
             plan_tiled._CHUNK,
         }
         rows |= {*plan_tiled._ROWS}
@@ -155,18 +154,16 @@ def test_the_shapes_are_where_they_are_meant_to_be(kind):
 # As many as run in a few seconds: on devices the direct sum has a kernel of its own for each shape,
 # and on a GPU each length of a transform takes cuFFT a quarter of a second to plan.
 NUMBER = {"cpu": 360, "cuda": 12, "opencl": 2}
-TRANSFORMS = ("fft", "overlap_save")
 TRANSFORMED = {"cpu": 360, "cuda": 72}
 
 
 @each_way
 def test_every_method(device, method):
     kind = device.partition(":")[0]
-    number = (TRANSFORMED if method in TRANSFORMS else NUMBER)[kind]
+    number = (TRANSFORMED if method == "fft" else NUMBER)[kind]
     done = [compare(case, i, device, method) for i, case in enumerate(cases(kind, number))]
     if not any(done):
-        reason = "no OpenCV here" if method == "library" else "nothing that this method takes"
-        pytest.skip(reason)
+        pytest.skip("nothing that this method takes")
     if method in ("direct", "fft"):
         assert all(done)
 
@@ -191,7 +188,7 @@ def test_what_is_chosen():
 def test_a_transform_as_long_as_the_filter_is_high(shape, filter_shape, mode, dtype):
     image, filter = operands(shape, filter_shape, dtype, False, 3)
     plan = hetero.plan("convolve2d", image, filter, mode=mode, device="cpu")
-    assert plan.chosen.method in TRANSFORMS
+    assert plan.chosen.method == "fft"
     found = hetero.convolve2d(image, filter, mode)
     expected = fftconvolve(image.astype("f8"), filter.astype("f8"), mode)
     assert abs(found - expected).max() < 0.3
@@ -223,14 +220,6 @@ def transforms_of_cuda(opencl, monkeypatch):
             reals[:, :, : self.lx] = np.fft.irfft2(complexes, (self.ly, self.lx)) * size
             self.device.upload(reals, buffer)
 
-    def row(entry):
-        axes = tiles.whole_on_device if entry.method == "fft" else tiles.on_device
-
-        def excludes(problem, info):
-            return None if axes(problem.options) else "one tile is all there is"
-
-        return dataclasses.replace(entry, kind="opencl", excludes=excludes)
-
     def repaired(device, problem, image, request, out, only_if):
         host = np.empty(1, np.int32)
         device.download(only_if, host)
@@ -239,9 +228,9 @@ def transforms_of_cuda(opencl, monkeypatch):
     monkeypatch.setattr(fft_device, "RealTransform2D", Transform)
     monkeypatch.setattr(fft_device, "direct", repaired)
     rows = [
-        row(entry)
+        dataclasses.replace(entry, kind="opencl", excludes=lambda problem, info: None)
         for entry in registry.lookup("convolve2d")
-        if entry.kind == "cuda" and entry.method in TRANSFORMS
+        if entry.kind == "cuda" and entry.method == "fft"
     ]
     entries = [*registry.lookup("convolve2d"), *rows]
     monkeypatch.setitem(registry._implementations, "convolve2d", entries)
@@ -251,12 +240,22 @@ def transforms_of_cuda(opencl, monkeypatch):
     devices.get(opencl).storage().drop()
 
 
-@pytest.mark.parametrize("method", TRANSFORMS)
-def test_the_transforms_of_cuda(transforms_of_cuda, method):
-    done = [
-        compare(case, i, transforms_of_cuda, method) for i, case in enumerate(cases("cuda", 240))
-    ]
-    assert sum(done) > 20
+@pytest.mark.parametrize("several", [False, True])
+def test_the_transforms_of_cuda(transforms_of_cuda, several, monkeypatch):
+    if several:
+        monkeypatch.setattr(tiles, "weight_on_device", as_many_tiles)
+    tiles.on_device.cache_clear()
+    assert all(
+        compare(case, i, transforms_of_cuda, "fft") for i, case in enumerate(cases("cuda", 240))
+    )
+    tiles.on_device.cache_clear()
+
+
+def test_several_tiles_on_the_cpu(monkeypatch):
+    monkeypatch.setattr(tiles, "weight_on_cpu", lambda window, axes, *of: as_many_tiles(axes))
+    tiles.on_cpu.cache_clear()
+    assert all(compare(case, i, "cpu", "fft") for i, case in enumerate(cases("cpu", 360)))
+    tiles.on_cpu.cache_clear()
 
 
 @pytest.mark.parametrize("shapes", [((0, 4), (0, 3)), ((4, 0), (3, 0)), ((2, 0, 4), (0, 3))])

@@ -46,7 +46,7 @@ def cases():
     yield 1.0, 1
 
 
-PLACES = [("cpu", method) for method in ("products", "lloyd", "hamerly")]
+PLACES = [("cpu", method) for method in ("products", "lloyd")]
 PLACES += [("opencl", "lloyd")]
 
 
@@ -66,7 +66,7 @@ def test_the_last_iteration(device, method):
 def test_rows_in_parts(kind):
     device = opencl_device()
     for share, iterations in cases():
-        hosted = HostRows(problem(rows(), K), rows(), None, "lloyd", counted=share > 0)
+        hosted = HostRows(problem(rows(), K), rows(), None, counted=share > 0)
         if kind == "parts":
             backend = PartitionBackend([device] * 3, hosted)
         elif kind == "blocks":

@@ -16,7 +16,7 @@ from hetero.ops.kmeans import compiled_cpu, cpu
 from hetero.ops.kmeans.compiled_cpu import CompiledBackend
 from hetero.ops.kmeans.cpu import NumpyBackend
 
-METHODS = ["products", "lloyd", "hamerly"]
+METHODS = ["products", "lloyd"]
 
 
 def plain(X, centroids, max_iter, weights=None, tol=0.0):

@@ -13,7 +13,7 @@ import pytest
 
 from hetero import devices, kernels
 from hetero.errors import DeviceError
-from hetero.kernels.common.tuning import Target
+from hetero.kernels.common.launch import Target
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.exchange import Exchange
 from hetero.ops.linear_systems.types import (
@@ -28,7 +28,8 @@ from hetero.ops.poisson import jacobi_cpu, jacobi_device
 from hetero.ops.poisson.jacobi_schedule import Schedule
 
 pytestmark = pytest.mark.optimised  # many sweeps
-SHAPES = [(1, 1), (2, 9), (26, 67), (41, 300), (1, 2, 3), (7, 9, 11), (12, 6, 64)]
+FLAT = [(1, 1), (2, 9), (26, 67), (41, 300)]
+SHAPES = [*FLAT, (1, 2, 3), (7, 9, 11), (12, 6, 64)]
 TOLERANCE = {"float32": 2e-6, "float64": 1e-14}
 
 
@@ -77,7 +78,8 @@ def check_sweeps(solve, shape, dtype, blockings, bits):
         expected = swept(stencil, f, start, sweeps)
         for blocking in blockings:
             u = start.copy()
-            outcome = solve(stencil, f, u, sweeps=sweeps, blocking=blocking)
+            how = {} if blocking is None else {"blocking": blocking}
+            outcome = solve(stencil, f, u, sweeps=sweeps, **how)
             assert outcome[:2] == (LIMIT, sweeps)
             np.testing.assert_allclose(u, expected, atol=TOLERANCE[dtype] * abs(expected).max())
             true = norm(f - operator(stencil, u))
@@ -88,14 +90,10 @@ def check_sweeps(solve, shape, dtype, blockings, bits):
             )
 
 
-def blockings(shape):
-    return (None, 1, *plan_jacobi.DEPTHS) if len(shape) == 2 else (None, 1)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_sweeps_on_the_cpu(shape, dtype):
-    check_sweeps(jacobi_cpu.solve, shape, dtype, (None, 1, 2, 5), {})
+    check_sweeps(jacobi_cpu.solve, shape, dtype, (None,), {})
 
 
 def test_no_sweep_leaves_its_arrays():
@@ -106,7 +104,7 @@ for shape in ((40, 40), (33, 30), (1, 50), (50, 2), (6, 9, 11), (9, 1, 8)):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", FLAT, ids=str)
 def test_sweeps_on_a_device(opencl, shape, dtype):
     """The same bits also from two and three slabs, of unequal sizes where the rows don't divide."""
     check_devices([devices.get(opencl)], shape, dtype)
@@ -118,12 +116,12 @@ def check_devices(found, shape, dtype, counts=(1, 2, 3)):
         used = [found[i % len(found)] for i in range(count)]
         solve = partial(jacobi_device.solve, used)
         with used[0].active():  # as the executor has it
-            check_sweeps(solve, shape, dtype, blockings(shape), bits)
+            check_sweeps(solve, shape, dtype, (None, *plan_jacobi.DEPTHS), bits)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", [*SHAPES, (700, 1001), (70, 65, 130)], ids=str)
+@pytest.mark.parametrize("shape", [*FLAT, (700, 1001)], ids=str)
 def test_sweeps_on_gpus(shape, dtype):
     check_devices([d for d in devices.available().values() if d.kind == "cuda"], shape, dtype)
     check_devices([devices.get("cuda:0")], shape, dtype, (4,))
@@ -140,9 +138,8 @@ def test_two_contexts(opencl):
 # -- Stopping ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(15, 21), (8, 7, 9)])
-def test_converges(shape):
-    stencil, f, start = problem(shape, "float64")
+def test_converges():
+    stencil, f, start = problem((15, 21), "float64")
     found = []
     for name, solve in solvers():
         u = start.copy()
@@ -213,12 +210,12 @@ def test_a_look_at_the_residual_costs_few_sweeps():
 
 
 def test_passes():
-    for depth in (1, *plan_jacobi.DEPTHS):
+    for depth in plan_jacobi.DEPTHS:
         for sweeps in range(30):
             depths = list(plan_jacobi.passes(sweeps, depth))
             assert sum(depths) == sweeps
             assert max(depths, default=depth) <= depth
-            assert {*depths} <= {1, *plan_jacobi.DEPTHS}
+            assert {*depths} <= {*plan_jacobi.DEPTHS}
     assert next(plan_jacobi.passes(10**12, 4)) == 4
 
 
@@ -247,7 +244,7 @@ def check_buffers(device, shape, dtype, offset=0):
     np.testing.assert_array_equal(kept, f)
 
 
-@pytest.mark.parametrize("shape", [(26, 64), (26, 67), (5, 6, 8), (5, 6, 7)], ids=str)
+@pytest.mark.parametrize("shape", [(26, 64), (26, 67)], ids=str)
 def test_buffers(opencl, shape):
     check_buffers(devices.get(opencl), shape, "float32")
     check_buffers(devices.get(opencl), shape, "float64")
@@ -255,7 +252,7 @@ def test_buffers(opencl, shape):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("offset", [0, 8])
-@pytest.mark.parametrize("shape", [(26, 64), (26, 67), (5, 6, 8), (5, 6, 7)], ids=str)
+@pytest.mark.parametrize("shape", [(26, 64), (26, 67)], ids=str)
 def test_buffers_on_a_gpu(shape, offset):
     check_buffers(devices.get("cuda:0"), shape, "float32", offset)
     check_buffers(devices.get("cuda:0"), shape, "float64", offset)
@@ -330,7 +327,7 @@ def test_an_interrupt_leaves_the_device_usable(opencl, monkeypatch):
 
 def test_mistakes_are_named(opencl):
     stencil, f, u = problem((6, 6), "float32")
-    with pytest.raises(ValueError, match=re.escape("one of 2, 4, 6, 8 in 2-D, got 3 in 2-D")):
+    with pytest.raises(ValueError, match=re.escape("one of 1, 2, 4, 6, 8 in 2-D, got 3 in 2-D")):
         jacobi_device.solve([devices.get(opencl)], stencil, f, u, sweeps=9, blocking=3)
 
 
@@ -344,7 +341,6 @@ def launches(warps):
     ):
         grid = plan_jacobi.GridSlab.of(shape, (1.0,) * len(shape), dtype)
         rows = ((0, shape[0]),)
-        yield plan_jacobi.sweep(grid, rows, Target(132))
         yield plan_jacobi.residual(grid, rows[0], Target(132))
         yield plan_jacobi.change_pitch(grid, 999, 1000, Target(132))
         for depth in plan_jacobi.DEPTHS if len(shape) == 2 else ():
@@ -365,10 +361,8 @@ def test_every_row_has_one_strip():
     """Plans of any range of rows: as many blocks as the strips of both ranges take."""
     for rows in (((0, 1),), ((3, 900),), ((6, 12), (994, 1000)), ((0, 8192),)):
         grid = plan_jacobi.GridSlab.of((8192, 4096), (1.0, 1.0), "float32")
-        plans = [plan_jacobi.sweep(grid, rows, Target(132))]
         for depth in plan_jacobi.DEPTHS:
-            plans.append(plan_jacobi.blocked(grid, rows, depth, Target(132, warps=True)))
-        for launch in plans:
+            launch = plan_jacobi.blocked(grid, rows, depth, Target(132, warps=True))
             integers = [a for a in launch.arguments if type(a) is int]
             strip, tiles = integers[-2:]
             assert launch.grid == tiles * sum(-(-(end - begin) // strip) for begin, end in rows)

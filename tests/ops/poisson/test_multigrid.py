@@ -20,7 +20,7 @@ from scipy.sparse.linalg import spsolve
 
 from hetero import devices
 from hetero.kernels import Launch
-from hetero.kernels.common.tuning import Target
+from hetero.kernels.common.launch import Target
 from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.kernels.multigrid import transfers
 from hetero.ops.linear_systems.operators import Poisson

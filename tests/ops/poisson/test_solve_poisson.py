@@ -18,6 +18,7 @@ from scipy.sparse.linalg import spsolve
 import hetero
 from hetero import devices, registry
 from hetero.devices import cpu
+from hetero.errors import MethodNotAvailable
 from hetero.host import cgroup
 from hetero.ops.poisson import costs
 from hetero.ops.poisson.methods import BY_NAME
@@ -42,6 +43,15 @@ pytestmark = pytest.mark.optimised  # many sweeps
 WAYS = ways()
 
 
+def refused(device, method, f):
+    """Whether sweeps are refused on a device, as those of 3-D grids are; rungs take them."""
+    if device == "cpu" or method != "jacobi" or f.ndim < 3:
+        return False
+    with pytest.raises(MethodNotAvailable, match="on the CPU alone in three dimensions"):
+        hetero.solve_poisson(f, device=device, method=method)
+    return True
+
+
 def exact(f, spacing):
     """The discrete solution by sparse elimination."""
     return spsolve(hetero.Poisson(f.shape, spacing).tocsr().tocsc(), f.ravel()).reshape(f.shape)
@@ -51,6 +61,8 @@ def exact(f, spacing):
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (9, 16), (31, 31), (17, 40), (5, 6, 7)])
 def test_against_elimination(device, method, shape):
     f = np.random.default_rng(0).random(shape) - 0.5
+    if refused(device, method, f):
+        return
     spacing = 0.5
     u, info = hetero.solve_poisson(
         f, spacing=spacing, device=device, method=method, return_info=True
@@ -143,6 +155,8 @@ KEYS = ["device", "method", "iterations", "residual", "relative_residual", "conv
 def test_all_that_is_promised_of_info(device, method, dtype):
     for shape in ((0, 4), (3, 0, 2), (1, 1), (12, 13), (4, 5, 6)):
         f = np.random.default_rng(6).random(shape).astype(dtype)
+        if refused(device, method, f):
+            continue
         u, info = hetero.solve_poisson(f, device=device, method=method, return_info=True)
         assert list(info) == [*KEYS, "plan"]
         assert info["converged"] is True
@@ -161,6 +175,8 @@ def test_all_that_is_promised_of_info(device, method, dtype):
 )
 def test_single_precision_reaches_its_default_tolerance(device, method, shape):
     """Smooth f are the hard ones: rounding u alone leaves a share of f that grows with n^2."""
+    if refused(device, method, np.ones(shape, "f4")):
+        return
     grids = np.meshgrid(*(np.linspace(0, 1, n + 2)[1:-1] for n in shape), indexing="ij")
     smooth = math.prod(np.sin(np.pi * x) for x in grids)
     rough = np.random.default_rng(7).random(shape) - 0.5
@@ -222,9 +238,9 @@ def test_a_method_that_cannot_get_there_is_not_chosen():
     """Whatever it would cost to make as many steps as are allowed."""
     f = np.random.default_rng(10).random((500, 400))
     for limit, out in (
-        (0, {"jacobi", "cg", "multigrid"}),
-        (5, {"jacobi", "cg", "multigrid"}),
-        (10, {"jacobi", "cg"}),
+        (0, {"jacobi", "multigrid"}),
+        (5, {"jacobi", "multigrid"}),
+        (10, {"jacobi"}),
         (10_000, {"jacobi"}),
         (None, set()),
     ):
@@ -246,7 +262,7 @@ def test_a_method_that_cannot_get_there_is_not_chosen():
 @pytest.mark.parametrize("shape", [(30, 20), (9, 200), (1, 50), (12, 13, 14), (3, 80, 3)])
 def test_expected_iterations_are_about_what_it_takes(shape):
     f = np.random.default_rng(11).random(shape)
-    for method in ("jacobi", "cg", "multigrid"):
+    for method in ("jacobi", "multigrid"):
         _, info = hetero.solve_poisson(f, device="cpu", method=method, return_info=True)
         problem = info["plan"].problem
         expected = BY_NAME[method].expected_iterations(problem)
@@ -265,7 +281,7 @@ def test_the_longest_axis_goes_first_where_planes_are_large(method, monkeypatch)
         np.testing.assert_allclose(u, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("method", ["dst", "multigrid", "cg", "jacobi"])
+@pytest.mark.parametrize("method", ["dst", "multigrid", "jacobi"])
 def test_too_little_memory_is_said_before_it_is_used(method, monkeypatch):
     monkeypatch.setattr(cpu, "available_memory", lambda: 200 << 20)
     f = np.ones((2, 10_000_000), "f4")
@@ -349,7 +365,6 @@ print((peak() - before) / f.nbytes, BY_NAME[method].memory_needed(shape, 4) / f.
         ("dst", "1000,1000"),
         ("multigrid", "1,500009"),
         ("multigrid", "1000,1000"),
-        ("cg", "2,500003"),
         ("jacobi", "1,1000003"),
     ],
 )
@@ -390,7 +405,7 @@ def test_sweeps_are_counted_and_the_start_is_used():
     np.testing.assert_allclose(u, full[1:-1, 1:-1], rtol=1e-13)
     assert info["iterations"] == 7
     exactly = exact(f, 1.0)
-    for method in ("jacobi", "cg", "multigrid"):
+    for method in ("jacobi", "multigrid"):
         _, info = hetero.solve_poisson(f, x0=exactly, method=method, return_info=True)
         assert info["iterations"] <= 1
     before = exactly.copy()
@@ -403,7 +418,7 @@ def test_automatic_choice_is_the_plan():
     _, info = hetero.solve_poisson(f, return_info=True)
     plan = hetero.plan("poisson", f)
     assert (info["device"], info["method"]) == (plan.chosen.device, plan.chosen.method)
-    assert {c.method for c in plan.candidates} == {"dst", "multigrid", "cg", "jacobi"}
+    assert {c.method for c in plan.candidates} == {"dst", "multigrid", "jacobi"}
     with hetero.use(device="cpu", method="jacobi"):
         _, info = hetero.solve_poisson(f, rtol=0.5, return_info=True)
     assert info["method"] == "jacobi"
@@ -452,7 +467,7 @@ def test_bad_input(case):
 def test_what_is_not_finite_is_named():
     f = np.ones((9, 9))
     f[4, 4] = np.inf
-    for method in ("multigrid", "cg", "dst"):
+    for method in ("multigrid", "dst"):
         with pytest.warns(RuntimeWarning, match="not finite"):
             hetero.solve_poisson(f, method=method)
 
@@ -468,7 +483,7 @@ def test_empty_and_integer():
 def test_device_arrays_stay_where_they_are():
     f = np.random.default_rng(5).random((40, 41))
     there = devices.get("cuda:0").array_of(f)
-    for method in ("multigrid", "cg", "jacobi", "dst"):
+    for method in ("multigrid", "jacobi", "dst"):
         if (
             method == "dst"
             and hetero.plan("poisson", f, method="dst", device="cuda:0").candidates[0].reason

@@ -1,1 +1,0 @@
-"""Kernels compiled by other processes, ahead of their measurement."""

@@ -1,1 +1,0 @@
-"""Tuning tables, a file a card."""

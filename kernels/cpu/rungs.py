@@ -162,7 +162,7 @@ def convolve2d_parallel(team, image, taps, out):
     _convolve2d_rows(team, out.shape[0], (image, taps, out))
 
 
-# -- A Jacobi sweep over (rows, lines, columns) points, as in `jacobi.sweep_bands`. ----------------
+# -- A Jacobi sweep over (rows, lines, columns) points, as in `jacobi.sweep`. ---------------------
 
 
 @part

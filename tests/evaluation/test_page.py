@@ -12,7 +12,8 @@ from kept_results import LADDER, VERIFIED
 
 import hetero.ops  # noqa: F401  # registers them
 from hetero import cli, profile, registry
-from hetero.evaluation import answers, ladder, last, page, report
+from hetero.evaluation import answers, last, page, report
+from hetero.ladder import ladder
 
 VOID = {"meta", "br"}
 LOADING = {"src", "href", "srcset", "data", "action", "xlink:href", "poster", "style"}

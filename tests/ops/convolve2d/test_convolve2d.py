@@ -33,7 +33,6 @@ import hetero.ops
 from hetero import devices, registry
 from hetero.arrays import spec
 from hetero.errors import MethodNotAvailable
-from hetero.kernels.convolution.rungs import RUNGS
 from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import window_of
 
@@ -101,9 +100,7 @@ SIZES = [
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @each_way
 def test_methods(device, method, sizes, dtype):
-    # Rungs have blocks of 32 x 16, and are slow unoptimised: more blocks tell nothing new.
-    largest = 50 if method in RUNGS else 150
-    a = images(tuple(min(n, largest) for n in sizes[0]), dtype, seed=1)
+    a = images(tuple(min(n, 150) for n in sizes[0]), dtype, seed=1)
     rank_one = images((sizes[1][0], 1), dtype, 2) * images((1, sizes[1][1]), dtype, 3)
     b = rank_one if method == "separable" else images(sizes[1], dtype, 4)
     reasons = []

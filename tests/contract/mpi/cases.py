@@ -418,7 +418,7 @@ def freed():
 
 def example():
     """The script in docs/several.md: its last line is true."""
-    text = (Path(__file__).parents[2] / "docs" / "several.md").read_text("utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "several.md").read_text("utf-8")
     spoken = []
     (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
     exec(code, {"print": lambda *values: spoken.extend(map(str, values))})

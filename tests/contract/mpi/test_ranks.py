@@ -26,7 +26,7 @@ ENVIRONMENT = {
     "OMPI_MCA_mpi_yield_when_idle": "1",  # there are more ranks than cores
     "OPENBLAS_NUM_THREADS": "1",
     "NUMBA_NUM_THREADS": "1",
-    "PYTHONPATH": str(HERE.parents[1]),
+    "PYTHONPATH": str(HERE.parents[2]),
 }
 
 

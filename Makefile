@@ -34,7 +34,7 @@ pictures: $(VENV)/.tested
 
 # NumPy's, SciPy's and scikit-learn's own tests while hetero.accel is installed: 3 to 10 minutes.
 upstream: $(VENV)/.tested
-	$(BIN)/python tests/upstream/under_accel.py
+	$(BIN)/python tests/contract/upstream/under_accel.py
 
 # How large the house is, room by room: lines, words, files that a call enters, seconds of make test.
 house: $(VENV)/.tested

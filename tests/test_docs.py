@@ -88,7 +88,7 @@ def test_public_names_are_documented(name):
                 assert re.search(rf"\b{parameter}\b", text), f"{name}: {parameter}"
 
 
-# Run by tests/test_dask.py and tests/mpi, where what they need is installed.
+# Run by tests/contract, by test_dask.py and mpi/, where what they need is installed.
 ELSEWHERE = {"dask.md", "several.md"}
 SHOWING = [p for p in PAGES if p.name not in ELSEWHERE and "```python" in p.read_text("utf-8")]
 

@@ -14,7 +14,7 @@ import pytest
 from command_line import FAILED, NO_CHOICE, OK, USAGE, refused
 
 import hetero
-from hetero import devices, profile, registry, terminal
+from hetero import cli, devices, errors, profile, registry, terminal
 from hetero.calibration import request
 from hetero.profile import inventory
 
@@ -434,3 +434,39 @@ def test_plans_have_no_row_for_the_cpu_again(run, data, opencl):
     none = dataclasses.replace(hetero.plan("matmul", A, A), candidates=tuple(rows))
     with pytest.raises(hetero.errors.NotPriced, match=r"^no candidate for matmul [^:]*: [^:]*: $"):
         none.chosen  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OverflowError("int too large"), USAGE),
+        (TypeError("no such\ndtype"), USAGE),
+        (ValueError(""), USAGE),
+        (ZeroDivisionError("division by zero"), USAGE),
+        (errors.DeviceNotAvailable("no"), USAGE),
+        (errors.NotPriced("no constants"), NO_CHOICE),
+        (errors.DeviceError("it failed"), FAILED),
+        (errors.DeviceMemoryError("full"), FAILED),
+        (MemoryError(), FAILED),
+        (PermissionError("not yours"), FAILED),
+        (KeyboardInterrupt(), 130),
+    ],
+    ids=lambda e: type(e).__name__ if isinstance(e, BaseException) else None,
+)
+def test_what_an_error_is_for_the_caller(run, monkeypatch, error, code):
+    """The table of exit codes; the message is one line."""
+
+    def fail(arguments):
+        raise error
+
+    monkeypatch.setattr(cli.machine, "info", fail)
+    found, out, err = run("info")
+    assert (found, out) == (code, "")
+    assert len(err.splitlines()) == 1
+    assert err.startswith("hetero: ")
+
+
+def test_a_mistake_of_our_own_is_not_called_wrong_arguments(run, monkeypatch):
+    monkeypatch.setattr(cli.machine, "info", lambda arguments: {}["oops"])
+    with pytest.raises(KeyError):
+        run("info")

@@ -274,3 +274,20 @@ def test_a_preconditioner_that_is_not_positive_definite(kind):
         system_of(kind, grid.tocsr(), grid), np.ones(144), preconditioner=np.full(144, -1.0)
     )[1]
     assert (outcome.status, outcome.iterations) == (types.INDEFINITE, 0)
+
+
+def test_the_status_of_every_ending():
+    matrix = Poisson((6, 7)).tocsr()
+    parts = types.Csr(matrix.indptr, matrix.indices, matrix.data)
+    ends = {
+        types.CONVERGED: {"b": np.ones(42), "maxiter": 100},
+        types.LIMIT: {"b": np.ones(42), "maxiter": 2},
+        types.NOT_FINITE: {"b": np.full(42, np.nan), "maxiter": 100},
+    }
+    for status, options in ends.items():
+        outcome = cg_cpu.solve(parts, x=np.zeros(42), rtol=1e-8, atol=0.0, **options)
+        assert outcome.status == status
+    outcome = cg_cpu.solve(
+        parts._replace(data=-parts.data), np.ones(42), np.zeros(42), rtol=1e-8, atol=0.0, maxiter=9
+    )
+    assert outcome.status == types.INDEFINITE

@@ -26,8 +26,11 @@ from gpu_libraries import LIBRARIES
 
 import hetero.ops
 from hetero import registry
-from hetero.arrays import describe
+from hetero.arrays import describe, spec
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
+from hetero.ops.convolve2d.operands import described
+from hetero.ops.convolve2d.window import window_of
+from hetero.pricing import compiling, tables
 
 pytestmark = pytest.mark.usefixtures("no_failure")
 
@@ -301,3 +304,31 @@ def test_gpu_threads(library):
             close(on_gpu(hetero.convolve2d(A, B, device="cuda:0"), library), a, b)
 
     in_threads(work)
+
+
+def test_a_new_filter_costs_its_spectrum():
+    """On a GPU a small host filter's spectrum is remembered; any other is transformed again."""
+    info = {"kind": "cuda", "memory_bytes": 1 << 36}
+    methods = registry.lookup("convolve2d")
+    method = next(i for i in methods if (i.kind, i.method) == ("cuda", "fft"))
+    image = spec((100, 100), "float32", on="cuda:0").operand()  # one tile
+
+    def work(on, size):
+        filter = spec((size, size), "float32", on=on).operand()
+        window = window_of(image.shape, filter.shape, "same")
+        return method.work(described(image, filter, np.dtype("float32"), window), info)
+
+    remembered, there, large = work("host", 64), work("cuda:0", 64), work("host", 65)
+    assert remembered.calls == 1.0 < there.calls == large.calls
+    assert there.dims[0] == pytest.approx(1.4 * remembered.dims[0], abs=1.0)
+    assert large.dims[0] > 1.3 * remembered.dims[0]
+
+
+@pytest.mark.parametrize("dtypes", [(">f4", ">f4"), ("float32", "float64"), ("int32", ">f8")])
+def test_scipys_method_is_not_considered_where_others_are_compiled(dtypes, monkeypatch):
+    monkeypatch.setattr(compiling, "seconds_left", lambda implementation, problem: 0.0)
+    tables.forget()
+    image, filter = (np.ones((5, 5), d) for d in dtypes)
+    for leaf in hetero.plan("convolve2d", image, filter).leaves():
+        reasons = {c.method: c.reason for c in leaf.candidates}
+        assert "for dtypes that no other method computes" in reasons["scipy"]

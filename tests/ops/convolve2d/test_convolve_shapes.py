@@ -256,16 +256,3 @@ def test_several_tiles_on_the_cpu(monkeypatch):
     tiles.on_cpu.cache_clear()
     assert all(compare(case, i, "cpu", "fft") for i, case in enumerate(cases("cpu", 360)))
     tiles.on_cpu.cache_clear()
-
-
-@pytest.mark.parametrize("shapes", [((0, 4), (0, 3)), ((4, 0), (3, 0)), ((2, 0, 4), (0, 3))])
-def test_two_operands_that_are_empty_along_an_axis(shapes):
-    """SciPy refuses a result of length -1; so does the plan, as the call."""
-    image, values = map(np.empty, shapes)
-    if image.ndim == 2:
-        with pytest.raises(ValueError, match="negative"):
-            convolve2d(image, values)
-    with pytest.raises(ValueError, match="both empty along an axis"):
-        hetero.convolve2d(image, values)
-    with pytest.raises(ValueError, match="both empty along an axis"):
-        hetero.plan("convolve2d", image, values)

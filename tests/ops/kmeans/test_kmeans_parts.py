@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
+
 import fakes
 import numpy as np
 import pytest
 import scipy.sparse
 from runtimes import opencl_device
+from scipy.spatial.distance import cdist
 
 import hetero
 from hetero import devices, registry
 from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.host.compiled import loops
+from hetero.ops import kmeans as operation
 from hetero.ops.kmeans import blocks as moving
 from hetero.ops.kmeans import device as fits
 from hetero.ops.kmeans import methods, problem
@@ -448,3 +453,33 @@ def count(monkeypatch, owner, name, calls=None):
 
     monkeypatch.setattr(owner, name, counted)
     return calls
+
+
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_clusters_without_rows_are_counted_in_all_labels(rows, monkeypatch):
+    monkeypatch.setattr(operation, "_AT_A_TIME", rows)
+    X = np.repeat([[0.0], [5.0], [9.0]], 4, axis=0)
+    with pytest.warns(RuntimeWarning, match=r"distinct clusters \(3\) found smaller .* \(4\)"):
+        hetero.kmeans(X, 4, init=[[0.0], [5.0], [9.0], [9.0]], max_iter=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hetero.kmeans(X, 3, init=[[9.0], [5.0], [0.0]])
+
+
+@pytest.mark.parametrize("n", [5, 5000])
+@pytest.mark.parametrize("k", [8, 140])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_get_the_nearest_centroid_of_equals_the_first(n, k, dtype, monkeypatch):
+    """By NumPy for few rows; by the loop, with either order of a product. Numbers are exact."""
+    monkeypatch.setattr(loops, "is_ready", lambda name: True)
+    whole = np.random.default_rng(1).integers(0, 9, (n + k, 4)).astype(dtype)
+    rows, fitted = whole[:n], hetero.KMeans(k, init="random", max_iter=1).fit(whole)
+    half = whole[n::4]
+    fitted.cluster_centers_ = np.repeat(np.concatenate([half, 8 - half]), 2, axis=0)
+    apart = cdist(rows, fitted.cluster_centers_, "sqeuclidean")
+    np.testing.assert_array_equal(fitted.predict(rows), apart.argmin(axis=1))
+    score = fitted.score(rows, sample_weight=np.arange(n))
+    np.testing.assert_allclose(-score, np.arange(n) @ apart.min(axis=1))
+    rows[-1, 2] = np.inf
+    with pytest.raises(ValueError, match="X contains infinity"):
+        fitted.predict(rows)

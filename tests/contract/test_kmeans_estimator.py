@@ -14,7 +14,6 @@ from scipy.spatial.distance import cdist
 
 import hetero
 import hetero.ops.kmeans.compiled_cpu  # as after some fits
-from hetero.host.compiled import loops
 
 X = np.random.default_rng(0).random((60, 3))
 
@@ -177,25 +176,6 @@ def test_distances_far_from_zero_and_near_to_centroids(given, dtype, rtol):
     apart = fitted.transform(given(rows))
     np.testing.assert_allclose(apart, expected, rtol=rtol)
     assert apart[3, 5] == 0.0
-
-
-@pytest.mark.parametrize("n", [5, 5000])
-@pytest.mark.parametrize("k", [8, 140])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_rows_get_the_nearest_centroid_of_equals_the_first(n, k, dtype, monkeypatch):
-    """By NumPy for few rows; by the loop, with either order of a product. Numbers are exact."""
-    monkeypatch.setattr(loops, "is_ready", lambda name: True)
-    whole = np.random.default_rng(1).integers(0, 9, (n + k, 4)).astype(dtype)
-    rows, fitted = whole[:n], hetero.KMeans(k, init="random", max_iter=1).fit(whole)
-    half = whole[n::4]
-    fitted.cluster_centers_ = np.repeat(np.concatenate([half, 8 - half]), 2, axis=0)
-    apart = cdist(rows, fitted.cluster_centers_, "sqeuclidean")
-    np.testing.assert_array_equal(fitted.predict(rows), apart.argmin(axis=1))
-    score = fitted.score(rows, sample_weight=np.arange(n))
-    np.testing.assert_allclose(-score, np.arange(n) @ apart.min(axis=1))
-    rows[-1, 2] = np.inf
-    with pytest.raises(ValueError, match="X contains infinity"):
-        fitted.predict(rows)
 
 
 def test_an_unknown_algorithm_is_refused_and_elkan_for_one_cluster_told():

@@ -14,9 +14,6 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator, cg
 
 import hetero
 from hetero import devices
-from hetero.ops.krylov import cg_cpu
-from hetero.ops.linear_systems import types
-from hetero.ops.linear_systems.operators import Poisson
 
 KINDS = ("dense", "csr", "operator")
 
@@ -337,7 +334,7 @@ def test_a_real_matrix_and_a_complex_b():
     b = rng.standard_normal(156) + 1j * rng.standard_normal(156)
     full = grid.tocsr().toarray()
     for A in (grid, grid.tocsr(), full, aslinearoperator(full)):
-        for M in (None, *(() if not isinstance(A, Poisson) else ("jacobi", "multigrid"))):
+        for M in (None, *(() if not isinstance(A, hetero.Poisson) else ("jacobi", "multigrid"))):
             x, info = hetero.solve_cg(A, b, rtol=1e-9, M=M)
             assert info == 0
             assert residual(full, x, b) <= 1e-9
@@ -498,23 +495,6 @@ def test_small_systems_stay_on_the_calling_thread():
     """Waking a thread for them took milliseconds on busy cores."""
     done = subprocess.run([sys.executable, "-c", SMALL], capture_output=True, text=True)
     assert done.stdout.strip() == "no threads", done.stderr
-
-
-def test_the_status_of_every_ending():
-    matrix = Poisson((6, 7)).tocsr()
-    parts = types.Csr(matrix.indptr, matrix.indices, matrix.data)
-    ends = {
-        types.CONVERGED: {"b": np.ones(42), "maxiter": 100},
-        types.LIMIT: {"b": np.ones(42), "maxiter": 2},
-        types.NOT_FINITE: {"b": np.full(42, np.nan), "maxiter": 100},
-    }
-    for status, options in ends.items():
-        outcome = cg_cpu.solve(parts, x=np.zeros(42), rtol=1e-8, atol=0.0, **options)
-        assert outcome.status == status
-    outcome = cg_cpu.solve(
-        parts._replace(data=-parts.data), np.ones(42), np.zeros(42), rtol=1e-8, atol=0.0, maxiter=9
-    )
-    assert outcome.status == types.INDEFINITE
 
 
 PLACES = [

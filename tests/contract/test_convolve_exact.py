@@ -10,14 +10,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-from convolutions import REAL, WAYS, as_many_tiles, obstacle, scipys
+from convolutions import REAL, WAYS, obstacle, scipys
 
 import hetero
-from hetero import registry
-from hetero.devices.cuda import cufft
-from hetero.ops.convolve2d import fft_device, tiles
-from hetero.profile import inventory
-from hetero.registry import Implementation
 
 OTHERS = [way for way in WAYS if way.values[1] in ("fft", "separable")]
 EXTENSIONS = [
@@ -125,59 +120,3 @@ def test_a_column_and_a_row_are_one_product_each(shapes):
 
 
 # -- cuFFT's transforms, by NumPy ------------------------------------------------------------------
-
-
-class OnHost:
-    """What stands for a real transform on an OpenCL device."""
-
-    def __init__(self, device, lengths, batch, dtype):
-        self.device, self.lengths, self.dtype = device, lengths, np.dtype(dtype)
-        self.values = np.empty((batch, lengths[0], 2 * (lengths[1] // 2 + 1)), dtype)
-        self.spectra = self.values.view(np.result_type(dtype, np.complex64))
-
-    def forward(self, buffer):
-        self.device.download(buffer, self.values)
-        self.spectra[...] = np.fft.rfft2(self.values[..., : self.lengths[1]])
-        self.device.upload(self.values, buffer)
-
-    def inverse(self, buffer):
-        self.device.download(buffer, self.values)
-        found = np.fft.irfft2(self.spectra, self.lengths, norm="forward")
-        self.values[..., : self.lengths[1]] = found
-        self.device.upload(self.values, buffer)
-
-
-@pytest.fixture
-def by_cufft(monkeypatch, opencl):
-    """The methods by cuFFT, on an OpenCL device."""
-    known = registry._implementations["convolve2d"]
-    rows = [
-        Implementation(**{f: getattr(row, f) for f in row.__slots__} | {"kind": "opencl"})
-        for row in known
-        if row.kind == "cuda" and row.method == "fft"
-    ]
-    monkeypatch.setitem(registry._implementations, "convolve2d", [*known, *rows])
-    monkeypatch.setattr(cufft, "obstacle", lambda: None)
-    monkeypatch.setattr(fft_device, "_transform", OnHost)
-    monkeypatch.setattr(tiles, "_POWERS", (64, 128))
-    tiles.on_device.cache_clear()
-    inventory.changed()
-    yield opencl
-    tiles.on_device.cache_clear()
-    inventory.changed()
-
-
-@pytest.mark.parametrize("dtype", REAL)
-@pytest.mark.parametrize("several", [False, True])
-def test_the_kernels_around_cufft(by_cufft, several, dtype, monkeypatch):
-    if several:
-        monkeypatch.setattr(tiles, "weight_on_device", as_many_tiles)
-    every_case(by_cufft, "fft", dtype)
-
-
-@pytest.mark.parametrize("dtype", REAL)
-def test_several_tiles(dtype, monkeypatch):
-    monkeypatch.setattr(tiles, "weight_on_cpu", lambda window, axes, *of: as_many_tiles(axes))
-    tiles.on_cpu.cache_clear()
-    every_case("cpu", "fft", dtype)
-    tiles.on_cpu.cache_clear()

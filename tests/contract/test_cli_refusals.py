@@ -10,7 +10,7 @@ import pytest
 from command_line import FAILED, NO_CHOICE, OK, USAGE, refused
 
 import hetero
-from hetero import cli, errors
+from hetero import errors
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -191,42 +191,6 @@ def test_a_picture_that_cannot_be_saved_is_refused_before_anything_runs(run, tmp
     refused(run, *command, path, naming=("no folder", str(path)), code=FAILED)
     refused(run, "demo", "--picture", tmp_path, naming=(str(tmp_path), "folder"), code=FAILED)
     refused(run, "calibrate", "--path", tmp_path, naming=(str(tmp_path), "folder"), code=FAILED)
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (OverflowError("int too large"), USAGE),
-        (TypeError("no such\ndtype"), USAGE),
-        (ValueError(""), USAGE),
-        (ZeroDivisionError("division by zero"), USAGE),
-        (errors.DeviceNotAvailable("no"), USAGE),
-        (errors.NotPriced("no constants"), NO_CHOICE),
-        (errors.DeviceError("it failed"), FAILED),
-        (errors.DeviceMemoryError("full"), FAILED),
-        (MemoryError(), FAILED),
-        (PermissionError("not yours"), FAILED),
-        (KeyboardInterrupt(), 130),
-    ],
-    ids=lambda e: type(e).__name__ if isinstance(e, BaseException) else None,
-)
-def test_what_an_error_is_for_the_caller(run, monkeypatch, error, code):
-    """The table of exit codes; the message is one line."""
-
-    def fail(arguments):
-        raise error
-
-    monkeypatch.setattr(cli.machine, "info", fail)
-    found, out, err = run("info")
-    assert (found, out) == (code, "")
-    assert len(err.splitlines()) == 1
-    assert err.startswith("hetero: ")
-
-
-def test_a_mistake_of_our_own_is_not_called_wrong_arguments(run, monkeypatch):
-    monkeypatch.setattr(cli.machine, "info", lambda arguments: {}["oops"])
-    with pytest.raises(KeyError):
-        run("info")
 
 
 def test_a_removed_name_says_what_to_use():

@@ -191,3 +191,16 @@ def test_stacks_without_elements_have_the_shapes_of_scipys_results(
     result = hetero.convolve2d(np.ones((*front, *shape), dtype), filter, mode, boundary)
     assert result.shape == (*front, *one.shape)
     assert result.dtype == one.dtype
+
+
+@pytest.mark.parametrize("shapes", [((0, 4), (0, 3)), ((4, 0), (3, 0)), ((2, 0, 4), (0, 3))])
+def test_two_operands_that_are_empty_along_an_axis(shapes):
+    """SciPy refuses a result of length -1; so does the plan, as the call."""
+    image, values = map(np.empty, shapes)
+    if image.ndim == 2:
+        with pytest.raises(ValueError, match="negative"):
+            signal.convolve2d(image, values)
+    with pytest.raises(ValueError, match="both empty along an axis"):
+        hetero.convolve2d(image, values)
+    with pytest.raises(ValueError, match="both empty along an axis"):
+        hetero.plan("convolve2d", image, values)

@@ -30,11 +30,8 @@ from layouts import LAYOUTS
 from scipy import signal
 
 import hetero.ops
-from hetero import devices, registry
-from hetero.arrays import spec
+from hetero import devices
 from hetero.errors import MethodNotAvailable
-from hetero.ops.convolve2d.operands import described
-from hetero.ops.convolve2d.window import window_of
 
 pytestmark = pytest.mark.usefixtures("no_failure")
 
@@ -304,21 +301,3 @@ def test_anything(call, forced):
     if options["boundary"] != "fill":
         options["fillvalue"] = 0
     same(ours, expected, a, b, **options)
-
-
-def test_a_new_filter_costs_its_spectrum():
-    """On a GPU a small host filter's spectrum is remembered; any other is transformed again."""
-    info = {"kind": "cuda", "memory_bytes": 1 << 36}
-    methods = registry.lookup("convolve2d")
-    method = next(i for i in methods if (i.kind, i.method) == ("cuda", "fft"))
-    image = spec((100, 100), "float32", on="cuda:0").operand()  # one tile
-
-    def work(on, size):
-        filter = spec((size, size), "float32", on=on).operand()
-        window = window_of(image.shape, filter.shape, "same")
-        return method.work(described(image, filter, np.dtype("float32"), window), info)
-
-    remembered, there, large = work("host", 64), work("cuda:0", 64), work("host", 65)
-    assert remembered.calls == 1.0 < there.calls == large.calls
-    assert there.dims[0] == pytest.approx(1.4 * remembered.dims[0], abs=1.0)
-    assert large.dims[0] > 1.3 * remembered.dims[0]

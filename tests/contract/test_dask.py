@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import re
 import sys
-import threading
-import types
 from pathlib import Path
 from unittest import mock
 
@@ -18,12 +15,10 @@ from scipy import signal
 
 import hetero
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
-from hetero.pricing import settings
 
 distributed = pytest.importorskip("distributed")
 dask, da = pytest.importorskip("dask"), pytest.importorskip("dask.array")
 import hetero.dask  # noqa: E402
-from hetero.dask import blocks, clustering  # noqa: E402
 
 rng = np.random.default_rng(7)
 KERNELS = ((1, 1), (3, 3), (2, 4), (5, 2), (7, 7))
@@ -190,28 +185,6 @@ def test_products_of_shapes_that_do_not_fit():
         hetero.dask.matmul(da.ones(()), da.ones((4, 2)))
 
 
-def test_blas_has_one_thread_where_each_of_dasks_has_a_product(monkeypatch):
-    limited = []
-
-    @contextlib.contextmanager
-    def one_thread():
-        limited.append(threading.current_thread())
-        yield
-
-    monkeypatch.setattr(hetero.dask, "one_thread", one_thread)
-    described = {**hetero.dask.cpu.describe(), "cores": 4}
-    monkeypatch.setattr(hetero.dask.cpu, "describe", lambda: described)
-    A = da.ones((4, 4), chunks=2)
-    hetero.dask.matmul(A, A).compute(scheduler="sync")
-    hetero.dask.matmul(A, A[:, :1]).rechunk(4).compute()
-    assert len(limited) == 4, "of four products on Dask's threads, of eight on the caller's"
-    hetero.dask.matmul(A[:2], A[:, :1]).compute()
-    assert len(limited) == 4
-    hetero.dask.matmul(A, A).compute()
-    assert len(limited) == 12
-    assert threading.main_thread() not in limited
-
-
 # -- k-means ---------------------------------------------------------------------------------------
 
 
@@ -260,27 +233,6 @@ def test_initial_centroids_of_few_rows_are_heteros(init):
     for seed in range(2):
         options = {"random_state": seed, "sample_weight": weights, "n_init": 2}
         assert_same_clusters(X, lazy, 6, init=init, **options)
-
-
-def test_initial_centroids_of_many_rows_are_of_a_sample(monkeypatch):
-    monkeypatch.setattr(clustering, "_SAMPLE", 100)
-    X, seen = groups(2000), []
-    lazy = da.from_array(X, chunks=300)
-
-    def first(rows, k, random_state):
-        seen.append(len(rows))
-        return rows[:k]
-
-    for weights in (None, 2.0, X[:, 0] ** 2):
-        options = {"random_state": 0, "n_init": 3, "sample_weight": weights}
-        for init in ("k-means++", "random"):
-            _, labels, info = hetero.dask.kmeans(lazy, 5, init=init, **options)
-            scale = 1.0 if weights is None else np.mean(weights)
-            assert info["inertia"] < 6 * X.size * scale, "each group is a cluster"
-            assert len(np.unique(labels.compute())) == 5
-        hetero.dask.kmeans(lazy, 5, init=first, max_iter=1, **options)
-    assert all(100 < count <= 160 for count in seen)  # 32 rows for each cluster
-    assert len(seen) == 9
 
 
 @pytest.mark.parametrize(("init", "rest"), [("k-means++", 0), ("random", 0), ("random", 1e-9)])
@@ -467,60 +419,6 @@ def test_without_dask_the_error_says_what_to_install(monkeypatch):
 # -- On a cluster ----------------------------------------------------------------------------------
 
 
-def worker(monkeypatch, name, gpus=2):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(distributed, "get_worker", lambda: types.SimpleNamespace(name=name))
-    there = ["opencl:0", *(f"cuda:{number}" for number in range(gpus))]
-    monkeypatch.setattr(blocks.devices, "available", lambda: dict.fromkeys(there))
-
-
-@pytest.mark.parametrize(
-    ("name", "gpu"),
-    [(0, "cuda:0"), (1, "cuda:1"), (2, "cuda:0"), ("node-7", "cuda:1"), ("unnumbered", None)],
-)
-def test_a_worker_has_the_gpu_of_its_number(monkeypatch, name, gpu):
-    worker(monkeypatch, name)
-    assert blocks.own_gpu() == gpu
-
-
-def test_a_worker_without_gpus_or_with_one_of_its_own_is_left_alone(monkeypatch):
-    worker(monkeypatch, 1, gpus=0)
-    assert blocks.own_gpu() is None
-    worker(monkeypatch, 1)
-    assert blocks.own_gpu() == "cuda:1"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    assert blocks.own_gpu() is None
-
-
-def test_outside_of_a_worker_no_gpu_is_taken(monkeypatch, two):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert blocks.own_gpu() is None
-
-
-@pytest.mark.parametrize(
-    ("chosen", "options", "used"),
-    [("cuda:0", {}, "cuda:1"), ("cpu", {}, None), ("cuda:0", {"device": "cuda:0"}, None)],
-)
-def test_what_hetero_would_do_on_a_gpu_runs_on_the_workers_own(
-    monkeypatch, two, chosen, options, used
-):
-    worker(monkeypatch, 1)
-    monkeypatch.setattr(blocks.devices, "available", lambda: {d.name: d for d in two})
-    plan = types.SimpleNamespace(chosen=types.SimpleNamespace(device=chosen))
-    monkeypatch.setattr(blocks, "plan", lambda *_, **__: plan)
-    seen = blocks.run("matmul", call=lambda **_: settings.forced.get(), **options)
-    assert (seen and seen.device) == used
-
-
-def gpu_of_this_worker():
-    fakes = {"cuda:0": None, "cuda:1": None}
-    blocks.devices = types.SimpleNamespace(available=lambda: fakes)
-    try:
-        return os.getpid(), blocks.own_gpu()
-    finally:
-        blocks.devices = hetero.devices
-
-
 def test_on_a_cluster_of_two_processes(client):
     X, A = groups(), numbers((60, 60))
     with dask.config.set(scheduler="distributed"):
@@ -532,16 +430,8 @@ def test_on_a_cluster_of_two_processes(client):
     np.testing.assert_allclose(found, signal.convolve2d(A, A[:5, :4], "same"), rtol=1e-12)
 
 
-def test_workers_of_a_cluster_have_a_gpu_each(client):
-    client.run(os.environ.pop, "CUDA_VISIBLE_DEVICES", None)
-    workers = client.scheduler_info()["workers"]
-    seen = [client.submit(gpu_of_this_worker, workers=[w], pure=False).result() for w in workers]
-    assert {gpu for _, gpu in seen} == {"cuda:0", "cuda:1"}
-    assert os.getpid() not in {pid for pid, _ in seen}
-
-
 def test_the_example_of_the_page_runs():
-    page = (Path(__file__).parents[1] / "docs" / "dask.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "dask.md").read_text("utf-8")
     (example,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
     names = {}
     exec(compile(example, "docs/dask.md", "exec"), names)

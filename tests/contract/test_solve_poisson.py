@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import re
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,11 +13,7 @@ from scipy.sparse.linalg import spsolve
 
 import hetero
 from hetero import devices, registry
-from hetero.devices import cpu
 from hetero.errors import MethodNotAvailable
-from hetero.host import cgroup
-from hetero.ops.poisson import costs
-from hetero.ops.poisson.methods import BY_NAME
 
 
 def ways():
@@ -45,7 +37,7 @@ WAYS = ways()
 
 def refused(device, method, f):
     """Whether sweeps are refused on a device, as those of 3-D grids are; rungs take them."""
-    if device == "cpu" or method != "jacobi" or f.ndim < 3:
+    if device == "cpu" or method != "jacobi" or f.ndim < 3 or not f.size:
         return False
     with pytest.raises(MethodNotAvailable, match="on the CPU alone in three dimensions"):
         hetero.solve_poisson(f, device=device, method=method)
@@ -114,27 +106,6 @@ def test_a_boundary_around_grids_of_one_line(shape):
     """What is 2 everywhere outside is 2 inside."""
     u = hetero.solve_poisson(np.zeros(shape), boundary=2.0, rtol=1e-12)
     np.testing.assert_allclose(u, 2.0, rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("shape", "kind", "factors"),
-    [
-        ((63, 63), "cpu", (1 + 2 / 55, 1 + 2 / 55)),
-        ((63, 42), "cpu", (1 + 2 / 55, 1 + 43 / 55)),
-        ((996, 6, 1), "cpu", (8.0, 1 + 7 / 55, 1 + 2 / 55)),
-        ((126, 130), "cuda", (1.0, 3.8)),
-    ],
-)
-def test_sine_transforms_are_priced_by_prime_factors(shape, kind, factors):
-    rows = [r for r in registry.lookup("poisson") if (r.kind, r.method) == (kind, "dst")]
-    problem = hetero.plan("poisson", np.zeros(shape)).problem
-    work = rows[0].work(problem, {"kind": kind, "cores": 4})
-    part = {"cpu": 0.5, "cuda": 1.0}[kind]  # of transforms in a solve by four threads
-    points = np.prod(shape) * (1.0 + part * (np.mean(factors) - 1.0))
-    assert work.dims == (round(points),)
-    assert work.flops == pytest.approx(10 * points, rel=1e-3)
-    assert work.bytes == pytest.approx(40 * 8 * points, rel=1e-3)
-    assert work.repeat == 1
 
 
 @pytest.mark.parametrize(("device", "method"), WAYS)
@@ -257,127 +228,6 @@ def test_a_method_that_cannot_get_there_is_not_chosen():
     # Where it is the only one, it does what it can.
     plan = hetero.plan("poisson", f, device="cpu", method="jacobi", maxiter=5)
     assert plan.chosen.method == "jacobi"
-
-
-@pytest.mark.parametrize("shape", [(30, 20), (9, 200), (1, 50), (12, 13, 14), (3, 80, 3)])
-def test_expected_iterations_are_about_what_it_takes(shape):
-    f = np.random.default_rng(11).random(shape)
-    for method in ("jacobi", "multigrid"):
-        _, info = hetero.solve_poisson(f, device="cpu", method=method, return_info=True)
-        problem = info["plan"].problem
-        expected = BY_NAME[method].expected_iterations(problem)
-        assert info["iterations"] <= 1.3 * expected + 64
-        assert expected <= 6 * info["iterations"] + 8
-
-
-@pytest.mark.parametrize("method", ["dst", "multigrid", "jacobi"])
-def test_the_longest_axis_goes_first_where_planes_are_large(method, monkeypatch):
-    monkeypatch.setattr(costs, "_LARGEST_PLANE", 4)
-    for shape in ((2, 9), (3, 17), (2, 11, 3), (3, 4, 7), (1, 30)):
-        spacing = (0.5, 0.7, 0.9)[: len(shape)]
-        f = np.random.default_rng(12).random(shape)
-        u = hetero.solve_poisson(f, spacing=spacing, device="cpu", method=method, x0=f)
-        expected = exact(f, spacing)
-        np.testing.assert_allclose(u, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("method", ["dst", "multigrid", "jacobi"])
-def test_too_little_memory_is_said_before_it_is_used(method, monkeypatch):
-    monkeypatch.setattr(cpu, "available_memory", lambda: 200 << 20)
-    f = np.ones((2, 10_000_000), "f4")
-    with pytest.raises(MemoryError, match=r"GiB more for f of shape \(2, 10000000\), 0.2 GiB are"):
-        hetero.solve_poisson(f, device="cpu", method=method, maxiter=1)
-
-
-GROUP_FILES = {
-    2: ("", "memory.max", "memory.current", "", "0::"),
-    1: ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_", "4:cpu,memory:"),
-}
-
-
-@pytest.fixture(params=[2, 1], ids=["v2", "v1"])
-def control_group(request, tmp_path, monkeypatch):
-    """Plant memory limits: function of {path below the mount: (limit, used, page cache)}."""
-    top, most, used, prefix, mark = GROUP_FILES[request.param]
-    read = Path.read_text
-
-    def plant(own, groups):
-        for path, (limit, taken, cached) in groups.items():
-            folder = tmp_path / top / path
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / most).write_text(f"{limit}\n")
-            (folder / used).write_text(f"{taken}\n")
-            stat = f"anon 5\n{prefix}inactive_file {cached}\n{prefix}active_file {cached // 2}\n"
-            (folder / "memory.stat").write_text(stat)
-
-        def planted(self, *arguments, **options):
-            if str(self) == "/proc/self/cgroup":
-                return f"9:name=systemd:/init\n{mark}{own}\n"
-            return read(self, *arguments, **options)
-
-        monkeypatch.setattr(Path, "read_text", planted)
-        monkeypatch.setattr(cgroup, "_MOUNTED", tmp_path)
-
-    return plant
-
-
-@pytest.mark.parametrize("own", ["/", "/of/the/host", "/../elsewhere"])
-def test_the_page_cache_of_a_container_is_available(control_group, own):
-    control_group(own, {"": (1000, 990, 600)})
-    assert cpu.available_memory() == 1000 - (990 - 900)
-
-
-def test_the_tightest_of_nested_control_groups_counts(control_group):
-    free = {"": ("max", 7, 0), "a/b": (9000, 8900, 0), "other": (1, 1, 0)}
-    control_group("/a/b/c", {**free, "a": (5000, 4000, 100), "a/b/c": (10**18, 10, 0)})
-    assert cpu.available_memory() == 100
-    control_group("/a/b/c", {**free, "a": (5000, 5100, 100), "a/b/c": (10**18, 10, 0)})
-    assert cpu.available_memory() == 50
-
-
-def test_without_limits_the_machine_counts(control_group):
-    control_group("/a", {"": ("max", 7, 0), "a": (2**63 - 4096, 7, 0)})
-    assert cpu.available_memory() > 1 << 20
-
-
-MEASURE = """
-import sys, numpy as np, hetero
-from hetero.ops.poisson.methods import BY_NAME
-method, shape = sys.argv[1], tuple(map(int, sys.argv[2].split(",")))
-before = np.ones((*shape[:-1], shape[-1] - 1), "f4")  # compiles the same loops
-hetero.solve_poisson(before, device="cpu", method=method, maxiter=3)
-f = np.ones(shape, "f4")
-def peak():
-    lines = open("/proc/self/status").read().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
-open("/proc/self/clear_refs", "w").write("5")
-before = peak()
-hetero.solve_poisson(f, device="cpu", method=method, maxiter=3)
-print((peak() - before) / f.nbytes, BY_NAME[method].memory_needed(shape, 4) / f.nbytes)
-"""
-
-
-@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux")
-@pytest.mark.parametrize(
-    ("method", "shape"),
-    [
-        ("dst", "2,500003"),
-        ("dst", "1000,1000"),
-        ("multigrid", "1,500009"),
-        ("multigrid", "1000,1000"),
-        ("jacobi", "1,1000003"),
-    ],
-)
-def test_no_more_memory_than_estimated(method, shape):
-    """Lengths whose transforms take the most."""
-    command = [sys.executable, "-W", "ignore", "-c", MEASURE, method, shape]
-    # What is freed goes back at once, or the second solve would find it again.
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 17)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
-    assert done.returncode == 0, done.stderr
-    taken, estimated = map(float, done.stdout.split())
-    assert taken <= estimated + 1.0
-    assert estimated <= (8 if shape == "1000,1000" else 48)
 
 
 def test_the_start_does_not_decide_the_dtype():

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 
 import hetero.mpi
-from hetero import errors
-from hetero.mpi import ranks
 
 pytest.importorskip("mpi4py")
 HERE = Path(__file__).parent
@@ -26,7 +24,7 @@ ENVIRONMENT = {
     "OMPI_MCA_mpi_yield_when_idle": "1",  # there are more ranks than cores
     "OPENBLAS_NUM_THREADS": "1",
     "NUMBA_NUM_THREADS": "1",
-    "PYTHONPATH": str(HERE.parents[1]),
+    "PYTHONPATH": str(HERE.parents[2]),
 }
 
 
@@ -47,11 +45,15 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(folder):
+    return results_of("cases.py", folder)
+
+
+def results_of(script, folder):
     """Number of ranks -> case -> what each rank got."""
     results = {}
     for number in (1, 4):
         file = folder / f"{number}.json"
-        code, output = launch(number, "cases.py", file, folder)
+        code, output = launch(number, script, file, folder)
         assert code == 0, output
         results[number] = json.loads(file.read_text("utf-8"))
     return results
@@ -167,9 +169,9 @@ def test_use_blocks_name_a_device_of_each_rank(found, number):
     for rank, case in enumerate(found[number]["in_blocks"]):
         if case is None:
             pytest.skip("no OpenCL device here")
-        device, (kind, text), converged = case
+        device, (kind, text) = case
         assert device == ("opencl:0" if number == 1 or rank != 2 else "cpu")
-        assert (kind, converged) == ("ValueError", True)
+        assert kind == "ValueError"
         assert "device must be one device of this rank, got 'opencl:*'" in text
 
 
@@ -215,17 +217,6 @@ def test_ranks_that_disagree_raise_the_same_error(found):
 
 
 @NUMBERS
-def test_what_fails_on_one_rank_is_raised_by_all(found, number):
-    cases = found[number]["short_of_memory"]
-    said = str(("ValueError", f"rank {number - 1} raised MemoryError: no room"))
-    for case in cases:
-        assert len(case) >= 5
-        for name, (tried, raised, after) in case.items():
-            assert tried > 10, name
-            assert (raised, after) == ([said], None), name
-
-
-@NUMBERS
 def test_a_callback_of_one_rank_that_raises(found, number):
     text = f"rank {number - 1} raised KeyError: 'lost'"
     assert found[number]["raising_callback"] == [[["ValueError", text], True, 0]] * number
@@ -255,11 +246,6 @@ def test_rows_are_cut_without_gaps(found):
     assert none == ([0, 0],) * 4
 
 
-@NUMBERS
-def test_what_a_communicator_keeps_is_freed_with_it(found, number):
-    assert found[number]["freed"] == [True] * number
-
-
 def test_a_killed_rank_ends_the_job_and_two_ranks_go_on(folder):
     path, result = folder / "dying.npz", folder / "dying.json"
     began = time.monotonic()
@@ -274,12 +260,6 @@ def test_a_killed_rank_ends_the_job_and_two_ranks_go_on(folder):
     assert 30 <= before < 40
     assert here == iterations - before
     assert residual <= 1e-10
-
-
-def test_without_mpi4py_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
-    with pytest.raises(errors.PackageMissing, match="pip install mpi4py"):
-        ranks.ranks_of()
 
 
 @pytest.mark.parametrize("name", ["kmeans", "matmul", "matvec"])

@@ -9,7 +9,6 @@ import pytest
 from scipy import sparse
 
 import hetero
-from hetero.ops import kmeans
 
 cluster = pytest.importorskip("sklearn.cluster")
 
@@ -166,17 +165,6 @@ def test_one_row_very_far_from_all(init, method):
         _, labels, info = hetero.kmeans(X, 4, init=start, random_state=0, method=method)
     assert info["iterations"] <= 3
     assert (labels[:7] != labels[7]).all()
-
-
-@pytest.mark.parametrize("rows", [1, 3, 100])
-def test_clusters_without_rows_are_counted_in_all_labels(rows, monkeypatch):
-    monkeypatch.setattr(kmeans, "_AT_A_TIME", rows)
-    X = np.repeat([[0.0], [5.0], [9.0]], 4, axis=0)
-    with pytest.warns(RuntimeWarning, match=r"distinct clusters \(3\) found smaller .* \(4\)"):
-        hetero.kmeans(X, 4, init=[[0.0], [5.0], [9.0], [9.0]], max_iter=2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        hetero.kmeans(X, 3, init=[[9.0], [5.0], [0.0]])
 
 
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters", "ignore:overflow encountered")

@@ -25,7 +25,7 @@ def shipped(data: dict[str, Any], name: str) -> bytes:
     name : str
         What it is to be called.
     """
-    return profile.encode({**_without_samples(data), "name": name})
+    return profile.encode({**_without_samples(data), "load": data.get("load"), "name": name})
 
 
 def _without_samples(value: Any) -> Any:

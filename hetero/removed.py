@@ -9,6 +9,12 @@ NAMES = {
 }
 SHARED = "name one of both; device='cuda:*' shares a call between all GPUs"
 
+# Names of ``method=`` that are kernels of a ladder now.
+_RUNGS = """sequential naive uncoalesced grouped spread row hybrid-row hybrid-column rows2 rows4
+constant shared split padded tiles2 tiles4 column rotated unrolled tuned persistent coalesced
+reduction occupancy"""
+RUNGS = frozenset(_RUNGS.split())
+
 # A command and an argument of it.
 COMMANDS = {
     "bench programs": "run docs/benchmarks/programs.py of the repository",
@@ -17,7 +23,9 @@ COMMANDS = {
     "calibrate --kernels": "kernels are planned by constants of their plan files",
     "ladder --source": "the kernels' sources are in the package's folder kernels",
     "report --compare": "hetero bench compares with other libraries",
-    "sweep --metrics": "hetero ladder --why says what limits a kernel",
+    "ladder --why": "Nsight Compute says what limits a kernel",
+    "sweep --metrics": "hetero sweep prints how far input parameters describe the times",
+    "sweep --size": "--sizes takes one or several",
 }
 # (operation, method) -> what to use instead.
 METHODS = {

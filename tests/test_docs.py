@@ -222,7 +222,7 @@ def test_the_methods_of_the_table_are_those_registered(operation):
     (row,) = re.findall(rf"^\| {operation.function} \|(.*)\|(.*)\|$", text, re.M)
     on_cpu, on_gpu = (set(re.findall(r"`(\w+)`", cell)) for cell in row)
     methods = {
-        kind: {i.method for i in registry.considered(operation.name) if i.kind == kind}
+        kind: {i.method for i in registry.lookup(operation.name) if i.kind == kind}
         for kind in ("cpu", "cuda")
     }
     assert on_cpu == methods["cpu"]

@@ -32,14 +32,14 @@ LAYERS = (  # the lowest first
     ("ops",),
     ("dask", "mpi"),
     ("calibration",),
-    ("evaluation",),
+    ("evaluation", "ladder"),
     ("accel",),
     ("cli",),
 )
 RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
 LOADING = {"load", "imports.load"}
 # Files of commands, which are a process of their own.
-COMMANDS = ("cli", "evaluation")
+COMMANDS = ("cli", "evaluation", "ladder")
 # The package itself and its entry point hand out what others define.
 FREE = {"hetero", "__main__"}
 HEAVY = {"pycuda", "pyopencl", "numba", "scipy", "sklearn", "threadpoolctl"}

@@ -1,55 +1,43 @@
-"""The page of reports' figures: written from its data, complete, and its commands run."""
+"""The page of reports' figures: complete, its commands understood, its figures as printed."""
 
 from __future__ import annotations
 
+import doctest
 import re
-import runpy
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from runtimes import opencl_device
 
-from hetero.evaluation.causes import probe
-from hetero.kernels.procedure import metrics
-from hetero.kernels.procedure.card import CARDS, T10
+from hetero.cli.parser import parser
+from hetero.kernels.cpu.ladder import LADDERS
+from hetero.ladder.families import FAMILIES
 
-DOCS = Path(__file__).parent.parent / "docs"
-SCRIPT = runpy.run_path(str(DOCS / "seeds.py"))
-DATA = SCRIPT["read"]()
-ROWS = [(title, row) for title, _, row in SCRIPT["rows"](DATA)]
-# What each report has: of A. White by chapters, as "chapter.last".
+PAGE = (Path(__file__).parent.parent / "docs" / "seeds.md").read_text("utf-8")
+SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+# What each document has: of White by chapters, as "chapter.last".
 HAVE = {
-    "A. White": {
+    "White": {
         "figure": ["2.5", "3.14", "4.25", "5.25"],
         "table": ["3.2"],
         "listing": ["3.2", "4.18", "5.5"],
     },
-    "M. Jensen": {"figure": ["8"], "table": ["1"]},
-    "T. Ehlinger": {"figure": ["3"]},
-    "A project": {"figure": ["3"], "table": ["4"]},
+    "Jensen": {"figure": ["8"], "table": ["1"]},
+    "The book": {},
+    "Ehlinger and Herb": {"figure": ["3"]},
+    "18-645": {"figure": ["3"], "table": ["4"]},
 }
 
 
-def small():
-    """Every command that needs no GPU, as it is run here."""
-    found = {}
-    for _, row in ROWS:
-        for command, here in row.get("commands", ()):
-            if here is not None:
-                found[here or command] = None
-    return [*found]
+def commands(document):
+    """Its commands, by their numbers."""
+    return dict(re.findall(r"^    ([A-Z]\d)  hetero (.*)$", SECTIONS[document], re.MULTILINE))
 
 
-def test_the_page_is_what_the_script_writes():
-    assert (DOCS / "seeds.md").read_text("utf-8") == SCRIPT["page"](DATA)
-
-
-def test_every_row_has_a_command_or_says_why_not():
-    for _, row in ROWS:
-        assert row.get("commands") or row.get("python") or row.get("remark"), row
+def rows(document):
+    """The cells of its first table."""
+    lines = SECTIONS[document].partition("| there |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
 
 
 def ends(text):
@@ -59,46 +47,111 @@ def ends(text):
     return chapter, int(begin), int((last or first).rpartition(".")[2])
 
 
-@pytest.mark.parametrize("author", HAVE)
-def test_every_figure_and_table_is_there(author):
-    text = "; ".join(row["what"] for title, row in ROWS if title.startswith(author))
-    for kind, lasts in HAVE[author].items():
+@pytest.mark.parametrize("document", HAVE)
+def test_every_figure_and_table_is_there(document):
+    there = "; ".join(row[0] for row in rows(document))
+    for kind, lasts in HAVE[document].items():
         numbers = rf"{kind}s? ((?:\d[\d.]*(?: to |, )?)+)"
         named = {
             (chapter, number)
-            for part in re.findall(numbers, text)
+            for part in re.findall(numbers, there)
             for one in re.findall(r"[\d.]+(?: to [\d.]+)?", part)
             for chapter, begin, end in [ends(one)]
             for number in range(begin, end + 1)
         }
         for last in lasts:
             chapter, _, end = last.rpartition(".")
-            missing = {(chapter, n) for n in range(1, int(end) + 1)} - named
-            assert not missing, (kind, missing)
+            assert not {(chapter, n) for n in range(1, int(end) + 1)} - named, (kind, last)
 
 
-@pytest.mark.parametrize(
-    "row", [row for _, row in ROWS if "python" in row], ids=lambda r: r["shows"]
-)
-def test_python(row):
-    names = {"metrics": metrics, "CARDS": CARDS, "T10": T10}
-    assert eval(row["python"], names) == row["gives"]
+@pytest.mark.parametrize("document", HAVE)
+def test_five_to_eight_commands_are_understood_and_used(document):
+    known = commands(document)
+    assert 5 <= len(known) <= 8
+    for command in known.values():
+        assert parser()[0].parse_args(shlex.split(command)).run
+    used = " ".join(row[1] for row in rows(document))
+    assert set(re.findall(r"\b[A-Z]\d\b", used)) == set(known)
 
 
-@pytest.mark.parametrize("command", small())
-def test_commands(command, run, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(probe, "_BYTES_OTHERS", 1 << 22)  # read by probes; else 64 MiB
-    program, *words = shlex.split(command)
-    if "opencl:0" in words:
-        opencl_device()  # or the test is skipped
-    if program == "python":
-        script = DOCS.parent / words[0]
-        done = subprocess.run([sys.executable, script, *words[1:]], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    else:
-        code, out, err = run(*words)
-        assert code == 0, err
-        assert out
-    pictures = [word for word in words if word.endswith((".svg", ".html"))]
-    assert all((tmp_path / picture).stat().st_size > 1000 for picture in pictures)
+@pytest.mark.parametrize("document", HAVE)
+def test_names_in_a_row_are_rungs_of_its_commands(document):
+    """A row is marked; one that hetero makes has a command, Python lines or the code it names."""
+    known = commands(document)
+    for there, numbers, said, mark in rows(document):
+        used = [known[number] for number in re.findall(r"\b[A-Z]\d\b", f"{numbers} {said}")]
+        assert mark in ("same", "analogous", "not")
+        assert bool(used or "Python" in numbers or "ladder.cu" in said) == (mark != "not"), there
+        names = set()
+        for command in (c for c in used if c.startswith(("ladder", "sweep"))):
+            of = FAMILIES[command.split()[1]]
+            names |= {*of.ladder.rungs, *of.methods}
+            names |= {loop.name for loop in LADDERS.get(of.ladder.family, ())}
+        if names or "ladder" in numbers:
+            assert set(re.findall(r"`([a-z][a-z0-9-]*)`", said)) <= names | {"constant"}, there
+
+
+# Command -> what its output says: figures that follow from constants, without a GPU.
+T10 = "--dtype float32 --profile tesla-t10"
+FIGURES = {
+    f"explain matvec 2048 2048 {T10}": ["-> blas on cpu", "3.91 ms"],
+    f"explain matvec 4096 4096 {T10}": [
+        "-> tiled on cuda:0",
+        "blas on cpu                 31.2 ms",
+    ],
+    f"explain matmul 4096 4096 4096 --device cpu {T10}": ["-> blas on cpu", "10 s"],
+    f"explain convolve2d 4096 4096 63 63 --mode same --device cpu {T10}": [
+        "direct on cpu",
+        "2.9 min",
+    ],
+    "transfer 64MiB 16KiB --profile tesla-t10": ["18.2 ms", "28.1 us"],
+    f"transfer --work matvec 4096 4096 {T10}": ["from n = 2535 on"],
+    f"transfer --work matmul 4096 4096 4096 {T10}": ["from n = 95 on"],
+    f"transfer --work convolve2d 4096 4096 3 3 --mode same {T10}": ["from h = 70 on"],
+    f"transfer --work convolve2d 4096 4096 63 63 --mode same {T10}": ["at every size", "2.9 min"],
+    f"transfer --work convolve2d 4096 4096 513 513 --mode same {T10}": ["3.5 h", "21.9 s"],
+    f"explain solve_cg 4096 --iterations 8 {T10}": ["-> hybrid on cuda:0", "24.3 ms"],
+    f"explain solve_cg 4096 --iterations 256 {T10}": ["-> hybrid on cuda:0", "212 ms"],
+    f"transfer --work solve_cg 4096 --iterations 256 {T10}": ["by hybrid", "8.01 s"],
+    "transfer --case blog --profile h100": ["20,800,000 bytes up", "from m = 1145 on"],
+    "explain matmul 8192 8192 8192 --device cuda:* --profile h100x2": [
+        "rows 0:4096",
+        "rows 4096:8192",
+    ],
+    "explain solve_poisson 8192 8192 --profile h200x2": ["-> multigrid on cuda:*", "40 ms"],
+}
+
+
+@pytest.mark.parametrize("command", FIGURES)
+def test_figures(command, run):
+    code, out, err = run(*shlex.split(command))
+    assert code == 0, err
+    for figure in FIGURES[command]:
+        assert figure in out
+
+
+def test_figures_of_the_page_are_those_that_are_tested():
+    """Each crossover, choice and time that a table gives of a command on a profile."""
+    tested = " ".join(figure for figures in FIGURES.values() for figure in figures)
+    for document in HAVE:
+        for there, numbers, said, _ in rows(document):
+            known = [commands(document)[n] for n in re.findall(r"\b[A-Z]\d\b", numbers)]
+            if known and all("--profile" in command for command in known):
+                for figure in re.findall(r"`([^`]*[\d>][^`]*)`", said):
+                    if not figure.startswith(("--", "ladder")):
+                        assert figure in tested, (there, figure)
+
+
+@pytest.mark.parametrize("name", ["h100", "h200"])
+def test_hybrid_is_taken_on_no_card_of_today(name, data):
+    for n in (512, 2048, 4096, 16384):
+        for count in (8, 256):
+            asked = (str(n), "--iterations", str(count), "--dtype", "float32", "--profile", name)
+            assert data("explain", "solve_cg", *asked)["chosen"]["method"] != "hybrid"
+
+
+def test_python_lines():
+    """The occupancies that the project read off NVIDIA's calculator."""
+    found = doctest.testfile(str(Path(__file__).parent.parent / "docs" / "seeds.md"), False)
+    assert found.attempted >= 6
+    assert not found.failed

@@ -101,8 +101,7 @@ def _candidates(
         if cut is None:
             continue
         together = _Together(kind, members, devices, constants, device is not None)
-        look = registry.considered if method is None else registry.lookup
-        for implementation in look(problem.operation):
+        for implementation in registry.lookup(problem.operation):
             serves = implementation.stands_in
             if implementation.kind == kind and (
                 implementation.method == method

@@ -96,7 +96,7 @@ def _fallback(problem: Problem) -> Implementation:
         return planner.plan(problem, CPU).chosen.implementation
     except HeteroError:
         info = inventory.devices()[CPU]
-        rows = (i for i in registry.considered(problem.operation) if i.kind == CPU)
+        rows = (i for i in registry.lookup(problem.operation) if i.kind == CPU)
         return next(i for i in rows if i.excludes(problem, info) is None)
 
 

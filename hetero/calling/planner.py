@@ -329,9 +329,7 @@ def only_choice(operation: str) -> registry.Implementation | None:
             for info in inventory.devices().values()
             if not (info.get("is_host_cpu") or info.get("set_aside"))
         ]
-        rows = [
-            i for i in registry.considered(operation) if any(i.kind == u["kind"] for u in usable)
-        ]
+        rows = [i for i in registry.lookup(operation) if any(i.kind == u["kind"] for u in usable)]
         row = rows[0] if len(rows) == 1 and rows[0].kind == CPU else None
         if row is not None and counts_threads(operation):
             row = None

@@ -28,18 +28,12 @@ def explain_options(sub: Parser) -> None:
     sub.add_argument("dims", nargs="+", type=values.whole, metavar="DIM", help=text)
     text = "of the operands (default: float64)"
     sub.add_argument("--dtype", type=values.dtype, default="float64", help=text)
-    for name in dict.fromkeys(name for o in operations for name in o.options):
-        texts = (
-            f"of {o.function}: {', '.join(o.options[name][0])}; {o.options[name][1]}"
-            for o in operations
-            if name in o.options
-        )
-        sub.add_argument(f"--{name}", help=" | ".join(texts))
+    _add_options(sub)
     text = "where the operands lie: host, cuda:0, ... (default: host)"
     sub.add_argument("--on", default="host", help=text)
     sub.add_argument("--device", help="only this device, such as cpu or cuda:0")
-    methods = dict.fromkeys(i.method for o in operations for i in registry.considered(o.name))
-    text = f"only this method: {', '.join(methods)}, or a kernel that hetero ladder lists"
+    methods = dict.fromkeys(i.method for o in operations for i in registry.lookup(o.name))
+    text = f"only this method: {', '.join(methods)}"
     sub.add_argument("--method", help=text)
     text = "also list what is not taken unless it is named: OpenCL on this machine's CPU"
     sub.add_argument("--all", action="store_true", help=text)
@@ -50,6 +44,18 @@ def explain_options(sub: Parser) -> None:
     text = "forecast an iteration of a solve on the cluster that this JSON file describes"
     sub.add_argument("--cluster", type=values.file, metavar="FILE", help=text)
     add_file(sub, "--plot", "with --cluster: draw strong and weak scaling, by matplotlib")
+
+
+def _add_options(sub: Parser) -> None:
+    """Add the operations' own."""
+    operations = values.operations()
+    for name in dict.fromkeys(name for o in operations for name in o.options):
+        texts = (
+            f"of {o.function}: {', '.join(o.options[name][0])}; {o.options[name][1]}"
+            for o in operations
+            if name in o.options
+        )
+        sub.add_argument(f"--{name}", help=" | ".join(texts))
 
 
 def explain(arguments: argparse.Namespace) -> int:
@@ -72,7 +78,7 @@ def explain(arguments: argparse.Namespace) -> int:
     problem = operation.from_dims(dims, arguments.dtype, arguments.on, **options)
     machine = OtherMachine(constants, devices)
     plan = calls.plan(operation, problem, machine, arguments.device, arguments.method, options)
-    notes, content = _notes(operation, arguments, devices), plan.to_dict()
+    notes, content = _notes(arguments, devices), plan.to_dict()
     if arguments.again is not None:
         from hetero.moving import again
 
@@ -119,21 +125,14 @@ def _options(operation: Any, arguments: argparse.Namespace) -> dict[str, str]:
     for name in given:
         if name not in operation.options:
             raise ValueError(
-                f"--{name} is an option of {', '.join(having[name])}, not of {arguments.operation}"
+                f"--{name} is an option of {', '.join(having[name])}, not of {operation.function}"
             )
     return given
 
 
-def _notes(operation: Any, arguments: argparse.Namespace, devices: dict[str, Any]) -> list[str]:
-    """What a plan does not say: that there are rungs, and what a kind of device comes down to."""
-    from hetero.ops import benchmark
-
+def _notes(arguments: argparse.Namespace, devices: dict[str, Any]) -> list[str]:
+    """What a plan does not say: what a kind of device comes down to."""
     notes = []
-    kinds = {i["kind"] for i in devices.values() if benchmark.rungs(operation, i["kind"])}
-    if kinds and arguments.method is None:
-        here = " --device cpu" if kinds == {"cpu"} else ""
-        ladder = f"hetero ladder {operation.function}{here}"
-        notes.append(f"   not listed: simpler kernels, see {ladder}")
     if str(arguments.device).endswith(":*"):
         alike = [n for n, i in devices.items() if i["kind"] == arguments.device[:-2]]
         if len(alike) == 1:
@@ -219,6 +218,7 @@ def transfer_options(sub: Parser) -> None:
     sub.add_argument("--device", help="such as cuda:0 (default: the first GPU)")
     text = "predict for another machine: tesla-t10, h100, h200, h100x2, h200x2, or a profile's file"
     add_profile(sub, text)
+    _add_options(sub)
     text = (
         "save a picture, by matplotlib: time over size for the CPU, and for the device with and "
         "without the copies; without an operation, of the copies over bytes"
@@ -297,7 +297,8 @@ def _work(arguments: argparse.Namespace) -> Any:
     dims = [_number(word) for word in rest]
     if not all(size is not None and size.is_integer() for size in dims):
         raise ValueError(f"dimensions must be whole numbers, got {' '.join(rest)!r}")
-    call = Call(operation, tuple(int(size) for size in dims), arguments.dtype)
+    own = _options(operation, arguments)
+    call = Call(operation, tuple(int(size) for size in dims), arguments.dtype, own)
     call.problem()  # or it says what the operation takes
     return call
 

@@ -94,7 +94,7 @@ def _refuse_others(arguments: argparse.Namespace) -> None:
             raise ValueError(f"hetero bench {name} has no --{option}; it has {having}")
 
 
-# -- ladder and sweep ------------------------------------------------------------------------------
+# -- ladder, sweep, probe --------------------------------------------------------------------------
 
 
 def ladder_options(sub: Parser) -> None:
@@ -105,36 +105,37 @@ def ladder_options(sub: Parser) -> None:
         "ones without a GPU; with --plot those between them that double)"
     )
     sub.add_argument("--sizes", type=_whole, metavar="N,N", help=text)
-    text = "print what limits each rung: the time that each resource alone would need"
-    sub.add_argument("--why", action="store_true", help=text)
-    text = "with --device cpu: time methods that have several threads on each of these numbers"
+    text = "with --device cpu: time loops that have several threads on each of these numbers"
     sub.add_argument("--threads", type=_whole, metavar="N,N", default=(), help=text)
-    sub.add_argument("--filter", type=int, help="extent of a convolution's filter (default: 15)")
+    text = "leave out what takes longer than so many seconds (default: 1 on a GPU, else 0.5)"
+    sub.add_argument("--limit", type=float, metavar="SECONDS", help=text)
 
 
 def sweep_options(sub: Parser) -> None:
     """Add those of sweep."""
     _common(sub, "such as cuda:0")
-    text = "a rung of the ladder whose blocks can have other shapes"
-    sub.add_argument("--method", help=text)
+    sub.add_argument("--method", help="a rung of the ladder whose blocks can have other shapes")
     text = (
-        "as one of --sizes of ladder (default: 4096, 128 without a GPU, where each of some hundred "
-        "blocks takes a fraction of a second to compile)"
+        "as of ladder (default: 4096, 128 without a GPU, where each of some hundred blocks takes a "
+        "fraction of a second to compile)"
     )
-    sub.add_argument("--size", type=int, help=text)
+    sub.add_argument("--sizes", type=_whole, metavar="N,N", help=text)
+    text = "print every block that runs, not the fastest ones alone"
+    sub.add_argument("--all", action="store_true", help=text)
 
 
 def _common(sub: Parser, device: str) -> None:
     """Add the options that both have."""
-    from hetero import registry
+    from hetero.ladder.families import FAMILIES
 
-    names = [
-        o.function for o in values.operations() if any(row.rung for row in registry.lookup(o.name))
-    ]
-    sub.add_argument("operation", metavar="OPERATION", help=", ".join(names))
+    sub.add_argument("operation", metavar="OPERATION", help=", ".join(FAMILIES))
     sub.add_argument("--dtype", choices=DTYPES, help="default: as for bench")
     text = f"{device} (default: the first GPU, else the first OpenCL device)"
     sub.add_argument("--device", help=text)
+    forms = "; ".join(f"{','.join(of.dims)} of {name}" for name, of in FAMILIES.items())
+    text = f"one size by its dimensions, in place of --sizes: {forms}"
+    sub.add_argument("--dims", type=_whole, metavar="N,N,N", help=text)
+    sub.add_argument("--filter", type=int, help="extent of a convolution's filter (default: 15)")
     add_file(sub, "--plot", "save a picture, by matplotlib")
 
 
@@ -149,47 +150,46 @@ def _whole(text: str) -> list[int]:
 
 def ladder(arguments: argparse.Namespace) -> int:
     """Time an operation's rungs."""
-    from hetero.evaluation import ladder, last
+    from hetero.evaluation import last
+    from hetero.ladder import ladder
 
-    def climb(operation: Any, **given: Any) -> dict[str, Any]:
-        given |= {"threads": arguments.threads, "filter": arguments.filter}
-        given["curve"] = arguments.plot is not None
-        found = ladder.ladder(operation, arguments.dtype, arguments.sizes, **given)
+    def climb(*what: Any, **given: Any) -> dict[str, Any]:
+        given |= {"threads": arguments.threads, "limit": arguments.limit}
+        found = ladder.ladder(*what, **given, curve=arguments.plot is not None)
         last.keep_ladder(found)
         return found
 
-    return _measured(arguments, climb, ladder, why=arguments.why)
+    return _measured(arguments, climb, ladder)
 
 
 def sweep(arguments: argparse.Namespace) -> int:
     """Time a rung with every legal block."""
-    from hetero.evaluation import sweep
+    from hetero.ladder import sweep
 
-    def swept(operation: Any, **given: Any) -> dict[str, Any]:
+    def swept(function: str, *what: Any, **given: Any) -> dict[str, Any]:
         if arguments.method is None:
             raise ValueError("--method names the rung to sweep, and is not given")
-        return sweep.sweep(operation, arguments.method, arguments.size, arguments.dtype, **given)
+        return sweep.sweep(function, arguments.method, *what, **given)
 
-    return _measured(arguments, swept, sweep)
+    return _measured(arguments, swept, sweep, every=arguments.all)
 
 
 def _measured(
     arguments: argparse.Namespace, measure: Callable[..., Any], module: Any, **shown: Any
 ) -> int:
     """Measure, print, and draw where that is asked for."""
-    from hetero import registry
-
-    operation = registry.operation(arguments.operation)
     values.check_picture(arguments.plot)
-    progress = progress_bar() or terminal.Lines()
-    found = measure(operation, device=arguments.device, progress=progress)
+    given = {name: getattr(arguments, name) for name in ("sizes", "dims", "device", "filter")}
+    given["dtype"] = arguments.dtype
+    given["progress"] = progress_bar() or terminal.Lines()
+    found = measure(arguments.operation, **given)
     show(arguments, found, lambda: module.text(found, **shown))
     return values.plot(arguments, found, module)
 
 
 def probe_options(sub: Parser) -> None:
     """Add those of probe."""
-    from hetero.evaluation.causes.probe import PROBES
+    from hetero.ladder.probe import PROBES
 
     text = "; ".join(f"{name}: {one.summary}" for name, one in PROBES.items())
     sub.add_argument("probe", choices=PROBES, metavar="PROBE", help=text)
@@ -200,7 +200,7 @@ def probe_options(sub: Parser) -> None:
 
 def probe(arguments: argparse.Namespace) -> int:
     """Time a pattern of access to memory."""
-    from hetero.evaluation.causes import probe
+    from hetero.ladder import probe
 
     values.check_picture(arguments.plot)
     progress = progress_bar() or terminal.Lines()

@@ -10,6 +10,7 @@ import hetero
 from hetero import terminal
 from hetero.cli import values
 from hetero.cli.values import DONE, FAILED, Parser, add_file, add_profile, check_file, show
+from hetero.imports import load
 from hetero.terminal import progress_bar
 
 
@@ -110,17 +111,17 @@ def report_options(sub: Parser) -> None:
 
 def report(arguments: argparse.Namespace) -> int:
     """Write what is known of a machine as a page for a browser."""
-    from hetero import registry
-    from hetero.evaluation import ladder, last
+    from hetero.evaluation import last
     from hetero.evaluation.page import page
 
     check_file("FILE", arguments.file)
     progress = progress_bar()
-    climbed = [registry.operation(name) for name in arguments.ladder]
-    if climbed and arguments.profile is not None:
+    if arguments.ladder and arguments.profile is not None:
         raise ValueError("--ladder measures this machine, and --profile names another one")
-    for operation in climbed:
-        last.keep_ladder(ladder.ladder(operation, progress=progress))
+    for name in arguments.ladder:
+        load("hetero.ladder.families").family(name)  # or it says what there is
+    for name in arguments.ladder:
+        last.keep_ladder(load("hetero.ladder.ladder").ladder(name, progress=progress))
     found = page(arguments.profile, progress)
     Path(arguments.file).write_text(found, "utf-8")
     show(arguments, {"file": arguments.file}, lambda: f"the page is in {arguments.file}")

@@ -16,8 +16,6 @@ class Traits(NamedTuple):
         Events of its own tell how long its work takes, however busy the host is.
     warps : bool
         32 threads run in step and read each other's registers.
-    cooperative : bool
-        All blocks of a launch can be made to run at once and wait for each other.
     cuda_libraries : bool
         CuPy, torch and CUDA's own libraries take its arrays.
     """
@@ -25,14 +23,11 @@ class Traits(NamedTuple):
     portable: bool = False
     own_clock: bool = False
     warps: bool = False
-    cooperative: bool = False
     cuda_libraries: bool = False
 
 
 KINDS = {
-    "cuda": Traits(
-        portable=True, own_clock=True, warps=True, cooperative=True, cuda_libraries=True
-    ),
+    "cuda": Traits(portable=True, own_clock=True, warps=True, cuda_libraries=True),
     "opencl": Traits(portable=True),
 }
 PORTABLE = tuple(kind for kind, traits in KINDS.items() if traits.portable)

@@ -222,7 +222,7 @@ def solves(call: calls.Call, cluster: Cluster, method: str | None = None) -> lis
     alike = [n for n, i in devices.items() if (i["kind"] == CPU) == (cluster.gpus_per_node == 0)]
     known = [
         solve
-        for row in registry.considered(call.operation.name)
+        for row in registry.lookup(call.operation.name)
         for name in alike[:1]
         if row.kind == devices[name]["kind"] and row.method in exchanged
         for solve in [Solve(call, row, exchanged[row.method], constants, name, devices[name])]

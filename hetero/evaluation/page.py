@@ -19,9 +19,10 @@ from hetero import html, profile, registry
 from hetero.calibration.measure import timing
 from hetero.calling import overview
 from hetero.calling.planner import OtherMachine
-from hetero.evaluation import answers, calls, ladder, last, report
+from hetero.evaluation import answers, calls, last, report
 from hetero.evaluation.markup import boxes, document, folded, paragraph, table
 from hetero.evaluation.report import prefixed
+from hetero.imports import load
 from hetero.ops import benchmark, over_sizes
 from hetero.ops.over_sizes import Line, Plane
 from hetero.profile import Profile
@@ -77,7 +78,7 @@ def page(named: str | None = None, progress: Callable[[float, str], None] | None
     ]
     sections["Errors of the models"] = table("at shapes not fitted", ("", *report.ERRORS), errors)
     for kind, title, text in (
-        (last.LADDER, "Ladders of kernels", ladder.text),
+        (last.LADDER, "Ladders of kernels", load("hetero.ladder.ladder").text),
         (last.VERIFY, "The last verification", report.verification),
     ):
         if kind in kept:

@@ -65,8 +65,8 @@ def plan(
     >>> p.chosen.method
     'blas'
     >>> f = hetero.spec((300, 200))
-    >>> [c.method for c in hetero.plan("solve_poisson", f, rtol=1e-6, method="cg").candidates][:1]
-    ['cg']
+    >>> hetero.plan("solve_poisson", f, rtol=1e-6, method="multigrid").chosen.method
+    'multigrid'
     """
     known = registry.operation(operation)
     taken = inspect.signature(known.problem)

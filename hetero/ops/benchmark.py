@@ -23,14 +23,6 @@ module of benchmarks (`Operation.benchmarks`) has of
 ``GROWING``
     Positions of the dimensions that grow with a call's size, as `hetero transfer` varies it; the
     first one tells how large it is. Without it all do.
-``climbed(size)``
-    The dimensions of calibration's cases that `hetero ladder` and `hetero sweep` time the rungs on
-    at a size. Without it all extents are that size. Where there is ``FILTER``, it takes that or
-    another extent of a filter too.
-``CLIMBED``, ``SWEPT``
-    Kind of device -> the sizes of the ladder, and the size of a sweep, by default.
-``LOOPS``
-    The rungs on the CPU; see `hetero.ops.rungs.on_cpu`.
 ``moved(dtype)``
     The `Benchmark` s of `hetero bench movement`: calls on large host operands, on the wall's clock.
 ``columns(rows)``
@@ -52,7 +44,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero import devices, registry
+from hetero import devices
 from hetero.calling import planner
 from hetero.imports import load
 from hetero.pricing.plan import CPU, Candidate, Plan
@@ -176,11 +168,6 @@ def of(operation: Operation, name: str, default: Any = None) -> Any:
     if not operation.benchmarks:
         return default
     return getattr(load(operation.benchmarks), name, default)
-
-
-def rungs(operation: Operation, kind: str) -> list[registry.Implementation]:
-    """The rungs of an operation on a kind of device, in the order of the ladder."""
-    return of(operation, "LOOPS", []) if kind == CPU else registry.rungs(operation.name, kind)
 
 
 def dtype_of(operation: Operation) -> str:

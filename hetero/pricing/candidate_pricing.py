@@ -107,7 +107,6 @@ def candidate(
                 terms[compiling.TERM] = left
             terms = movement.total(terms, after) if after else terms
     if terms is None:
-        asked_for |= implementation.rung is not None  # by its name
         reason = None if (name == CPU or asked_for) and not elsewhere else unknown
         return Candidate(name, method, None, {}, reason, implementation)
     links = ALL_AT_ONCE if group and constants.moves_apart(*key) else ""

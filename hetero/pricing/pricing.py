@@ -63,8 +63,7 @@ def price(
         Forced placement.
     """
     names = matching_devices(device, devices) if device is not None else list(devices)
-    look = registry.considered if method is None else registry.lookup
-    implementations = look(problem.operation)
+    implementations = registry.lookup(problem.operation)
     check_method(method, implementations)
     of_kind: dict[str, list[Implementation]] = {}
     for implementation in implementations:
@@ -216,10 +215,10 @@ def check_method(
         for operation in {i.operation for i in implementations}:
             if gone := removed.method(operation, method):
                 raise MethodNotAvailable(gone)
-        names = sorted({i.method for i in implementations if i.rung is None})
-        raise MethodNotAvailable(
-            f"{one_of(what, names, method)} ('hetero ladder' times simpler kernels)"
-        )
+            if method in removed.RUNGS:
+                timed = f"`hetero ladder {registry.operation(operation).function}` times it"
+                raise MethodNotAvailable(removed.TEXT.format(f"method={method!r}", timed))
+        raise MethodNotAvailable(one_of(what, sorted({i.method for i in implementations}), method))
 
 
 def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[str]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hetero.devices.kinds import PORTABLE  # noqa: F401  for rows of methods
 from hetero.errors import one_of
 from hetero.host.compiled import loops
-from hetero.kernels.common.rungs import Rung
 
 if TYPE_CHECKING:
     from hetero.registry.models import Work
@@ -58,8 +57,6 @@ class Operation:
         parts, or None where there is nothing to cut, or nothing to gain by it.
     public : dict
         Further public names of hetero's -> the module that has them, imported on use.
-    ladder : dict
-        Methods that stand above the rungs, in the order of the ladder -> what is new in each.
     keeps : callable
         ``keeps(problem)``: whether its calls use copies of operands that stay on a device.
     iterations : callable
@@ -80,7 +77,6 @@ class Operation:
     benchmarks: str = ""
     cut: Callable[[Problem, int], Cut | None] | None = None
     public: Mapping[str, str] = field(default_factory=dict)
-    ladder: Mapping[str, str] = field(default_factory=dict)
     keeps: Callable[[Problem], bool] = lambda problem: True
     iterations: Callable[[tuple[int, ...], str], Mapping[str, Iteration]] = lambda dims, dtype: {}
 
@@ -165,28 +161,6 @@ class Price(NamedTuple):
     unasked: str = ""
 
 
-class Shaping(NamedTuple):
-    """The block shapes that the kernel of a problem can be launched with.
-
-    Attributes
-    ----------
-    shapes : tuple of tuple of int
-        Every legal one: threads along x, threads along y, and perhaps the results of a thread.
-    chosen : tuple of int
-        The one that ``run`` of the implementation takes.
-    run : callable
-        ``run(shape, arguments)`` computes `Arguments.output` with one of them.
-    launches : callable or None
-        ``launches(shape)`` gives the launches with one of them; several of their programs can be
-        compiled at a time.
-    """
-
-    shapes: tuple[tuple[int, ...], ...]
-    chosen: tuple[int, ...]
-    run: Callable[[Any, Arguments], None]
-    launches: Callable[[Any], tuple[Any, ...]] | None = None
-
-
 # When a device gets arrays on the host.
 ALWAYS, WHEN_SHORT, IN_TURN = "always", "when short", "in turn"
 
@@ -234,12 +208,6 @@ class Implementation:
     price : callable or None
         Of a method that is made of others: ``price(problem, device's name, info, profile)``
         gives its `Price` by theirs and by the links. None: it has models of its own.
-    rung : Rung or None
-        Of a step on the way to the family's best kernel: it is taken by name only, and neither
-        priced nor calibrated otherwise.
-    shaping : callable or None
-        ``shaping(device, problem)`` gives the `Shaping` of a method with one kernel that takes
-        blocks of other shapes.
     traits : Any
         What else the operation's own planning and cases ask of a method, in place of its name.
     """
@@ -258,8 +226,6 @@ class Implementation:
     stands_in: Callable[[Problem], str | None] | None = None
     blocks: str = ""
     price: Callable[..., Price] | None = None
-    rung: Rung | None = None
-    shaping: Callable[[Any, Problem], Shaping] | None = None
     traits: Any = None
 
     @property
@@ -297,7 +263,7 @@ def register(implementation: Implementation) -> Implementation:
 
     One with compiled loops cannot do what it needs these for in a process that may not run any.
     """
-    compiled = implementation.kind == "cpu" and (implementation.loops or implementation.rung)
+    compiled = implementation.kind == "cpu" and implementation.loops
     if compiled and getattr(implementation.excludes, "func", None) is not _excluded:
         excludes = functools.partial(_excluded, implementation)
         implementation = replace(implementation, excludes=excludes)
@@ -312,7 +278,7 @@ def register(implementation: Implementation) -> Implementation:
 def _excluded(row: Implementation, problem: Problem, info: dict[str, Any]) -> str | None:
     """``excludes`` of a row on the CPU that may need compiled loops."""
     reason = row.excludes(problem, info)
-    if reason is None and not info.get("elsewhere") and (row.rung or row.loops(problem)):
+    if reason is None and not info.get("elsewhere") and row.loops(problem):
         return loops.obstacle()
     return reason
 
@@ -338,17 +304,6 @@ def register_method(
 def lookup(operation: str) -> tuple[Implementation, ...]:
     """All implementations of an operation, in the order they were registered."""
     return tuple(_implementations.get(operation, ()))
-
-
-def considered(operation: str) -> tuple[Implementation, ...]:
-    """Those of `lookup` that may be chosen without being named: all but rungs."""
-    return tuple([i for i in lookup(operation) if i.rung is None])
-
-
-def rungs(operation: str, kind: str) -> list[Implementation]:
-    """An operation's rungs on a kind of device, in the order of the ladder."""
-    rows = [i for i in lookup(operation) if i.rung is not None and i.kind == kind]
-    return sorted(rows, key=lambda i: i.rung.number)
 
 
 _operations: dict[str, Operation] = {}

@@ -1,4 +1,4 @@
-"""White's effective bandwidths of GPU kernels by size (White 2013, section 3.5.1)."""
+"""Effective bandwidths by size (White 2013, sections 3.5 and 4.6)."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def source(name: str) -> str:
     Parameters
     ----------
     name : str
-        File name, such as ``"matvec.cu"``.
+        File name, such as ``"matvec.cu"``, or with its family, such as ``"matvec/ladder.cu"``.
 
     Returns
     -------
@@ -81,10 +81,10 @@ def kernel_text(name: str, dialect: str) -> str:
 
 @cache
 def _files() -> dict[str, Any]:
-    """Every family's kernel files by name; no two have the same one."""
+    """Every family's kernel files by name; no two have the same one, but for the ladders."""
     families = resources.files(__package__.rpartition(".")[0])
     return {
-        file.name: file
+        f"{family.name}/{file.name}" if file.name == "ladder.cu" else file.name: file
         for family in families.iterdir()
         if family.is_dir()
         for file in family.iterdir()

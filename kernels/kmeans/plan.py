@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div, check_dtype
-from . import rungs
 from .shapes import Assignment, Points, choose, power_of_two, threads_of_block
 
-__all__ = ["RUNGS", "LloydPlan", "columns", "plan_lloyd"]
+__all__ = ["LloydPlan", "columns", "plan_lloyd"]
 
-RUNGS, CPU_RUNGS = rungs.RUNGS, rungs.CPU_RUNGS
-FUSED = "lloyd"
 STATE = 4  # integers of the iteration's state: see kmeans_state.cu
 _THREADS = 256
 _INT = 4
@@ -32,8 +29,6 @@ class LloydPlan(NamedTuple):
 
     Attributes
     ----------
-    prepare : tuple of Launch
-        Once, before all.
     pack : Launch
         ``"centroids"`` as the assignment reads them, ``"packed"`` and ``"norms"``. What it fills up
         must be in ``"packed_next"`` and ``"norms_next"`` as well.
@@ -55,7 +50,6 @@ class LloydPlan(NamedTuple):
         Short name of what was chosen, for plans that are printed.
     """
 
-    prepare: tuple[Launch, ...]
     pack: Launch
     assign: tuple[Launch, ...]
     update: tuple[Launch, ...]
@@ -78,7 +72,6 @@ def plan_lloyd(
     block_limit: int = 1024,
     shared_limit: int = 48 << 10,
     capability: tuple[int, int] | None = None,
-    method: str = FUSED,
     assignment: Assignment | None = None,
     counted: bool = False,
 ) -> LloydPlan:
@@ -102,8 +95,6 @@ def plan_lloyd(
         Most bytes of shared memory that a block can have.
     capability : (int, int), optional
         Compute capability of a CUDA device, such as (9, 0).
-    method : str
-        "lloyd", whose kernels are chosen by the shape, or one of `RUNGS`.
     assignment : Assignment, optional
         The kernel of the assignment, instead of what is chosen.
     counted : bool
@@ -118,15 +109,12 @@ def plan_lloyd(
     points = Points(
         n, d, k, dtype, weighted, aligned, multiprocessors, block_limit, shared_limit, capability
     )
-    if method in RUNGS:
-        assigned, update, parts, assignment = rungs.plan(points, method)
-    else:
-        assignment = assignment or choose(points)
-        assigned = (assignment.launch,)
-        parts, update = assignment.parts, ()
-        if not assignment.sums:
-            parts, launch = sum_by_label(points)
-            update = (launch,)
+    assignment = assignment or choose(points)
+    assigned = () if assignment.launch is None else (assignment.launch,)
+    parts, update = assignment.parts, ()
+    if not assignment.sums:
+        parts, launch = sum_by_label(points)
+        update = (launch,)
     counting = _count_changed(points)
     update = (counting, *update) if counted else update
     tile, depth = assignment.tile, assignment.depth
@@ -146,10 +134,8 @@ def plan_lloyd(
         "counts": counting.grid * _DOUBLE,
         **({"before": n * _INT} if counted else {}),
         "partial_inertia": _inertia_blocks(points) * _DOUBLE,
-        **assignment.scratch,
     }
     return LloydPlan(
-        prepare=assignment.prepare,
         pack=_pack(points, tile, depth, packed),
         assign=assigned,
         update=update,

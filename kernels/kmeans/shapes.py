@@ -112,10 +112,6 @@ class Assignment(NamedTuple):
     parts : int
         in that many parts.
     variant : str
-    prepare : tuple of Launch
-        Once, before all.
-    scratch : dict
-        Bytes of buffers of its own.
     """
 
     launch: Launch | None
@@ -124,8 +120,6 @@ class Assignment(NamedTuple):
     sums: bool
     parts: int
     variant: str
-    prepare: tuple[Launch, ...] = ()
-    scratch: dict[str, int] = {}  # noqa: RUF012
 
 
 def power_of_two(number: int) -> int:

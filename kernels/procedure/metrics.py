@@ -1,8 +1,8 @@
 """White's execution metrics: what a launch is to a device (White 2013, section 3.3).
 
 Pure functions of a `Card`, of what a kernel needs, and of the launch. With `card.T10` they are his
-equations 3.1 and 3.7 to 3.13; a card of today differs in its figures, and in how registers and
-shared memory are rounded when they are given out.
+equations 3.7 to 3.13; a card of today differs in its figures, and in how registers and shared
+memory are rounded when they are given out.
 """
 
 from __future__ import annotations
@@ -16,15 +16,10 @@ __all__ = [
     "Resources",
     "active_blocks",
     "active_threads",
-    "blocks",
     "fragmented_blocks",
-    "fragmented_threads",
     "occupancy",
     "partitions",
-    "partitions_of_block",
     "resident_blocks",
-    "threads",
-    "waves",
 ]
 
 
@@ -42,16 +37,6 @@ class Resources(NamedTuple):
 
     registers: int
     shared: int
-
-
-def blocks(launch: Launch) -> int:
-    """Blocks of the grid."""
-    return launch.grid_x * launch.grid_y
-
-
-def threads(launch: Launch) -> int:
-    """Threads of the grid (3.1)."""
-    return blocks(launch) * launch.x * launch.y
 
 
 def resident_blocks(card: Card, resources: Resources, launch: Launch) -> int:
@@ -84,7 +69,7 @@ def _up(value: int, unit: int) -> int:
 def active_blocks(card: Card, resources: Resources, launch: Launch) -> int:
     """Blocks that run on the device at a time (3.8)."""
     resident = resident_blocks(card, resources, launch)
-    return min(card.multiprocessors * resident, blocks(launch))
+    return min(card.multiprocessors * resident, launch.grid_x * launch.grid_y)
 
 
 def active_threads(card: Card, resources: Resources, launch: Launch) -> int:
@@ -93,42 +78,11 @@ def active_threads(card: Card, resources: Resources, launch: Launch) -> int:
 
 
 def fragmented_blocks(card: Card, resources: Resources, launch: Launch) -> int:
-    """Blocks of the last wave, where it is not full (3.10).
-
-    Raises
-    ------
-    ValueError
-        If no block fits on a multiprocessor.
-    """
-    return blocks(launch) % _checked_active_blocks(card, resources, launch)
-
-
-def fragmented_threads(card: Card, resources: Resources, launch: Launch) -> int:
-    """Threads of those blocks (3.11)."""
-    return fragmented_blocks(card, resources, launch) * launch.x * launch.y
-
-
-def waves(card: Card, resources: Resources, launch: Launch) -> int:
-    """How many times the device is filled with blocks, the last time perhaps in part.
-
-    Raises
-    ------
-    ValueError
-        If no block fits on a multiprocessor.
-    """
-    return -(-blocks(launch) // _checked_active_blocks(card, resources, launch))
-
-
-def _checked_active_blocks(card: Card, resources: Resources, launch: Launch) -> int:
-    """`active_blocks`; ValueError if there are none."""
+    """Blocks of the last wave, where it is not full (3.10); ValueError if no block fits."""
     active = active_blocks(card, resources, launch)
     if not active:
-        size, need = launch.x * launch.y, resources
-        raise ValueError(
-            f"no block of {size} threads with {need.registers} registers each and {need.shared} "
-            f"bytes of shared memory fits on a multiprocessor of {card.name}"
-        )
-    return active
+        raise ValueError(f"no block of {launch} with {resources} fits on {card.name}")
+    return launch.grid_x * launch.grid_y % active
 
 
 def occupancy(card: Card, resources: Resources, launch: Launch) -> float:
@@ -136,14 +90,9 @@ def occupancy(card: Card, resources: Resources, launch: Launch) -> float:
     return resident_blocks(card, resources, launch) * launch.x * launch.y / card.threads
 
 
-def partitions_of_block(card: Card, launch: Launch, itemsize: int = 4) -> float:
-    """Partitions of memory that a block's row of elements spans (3.12); 1 without partitions."""
-    return launch.x * itemsize / card.partition_bytes if card.partitions > 1 else 1.0
-
-
 def partitions(card: Card, resources: Resources, launch: Launch, itemsize: int = 4) -> float:
-    """Partitions of memory that the running blocks read from at a time (3.13)."""
+    """Partitions of memory that the running blocks read from at a time (3.12, 3.13)."""
     if card.partitions == 1:
         return 1.0
-    blocks = min(active_blocks(card, resources, launch), launch.grid_x)
-    return min(blocks * partitions_of_block(card, launch, itemsize), card.partitions)
+    beside = min(active_blocks(card, resources, launch), launch.grid_x)
+    return min(beside * launch.x * itemsize / card.partition_bytes, card.partitions)

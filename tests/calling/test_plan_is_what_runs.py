@@ -336,7 +336,7 @@ def test_random_calls_that_are_shared(machine):
             continue
         placed = {"device": "cuda:*"}
         if draw.random() < 0.5:
-            rows = [row.method for row in registry.considered(name) if row.kind == "cuda"]
+            rows = [row.method for row in registry.lookup(name) if row.kind == "cuda"]
             placed["method"] = draw.choice(rows)
         plan = compare(record, registry.operation(name), operands, options, placed)
         shares = plan.chosen.shares if plan is not None and not plan.parts else ()

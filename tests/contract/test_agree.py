@@ -44,8 +44,6 @@ SIZES = [
     ((2, 3), (2, 3), 5, 4, 33),
     ((1,), (4,), 6, 5, 8),
 ]
-OF_RUNGS = [SIZES[i] for i in (0, 1, 2, 6, 7, 13)]  # whose own thresholds are in test_rungs.py
-MATRICES = OF_RUNGS[3:]  # one row or one column makes a matvec, which has no rung of matmul's
 LAID = [("F", "C"), ("C", "F"), ("F", "F"), ("padded", "padded"), ("strided", "reversed")]
 DTYPES = ["float32", "float64"]
 
@@ -67,8 +65,6 @@ def places(operations=None, devices_of_a_kind=None):
                 if device.endswith("*") and not (
                     registry.operation(operation).cut or implementation.shared
                 ):
-                    continue
-                if implementation.rung and not device.endswith(("cpu", ":0")):  # one of a kind
                     continue
                 if implementation.run and device.partition(":")[0] == implementation.kind:
                     marks = [pytest.mark.gpu] if implementation.kind == "cuda" else []
@@ -126,10 +122,7 @@ def run(function, operands, device, method):
 def sized():
     """Each implementation of a product with each of its sizes."""
     for place in places(OPERANDS):
-        operation, _, method = place.values
-        rungs = [row.method for row in registry.lookup(operation) if row.rung is not None]
-        few = MATRICES if operation == "matmul" else OF_RUNGS
-        for sizes in few if method in rungs else SIZES:
+        for sizes in SIZES:
             yield pytest.param(*place.values, sizes, marks=place.marks, id=f"{place.id}-{sizes}")
 
 

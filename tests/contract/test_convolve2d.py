@@ -97,9 +97,7 @@ SIZES = [
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @each_way
 def test_methods(device, method, sizes, dtype):
-    # What else there is has blocks of 32 x 16, and is slow unoptimised.
-    largest = 150 if method in ("direct", "fft", "separable", "scipy") else 50
-    a = images(tuple(min(n, largest) for n in sizes[0]), dtype, seed=1)
+    a = images(tuple(min(n, 150) for n in sizes[0]), dtype, seed=1)
     rank_one = images((sizes[1][0], 1), dtype, 2) * images((1, sizes[1][1]), dtype, 3)
     b = rank_one if method == "separable" else images(sizes[1], dtype, 4)
     reasons = []

@@ -25,7 +25,7 @@ import hetero
 from hetero import kernels
 from hetero.errors import DeviceError
 from hetero.kernels.kmeans import plan as plans
-from hetero.kernels.kmeans import plan_seeds, rungs, shapes
+from hetero.kernels.kmeans import plan_seeds, shapes
 from hetero.ops.kmeans import device as fits
 from hetero.ops.kmeans.cpu import NumpyBackend, NumpySeeding
 from hetero.ops.kmeans.device import Loop
@@ -66,7 +66,7 @@ def plain_means(X, weights, labels, centroids):
 
 
 @contextlib.contextmanager
-def on_device(device, X, weights, k, method="lloyd", forced=None, counted=False):
+def on_device(device, X, weights, k, forced=None, counted=False):
     """The rows on a device, with the assignment that is chosen or a forced one."""
     kept = []
 
@@ -83,7 +83,7 @@ def on_device(device, X, weights, k, method="lloyd", forced=None, counted=False)
     try:
         with device.active():
             weights = None if weights is None else up(weights)
-            yield DeviceRows(device, problem, up(X), weights, method, counted=counted)
+            yield DeviceRows(device, problem, up(X), weights, counted=counted)
     finally:
         plans.choose = choose
 
@@ -97,10 +97,10 @@ def check_labels(got, distances):
     assert (got != labels).mean() < 0.02
 
 
-def check_step(device, X, weights, centroids, method="lloyd", forced=None):
+def check_step(device, X, weights, centroids, forced=None):
     """One iteration: labels of least distances, means of what is labelled, the same bits again."""
     n, k = len(X), len(centroids)
-    with on_device(device, X, weights, k, method, forced) as rows:
+    with on_device(device, X, weights, k, forced) as rows:
         distances, _, _ = plain_step(X - rows.mean, weights, centroids - rows.mean)
         found = []
         for _ in range(2):
@@ -140,11 +140,10 @@ SHAPES = [(1, 1, 1), (300, 2, 8), (600, 37, 65)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("method", ["lloyd", *plans.RUNGS])
-def test_iteration(portable, method, dtype):
+def test_iteration(portable, dtype):
     for (n, d, k), weighted in zip(SHAPES, itertools.cycle((False, True)), strict=False):
         X, weights, start = points(n, d, k, dtype, weighted)
-        check_step(portable, X, weights, start, method)
+        check_step(portable, X, weights, start)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -188,9 +187,8 @@ def test_sums_by_label(portable, monkeypatch, dtype):
         check_step(portable, X, weights, start, forced=forced)
 
 
-@pytest.mark.parametrize("method", ["lloyd", "naive", "shared"])
 @pytest.mark.parametrize(("d", "k"), [(2, 9), (40, 9), (40, 90)])
-def test_ties_go_to_the_lowest(portable, d, k, method):
+def test_ties_go_to_the_lowest(portable, d, k):
     """Centroids that come several times, in any order: the first of them gets the points."""
     rng = np.random.default_rng(3)
     places = rng.integers(-4, 5, (3, d)).astype(np.float32)
@@ -198,18 +196,17 @@ def test_ties_go_to_the_lowest(portable, d, k, method):
     which[:3] = 0, 1, 2
     X = np.repeat(places, 50, axis=0)
     first = [int(np.flatnonzero(which == place)[0]) for place in range(3)]
-    with on_device(portable, X, None, k, method) as rows:
+    with on_device(portable, X, None, k) as rows:
         rows.upload(places[which] - rows.mean)
         rows.label(False)
         labels = rows.download("labels", (150,), np.int32)
     assert np.array_equal(labels, np.repeat(first, 50))
 
 
-@pytest.mark.parametrize("method", ["lloyd", "occupancy"])
-def test_iteration_stops_as_the_plain_one(portable, method):
+def test_iteration_stops_as_the_plain_one(portable):
     """By labels that repeat, by the tolerance and by the limit; queued iterations do no harm."""
     X, _, start = points(900, 5, 6, "float64")
-    with on_device(portable, X, None, 6, method) as rows:
+    with on_device(portable, X, None, 6) as rows:
         for tol, maxiter in ((0.0, 300), (1e-3, 300), (0.0, 3), (0.0, 1)):
             C, old, done, strict = start - rows.mean, None, 0, False
             while done < maxiter:
@@ -445,18 +442,15 @@ def all_plans(**options):
     sizes += ((10**5, 32, 20), (10**5, 17, 3), (10**5, 5, 300))
     for (n, d, k), dtype, weighted in itertools.product(sizes, DTYPES, (False, True)):
         for where in (HOPPER, {"multiprocessors": 2, "shared_limit": 32 << 10, "block_limit": 128}):
-            for method in ("lloyd", *plans.RUNGS):
-                if method in plans.RUNGS and k > 1000:
-                    continue
-                yield plans.plan_lloyd(
-                    n=n, d=d, k=k, dtype=dtype, weighted=weighted, method=method,
-                    alignment=16, counted=weighted, **{**where, **options},
-                )  # fmt: skip
+            yield plans.plan_lloyd(
+                n=n, d=d, k=k, dtype=dtype, weighted=weighted,
+                alignment=16, counted=weighted, **{**where, **options},
+            )  # fmt: skip
 
 
 def launches_of(planned):
     return (
-        *planned.prepare, planned.pack, *planned.assign, *planned.update, *planned.finish,
+        planned.pack, *planned.assign, *planned.update, *planned.finish,
         planned.inertia, planned.distances,
     )  # fmt: skip
 
@@ -498,15 +492,6 @@ def test_tensor_cores_are_taken_where_shared_memory_holds_their_tiles(dtype):
         assert "tensor" not in plain.variant
 
 
-@pytest.mark.parametrize("rung", ["reduction", "occupancy"])
-def test_partial_sums_of_a_rung_are_few_beside_the_points(rung):
-    for n, k in ((10**6, 4), (10**6, 1000), (5000, 1000), (100, 100)):
-        where = shapes.Points(n, 40, k, "float32", False, True, 132, 1024, 48 << 10, None)
-        parts = rungs.plan(where, rung)[2]
-        assert parts == 1 or parts * 4 * k < n + 4 * k
-        assert n <= 2 * parts * max(4 * k, 1024)
-
-
 def tile_launches():
     """Every tile, both ways to copy, with and without its points held."""
     for dtype, aligned in itertools.product(DTYPES, (False, True)):
@@ -523,15 +508,10 @@ def other_launches():
         DTYPES, ((10**5, 2, 8), (10**5, 32, 20), (10**6, 131, 500), (10**6, 128, 1024))
     ):
         planned = plans.plan_lloyd(
-            n=n, d=d, k=k, dtype=dtype, weighted=True, alignment=16, method="lloyd", **HOPPER
+            n=n, d=d, k=k, dtype=dtype, weighted=True, alignment=16, **HOPPER
         )
         yield from (one for one in launches_of(planned) if "weights" in one.arguments)
     yield from planned.finish
-    for method, dtype in itertools.product(("naive", "occupancy"), DTYPES):
-        planned = plans.plan_lloyd(
-            n=10**5, d=5, k=30, dtype=dtype, weighted=True, alignment=16, method=method, **HOPPER
-        )
-        yield from (*planned.prepare, *planned.assign)
     yield plans.columns(1000, 20, "float64", 132, 1024)[0]
     for first, gathered in itertools.product((True, False), repeat=2):
         planned = plan_seeds.SeedsPlan(10**5, 40, 16, "float64", True, 1024, 128)
@@ -552,7 +532,7 @@ def test_all_sources_are_compiled():
     folder = os.path.dirname(plans.__file__)
     used = {launch.source for launch in (*tile_launches(), *other_launches())}
     text = "".join(kernels.source(name) for name in used)
-    for name in (name for name in os.listdir(folder) if name.endswith(".cu")):
+    for name in {name for name in os.listdir(folder) if name.endswith(".cu")} - {"ladder.cu"}:
         assert name in used or kernels.source(name) in text, name
 
 
@@ -568,18 +548,14 @@ def simulate(case):
         kernel_text = opencl.kernel_text
         edit = lambda *which: kernel_text(*which).replace("barrier(CLK_LOCAL_MEM_FENCE)", "")  # noqa: E731
         opencl.kernel_text = edit
-    for method, (n, d, k) in (
-        ("lloyd", (70, 3, 2)),
-        ("lloyd", (70, 33, 9)),
-        ("occupancy", (40, 3, 2)),
-    ):
+    for n, d, k in ((70, 3, 2), (70, 33, 9)):
         X, _, start = points(n, d, k, "float32")
         if case == "race":
             with contextlib.suppress(AssertionError):
-                check_step(device, X, None, start, method)
+                check_step(device, X, None, start)
             return
-        check_step(device, X, None, start, method)
-        with on_device(device, X, None, k, method, counted=True) as rows:
+        check_step(device, X, None, start)
+        with on_device(device, X, None, k, counted=True) as rows:
             rows.upload(start - rows.mean)
             for swapped in (False, True):  # the second one counts what changed
                 rows.iteration(swapped, 0.0, 1)()

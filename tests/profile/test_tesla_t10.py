@@ -284,7 +284,7 @@ def test_cg_speedups_are_those_of_the_page(other, count, printed):
     """White's as he prints them, beside what follows from the constants he prints."""
     speedups = [other(n, count) / cg_hybrid(n, count) for n in CG_SIZES]
     computed = sum(speedups) / len(speedups), speedups[0], speedups[-1]
-    page = (Path(__file__).parents[2] / "docs" / "procedure.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "seeds.md").read_text("utf-8")
     for ours, his in zip(computed, printed, strict=True):
         assert f" | {his:.2f} | {ours:.2f}" in page
         if other is cg_by_gpu:

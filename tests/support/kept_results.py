@@ -14,8 +14,7 @@ VERIFIED = {
     "worst_choices": ["1.30x a < b"],
 }
 
-_ROW = {"size": 64, "dims": [64, 64, 64], "device": "cuda:0", "threads": None, "rung": True}
-_ROW |= {"instead_of": "", "measured_share": 0.25}
+_ROW = {"size": 64, "dims": [64, 64, 64], "instead_of": "", "over_cpu": 2.0}
 _LEFT_OUT = {"method": "library", "idea": "", "reason": "it is not here"}
 LADDER = {
     "created": "2026-01-01T00:00:00+00:00",
@@ -28,7 +27,6 @@ LADDER = {
         "flops_per_second": 5e13,
         "bytes_per_second": 3e12,
         "how": "multiply-adds",
-        "times": 4,
     },
     "rows": [
         {**_ROW, "number": 1, "method": "naive", "idea": "a < b", "gain": None, "share": 0.001}

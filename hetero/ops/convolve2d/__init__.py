@@ -9,7 +9,7 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import Array, describe_used
 from hetero.calling import call_cache, planner
-from hetero.ops.convolve2d import methods
+from hetero.ops.convolve2d import methods  # noqa: F401  # registers them
 from hetero.ops.convolve2d.bands import cut
 from hetero.ops.convolve2d.operands import NAME, checked, from_dims, problem
 from hetero.ops.convolve2d.planning import planned
@@ -58,8 +58,7 @@ def convolve2d(
         a row that make up the filter), "fft" (transforms of the image, or of tiles where that costs
         less), "streamed" (bands of an image on the host that go to a GPU, are convolved by one of
         these and come back, all at the same time), "scipy" (SciPy's function, for dtypes that no
-        other takes, and while the loops of others are compiled). On a GPU, by name alone, the
-        kernels on the way: "naive", "shared", "row", "padded", "tuned".
+        other takes, and while the loops of others are compiled).
 
     Returns
     -------
@@ -170,7 +169,6 @@ OPERATION = registry.register_operation(
         options={"mode": (MODES, "which results; default: full")},
         cases="hetero.ops.convolve2d.cases",
         benchmarks="hetero.ops.convolve2d.benchmarks",
-        ladder=methods.LADDER,
         cut=cut,
     )
 )

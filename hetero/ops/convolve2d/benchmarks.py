@@ -16,8 +16,6 @@ import numpy as np
 from hetero import devices
 from hetero.arrays import HOST, spec
 from hetero.calling import execution, planner
-from hetero.kernels.convolution.rungs import CPU_RUNGS
-from hetero.ops import rungs
 from hetero.ops.benchmark import (
     Benchmark,
     Comparison,
@@ -38,11 +36,9 @@ from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import LARGEST_DOWNLOADED, filter_of
 from hetero.ops.convolve2d.value_ranges import is_wide
 from hetero.ops.convolve2d.window import BOUNDARIES, MODES
-from hetero.ops.convolve2d.work import of_direct
 from hetero.ops.over_sizes import Axis, Line, Plane
 from hetero.pricing.plan import CPU, Candidate, Plan
-from hetero.registry import Arguments
-from hetero.registry.problem import DEVICE_DTYPES, Problem
+from hetero.registry.problem import DEVICE_DTYPES
 
 pictured_result = demonstration.pictured_result
 
@@ -62,27 +58,6 @@ LINES = (
 PLANES = (
     Plane("n x n with a filter of f x f", _IMAGE, _FILTER, lambda n, f: (n, n, f, f)),
 )  # of a filter that is not known to be of low rank
-
-
-CLIMBED = {"cuda": (256, 1024, 4096), "opencl": (64, 256)}
-FILTER = 15
-
-
-def climbed(size: int, filter: int = FILTER) -> tuple[int, ...]:
-    """What the rungs are timed on: an image of that extent, and a filter."""
-    return size, filter
-
-
-def _by_loop(loop: rungs.Loop, devices: tuple[()], problem: Problem, given: Arguments) -> None:
-    """``run`` of a rung on the CPU, on an image with zeros around it."""
-    w, taps = problem.options, np.ascontiguousarray(given.options.filter.taps)
-    below = w.out_height + w.filter_height - 1 - w.top - w.height
-    right = w.out_width + w.filter_width - 1 - w.left - w.width
-    given.output[...] = 0.0
-    loop()(np.pad(given.inputs[0], ((w.top, below), (w.left, right))), taps, given.output)
-
-
-LOOPS = rungs.on_cpu(OPERATION.name, "convolve2d", CPU_RUNGS, _by_loop, of_direct)
 
 
 def draw(random: random.Random, on: str, largest: int) -> Trial:

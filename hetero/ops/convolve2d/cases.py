@@ -37,7 +37,7 @@ _EXAMPLE = (64, 5)
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation at a place, by dtype."""
-    for implementation in registry.considered(NAME):
+    for implementation in registry.lookup(NAME):
         if implementation.kind == place.kind and implementation.stands_in is None:
             yield from _measured(implementation, place, budget)
 

@@ -15,7 +15,7 @@ import numpy as np
 from hetero import registry
 from hetero.imports import load
 from hetero.moving import pipeline
-from hetero.ops.convolve2d import direct_cpu, rungs, streamed, work
+from hetero.ops.convolve2d import direct_cpu, streamed, work
 from hetero.ops.convolve2d.traits import Traits
 from hetero.ops.convolve2d.window import NAME
 from hetero.registry import Arguments
@@ -23,8 +23,6 @@ from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
-
-LADDER = {"direct": "many results of a thread in registers"}  # above the rungs
 
 
 def _lazy(module: str, name: str) -> Callable[[], Any]:
@@ -190,4 +188,3 @@ registry.register_method(
     price=streamed.STREAMED.price,
     stands_in=pipeline.stands_in,
 )
-rungs.register(NAME, work.not_real, work.of_direct)

@@ -338,9 +338,6 @@ OPERATION = registry.register_operation(
         from_dims=from_dims,
         cases="hetero.ops.kmeans.cases",
         benchmarks="hetero.ops.kmeans.benchmarks",
-        ladder={
-            "lloyd": "kernel or blocks by the shape",
-        },
         public={"KMeans": "hetero.ops.kmeans.estimator"},
     )
 )

@@ -10,12 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from hetero import devices, registry
+from hetero import devices
 from hetero.arrays import spec
 from hetero.calling import planner
-from hetero.imports import load
-from hetero.kernels.kmeans.plan import CPU_RUNGS
-from hetero.ops import rungs
 from hetero.ops.benchmark import (
     Benchmark,
     Comparison,
@@ -32,7 +29,6 @@ from hetero.ops.benchmark import (
     of_candidates,
 )
 from hetero.ops.kmeans import OPERATION, demonstration, kmeans
-from hetero.ops.kmeans.methods import on_cpu
 from hetero.ops.over_sizes import Axis, Line
 from hetero.pricing.plan import Candidate
 from hetero.registry.problem import DEVICE_DTYPES
@@ -57,24 +53,6 @@ LINES = (
     Line("n rows of 16, 16 clusters", Axis("n", 256, 1 << 20), lambda n: (n, 16, 16)),
     Line("n rows of 128, 128 clusters", Axis("n", 256, 1 << 20), lambda n: (n, 128, 128)),
 )
-
-
-CLIMBED = {"cuda": (1 << 12, 1 << 16, 1 << 20), "opencl": (256, 4096)}
-_CLIMBED_COLUMNS = _CLIMBED_CLUSTERS = 64
-
-
-def climbed(size: int) -> tuple[int, ...]:
-    """What the rungs are timed on: that many rows."""
-    return max(size, _CLIMBED_CLUSTERS), _CLIMBED_COLUMNS, _CLIMBED_CLUSTERS
-
-
-def _by_loop(loop: rungs.Loop, *given: Any) -> Any:
-    """``run`` of a rung on the CPU: its loop labels the rows."""
-    return on_cpu(partial(load("hetero.ops.kmeans.cpu").LoopBackend, label=loop()))(*given)
-
-
-_ROW = registry.lookup(OPERATION.name)[0]
-LOOPS = rungs.on_cpu(_ROW.operation, "kmeans", CPU_RUNGS, _by_loop, _ROW.work)
 
 
 def draw(random: random.Random, on: str, largest: int) -> Trial:

@@ -38,7 +38,7 @@ _LEAST = 0.02  # of such a fit's time: its set-up, where the distances seem to t
 
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
-    """Every implementation but the rungs, on dense rows."""
+    """Every implementation, on dense rows."""
     rows = _ROWS.get(place.kind, _ROWS_OTHERS)
     if place.kind == "cpu" and place.info.get("cores", 1) >= _MANY_CORES:
         rows = [*rows, _MANY_ROWS]
@@ -51,7 +51,7 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
         seeded = [[rows[0], rows[-1]], columns, _CLUSTERS_SEEDED_QUICK]
     rows_of_kind = [
         row
-        for row in registry.considered(kmeans.OPERATION.name)
+        for row in registry.lookup(kmeans.OPERATION.name)
         if row.kind == place.kind and row.run is not None and row.stands_in is None
     ]
     for row in rows_of_kind:

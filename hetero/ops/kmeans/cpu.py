@@ -204,20 +204,6 @@ def few(
     return labels, float(near.sum(dtype=np.float64) if weights is None else near @ weights)
 
 
-class LoopBackend(NumpyBackend):
-    """Dense rows, labelled by a compiled loop ``label(X, centroids, labels)``."""
-
-    def __init__(self, *given: Any, label: Callable[..., None]) -> None:
-        super().__init__(*given)
-        self._label = label
-
-    def assign(self, centroids: np.ndarray) -> int:
-        self._was[...] = self.labels
-        self._label(self._X, np.ascontiguousarray(centroids), self.labels)
-        self._moved = np.flatnonzero(self.labels != self._was)
-        return self._moved.size
-
-
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[Callable[[Callable[[int], None], Iterable[int]], object]]:
     """``each(work, items)`` on that many threads, which are gone afterwards."""

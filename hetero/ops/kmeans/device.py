@@ -36,11 +36,9 @@ class DeviceBackend(Backend):
     problem : Problem
     arguments : Arguments
         X and perhaps weights are buffers.
-    method : str
-        See `DeviceRows`.
     """
 
-    def __init__(self, device: Device, problem: Problem, arguments: Arguments, method: str) -> None:
+    def __init__(self, device: Device, problem: Problem, arguments: Arguments) -> None:
         self.n = problem.dims[0]
         self._device = device
         self._X, self._weights = (*arguments.inputs, None)[:2]
@@ -49,7 +47,7 @@ class DeviceBackend(Backend):
         given, seeded = self._asked.given, problem.layout == SEEDED
         counted = self._asked.label_tol > 0.0
         self._rows = DeviceRows(
-            *(device, problem, self._X, self._weights, method, labels, given),
+            *(device, problem, self._X, self._weights, labels, given),
             seeded=seeded,
             counted=counted,
         )

@@ -69,8 +69,6 @@ class DeviceRows:
         (n, d), contiguous; read only.
     weights : device buffer or None
         (n,), of the dtype of X.
-    method : str
-        "lloyd", or a rung of `hetero.kernels.kmeans.plan.RUNGS`.
     labels : device buffer, optional
         (n,) of int32, which the labels are left in. Default: one of its own.
     given : (k, d) numpy.ndarray, optional
@@ -99,7 +97,6 @@ class DeviceRows:
         problem: Problem,
         X: Any,
         weights: Any = None,
-        method: str = "lloyd",
         labels: Any = None,
         given: np.ndarray | None = None,
         seeded: bool = False,
@@ -109,7 +106,7 @@ class DeviceRows:
         self.n, self.d, self.k = problem.dims
         self.dtype = np.dtype(problem.dtype)
         self.device = device
-        self._method, self._counted = method, counted
+        self._counted = counted
         self._space = Workspace(device, "kmeans")
         self.buffers = self._space.buffers
         self.buffers["X"] = X
@@ -141,7 +138,6 @@ class DeviceRows:
             block_limit=device.block_limit,
             shared_limit=device.shared_limit,
             capability=device.capability,
-            method=self._method,
             counted=self._counted,
         )
 
@@ -154,7 +150,7 @@ class DeviceRows:
     def _compile(self, seeded: bool) -> None:
         """Compile what a fit launches, together; one after the other they take two seconds."""
         plan = self._plan
-        launches = [*plan.update, *plan.assign, *plan.finish, *plan.prepare, plan.pack]
+        launches = [*plan.update, *plan.assign, *plan.finish, plan.pack]
         launches += [plan.inertia, *self._columns]
         if seeded:
             launches += self.seeds_plan().launches()
@@ -182,7 +178,6 @@ class DeviceRows:
         self._space.allocate(self.k * self.d * self.dtype.itemsize, "centroids")
         for name, nbytes in self._plan.scratch.items():
             self._space.allocate(nbytes, name)
-        self._start(*map(self._bound, self._plan.prepare))
 
     def _bound(self, launch: Launch, swapped: bool = False, **others: Any) -> tuple[Any, ...]:
         """What the device's launch takes, on the one or the other set of centroids."""

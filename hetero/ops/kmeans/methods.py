@@ -10,8 +10,6 @@ import numpy as np
 from hetero import registry
 from hetero.host.compiled import loops
 from hetero.imports import load
-from hetero.kernels.kmeans.plan import RUNGS
-from hetero.ops import rungs
 from hetero.ops.kmeans.operands import (
     EXPECTED,
     NAME,
@@ -88,29 +86,21 @@ def _bounded(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None
     return BoundedBackend(X, weights, given, BOUNDS.of(X.dtype))
 
 
-def _on_device(method: str) -> Callable[..., Outcome]:
+def _on_device(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     """``run`` on a device; on several, and on one that has no room, of rows on the host."""
-
-    def run(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
-        fit = load("hetero.ops.kmeans.fit").fit
-        if isinstance(arguments.output, np.ndarray):
-            rows = _split(devices, problem, arguments, method)
-            outcome, arguments.output[...] = fit(rows, arguments.options, problem.dims[2])
-            return outcome
-        DeviceBackend = load("hetero.ops.kmeans.device").DeviceBackend
-        rows = DeviceBackend(devices[0], problem, arguments, method)
-        outcome, centroids = fit(rows, arguments.options, problem.dims[2])
-        devices[0].upload(centroids, arguments.output)
+    fit = load("hetero.ops.kmeans.fit").fit
+    if isinstance(arguments.output, np.ndarray):
+        rows = _split(devices, problem, arguments)
+        outcome, arguments.output[...] = fit(rows, arguments.options, problem.dims[2])
         return outcome
+    DeviceBackend = load("hetero.ops.kmeans.device").DeviceBackend
+    rows = DeviceBackend(devices[0], problem, arguments)
+    outcome, centroids = fit(rows, arguments.options, problem.dims[2])
+    devices[0].upload(centroids, arguments.output)
+    return outcome
 
-    return run
 
-
-def _climb(rung: str, device: Device, problem: Problem, arguments: Arguments) -> Outcome:
-    return _on_device(rung)((device,), problem, arguments)
-
-
-def _split(devices: tuple[Device, ...], problem: Problem, arguments: Arguments, method: str) -> Any:
+def _split(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Any:
     """The backend of rows on the host, for several devices or in blocks for one."""
     blocks = load("hetero.ops.kmeans.blocks")
     X, weights = _on_host(arguments)
@@ -119,7 +109,7 @@ def _split(devices: tuple[Device, ...], problem: Problem, arguments: Arguments, 
         load("hetero.ops.kmeans.partition").HostRows,
         arguments.options.label_tol > 0,
     )
-    rows = HostRows(problem, X, weights, method, given, counted)
+    rows = HostRows(problem, X, weights, given, counted)
     if len(devices) > 1:
         backend = blocks.partitioned(devices, rows)
     else:
@@ -190,8 +180,7 @@ registry.register_method(
     kinds=registry.PORTABLE,
     excludes=_dense_alone,
     work=_work,
-    run=_on_device("lloyd"),
+    run=_on_device,
     shared=_shared,
     blocks=registry.WHEN_SHORT,
 )
-rungs.register(RUNGS, _climb, operation=NAME, excludes=_dense_alone, work=_work)

@@ -37,8 +37,6 @@ class HostRows(NamedTuple):
         Of these rows.
     X, weights : arrays
         C-contiguous, of one dtype; the weights may be None.
-    method : str
-        See `DeviceRows`.
     given : (k, d) array, optional
         See `hetero.ops.kmeans.fit.Fit.given`.
     counted : bool
@@ -48,7 +46,6 @@ class HostRows(NamedTuple):
     problem: Problem
     X: np.ndarray
     weights: np.ndarray | None
-    method: str
     given: np.ndarray | None = None
     counted: bool = False
 
@@ -107,9 +104,9 @@ class Part:
         if self._rows is None:
             X, weights = (*self._buffers, None)[:2]
             with self.device.active():
-                problem, _, _, method, _, counted = self._host
+                problem, _, _, _, counted = self._host
                 self._rows = DeviceRows(
-                    self.device, problem, X, weights, method, mean=mean, counted=counted
+                    self.device, problem, X, weights, mean=mean, counted=counted
                 )
 
     def leave(self) -> None:

@@ -16,7 +16,7 @@ _LARGEST_OTHERS = 2**24
 
 def rows(operation: str, place: Place) -> list[Implementation]:
     """The implementations there are at a place."""
-    found = registry.considered(operation)
+    found = registry.lookup(operation)
     return [i for i in found if i.kind == place.kind and i.run and i.stands_in is None]
 
 

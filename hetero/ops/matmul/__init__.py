@@ -42,8 +42,7 @@ def matmul(
         of operands that lie on the host. Default: where it is fastest.
     method : str, optional
         "blas" on the CPU; "tiled" (own kernels), "library" (cuBLAS) or "streamed" (operands on the
-        host in tiles that move while others are computed) on a GPU; or one of the kernels on the
-        way to "tiled", which ``hetero ladder matmul`` lists.
+        host in tiles that move while others are computed) on a GPU.
     **options
         ``casting``, ``order``, ``dtype``, ``subok``, ``axes``, ``axis``: NumPy's own, computed by
         NumPy.
@@ -105,10 +104,5 @@ OPERATION = registry.register_operation(
         cases="hetero.ops.matmul.cases",
         benchmarks="hetero.ops.matmul.benchmarks",
         cut=cut,
-        ladder={
-            "tiled": "tiles in registers, copies ahead",
-            "library": "cuBLAS",
-            "blas": "packed tiles, many elements of C in registers",
-        },
     )
 )

@@ -8,8 +8,6 @@ from functools import partial
 
 import numpy as np
 
-from hetero.kernels.matmul.rungs import CPU_RUNGS
-from hetero.ops import rungs
 from hetero.ops.benchmark import (
     Benchmark,
     Comparison,
@@ -23,7 +21,6 @@ from hetero.ops.benchmark import (
 from hetero.ops.matmul import OPERATION
 from hetero.ops.over_sizes import Axis, Line, Plane
 from hetero.ops.products import benchmarks as products
-from hetero.ops.products.operands import cpu_work
 
 VERIFIED = True
 OPTIONS, remembered = products.OPTIONS, products.remembered
@@ -40,7 +37,6 @@ CASES = {
     "strasbourg": Named("float64", ((4096, 4096, 4096),)),
 }
 MOVED, MOVED_BESIDE_CPU = (4096, 8192, 16384), (256, 1024)
-LOOPS = rungs.on_cpu("matmul", "matmul", CPU_RUNGS, products.by_loop, cpu_work)
 _LONGEST = 1.0  # predicted seconds
 
 LINES = (Line("n x n by n x n", Axis("n", 16, 8192), lambda n: (n, n, n)),)

@@ -9,7 +9,6 @@ import numpy as np
 
 from hetero import kernels, registry
 from hetero.arrays import alignment
-from hetero.ops.matmul import rungs
 from hetero.ops.products import cublas, operands, streaming
 from hetero.registry import Arguments
 from hetero.registry.models import Work
@@ -124,4 +123,3 @@ registry.register_method(
     run=_run_tiled,
 )
 streaming.register(NAME)
-rungs.register(NAME)

@@ -39,8 +39,7 @@ def matvec(
     device : str, optional
         "cpu", "cuda", "cuda:0", "opencl:0": compute there. Default: where it is fastest.
     method : str, optional
-        "blas" on the CPU; "tiled" (own kernels) on a GPU; there, by name alone, the kernels on the
-        way: "naive", "constant", "shared", "split", "padded", "tuned".
+        "blas" on the CPU; "tiled" (own kernels) on a GPU.
     **options
         ``casting``, ``order``, ``dtype``, ``subok``, ``axes``: NumPy's own, computed by NumPy.
 
@@ -97,9 +96,5 @@ OPERATION = registry.register_operation(
         from_dims=from_dims,
         cases="hetero.ops.matvec.cases",
         benchmarks="hetero.ops.matvec.benchmarks",
-        ladder={
-            "tiled": "16 bytes a load, rows or columns, 8 in flight",
-            "blas": "several rows or columns at a time",
-        },
     )
 )

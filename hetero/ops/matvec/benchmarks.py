@@ -6,18 +6,13 @@ import random
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from hetero.kernels.matvec.rungs import CPU_RUNGS
-from hetero.ops import rungs
 from hetero.ops.benchmark import Benchmark, Trial
 from hetero.ops.matvec import OPERATION
 from hetero.ops.over_sizes import Axis, Line, Plane
 from hetero.ops.products import benchmarks as products
-from hetero.ops.products.operands import cpu_work
 
 VERIFIED = True
 OPTIONS, remembered = products.OPTIONS, products.remembered
-CLIMBED = {"cuda": (1024, 4096, 16384), "opencl": (64, 256, 1024)}
-LOOPS = rungs.on_cpu("matvec", "matvec", CPU_RUNGS, products.by_loop, cpu_work)
 SHAPES: Sequence[tuple[int, ...]] = [
     *((n, n) for n in products.SQUARE),
     *((1000, 1000), (3001, 3001), (6007, 6007), (12011, 12011)),

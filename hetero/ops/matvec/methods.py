@@ -9,7 +9,6 @@ import numpy as np
 
 from hetero import kernels, registry
 from hetero.arrays import alignment
-from hetero.ops.matvec import rungs
 from hetero.ops.products import operands
 from hetero.registry import Arguments
 from hetero.registry.models import Work
@@ -108,4 +107,3 @@ registry.register_method(
     work=_gpu_work,
     run=_run_tiled,
 )
-rungs.register(NAME)

@@ -15,7 +15,7 @@ from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolera
 from hetero.ops.linear_systems.types import checked_spacing, least_tolerance
 from hetero.ops.poisson import costs, methods, operands  # noqa: F401  # the former registers them
 from hetero.ops.poisson.equation import Equation, checked_faces
-from hetero.ops.poisson.operands import NAME, SWEEPING, UNLIMITED, from_dims, problem
+from hetero.ops.poisson.operands import JACOBI, NAME, UNLIMITED, from_dims, problem
 from hetero.pricing.plan import Plan
 
 __all__ = ["OPERATION", "from_dims", "problem", "solve_poisson"]
@@ -55,8 +55,7 @@ def solve_poisson(
         Start of the iterative methods. Default: zero, also for one farther from u than that.
     method : {"dst", "multigrid", "jacobi"}, optional
         "dst": direct, by sine transforms. "multigrid": geometric V-cycles. "jacobi": sweeps.
-        Default: whichever is fastest. On a GPU, by name alone, the kernels on the way to the one
-        that sweeps best: "sequential", "naive", "shared". Conjugate gradients are
+        Default: whichever is fastest. Conjugate gradients are
         ``solve_cg(hetero.Poisson(...), b)``.
     rtol : float, optional
         Done when norm(f - A u) <= rtol norm(f), f with the boundary's share. Default: 1e-8, in
@@ -139,7 +138,7 @@ def solve_poisson(
     wanted = {"exactly": exactly, "lenient": rtol is None, "measured": return_info}
     solve = Solve(None, max(tolerance, least), 0.0, limit, **wanted)
     solved = equation.solve(plan, solve)
-    as_asked = exactly and solved.method in SWEEPING and solved.outcome.iterations == maxiter
+    as_asked = exactly and solved.method == JACOBI and solved.outcome.iterations == maxiter
     converged = equation.converged(solved.outcome, to_rounding=not rtol)
     if not converged and not (as_asked and math.isfinite(solved.outcome.residual)):
         relative = equation.relative_residual(solved.outcome)
@@ -189,6 +188,5 @@ OPERATION = registry.register_operation(
         benchmarks="hetero.ops.poisson.benchmarks",
         keeps=lambda problem: False,
         iterations=costs.iterations,
-        ladder={"jacobi": "several sweeps in one pass over the memory"},
     )
 )

@@ -11,9 +11,6 @@ import numpy as np
 
 from hetero.arrays import spec
 from hetero.devices import cpu
-from hetero.imports import load
-from hetero.kernels.jacobi.rungs import CPU_RUNGS
-from hetero.ops import rungs
 from hetero.ops.benchmark import (
     Benchmark,
     Comparison,
@@ -27,9 +24,7 @@ from hetero.ops.benchmark import (
 )
 from hetero.ops.over_sizes import Axis, Line
 from hetero.ops.poisson import OPERATION
-from hetero.ops.poisson.methods import JACOBI, sweep_limits
-from hetero.registry import Arguments
-from hetero.registry.problem import DEVICE_DTYPES, Problem
+from hetero.registry.problem import DEVICE_DTYPES
 
 DTYPE = "float64"
 GRIDS = (256, 1024, 4096)
@@ -44,24 +39,6 @@ LINES = (
     Line("n x n points", Axis("n", 16, 4096), lambda n: (n, n)),
     Line("n x n x n points", Axis("n", 8, 256), lambda n: (n, n, n)),
 )
-
-
-CLIMBED = {"cuda": (64, 1024, 4096), "opencl": (32, 128, 512)}
-
-
-def climbed(size: int) -> tuple[int, ...]:
-    """What the rungs are timed on: points of a square grid of that extent."""
-    return (size * size,)
-
-
-def _by_loop(loop: rungs.Loop, devices: tuple[()], problem: Problem, given: Arguments) -> Any:
-    """``run`` of a rung on the CPU: its loop sweeps."""
-    (f,), u, solve = given
-    by_sweeps = load("hetero.ops.poisson.jacobi_cpu").solve
-    return by_sweeps(solve.system, f, u, by=loop(), **sweep_limits(solve))
-
-
-LOOPS = rungs.on_cpu(OPERATION.name, "jacobi", CPU_RUNGS, _by_loop, JACOBI.work)
 
 
 def draw(random: random.Random, on: str, largest: int) -> Trial:

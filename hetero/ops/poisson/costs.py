@@ -14,7 +14,7 @@ from hetero.imports import load
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.kernels.jacobi.plan import GridSlab
 from hetero.ops.linear_systems.solve import digits
-from hetero.ops.poisson.operands import NAME, SWEEPING, UNLIMITED
+from hetero.ops.poisson.operands import JACOBI, NAME, UNLIMITED
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
@@ -61,7 +61,7 @@ class Method:
     def made(self, problem: Problem, kind: str) -> int:
         """Iterations that will be made: what the tolerance takes, or as many as are allowed."""
         rtol, limit, _ = problem.options
-        if self.name in SWEEPING and rtol == 0.0 and limit < UNLIMITED:
+        if self.name == JACOBI and rtol == 0.0 and limit < UNLIMITED:
             return max(1, limit)
         if self.coarsest is not None and math.prod(problem.dims) <= self.coarsest(kind):
             return 1
@@ -84,7 +84,7 @@ class Method:
 
     def excludes(self, problem: Problem, info: dict[str, Any]) -> str | None:
         """See `registry.Implementation`."""
-        if problem.options.exactly and self.name not in SWEEPING:
+        if problem.options.exactly and self.name != JACOBI:
             return "does not sweep, and a number of sweeps was asked for"
         return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ def solve(
     stencil: Stencil,
     f: np.ndarray,
     u: np.ndarray,
-    *,
-    by: Callable[..., None] | None = None,
     **limits: Any,
 ) -> Outcome:
     """Sweep until the residual is small, or a number of times.
@@ -31,14 +28,12 @@ def solve(
         The grid; u is zero outside of it.
     f, u : ndarray of ``stencil.shape``, float32 or float64
         ``u`` is the start and gets the result.
-    by : callable, optional
-        ``by(u, f, u_new, factors)``, a compiled loop that makes one sweep.
     **limits
         Sweeps or tolerances; see `iterate`.
     """
 
     def sweep() -> Outcome:
-        run = _CpuSolve(stencil, f, u, by or cpu_jacobi.sweep)
+        run = _CpuSolve(stencil, f, u)
         outcome = iterate(run, **limits)
         u[...] = run.u.reshape(u.shape)
         return outcome
@@ -49,8 +44,7 @@ def solve(
 class _CpuSolve:
     """A solve: u, where the next u goes, and how many sweeps were made. See `Run`."""
 
-    def __init__(self, stencil: Stencil, f: np.ndarray, u: np.ndarray, by: Any) -> None:
-        self._by = by
+    def __init__(self, stencil: Stencil, f: np.ndarray, u: np.ndarray) -> None:
         shape, self._weights = stencil.box
         diagonal = 2.0 * sum(self._weights)
         self._factors = tuple(f.dtype.type(w / diagonal) for w in (*self._weights, 1.0))
@@ -62,7 +56,7 @@ class _CpuSolve:
     def advance(self, sweeps: int) -> None:
         self.sweeps += sweeps
         for _ in range(sweeps):
-            self._by(self.u, self._f, self._u_new, self._factors)
+            cpu_jacobi.sweep(self.u, self._f, self._u_new, self._factors)
             self.u, self._u_new = self._u_new, self.u
 
     def residual(self) -> float:

@@ -25,7 +25,7 @@ from hetero.ops.linear_systems.exchange import BufferCopies, Exchange
 from hetero.ops.linear_systems.partition import halo_copies, slabs
 from hetero.ops.linear_systems.types import DeviceFailed, Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import iterate
-from hetero.ops.poisson.jacobi_slab import Slice, Sweeper
+from hetero.ops.poisson.jacobi_slab import Slice
 
 _UNINTERRUPTED = 0.25  # seconds of work that is queued at once
 _CHECKPOINT = 2.0  # seconds after which u is saved on the host; more, if that takes long
@@ -40,7 +40,6 @@ def solve(
     *,
     blocking: int | None = None,
     dtype: Any = None,
-    sweeper: Sweeper | None = None,
     from_zero: bool = False,
     **limits: Any,
 ) -> Outcome:
@@ -59,8 +58,6 @@ def solve(
         Sweeps that a pass makes, one of `plan_jacobi.DEPTHS`. Default: by the grid.
     dtype : dtype, optional
         Of device buffers. Default: float64.
-    sweeper : Sweeper, optional
-        On one device: plans each sweep, of 3-D grids too.
     from_zero : bool
         Start from zero, whatever ``u`` holds.
     **limits
@@ -77,9 +74,8 @@ def solve(
             if len(devices) == 1:  # one context for all that follows, not one for each launch
                 stack.enter_context(devices[0].active())
             stack.enter_context(meetings.turn(devices))
-            passes = blocking if sweeper is None else 1, sweeper
             start = None if from_zero else u
-            run = _DeviceSolve(devices, stencil, f, start, *passes, np.dtype(dtype or _dtype(f)))
+            run = _DeviceSolve(devices, stencil, f, start, blocking, np.dtype(dtype or _dtype(f)))
             stack.push(run.close)
             outcome = iterate(run, **limits)
             run.store(u)
@@ -109,7 +105,6 @@ class _DeviceSolve:
         f: Any,
         u: Any,
         blocking: int | None,
-        sweeper: Sweeper | None,
         dtype: np.dtype,
     ) -> None:
         self.sweeps = 0
@@ -124,7 +119,7 @@ class _DeviceSolve:
         cuts = slabs(stencil.shape[0], len(devices), self._depth)
         devices = devices[: len(cuts)]
         self._slices = [
-            Slice(device, slab, whole, self._depth, alone=len(cuts) == 1, sweeper=sweeper)
+            Slice(device, slab, whole, self._depth, alone=len(cuts) == 1)
             for device, slab in zip(devices, cuts, strict=True)
         ]
         self._at_once(lambda each: each.fill(f, u), 2)

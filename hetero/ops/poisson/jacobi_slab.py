@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hetero.devices.base import Device
-from hetero.kernels.common.launch import VECTOR_BYTES, Launch
+from hetero.kernels.common.launch import VECTOR_BYTES
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.exchange import Bound, Part
 from hetero.ops.linear_systems.partition import Slab
-
-# ``sweeper(device, grid)`` gives a launch that makes one sweep over a grid alone on its device.
-Sweeper = Callable[[Device, plan_jacobi.GridSlab], Launch]
 
 
 class Slice(Part):
@@ -22,7 +18,7 @@ class Slice(Part):
 
     All methods are to be called inside the device's `active`. The present u and the next one take
     turns in the buffers "u0" and "u1". A pass makes at most ``depth`` sweeps; the slab holds as
-    many rows of each neighbour. A ``sweeper``, if any, is taken instead of the best way.
+    many rows of each neighbour.
 
     Attributes
     ----------
@@ -39,10 +35,8 @@ class Slice(Part):
         whole: plan_jacobi.GridSlab,
         depth: int,
         alone: bool,
-        sweeper: Sweeper | None = None,
     ) -> None:
         super().__init__(device, alone)
-        self._sweeper = sweeper
         self._target = device.target
         self.grid = whole.slab(slab.first, slab.held)
         self.newest = 0
@@ -124,10 +118,7 @@ class Slice(Part):
         bound = self._bound.get(key)
         if bound is None:
             names = {"u": f"u{self.newest}", "u_new": f"u{1 - self.newest}"}
-            if self._sweeper is not None:
-                launch = self._sweeper(self.device, self.grid)
-            else:
-                launch = plan_jacobi.blocked(self.grid, (self._rows,), depth, self._target)
+            launch = plan_jacobi.blocked(self.grid, (self._rows,), depth, self._target)
             bound = self._bound[key] = self.bind(launch, **names)
         return [bound]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +9,6 @@ import numpy as np
 from hetero import registry
 from hetero.host.compiled.loops import Family, register
 from hetero.imports import load
-from hetero.kernels.jacobi.rungs import RUNGS, Shape, sweep_rung
-from hetero.ops import rungs
 from hetero.ops.linear_systems.loops import CYCLES
 from hetero.ops.linear_systems.types import Stencil
 from hetero.ops.multigrid import grids
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
     from hetero.devices.base import Device
     from hetero.ops.linear_systems.solve import Solve
     from hetero.ops.linear_systems.types import Outcome
-    from hetero.ops.poisson.jacobi_slab import Sweeper
 
 _LEAST_ROWS = 16  # a device's share, at least
 _MOST_POINTS = 1 << 29  # that one thread makes in all sweeps: half a minute on an H200
@@ -141,35 +137,3 @@ JACOBI.register(
 JACOBI.register(kinds=registry.PORTABLE, run=_jacobi, shared=_shared, excludes=_solid)
 
 BY_NAME = {method.name: method for method in (DST, MULTIGRID, JACOBI)}
-
-# The rungs: kernels on the way to "jacobi", each taken by its name only.
-
-
-def sweeper(rung: str, shape: Shape | None = None) -> Sweeper:
-    """What plans sweeps by a rung, with blocks of its own shape or another one."""
-    return lambda device, grid: sweep_rung(rung, grid, card=device.card(), shape=shape)
-
-
-def _climb(
-    rung: str, device: Device, problem: Problem, arguments: Arguments, shape: Shape | None = None
-) -> Outcome:
-    (f,), u, solve = arguments
-    by = {"dtype": problem.dtype, "sweeper": sweeper(rung, shape)}
-    on_devices = load("hetero.ops.poisson.jacobi_device").solve
-    return on_devices((device,), solve.system, f, u, **by, **sweep_limits(solve))
-
-
-def _too_long(problem: Problem, info: dict[str, Any]) -> str | None:
-    points = math.prod(problem.dims) * JACOBI.made(problem, info["kind"])
-    if points > _MOST_POINTS:
-        return f"one thread makes up to {_MOST_POINTS} points in all sweeps, not {points}"
-    return JACOBI.excludes(problem, info)
-
-
-rungs.register(
-    RUNGS,
-    _climb,
-    lambda problem: (),
-    add=JACOBI.register,
-    excludes={None: JACOBI.excludes, "sequential": _too_long},
-)

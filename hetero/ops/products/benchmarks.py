@@ -19,7 +19,6 @@ from hetero import devices, registry
 from hetero.arrays import Operand, spec
 from hetero.calling import planner
 from hetero.devices import cpu
-from hetero.ops import rungs
 from hetero.ops.benchmark import (
     Benchmark,
     BenchTable,
@@ -200,7 +199,7 @@ def _on_device(problem: Problem, device: Any, pools: list[Any]) -> Comparison:
 
     calls = {
         f"{row.method} on {device.name}": rotating(partial(run, row), addresses)
-        for row in registry.considered(problem.operation)
+        for row in registry.lookup(problem.operation)
         if row.kind == device.kind and not row.excludes(problem, info)
     }
     small = sum(o.nbytes for o in operands) < 1 << 28
@@ -242,12 +241,6 @@ def _peers(problem: Problem, addresses: list[list[int]]) -> dict[str, TimedCall]
         product = torch.mv if len(problem.inputs[1].shape) == 1 else torch.mm
         calls["torch"] = rotating(lambda A, B, C: product(A, B, out=C), tensors)
     return calls
-
-
-def by_loop(loop: rungs.Loop, devices: tuple[()], problem: Problem, given: Arguments) -> None:
-    """``run`` of a rung on the CPU; see `hetero.ops.rungs.on_cpu`."""
-    given.output[...] = 0.0
-    loop()(*given.inputs, given.output)
 
 
 def columns(

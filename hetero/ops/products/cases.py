@@ -67,7 +67,7 @@ def product_cases(
     first_is_reference : bool
         Whether the first layout is the reference of the others, on a device.
     """
-    for implementation in registry.considered(operation):
+    for implementation in registry.lookup(operation):
         if implementation.kind != place.kind or implementation.run is None:
             continue
         if implementation.price is not None:  # by the prices of others

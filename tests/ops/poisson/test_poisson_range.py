@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from test_solve_poisson import METHODS as WAYS
+from test_solve_poisson import WAYS
 
 import hetero
 from hetero.ops.poisson import equation

@@ -1,1 +1,0 @@
-"""Why a kernel takes as long as it does: probes of the memories, and what limits a rung."""

@@ -1,0 +1,216 @@
+"""The families of kernels that have a ladder: their problems, operands, results by NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero.errors import one_of
+from hetero.imports import load
+from hetero.kernels.common.ladder import HELD_BYTES, Ladder, Step
+from hetero.kernels.convolution import ladder as convolution
+from hetero.kernels.jacobi import ladder as jacobi
+from hetero.kernels.kmeans import ladder as kmeans
+from hetero.kernels.matmul import ladder as matmul
+from hetero.kernels.matvec import ladder as matvec
+from hetero.ops import functions
+
+Arrays = dict[str, Any]
+Dims = tuple[int, ...]
+_SWEEPS = 64  # of hetero's own Jacobi that are timed
+
+
+class Family(NamedTuple):
+    """A family of kernels.
+
+    ``of_size(size)``, of a convolution ``of_size(size, filter)``, gives the dimensions ``dims``;
+    ``operands(random, *dims)`` the buffers by name, of which ``out`` has the result;
+    ``expected(arrays, repeats)`` results by NumPy; ``work(*dims)`` flops, and elements that are
+    moved at least; ``loops(arrays)`` the arguments of the CPU's loops. ``call(arrays, **where)`` is
+    hetero's own function, which makes ``made`` results; ``methods`` are its ways on a device and
+    what is new in them. ``what`` is timed, in ``dtype`` by default.
+    """
+
+    ladder: Ladder
+    dims: tuple[str, ...]
+    of_size: Callable[..., Dims]
+    operands: Callable[..., Arrays]
+    out: str
+    expected: Callable[[Arrays, int], Arrays]
+    work: Callable[..., tuple[float, float]]
+    call: Callable[..., Any]
+    methods: Mapping[str, str]
+    loops: Callable[[Arrays], tuple[Any, ...]] = lambda a: ()
+    what: str = "call"
+    dtype: str = "float32"
+    made: int = 1
+
+    def arrays(self, dtype: str, dims: Dims) -> Arrays:
+        """The operands, random numbers around 0, and results, which are zero."""
+        rng = np.random.default_rng(0)
+        return self.operands(
+            lambda *shape: (rng.random(shape, np.float32) - np.float32(0.5)).astype(dtype), *dims
+        )
+
+
+def obstacle(step: Step, arrays: Arrays, item: int) -> str | None:
+    """Why a launch cannot be made; None where it can."""
+    what, nbytes, most = "constant memory", 0, HELD_BYTES
+    if step.held:
+        nbytes = arrays[step.held].nbytes
+    elif step.cleared:
+        (columns, share), what = step.launch.arguments[5:7], "shared memory"
+        most = dict(step.launch.defines)["SHARED_BYTES"]
+        nbytes = share * columns * item
+    return f"{nbytes} bytes do not fit in the {most} of {what}" if nbytes > most else None
+
+
+def _filtered(a: Arrays, repeats: int) -> Arrays:
+    return {"out": load("scipy.signal").convolve(a["image"], a["taps"][::-1, ::-1], "same")}
+
+
+def _extended(a: Arrays) -> tuple[Any, ...]:
+    """The image with zeros around it, for the CPU's loop."""
+    sides = [(size // 2, (size - 1) // 2) for size in a["taps"].shape]
+    return np.pad(a["image"], sides), a["taps"], a["out"]
+
+
+def _convolved(a: Arrays, **where: Any) -> Any:
+    taps = np.ascontiguousarray(a["host"]["taps"][::-1, ::-1])
+    return functions.convolve2d(a["image"], taps, "same", **where)
+
+
+def _factor(a: Arrays) -> Any:
+    return a["u"].dtype.type(0.25 / (len(a["u"]) + 1) ** 2)
+
+
+def _swept(a: Arrays, repeats: int) -> Arrays:
+    u, f = a["u"], a["f"] * _factor(a)
+    for _ in range(repeats):
+        around = np.pad(u, 1)
+        near = around[:-2, 1:-1] + around[2:, 1:-1] + around[1:-1, :-2] + around[1:-1, 2:]
+        u = u.dtype.type(0.25) * near + f
+    return {"u_new" if repeats == 1 else "u": u}
+
+
+def _solved(a: Arrays, **where: Any) -> Any:
+    limits = {"method": "jacobi", "rtol": 0.0, "maxiter": _SWEEPS}
+    return functions.solve_poisson(a["f"], **(where | limits))
+
+
+def _rows(random: Any, n: int, d: int, k: int) -> Arrays:
+    X = random(n, d)
+    counts = {name: np.zeros(n, np.int32) for name in ("labels", "changed")}
+    return {"X": X, "centroids": X[:k].copy(), "total": np.zeros(1, np.int32), **counts}
+
+
+def _labelled(a: Arrays, repeats: int) -> Arrays:
+    apart = [((a["X"].astype(float) - c) ** 2).sum(axis=1) for c in a["centroids"].astype(float)]
+    labels = np.argmin(apart, axis=0).astype(np.int32)
+    return {"labels": labels, "total": np.array([np.count_nonzero(labels)], np.int32)}
+
+
+def _clustered(a: Arrays, **where: Any) -> Any:
+    init = a["host"]["centroids"]
+    return functions.kmeans(a["X"], len(init), init=init, max_iter=1, tol=0.0, **where)
+
+
+FAMILIES = {
+    "matmul": Family(
+        matmul.LADDER,
+        ("M", "N", "K"),
+        lambda size: (size, size, size),
+        lambda random, m, n, k: {"A": random(m, k), "B": random(k, n), "C": 0 * random(m, n)},
+        "C",
+        lambda a, repeats: {"C": a["A"] @ a["B"]},
+        lambda m, n, k: (2.0 * m * n * k, m * k + k * n + m * n),
+        lambda a, **where: functions.matmul(a["A"], a["B"], out=a["C"], **where),
+        {"tiled": "tiles chosen for the sizes, from registers", "library": "cuBLAS"},
+        lambda a: (a["A"], a["B"], a["C"]),
+    ),
+    "matvec": Family(
+        matvec.LADDER,
+        ("M", "K"),
+        lambda size: (size, size),
+        lambda random, m, k: {"A": random(m, k), "x": random(k), "y": 0 * random(m)},
+        "y",
+        lambda a, repeats: {"y": a["A"] @ a["x"]},
+        lambda m, k: (2.0 * m * k, m * k + k + m),
+        lambda a, **where: functions.matvec(a["A"], a["x"], out=a["y"], **where),
+        {"tiled": "vectors of 16 bytes from memory to registers"},
+    ),
+    "convolve2d": Family(
+        convolution.LADDER,
+        ("H", "W", "FH", "FW"),
+        lambda size, filter=15: (size, size, filter, filter),
+        lambda random, h, w, *f: {
+            "image": random(h, w),
+            "taps": random(*f),
+            "out": 0 * random(h, w),
+        },
+        "out",
+        _filtered,
+        lambda h, w, fh, fw: (2.0 * h * w * fh * fw, 2 * h * w + fh * fw),
+        _convolved,
+        {"direct": "many results of a thread in registers"},
+        _extended,
+    ),
+    "solve_poisson": Family(
+        jacobi.LADDER,
+        ("H", "W"),
+        lambda size: (size, size),
+        lambda random, *dims: {"u": random(*dims), "f": random(*dims), "u_new": 0 * random(*dims)},
+        "u_new",
+        _swept,
+        lambda h, w: (6.0 * h * w, 3 * h * w),
+        _solved,
+        {"jacobi": "several sweeps in one pass over the memory"},
+        lambda a: (a["u"], a["f"], a["u_new"], _factor(a)),
+        "sweep",
+        "float64",
+        _SWEEPS,
+    ),
+    "kmeans": Family(
+        kmeans.LADDER,
+        ("N", "D", "K"),
+        lambda size: (size, min(64, size), min(64, size)),
+        _rows,
+        "labels",
+        _labelled,
+        lambda n, d, k: (3.0 * n * d * k, n * d + k * d + n),
+        _clustered,
+        {"lloyd": "a whole iteration: labels, sums of clusters, centroids"},
+        what="iteration",
+    ),
+}
+
+
+def family(function: str) -> Family:
+    """A family by hetero's function; ValueError for what has none."""
+    if function not in FAMILIES:
+        raise ValueError(one_of("operation", FAMILIES, function))
+    return FAMILIES[function]
+
+
+def problems(
+    of: Family,
+    sizes: Sequence[int] | None,
+    dims: Sequence[int] | None,
+    filter: int | None,
+    usual: Sequence[int],
+) -> list[Dims]:
+    """The dimensions of some sizes, by default the usual ones, or those that are given; checked."""
+    for name, given in (("sizes", sizes), ("dims", dims), ("filter", filter and [filter])):
+        if given is not None and min(given, default=0) < 1:
+            raise ValueError(f"{name} must be 1 or more, got {', '.join(map(str, given))}")
+    if filter is not None and "FH" not in of.dims:
+        raise ValueError(f"--filter is of a convolution, not of {of.ladder.family}")
+    if dims is not None:
+        if sizes or filter or len(dims) != len(of.dims):
+            raise ValueError(
+                f"--dims are {','.join(of.dims)}, alone, got {','.join(map(str, dims))}"
+            )
+        return [tuple(dims)]
+    return [of.of_size(n, *([filter] if filter else [])) for n in dict.fromkeys(sizes or usual)]

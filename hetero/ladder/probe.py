@@ -1,0 +1,154 @@
+"""`hetero probe`: what a pattern of access to memory costs, by a kernel that does nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from hetero.errors import one_of
+from hetero.evaluation.report import markdown, rounded
+from hetero.kernels.common import access
+from hetero.ladder import running
+from hetero.ladder.roof import seconds_of
+from hetero.times import readable
+
+PICTURE = (7.0, 4.5)  # inches
+_BYTES, _BYTES_OTHERS = 1 << 30, 1 << 26  # that are read; on devices without a clock of their own
+_BLOCKS, _ROUNDS, _ROUNDS_OTHERS = 8, 256, 16  # of a multiprocessor, that read shared memory
+_PASSES = 3  # over all strides, of which the least times count
+_SEEN = 1.25  # times the least: what takes longer is no noise
+_SAME = 0.8  # of the most time: what takes as much is on its plateau
+
+
+class Probe(NamedTuple):
+    """A pattern of access, and what its figures mean."""
+
+    summary: str
+    strides: tuple[int, ...]  # in pieces; the others are compared with the first
+    piece: int  # elements of float32 that stay together; 0: single ones of shared memory
+    meaning: str  # of a GPU on which strides from {stride} on take longest
+    none: str  # if none takes longer
+    on_cpu: str  # of a device that is a CPU
+
+
+PROBES = {
+    "camping": Probe(
+        "pieces of 256 bytes, those that are read at a time further and further apart",
+        tuple(1 << i for i in range(9)),
+        64,
+        "reads that far apart meet in a partition of the memory, or open its pages anew",
+        "no camping seen",
+        "a CPU has no partitions: time goes to pages, and to reads that no prefetcher foresees",
+    ),
+    "banks": Probe(
+        "a warp's reads of shared memory, those of neighbouring threads further and further apart",
+        (1, 0, 2, 4, 8, 16, 31, 32, 33, 64),
+        0,
+        "{stride} banks",
+        "no bank conflicts seen",
+        "a CPU has no banks: shared memory is ordinary memory in its first cache",
+    ),
+    "coalescing": Probe(
+        "a matrix read by columns: neighbouring threads read elements further and further apart",
+        (1, 2, 4, 8, 16, 32, 64),
+        1,
+        "{bytes} bytes are moved for each element",
+        "no loss seen: caches keep what neighbouring threads leave of a line",
+        "a CPU reads lines, too, but a thread at a time, with caches for each core",
+    ),
+}
+
+
+def probe(
+    name: str, *, device: str | None = None, progress: Callable[[float, str], None] | None = None
+) -> dict[str, Any]:
+    """Time a pattern of access, one of `PROBES`, over its stride, on a device or the first one.
+
+    Returns
+    -------
+    dict
+        probe, device, name (the device's), summary, unit (bytes of a stride of 1), rows (each with
+        stride, seconds, per_second: bytes, of shared memory elements; ratio: seconds over those of
+        the first row), means (a sentence).
+
+    Raises
+    ------
+    ValueError, DeviceNotAvailable
+        If there is no such probe, or the device runs no kernels; for such a device.
+    """
+    if name not in PROBES:
+        raise ValueError(one_of("the probe", PROBES, name))
+    wanted, own = PROBES[name], running.place_of(device)
+    if own is None:
+        raise ValueError(f"{name} is a kernel of a device, and 'cpu' runs none")
+    info, clock = own.describe(), own.traits.own_clock
+    most = _BYTES if clock else _BYTES_OTHERS
+    nbytes = min(most, 1 << (int(info["memory_bytes"]) // 4).bit_length() - 1)
+    rounds = _ROUNDS if clock else _ROUNDS_OTHERS
+    with own.active():
+        data, _owner = own.allocate(nbytes)
+        own.fill(data, nbytes)
+        seconds, counts = dict.fromkeys(wanted.strides, math.inf), {}
+        for number in range(_PASSES * len(wanted.strides)):  # other load meets no stride each time
+            stride = wanted.strides[number % len(wanted.strides)]
+            if progress is not None:
+                progress(number / (_PASSES * len(wanted.strides)), f"stride {stride}")
+            if wanted.piece:
+                counts[stride], most = nbytes, nbytes // access.BYTES
+                launch = access.strided(wanted.piece, stride, most, own.block_limit)
+            else:
+                blocks = _BLOCKS * own.multiprocessors
+                launch, counts[stride] = access.banks(stride, blocks, rounds, own.block_limit)
+            seconds[stride] = min(seconds[stride], seconds_of(own, launch, {"data": data}))
+    first = seconds[wanted.strides[0]]
+    rows = [
+        {"stride": n, "seconds": s, "per_second": counts[n] / s, "ratio": s / first}
+        for n, s in seconds.items()
+    ]
+    return {
+        "probe": name,
+        "device": own.name,
+        "name": info["name"],
+        "summary": wanted.summary,
+        "unit": max(wanted.piece, 1) * access.BYTES,
+        "rows": rows,
+        "means": means(wanted, rows, bool(info.get("is_host_cpu"))),
+    }
+
+
+def means(wanted: Probe, rows: Sequence[dict[str, Any]], on_cpu: bool) -> str:
+    """One sentence on the measured figures."""
+    ratios = [row["ratio"] for row in rows]
+    if max(ratios) < _SEEN:
+        text = f"{wanted.none}: worst/best {max(ratios) / min(ratios):.2f}"
+        return f"{text}; {wanted.on_cpu}" if on_cpu else text
+    first = next(row for row in rows if row["ratio"] > _SAME * max(ratios))
+    text = f"stride {first['stride']}: {rounded(first['ratio'], 2)}x slower"
+    if on_cpu:
+        return f"{text}; {wanted.on_cpu}"
+    nbytes = first["stride"] * access.BYTES
+    return f"{text}: {wanted.meaning.format(stride=first['stride'], bytes=nbytes)}"
+
+
+def text(result: dict[str, Any]) -> str:
+    """The figures as a table, and what they mean."""
+    per = "GB/s" if PROBES[result["probe"]].piece else "10^9 reads/s"
+    cells = []
+    for row in result["rows"]:
+        rate = rounded(row["per_second"] * 1e-9)
+        cells.append([str(row["stride"]), readable(row["seconds"]), rate, f"{row['ratio']:.2f}"])
+    table = markdown((f"stride of {result['unit']} bytes", "time", per, "times the first"), cells)
+    title = f"{result['probe']} on {result['device']} ({result['name']}): {result['summary']}"
+    return "\n".join([title, "", *table, "", result["means"]])
+
+
+def draw(result: dict[str, Any], picture: Any) -> None:
+    """Draw time over stride on a figure of matplotlib's."""
+    axes = picture.subplots()
+    rows = sorted(result["rows"], key=lambda row: row["stride"])
+    axes.plot(range(len(rows)), [row["ratio"] for row in rows], marker="o", color="black")
+    axes.set_xticks(range(len(rows)), [row["stride"] for row in rows])
+    axes.set_yscale("log", base=2)
+    axes.set(xlabel=f"stride, of {result['unit']} bytes", ylabel="times the first")
+    axes.set_title(f"{result['probe']} on {result['name']}\n{result['means'].partition(';')[0]}")

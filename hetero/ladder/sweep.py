@@ -1,0 +1,201 @@
+"""`hetero sweep`: one kernel with every legal block, and how far from the best its own block is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import Any
+
+from hetero.calibration.measure.candidates import leaving_out
+from hetero.errors import one_of
+from hetero.evaluation.report import by, markdown, rounded
+from hetero.kernels.common.ladder import Block
+from hetero.ladder import families, running
+from hetero.ladder.running import Clock, OnDevice
+from hetero.times import readable
+
+PICTURE = (8.0, 6.5)  # inches
+_SIZE, _SIZE_OTHERS = {"cuda": (4096,)}, (128,)
+_FAR = 1.5  # times the best: what takes longer is timed once
+_SHOWN = 8  # blocks in the table
+_PARAMETERS = ("grid x", "grid y", "block x", "block y")  # White's four (2013, section 3.3)
+
+
+def sweep(
+    function: str,
+    method: str,
+    dtype: str | None = None,
+    sizes: Sequence[int] | None = None,
+    *,
+    dims: Sequence[int] | None = None,
+    device: str | None = None,
+    filter: int | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> dict[str, Any]:
+    """Time a rung with each legal block; others are never launched. Parameters are the command's
+    options.
+
+    Returns
+    -------
+    dict
+        operation, method, device, name (the device's), dtype, sizes: each with dims, blocks (each
+        with block: threads along x, y and results of a thread; grid: blocks along x and y; seconds
+        and flops_per_second, or the reason why it does not run), best, chosen (the block that the
+        rung takes by itself), distance (by how much it takes longer than the best: 0.02 is 2 %);
+        groups: what `groups` gives.
+
+    Raises
+    ------
+    ValueError, DeviceNotAvailable
+        If there is no such rung, or it has one block only; for such a device.
+    """
+    of, place = families.family(function), running.place_of(device)
+    if place is None:
+        raise ValueError("blocks are of a device's kernels, and 'cpu' runs none")
+    shaped = [name for name, rung in of.ladder.rungs.items() if rung.tile is not None]
+    if method not in shaped:
+        raise ValueError(one_of(f"--method for {function}", shaped, method))
+    usual = _SIZE.get(place.kind, _SIZE_OTHERS)
+    every, dtype = families.problems(of, sizes, dims, filter, usual), dtype or of.dtype
+    with place.active():
+        clock, found = Clock(place), []
+        for at, size in enumerate(every):
+            if progress is not None:
+                progress(at / len(every), f"{method} {by(size)}")
+            found.append(_swept(OnDevice(place, of, size, dtype), method, clock))
+    return {
+        "operation": function,
+        "method": method,
+        "device": place.name,
+        "name": place.describe()["name"],
+        "dtype": dtype,
+        "sizes": found,
+        "groups": groups(found),
+    }
+
+
+def _swept(ground: OnDevice, method: str, clock: Clock) -> dict[str, Any]:
+    """Each block once, then those again that are not far from the best."""
+    if (reason := ground.obstacle(method)) is not None:
+        raise ValueError(f"{method} cannot be swept at {by(ground.dims)}: {reason}")
+    ladder, own, rows = ground.of.ladder, ground.chosen(method), []
+    repeats, (flops, _) = ladder.rungs[method].repeats, ground.of.work(*ground.dims)
+    blocks = ladder.blocks(method, ground.dtype, ground.card)
+    launches = [step.launch for b in blocks for step in ground.steps(method, b).launches]
+    ground.device.compile_ahead([(launch.source, launch.defines) for launch in launches])
+    for block in blocks:
+        failed: dict[Any, str] = {}
+        one: dict[str, Any] = {"block": list(block), "grid": _grid(ground, method, block)}
+        with leaving_out(block, failed):
+            one["seconds"] = clock.once(ground.prepared(method, block)) / repeats
+        rows.append(one if not failed else {**one, "reason": failed[block]})
+    timed = [one for one in rows if "seconds" in one]
+    if not timed:
+        raise ValueError(f"no block of {method} runs: {rows[0]['reason']}")
+    near = _FAR * min(one["seconds"] for one in timed)
+    for one in timed:
+        block = Block(*one["block"])
+        if one["seconds"] <= near or block == own:
+            one["seconds"] = clock.seconds(ground.prepared(method, block)) / repeats
+        one["flops_per_second"] = flops / one["seconds"]
+    best = min(timed, key=lambda one: one["seconds"])
+    taken = next((one["seconds"] for one in timed if one["block"] == list(own)), None)
+    sizes = {"dims": list(ground.dims), "blocks": rows, "best": best["block"], "chosen": list(own)}
+    return {**sizes, "distance": None if taken is None else taken / best["seconds"] - 1.0}
+
+
+def _grid(ground: OnDevice, method: str, block: Block) -> list[int]:
+    """Blocks along x and y."""
+    wide, _ = ground.of.ladder.rungs[method].tile(block)
+    along = 1 if wide == 1 else -(-ground.dims[1] // wide)
+    return [along, ground.steps(method, block).launches[-1].launch.grid // along]
+
+
+def groups(sizes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How well input parameters describe the times, by and percent: White's figure 3.7.
+
+    All times are grouped by n, then also by the one of his four input parameters that leaves the
+    smallest difference, and so on until three of them are used. percent: by how much the slowest
+    time of a group is above the fastest, the mean of all groups.
+    """
+    rows = [
+        (one["seconds"], {"n": size["dims"], **dict(zip(_PARAMETERS, given, strict=True))})
+        for size in sizes
+        for one in size["blocks"]
+        if "seconds" in one
+        for given in [(*one["grid"], *one["block"][:2])]
+    ]
+
+    def difference(names: Sequence[str]) -> float:
+        grouped: dict[str, list[float]] = {}
+        for seconds, given in rows:
+            grouped.setdefault(str([given[name] for name in names]), []).append(seconds)
+        return 100 * fmean(max(times) / min(times) - 1.0 for times in grouped.values())
+
+    used = ["n"]
+    found = [{"by": [*used], "percent": difference(used)}]
+    while len(used) < len(_PARAMETERS):
+        left = [name for name in _PARAMETERS if name not in used]
+        used.append(min(left, key=lambda name: difference([*used, name])))
+        found.append({"by": [*used], "percent": difference(used)})
+    return found
+
+
+def text(found: dict[str, Any], every: bool = False) -> str:
+    """The fastest blocks, or ``every`` one in their order, and how far apart they are."""
+    lines = ["{operation} {dtype} by {method} on {device} ({name})".format_map(found)]
+    head = ("x", "y", "results of a thread", "threads in all", "time", "of the best", "GFLOP/s", "")
+    for size in found["sizes"]:
+        timed = [one for one in size["blocks"] if "seconds" in one]
+        order = sorted(timed, key=lambda one: one["seconds"])
+        best, own = order[0]["seconds"], size["chosen"]
+        shown = timed if every else order[:_SHOWN]
+        shown = shown + [one for one in order if one["block"] == own and one not in shown]
+        cells = []
+        for one in shown:
+            rate, mark = rounded(1e-9 * one["flops_per_second"]), "its own" * (one["block"] == own)
+            cells.append([*map(str, one["block"]), str(_threads(one)), readable(one["seconds"])])
+            cells[-1] += [f"{one['seconds'] / best:.3f}", rate, mark]
+        ran = f"{len(timed)} of {len(size['blocks'])} blocks run"
+        lines += ["", f"{by(size['dims'])}: {ran}", *markdown(head, cells)]
+        far = size["distance"]
+        own = "does not run" if far is None else f"takes {100 * far:.1f} % longer than the best"
+        slowest = f"the slowest {order[-1]['seconds'] / best:.1f} times as long"
+        lines.append(f"its own block {own}, {slowest}")
+    steps = [f"{one['percent']:.0f} % by {', '.join(one['by'])}" for one in found["groups"]]
+    return "\n".join([*lines, "", f"slowest over fastest of a group, mean: {'; '.join(steps)}"])
+
+
+def _threads(one: dict[str, Any]) -> int:
+    return one["grid"][0] * one["grid"][1] * one["block"][0] * one["block"][1]
+
+
+def draw(found: dict[str, Any], picture: Any) -> None:
+    """Draw the last size on a figure of matplotlib's: a map of x and y for each number of results
+    of a thread, the rung's own block framed; where y is 1, the mean time over all threads."""
+    size = found["sizes"][-1]
+    timed = [one for one in size["blocks"] if "seconds" in one]
+    picture.suptitle(f"{found['operation']} {by(size['dims'])} by {found['method']}, time / best")
+    best = min(one["seconds"] for one in timed)
+    if {one["block"][1] for one in timed} == {1}:
+        axes, totals = picture.subplots(), sorted({_threads(one) for one in timed})
+        means = [fmean(o["seconds"] / best for o in timed if _threads(o) == n) for n in totals]
+        axes.plot(totals, means, "ko-")
+        axes.set_xscale("log", base=2)
+        axes.set(xlabel="threads in all", ylabel="mean of all blocks")
+        return
+    each = sorted({one["block"][2] for one in timed})
+    panes = picture.subplots(1, len(each), squeeze=False, sharey=True)[0]
+    for axes, results in zip(panes, each, strict=True):
+        here = {tuple(o["block"][:2]): o["seconds"] for o in timed if o["block"][2] == results}
+        xs, ys = (sorted({place[axis] for place in here}) for axis in (0, 1))
+        values = [[here.get((x, y), float("nan")) / best for x in xs] for y in ys]
+        axes.imshow(values, origin="lower", aspect="auto", cmap="viridis_r", norm="log")
+        for (x, y), seconds in here.items():
+            own = [x, y, results] == size["chosen"]
+            style = {"ha": "center", "va": "center", "size": 7}
+            box = {"facecolor": "white", "linewidth": 2.0 * own, "pad": 1.0}
+            axes.text(xs.index(x), ys.index(y), f"{seconds / best:.3g}", bbox=box, **style)
+        axes.set_xticks(range(len(xs)), xs)
+        axes.set_yticks(range(len(ys)), ys)
+        axes.set(xlabel="threads along x", ylabel="along y", title=f"{results} a thread")

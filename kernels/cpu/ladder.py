@@ -1,0 +1,156 @@
+"""The CPU's ladders: loops from the textbook's order to threads, one idea in each.
+
+A loop is compiled when it is first called. Arrays are C-contiguous and of one dtype, float32 or
+float64. Inner loops run over slices: with indices into the whole array Numba leaves them scalar,
+because an index could be negative and count from the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hetero.host.compiled.parts import helper, part
+from hetero.host.threads import serial, threaded
+
+__all__ = ["LADDERS", "Loop"]
+
+DEPTH, WIDTH = 64, 512  # of a tile of B: 256 KiB in float64, a part of a core's own cache
+
+
+class Loop(NamedTuple):
+    """A step of a CPU's ladder; see `hetero.kernels.common.ladder.Rung`."""
+
+    number: int
+    name: str
+    idea: str
+    adds: str
+    seed: str
+    run: Callable[..., None]
+    threads: bool = False  # whether several threads run it
+
+
+# -- C = A B: A of m x k, B of k x n; C holds zeros. 2 m n k flops. --------------------------------
+
+
+@serial
+def matmul_sequential(A, B, C):
+    """i-j-k: a row of A times a column of B; each element of B comes from another line."""
+    for i in range(A.shape[0]):
+        for j in range(B.shape[1]):
+            total = C[i, j]
+            for p in range(A.shape[1]):
+                total += A[i, p] * B[p, j]
+            C[i, j] = total
+
+
+@helper
+def _add_rows(a, B, c, first):
+    """c += a B for a row of C from column ``first`` on: three memory accesses for each product."""
+    for p in range(a.size):
+        one, line = a[p], B[p, first : first + c.size]
+        for j in range(c.size):
+            c[j] += one * line[j]
+
+
+@serial
+def matmul_reordered(A, B, C):
+    """i-k-j: a row of C is the sum of rows of B."""
+    for i in range(A.shape[0]):
+        _add_rows(A[i], B, C[i], 0)
+
+
+@serial
+def matmul_blocked(A, B, C):
+    """Tiles of B, each of which serves all rows of A while it is in the cache."""
+    for q in range(0, B.shape[0], DEPTH):
+        for j in range(0, B.shape[1], WIDTH):
+            for i in range(A.shape[0]):
+                _add_rows(A[i, q : q + DEPTH], B[q : q + DEPTH], C[i, j : j + WIDTH], j)
+
+
+@part
+def _matmul_rows(start, stop, A, B, C):
+    matmul_blocked(A[start:stop], B, C[start:stop])
+
+
+@threaded
+def matmul_parallel(team, A, B, C):
+    """A range of the rows of A and of C for each thread."""
+    _matmul_rows(team, A.shape[0], (A, B, C))
+
+
+# -- out[i, j] = sum of taps[u, v] image[i + u, j + v], the image extended; out holds zeros. -------
+
+
+@serial
+def convolution_sequential(image, taps, out):
+    """One result after another, the sum over its taps: 2 flops for each."""
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            total = out[i, j]
+            for u in range(taps.shape[0]):
+                for v in range(taps.shape[1]):
+                    total += taps[u, v] * image[i + u, j + v]
+            out[i, j] = total
+
+
+# -- A Jacobi sweep over rows x columns points with zeros around them. 6 flops for each. -----------
+
+
+@part
+def _sweep_rows(start, stop, u, f, u_new, factor):
+    """Each point looks whether it has its four neighbours."""
+    rows, columns = u.shape
+    quarter = u.dtype.type(0.25)
+    for r in range(start, stop):
+        for c in range(columns):
+            total = u.dtype.type(0)
+            if c > 0:
+                total += u[r, c - 1]
+            if c < columns - 1:
+                total += u[r, c + 1]
+            if r > 0:
+                total += u[r - 1, c]
+            if r < rows - 1:
+                total += u[r + 1, c]
+            u_new[r, c] = quarter * total + factor * f[r, c]
+
+
+@serial
+def jacobi_sequential(u, f, u_new, factor):
+    """One point after another, by a team of one."""
+    _sweep_rows(0, u.shape[0], (u, f, u_new, factor))
+
+
+@threaded
+def jacobi_parallel(team, u, f, u_new, factor):
+    """A range of the rows for each thread."""
+    _sweep_rows(team, u.shape[0], (u, f, u_new, factor))
+
+
+# Family -> its loops, in their order.
+# fmt: off
+LADDERS = {
+    "matmul": (
+        Loop(1, "sequential", "i-j-k, a row of A times a column of B", "nothing: the definition",
+             "the book, first program", matmul_sequential),
+        Loop(2, "reordered", "i-k-j, a row of C is a sum of rows of B", "lines of B, and vectors",
+             "Jensen, project 1 (mkn)", matmul_reordered),
+        Loop(3, "blocked", "tiles of B, each for all rows of A", "B comes from the core's cache",
+             "Jensen, project 1 (blocking)", matmul_blocked),
+        Loop(4, "parallel", "a range of rows for each thread", "as many times as cores",
+             "the book, OpenMP", matmul_parallel, threads=True),
+    ),
+    "convolution": (
+        Loop(1, "sequential", "one result after another", "nothing: the definition",
+             "White, figures 3.12 to 3.14", convolution_sequential),
+    ),
+    "jacobi": (
+        Loop(1, "sequential", "one point after another", "the method is right",
+             "Jensen, figure 7", jacobi_sequential),
+        Loop(2, "parallel", "a range of rows for each thread", "up to the memory's bandwidth",
+             "Jensen, figure 7 (OpenMP)", jacobi_parallel, threads=True),
+    ),
+}
+# fmt: on

@@ -1,0 +1,256 @@
+"""The ladders' kernels: right at sizes with remainders, compiled for a GPU, in legal blocks.
+
+As a script this file is what Oclgrind simulates: ``good`` or ``race``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import runtimes
+from compiled import compile_cuda
+
+from hetero import kernels
+from hetero.errors import MethodNotAvailable
+from hetero.kernels.common.ladder import HELD_BYTES, SHARED_BYTES, Block
+from hetero.kernels.cpu.ladder import LADDERS
+from hetero.kernels.procedure.card import T10, of_attributes
+from hetero.ladder import running
+from hetero.ladder.families import FAMILIES
+
+DTYPES = ("float32", "float64")
+RUNGS = [(function, name) for function, of in FAMILIES.items() for name in of.ladder.rungs]
+# One that no block divides, with more than one block; one that is less than any block.
+SIZES = {
+    "matmul": ((67, 259, 45), (3, 5, 2)),
+    "matvec": ((259, 77), (3, 2)),
+    "convolve2d": ((45, 71, 19, 35), (3, 2, 4, 5)),
+    "solve_poisson": ((37, 71), (2, 3)),
+    "kmeans": ((1100, 5, 7), (3, 2, 2)),
+}
+# What a driver says of a card of today.
+ATTRIBUTES = {
+    "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
+    "WARP_SIZE": 32,
+    "MAX_BLOCKS_PER_MULTIPROCESSOR": 32,
+    "MAX_REGISTERS_PER_MULTIPROCESSOR": 65536,
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 233472,
+    "MAX_SHARED_MEMORY_PER_BLOCK": 49152,
+    "RESERVED_SHARED_MEMORY_PER_BLOCK": 1024,
+}
+H100 = SimpleNamespace(name="H100", multiprocessors=132, block_limit=1024)
+HOPPER = of_attributes(H100, ATTRIBUTES.__getitem__)
+
+
+@pytest.fixture
+def device():
+    own = runtimes.opencl_device()
+    with own.active():
+        yield own
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("function", "name"), RUNGS)
+def test_values(device, function, name, dtype):
+    """As NumPy's and SciPy's, with the rung's own block; `check` sees a wrong element."""
+    for dims in SIZES[function]:
+        ground = running.OnDevice(device, FAMILIES[function], dims, dtype)
+        ground.check(name)
+    ground.arrays[next(iter(ground.arrays))].flat[0] += 8  # which the device does not know of
+    with pytest.raises(ValueError, match=f"^{name}'s .* is wrong by"):
+        ground.check(name)
+
+
+@pytest.mark.parametrize("function", FAMILIES)
+def test_values_with_other_blocks(device, function):
+    """The smallest block of each rung and its widest and highest, with most results a thread."""
+    of, dims = FAMILIES[function], SIZES[function][0]
+    for name, rung in of.ladder.rungs.items():
+        ground = running.OnDevice(device, of, dims, "float64")
+        blocks = of.ladder.blocks(name, "float64", ground.card)
+        some = {blocks[0], max(blocks), max(blocks, key=lambda b: (b.y, b.x, b.each))}
+        for block in some if rung.tile is not None else ():
+            fresh = running.OnDevice(device, of, dims, "float64")
+            fresh.check(name, block)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_compiles_without_spills(arch):
+    launches = {}
+    for number, ((function, name), dtype) in enumerate(itertools.product(RUNGS, DTYPES)):
+        ladder, sizes = FAMILIES[function].ladder, SIZES[function][0]
+        block = ladder.chosen(name, dtype, HOPPER, sizes)
+        steps = ladder.steps(ladder, ladder.rungs[name], block, dtype, HOPPER, *sizes)
+        if (number + number // 2) % 2 == (arch == "sm_90"):  # in turn, since there are many
+            launches |= {(s.launch.source, s.launch.defines): s.launch for s in steps.launches}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        spilled = pool.map(lambda launch: compile_cuda(launch, arch), launches.values())
+        bad = [key for key, size in zip(launches, spilled, strict=True) if size]
+    assert len(launches) > 30
+    assert not bad
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_file_compiles_as_a_whole(dtype):
+    """Its own macros' values, for who reads it and runs nvcc."""
+    for function, of in FAMILIES.items():
+        real = (("REAL", {"float32": "float", "float64": "double"}[dtype]),)
+        launch = kernels.Launch(f"{of.ladder.family}/ladder.cu", "", real, 1, 1, ())
+        assert compile_cuda(launch, "sm_90") == 0, function
+
+
+def test_blocks_are_legal_on_any_card():
+    """Whole warps that a block holds, whose tiles fit; and the rung's own is one of them."""
+    small = HOPPER._replace(block_threads=256, block_shared=16384)
+    for card, (function, name), dtype in itertools.product((HOPPER, T10, small), RUNGS, DTYPES):
+        ladder, item = FAMILIES[function].ladder, np.dtype(dtype).itemsize
+        rung, blocks = ladder.rungs[name], ladder.blocks(name, dtype, card)
+        assert ladder.chosen(name, dtype, card, SIZES[function][0]) in blocks
+        for block in blocks if rung.tile is not None else ():
+            assert card.warp <= block.x * block.y <= card.block_threads
+            assert rung.shared(block, item) <= min(card.block_shared, SHARED_BYTES)
+            assert block.each in (rung.each or (rung.block.each,))
+    matvec = FAMILIES["matvec"].ladder
+    assert {b.y for b in matvec.blocks("shared", "float32", HOPPER)} == {1}
+    assert all(b.y <= b.x for b in matvec.blocks("split", "float32", HOPPER))
+    assert {b.each for b in matvec.blocks("spread", "float32", HOPPER)} == {2, 4, 8, 16, 32}
+    assert len(FAMILIES["matmul"].ladder.blocks("tuned", "float32", HOPPER)) > 100
+
+
+def test_shared_is_listing_4_8():
+    """One element of C a thread, square tiles: x y + x^2 elements in shared memory (4.3)."""
+    rung = FAMILIES["matmul"].ladder.rungs["shared"]
+    assert (rung.block, rung.tile(Block(16, 8))) == (Block(32, 32), (16, 8))
+    for x, y in ((8, 8), (16, 16), (32, 32), (16, 4)):
+        assert rung.shared(Block(x, y), 4) == (x * y + x * x) * 4
+
+
+def test_what_does_not_fit_is_left_out(device):
+    held = HELD_BYTES // 8
+    for dims, fits in (((2, held), True), ((2, held + 1), False)):
+        ground = running.OnDevice(device, FAMILIES["matvec"], dims, "float64")
+        assert ground.obstacle("naive") is None
+        assert (ground.obstacle("padded") is None) == fits
+    ground.check("naive")
+    ground = running.OnDevice(device, FAMILIES["convolve2d"], (9, 9, 129, 128), "float32")
+    assert "66048 bytes do not fit in the 65536 of constant memory" in ground.obstacle("constant")
+    assert ground.obstacle("naive") is None
+    most = min(SHARED_BYTES, device.shared_limit)
+    for rows, fits in ((most // (8 * 64), True), (most // (8 * 64) + 1, False)):
+        ground = running.OnDevice(device, FAMILIES["solve_poisson"], (rows, 64), "float64")
+        assert (ground.obstacle("persistent") is None) == fits
+    assert f"do not fit in the {most} of shared memory" in ground.obstacle("persistent")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("family", "number"), [(f, i) for f, loops in LADDERS.items() for i in range(len(loops))]
+)
+def test_loops_of_the_cpu(family, number, dtype):
+    function, of = next(one for one in FAMILIES.items() if one[1].ladder.family == family)
+    for dims in SIZES[function]:
+        arrays, loop = of.arrays(dtype, dims), LADDERS[family][number]
+        expected = of.expected(arrays, 1)[of.out]
+        call = running.on_cpu(of, arrays, loop, 1 if loop.threads else None)
+        for _ in range(2):  # results are zeroed before
+            call(0)
+        bound = running.TOLERANCE[dtype] * np.abs(expected).max()
+        np.testing.assert_allclose(arrays[of.out], expected, rtol=0, atol=bound)
+
+
+# -- Blocks that wait for each other, of which OpenCL has one --------------------------------------
+
+TEXT = """
+typedef long long index_t;
+static thread_local struct { unsigned int x; } blockIdx;
+static const struct { unsigned int x; } threadIdx = {0};
+#define atomicAdd(at, value) __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST)
+#define KERNEL(threads, blocks) static void
+#define DEVICE static inline
+#define GLOBAL
+#define SHARED static thread_local
+#define RESTRICT __restrict__
+#define __syncthreads()
+#define __threadfence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#define __ldcg(pointer) (*(pointer))
+%s
+extern "C" void run(unsigned int block, REAL *u, const REAL *f, REAL *v, unsigned int *arrivals,
+                    index_t rows, index_t columns, index_t share, index_t sweeps, double factor)
+{
+    blockIdx.x = block;
+    jacobi_persistent(u, f, v, arrivals, rows, columns, share, sweeps, factor);
+}
+"""
+
+
+def test_blocks_that_wait_for_each_other_sweep_as_one(tmp_path):
+    """Four blocks as threads of the CPU."""
+    if not shutil.which("g++"):
+        pytest.skip("no g++ to compile the kernel for the CPU")
+    (tmp_path / "kernel.cpp").write_text(TEXT % kernels.source("jacobi/ladder.cu"))
+    options = ["-DREAL=double", "-DSTEP=4", "-DBX=1", "-DBY=1", "-ffp-contract=off"]
+    command = ["g++", "-O1", "-shared", "-fPIC", *options, "-o", "kernel.so", "kernel.cpp"]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    of, card = FAMILIES["solve_poisson"], HOPPER._replace(at_once=5)
+    arrays, rung = of.arrays("float64", (11, 13)), of.ladder.rungs["persistent"]
+    (step,), *_ = of.ladder.steps(of.ladder, rung, Block(1, 1), "float64", card, 11, 13)
+    *names, rows, columns, share, sweeps, factor = step.launch.arguments
+    assert (step.launch.grid, share, sweeps, names) == (4, 3, 16, ["u", "f", "u_new", "arrivals"])
+    expected = of.expected(arrays, sweeps)["u"]
+    arrays["arrivals"] = np.zeros(1, np.uint32)
+    given = [arrays[name].ctypes.data_as(ctypes.c_void_p) for name in names]
+    given += [ctypes.c_int64(n) for n in (rows, columns, share, sweeps)]
+    run = ctypes.CDLL(str(tmp_path / "kernel.so")).run
+    with ThreadPoolExecutor(4) as pool:  # a call of C lets the others run
+        list(pool.map(lambda block: run(block, *given, ctypes.c_double(factor)), range(4)))
+    np.testing.assert_allclose(arrays["u"], expected, rtol=1e-13)
+    assert arrays["arrivals"] == sweeps * 4
+
+
+def test_blocks_that_cannot_wait_for_each_other_are_refused(device):
+    """As where CUDA has no cooperative launch: nothing starts that would never end."""
+    ground = running.OnDevice(device, FAMILIES["solve_poisson"], (20, 20), "float64")
+    ground.card = ground.card._replace(at_once=2)
+    with pytest.raises(MethodNotAvailable, match="blocks do not wait"):
+        ground.prepared("persistent")(0)
+
+
+# -- Oclgrind --------------------------------------------------------------------------------------
+
+
+def simulate(case):
+    """Every kernel once, or one with shared memory and no barriers."""
+    from hetero.devices import opencl
+
+    device, whole = opencl.OpenCLDevice(0, runtimes.simulator()), opencl.kernel_text
+    if case == "race":
+        edit = lambda *which: whole(*which).replace("barrier(CLK_LOCAL_MEM_FENCE)", "")  # noqa: E731
+        opencl.kernel_text = edit
+        ground = running.OnDevice(device, FAMILIES["matmul"], (9, 9, 9), "float32")
+        ground.prepared("shared")(0)
+        return device.synchronize()
+    for function, of in FAMILIES.items():
+        dims = tuple(min(size, 9 if function != "kmeans" else 140) for size in SIZES[function][0])
+        for name in of.ladder.rungs:
+            running.OnDevice(device, of, dims, "float32").check(name)
+
+
+def test_no_races_nor_bounds():
+    assert runtimes.simulated(__file__, "good") == ""
+
+
+def test_a_race_is_seen():
+    assert "data race" in runtimes.simulated(__file__, "race")
+
+
+if __name__ == "__main__":
+    simulate(sys.argv[1])

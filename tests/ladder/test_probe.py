@@ -1,0 +1,132 @@
+"""`hetero probe`: its kernels, its sentences, its command; and the roof."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import runtimes
+from compiled import compile_cuda
+
+from hetero import cli
+from hetero.kernels.common import access
+from hetero.ladder import probe, roof
+from hetero.ladder.probe import PROBES
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probe, "_BYTES_OTHERS", 1 << 20)
+        patch.setattr(probe, "_ROUNDS_OTHERS", 2)
+        patch.setattr(roof, "_ROUNDS_OTHERS", 1)
+        yield
+
+
+def launched(own, launch, data, size):
+    """What a launch leaves in its buffer of results."""
+    result = np.zeros(size, np.float32)
+    with own.active():
+        buffers = {}
+        buffers["out"], _owner = own.allocate(result.nbytes)
+        if data is not None:
+            buffers["data"], _data = own.allocate(data.nbytes)
+            own.upload(data, buffers["data"])
+        kernel = own.build(launch.source, launch.kernel, launch.defines)
+        given = [buffers[a] if type(a) is str else a for a in launch.arguments]
+        own.launch(kernel, launch.grid, launch.block, given)
+        own.download(buffers["out"], result)
+    return result
+
+
+@pytest.mark.parametrize(("piece", "stride"), [(1, 1), (1, 4), (1, 1024), (64, 1), (64, 32)])
+def test_each_element_is_read_once_by_neighbours_a_stride_apart(piece, stride):
+    own, elements = runtimes.opencl_device(), 1 << 16
+    launch = access.strided(piece, stride, elements, own.block_limit)
+    data = np.random.default_rng(0).integers(0, 100, elements).astype(np.float32)
+    sums = launched(own, launch, data, elements // 16)
+    by_columns = data.reshape(-1, stride, piece).swapaxes(0, 1).reshape(-1)
+    steps = by_columns.reshape(launch.grid, 16, launch.block)
+    np.testing.assert_array_equal(sums, steps.sum(axis=1).reshape(-1))
+
+
+@pytest.mark.parametrize("stride", [0, 1, 33, 64])
+def test_a_warps_threads_read_shared_memory_a_stride_apart(stride):
+    own = runtimes.opencl_device()
+    rounds = 2048 // 32 + 1  # once round, and on
+    launch, reads = access.banks(stride, 2, rounds, own.block_limit)
+    threads = 2 * launch.block
+    assert reads == 32 * rounds * threads
+    lane = np.arange(threads) % 32
+    at = lane[:, None] * stride + 32 * np.arange(rounds)
+    first = np.where(np.arange(rounds) == 0, at, at % 2048)
+    sums = (first[:, :, None] + np.arange(32)).sum(axis=(1, 2))
+    np.testing.assert_allclose(launched(own, launch, None, threads), sums, rtol=1e-5)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_probes_compile_without_spills(arch):
+    for launch in (access.strided(1, 2, 1 << 20, 1024), access.strided(64, 2, 1 << 20, 1024)):
+        assert compile_cuda(launch, arch) == 0
+
+
+def rows(*ratios, strides):
+    return [{"stride": s, "ratio": r} for s, r in zip(strides, ratios, strict=True)]
+
+
+def test_one_sentence_says_what_the_figures_mean():
+    """From the smallest stride on that takes about as long as the worst one."""
+    for name, ratios, strides, said in (
+        ("banks", (1, 2, 16, 31, 1.01, 32), (1, 2, 16, 32, 33, 64), "32: 31x slower: 32 banks"),
+        ("coalescing", (1, 3.9, 7.4, 8), (1, 4, 8, 32), "8: 7.4x slower: 32 bytes are moved for"),
+        ("camping", (1, 3.9, 7.9, 7.8), (1, 4, 8, 16), "8: 7.9x slower: reads that far apart meet"),
+    ):
+        measured = rows(*ratios, strides=strides)
+        assert probe.means(PROBES[name], measured, on_cpu=False).startswith(f"stride {said}")
+        on_cpu = probe.means(PROBES[name], measured, on_cpu=True)
+        assert (
+            on_cpu == f"stride {said.partition(':')[0]}:{said.split(':')[1]}; {PROBES[name].on_cpu}"
+        )
+    nothing = rows(1.0, 1.02, 0.98, strides=(1, 2, 4))
+    said = probe.means(PROBES["camping"], nothing, on_cpu=False)
+    assert said == "no camping seen: worst/best 1.04"
+    at_threshold = rows(1.0, 1.25, strides=(1, 2))
+    assert probe.means(PROBES["camping"], at_threshold, False).startswith("stride 2: 1.2x slower")
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_a_probe_is_run_and_drawn(name, run, tmp_path):
+    pytest.importorskip("matplotlib")
+    own = runtimes.opencl_device()
+    file = tmp_path / "a.svg"
+    code, out, _ = run("probe", name, "--device", own.name, "--json", "--plot", str(file))
+    assert code == cli.DONE
+    result = json.loads(out)
+    assert [row["stride"] for row in result["rows"]] == [*PROBES[name].strides]
+    assert result["rows"][0]["ratio"] == 1.0
+    assert all(row["seconds"] > 0 for row in result["rows"])
+    assert file.read_text("utf-8").lstrip().startswith("<?xml")
+    printed = probe.text(result)
+    assert printed.count("\n| ") == 1 + len(result["rows"])
+    assert printed.endswith(result["means"])
+    assert ("a CPU" in result["means"]) == own.describe()["is_host_cpu"]
+
+
+def test_a_probe_that_cannot_run_says_so(run):
+    code, _, err = run("probe", "banks", "--device", "cpu")
+    assert code == cli.USAGE
+    assert "banks is a kernel of a device, and 'cpu' runs none" in err
+    with pytest.raises(ValueError, match="one of 'camping', 'banks', 'coalescing', got 'x'"):
+        probe.probe("x")
+
+
+def test_the_roof_is_what_flops_and_bytes_take_at_least():
+    own = runtimes.opencl_device()
+    with own.active():
+        found = [roof.roof(own, "float32"), roof.roof(None, "float64")]
+    assert [one.how for one in found] == ["multiply-adds", "a product by BLAS"]
+    assert all(1e7 < one.flops_per_second < 1e13 for one in found)
+    above = roof.Roof(4e12, 1e11, "made up")
+    assert above.share(1e12, 1e9) == 0.25
+    assert above.share(1e9, 5e10) == 0.5

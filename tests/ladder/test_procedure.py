@@ -1,0 +1,134 @@
+"""White's execution metrics and launch parameters: his printed equations and numbers (2013)."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from types import SimpleNamespace
+
+import pytest
+from test_ladder_kernels import HOPPER
+
+from hetero.kernels.convolution.ladder import LADDER as CONVOLUTION
+from hetero.kernels.matmul.ladder import LADDER as MATMUL
+from hetero.kernels.matvec.ladder import LADDER as MATVEC
+from hetero.kernels.procedure import metrics, white
+from hetero.kernels.procedure.card import CARDS, T10, of_limits
+from hetero.kernels.procedure.metrics import Launch, Resources
+
+SIZES = (512, 1024, 2048, 4096, 8192, 16384)
+WIDTHS = (8, 16, 32, 64, 128, 256, 512)
+BLOCKS = [(x, y) for x in WIDTHS for y in (1, 2, 4, 8, 16, 32, 64) if 16 <= x * y <= 512]
+LAUNCHES = [Launch(gx, gy, x, y) for gx in (1, 7, 64, 500) for gy in (1, 16) for x, y in BLOCKS]
+NEEDS = [Resources(10, 0), Resources(15, 4224), Resources(32, 512), Resources(60, 16384)]
+
+
+@pytest.mark.parametrize("needs", NEEDS)
+def test_3_7_to_3_13(needs):
+    for launch in LAUNCHES:
+        gx, gy, x, y = launch
+        per_sm = min(
+            16384 // (needs.registers * x * y),
+            16384 // needs.shared if needs.shared else 99,
+            8,
+            1024 // (x * y),
+        )
+        active = min(30 * per_sm, gx * gy)
+        assert metrics.resident_blocks(T10, needs, launch) == per_sm
+        assert metrics.active_blocks(T10, needs, launch) == active
+        assert metrics.active_threads(T10, needs, launch) == active * x * y
+        assert metrics.occupancy(T10, needs, launch) == per_sm * x * y / 1024
+        assert metrics.partitions(T10, needs, launch) == min(min(active, gx) * x / 64, 8)
+        if active:
+            assert metrics.fragmented_blocks(T10, needs, launch) == gx * gy % active
+
+
+def test_a_kernel_that_fits_nowhere_is_named():
+    launch = Launch(4, 4, 512, 1)
+    assert metrics.active_blocks(T10, Resources(40, 0), launch) == 0
+    with pytest.raises(ValueError, match=r"registers=40.* fits on Tesla T10$"):
+        metrics.fragmented_blocks(T10, Resources(40, 0), launch)
+    blocks = MATVEC.blocks("tuned", "float32", T10)
+    with pytest.raises(ValueError, match=r"no block of the kernel fits .* Tesla T10$"):
+        white.matvec_block(T10._replace(registers=1), 4, blocks, 64, 64)
+
+
+@pytest.mark.parametrize(
+    ("registers", "shared", "size", "percent"),
+    [
+        (16, 0, 128, 67),  # k-means, find_nearest_cluster
+        (16, 0, 256, 100),
+        (9, 0, 1024, 67),  # compute_delta
+        (9, 0, 512, 100),
+        (22, 8192, 1024, 67),  # the product in blocks of 32 x 32
+        # It prints 100 % for blocks of 16 x 16, and no registers. 22 cannot be: a warp gets
+        # 22 x 32 in units of 64, and 46 warps have the registers for that, in blocks of 8 warps 40.
+        (22, 2048, 256, 83),
+        (20, 2048, 256, 100),  # 640 registers, which 51 warps have
+    ],
+)
+def test_occupancy_of_a_gtx_480(registers, shared, size, percent):
+    """What a report of the course 18-645 (Spring 2014) read off NVIDIA's occupancy calculator."""
+    card, needs = CARDS["GTX 480"], Resources(registers, shared)
+    assert round(100 * metrics.occupancy(card, needs, Launch(100, 1, size, 1))) == percent
+
+
+@pytest.mark.parametrize(
+    ("name", "registers", "size", "blocks"),
+    [
+        ("GTX 480", 25, 416, 2),  # 32768 / 832 = 39 warps, of which 13 a block; 2 schedulers: 38
+        ("Tesla K40c", 42, 224, 5),  # 65536 / 1536 = 42 warps, 7 a block; 4 schedulers: 40
+        ("GTX 680", 42, 256, 5),
+    ],
+)
+def test_each_scheduler_has_an_equal_part_of_the_registers(name, registers, size, blocks):
+    launch = Launch(1000, 1, size, 1)
+    assert metrics.resident_blocks(CARDS[name], Resources(registers, 0), launch) == blocks
+
+
+def test_4_24():
+    for n in range(512, 16385, 32):
+        lower = max(8192 / n, 4)
+        y = min(p for p in (4, 8, 16) if p >= lower)  # dBlk.y is a power of two
+        assert MATVEC.chosen("tuned", "float32", T10, (n, n)) == (32, y, 1)
+
+
+def test_4_41():
+    for n in range(512, 16385, 512):
+        upper = min(16, n / (64 * min(n / 512, 8)))
+        y = max(p for p in (1, 2, 4, 8, 16) if p <= upper)  # rounded down (footnote 4)
+        assert MATMUL.chosen("tuned", "float32", T10, (n, n, n)) == (8, y, 16)
+    for y in (8, 16, 32):  # 4.32
+        assert metrics.active_blocks(T10, Resources(32, 512), Launch(4096, 1024, 8, y)) == 1920 // y
+    for n in SIZES:  # 4.34, 4.39
+        for y in (8, 16):
+            launch = Launch(n // (8 * y), n // 16, 8, y)
+            if launch.grid_x <= 1920 // y:
+                assert metrics.partitions(T10, Resources(32, 512), launch) == min(n / (64 * y), 8)
+            left = Fraction(n**2, 128 * y) - n**2 // 245760 * Fraction(1920, y)
+            assert metrics.fragmented_blocks(T10, Resources(32, 512), launch) == left
+
+
+def test_5_19():
+    for fs in (3, 63, 513, 9, 17, 64, 65, 129, 300, 1001):
+        x = min(max(16, 2 ** math.ceil(math.log2(fs))), 512)
+        for n in (*SIZES, *range(1536, 16384, 2560)):
+            found = CONVOLUTION.chosen("tuned", "float32", T10, (n, n, fs, fs))
+            assert found == (x, max(64 // x, 1), 1)
+
+
+def test_today_blocks_fill_the_card():
+    """As many threads as saturate memory run, where the rows are enough."""
+    for n in (4096, 16384):
+        x, y, _ = MATVEC.chosen("tuned", "float32", HOPPER, (n, n))
+        needs = Resources(15, (x * x + x) * 4)
+        assert metrics.active_threads(HOPPER, needs, Launch(n // x, 1, x, y)) >= HOPPER.saturating
+
+
+def test_cards_of_devices():
+    assert HOPPER[1:8] == (132, 32, 2048, 65536, 233472, 1024, 49152)
+    assert (HOPPER.saturating, HOPPER.sector, HOPPER.at_once) == (132 * 512, 32, 132)
+    device = SimpleNamespace(name="a CPU", multiprocessors=4, block_limit=8192, shared_limit=32768)
+    card = of_limits(device)
+    assert (card.warp, card.blocks, card.at_once) == (8, 1, 1)
+    assert MATMUL.chosen("shared", "float64", card, ()) == (32, 32, 1)

@@ -36,7 +36,7 @@ WAYS = ways()
 
 
 def refused(device, method, f):
-    """Whether sweeps are refused on a device, as those of 3-D grids are; rungs take them."""
+    """Whether sweeps are refused on a device, as those of 3-D grids are."""
     if device == "cpu" or method != "jacobi" or f.ndim < 3 or not f.size:
         return False
     with pytest.raises(MethodNotAvailable, match="on the CPU alone in three dimensions"):

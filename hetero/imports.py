@@ -13,6 +13,7 @@ too. So they are imported by another thread, where no signal handler raises anyt
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import importlib.machinery
 import importlib.util
@@ -20,7 +21,6 @@ import logging  # noqa: F401  # first: a fork takes the locks of later imports b
 import os
 import queue
 import sys
-import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -84,27 +84,29 @@ def _undisturbed(function: Callable[..., Any], *arguments: Any) -> Any:
     result: list[Any] = []
     ended: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def run() -> None:
-        try:
-            result.append(function(*arguments))
-        except BaseException as error:
-            result.append(error)
-        ended.put(None)
+    class Task:
+        def __call__(self) -> None:
+            try:
+                result.append(function(*arguments))
+            except BaseException as error:
+                result.append(error)
+            self.__del__()
+
+        def __del__(self) -> None:  # also where the thread ends before it calls
+            ended.put(None)
+            ended.put(None)  # one for each `get` below
 
     if sys.is_finalizing() or _imports():
         return function(*arguments)
-    try:
-        thread = threading.Thread(target=run, name="hetero-imports", daemon=True)
-        thread.start()
-    except RuntimeError:  # no more threads
-        return function(*arguments)
+    with contextlib.suppress(RuntimeError):  # no more threads
+        _thread.start_new_thread(Task(), ())
     try:
         ended.get()
     except BaseException:
-        if not result:
-            ended.get()
+        ended.get()
         raise
-    thread.join()
+    if not result:  # in a new thread Python may raise what was sent to the one that starts it
+        return function(*arguments)
     if isinstance(result[0], BaseException):
         raise result.pop()
     return result[0]

@@ -6,9 +6,10 @@
 // t / (tiles_y tiles_x); it starts at row start_y + that step_y, column start_x + that step_x.
 // Every kernel takes the tiles from `first` on. All of them are limited by memory.
 //
-// `seen` of the image and of the filter are four numbers, set where results are not finite, and where
-// values are not whole, are negative, are 0. What the direct sum has exactly, results get again: whole numbers of whole
-// numbers, nothing negative of what is not, 0 where all products are.
+// `seen` of the image and of the filter are five numbers, set where results are not finite, and where
+// values are not whole, are negative, are 0, are 0 next to another 0 of the row or at its ends. What the
+// direct sum has exactly, results get again: whole numbers of whole numbers, nothing negative of what is
+// not, 0 where all products are.
 
 #ifndef REAL
 #define REAL float
@@ -25,6 +26,8 @@
 #define BROKEN 1
 #define NEGATIVE 2
 #define ZERO 3
+#define PAIR 4
+#define SEEN 5
 
 // Where point i of an image extended beyond its n points lies; -1 for the fill value.
 DEVICE index_t inside(index_t i, index_t n, index_t boundary)
@@ -46,9 +49,10 @@ gather_tiles(GLOBAL const REAL *RESTRICT image, GLOBAL REAL *RESTRICT tiles, ind
              index_t tiles_y, index_t tiles_x, index_t start_y, index_t start_x, index_t step_y,
              index_t step_x, index_t length_y, index_t length_x, index_t pitch)
 {
-    SHARED int any[4];  // of the block: one store for each instead of one for each value
-    if (threadIdx.x < 4) any[threadIdx.x] = 0;
+    SHARED int any[SEEN];  // of the block: one store for each instead of one for each value
+    if (threadIdx.x < SEEN) any[threadIdx.x] = 0;
     __syncthreads();
+    if (width == 1) any[ZERO] = 1;  // a filter of one column needs no two zeros of a row
     const index_t t = first + blockIdx.x / length_y;
     const index_t row = blockIdx.x % length_y;
     const index_t y = inside(start_y + t / tiles_x % tiles_y * step_y + row, height, boundary);
@@ -62,12 +66,17 @@ gather_tiles(GLOBAL const REAL *RESTRICT image, GLOBAL REAL *RESTRICT tiles, ind
             value = x < 0 ? (REAL)fillvalue : image[x * column_stride];
             if (value != rint(value)) any[BROKEN] = 1;
             if (value < 0) any[NEGATIVE] = 1;
-            if (x >= 0 && value == 0) any[ZERO] = 1;
+            if (x >= 0 && value == 0) {
+                any[ZERO] = 1;
+                if (x == 0 || x == width - 1 || image[(x - 1) * column_stride] == 0 ||
+                    image[(x + 1) * column_stride] == 0)
+                    any[PAIR] = 1;
+            }
         }
         tiles[j] = value;
     }
     __syncthreads();
-    if (threadIdx.x < 4 && any[threadIdx.x]) seen[threadIdx.x] = 1;
+    if (threadIdx.x < SEEN && any[threadIdx.x]) seen[threadIdx.x] = 1;
 }
 
 // tiles[t, i] *= scale spectrum[i] for `points` complex numbers. blocks: of one tile.
@@ -129,10 +138,26 @@ find_not_finite(GLOBAL const REAL *RESTRICT out, GLOBAL int *RESTRICT bad, index
     }
 }
 
-// Whether zeros were seen that results may meet alone; always where nobody looked.
+// Whether zeros were seen that results may meet alone; always where nobody looked. A filter without
+// zeros, of two columns or more, meets zeros alone only where two of a row are neighbours.
 DEVICE int may_be_zero(GLOBAL const int *seen, GLOBAL const int *filter_seen, index_t ends)
 {
-    return !seen || seen[ZERO] || (ends && filter_seen[ZERO]);
+    return !seen || seen[PAIR] || (filter_seen[ZERO] && (ends || seen[ZERO]));
+}
+
+// at: place `number` of `count` in a row, the row, its image. Divisions of 32 bits where these will do.
+DEVICE void split(index_t *at, index_t number, index_t count, index_t columns, index_t rows)
+{
+    if (count <= 0xffffffff) {
+        const unsigned int n = number, line = n / (unsigned int)columns;
+        at[0] = n - line * (unsigned int)columns;
+        at[1] = line % (unsigned int)rows;
+        at[2] = line / (unsigned int)rows;
+        return;
+    }
+    at[0] = number % columns;
+    at[1] = number / columns % rows;
+    at[2] = number / columns / rows;
 }
 
 // One bit for each value of the extended image that results read, 32 of a row in a word: whether it is
@@ -146,8 +171,10 @@ mark_nonzero(GLOBAL const REAL *RESTRICT image, GLOBAL unsigned int *RESTRICT ma
 {
     const index_t i = (index_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count || !may_be_zero(seen, filter_seen, ends)) return;
-    const index_t y = inside(i / words % rows - top, height, boundary), begin = i % words * 32;
-    image += i / (words * rows) * batch_stride + (y < 0 ? 0 : y) * row_stride;
+    index_t at[3];
+    split(at, i, count, words, rows);
+    const index_t y = inside(at[1] - top, height, boundary), begin = at[0] * 32;
+    image += at[2] * batch_stride + (y < 0 ? 0 : y) * row_stride;
     unsigned int word = 0;
     for (index_t k = 0; k < 32 && begin + k < columns; k++) {
         const index_t x = y < 0 ? -1 : inside(begin + k - left, width, boundary);
@@ -169,8 +196,9 @@ clear_zeros(GLOBAL const unsigned int *RESTRICT marks, GLOBAL const REAL *RESTRI
 {
     const index_t number = (index_t)blockIdx.x * THREADS + threadIdx.x;
     if (number >= count || !may_be_zero(seen, filter_seen, ends)) return;
-    const index_t j = number % out_width, i = number / out_width % out_height;
-    const index_t b = number / (out_width * out_height);
+    index_t at[3];
+    split(at, number, count, out_width, out_height);
+    const index_t j = at[0], i = at[1], b = at[2];
     for (index_t n = 0; n < filter_height; n++) {
         const index_t u = (n + filter_height / 2) % filter_height;
         GLOBAL const unsigned int *line = marks + (b * rows + i + u) * words;

@@ -42,6 +42,8 @@ def cases(dtype):
         "both signs": (rng.integers(-9, 9, dense.shape), np.rint(30 * laplacian[4:21, 4:21])),
         "nothing": (0.0 * spots, laplacian),
         "no zeros": (dense, rng.random((9, 9))),
+        "zeros one by one": (np.where(np.indices(dense.shape).sum(0) % 59, dense, 0), box + 0.1),
+        "zeros in a column": (dense * (np.arange(170) % 20 > 9)[:, None], box[:, :1] + 0.1),
     }
     return {name: tuple(x.astype(dtype) for x in pair) for name, pair in found.items()}
 

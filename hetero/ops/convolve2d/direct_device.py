@@ -124,9 +124,9 @@ def prepared_direct(device: Any, problem: Problem, aligned: int, options: Filter
 
 
 def flag(device: Device) -> tuple[Any, Any]:
-    """(buffer, owner) of four ints, all 0; kernels set the first where a result is not finite."""
-    buffer, owner = device.allocate(16)
-    device.fill(buffer, 16)
+    """(buffer, owner) of eight ints, all 0; kernels set the first where a result is not finite."""
+    buffer, owner = device.allocate(32)
+    device.fill(buffer, 32)
     return buffer, owner
 
 

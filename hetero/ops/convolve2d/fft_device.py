@@ -99,8 +99,8 @@ def _spectrum(device: Device, filter: Filter, problem: Problem, axes: Axes) -> t
             strides = w.filter_width, 1
         nbytes = 2 * y.length * _half(x) * np.dtype(dtype).itemsize
         owner = Workspace(device, PURPOSE)
-        buffer, seen = owner.allocate(nbytes), owner.allocate(16)
-        device.fill(seen, 16)
+        buffer, seen = owner.allocate(nbytes), owner.allocate(32)
+        device.fill(seen, 32)
         image = source, w.filter_height, w.filter_width, 0, *strides, 0, 0.0, seen
         one = Axis(y.length, y.length, 1, 0, 0), Axis(x.length, x.length, 1, 0, 0)
         _gather(device, dtype, image, buffer, one, 0, 1)

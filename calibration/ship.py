@@ -25,7 +25,8 @@ def shipped(data: dict[str, Any], name: str) -> bytes:
     name : str
         What it is to be called.
     """
-    return profile.encode({**_without_samples(data), "load": data.get("load"), "name": name})
+    kept = {part: data[part] for part in ("load",) if part in data}  # with the number of samples
+    return profile.encode({**_without_samples(data), **kept, "name": name})
 
 
 def _without_samples(value: Any) -> Any:

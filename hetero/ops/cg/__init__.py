@@ -176,9 +176,9 @@ def solved(
     read = (describe(matrix),) if on_device else ()
     done = execute(plan, solve, rhs, x0, system.on, read)
     outcome = done.outcome
-    on_host_alone = type(rhs) is type(done.x) is np.ndarray and not is_device_array(matrix)
-    by_device = outcome.right_side is not None
-    if outcome.status == CONVERGED and by_device and on_host_alone:
+    by_device = outcome.right_side is not None and outcome.status == CONVERGED
+    on_host_alone = type(rhs) is type(done.x) is np.ndarray
+    if by_device and on_host_alone and not is_device_array(matrix):
         # In float64, where rounding to float32 may decide it.
         norm_b, given = outcome.right_side, (rhs.astype(dtype, copy=False), done.x)
         bound = max(rtol * norm_b, atol)

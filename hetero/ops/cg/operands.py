@@ -70,7 +70,11 @@ def checked_matrix(A: Any) -> Any:
     """A as ndarray, device array, spec, CSR array or LinearOperator; ValueError if not square."""
     if isinstance(A, np.ndarray):
         A = np.asarray(A)  # np.matrix has a diagonal of its own kind
-    elif not (isinstance(A, Spec) or is_device_array(A := of_scipy(A))):
+    elif (
+        type(A) is not Spec
+        and not (hasattr(A, "matvec") and _is_scipys(type(A)))
+        and not (is_device_array(A := of_scipy(A)))
+    ):
         issparse, LinearOperator, aslinearoperator = scipy()
         if issparse(A):
             A = A.tocsr()
@@ -81,17 +85,31 @@ def checked_matrix(A: Any) -> Any:
     return A
 
 
+@functools.cache
+def _is_scipys(kind: type) -> bool:
+    """Whether a class is of SciPy's operators."""
+    return issubclass(kind, scipy()[1])
+
+
+@functools.cache
+def _is_cupys(kind: type) -> bool:
+    """Whether a class is one of CuPy's matrices or operators, or derived from one."""
+    return any(base.__module__.startswith("cupyx.") for base in kind.__mro__[:-1])
+
+
 def of_scipy(A: Any) -> Any:
     """A sparse matrix or LinearOperator of CuPy's or torch's as SciPy's; all else as it is.
 
     Matrices are copied to the host. An operator computes where it is, from copies of vectors.
     """
+    if A is None or type(A) is np.ndarray:
+        return A
     if hasattr(A, "crow_indices") and "sparse" in str(A.layout):  # a torch.Tensor
         A = A.detach().to_sparse_csr().cpu()
         parts = A.values().resolve_conj(), A.col_indices(), A.crow_indices()
         csr_array = load("scipy.sparse").csr_array
         return csr_array(tuple([part.numpy() for part in parts]), shape=tuple(A.shape))
-    if any(kind.__module__.startswith("cupyx.") for kind in type(A).__mro__[:-1]):
+    if _is_cupys(type(A)):
         if hasattr(A, "tocsr"):
             return A.get()
         cupy = load("cupy")
@@ -260,7 +278,7 @@ def key_of(
         matrix = (A.stencil, A.dtype)
     elif hasattr(A, "indptr"):
         matrix = (A.shape, A.nnz, A.data.dtype, A.indices.dtype, A.indptr.dtype)
-    elif isinstance(A, Spec) or is_device_array(A):
+    elif not hasattr(A, "matvec") and (isinstance(A, Spec) or is_device_array(A)):
         return None
     else:
         matrix = ("operator", A.shape, A.dtype)

@@ -145,9 +145,11 @@ def iterate(
             if done >= maxiter or residual > 0.5 * before:
                 return Outcome(types.LIMIT, done, residual)
             before = residual
-            run = _compiled if compiled else functools.partial(_generic, moves=moves)
             on = product, of_vectors, preconditioner, callback, lowest, x, r, q
-            status, iterations = run(on, maxiter - done)
+            if compiled:
+                status, iterations = _compiled(on, maxiter - done)
+            else:
+                status, iterations = _generic(on, maxiter - done, moves)
             done += iterations
             if compiled and of_vectors.times_zero(x) != 0.0:
                 # The compiled loops do not look at x; those in Python do, in each iteration.
@@ -211,8 +213,9 @@ def _generic(
             else:
                 np.multiply(preconditioner, r, out=z)
             rho = dot(r, z)
-        # (2) p = z + beta p
-        of_vectors.scale_and_add(p, 0.0 if k == 0 else rho / previous, z)
+        # (2) p = z + beta p, which is r at first
+        if k or preconditioner is not None:
+            of_vectors.scale_and_add(p, rho / previous if k else 0.0, z)
         # (3) alpha = rho / p.Ap
         times(p, q)
         curvature = dot(p, q)

@@ -61,16 +61,17 @@ def execute(
     execution = load("hetero.calling.execution")
 
     def options_on(used: tuple[Any, ...], done: int) -> Solve:
-        rest = solve._replace(
+        row = plan.chosen.implementation
+        made = solve.system, solve.preconditioner
+        if not (used and row is not None and row.from_host):
+            made = system_on(used)
+        return solve._replace(
             on=system_on,
             maxiter=max(solve.maxiter - done, 0),
             from_zero=x0 is None and not done and len(used) > 1,
+            system=made[0],
+            preconditioner=made[1],
         )
-        row = plan.chosen.implementation
-        if used and row is not None and row.from_host:
-            return rest
-        system, preconditioner = system_on(used)
-        return rest._replace(system=system, preconditioner=preconditioner)
 
     problem, dtype = plan.problem, np.dtype(plan.problem.dtype)
     rhs, operand = b, describe(b)

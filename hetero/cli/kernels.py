@@ -107,7 +107,7 @@ def ladder_options(sub: Parser) -> None:
     sub.add_argument("--sizes", type=_whole, metavar="N,N", help=text)
     text = "with --device cpu: time loops that have several threads on each of these numbers"
     sub.add_argument("--threads", type=_whole, metavar="N,N", default=(), help=text)
-    text = "leave out what takes longer than so many seconds (default: 1 on a GPU, else 0.5)"
+    text = "leave out what takes longer than this, in seconds (default: 1 on a GPU, else 0.5)"
     sub.add_argument("--limit", type=float, metavar="SECONDS", help=text)
 
 

@@ -29,7 +29,6 @@ __all__ = ["OPERATION", "Clustering", "cluster", "from_dims", "kmeans", "problem
 _FEW = 1 << 9  # rows that NumPy labels before a loop begins
 # Of rows that get labels, their numbers times that of the centroids:
 _LITTLE = 1 << 22  # a device begins no sooner than the CPU ends
-_SHORT = 1 << 26  # the CPU ends before it is worth while to put BLAS's threads to sleep
 _PLAIN = "products"  # the method that needs NumPy alone
 _AT_A_TIME = 1 << 16  # labels looked at: the first of them mostly name every cluster
 _ONE_START = (
@@ -274,7 +273,7 @@ def at_once(
     few = n * k <= _LITTLE if sparse else n <= (_FEW if ready else 8 * _FEW)
     if not (few or (ready and not sparse)):
         return None
-    if not sparse and work > _LITTLE and not (work <= _SHORT and planner.is_host_alone(device)):
+    if not sparse and work > _LITTLE and not planner.is_host_alone(device):
         return None
     X = operands.checked_shape(X).astype(dtype, copy=False) if sparse else operands.host_values(X)
     given = operands.checked_centroids(operands.on_host(centroids, dtype), (k, d))

@@ -273,19 +273,19 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
             block, here = X[begin : begin + rows], slice(begin, begin + rows)
             if dense:
                 part, out = part[: len(block)], made[here if made is result else slice(len(block))]
-                part[:, :d] = block - mean
+                np.subtract(block, mean, out=part[:, :d])
                 own = part[:, d] = _norms(part[:, :d])
                 squares = np.matmul(part, factors, out=out)
             else:
                 block = block.astype(np.float64, copy=False)
                 own, squares = _norms(block), block @ factors[:d]
                 squares += own[:, None] + norms
-            if not squares.min() >= _NEAR * (own.max() + norms.max()):
-                near = np.argwhere(~(squares >= _NEAR * (own[:, None] + norms)))
-                for i, j in (near[a : a + rows].T for a in range(0, len(near), rows)):
-                    apart = _dense(block[i]) - centroids[j]
-                    squares[i, j] = np.einsum("ij,ij->i", apart, apart)
-            result[here] = np.sqrt(squares, out=squares)
+            few = np.flatnonzero(~(squares.min(axis=1) >= _NEAR * (own + norms.max())))
+            near = np.argwhere(~(squares[few] >= _NEAR * (own[few, None] + norms)))
+            for i, j in (near[a : a + rows].T for a in range(0, len(near), rows)):
+                apart = _dense(block[few[i]]) - centroids[j]
+                squares[few[i], j] = np.einsum("ij,ij->i", apart, apart)
+            np.sqrt(squares, out=result[here], casting="same_kind")
     return result
 
 

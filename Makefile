@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 CUDA := $(shell { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
 PYCUDA := $(if $(CUDA),$(shell command -v nvcc >/dev/null 2>&1 && command -v g++ >/dev/null 2>&1 && echo pycuda))
 
-.PHONY: demo test docs pictures upstream house mutants pycuda release lint clean
+.PHONY: demo test docs pictures upstream bench-contract house mutants pycuda release lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/hetero demo
@@ -35,6 +35,10 @@ pictures: $(VENV)/.tested
 # NumPy's, SciPy's and scikit-learn's own tests while hetero.accel is installed: 3 to 10 minutes.
 upstream: $(VENV)/.tested
 	$(BIN)/python tests/contract/upstream/under_accel.py
+
+# Calls and programs timed in turn with another checkout, whose Python OTHER names; see the script.
+bench-contract: $(VENV)/.tested
+	$(BIN)/python tests/contract/bench.py $(OTHER) $(BENCH)
 
 # How large the house is, room by room: lines, words, files that a call enters, seconds of make test.
 house: $(VENV)/.tested

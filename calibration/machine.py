@@ -8,7 +8,7 @@ from typing import Any
 
 from hetero import registry
 from hetero.calibration import compiling, modelling
-from hetero.calibration.environment import blas_sleep, overheads, thread_counts
+from hetero.calibration.environment import overheads, thread_counts
 from hetero.calibration.measure import loop, timing
 from hetero.calibration.progress import Failure, Schedule, left_out
 from hetero.calibration.request import Request
@@ -19,7 +19,6 @@ from hetero.calibration.worklist import (
     places_of,
     selected,
 )
-from hetero.host import blas_spin
 from hetero.ops.cases import Place, forget_numbers
 from hetero.profile import inventory
 
@@ -52,7 +51,6 @@ def _measure(request: Request, progress: Callable[[float, str], None] | None) ->
         worklist = selected(worklist, request.only)
         places = [p for p in places if any(item.place is p for item in worklist)]
     schedule = _planned(worklist, places, request, progress)
-    blas_spin.find()  # not while something is timed
     schedule.begin("compiling", _COMPILING[not request.quick], "compiling")
     compiling.compile_first(worklist)
     costs = overheads.at_places(places, worklist, request, schedule, failures)
@@ -63,8 +61,6 @@ def _measure(request: Request, progress: Callable[[float, str], None] | None) ->
         model = content["models"].get(str(key))
         if model is not None:  # the dict may be shared with a model derived from it
             content["models"][str(key)] = {**model, "threads": table}
-    if (sleep := blas_sleep.least_work(measured)) is not None:
-        content["host"]["blas_sleep"] = sleep
     content["load"] = watch.seen()
     for line in left_out(failures):
         log.warning("calibration leaves out %s", line)

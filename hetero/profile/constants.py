@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hetero import paths
-from hetero.host import blas_spin
 from hetero.profile import encoding, places
 from hetero.profile.links import Links
 from hetero.registry import thread_counts
@@ -142,10 +141,6 @@ class Profile(Links):
             if name in known:
                 return float(known[name].get(case, 0.0))
         return 0.0
-
-    def blas_sleep(self) -> float:
-        """Seconds of a loop's work from which on BLAS's idle threads are put to sleep for it."""
-        return float(self.data["host"].get("blas_sleep", blas_spin.LONG))
 
     def machine(self) -> dict[str, dict[str, Any]]:
         """Its devices, described as those of another machine.

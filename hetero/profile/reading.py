@@ -111,8 +111,6 @@ def _try_out(data: dict[str, Any]) -> None:
         for case in ("host", "device", "detour"):
             if not 0.0 <= profile.dispatch(device, case) < math.inf:
                 raise ValueError(f"dispatch of {device}, {case}")
-    if not 0.0 <= profile.blas_sleep() < math.inf:
-        raise ValueError("blas_sleep")
     if not 0.0 <= profile.pack(2**20) < math.inf:
         raise ValueError("pack")
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 from math import sqrt
 from typing import Any, NamedTuple
 
-from hetero.host import blas_spin, limits
+from hetero.host import limits
 from hetero.imports import load
 from hetero.registry import Implementation
 from hetero.registry.models import Work
@@ -102,25 +102,3 @@ def limited(
     if library == limits.LOOPS:
         load("hetero.host.threads")
     return function if library is None else limits.limited(library, threads.number, function)
-
-
-def undisturbed(
-    implementation: Implementation,
-    seconds: float | None,
-    function: Callable[..., Any],
-    least: float = blas_spin.LONG,
-) -> Callable[..., Any]:
-    """A function that runs a method of the CPU, with BLAS asleep if that takes ``least`` seconds.
-
-    If the method has compiled loops, BLAS sleeps from the first multi-threaded one on.
-    """
-    if seconds is None or seconds < least or limits.BLAS in implementation.uses:
-        return function
-    shares = limits.LOOPS in implementation.uses
-    asleep = blas_spin.asleep_in_loops if shares else blas_spin.asleep
-
-    def run(*arguments: Any, **options: Any) -> Any:
-        with asleep(seconds):
-            return function(*arguments, **options)
-
-    return run

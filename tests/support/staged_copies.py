@@ -14,9 +14,7 @@ driver = fake_cuda.Driver()
 
 from hetero import devices  # noqa: E402  PyCUDA must find the fake driver loaded
 from hetero.arrays import pinned  # noqa: E402
-from hetero.devices.cuda import copies as cuda_copies  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
-from hetero.host import blas_spin  # noqa: E402
 from hetero.host.copying import copy_jobs, lane, lanes, scheduling, staging, team  # noqa: E402
 
 del devices.here.kinds["opencl"]
@@ -223,22 +221,6 @@ def in_a_fresh_process() -> None:
     del device.slices.copy
 
 
-def blas_is_looked_at_beside() -> None:
-    """The first long copy does not wait until it is found how BLAS's threads are put to sleep."""
-    asked = []
-    due, beside, long = blas_spin.is_due, blas_spin._find_in_background, cuda_copies.LONG_BYTES
-    find = blas_spin.find
-    blas_spin.is_due, blas_spin._find_in_background = lambda: True, lambda: asked.append(1)
-    blas_spin.find, cuda_copies.LONG_BYTES = None, 1000
-    array = rng.random(500)
-    buffer, _owner = device.allocate(array.nbytes)
-    device.enqueue("upload", array, buffer)
-    device.enqueue("download", array, buffer)
-    blas_spin.is_due, blas_spin._find_in_background, blas_spin.find = due, beside, find
-    cuda_copies.LONG_BYTES = long
-    assert len(asked) == 2
-
-
 def lost_context() -> None:
     """Pinned arrays stay what they are when their context is given up."""
     with device.active():
@@ -264,7 +246,6 @@ with device.active():
     gc.collect()
     in_a_fresh_process()
     gc.collect()
-    blas_is_looked_at_beside()
     threads, before = threading.active_count(), driver.live()
     used = ring()
     for _ in range(200):

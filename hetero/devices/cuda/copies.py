@@ -15,9 +15,8 @@ import numpy as np
 from hetero.devices.cuda.library import driver, error_text
 from hetero.devices.cuda.state import Lent
 from hetero.errors import DeviceError
-from hetero.host import blas_spin
 from hetero.host.copying import lane, team
-from hetero.host.copying.copy_jobs import LONG_BYTES, UPLOAD, pieces
+from hetero.host.copying.copy_jobs import UPLOAD, pieces
 
 _HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
 _LEAST = 256  # bytes of a row; the bus is slow with less
@@ -101,16 +100,11 @@ def copy_rows(direction: str, array: np.ndarray, address: int, stream: int) -> N
 
 
 def copy_at_once(device: Any, direction: str, array: np.ndarray, address: int) -> None:
-    """Copy by the driver; BLAS leaves the cores to that, if it takes long."""
+    """Copy by the driver, which returns when it is done."""
     if direction == UPLOAD:
-        move, ends = device.driver.memcpy_htod, (address, array)
+        device.driver.memcpy_htod(address, array)
     else:
-        move, ends = device.driver.memcpy_dtoh, (array, address)
-    if array.nbytes < LONG_BYTES:
-        move(*ends)
-    else:  # the first one does not wait until BLAS can: 50 ms, the copy of 64 MiB takes 8
-        with blas_spin.asleep(0.0):
-            move(*ends)
+        device.driver.memcpy_dtoh(array, address)
 
 
 def enqueue(

@@ -17,12 +17,8 @@ import numpy as np
 
 from hetero import locks
 from hetero.errors import DeviceError
-from hetero.host import blas_spin
 
 UPLOAD, DOWNLOAD = "upload", "download"
-# Bytes of a copy that BLAS's threads hold up while they spin: by the driver, which takes 10 ms, and
-# by threads of ours, which wait for their cores.
-LONG_BYTES, LONG_STAGED_BYTES = 1 << 26, 1 << 22
 
 log = logging.getLogger("hetero")
 
@@ -185,31 +181,22 @@ class Job:
 class Staged(Copy):
     """A copy that goes through a ring. Dropped without having been waited for, it is cancelled."""
 
-    def __init__(self, job: Job, nbytes: int) -> None:
+    def __init__(self, job: Job) -> None:
         self._job: Job | None = job
         self._error: BaseException | None = None
-        self._is_long = nbytes >= LONG_STAGED_BYTES
-        if self._is_long:
-            blas_spin.shorten_spin()
 
     def wait(self) -> None:
         job = self._job
         if job is not None:
             job.wait()
-            self._end()
             self._job, self._error = None, job.error
         if self._error is not None:
             raise self._error
-
-    def _end(self) -> None:
-        if self._is_long:
-            blas_spin.restore_spin()
 
     def __del__(self) -> None:
         job = getattr(self, "_job", None)
         if job is not None:
             job.stop()
-            self._end()
 
 
 class Direct(Copy):

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.host import blas_spin, cgroup, pages
+from hetero.host import cgroup, pages
 from hetero.host.copying import lane, team
 from hetero.host.copying.copy_jobs import (
     DOWNLOAD,
@@ -149,7 +149,7 @@ class Ring:
             after = None
         pages.open_()
         job = Job(direction, array, buffer, offset, after, most, is_whole)
-        started = Staged(job, array.nbytes)  # cancels the copy if an exception follows
+        started = Staged(job)  # cancels the copy if an exception follows
         way = Way(direction, is_whole)
         with self._lock:
             wanted = min(job.count, self.lanes)
@@ -307,8 +307,6 @@ def compile_ahead() -> threading.Thread:
         time.sleep(_LATER)
         # Not nice as long as it may hold the interpreter, which the program waits for.
         lane.compile_ahead(be_nice)
-        if blas_spin.is_due():
-            blas_spin.find()
 
     compiler = threading.Thread(target=prepare, name=f"{_NAME} compiler", daemon=True)
     try:

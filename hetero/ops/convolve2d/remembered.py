@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero import profile, registry
+from hetero import registry
 from hetero.arrays import HOST, dense
 from hetero.calling import call_cache
 from hetero.calling.planner import HERE, Machine
@@ -216,8 +216,6 @@ def remember(call: CheckedCall, plan: Plan, now: int) -> None:
         return  # few products come this way as a list or a subclass; arrays need not
     row = chosen.implementation
     compute = thread_counts.limited(row, chosen.threads, row.run)
-    least = profile.current().blas_sleep()
-    compute = thread_counts.undisturbed(row, chosen.seconds, compute, least)
     shape, dtype = problem.output.shape, problem.output.dtype
     empty, transforms = pages.maker(problem.output.nbytes), traits.of_row(row).transforms
 

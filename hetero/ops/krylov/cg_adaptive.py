@@ -15,7 +15,6 @@ import numpy as np
 from hetero import registry
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
-from hetero.host import blas_spin
 from hetero.ops.krylov import cg_cpu, cg_device
 from hetero.ops.linear_systems.types import DeviceFailed, Outcome
 from hetero.registry import thread_counts
@@ -99,8 +98,7 @@ def solve(
     others.pop("moves")
     done, start = len(norms), x.copy()
     try:
-        # Threads of BLAS that wait for more work would keep the cores from those that copy.
-        with blas_spin.asleep(schedule.move), device.active():
+        with device.active():
             there, preconditioner = system_on((device,))
             given |= {"preconditioner": preconditioner, "maxiter": maxiter - done}
             given |= {"callback": callback, "going_on": going_on, **others}

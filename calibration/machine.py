@@ -8,7 +8,7 @@ from typing import Any
 
 from hetero import registry
 from hetero.calibration import compiling, modelling
-from hetero.calibration.environment import overheads, thread_counts
+from hetero.calibration.environment import overheads
 from hetero.calibration.measure import loop, timing
 from hetero.calibration.progress import Failure, Schedule, left_out
 from hetero.calibration.request import Request
@@ -23,7 +23,7 @@ from hetero.ops.cases import Place, forget_numbers
 from hetero.profile import inventory
 
 # Planned seconds of steps other than cases, quick and in full; measured ones correct them.
-_COMPILING, _THREADS = (3.0, 8.0), (0.5, 1.0)
+_COMPILING = (3.0, 8.0)
 _AGAIN = 0.1  # of the cases' seconds, for repeating samples
 
 log = logging.getLogger("hetero")
@@ -56,11 +56,6 @@ def _measure(request: Request, progress: Callable[[float, str], None] | None) ->
     costs = overheads.at_places(places, worklist, request, schedule, failures)
     measured = loop.measure(worklist, budget, costs.shares(), schedule.begin, failures, watch)
     content = modelling.profile_of(request, costs, measured, failures)
-    schedule.begin("threads", _THREADS[not request.quick], "numbers of threads")
-    for key, table in thread_counts.tables(measured, budget, failures).items():
-        model = content["models"].get(str(key))
-        if model is not None:  # the dict may be shared with a model derived from it
-            content["models"][str(key)] = {**model, "threads": table}
     content["load"] = watch.seen()
     for line in left_out(failures):
         log.warning("calibration leaves out %s", line)
@@ -82,7 +77,6 @@ def _planned(
     full, total = not request.quick, 0.0
     schedule = Schedule(progress)
     schedule.plan("compiling", _COMPILING[full])
-    schedule.plan("threads", _THREADS[full])
     overheads.plan(schedule, places, request.quick)
     for item in worklist:
         for case in item.cases:

@@ -17,8 +17,8 @@ from hetero.calibration.measure.timing import Watch, wait_until_idle
 from hetero.calibration.measure.workbench import Bench, Samples
 from hetero.calibration.progress import Failure
 from hetero.calibration.worklist import WorkItem, in_turn
-from hetero.host import limits
 from hetero.ops.cases import Budget, Case, Dims, Place
+from hetero.registry import BLAS
 from hetero.registry.models import ModelKey
 
 Progress = Callable[[str, float, str], None]
@@ -129,7 +129,7 @@ def measure(
 
 def _calm(case: Case, place: Place) -> None:
     """Wait for BLAS's idle threads to sleep before a case of the CPU that does not use them."""
-    if not place.devices and limits.BLAS not in case.implementation.uses:
+    if not place.devices and BLAS not in case.implementation.uses:
         wait_until_idle()
 
 

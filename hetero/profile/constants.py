@@ -10,9 +10,7 @@ from typing import Any, ClassVar
 from hetero import paths
 from hetero.profile import encoding, places
 from hetero.profile.links import Links
-from hetero.registry import thread_counts
 from hetero.registry.models import Cost, ModelKey, Work, bind, bind_link
-from hetero.registry.thread_counts import Threads
 
 CPU = "cpu"
 OFF = 1.0  # mean relative error of a model from which on it is not to be trusted
@@ -94,15 +92,6 @@ class Profile(Links):
         """Whether the model of several devices leaves out moving operands and results."""
         model = self.model(device, kind, operation, method, dtype, layout) or {}
         return bool(model.get("moves_apart"))
-
-    def threads(
-        self, operation: str, method: str, dtype: str, layout: str, work: Work
-    ) -> Threads | None:
-        """The number of threads of a method on the CPU for some work; None where it is not known
-        or all are best."""
-        model = self.model(CPU, CPU, operation, method, dtype, layout) or {}
-        table = model.get("threads")
-        return None if table is None else thread_counts.choose(table, work)
 
     def model(
         self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str

@@ -4,14 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
 from numba.core import config
 from numba.np.ufunc import parallel
 
-from hetero.host import blas, threading_layer
+from hetero.host import threading_layer
 from hetero.host.compiled import parts
 from hetero.host.compiled.parts import part
 from hetero.host.threads import capped, task_count, threaded
@@ -103,17 +102,6 @@ def test_loops_run_on_tbb():
     done = subprocess.run(command, env=kept, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "tbb TBB\n"), done.stderr
     assert "fork" not in done.stderr
-
-
-def test_our_own_threads_are_never_in_blas(monkeypatch):
-
-    hold = threading.Event()
-    threading.Thread(target=hold.wait, name="hetero-something", daemon=True).start()
-    threading.Thread(target=hold.wait, name="else", daemon=True).start()
-    others = blas.others()
-    hold.set()
-    assert "else" in others
-    assert "hetero-something" not in others
 
 
 # -- forks -----------------------------------------------------------------------------------------

@@ -194,7 +194,6 @@ def calibrated(monkeypatch, hasty, profile_file):
         patch.setattr(sampling, "take", lambda case, *_: Samples(dict.fromkeys(grid(case.axes), 1)))
         patch.setattr(loop.repeating, "settle", lambda *_: (0, 0, 0))
         patch.setattr(equal_devices, "differ", lambda *_: False)
-        patch.setattr(machine_of_calibration.thread_counts, "tables", lambda *_: {})
         patch.setattr(machine_of_calibration.compiling, "compile_first", lambda *_: None)
         patch.setattr(quiet_links, "links", planted("quiet", LINKS))
         patch.setattr(overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))

@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from hetero import registry
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
 from hetero.ops.krylov import cg_cpu, cg_device
 from hetero.ops.linear_systems.types import DeviceFailed, Outcome
-from hetero.registry import thread_counts
 
 _clock = time.perf_counter
 
@@ -85,14 +83,11 @@ def solve(
         callback(x)  # type: ignore[misc]
         last[0] += _clock() - begin
 
-    run = cg_cpu.solve
     if schedule is not None:
         others["moves"] = moves
-        row = registry.registered("cg", "cpu", "blas")
-        run = thread_counts.limited(row, schedule.threads, run)
     given = {"preconditioner": preconditioner, "maxiter": maxiter}
     try:
-        return run(system, b, x, callback=callback and timed, **given, **others)
+        return cg_cpu.solve(system, b, x, callback=callback and timed, **given, **others)
     except _Moves as move:
         going_on = move.going_on
     others.pop("moves")

@@ -8,7 +8,7 @@ from typing import Any
 
 from hetero import registry
 from hetero.calibration import compiling, modelling
-from hetero.calibration.environment import blas_sleep, overheads, thread_counts
+from hetero.calibration.environment import overheads
 from hetero.calibration.measure import loop, timing
 from hetero.calibration.progress import Failure, Schedule, left_out
 from hetero.calibration.request import Request
@@ -19,12 +19,11 @@ from hetero.calibration.worklist import (
     places_of,
     selected,
 )
-from hetero.host import blas_spin
 from hetero.ops.cases import Place, forget_numbers
 from hetero.profile import inventory
 
 # Planned seconds of steps other than cases, quick and in full; measured ones correct them.
-_COMPILING, _THREADS = (3.0, 8.0), (0.5, 1.0)
+_COMPILING = (3.0, 8.0)
 _AGAIN = 0.1  # of the cases' seconds, for repeating samples
 
 log = logging.getLogger("hetero")
@@ -52,19 +51,11 @@ def _measure(request: Request, progress: Callable[[float, str], None] | None) ->
         worklist = selected(worklist, request.only)
         places = [p for p in places if any(item.place is p for item in worklist)]
     schedule = _planned(worklist, places, request, progress)
-    blas_spin.find()  # not while something is timed
     schedule.begin("compiling", _COMPILING[not request.quick], "compiling")
     compiling.compile_first(worklist)
     costs = overheads.at_places(places, worklist, request, schedule, failures)
     measured = loop.measure(worklist, budget, costs.shares(), schedule.begin, failures, watch)
     content = modelling.profile_of(request, costs, measured, failures)
-    schedule.begin("threads", _THREADS[not request.quick], "numbers of threads")
-    for key, table in thread_counts.tables(measured, budget, failures).items():
-        model = content["models"].get(str(key))
-        if model is not None:  # the dict may be shared with a model derived from it
-            content["models"][str(key)] = {**model, "threads": table}
-    if (sleep := blas_sleep.least_work(measured)) is not None:
-        content["host"]["blas_sleep"] = sleep
     content["load"] = watch.seen()
     for line in left_out(failures):
         log.warning("calibration leaves out %s", line)
@@ -86,7 +77,6 @@ def _planned(
     full, total = not request.quick, 0.0
     schedule = Schedule(progress)
     schedule.plan("compiling", _COMPILING[full])
-    schedule.plan("threads", _THREADS[full])
     overheads.plan(schedule, places, request.quick)
     for item in worklist:
         for case in item.cases:

@@ -1,1 +1,1 @@
-"""Costs of a machine other than computing: links, overheads, BLAS's threads, equal GPUs."""
+"""Costs of a machine other than computing: links, overheads, equal GPUs."""

@@ -3,7 +3,7 @@
 What ran before a call decides what it takes: threads that sleep must be woken, caches are cold, and
 BLAS's idle threads, which spin for 0.1 s after a product, hold the cores that loops and copies
 want. A candidate that is timed right after another one pays for that one, and which pays most
-depends on what they are. So a turn begins with BLAS's threads asleep and calls that do not count;
+depends on what they are. So a turn begins when BLAS's threads sleep, with calls that do not count;
 then some calls in a row do. Turns go round, so that a slower spell of the machine hits all alike.
 """
 
@@ -18,17 +18,15 @@ from functools import partial
 from statistics import median
 from typing import TypeVar
 
-from hetero.calibration.measure.timing import center, once
+from hetero.calibration.measure.timing import center, once, wait_until_idle
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable
-from hetero.host import blas_spin
 from hetero.moving import failures
 
 _LEAST_TYPICAL, _MOST_TYPICAL = 3, 15  # samples of a typical call
 _WARM = 1e-3  # seconds of calls that do not count
-_WAKE = 1e-2  # where threads of BLAS were put to sleep: to find cores for them takes ticks of 4 ms
+_WAKE = 1e-2  # where threads of BLAS have gone to sleep: to find cores for them takes ticks of 4 ms
 _TURN, _LEAST, _MOST = 3e-3, 3, 15  # seconds of calls that count, how few, how many
-_SPINS = 0.1  # seconds for which idle threads of OpenBLAS look for work: 2^28 clock cycles
 _LONG = 0.02  # seconds of a call whose turn has fewer that count, and of which there are two turns
 _VERY_LONG = 0.1  # of which there is one, and none to warm up
 _ENOUGH = 15  # samples
@@ -98,13 +96,6 @@ def awaited(call: Callable[[], object], devices: Collection[Device]) -> Callable
 # -- Candidates in turn ----------------------------------------------------------------------------
 
 
-def settle() -> None:
-    """Wait until BLAS's idle threads sleep."""
-    blas_spin.wait_until_idle()
-    if not blas_spin.spin_is_shortened():
-        time.sleep(_SPINS)
-
-
 def timed(
     calls: Mapping[Name, Callable[[], object]],
     *,
@@ -152,7 +143,7 @@ def timed(
         draw.shuffle(order)
         for name in order:
             if after:
-                settle()
+                wait_until_idle()
             after = name in spinning
             with leaving_out(name, failed):
                 warm = _WAKE if after else _WARM
@@ -167,7 +158,7 @@ def timed(
         if number >= rounds and (late or min(near, default=_ENOUGH) >= _ENOUGH):
             break
     if after:
-        settle()  # for whatever comes next
+        wait_until_idle()  # for whatever comes next
     return {name: center(found) for name, found in samples.items()}
 
 

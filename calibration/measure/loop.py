@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hetero.calibration.measure import repeating, sampling
-from hetero.calibration.measure.timing import Watch
+from hetero.calibration.measure.timing import Watch, wait_until_idle
 from hetero.calibration.measure.workbench import Bench, Samples
 from hetero.calibration.progress import Failure
 from hetero.calibration.worklist import WorkItem, in_turn
-from hetero.host import blas_spin, limits
 from hetero.ops.cases import Budget, Case, Dims, Place
+from hetero.registry import BLAS
 from hetero.registry.models import ModelKey
 
 Progress = Callable[[str, float, str], None]
@@ -128,9 +128,9 @@ def measure(
 
 
 def _calm(case: Case, place: Place) -> None:
-    """Put BLAS's threads to sleep before a case of the CPU that does not use them."""
-    if not place.devices and limits.BLAS not in case.implementation.uses:
-        blas_spin.wait_until_idle()
+    """Wait for BLAS's idle threads to sleep before a case of the CPU that does not use them."""
+    if not place.devices and BLAS not in case.implementation.uses:
+        wait_until_idle()
 
 
 def active(place: Place) -> Any:

@@ -32,6 +32,8 @@ _LONGEST = 20.0  # budgets, after however few rounds
 _SAME = 1.1  # times the least sample: near enough to confirm it
 _LONG = 2e-3  # seconds, in which threads of this process wait for one another for a small part
 _SHORTEST = 2e-5  # seconds; a shorter sample repeats the call, against the clock's resolution
+_UNTIL_IDLE = 0.3  # seconds: idle threads of OpenBLAS look for work for 0.1 s
+_IDLE = 0.25  # fraction of a processor below which no thread computes
 # -- Other load --
 SWITCHES_PER_SECOND = 30.0  # of an idle machine, at most; two busy loops a core make 100 a core
 NOISY = 0.15  # fraction of scattered measurements
@@ -317,6 +319,19 @@ def processor_times() -> Times | None:
 def own_time() -> float:
     """Processor time of this process and of its finished children, in seconds."""
     return time.process_time() + sum(os.times()[2:4])
+
+
+def wait_until_idle() -> None:
+    """Wait until no thread of this process computes: those of BLAS spin for 0.1 s after a product.
+
+    Not for long: other threads of the program may compute for ever.
+    """
+    end = time.perf_counter() + _UNTIL_IDLE
+    while time.perf_counter() < end:
+        before = time.process_time()
+        time.sleep(_REST)
+        if time.process_time() - before < _IDLE * _REST:
+            return
 
 
 def _probe() -> None:

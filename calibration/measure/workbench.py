@@ -13,9 +13,9 @@ from hetero.calibration.measure.queue import Queue
 from hetero.calibration.measure.timing import Watch, measure, own_time
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
-from hetero.host import limits, pages
+from hetero.host import pages
 from hetero.ops.cases import Case, Dims
-from hetero.registry import Arguments
+from hetero.registry import BLAS, Arguments
 from hetero.registry.problem import Problem
 
 TURNS = 16  # places that operands rotate among, against caches
@@ -200,7 +200,7 @@ class Bench:
             inputs, _, options = arguments
             result = problem.output
             # As calls make it: a product's is NumPy's own.
-            is_numpys = limits.BLAS in case.implementation.uses
+            is_numpys = BLAS in case.implementation.uses
             empty = np.empty if is_numpys else pages.maker(result.nbytes)
 
             def call_here() -> None:

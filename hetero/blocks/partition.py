@@ -35,7 +35,7 @@ def priced(
             return Candidate(member, implementation.method, None, {}, reason, implementation)
         implementation = same
     row = part, implementation, member, info, constants, asked_for
-    return candidate_pricing.candidate(*row, None)
+    return candidate_pricing.candidate(*row)
 
 
 def fetched(candidate: Candidate, part: Problem, constants: Profile) -> Candidate:

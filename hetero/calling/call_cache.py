@@ -75,12 +75,12 @@ class Calls:
         self._lock = locks.new()
 
     def plan(self, key: Any, make: Callable[[], Plan | None]) -> Plan | None:
-        """The plan under a key; made and remembered where there is none that still holds."""
+        """The plan under a key; made and remembered where there is none."""
         outer = _forced()
         if outer is not None:
             key = outer.results, besides(), key
         plan = self.plans.get(key)
-        if plan is None or not plan.holds():
+        if plan is None:
             now = generation()
             plan = make()
             if plan is not None and not plan.kept:

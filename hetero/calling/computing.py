@@ -6,17 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from hetero import profile
 from hetero.arrays import HOST, Operand
 from hetero.devices.base import Device
 from hetero.host import pages
 from hetero.moving import keeping, results, transfer
 from hetero.moving.calls import Call, Done
 from hetero.pricing.plan import CPU
-from hetero.profile import inventory
-from hetero.registry import Implementation, thread_counts
+from hetero.registry import Implementation
 from hetero.registry.problem import Problem
-from hetero.registry.thread_counts import Threads
 
 
 def by_host(
@@ -24,8 +21,6 @@ def by_host(
     implementation: Implementation,
     problem: Problem,
     call: Call,
-    threads: Threads | None = None,
-    seconds: float | None = None,
 ) -> Done:
     """Run on the CPU, on several devices that share host arrays, or on one in blocks."""
     hosts = call.arrays
@@ -50,11 +45,8 @@ def by_host(
     if call.read and used:
         with used[0].active():
             transfer.follow(used[0], transfer.of(used[0], call.read))
-    compute = thread_counts.limited(implementation, threads, implementation.run)
-    if seconds is not None and inventory.looked():  # as profiles do; `planner.at_once` does not
-        least = profile.current().blas_sleep()
-        compute = thread_counts.undisturbed(implementation, seconds, compute, least)
-    outcome = compute(used, problem, call.on(used, hosts, out))
+    assert implementation.run is not None
+    outcome = implementation.run(used, problem, call.on(used, hosts, out))
     if not here:
         out = _to_caller(out, problem, call)
     elif call.out is None and not out.ndim:

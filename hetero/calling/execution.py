@@ -45,9 +45,7 @@ def run(plan: Plan, call: Call) -> Done:
     chosen = plan.chosen
     compiling.see_to(plan, chosen)
     if chosen.device == CPU:
-        return computing.by_host(
-            (), chosen.implementation, problem, call, chosen.threads, chosen.seconds
-        )
+        return computing.by_host((), chosen.implementation, problem, call)
     begun = devices.failures()
     if chosen.shares:
         return _shared(plan, call, begun)

@@ -7,7 +7,7 @@ from typing import Any
 from hetero import devices, html, profile
 from hetero.arrays import watched
 from hetero.devices.kinds import traits
-from hetero.host import blas_spin, threading_layer
+from hetero.host import threading_layer
 from hetero.host.compiled import loops
 from hetero.pricing import pricing
 from hetero.profile import inventory
@@ -73,11 +73,11 @@ def machine() -> Inventory:
     Returns
     -------
     Inventory
-        ``cpu`` (among it ``loop_threads``: the library that runs the loops, and why not TBB;
-        ``blas_timeout``: how long the idle threads of each BLAS spin; and ``write_tracking``:
-        whether arrays that are used again can have copies on devices unless they are kept by hand,
-        or why not), ``devices`` (name -> description), ``links`` (device -> GB/s of large transfers
-        by direction and memory, as calibrated; "cuda*2" is each of two at once),
+        ``cpu`` (among it ``loop_threads``: the library that runs the loops, and why not TBB; and
+        ``write_tracking``: whether arrays that are used again can have copies on devices unless
+        they are kept by hand, or why not), ``devices`` (name -> description), ``links`` (device ->
+        GB/s of large transfers by direction and memory, as calibrated; "cuda*2" is each of two at
+        once),
         ``broken`` (device -> why it is not used: it could not compile or run a small kernel, or
         made wrong values), ``missing`` (what is not here and what would bring it), ``profile`` (its
         name; what to do if other load spoiled its calibration, else None; the models and links that
@@ -109,7 +109,6 @@ def machine() -> Inventory:
         cpu={
             **{key: value for key, value in here["cpu"].items() if key != "kind"},
             "loop_threads": threading_layer.describe(),
-            "blas_timeout": blas_spin.describe(constants.blas_sleep()),
             "write_tracking": f"off, {why_not}" if (why_not := watched.obstacle()) else "on",
         },
         devices={name: info for name, info in here.items() if name != "cpu"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os.path
 from contextlib import ContextDecorator, suppress
 from contextvars import Token
 from dataclasses import fields, replace
@@ -196,7 +195,7 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     limit = memory_limits.current()
     key = (device, method, limit, _key(problem))
     planned = _plans.get(key)
-    if planned is None or not planned.holds():
+    if planned is None:
         new = problem
         if any([o.kept is not None for o in problem.inputs]):  # noqa: C419  # plans keep no array
             inputs = tuple([o._replace(kept=None) for o in problem.inputs])
@@ -321,7 +320,7 @@ _only = tables.new_table()
 
 def only_choice(operation: str) -> registry.Implementation | None:
     """The only implementation for operands on the host where placement is not forced; None where
-    prices decide, between several or between numbers of threads."""
+    prices decide between several."""
     if operation not in _only:
         now = tables.generation()
         usable = [
@@ -331,29 +330,9 @@ def only_choice(operation: str) -> registry.Implementation | None:
         ]
         rows = [i for i in registry.lookup(operation) if any(i.kind == u["kind"] for u in usable)]
         row = rows[0] if len(rows) == 1 and rows[0].kind == CPU else None
-        if row is not None and counts_threads(operation):
-            row = None
         tables.remember(_only, operation, row, now)
         return row
     return _only.get(operation)
-
-
-_counted = tables.new_table()
-
-
-def counts_threads(operation: str) -> bool:
-    """Whether this machine's profile has numbers of threads for an operation on the CPU; no profile
-    is read where nothing was calibrated."""
-    counts = _counted.get(operation)
-    if counts is None:
-        now = tables.generation()
-        counts = any(map(os.path.isfile, profile.stored())) and any(
-            "threads" in model
-            for key, model in profile.current().data["models"].items()
-            if key.startswith(f"{CPU}|{operation}|")
-        )
-        tables.remember(_counted, operation, counts, now)
-    return counts
 
 
 def _places(plan: Plan) -> list[str]:

@@ -154,9 +154,8 @@ class Solve(NamedTuple):
         cost = self.constants.cost(self.device, self.row.kind, *key)
         if cost is None:
             return None
-        threads = self.constants.threads(*key, work) if self.device == CPU else None
         nothing = work._replace(dims=(1,) * len(work.dims), flops=0.0, bytes=0.0)
-        whole, least = (cost(w)[1] * (threads.ratio if threads else 1.0) for w in (work, nothing))
+        whole, least = (cost(w)[1] for w in (work, nothing))
         return min(least, whole), max(whole - least, 0.0)
 
     def fits_from(self, cluster: Cluster) -> int | None:

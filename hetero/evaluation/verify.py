@@ -27,7 +27,6 @@ from hetero.calling import planner
 from hetero.devices import at_once
 from hetero.errors import DeviceError, MethodNotAvailable
 from hetero.evaluation.calls import Arrays, draw
-from hetero.host import limits
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Trial
 from hetero.pricing import pricing
@@ -165,7 +164,7 @@ def measure_candidates(
     for name in (*predicted, *also):
         with leaving_out(name, failed):
             calls[name], uses = _caller(operation, arrays, options, *name)
-            spinning |= {name} if limits.BLAS in uses else set()
+            spinning |= {name} if registry.BLAS in uses else set()
     chosen = next(iter(predicted))
     measured = timed(
         calls, budget=_BUDGET, failed=failed, chosen=chosen, spinning=frozenset(spinning)

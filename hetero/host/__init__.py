@@ -1,1 +1,1 @@
-"""The process's own CPU side: threads, BLAS, pages of results, compiled loops, copies, limits."""
+"""The process's own CPU side: threads, BLAS, pages of results, compiled loops, copies."""

@@ -1,4 +1,4 @@
-"""Which BLAS libraries this process has, who may be in them, and one thread of each."""
+"""One thread of each BLAS of this process, by threadpoolctl."""
 
 from __future__ import annotations
 
@@ -6,47 +6,17 @@ import contextlib
 import functools
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 from hetero import locks
 from hetero.imports import load
 
-__all__ = ["libraries", "one_thread", "others", "owner"]
+__all__ = ["one_thread"]
 
 _lock = locks.new()
 _single: dict[str, Any] = {"inside": 0, "limit": None}  # how many are in `one_thread`
 _SETTING = 1.0  # seconds that setting BLAS's number of threads takes at most, imports included
-OWN = "hetero-"  # how the names of our threads begin; they never call BLAS
-
-
-def libraries() -> list[dict[str, Any]]:
-    """Every BLAS of this process, as threadpoolctl describes it."""
-    threadpoolctl = load("threadpoolctl")
-
-    return [x for x in threadpoolctl.threadpool_info() if x["user_api"] == "blas"]
-
-
-@functools.cache
-def owner(path: str) -> str:
-    """The package that ships a library: "numpy", "scipy", or its file's name."""
-    folder, name = os.path.split(path)
-    package, dot, _ = os.path.basename(folder).partition(".libs")
-    return package if dot else name
-
-
-def others() -> list[str]:
-    """Other threads that run Python, by name; our own that never call BLAS are none."""
-    running, here = sys._current_frames(), threading.get_ident()
-    running.pop(here, None)
-    names = []
-    for thread in threading.enumerate():
-        ident, name = thread.ident, thread.name
-        running.pop(ident, None)  # type: ignore[arg-type]
-        if ident != here and not name.startswith(OWN):
-            names.append(name or "without a name")
-    return names + ["without a name"] * len(running)  # that Python did not start
 
 
 @contextlib.contextmanager

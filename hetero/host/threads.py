@@ -25,7 +25,7 @@ from llvmlite.binding import ffi
 from numba.core import compiler_lock
 from numba.np.ufunc import parallel as layers
 
-from hetero.host import blas_spin, threading_layer
+from hetero.host import threading_layer
 from hetero.host.compiled import numba_cache, parts
 from hetero.host.compiled.parts import ALONE, OPTIONS, team
 
@@ -46,11 +46,8 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
     kernel = serial(function)
 
     def together(*arguments: Any) -> Any:
-        threads = team()
         # A child of a fork that Python does not know of has no threads either.
-        if threads == ALONE or _state["process"] != os.getpid():
-            return kernel(ALONE, *arguments)
-        blas_spin.for_loop()
+        threads = team() if _state["process"] == os.getpid() else ALONE
         return kernel(threads, *arguments)
 
     @functools.wraps(function)

@@ -11,7 +11,6 @@ import numpy as np
 
 from hetero.calibration.measure.candidates import leaving_out
 from hetero.evaluation.report import by, gained, markdown, prefixed, rounded
-from hetero.host import limits
 from hetero.host.compiled import loops as compiled
 from hetero.imports import load
 from hetero.ladder import families, running
@@ -67,7 +66,7 @@ def ladder(
     if curve:
         usual = tuple(usual[0] << i for i in range((usual[-1] // usual[0]).bit_length()))
     every = families.problems(of, sizes, dims, filter, usual)
-    there = limits.most(limits.LOOPS) if threads and place is None else 0
+    there = load("numba").config.NUMBA_NUM_THREADS if threads and place is None else 0
     if threads and not 1 <= min(threads) <= max(threads) <= there:
         got = ", ".join(map(str, threads))
         raise ValueError(f"threads are of device {CPU!r}, 1 to {there} there, got {got}")

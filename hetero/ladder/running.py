@@ -15,7 +15,7 @@ from hetero.calibration.measure.queue import Queue
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
-from hetero.host import limits
+from hetero.imports import load
 from hetero.kernels.common.ladder import HELD_BYTES, Block, Step, Steps
 from hetero.ladder.families import Arrays, Dims, Family, obstacle
 from hetero.ops import benchmark
@@ -157,7 +157,7 @@ def on_cpu(of: Family, arrays: Arrays, loop: Any, threads: int | None = None) ->
     """A loop of the CPU as ``call(turn)``, on some threads or all."""
     run, given = loop.run, of.loops(arrays)
     if threads is not None and loop.threads:
-        run = limits.limited(limits.LOOPS, threads, run)
+        run = partial(load("hetero.host.threads").capped, threads, run)
 
     def call(turn: int) -> None:
         arrays[of.out][...] = 0

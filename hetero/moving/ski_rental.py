@@ -156,7 +156,6 @@ def placed(plan: Plan, problem: Problem, key: Any, priced: Priced) -> Plan:
         problem,
         candidates,
         plan.profile_name,
-        blas=plan.blas,
         keepable=plan.keepable,
         kept=tuple(
             [

@@ -9,16 +9,16 @@ from typing import Any
 
 from hetero import registry
 from hetero.arrays import HOST
-from hetero.host import limits
 from hetero.pricing import compiling, memory_limit, movement
 from hetero.pricing.plan import AGAIN, CPU, Candidate
 from hetero.profile import STAGED, Profile
-from hetero.registry import Implementation, thread_counts
+from hetero.registry import BLAS, LOOPS, Implementation
 from hetero.registry.problem import Problem
 
 ALL_AT_ONCE = "all at once"
 UNKNOWN = "no constants in this profile; hetero.calibrate() measures them"
 UNKNOWN_THERE = "no constants in this profile"
+_THREADS = {BLAS: "blas_threads", LOOPS: "cores"}  # where a CPU's description has their number
 
 
 def candidate(
@@ -28,7 +28,6 @@ def candidate(
     info: dict[str, Any],
     constants: Profile,
     asked_for: bool,
-    blas: limits.State | None,
 ) -> Candidate:
     """One way to do a problem on one device, or on several together, with its price.
 
@@ -42,8 +41,6 @@ def candidate(
     constants : Profile
     asked_for : bool
         Whether the caller names the device.
-    blas : limits.State or None
-        The state of BLAS that decides the number of its threads.
     """
     method = implementation.method
     reason = info.get("set_aside")
@@ -79,7 +76,8 @@ def candidate(
     elsewhere = info.get("elsewhere", False)
     unknown: str | None = UNKNOWN_THERE if elsewhere else UNKNOWN
     here = name == CPU and not elsewhere
-    threads = thread_counts.all_of(implementation, info) if name == CPU else None
+    pool = implementation.pool if name == CPU else None
+    threads = info.get(_THREADS[pool]) if pool else None
     if cost is None and here:
         cost = compiling.stand_in_cost(implementation, problem)
     if cost is not None:
@@ -87,11 +85,6 @@ def candidate(
             work = implementation.work(problem, info)
             overhead, compute = cost(work)
             overhead *= work.calls
-            if threads is not None:
-                threads = constants.threads(*key[2:], work) or threads
-                if here and thread_counts.pool(implementation) == limits.BLAS:
-                    threads = thread_counts.now(threads, blas)
-                overhead, compute = overhead * threads.ratio, compute * threads.ratio
             # Calls that several devices share go through the host, and are priced from there.
             before, after = movement.of(problem, CPU if group else name, constants)
             if group and constants.moves_apart(*key):

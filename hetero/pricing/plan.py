@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 from hetero import html
 from hetero.errors import NotPriced
-from hetero.host import limits
-from hetero.registry import Implementation, thread_counts
+from hetero.registry import LOOPS, Implementation
 from hetero.registry.problem import Problem
-from hetero.registry.thread_counts import Threads
 from hetero.times import readable
 
 CPU = "cpu"
@@ -35,8 +33,9 @@ class Candidate(NamedTuple):
         Why this candidate was not considered; None where it was.
     implementation : Implementation or None
         None where the candidate stands for several.
-    threads : Threads or None
-        The number of the CPU's threads it takes; None where that is not known.
+    threads : int or None
+        The number of the CPU's threads it takes: all of BLAS's, or of the loops' at most, which
+        take fewer for little work. None where that is not known.
     links : str
         Kind of copies: "all at once", "staged"; "" where they are plain, or nothing moves.
     shares : tuple of Share
@@ -55,7 +54,7 @@ class Candidate(NamedTuple):
     terms: dict[str, float]
     reason: str | None
     implementation: Implementation | None
-    threads: Threads | None = None
+    threads: int | None = None
     links: str = ""
     shares: tuple[Share, ...] = ()
     made_of: str = ""
@@ -71,12 +70,6 @@ def _terms(candidate: Candidate) -> str:
     more += f": {candidate.made_of}" if candidate.made_of else ""
     more += "; not to be trusted: calibrate again" if candidate.doubtful else ""
     return f"{terms}{_on(candidate)}{more}"
-
-
-def _is_limited(candidate: Candidate) -> bool:
-    """Whether its price or its run depends on whether BLAS's threads can be limited now."""
-    row = candidate.implementation
-    return row is not None and thread_counts.pool(row) == limits.BLAS
 
 
 class Share(NamedTuple):
@@ -122,14 +115,10 @@ class Plan:
         How the parts make the whole, such as "sum of 2 real convolutions".
     moves : dict of str to float
         Seconds of what the whole needs in addition to its parts, such as "download".
-    blas : limits.State or None
-        State of BLAS that numbers of its threads were chosen for; None where there are none.
     keepable : bool
         Whether copies of operands on a device would make the call faster.
     kept : tuple of KeptOperand
         Operands that do not change, where copies of them count; see `hetero.moving.ski_rental`.
-    limited : bool
-        Whether it depends on other threads that may be in BLAS.
     """
 
     problem: Problem
@@ -138,29 +127,8 @@ class Plan:
     parts: tuple[Plan, ...] = ()
     whole: str = ""
     moves: dict[str, float] = field(default_factory=dict)
-    blas: limits.State | None = None
     keepable: bool = False
     kept: tuple[Any, ...] = ()
-    limited: bool = field(init=False, default=False)
-
-    def __post_init__(self) -> None:
-        if self.blas is not None:
-            for c in self.candidates:
-                if c.threads is not None and c.threads.wanted and _is_limited(c):
-                    object.__setattr__(self, "limited", True)
-                    break
-
-    def holds(self) -> bool:
-        """Whether BLAS's threads are as they were when it was made.
-
-        Other threads that may be in BLAS are counted only where that matters: it takes 6 us with
-        16 threads.
-        """
-        if self.blas is not None:
-            now = limits.state() if self.limited else limits.number()
-            if now != (self.blas if self.limited else self.blas.number):
-                return False
-        return not self.parts or all(part.holds() for part in self.parts)
 
     @property
     def chosen(self) -> Candidate:
@@ -214,7 +182,7 @@ class Plan:
                 "seconds": c.seconds,
                 "terms": dict(c.terms),
                 "reason": c.reason,
-                "threads": c.threads.number if c.threads else None,
+                "threads": c.threads,
                 "links": c.links,
                 **({"doubtful": True} if c.doubtful else {}),
                 **({"shares": [_share_dict(share) for share in c.shares]} if c.shares else {}),
@@ -321,11 +289,8 @@ def _on(candidate: Candidate) -> str:
     threads = candidate.threads
     if threads is None or candidate.implementation is None:
         return ""
-    most = "at most " if thread_counts.pool(candidate.implementation) == limits.LOOPS else ""
-    but = ""
-    if 0 < threads.wanted < threads.number:
-        but = f" (not {threads.wanted}: other threads run Python)"
-    return f", on {most}{threads.number} thread{'s' * (threads.number > 1)}{but}"
+    most = "at most " if candidate.implementation.pool == LOOPS else ""
+    return f", on {most}{threads} thread{'s' * (threads > 1)}"
 
 
 def _together(chosen: list[Candidate], moves: dict[str, float]) -> Candidate:

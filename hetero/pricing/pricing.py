@@ -12,12 +12,11 @@ from typing import Any
 from hetero import registry, removed
 from hetero.arrays import HOST
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable, one_of
-from hetero.host import limits
 from hetero.pricing import compiling
 from hetero.pricing.candidate_pricing import UNKNOWN, UNKNOWN_THERE, candidate, serves_limit
 from hetero.pricing.plan import CPU, Candidate, Plan
 from hetero.profile import Profile
-from hetero.registry import Implementation, thread_counts
+from hetero.registry import Implementation
 from hetero.registry.problem import Problem
 
 
@@ -68,7 +67,6 @@ def price(
     of_kind: dict[str, list[Implementation]] = {}
     for implementation in implementations:
         of_kind.setdefault(implementation.kind, []).append(implementation)
-    blas = _blas_state(of_kind.get(CPU, ()), devices)
     shared = {name: info for name, info in groups(devices).items() if device in (None, name)}
     together = {
         id(i) for i in implementations if device in shared and i.shared and i.shared(problem)
@@ -98,7 +96,7 @@ def price(
                 if method is None and implementation.stands_in is not None:
                     serving.append(row)
                 else:
-                    candidates.append(candidate(*row, blas))
+                    candidates.append(candidate(*row))
     if method is None:
         candidates = [
             c._replace(reason=why) if (why := c.unasked or _not_there(c, device)) else c
@@ -109,7 +107,7 @@ def price(
         if reason is None and not serves_limit(row[1], row[3]):
             reason = compiling.not_needed(row[1], problem, candidates)
         candidates.append(
-            candidate(*row, blas)
+            candidate(*row)
             if reason is None
             else Candidate(row[2], row[1].method, None, {}, reason, row[1])
         )
@@ -129,7 +127,7 @@ def price(
         )
     ):  # a right result, if not where it was asked for
         candidates += [
-            candidate(problem, implementation, CPU, devices[CPU], constants, True, blas)
+            candidate(problem, implementation, CPU, devices[CPU], constants, True)
             for implementation in implementations
             if implementation.kind == CPU
             and implementation.run is not None
@@ -168,7 +166,7 @@ def price(
     candidates = (*possible, *others)
     keepable = _keepable(possible, problem)
     named = problem, candidates, constants.title
-    return Plan(*named, blas=blas, keepable=keepable)
+    return Plan(*named, keepable=keepable)
 
 
 def _not_there(candidate: Candidate, device: str | None) -> str:
@@ -193,17 +191,6 @@ def _keepable(possible: list[Candidate], problem: Problem) -> bool:
         for c in possible
         if c.device != CPU and "upload" in c.terms
     )
-
-
-def _blas_state(
-    implementations: Iterable[Implementation], devices: dict[str, dict[str, Any]]
-) -> limits.State | None:
-    """The state of BLAS, where one of these implementations would run on its threads here."""
-    if CPU not in devices or devices[CPU].get("elsewhere"):
-        return None
-    if all(thread_counts.pool(i) != limits.BLAS for i in implementations):
-        return None
-    return limits.state()
 
 
 def check_method(

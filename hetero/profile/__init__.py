@@ -17,10 +17,10 @@ A profile is one JSON file::
     sha256           of everything above
 
 and a model is ``{"form", "constants", "residuals", "samples"}`` (`hetero.registry.models`); one of
-the CPU may have "threads", how many are best (`hetero.registry.thread_counts`); one of several
-devices may have "moves_apart": true, if what is moved to them and back is not in it. A device
-written as "cuda:*" stands for every device of that kind, a layout "*" for every layout, "C" for "C
-aligned" and "C odd", "* odd" for everything odd. Those that come with hetero have no samples.
+several devices may have "moves_apart": true, if what is moved to them and back is not in it. A
+device written as "cuda:*" stands for every device of that kind, a layout "*" for every layout, "C"
+for "C aligned" and "C odd", "* odd" for everything odd. Those that come with hetero have no
+samples.
 
 =============  =================================================================================
 `encoding`     the bytes of a file, and their checksum

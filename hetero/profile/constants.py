@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hetero import paths
-from hetero.host import blas_spin
 from hetero.profile import encoding, places
 from hetero.profile.links import Links
-from hetero.registry import thread_counts
 from hetero.registry.models import Cost, ModelKey, Work, bind, bind_link
-from hetero.registry.thread_counts import Threads
 
 CPU = "cpu"
 OFF = 1.0  # mean relative error of a model from which on it is not to be trusted
@@ -96,15 +93,6 @@ class Profile(Links):
         model = self.model(device, kind, operation, method, dtype, layout) or {}
         return bool(model.get("moves_apart"))
 
-    def threads(
-        self, operation: str, method: str, dtype: str, layout: str, work: Work
-    ) -> Threads | None:
-        """The number of threads of a method on the CPU for some work; None where it is not known
-        or all are best."""
-        model = self.model(CPU, CPU, operation, method, dtype, layout) or {}
-        table = model.get("threads")
-        return None if table is None else thread_counts.choose(table, work)
-
     def model(
         self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
     ) -> dict[str, Any] | None:
@@ -142,10 +130,6 @@ class Profile(Links):
             if name in known:
                 return float(known[name].get(case, 0.0))
         return 0.0
-
-    def blas_sleep(self) -> float:
-        """Seconds of a loop's work from which on BLAS's idle threads are put to sleep for it."""
-        return float(self.data["host"].get("blas_sleep", blas_spin.LONG))
 
     def machine(self) -> dict[str, dict[str, Any]]:
         """Its devices, described as those of another machine.

@@ -16,7 +16,6 @@ from hetero.errors import ProfileError, one_of
 from hetero.imports import load
 from hetero.profile.constants import Profile
 from hetero.profile.encoding import LARGEST, SCHEMA_VERSION, digest
-from hetero.registry import thread_counts
 from hetero.registry.models import ModelKey, try_out
 
 _PARTS = ("fingerprint", "devices", "links", "host", "models")
@@ -96,8 +95,6 @@ def _try_out(data: dict[str, Any]) -> None:
         ModelKey.parse(key)
         try:
             try_out(model)
-            if "threads" in model:
-                thread_counts.check(model["threads"])
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise type(error)(f"{key}: {error}") from None
     for device, directions in data["links"].items():
@@ -111,8 +108,6 @@ def _try_out(data: dict[str, Any]) -> None:
         for case in ("host", "device", "detour"):
             if not 0.0 <= profile.dispatch(device, case) < math.inf:
                 raise ValueError(f"dispatch of {device}, {case}")
-    if not 0.0 <= profile.blas_sleep() < math.inf:
-        raise ValueError("blas_sleep")
     if not 0.0 <= profile.pack(2**20) < math.inf:
         raise ValueError("pack")
 

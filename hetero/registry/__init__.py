@@ -161,6 +161,8 @@ class Price(NamedTuple):
     unasked: str = ""
 
 
+# Threads of the CPU that a method may run on, in `Implementation.uses`: BLAS's; the loops'.
+BLAS, LOOPS = "blas", "loops"
 # When a device gets arrays on the host.
 ALWAYS, WHEN_SHORT, IN_TURN = "always", "when short", "in turn"
 
@@ -232,6 +234,14 @@ class Implementation:
     def from_host(self) -> bool:
         """Whether one device always gets arrays on the host, and leaves the result there."""
         return self.blocks in (ALWAYS, IN_TURN)
+
+    @property
+    def pool(self) -> str | None:
+        """`BLAS` or `LOOPS`, where the CPU's threads that it runs on are of one of them alone."""
+        blas, loops = BLAS in self.uses, LOOPS in self.uses
+        if self.kind != "cpu" or blas == loops:
+            return None
+        return BLAS if blas else LOOPS
 
     def __repr__(self) -> str:
         return f"<{self.operation} {self.method} on {self.kind}>"

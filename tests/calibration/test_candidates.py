@@ -1,47 +1,45 @@
 """Candidates are timed as a program's calls are, not by what the one before them left behind."""
 
+import math
+import time
 from collections import Counter
 
 import pytest
 
-from hetero.calibration.measure import candidates
+from hetero.calibration.measure import candidates, timing
 from hetero.errors import DeviceError
 
 
 class Host:
     """What calls take here: each is slow at first after another one, and loops while BLAS spins."""
 
-    def __init__(self, monkeypatch, is_cut=True):
-        self.now, self.spins, self.last, self.settled = 0.0, False, "", 0
+    def __init__(self, monkeypatch):
+        self.now = self.used = self.slept = 0.0
+        self.until, self.last = 0.0, ""  # when BLAS's threads go to sleep
         self.count = Counter()
-        monkeypatch.setattr(candidates.time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(candidates.time, "sleep", self.sleep)
-        monkeypatch.setattr(candidates.blas_spin, "spin_is_shortened", lambda: is_cut)
-        monkeypatch.setattr(candidates.blas_spin, "wait_until_idle", lambda: self.rest(is_cut))
-
-    def rest(self, is_cut):
-        self.settled += 1
-        self.spins = self.spins and not is_cut
-        self.now += 1e-3
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(time, "process_time", lambda: self.used)
+        monkeypatch.setattr(time, "sleep", self.sleep)
 
     def sleep(self, seconds):
-        self.spins = False
+        self.used += min(seconds, max(self.until - self.now, 0.0))
+        self.slept += seconds
         self.now += seconds
 
     def call(self, name, seconds, spins=False, cold=8.0):
         def run():
             slow = cold if self.last != name else 1.0
-            slow *= 5.0 if self.spins and not spins else 1.0
+            slow *= 5.0 if self.until > self.now and not spins else 1.0
             self.now += seconds * slow
-            self.spins, self.last = self.spins or spins, name
+            self.used += seconds * slow
+            self.until, self.last = self.now + 0.1 if spins else self.until, name
             self.count[name] += 1
 
         return run
 
 
-@pytest.mark.parametrize("is_cut", [True, False])
-def test_what_ran_before_counts_for_nobody(monkeypatch, is_cut):
-    host = Host(monkeypatch, is_cut)
+def test_what_ran_before_counts_for_nobody(monkeypatch):
+    host = Host(monkeypatch)
     calls = {
         "product": host.call("product", 2e-4, spins=True),
         "loop": host.call("loop", 1e-4),
@@ -51,18 +49,25 @@ def test_what_ran_before_counts_for_nobody(monkeypatch, is_cut):
     found = candidates.timed(calls, budget=0.05, failed=failed, spinning=frozenset({"product"}))
     assert found == pytest.approx({"product": 2e-4, "loop": 1e-4, "device": 1.5e-4})
     assert not failed
-    assert not host.spins
+    assert host.until < host.now
+
+
+def test_a_program_that_computes_for_ever_is_not_waited_for(monkeypatch):
+    host = Host(monkeypatch)
+    host.until = math.inf
+    timing.wait_until_idle()
+    assert host.now == pytest.approx(0.3, abs=0.01)
 
 
 def test_calls_of_milliseconds_are_warm_too(monkeypatch):
     host = Host(monkeypatch)
     calls = {"a": host.call("a", 4e-3), "b": host.call("b", 5e-3)}
     assert candidates.timed(calls, budget=0.05, failed={}) == pytest.approx({"a": 4e-3, "b": 5e-3})
-    assert not host.settled  # nothing of BLAS's: nothing to wait for
+    assert not host.slept  # nothing of BLAS's: nothing to wait for
 
 
 def test_what_may_be_best_or_was_chosen_has_the_calls(monkeypatch):
-    host = Host(monkeypatch, is_cut=True)
+    host = Host(monkeypatch)
     seconds = {"best": 0.03, "near": 0.04, "slow": 0.05, "far": 0.2, "chosen": 0.3}
     calls = {name: host.call(name, s, cold=1.0) for name, s in seconds.items()}
     found = candidates.timed(calls, budget=0.01, failed={}, chosen="chosen")

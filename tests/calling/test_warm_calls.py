@@ -35,7 +35,6 @@ USE = {
     "to the host": [{"results": "host"}],
     "not watched": [{"watch": False}],
 }
-THREADS = {"all": None, "one": 1}
 DEVICE = {"none": NOTHING, "None": None, "cpu": "cpu", "cuda": "cuda", "cuda:1": "cuda:1"}
 CUDA = fakes.FakeCuda()
 
@@ -196,7 +195,6 @@ def product(name, second, options):
                 **options,
             },
             "use": USE | {"tiled": [{"method": "tiled"}], "blas": [{"method": "blas"}]},
-            "threads": THREADS,
         },
         judge_product,
     )
@@ -313,7 +311,6 @@ CONVOLVE2D = Space(
             "other": "other",
         },
         "use": USE | {"fft": [{"method": "fft"}], "direct": [{"method": "direct"}]},
-        "threads": THREADS,
     },
     judge_convolution,
 )
@@ -409,7 +406,6 @@ SOLVE_CG = Space(
             "other": "other",
         },
         "use": USE | {"fused": [{"method": "fused"}]},
-        "threads": THREADS,
     },
     judge_cg,
     # Its hierarchy is made of kernels, which the fake device does not have.
@@ -484,7 +480,6 @@ SOLVE_POISSON = Space(
         "maxiter": {"none": NOTHING, "1": 1, "7": 7, "2000": 2000},
         "device": DEVICE,
         "use": USE | {"jacobi": [{"method": "jacobi"}]},
-        "threads": THREADS,
     },
     judge_poisson,
     operands=1,
@@ -526,7 +521,7 @@ def _parameters(function):
 @pytest.mark.parametrize("name", SPACES)
 def test_every_parameter_has_values(name):
     space = SPACES[name]
-    assert set(space.values) - {"use", "threads"} == set(_parameters(space.function))
+    assert set(space.values) - {"use"} == set(_parameters(space.function))
     assert all(len(values) > 1 for values in space.values.values())
     blocks = {key for blocks in space.values["use"].values() for block in blocks for key in block}
     assert blocks == set(inspect.signature(hetero.use).parameters)
@@ -606,7 +601,7 @@ def test_each_two_options(name, machine):
     space = SPACES[name]
     path = [
         {**space.plain, one: first, other: second}
-        for one, other in itertools.combinations(list(space.values)[:-1], 2)  # without threads
+        for one, other in itertools.combinations(space.values, 2)
         for first in space.values[one]
         for second in space.values[other]
     ]

@@ -178,9 +178,6 @@ threading.Thread.start = refuse
 for _ in range(2):
     for name in sys.argv[1].split(","):
         OPERATIONS[name]()
-from hetero.host import blas_spin
-with blas_spin.asleep_in_loops(0.001):
-    blas_spin.for_loop()
 """
 
 

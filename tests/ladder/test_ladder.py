@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 import pytest
 import runtimes
@@ -119,7 +120,7 @@ def test_a_rung_that_is_wrong_is_told(place, monkeypatch):
 
 
 def test_loops_on_some_threads(data, monkeypatch):
-    monkeypatch.setattr(ladder.limits, "most", lambda pool: 2)
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
     asked = ("--device", "cpu", "--sizes", "16", "--threads", "1,2", "--dtype", "float64")
     found = data("ladder", "solve_poisson", *asked)
     rows = [(row["method"], row.get("threads")) for row in found["rows"]]

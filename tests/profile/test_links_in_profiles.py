@@ -31,7 +31,6 @@ from hetero.calibration.progress import Failure
 from hetero.calling import planner
 from hetero.devices import at_once
 from hetero.evaluation import report, verify
-from hetero.host import blas_spin
 from hetero.ops.cases import grid
 from hetero.pricing import pricing
 from hetero.profile import inventory
@@ -195,10 +194,7 @@ def calibrated(monkeypatch, hasty, profile_file):
         patch.setattr(sampling, "take", lambda case, *_: Samples(dict.fromkeys(grid(case.axes), 1)))
         patch.setattr(loop.repeating, "settle", lambda *_: (0, 0, 0))
         patch.setattr(equal_devices, "differ", lambda *_: False)
-        patch.setattr(machine_of_calibration.thread_counts, "tables", lambda *_: {})
         patch.setattr(machine_of_calibration.compiling, "compile_first", lambda *_: None)
-        patch.setattr(blas_spin, "find", planted("find", None))
-        patch.setattr(blas_spin, "wait_until_idle", lambda: None)
         patch.setattr(quiet_links, "links", planted("quiet", LINKS))
         patch.setattr(overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
         patch.setattr(overheads, "pack", lambda budget: LINE)
@@ -217,7 +213,7 @@ def calibrated(monkeypatch, hasty, profile_file):
 
 def test_a_full_calibration_measures_links_at_once(calibrated):
     found, order = calibrated()
-    assert order == ["find", "quiet", "at once"]
+    assert order == ["quiet", "at once"]
     kinds = {"pageable", "pinned"}
     for way in ("upload", "download"):
         assert found.data["links"]["toy:0"][way].keys() == kinds
@@ -233,19 +229,19 @@ def test_a_full_calibration_measures_links_at_once(calibrated):
 
 def test_a_quick_one_does_not(calibrated):
     found, order = calibrated(True)
-    assert order == ["find", "quiet"]
+    assert order == ["quiet"]
     assert found.data["links"].keys() == {"toy:0"} == found.data["host"]["dispatch"].keys()
 
 
 def test_only_other_things_leave_them(calibrated):
     before, _ = calibrated()
     after, order = calibrated(only=["matvec"])
-    assert order == ["find"]
+    assert order == []
     assert after.data["links"] == before.data["links"]
     _, order = calibrated(only=["toy"])
-    assert order == ["find", "quiet", "at once"]
+    assert order == ["quiet", "at once"]
     _, order = calibrated(only=["toy*2"])
-    assert order == ["find", "at once"]
+    assert order == ["at once"]
 
 
 # -- Verified --------------------------------------------------------------------------------------

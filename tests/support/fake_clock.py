@@ -30,7 +30,7 @@ _READING = 2.0**-20  # seconds that pass from one look at the clock to the next
 class Clock:
     """Seconds, put forward by what is done."""
 
-    now = 0.0
+    now = asleep = 0.0
 
     def __call__(self) -> float:
         self.now += _READING
@@ -39,11 +39,15 @@ class Clock:
     def spend(self, seconds: float, on_host: bool = True, launched: bool = False) -> None:
         self.now += round(seconds / _TICK) * _TICK
 
+    def sleep(self, seconds: float) -> None:
+        self.spend(seconds)
+        self.asleep += round(seconds / _TICK) * _TICK
+
 
 clock = Clock()
 time.perf_counter = clock  # before anything of hetero is imported: it is a default argument there
-time.sleep = clock.spend
-time.process_time = time.thread_time = lambda: clock.now
+time.sleep = clock.sleep
+time.process_time = time.thread_time = lambda: clock.now - clock.asleep
 
 
 class _Waiting(subprocess.Popen):
@@ -143,10 +147,9 @@ def install() -> list[str]:
 
     import hetero.ops  # noqa: F401  # registers them
     from hetero import devices, registry
-    from hetero.calibration.environment import blas_sleep
     from hetero.devices import cpu
     from hetero.devices.base import Device
-    from hetero.host import blas_spin, pages
+    from hetero.host import pages
     from hetero.ops.convolve2d.window import FEW_PRODUCTS
 
     pages.maker = lambda nbytes: np.empty  # no thread beside, which sleeps by this clock
@@ -297,8 +300,6 @@ def install() -> list[str]:
 
     np.ascontiguousarray = packed
     subprocess.Popen = _Waiting
-    blas_sleep._EXTENT = 4  # computed, not made up
-    blas_spin.find = lambda: None  # it asks another process
     return ["cpu", *fakes]
 
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import fakes
 import numpy as np
-import threadpoolctl
 from scipy.sparse import issparse
 
 import hetero
@@ -86,7 +85,7 @@ class Space:
         made: dict[str, Any] = {}
         for name, label in point.items():
             value = self.values[name][label]
-            if name in ("use", "threads", "out", "options") or value is NOTHING:
+            if name in ("use", "out", "options") or value is NOTHING:
                 continue
             made[name] = value() if callable(value) and name != "callback" else value
         positional = [made.pop(name) for name in list(self.values)[: self.operands]]
@@ -103,8 +102,6 @@ class Space:
         with contextlib.ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")
-            if (threads := self.values["threads"][point["threads"]]) is not None:
-                stack.enter_context(machine.pools.limit(limits=threads))
             try:
                 for placement in use:
                     stack.enter_context(hetero.use(**placement))
@@ -131,7 +128,6 @@ class Machine:
 
     def __init__(self, monkeypatch: Any) -> None:
         self.ran: list[tuple[str, str]] = []
-        self.pools = threadpoolctl.ThreadpoolController()
         fakes.install(monkeypatch)
         for operation in [o.name for o in registry.operations()]:
             entries = [

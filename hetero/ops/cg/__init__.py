@@ -149,11 +149,7 @@ def solved(
 
         if device is None and not inventory.looked():
             return make()
-        if (
-            key is None
-            or not planner.is_host_alone(device)
-            or planner.counts_threads(operands.NAME)
-        ):
+        if key is None or not planner.is_host_alone(device):
             return make()
         # The CPU has one method for each layout, whatever the size; and where only the CPU can, it
         # serves whatever method was named.

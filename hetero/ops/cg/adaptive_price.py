@@ -39,7 +39,6 @@ from hetero.profile import Profile, inventory
 from hetero.registry import Price
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
-from hetero.registry.thread_counts import Threads
 
 Works = Callable[[Problem, dict[str, Any]], Work]
 _FIRST = 4  # iterations before a forecast is believed
@@ -58,14 +57,11 @@ class Schedule(NamedTuple):
         Seconds of an iteration, as predicted.
     move : float
         Seconds.
-    threads : Threads or None
-        Those of the CPU's products.
     """
 
     cpu: float
     device: float
     move: float
-    threads: Threads | None
 
     @property
     def pays_from(self) -> float:
@@ -140,7 +136,7 @@ def price(
     if priced is None:
         return Price(None)
     schedule, before, cpu = priced
-    c, g, move, _ = schedule
+    c, g, move = schedule
     count, pays_from = problem.options.iterations, schedule.pays_from
     least = least_iterations(problem.options.rtol, np.dtype(problem.dtype))
     why = ""
@@ -169,7 +165,6 @@ def _schedule(
         for count in (1, 2)
     )
     known = problem.dtype, problem.layout
-    threads = constants.threads(NAME, "blas", *known, one)
     seconds = []
     for key in ((CPU, CPU, NAME, "blas", *known), (name, info["kind"], NAME, "fused", *known)):
         cost = constants.cost(*key)
@@ -186,5 +181,4 @@ def _schedule(
     except KeyError:  # no link
         return None
     moves = movement.total(movement.total(before, after), {"overhead": begin})
-    c *= threads.ratio if threads is not None else 1.0
-    return Schedule(c, g, sum(moves.values()), threads), moves, cpu_begin
+    return Schedule(c, g, sum(moves.values())), moves, cpu_begin

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero import profile, registry
+from hetero import registry
 from hetero.arrays import HOST, dense
 from hetero.calling import call_cache
 from hetero.calling.planner import HERE, Machine
@@ -40,7 +40,7 @@ from hetero.ops.convolve2d.window import (
 from hetero.pricing import settings, tables
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
-from hetero.registry import Arguments, thread_counts
+from hetero.registry import Arguments
 
 calls = call_cache.Calls()
 SMALL = 256  # elements of a filter whose values are part of the key of a call on a device
@@ -215,9 +215,7 @@ def remember(call: CheckedCall, plan: Plan, now: int) -> None:
     if key is None or chosen.device != CPU or call.a.dtype != call.dtype or are_few(call):
         return  # few products come this way as a list or a subclass; arrays need not
     row = chosen.implementation
-    compute = thread_counts.limited(row, chosen.threads, row.run)
-    least = profile.current().blas_sleep()
-    compute = thread_counts.undisturbed(row, chosen.seconds, compute, least)
+    compute = row.run
     shape, dtype = problem.output.shape, problem.output.dtype
     empty, transforms = pages.maker(problem.output.nbytes), traits.of_row(row).transforms
 

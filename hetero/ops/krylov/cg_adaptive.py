@@ -12,13 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from hetero import registry
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
-from hetero.host import blas_spin
 from hetero.ops.krylov import cg_cpu, cg_device
 from hetero.ops.linear_systems.types import DeviceFailed, Outcome
-from hetero.registry import thread_counts
 
 _clock = time.perf_counter
 
@@ -86,21 +83,17 @@ def solve(
         callback(x)  # type: ignore[misc]
         last[0] += _clock() - begin
 
-    run = cg_cpu.solve
     if schedule is not None:
         others["moves"] = moves
-        row = registry.registered("cg", "cpu", "blas")
-        run = thread_counts.limited(row, schedule.threads, run)
     given = {"preconditioner": preconditioner, "maxiter": maxiter}
     try:
-        return run(system, b, x, callback=callback and timed, **given, **others)
+        return cg_cpu.solve(system, b, x, callback=callback and timed, **given, **others)
     except _Moves as move:
         going_on = move.going_on
     others.pop("moves")
     done, start = len(norms), x.copy()
     try:
-        # Threads of BLAS that wait for more work would keep the cores from those that copy.
-        with blas_spin.asleep(schedule.move), device.active():
+        with device.active():
             there, preconditioner = system_on((device,))
             given |= {"preconditioner": preconditioner, "maxiter": maxiter - done}
             given |= {"callback": callback, "going_on": going_on, **others}

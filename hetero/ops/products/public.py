@@ -23,14 +23,12 @@ from hetero.arrays import (
 from hetero.arrays.kept import written
 from hetero.calling import call_cache, planner
 from hetero.calling.call_cache import MISS, Calls
-from hetero.host import limits
 from hetero.imports import load
 from hetero.moving import results, ski_rental
 from hetero.ops.products.operands import as_given, build
 from hetero.pricing import settings, tables
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
-from hetero.registry import thread_counts
 from hetero.registry.problem import Problem
 
 _FEW = 64**3  # products that NumPy makes in some 20 us, as long as a device takes to begin and end
@@ -191,26 +189,7 @@ def _plan_on_host(
         problem = results.staying(problem, device)
     plan = planner.plan(problem, device, method)
     run = host_call(plan, function)
-    if plan.limited:
-        run = _as_planned_now(plan, run, function, device, method)
     return _by_copies(problem, run, function, device, method) if plan.keepable else run
-
-
-def _as_planned_now(
-    plan: Plan, run: Function, function: Function, device: str | None, method: str | None
-) -> Function:
-    """A function that runs the plan for BLAS's present thread limit; ``plan``'s own is ``run``."""
-    problem = plan.problem
-    runs = {plan.blas: run}
-
-    def as_planned_now(*arguments: Any) -> Any:
-        run = runs.get(limits.state())
-        if run is None:
-            plan = planner.plan(problem, device, method)
-            run = runs[plan.blas] = host_call(plan, function)
-        return run(*arguments)
-
-    return as_planned_now
 
 
 def _by_copies(
@@ -244,9 +223,8 @@ def _is_numpys(plan: Plan) -> bool:
 
 def host_call(plan: Plan, function: Function) -> Function:
     """The function ``run(A, B, out=None)`` that runs a plan on host operands."""
-    chosen = plan.chosen
     if _is_numpys(plan):
-        return thread_counts.limited(chosen.implementation, chosen.threads, function)
+        return function
     execution = load("hetero.calling.execution")
     inputs = plan.problem.inputs
 

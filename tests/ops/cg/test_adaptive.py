@@ -32,7 +32,7 @@ def moving_after(monkeypatch, count):
         def is_due(self, norms, seconds, bound, left):
             return len(norms) >= count
 
-    fixed = Fixed(1.0, 0.1, 1.0, None)
+    fixed = Fixed(1.0, 0.1, 1.0)
     monkeypatch.setattr(adaptive_price, "here", lambda *_: fixed)
 
 
@@ -42,7 +42,7 @@ def moving_after(monkeypatch, count):
 def seconds(schedule, norms, bound, slower=1.0):
     """What a solve with these residuals takes, and the best decision in hindsight; iterations on
     the CPU take longer than predicted by a factor."""
-    c, g, move, _ = schedule
+    c, g, move = schedule
     c *= slower
     n = len(norms)
     best = min(n * c, move + n * g)
@@ -60,7 +60,7 @@ def falling(n, bound=1e-5):
 @pytest.mark.parametrize("pays_from", [9, 13, 20, 60, 300])
 @pytest.mark.parametrize("ratio", [0.01, 0.1, 0.3, 0.6, 0.9])
 def test_whatever_the_number_of_iterations_it_takes_twice_the_best_at_most(pays_from, ratio):
-    schedule = Schedule(1.0, ratio, pays_from * (1.0 - ratio), None)
+    schedule = Schedule(1.0, ratio, pays_from * (1.0 - ratio))
     assert schedule.pays_from == pytest.approx(pays_from)
     worst, means = 0.0, []
     around = range(pays_from - 8, pays_from + 9)
@@ -84,7 +84,7 @@ def test_whatever_the_number_of_iterations_it_takes_twice_the_best_at_most(pays_
 
 @pytest.mark.parametrize("pays_from", [9, 40])
 def test_it_holds_where_half_or_twice_as_many_iterations_come_as_forecast(pays_from):
-    schedule = Schedule(1.0, 0.1, pays_from * 0.9, None)
+    schedule = Schedule(1.0, 0.1, pays_from * 0.9)
     for n in range(6, 8 * pays_from):
         first = falling(n)[: n // 2]
         for more in (n // 2 // 2, n):  # of the n - n // 2 forecast
@@ -94,9 +94,9 @@ def test_it_holds_where_half_or_twice_as_many_iterations_come_as_forecast(pays_f
 
 
 def test_where_a_device_does_not_pay_it_stays(monkeypatch):
-    slower = Schedule(1.0, 1.1, 1.0, None)
+    slower = Schedule(1.0, 1.1, 1.0)
     assert not any(slower.is_due([1.0] * n, [1.0] * n, 1e-9, 10**6) for n in range(1, 200))
-    schedule = Schedule(1.0, 0.1, 9.0, None)
+    schedule = Schedule(1.0, 0.1, 9.0)
     # Few iterations may still be done: they do not pay for the move.
     assert schedule.is_due([1.0] * 6, [1.0] * 6, 1e-9, 1000)
     assert not schedule.is_due([1.0] * 6, [1.0] * 6, 1e-9, 10)
@@ -258,7 +258,7 @@ def test_a_move_after_a_new_start_keeps_the_count(opencl, monkeypatch):
         def is_due(self, norms, seconds, bound, left):
             return len(begins) > 1
 
-    monkeypatch.setattr(adaptive_price, "here", lambda *_: Second(1.0, 0.1, 1.0, None))
+    monkeypatch.setattr(adaptive_price, "here", lambda *_: Second(1.0, 0.1, 1.0))
     hetero.solve_cg(A, b, **known, callback=seen.append)
     assert len(begins) == 2
     for more in (40, 41):
@@ -275,7 +275,7 @@ def test_the_callback_is_no_part_of_an_iteration(opencl, monkeypatch):
         def is_due(self, norms, seconds, bound, left):
             asked.append(min(seconds))
 
-    monkeypatch.setattr(adaptive_price, "here", lambda *_: Asked(1.0, 0.1, 1.0, None))
+    monkeypatch.setattr(adaptive_price, "here", lambda *_: Asked(1.0, 0.1, 1.0))
     known = {"maxiter": 6, "device": opencl, "method": "adaptive"}
     hetero.solve_cg(system(), np.ones(N), **known, callback=lambda x: time.sleep(0.05))
     assert 0.0 < min(asked) < 0.02

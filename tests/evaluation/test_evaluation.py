@@ -274,20 +274,6 @@ def demonstrated(monkeypatch, *cases, seconds=None, picture=None, saved=None):
     return rows, "\n".join(lines)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [
-        (1.0, "1.00 times as fast"),
-        (9.399, "9.40 times as fast"),
-        (123.6, "124 times as fast"),
-        (0.5, "takes 2.00 times as long"),
-        (0.00123, "takes 813 times as long"),
-    ],
-)
-def test_a_gain_or_a_loss_in_words(ratio, text):
-    assert demo.gained(ratio) == text
-
-
 def test_demo_shows_losses_and_what_is_not_installed(monkeypatch):
     A, other = np.ones((3, 4)), np.full(3, 4.5)
     peers = {"fast": lambda turn: (other, 7), "slow": lambda turn: (other, 8)}

@@ -77,13 +77,6 @@ def test_buffers_have_names_and_are_freed_together(device):
     assert device.memory_held() == {}
 
 
-def test_nothing_is_uploaded_of_an_empty_array(device):
-    work = Workspace(device, "solves")
-    work.upload(np.empty(0), "none")
-    assert "upload" not in device.log
-    assert "none" in work.buffers
-
-
 def test_a_stream_is_waited_for(device):
     work = Workspace(device, "solves", stream="a stream")
     work.upload(np.ones(3), "x")
@@ -125,14 +118,6 @@ def test_what_a_call_still_uses_lives_on_and_is_counted(device):
     del kept
     gc.collect()
     assert device.live == 0
-
-
-def test_a_device_that_runs_short_drops_what_is_kept(device):
-    device.storage().get("filters", 1, 2, lambda: Workspace(device, "filters")).allocate(64)
-    assert device.trim()
-    gc.collect()
-    assert device.live == 0
-    assert not device.trim()
 
 
 # -- The public names ----------------------------------------------------------------------------

@@ -122,27 +122,6 @@ def test_strides_may_be_none_or_anything():
     assert describe(Foreign(shape=[3, 4], strides=[16, 4])).shape == (3, 4)
 
 
-def test_readonly_and_pointer():
-    assert describe(Foreign(data=(0x1000, True))).readonly
-    assert describe(Foreign(data=(0, False), shape=(0, 4))).pointer == 0
-    assert describe(Foreign(data=(None, False), shape=(0, 4))).pointer == 0
-
-
-@pytest.mark.parametrize("typestr", ["<f8", ">f4", "|b1", "<c8", "<i8", "<f2", "|u1"])
-def test_dtypes(typestr):
-    assert describe(Foreign(typestr=typestr)).dtype == np.dtype(typestr)
-
-
-def test_structured_dtype():
-    found = describe(Foreign(typestr="|V8", descr=[("x", "<f4"), ("y", "<f4")]))
-    assert found.dtype.names == ("x", "y")
-
-
-@pytest.mark.parametrize("stream", [None, 1, 2, 0x7F00])
-def test_streams(stream):
-    assert describe(Foreign(stream=stream)).stream == stream
-
-
 def test_older_interfaces_have_no_stream():
     assert describe(Foreign(version=2)).stream is None
 

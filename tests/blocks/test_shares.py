@@ -8,12 +8,11 @@ import threading
 
 import numpy as np
 import pytest
-from fakes import Cupy
+from fakes import Cupy, convolve
 from layouts import LAYOUTS
 from made_up import CPU, GPU, link, machine, square
 from scipy import signal
 from test_agree import agrees
-from warm import convolve
 
 import hetero
 from hetero import devices, profile, registry

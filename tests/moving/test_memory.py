@@ -8,7 +8,7 @@ import os
 
 import numpy as np
 import pytest
-from fakes import FakeCuda
+from fakes import Freeing
 
 import hetero
 from hetero import devices
@@ -18,36 +18,9 @@ from hetero.errors import DeviceError, DeviceMemoryError, DeviceNotAvailable
 from hetero.moving.memory import Memory
 
 
-class Counted(FakeCuda):
-    """A fake device that frees what nobody holds, and checks the guard bytes as it does."""
-
-    def __init__(self, ordinal: int = 0) -> None:
-        super().__init__(ordinal)
-        self.live = 0
-        self.damaged = False
-
-    def allocate(self, nbytes):
-        address, memory = super().allocate(nbytes)
-        self.memory.clear()
-        self.live += nbytes
-        device = self
-
-        class Owner:
-            size = nbytes
-
-            def __init__(self):
-                self.memory = memory
-
-            def __del__(self):
-                device.damaged |= self.memory.damaged()
-                device.live -= nbytes
-
-        return address, Owner()
-
-
 @pytest.fixture
 def device():
-    made = Counted()
+    made = Freeing()
     yield made
     made.clear()
     gc.collect()
@@ -126,7 +99,7 @@ def test_what_a_call_still_uses_lives_on_and_is_counted(device):
 @pytest.fixture
 def two(monkeypatch):
     """Two devices in place of all others."""
-    both = Counted(0), Counted(1)
+    both = Freeing(0), Freeing(1)
     monkeypatch.setattr(devices.here, "found", {d.name: d for d in both})
     monkeypatch.setattr(devices.here, "proved", {d.name for d in both})
     return both

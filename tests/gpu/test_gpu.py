@@ -17,7 +17,6 @@ from hetero import devices, paths
 from hetero.arrays import describe
 from hetero.calling import execution
 from hetero.devices.cuda import drivers
-from hetero.errors import MethodNotAvailable
 from hetero.moving import transfer
 
 pytestmark = pytest.mark.gpu
@@ -111,25 +110,6 @@ def test_type_in_is_type_out(library, layout_a, layout_b, dtype):
     close(library.get(z), a[0], b)
 
 
-def test_batches_and_dots(library):
-    a, b = rng.random((3, 8, 9), np.float32), rng.random((3, 9, 7), np.float32)
-    close(library.get(hetero.matmul(library.put(a), library.put(b))), a, b)
-    close(library.get(hetero.matmul(library.put(a), library.put(b[0]))), a, b[0])
-    x = library.put(a[0, 0])
-    dot = hetero.matmul(x, x)
-    assert type(dot) is library.type
-    assert tuple(dot.shape) == ()
-    close(np.asarray(library.get(dot)), a[0, 0], a[0, 0])
-
-
-def test_host_and_device_together(library):
-    a, b = rng.random((20, 30)), rng.random((30, 10))
-    for A, B in ((library.put(a), b), (a, library.put(b)), (library.put(a), b[::-1, ::-1])):
-        C = hetero.matmul(A, B)
-        assert type(C) is library.type
-        close(library.get(C), *(x if isinstance(x, np.ndarray) else library.get(x) for x in (A, B)))
-
-
 def test_nan_and_inf(library):
     a = rng.random((33, 34))
     a[1, 2], a[2, 3], a[3, 4] = np.nan, np.inf, -np.inf
@@ -154,35 +134,7 @@ def test_out(library, layout, place):
     close(read(out), a, b)
 
 
-@pytest.mark.parametrize("layout", VIEWS)
-def test_out_that_is_an_operand(library, layout):
-    a, b = rng.random((30, 30), np.float32), rng.random((30, 30), np.float32)
-    A = lay(library, a, layout)
-    assert hetero.matmul(A, library.put(b), out=A, device="cuda") is A
-    close(read(A), a, b)
-    x = library.put(a[0])
-    hetero.matvec(library.put(b), x, out=x, device="cuda")
-    close(read(x), b, a[0])
-
-
 # -- Methods -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("seed", range(12))
-def test_library_and_tiled_agree(cupy, seed, dtype):
-    draw = np.random.default_rng(seed)
-    m, n, k = (int(2 ** draw.uniform(0, 10)) for _ in range(3))
-    a, b = draw.random((m, k)).astype(dtype), draw.random((k, n)).astype(dtype)
-    A, B = cupy.asarray(a), cupy.asarray(np.ascontiguousarray(b.T)).T if seed % 2 else b
-    B = cupy.asarray(B)
-    for method in ("tiled", "library"):
-        try:
-            close(cupy.asnumpy(hetero.matmul(A, B, method=method)), a, b)
-        except MethodNotAvailable as error:
-            if "cuBLAS" not in str(error):
-                raise
-            pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("shape", [(100000, 3), (3, 100000), (1, 70001), (70001, 1), (2049, 2047)])

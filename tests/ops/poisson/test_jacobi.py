@@ -141,16 +141,6 @@ def test_a_look_at_the_residual_costs_few_sweeps():
     assert looks < 12
 
 
-def test_passes():
-    for depth in plan_jacobi.DEPTHS:
-        for sweeps in range(30):
-            depths = list(plan_jacobi.passes(sweeps, depth))
-            assert sum(depths) == sweeps
-            assert max(depths, default=depth) <= depth
-            assert {*depths} <= {*plan_jacobi.DEPTHS}
-    assert next(plan_jacobi.passes(10**12, 4)) == 4
-
-
 # -- Buffers of the caller -----------------------------------------------------------------------
 
 

@@ -221,24 +221,6 @@ def test_grids():
     assert stretched[1].shape == (100, 1, 50)
 
 
-@pytest.mark.parametrize(("n", "m"), [(127, 63), (64, 32), (101, 50), (7, 7), (3, 1), (2, 1)])
-def test_restriction_is_the_scaled_transpose_of_interpolation(n, m):
-    t = transfers.transfer(n, m)
-    P, R = np.zeros((n, m)), np.zeros((m, n))
-    for i in range(n):
-        for j, w in ((t.left[i], 1 - t.weight[i]), (t.left[i] + 1, t.weight[i])):
-            if 0 <= j < m:
-                P[i, j] += w
-    for j in range(m):
-        for k, w in enumerate(t.taps[j]):
-            if w:
-                R[j, t.first[j] + k] += w
-    np.testing.assert_allclose(R, P.T * (m + 1) / (n + 1), atol=1e-12)
-    line = np.arange(1, m + 1) / (m + 1)
-    inside = (np.arange(1, n + 1) / (n + 1)) <= line[-1] + 1e-12
-    np.testing.assert_allclose((P @ line)[inside], (np.arange(1, n + 1) / (n + 1))[inside])
-
-
 @pytest.mark.parametrize("points", [1, 3, 32])
 @pytest.mark.parametrize(("n", "m"), [(127, 63), (64, 32), (7, 7), (3, 1), (2, 1), (1, 1)])
 def test_tiles_hold_what_their_coarse_points_take_from(n, m, points):

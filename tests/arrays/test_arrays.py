@@ -21,6 +21,7 @@ from hetero.arrays import (
     describe,
     is_device_array,
     library_of,
+    overlap,
     pinned,
 )
 from hetero.arrays.pycuda import DeviceArray, PyCuda
@@ -539,3 +540,23 @@ class ToyArray:
 
     def __init__(self, held):
         self.held = held
+
+
+@pytest.mark.parametrize(
+    ("start", "strides", "meets"),
+    [
+        (0x1000, (16, 4), True),
+        (0x1000 + 48, (16, 4), False),
+        (0x1000 + 44, (16, 4), True),
+        (0x1000 - 48, (16, 4), False),
+        (0x1000 - 44, (16, 4), True),
+        (0x1000 + 48 + 32, (-16, 4), False),
+        (0x1000 + 48 + 28, (-16, 4), True),
+    ],
+)
+def test_overlap(start, strides, meets):
+    first, second = describe(Foreign()), describe(Foreign(data=(start, False), strides=strides))
+    assert overlap(first, second) is meets
+    assert overlap(second, first) is meets
+    assert not overlap(first, second._replace(location="cuda:1"))
+    assert not overlap(first, second._replace(shape=(0, 4)))

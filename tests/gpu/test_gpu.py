@@ -134,6 +134,17 @@ def test_out(library, layout, place):
     close(read(out), a, b)
 
 
+@pytest.mark.parametrize("layout", VIEWS)
+def test_out_that_is_an_operand(library, layout):
+    a, b = rng.random((30, 30), np.float32), rng.random((30, 30), np.float32)
+    A = lay(library, a, layout)
+    assert hetero.matmul(A, library.put(b), out=A, device="cuda") is A
+    close(read(A), a, b)
+    x = library.put(a[0])
+    hetero.matvec(library.put(b), x, out=x, device="cuda")
+    close(read(x), b, a[0])
+
+
 # -- Methods -------------------------------------------------------------------------------------
 
 

@@ -118,8 +118,9 @@ def test_every_environment_variable_is_in_the_reference():
 
 
 def test_log_lines_are_found():
-    assert generate.log().count("\n") > 20
-    assert "taking conservative constants" in generate.log()
+    log = generate.log()
+    assert log.count("\n") > 20
+    assert "taking conservative constants" in log
     assert "RuntimeWarning" in generate.warned()
 
 

@@ -19,14 +19,12 @@ from hetero.arrays import (
     Spec,
     as_array,
     describe,
-    element_strides,
     is_device_array,
     library_of,
     overlap,
     pinned,
 )
 from hetero.arrays.pycuda import DeviceArray, PyCuda
-from hetero.ops.products.operands import collapse_batch
 
 
 class Foreign:
@@ -122,27 +120,6 @@ def test_strides_may_be_none_or_anything():
     assert describe(Foreign(strides=(-64, 8))).strides == (-64, 8)
     assert describe(Foreign(shape=(), strides=None)).strides == ()
     assert describe(Foreign(shape=[3, 4], strides=[16, 4])).shape == (3, 4)
-
-
-def test_readonly_and_pointer():
-    assert describe(Foreign(data=(0x1000, True))).readonly
-    assert describe(Foreign(data=(0, False), shape=(0, 4))).pointer == 0
-    assert describe(Foreign(data=(None, False), shape=(0, 4))).pointer == 0
-
-
-@pytest.mark.parametrize("typestr", ["<f8", ">f4", "|b1", "<c8", "<i8", "<f2", "|u1"])
-def test_dtypes(typestr):
-    assert describe(Foreign(typestr=typestr)).dtype == np.dtype(typestr)
-
-
-def test_structured_dtype():
-    found = describe(Foreign(typestr="|V8", descr=[("x", "<f4"), ("y", "<f4")]))
-    assert found.dtype.names == ("x", "y")
-
-
-@pytest.mark.parametrize("stream", [None, 1, 2, 0x7F00])
-def test_streams(stream):
-    assert describe(Foreign(stream=stream)).stream == stream
 
 
 def test_older_interfaces_have_no_stream():
@@ -565,46 +542,6 @@ class ToyArray:
         self.held = held
 
 
-# -- Layout --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "dense", "c"),
-    [
-        (lambda x: x, True, True),
-        (lambda x: x.T, True, False),
-        (lambda x: x.transpose(1, 0, 2), True, False),
-        (lambda x: x[:1], True, True),
-        (lambda x: x[::2], False, False),
-        (lambda x: x[..., :2], False, False),
-        (lambda x: x[::-1], False, False),
-        (lambda x: x[:, :1, :], False, False),
-        (lambda x: np.broadcast_to(x[:1], x.shape), False, False),
-        (lambda x: x[0, 0, 0], True, True),
-        (lambda x: x[:1, :1, :1], True, True),
-    ],
-)
-def test_dense(make, dense, c):
-    found = describe(np.asarray(make(np.zeros((4, 3, 5)))))
-    assert found.is_dense() is dense
-    assert found.is_c_contiguous() is c
-
-
-def test_strides_once_staged():
-    x = np.zeros((4, 6), np.float32)
-    assert describe(x.T).staged_strides() == (1, 6), "moved as it lies"
-    assert describe(x[:, ::2]).staged_strides() == (3, 1), "packed"
-    assert describe(Foreign(strides=(32, -8))).staged_strides() == (8, -2), "stays as it is"
-    assert describe(Foreign(strides=(18, 4))).staged_strides() is None
-
-
-def test_element_strides():
-    assert element_strides((2, 3, 4)) == (12, 4, 1)
-    assert element_strides((2, 3, 4), "F") == (1, 2, 6)
-    assert element_strides(()) == ()
-    assert element_strides((3, 0, 4)) == (4, 4, 1)
-
-
 @pytest.mark.parametrize(
     ("start", "strides", "meets"),
     [
@@ -623,27 +560,3 @@ def test_overlap(start, strides, meets):
     assert overlap(second, first) is meets
     assert not overlap(first, second._replace(location="cuda:1"))
     assert not overlap(first, second._replace(shape=(0, 4)))
-
-
-# -- Batches -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("shapes", "strides", "expected"),
-    [
-        ([(), ()], [(), ()], (1, [0, 0])),
-        ([(5,), (5,)], [(12,), (20,)], (5, [12, 20])),
-        ([(5,), ()], [(12,), ()], (5, [12, 0])),
-        ([(5,), (1,)], [(12,), (99,)], (5, [12, 0])),
-        ([(2, 5), (2, 5)], [(60, 12), (100, 20)], (10, [12, 20])),
-        ([(2, 5), (5,)], [(60, 12), (20,)], None),
-        ([(2, 5), (2, 5)], [(60, 12), (101, 20)], None),
-        ([(2, 1), (1, 5)], [(60, 12), (100, 20)], None),
-        ([(1, 5), (5,)], [(7, 12), (20,)], (5, [12, 20])),
-        ([(2, 5), ()], [(60, 12), ()], (10, [12, 0])),
-        ([(2, 5), (1, 1)], [(60, 12), (3, 4)], (10, [12, 0])),
-        ([(3, 2, 5), (3, 2, 5)], [(120, 60, 12), (0, 0, 0)], (30, [12, 0])),
-    ],
-)
-def test_batch_axes_become_one(shapes, strides, expected):
-    assert collapse_batch(shapes, strides) == expected

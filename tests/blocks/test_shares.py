@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from fakes import Cupy, view
+from fakes import Cupy, convolve
 from layouts import LAYOUTS
 from made_up import CPU, GPU, link, machine, square
 from scipy import signal
@@ -17,7 +17,6 @@ from test_agree import agrees
 import hetero
 from hetero import devices, profile, registry
 from hetero.arrays import Spec, describe
-from hetero.blocks import partition
 from hetero.calling import planner
 from hetero.devices import at_once
 from hetero.errors import DeviceError, DeviceMemoryError, MethodNotAvailable
@@ -26,38 +25,6 @@ from hetero.pricing import candidate_pricing, pricing
 from hetero.profile import inventory
 
 ALL = "cuda:*"
-
-
-def convolve(used, problem, arguments):
-    """The direct sum on a fake device, whose results depend on nothing but what they read."""
-    (image,), out, options = arguments
-    w, taps = problem.options, options.filter.array[::-1, ::-1]
-    size = np.dtype(problem.dtype).itemsize
-
-    def stack(address, height, width, strides):
-        in_bytes = tuple(size * s for s in strides)
-        return view(address, (problem.batch, height, width), problem.dtype, in_bytes)
-
-    def reached(length, count, lead, taps):
-        at = np.arange(count + taps - 1) - lead
-        inside = (at >= 0) & (at < length)
-        if w.boundary == "wrap":
-            return at % length, inside | True
-        if w.boundary == "symm":
-            at %= 2 * length
-            return np.where(at < length, at, 2 * length - 1 - at), inside | True
-        return np.clip(at, 0, length - 1), inside
-
-    images = stack(image, w.height, w.width, problem.strides[0])
-    rows, rows_inside = reached(w.height, w.out_height, w.top, w.filter_height)
-    columns, columns_inside = reached(w.width, w.out_width, w.left, w.filter_width)
-    extended = images[:, rows][:, :, columns]
-    extended = np.where(rows_inside[:, None] & columns_inside, extended, options.fillvalue)
-    total = np.zeros((problem.batch, w.out_height, w.out_width), problem.dtype)
-    for (u, v), tap in np.ndenumerate(taps):
-        part = extended[:, u : u + w.out_height, v : v + w.out_width]
-        total += (tap * part).astype(problem.dtype)
-    stack(out, w.out_height, w.out_width, problem.strides[1])[...] = total
 
 
 @pytest.fixture
@@ -271,14 +238,6 @@ def test_each_device_has_a_thread(two, monkeypatch):
     assert threads["cuda:1"] == at_once._NAME
 
 
-def test_use_blocks_hold_in_the_threads(two, monkeypatch):
-    seen = []
-    tasks = [lambda: seen.append(planner.placement(None, None))] * 2
-    with hetero.use(device="cuda:1", method="tiled"):
-        at_once.run(two, tasks, at_once.LEAST)
-    assert seen == [("cuda:1", "tiled")] * 2
-
-
 def test_on_opencl_devices(opencl, monkeypatch):
     """Real kernels: bit for bit what one device makes of these sizes."""
     from hetero.devices.opencl import OpenCLDevice
@@ -401,14 +360,6 @@ def test_no_room_is_no_failure(two, monkeypatch):
     assert not devices.disabled("cuda:1")
 
 
-def test_a_convolution_whose_device_fails(two, monkeypatch):
-    image, filter = values(30, 20), values(5, 5)
-    monkeypatch.setattr(two[0], "download", broken("gone"))
-    found = hetero.convolve2d(image, filter, device=ALL, method="direct")
-    np.testing.assert_array_equal(found, signal.convolve2d(image, filter))
-    assert set(devices.troubles()) == {"cuda:0"}
-
-
 # -- Plans and prices -----------------------------------------------------------------------------
 
 SEVERAL = {"cpu": CPU, "cuda:0": GPU, "cuda:1": {**GPU, "same_as": "cuda:0"}}
@@ -478,13 +429,6 @@ def test_one_device_is_priced_as_before(here, n):
     assert priced(square(n), here) == pricing.price(square(n), machine(), here)
 
 
-def test_what_is_set_aside_has_no_share():
-    here = {**SEVERAL, "cuda:1": {**GPU, "same_as": "cuda:0", "set_aside": "it failed twice"}}
-    plan = priced(square(8192), here)
-    assert plan.chosen.device == "cuda:0"
-    assert ALL not in {c.device for c in plan.candidates}
-
-
 def test_this_machines_cpu_shares_only_where_it_is_named():
     cpu = {**GPU, "kind": "opencl", "is_host_cpu": True}
     here = {"cpu": CPU, "opencl:0": cpu, "opencl:1": {**cpu, "same_as": "opencl:0"}}
@@ -515,17 +459,6 @@ def test_a_result_with_gaps_is_packed():
     assert plain.terms["pack"] == pytest.approx(2 * 3e-6 + sum(parts) / 2e9)
 
 
-def test_small_shares_run_one_after_another():
-    """Then their times add up; else the slowest one counts."""
-    small, large = square(64), square(8192)
-    for problem, total in ((small, sum), (large, max)):
-        chosen = shared(priced(problem, device=ALL))
-        seconds = [share.plan.candidates[0].seconds for share in chosen.shares]
-        assert len(seconds) == 2
-        begin = chosen.seconds - total(seconds)
-        assert 0.0 <= begin < 1e-3, (problem.dims, chosen.terms)
-
-
 def test_more_room_together():
     n = 11000  # A, B and the result take 1.35 GiB, half of A and of the result with B 0.9
     here = {name: dict(info) for name, info in SEVERAL.items()}
@@ -537,11 +470,6 @@ def test_more_room_together():
         priced(square(n), here, device="cuda:0", method="tiled")
     chosen = priced(square(20000), here, device=ALL).chosen
     assert (chosen.device, chosen.method) == (ALL, "streamed"), "no share of it fits as a whole"
-
-
-def test_a_method_that_there_is_not(two):
-    with pytest.raises(MethodNotAvailable, match="got 'mars'"):
-        hetero.plan("matmul", values(40, 30), values(30, 20), device=ALL, method="mars")
 
 
 def test_how_it_is_printed(two):
@@ -572,25 +500,6 @@ def test_unasked(two, monkeypatch):
 
 
 # -- Ranges ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", [1, 2, 3, 8])
-@pytest.mark.parametrize("extent", [8, 9, 100, 511, 512, 4096, 10_000])
-@pytest.mark.parametrize("weights", ["equal", "growing", "one much heavier"])
-def test_ranges(extent, number, weights):
-    heavy = {"equal": [1.0] * number, "growing": [*range(1, number + 1)]}
-    given = heavy.get(weights, [1000.0] + [1.0] * (number - 1))
-    found = partition.bounds(extent, given)
-    assert len(found) == number
-    assert found[0][0] == 0
-    assert found[-1][1] == extent
-    assert all(a[1] == b[0] for a, b in itertools.pairwise(found))
-    assert all(begin < end for begin, end in found)
-    if weights == "equal":
-        lengths = [end - begin for begin, end in found]
-        assert max(lengths) - min(lengths) <= max(1, extent // (8 * number))
-        aligned = 64 if extent >= 1024 * number else 4 if extent >= 64 * number else 1
-        assert all(begin % aligned == 0 for begin, _ in found)
 
 
 @pytest.mark.parametrize("case", PRODUCTS)

@@ -53,13 +53,6 @@ def test_segments_find_planted_breakpoints(noise):
     assert model["residuals"]["worst"] <= 2.5 * noise + 1e-6
 
 
-def test_one_line_is_one_segment():
-    model = fit_link.segments(SIZES, [2e-6 + s / 5e9 for s in SIZES])
-    assert ends(model) == [None]
-    assert model["constants"][0]["seconds"] == pytest.approx(2e-6, rel=1e-6)
-    assert slopes(model) == pytest.approx([1 / 5e9], rel=1e-6)
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_a_fifth_of_the_points_a_hundred_times_too_long(seed):
     """Measuring has thrown spikes out; should one get through, the line stays where it is."""
@@ -92,11 +85,6 @@ def test_segments_of_few_points(count):
         assert link(size) == pytest.approx(planted(size), rel=1e-6)
 
 
-def test_segments_keep_their_samples():
-    seconds = [planted(s) for s in SIZES]
-    assert fit_link.segments(SIZES, seconds)["samples"] == {"bytes": SIZES, "seconds": seconds}
-
-
 # -- Residuals -----------------------------------------------------------------------------------
 
 
@@ -119,21 +107,6 @@ def table(law):
 
 def total(model, *dims):
     return sum(bind(model)(Work(dims, 0.0, 0.0)))
-
-
-def test_grid():
-    assert fit.grid([[1, 2], [3]]) == [(1, 3), (2, 3)]
-    assert fit.grid([[1, 2], [3, 4]])[:2] == [(1, 3), (1, 4)], "the last axis fastest"
-
-
-@pytest.mark.parametrize("dims", [(4, 8), (10, 100), (256, 512), (33, 9)])
-def test_surface_is_exact_for_power_laws(dims):
-    def law(m, k):
-        return 2e-9 * m**0.9 * k**1.1
-
-    model = fit.surface(AXES, table(law), {(10, 100): law(10, 100)})
-    assert total(model, *dims) == pytest.approx(law(*dims), rel=1e-4)
-    assert model["residuals"]["worst"] < 1e-4
 
 
 def test_knots_that_took_too_long_continue_at_the_same_rate():

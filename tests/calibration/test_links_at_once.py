@@ -12,7 +12,7 @@ from fakes import FakeCuda
 
 from hetero import profile
 from hetero.calibration.environment import copies, links_at_once
-from hetero.calibration.environment.links_at_once import Together, is_made, measured, steady, times
+from hetero.calibration.environment.links_at_once import Together, is_made, measured, times
 from hetero.calibration.fit import fit_link
 from hetero.calibration.progress import Failure
 from hetero.devices import at_once
@@ -135,37 +135,6 @@ def _drawn(links):
     }
 
 
-def test_single_copies_alone_would_tell_something_else():
-    """What it takes to begin is as long as a copy of 16 MiB: no bus is halved by it."""
-    bus = Bus(ratio=1.1, late=4e-4)
-    n = 1 << 24
-    assert bus.once((UPLOAD, PINNED), n) > 1.85 * bus.alone(n)
-    found = measured(bus, SIZES, any_way, clock=lambda: bus.now)
-    assert found.seconds[UPLOAD, PINNED][n] == pytest.approx(1.1 * bus.alone(n), rel=0.02)
-    assert found.begin == pytest.approx(0.9 * 4e-4, rel=0.05)
-
-
-# When two devices began, and ended their copies -> seconds of a copy on each.
-MARKS = {
-    "together": ([[0, 2, 4, 6, 8], [0, 2, 4, 6, 8]], 2.0),
-    "the second begins late": ([[0, 1, 2, 4, 6, 8], [2, 4, 6, 8, 9, 10]], 2.0),
-    "one is held up once": ([[*range(0, 18, 2)], [0, 2, 9, 11, 13, 15, 17]], 2.0),
-    "one is faster": ([[0, 1, 2, 3, 4, 5, 6], [0, 2, 4, 6, 8]], 4.0 / 3.0),
-    "never both": ([[0, 2, 4, 6], [6, 9, 12, 15]], 5.0),
-    "hardly both": ([[0, 2, 4, 6], [3, 5.5, 8, 11.5]], 2 / (1 / 2 + 1 / 2.5)),
-    "one is never done meanwhile": ([[0, 2, 4, 6], [3, 7, 11]], 2 / (1 / 2 + 1 / 4)),
-}
-
-
-@pytest.mark.parametrize("case", MARKS)
-def test_what_is_counted_of_a_row(case):
-    marks, expected = MARKS[case]
-    assert steady([marks]) == pytest.approx(expected)
-    assert steady([marks[::-1]]) == pytest.approx(expected)
-    held_up = [[9.0 * mark for mark in each] for each in marks]
-    assert steady([marks, held_up, marks, marks]) == pytest.approx(expected), "most rounds decide"
-
-
 @pytest.mark.parametrize("rate", [1e8, 1e9, 5e9, 4e10])
 def test_the_time_is_kept_to(rate):
     """Slow links are measured at fewer sizes, and in fewer rounds."""
@@ -197,28 +166,6 @@ def test_rounds_in_which_processors_were_stolen_do_not_count(monkeypatch, robbed
         for nbytes, seconds in of_way.items():
             ratio = 1.8 if all(robbed) else 1.2
             assert seconds == pytest.approx(ratio * bus.alone(nbytes), rel=0.02), (way, nbytes)
-
-
-def test_rows_are_long_where_copies_are_short():
-    bus = Bus(ratio=1.2)
-    measured(bus, SIZES, any_way, clock=lambda: bus.now)
-    least, row, long = links_at_once._LEAST_ROW, links_at_once._ROW, links_at_once._LONG
-    for _, nbytes, number in bus.rows:
-        assert least <= number <= max(row // nbytes, least)
-        if number > least:
-            assert number * 1.2 * bus.alone(nbytes) <= long
-        if least < number < row // nbytes:
-            assert (number + 1) * 1.2 * bus.alone(nbytes) > long
-    assert {number * nbytes for _, nbytes, number in bus.rows} == {row}
-    assert {nbytes for _, nbytes, _ in bus.rows} == set(SIZES[1:3])
-
-
-def test_one_that_was_held_up_makes_no_row_short():
-    bus, once = Bus(), Bus.once
-    held_up = iter([1.0] + [0.0] * 10_000)
-    bus.once = lambda *given: once(bus, *given) + next(held_up)
-    measured(bus, SIZES[1:2], any_way, clock=lambda: bus.now)
-    assert {number * nbytes for _, nbytes, number in bus.rows} == {links_at_once._ROW}
 
 
 def segments(floor, rate):
@@ -291,15 +238,6 @@ def test_devices_that_depend_on_each_other_take_turns():
     marks = found.row((UPLOAD, PINNED), 2**12, 4)
     assert done == 4 * ["upload to 0"] + 4 * ["upload to 1"]
     assert marks[0][-1] <= marks[1][0]
-
-
-def test_other_memory(monkeypatch):
-    found = Together([FakeCuda(0), FakeCuda(1)], 2**13)
-    before = [copies._pageable for copies in found._copies]
-    found.renew()
-    assert not any(
-        copies._pageable is old for copies, old in zip(found._copies, before, strict=True)
-    )
 
 
 class Broken(FakeCuda):

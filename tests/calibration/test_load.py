@@ -82,19 +82,6 @@ def test_switches_count_where_the_system_tells_nothing_else(system):
     assert marked(system, 10, switches=40)[0] == 10
 
 
-def test_a_burst_is_noticed(system):
-    watch = timing.Watch(system)
-    found = []
-    for number in range(60):
-        watch.begin()
-        busy = 20 <= number < 40
-        system.spend(0.005, others=0.65 * CORES * busy, switches=40 * busy)
-        found.append(watch.disturbed())
-    assert not any(found[:20]), "of 100 ms"
-    assert sum(found[20:40]) >= 16
-    assert not any(found[40:])
-
-
 @pytest.mark.parametrize(("processors", "points"), [(0.02, 0), (0.1, 0), (4.0, 80)])
 def test_stolen_time_counts_by_how_much_it_is(system, processors, points):
     """One tick now and then, on any of many processors, is none."""

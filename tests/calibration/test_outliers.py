@@ -60,21 +60,6 @@ def test_a_spike_is_doubted_wherever_it_is(dims):
     assert max(doubtful, key=doubtful.get) == dims
 
 
-def test_knots_that_are_no_full_grid():
-    seconds = {(4, 4): 1.0, (16, 4): 1.0, (64, 16): 100.0}
-    assert set(outliers.doubtful(seconds)) <= set(seconds)
-    assert outliers.doubtful({(4, 4): 1.0}) == {}
-
-
-def test_between():
-    seconds = quiet()
-    del seconds[64, 64]
-    assert outliers.between((64, 64), seconds) == pytest.approx(law((64, 64)), rel=0.7)
-    assert outliers.between((1, 1), {(1, 2): 1.0}) is None
-    power = {(n,): float(n) ** 1.5 for n in (2, 8)}
-    assert outliers.between((4,), power) == pytest.approx(8.0)
-
-
 def test_what_is_less_than_a_smaller_one_takes_puts_both_in_doubt():
     step = {(n,): float(n) for n in (16, 256, 2048)}
     assert outliers.decreasing(step) == {}

@@ -187,12 +187,6 @@ def test_no_pass_more_is_made_where_they_take_long(robbed, monkeypatch):
     assert "12 of 12 copies differ" in told
 
 
-def test_few_ticks_are_no_theft(monkeypatch):
-    taken = [(0.0, 0.0), (0.02, 0.1)]
-    monkeypatch.setattr(quiet_links.Theft, "_now", lambda _: taken.pop(0))
-    assert not quiet_links.Theft().seen()
-
-
 class Staging(Slowly):
     """Copies half as fast through a ring below 8 MB, and three times as fast above."""
 

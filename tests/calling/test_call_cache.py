@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 
 import fakes
 import numpy as np
@@ -15,9 +14,7 @@ import hetero.ops
 from hetero import registry
 from hetero.arrays import Access, cupy, layouts
 from hetero.calling import execution
-from hetero.devices.storage import Storage
 from hetero.errors import DeviceError
-from hetero.ops.convolve2d.filters import Filter, kept
 from hetero.pricing import tables
 from hetero.registry import Arguments
 
@@ -336,19 +333,3 @@ def test_convolutions_that_go_the_general_way(filters):
     assert convolved(filters, image, one) == 1
     with pytest.raises((ValueError, TypeError)):
         hetero.convolve2d(image, one, ["same"], device="cuda", method="direct")
-
-
-def test_what_a_filter_leaves_on_a_device_belongs_to_a_context():
-    device, made, storages = types.SimpleNamespace(), [], {}
-
-    def asked(place):
-        storage = storages.setdefault(place, Storage())
-        device.storage = lambda: storage
-        made.append(object())
-        return kept(device, filter, "taps", lambda: made[-1])
-
-    filter = Filter(rng.random((3, 5)))
-    first, second = asked("one"), asked("two")
-    assert first is not second
-    assert asked("one") is first
-    assert asked("two") is second

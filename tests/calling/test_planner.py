@@ -89,22 +89,6 @@ def test_terms_add_up_and_the_cheapest_comes_first(n, on):
     assert plan.seconds == plan.chosen.seconds
 
 
-def test_crossover():
-    """CPU: 2n^3/1e10; GPU: 12 n^2 bytes up and down, 52 us of overheads: even near n = 110."""
-    assert priced(square(64)).chosen.device == "cpu"
-    assert priced(square(400)).chosen.device == "cuda:0"
-    previous = "cpu"
-    for n in range(16, 512, 16):
-        now = priced(square(n)).chosen.device
-        assert (previous, now) != ("cuda:0", "cpu"), "there is one crossover"
-        previous = now
-
-
-def test_library_wins_where_it_is_faster():
-    assert priced(square(64, "cuda:0"), WITH_LIBRARY).chosen.method == "tiled"
-    assert priced(square(4096, "cuda:0"), WITH_LIBRARY).chosen.method == "library"
-
-
 @pytest.mark.parametrize("calls", [1.0, 1.15, 3.0])
 def test_an_implementation_of_several_calls_pays_for_each(calls, monkeypatch):
     def several(implementation):

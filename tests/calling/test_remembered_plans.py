@@ -7,7 +7,6 @@ import threading
 import time
 
 import numpy as np
-import pytest
 from made_up import machine, roofline, square
 
 import hetero
@@ -109,28 +108,6 @@ def test_a_plan_made_before_a_change_is_not_kept():
     table = {}
     tables.remember(table, "key", "old", before)
     assert not table
-
-
-CHANGES = {
-    "forgetting": (lambda: tables._all.lock, lambda: tables.forget()),
-    "remembering": (
-        lambda: tables._all.lock,
-        lambda: tables.remember({}, "key", "value", tables.generation()),
-    ),
-    "another profile": (lambda: profile.finding._lock, lambda: profile.set_current(None)),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_change_waits_for_another_ones_end(change):
-    lock, act = CHANGES[change]
-    thread = threading.Thread(target=act)
-    with lock():
-        thread.start()
-        thread.join(0.1)
-        assert thread.is_alive(), "it came in between"
-    thread.join(30)
-    assert not thread.is_alive()
 
 
 def test_threads_that_need_the_profile_read_it_once(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from html.parser import HTMLParser
@@ -46,7 +47,7 @@ class Outline(HTMLParser):
 
 def small():
     """A profile's content, of one operation."""
-    data = profile.shipped("tesla-t10").data
+    data = copy.deepcopy(profile.shipped("tesla-t10").data)
     models = {key: model for key, model in data["models"].items() if "|matvec|" in key}
     return {**data, "models": models}
 

@@ -17,7 +17,6 @@ from hetero import devices, paths
 from hetero.arrays import describe
 from hetero.calling import execution
 from hetero.devices.cuda import drivers
-from hetero.errors import MethodNotAvailable
 from hetero.moving import transfer
 
 pytestmark = pytest.mark.gpu
@@ -111,41 +110,6 @@ def test_type_in_is_type_out(library, layout_a, layout_b, dtype):
     close(library.get(z), a[0], b)
 
 
-def test_batches_and_dots(library):
-    a, b = rng.random((3, 8, 9), np.float32), rng.random((3, 9, 7), np.float32)
-    close(library.get(hetero.matmul(library.put(a), library.put(b))), a, b)
-    close(library.get(hetero.matmul(library.put(a), library.put(b[0]))), a, b[0])
-    x = library.put(a[0, 0])
-    dot = hetero.matmul(x, x)
-    assert type(dot) is library.type
-    assert tuple(dot.shape) == ()
-    close(np.asarray(library.get(dot)), a[0, 0], a[0, 0])
-
-
-@pytest.mark.parametrize("shapes", [((0, 3), (3, 4)), ((2, 0), (0, 4)), ((2, 3), (3, 0))])
-def test_nothing_to_compute(library, shapes):
-    a, b = (np.zeros(s, np.float32) for s in shapes)
-    C = hetero.matmul(library.put(a), library.put(b))
-    assert type(C) is library.type
-    np.testing.assert_array_equal(library.get(C), a @ b)
-
-
-def test_host_and_device_together(library):
-    a, b = rng.random((20, 30)), rng.random((30, 10))
-    for A, B in ((library.put(a), b), (a, library.put(b)), (library.put(a), b[::-1, ::-1])):
-        C = hetero.matmul(A, B)
-        assert type(C) is library.type
-        close(library.get(C), *(x if isinstance(x, np.ndarray) else library.get(x) for x in (A, B)))
-
-
-@pytest.mark.parametrize("dtype", ["int32", "int64", "float16", "complex64", "uint8"])
-def test_dtypes_that_devices_do_not_compute_in(library, dtype):
-    a, b = (9 * rng.random((5, 6))).astype(dtype), (9 * rng.random((6, 4))).astype(dtype)
-    C = hetero.matmul(library.put(a), library.put(b), device="cuda")
-    assert type(C) is library.type
-    np.testing.assert_array_equal(library.get(C), a @ b)
-
-
 def test_nan_and_inf(library):
     a = rng.random((33, 34))
     a[1, 2], a[2, 3], a[3, 4] = np.nan, np.inf, -np.inf
@@ -181,51 +145,7 @@ def test_out_that_is_an_operand(library, layout):
     close(read(x), b, a[0])
 
 
-def test_out_that_numpy_refuses(library):
-    A = library.put(np.ones((4, 4), np.float32))
-    with pytest.raises(ValueError, match="mismatch"):
-        hetero.matmul(A, A, out=library.put(np.ones((4, 5), np.float32)))
-    with pytest.raises(TypeError, match="cast"):
-        hetero.matmul(A, A, out=library.put(np.ones((4, 4), np.int32)))
-
-
-class ReadOnly:
-    """A view of a device array that must not be written to."""
-
-    def __init__(self, array):
-        self._array = array
-        interface = dict(array.__cuda_array_interface__)
-        interface["data"] = (interface["data"][0], True)
-        self.__cuda_array_interface__ = interface
-
-
-def test_readonly(library):
-    a = rng.random((12, 12), np.float32)
-    A = library.put(a)
-    close(read(hetero.matmul(ReadOnly(A), A)), a, a)
-    with pytest.raises(ValueError, match="read-only"):
-        hetero.matmul(A, A, out=ReadOnly(A))
-    np.testing.assert_array_equal(library.get(A), a)
-
-
 # -- Methods -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("seed", range(12))
-def test_library_and_tiled_agree(cupy, seed, dtype):
-    draw = np.random.default_rng(seed)
-    m, n, k = (int(2 ** draw.uniform(0, 10)) for _ in range(3))
-    a, b = draw.random((m, k)).astype(dtype), draw.random((k, n)).astype(dtype)
-    A, B = cupy.asarray(a), cupy.asarray(np.ascontiguousarray(b.T)).T if seed % 2 else b
-    B = cupy.asarray(B)
-    for method in ("tiled", "library"):
-        try:
-            close(cupy.asnumpy(hetero.matmul(A, B, method=method)), a, b)
-        except MethodNotAvailable as error:
-            if "cuBLAS" not in str(error):
-                raise
-            pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("shape", [(100000, 3), (3, 100000), (1, 70001), (70001, 1), (2049, 2047)])

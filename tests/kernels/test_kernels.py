@@ -270,18 +270,6 @@ def test_matmul_splits_k(portable, dtype):
     assert launch_plan.workspace >= 2 * 2 * 20 * 24
 
 
-def test_small_blocks(portable):
-    for limit in (64, 128, 256, 512):
-        plans = [
-            run_matvec(portable, 300, 200, 1, "float32", (layout, "row", "row"), block_limit=limit)
-            for layout in ("row", "column")
-        ]
-        plans.append(run_matmul(portable, 100, 100, 40, 1, "float64", block_limit=limit))
-        assert all(
-            launch.block <= limit for launch_plan in plans for launch in launch_plan.launches
-        )
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ["row", "column"])
 def test_infinities_stay_where_they_belong(portable, layout, dtype):
@@ -380,17 +368,6 @@ def test_every_tile_is_chosen():
         for tile in matmul_tiles.tiles(dtype, capability):
             real = ("REAL", "float" if dtype == "float32" else "double")
             assert any({real, *tile.defines} <= set(defines) for defines in used), tile
-
-
-def test_mistakes_are_named():
-    strides = {"a_strides": (0, 4, 1), "x_strides": (0, 1), "y_strides": (0, 1)}
-    shape = {"m": 4, "k": 4, "batch": 1, "multiprocessors": 4, "alignment": 16}
-    with pytest.raises(ValueError, match="dtype must be one of float32, float64, got 'int32'"):
-        kernels.plan_matvec(dtype="int32", **shape, **strides)
-    with pytest.raises(ValueError, match="block_limit must be at least 64, got 32"):
-        kernels.plan_matvec(dtype="float32", block_limit=32, **shape, **strides)
-    with pytest.raises(ValueError, match="dialect must be one of cuda, opencl, got 'metal'"):
-        kernels.prelude("metal")
 
 
 # -- NVIDIA's compiler ---------------------------------------------------------------------------

@@ -230,20 +230,6 @@ def test_iteration_stops_as_the_plain_one(portable):
         assert Loop(rows, found, 0.0, exactly=True).run(60).iterations == 60
 
 
-def test_far_from_zero(portable):
-    """Rows far from zero are centred: labels are those of rows near it."""
-    X, _, start = points(400, 3, 5, "float32")
-    _, labels, _ = plain_step(X, None, start)
-    far = np.float32(3000)
-    with on_device(portable, X + far, None, 5) as rows:
-        assert np.all(np.abs(rows.mean - far) < 10)
-        assert rows.mean_variance == pytest.approx(np.var(X, axis=0).mean(), rel=1e-3)
-        rows.upload((start + far) - rows.mean)
-        rows.label(False)
-        found = rows.download("labels", (400,), np.int32)
-    assert (found != labels).mean() < 0.02
-
-
 def test_empty_clusters(portable):
     """They get the points farthest from their centroids, as on the CPU."""
     for weighted in (False, True):
@@ -320,20 +306,6 @@ def test_a_device_that_fails(portable, monkeypatch):
         C = plain_step(X - rows.mean, None, C - rows.mean)[2] + rows.mean
     assert failed.value.iterations >= 2
     np.testing.assert_allclose(failed.value.x, C, rtol=1e-12)
-
-
-def test_step(portable):
-    """Labels and sums alone, for whoever adds up those of several devices."""
-    X, weights, start = points(700, 4, 5, "float64", True)
-    with on_device(portable, X, weights, 5) as rows:
-        start = start - rows.mean
-        for centroids in (start, start, start[::-1].copy()):
-            _, labels, means = plain_step(X - rows.mean, weights, centroids)
-            rows.begin_step(centroids)
-            sums, totals = rows.sums()
-            np.testing.assert_allclose(totals, np.bincount(labels, weights, 5))
-            np.testing.assert_allclose(sums / totals[:, None], means, atol=1e-12)
-            assert np.array_equal(rows.fetch_labels(), labels)
 
 
 # -- What copies asynchronously, as fibers on the CPU ----------------------------------------------

@@ -29,40 +29,6 @@ N = 512
 KEPT = "kept operands"
 
 
-class Small(fakes.FakeCuda):
-    """A fake device with so much room, which frees what nobody holds."""
-
-    room = 1 << 40
-
-    def __init__(self, ordinal: int = 0) -> None:
-        super().__init__(ordinal)
-        self.live = 0
-        self.uploads = 0
-
-    def allocate(self, nbytes):
-        if self.live + nbytes > self.room:
-            raise DeviceMemoryError(f"no room for {nbytes} bytes")
-        address, memory = super().allocate(nbytes)
-        self.memory.clear()
-        self.live += nbytes
-        device = self
-
-        class Owner:
-            size = nbytes
-
-            def __init__(self):
-                self.memory = memory
-
-            def __del__(self):
-                device.live -= nbytes
-
-        return address, Owner()
-
-    def enqueue(self, direction, array, *where):
-        self.uploads += direction == "upload" and array.nbytes > 1 << 16
-        super().enqueue(direction, array, *where)
-
-
 @pytest.fixture(autouse=True)
 def promised_alone(monkeypatch):
     """Arrays that are merely used again stay where they are: `test_watched` is about those."""
@@ -72,7 +38,7 @@ def promised_alone(monkeypatch):
 @pytest.fixture
 def device(monkeypatch):
     """A fake "cuda:0" of the made-up machine."""
-    monkeypatch.setattr(fakes, "FakeCuda", Small)
+    monkeypatch.setattr(fakes, "FakeCuda", fakes.Freeing)
     (made,) = fakes.install(monkeypatch)
     profile.set_current(machine())
     inventory.changed()

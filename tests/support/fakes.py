@@ -14,11 +14,10 @@ import time
 import types
 
 import numpy as np
-from scipy import signal
 
 from hetero import devices, registry
 from hetero.devices.base import Device
-from hetero.errors import DeviceError
+from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.profile import inventory
 
 _GUARD = 256
@@ -144,6 +143,44 @@ class FakeCuda(Device):
         return np.empty(nbytes, np.uint8)
 
 
+class Freeing(FakeCuda):
+    """Frees what nobody holds and checks its guard bytes then; has so much room.
+
+    ``uploads`` counts those of more than 64 KiB.
+    """
+
+    room = 1 << 40
+
+    def __init__(self, ordinal: int = 0) -> None:
+        super().__init__(ordinal)
+        self.live = self.uploads = 0
+        self.damaged = False
+
+    def allocate(self, nbytes):
+        if self.live + nbytes > self.room:
+            raise DeviceMemoryError(f"no room for {nbytes} bytes")
+        address, memory = super().allocate(nbytes)
+        self.memory.clear()
+        self.live += nbytes
+        device = self
+
+        class Owner:
+            size = nbytes
+
+            def __init__(self):
+                self.memory = memory
+
+            def __del__(self):
+                device.damaged |= self.memory.damaged()
+                device.live -= nbytes
+
+        return address, Owner()
+
+    def enqueue(self, direction, array, *where):
+        self.uploads += direction == "upload" and array.nbytes > 1 << 16
+        super().enqueue(direction, array, *where)
+
+
 def compute(devices, problem, arguments) -> None:
     """What a kernel does: nothing but addresses, dimensions and the problem's strides."""
     devices[0].log.append("compute")
@@ -171,18 +208,24 @@ def compute(devices, problem, arguments) -> None:
 
 
 def convolve(devices, problem, arguments) -> None:
-    """What the kernels of a direct convolution with zeros beyond the image do."""
+    """What the kernels of a direct convolution do."""
     devices[0].log.append("compute")
-    ((address,), output, request), found = arguments, problem.options
-    assert found.boundary == "fill"
-    size, taps = np.dtype(problem.dtype).itemsize, request.filter.array
-    steps = tuple(size * s for s in problem.strides[0][1:])
-    image = view(address, (found.height, found.width), problem.dtype, steps)
-    top, left = (n - 1 - m for n, m in zip(taps.shape, found[6:8], strict=True))
-    shape = found.out_height, found.out_width
-    into = view(output, shape, problem.dtype, (shape[1] * size, size))
-    whole = signal.convolve2d(image, taps)
-    into[...] = whole[top : top + shape[0], left : left + shape[1]]
+    (address,), output, request = arguments
+    w, size = problem.options, np.dtype(problem.dtype).itemsize
+    strides = [size * s for s in problem.strides[0]]
+    image = view(address, (problem.batch, w.height, w.width), problem.dtype, strides)
+    below = w.out_height + w.filter_height - 1 - w.top - w.height
+    right = w.out_width + w.filter_width - 1 - w.left - w.width
+    pad = ((0, 0), (w.top, below), (w.left, right))
+    if w.boundary == "fill":
+        image = np.pad(image, pad, constant_values=request.fillvalue)
+    else:
+        image = np.pad(image, pad, {"wrap": "wrap", "symm": "symmetric"}[w.boundary])
+    taps = request.filter.downloaded().taps
+    windows = np.lib.stride_tricks.sliding_window_view(image, taps.shape, (1, 2))
+    shape = (problem.batch, w.out_height, w.out_width)
+    strides = [size * s for s in problem.strides[1]]
+    view(output, shape, problem.dtype, strides)[...] = np.einsum("bijuv,uv->bij", windows, taps)
 
 
 class Place:

@@ -26,7 +26,6 @@ from hetero.profile import inventory
 
 Point = dict[str, str]
 NOTHING = object()  # the parameter is not given at all
-rng = np.random.default_rng(12)
 
 
 class Outcome(NamedTuple):
@@ -159,7 +158,7 @@ def on_fake(entry: registry.Implementation) -> Callable[..., Any]:
     if entry.operation in ("matvec", "matmul"):
         return fakes.compute
     if entry.operation == "convolve2d":
-        return convolve
+        return fakes.convolve
     cpu = [i for i in registry.lookup(entry.operation) if i.kind == "cpu"]
     same = [i for i in cpu if i.method == entry.method]
 
@@ -178,28 +177,6 @@ def on_fake(entry: registry.Implementation) -> Callable[..., Any]:
         return able[0].run((), problem, given)
 
     return solve
-
-
-def convolve(devices: Any, problem: Any, arguments: Any) -> None:
-    """The direct sum in the fake device's memory."""
-    (address,), output, request = arguments
-    w, size = problem.options, np.dtype(problem.dtype).itemsize
-    strides = [size * s for s in problem.strides[0]]
-    image = fakes.view(address, (problem.batch, w.height, w.width), problem.dtype, strides)
-    below = w.out_height + w.filter_height - 1 - w.top - w.height
-    right = w.out_width + w.filter_width - 1 - w.left - w.width
-    pad = ((0, 0), (w.top, below), (w.left, right))
-    if w.boundary == "fill":
-        image = np.pad(image, pad, constant_values=request.fillvalue)
-    else:
-        image = np.pad(image, pad, {"wrap": "wrap", "symm": "symmetric"}[w.boundary])
-    taps = request.filter.downloaded().taps
-    windows = np.lib.stride_tricks.sliding_window_view(image, taps.shape, (1, 2))
-    shape = (problem.batch, w.out_height, w.out_width)
-    strides = [size * s for s in problem.strides[1]]
-    fakes.view(output, shape, problem.dtype, strides)[...] = np.einsum(
-        "bijuv,uv->bij", windows, taps
-    )
 
 
 def refused(outcome: Outcome) -> bool:

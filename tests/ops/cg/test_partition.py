@@ -17,7 +17,6 @@ from hetero.ops.linear_systems.exchange import BufferCopies, Exchange, Part
 from hetero.ops.linear_systems.partition import (
     Copy,
     Slab,
-    gather_copies,
     halo_copies,
     slabs,
     split,
@@ -40,55 +39,10 @@ def test_split_covers_the_rows_evenly(rows, parts, least):
     assert len(cuts) == 1 or min(sizes) >= least
 
 
-@pytest.mark.parametrize("name", ["rows", "parts", "least"])
-def test_split_names_what_is_wrong(name):
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-        split(**{"rows": 4, "parts": 2, "least": 1, name: 0})
-
-
 def test_slabs_hold_their_neighbours_rows():
     assert slabs(10, 3, 2) == [Slab(0, 4, 0, 2), Slab(4, 7, 2, 2), Slab(7, 10, 2, 0)]
     assert slabs(10, 1, 2) == [Slab(0, 10, 0, 0)]
     assert [(s.own, s.held) for s in slabs(10, 3, 2)] == [(4, 6), (3, 7), (3, 5)]
-
-
-# -- Who copies what -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("depth", [None, 1])
-@pytest.mark.parametrize("parts", [1, 2, 4])
-def test_every_halo_row_comes_from_its_owner(parts, depth):
-    """Also where buffers hold fewer rows of the neighbours than the slabs say."""
-    cuts = slabs(13, parts, 3)
-    halo = 3 if depth is None else depth
-    seen = set()
-    for copy in halo_copies(cuts, 10, depth):
-        target, source = cuts[copy.target], cuts[copy.source]
-        above = [halo * bool(cut.above) for cut in (target, source)]
-        assert not any(n % 10 for n in copy[2:])
-        for row in range(copy.nbytes // 10):
-            there = source.begin - above[1] + copy.source_offset // 10 + row
-            here = target.begin - above[0] + copy.target_offset // 10 + row
-            assert here == there
-            assert source.begin <= there < source.end
-            seen.add((copy.target, here))
-    assert seen == {
-        (part, row)
-        for part, cut in enumerate(cuts)
-        for row in (
-            *range(cut.begin - halo * bool(cut.above), cut.begin),
-            *range(cut.end, cut.end + halo * bool(cut.below)),
-        )
-    }
-
-
-def test_gathered_pieces_lie_in_the_order_of_the_parts():
-    assert gather_copies([8]) == []
-    assert gather_copies([8, 24, 16]) == [
-        Copy(0, 1, 24, 8, 8), Copy(0, 2, 16, 32, 32),
-        Copy(1, 0, 8, 0, 0), Copy(1, 2, 16, 32, 32),
-        Copy(2, 0, 8, 0, 0), Copy(2, 1, 24, 8, 8),
-    ]  # fmt: skip
 
 
 # -- Exchanging ----------------------------------------------------------------------------------

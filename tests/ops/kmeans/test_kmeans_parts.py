@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 
-import fakes
 import numpy as np
 import pytest
 import scipy.sparse
@@ -18,15 +17,13 @@ from hetero.host.compiled import loops
 from hetero.ops import kmeans as operation
 from hetero.ops.kmeans import blocks as moving
 from hetero.ops.kmeans import device as fits
-from hetero.ops.kmeans import methods, problem
+from hetero.ops.kmeans import problem
 from hetero.ops.kmeans.backend import Run
 from hetero.ops.kmeans.blocks import BlockBackend, PartitionedBlocks, partitioned
 from hetero.ops.kmeans.compiled_cpu import CompiledBackend
 from hetero.ops.kmeans.cpu import NumpyBackend
-from hetero.ops.kmeans.device import DeviceBackend
 from hetero.ops.kmeans.device_rows import DeviceRows
 from hetero.ops.kmeans.fit import Fit, fit
-from hetero.ops.kmeans.operands import check_finite
 from hetero.ops.kmeans.partition import HostRows, Part, PartitionBackend
 from hetero.profile import inventory
 from hetero.registry import Arguments
@@ -242,15 +239,6 @@ def test_the_variance_is_that_of_all_rows(device):
     np.testing.assert_allclose(found.mean_variance(), X.var(axis=0).mean(), rtol=1e-12)
 
 
-def test_labels_stay_on_their_devices_until_the_end(device, monkeypatch):
-    X = points(600, 3, 6)
-    fetched = count(monkeypatch, Part, "fetch")
-    begun = count(monkeypatch, Part, "begin")
-    agrees(parted([device] * 2, X, 6), X, 6)
-    assert len(begun) > 4
-    assert len(fetched) == 2
-
-
 def test_empty_clusters_take_rows_of_any_part(device):
     X = np.arange(200.0)[:, None] ** 1.5
     init = np.array([[100.0], [1e9], [1e9]])
@@ -390,51 +378,27 @@ def test_the_cpu_goes_on_from_the_last_centroids(device, monkeypatch):
     hetero.reset(device.name)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_rows_on_a_device_that_are_not_finite(device, value, monkeypatch):
-    """Found where they are computed with: there, or on the CPU that they are brought to."""
-    X = points(50, 3, 2)
-    X[17, 1] = value
-    there = fakes.Cupy.of(X, fakes.install(monkeypatch)[0])
-    with pytest.raises(ValueError, match="Input X contains"):
-        hetero.kmeans(there, 2, device="cpu")
-    with device.active():
-        buffer, _owner = device.allocate(X.nbytes)
-        device.upload(X, buffer)
-        asked = Fit(3, 0.0, X[:2].copy())
-        with pytest.raises(ValueError, match="Input X contains"):
-            DeviceBackend(device, problem(X, 2), Arguments((buffer,), None, asked))
-        device.upload(np.nan_to_num(X, posinf=1e200, neginf=-1e200), buffer)
-        DeviceBackend(device, problem(X, 2), Arguments((buffer,), None, asked))
-
-
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("labels_alone", [False, True])
-@pytest.mark.parametrize("where", ["cpu lloyd", "cpu products", "device", "blocks", "parts"])
-def test_rows_on_the_host_that_are_not_finite(device, where, labels_alone, monkeypatch):
-    """Found wherever they go."""
+@pytest.mark.parametrize("max_iter", [0, 3])
+@pytest.mark.parametrize("where", ["cpu lloyd", "cpu products", "device", "on device", 1, 2])
+def test_rows_that_are_not_finite(device, where, max_iter):
+    """Found wherever they go, in blocks and parts, too, and where they lie."""
     X = points(50, 3, 2)
-    asked = problem(X, 2, init=X[:2], max_iter=0 if labels_alone else 3)
-    fit_of = Fit(0 if labels_alone else 3, 0.0, X[:2].copy())
-    kind, _, method = where.partition(" ")
-    used = {"cpu": (), "parts": (device, device)}.get(kind, (device,))
-    row = "cpu" if kind == "cpu" else "opencl", method or "lloyd"
-    run = next(i.run for i in registry.lookup("kmeans") if (i.kind, i.method) == row)
+    kind, _, method = str(where).partition(" ")
+    asked = {"init": X[:2].copy(), "max_iter": max_iter, "tol": 0.0}
+    placed = {"device": "cpu", "method": method} if kind == "cpu" else {"device": device.name}
+    row = next(i for i in registry.lookup("kmeans") if (i.kind, i.method) == ("opencl", "lloyd"))
 
     def fitted():
-        if where == "device":
-            with device.active():
-                buffer, _owner = device.allocate(X.nbytes)
-                device.upload(X, buffer)
-                hosted = fit_of._replace(host=X)
-                return DeviceBackend(device, asked, Arguments((buffer,), None, hosted))
-        return run(used, asked, Arguments((X,), np.empty((2, 3)), fit_of))
+        if isinstance(where, int):
+            given = Arguments((X,), np.empty((2, 3)), Fit(max_iter, 0.0, asked["init"].copy()))
+            return row.run((device,) * where, problem(X, 2, **asked), given)
+        if where != "on device":
+            return hetero.kmeans(X, 2, **asked, **placed)
+        with hetero.use(device=device.name, results="device"):
+            return hetero.kmeans(hetero.matmul(X, np.eye(3)), 2, **asked)
 
-    looked = []
-    for module in (methods, fits):
-        monkeypatch.setattr(module, "check_finite", lambda X: looked.append(X) or check_finite(X))
     fitted()
-    assert len(looked) == (labels_alone and where != "device"), "what sums tell is not looked for"
     for value in (np.nan, np.inf, -np.inf):
         before, X[17, 1] = X[17, 1], value
         with pytest.raises(ValueError, match="Input X contains"):

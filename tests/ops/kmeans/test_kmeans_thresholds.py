@@ -125,16 +125,6 @@ def test_huge_and_tiny_values(scale, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_far_from_zero(method):
-    """Distances are of rows less their mean: the norms would lose them."""
-    X = grid_like(300, 3, "float64")
-    expected = hetero.kmeans(X, 4, init=X[:4], method=method)
-    found = hetero.kmeans(X + 1e7, 4, init=X[:4] + 1e7, method=method)
-    np.testing.assert_array_equal(found[1], expected[1])
-    np.testing.assert_allclose(found[2]["inertia"], expected[2]["inertia"], rtol=1e-6)
-
-
-@pytest.mark.parametrize("method", METHODS)
 def test_a_row_that_left_leaves_nothing(method):
     """Sums that are kept from iteration to iteration forget a row 1e8 times as large."""
     X = np.concatenate([grid_like(400, 2, "float64"), [[1e8, 1e8]]])
@@ -144,15 +134,6 @@ def test_a_row_that_left_leaves_nothing(method):
     for number in range(3):
         rows = X[labels == number]
         np.testing.assert_allclose(found[number], rows.mean(axis=0), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_as_many_clusters_as_rows(method):
-    X = grid_like(70, 2, "float64")
-    centroids, labels, info = hetero.kmeans(X, 70, random_state=0, method=method)
-    assert sorted(labels) == list(range(70))
-    np.testing.assert_allclose(centroids[labels], X, rtol=0, atol=1e-14)
-    assert info["inertia"] < 1e-24
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import runtimes
-from scipy.fft import dstn
 
 from hetero import devices
 from hetero.devices.cuda import cufft
@@ -103,21 +102,6 @@ def test_a_refinement_that_is_worse_is_not_kept(place, monkeypatch):
     np.testing.assert_array_equal(found, plain)
     assert outcome.iterations == 2
     assert outcome.residual == expected.residual
-
-
-def test_one_pass_is_a_sine_transform_with_the_axes_rotated(place):
-    device, transform = place
-    x = np.random.default_rng(1).random((5, 6, 7))
-    with device.active():
-        solver = dst_device.Solver(device, Stencil(x.shape, (1.0,) * 3), x.dtype, transform)
-        source, first = on_device(device, x)
-        target, second = on_device(device, x)
-        solver._sine_transform(source, target, 7, -0.5)
-        found = np.empty((7, 5, 6))
-        device.download(target, found)
-        del first, second
-    expected = np.moveaxis(dstn(x, type=1, axes=[2]) / 2, 2, 0)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 @pytest.mark.gpu

@@ -14,7 +14,6 @@ from typing import Any
 from hetero import profile, registry
 from hetero.calibration.environment.overheads import Overheads
 from hetero.calibration.fit import fit
-from hetero.calibration.measure import outliers
 from hetero.calibration.measure.loop import Measured
 from hetero.calibration.progress import Failure
 from hetero.calibration.request import Request
@@ -49,7 +48,7 @@ def models(
     fitted: dict[ModelKey, Model] = {}
     for one in measured:
         try:
-            fitted[one.key] = _believed(one, fitted, constants)
+            fitted[one.key] = _modelled(one, fitted, constants)
         except Exception as error:
             row = one.case.implementation
             failures.append(Failure(row.operation, one.place.name, str(one.case), error))
@@ -63,17 +62,12 @@ def _reference(one: Measured, before: dict[ModelKey, Model]) -> Model | None:
     return before.get(one.key._replace(layout=one.case.how.reference))
 
 
-def _believed(one: Measured, before: dict[ModelKey, Model], constants: Profile) -> Model:
-    """`fitted` to what is believed of the samples."""
-    out: list[tuple[int, ...]] = []
-    with contextlib.suppress(Exception):  # an operation's description fails: so will what needs it
-        samples, out = outliers.believable(*one)
-        one = one._replace(samples=samples)
+def _modelled(one: Measured, before: dict[ModelKey, Model], constants: Profile) -> Model:
+    """`fitted` to the samples; of several devices without what is moved."""
     still = unmoved(one, constants)
     model = fitted(still or one, before)
     if still is not None:
         model["moves_apart"] = True
-    model["samples"].setdefault("extrapolated", []).extend(map(list, out))
     return model
 
 

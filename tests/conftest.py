@@ -253,14 +253,6 @@ def hasty_module():
         yield
 
 
-@pytest.fixture
-def believed(monkeypatch):
-    """Whatever is measured is believed: nothing is kept out of the models."""
-    from hetero.calibration.measure import outliers
-
-    monkeypatch.setattr(outliers, "believable", lambda case, place, samples: (samples, []))
-
-
 def hasten(patch, again=False):
     """Calibrating takes a second: what is measured does not matter, only that all is there.
 

@@ -123,7 +123,7 @@ def measure(
         return results[number].samples
 
     seconds = time.perf_counter() - start
-    watch.count(*repeating.settle(results, again, budget, seconds, watch.noisy))
+    watch.count(*repeating.settle(results, again, budget, seconds))
     return results
 
 

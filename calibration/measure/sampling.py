@@ -11,7 +11,7 @@ from math import prod
 
 from hetero.calibration.measure import solving
 from hetero.calibration.measure.timing import Measurement, in_turn, robust_median
-from hetero.calibration.measure.workbench import Bench, Samples, is_less, watched
+from hetero.calibration.measure.workbench import Bench, Samples, watched
 from hetero.ops.cases import Budget, Case, Dims, Passes, SampleGrid, TimedSolves, grid
 from hetero.registry.problem import Problem
 
@@ -20,11 +20,8 @@ _CLEARLY = 1.5
 _LOOKS = 4
 _SHORT = 0.002  # seconds of a call, above which half of the passes are enough
 _LONG = 0.005  # above which one pass is
-_THIRD, _PROBES = 3, 8  # a second look: at every third of a case's samples, about eight at most
-_SPELL = 0.1  # fraction of these that improved: then all of the case may have met a slow spell
 # Seconds of a call on the CPU, and on a device: shorter ones may be all overhead, and give no rate.
 _TELLS = 1e-4, 1e-3
-_LONG_LOOK = 0.01  # seconds of a call, beyond which there is no second look
 
 
 def take(
@@ -50,41 +47,27 @@ def take(
     """
     if isinstance(case.how, Passes):
         return _pass(case, bench, budget, seconds_left, before)
-    if before is not None:
-        return _second_look(case, bench, budget, seconds_left, before)
     if isinstance(case.how, TimedSolves):
         return solving.take(case, bench, budget, seconds_left)
     return _grid(case, bench, budget, seconds_left, host)
 
 
 def again(
-    case: Case,
-    bench: Bench,
-    budget: Budget,
-    samples: Samples,
-    dims: Sequence[Dims],
-    end: float = math.inf,
+    case: Case, bench: Bench, budget: Budget, samples: Samples, dims: Sequence[Dims]
 ) -> Samples:
-    """Measure some of a case's samples once more: the faster ones count, since load only adds.
-
-    None is begun after ``end``.
-    """
+    """Measure some of a case's samples once more: the faster ones count, since load only adds."""
     time.sleep(solving.SETTLES)
     if isinstance(case.how, TimedSolves):
         solves = solving.Solves(case, bench, budget, samples)
         for one in dims:
-            if time.perf_counter() > end:
-                break
             solves.look(one)
         return solves.samples()
-    marked, unsure = set(samples.marked), set(samples.unsure)
+    marked = set(samples.marked)
     seconds, held_out = dict(samples.seconds), dict(samples.held_out)
     typical = dict(samples.typical)
     if isinstance(case.how, SampleGrid):
         shapes = _Shapes(case, bench, budget, samples.host, samples.least)
     for one in dims:
-        if time.perf_counter() > end:
-            break
         if isinstance(case.how, Passes):
             sizes = {**case.how.held_out, **case.how.knots}[one]
             measured, disturbed = watched(bench, _timed, case, sizes, bench, budget)
@@ -93,18 +76,10 @@ def again(
         else:
             taken, disturbed = shapes.timed(one)
         where = held_out if one in held_out else seconds
-        before = where.get(one, taken)
-        where[one] = min(before, taken)
+        where[one] = min(where.get(one, taken), taken)
         (set.add if disturbed else set.discard)(marked, one)
-        (set.add if is_less(taken, before) else set.discard)(unsure, one)
-    return replace(
-        samples,
-        seconds=seconds,
-        held_out=held_out,
-        typical=typical,
-        marked=frozenset(marked),
-        unsure=frozenset(unsure),
-    )
+    marks = frozenset(marked)
+    return replace(samples, seconds=seconds, held_out=held_out, typical=typical, marked=marks)
 
 
 class _Shapes:
@@ -244,7 +219,7 @@ def _pass(
     seconds, typical = dict(before.seconds), dict(before.typical)
     rate = _Rate(seconds, bench)
     end = time.perf_counter() + seconds_left
-    marked, unsure = set(before.marked), set(before.unsure)
+    marked = set(before.marked)
     time.sleep(solving.SETTLES)
     for dims, sizes in {**how.knots, **how.held_out}.items():
         if seconds and rate.seconds(dims) > how.longest:
@@ -258,19 +233,10 @@ def _pass(
         measured, disturbed = watched(bench, _timed, case, sizes, bench, budget)
         if dims not in seconds or not disturbed:
             (set.add if disturbed else set.discard)(marked, dims)
-        taken = min(measured.samples)
-        earlier = seconds.get(dims, taken)
-        seconds[dims] = min(earlier, taken)
-        (set.add if is_less(taken, earlier) else set.discard)(unsure, dims)
+        seconds[dims] = min(seconds.get(dims, math.inf), *measured.samples)
         typical[dims] = (*typical.get(dims, ()), measured.seconds)
         rate.add(dims, seconds[dims])
-    return replace(
-        before,
-        seconds=seconds,
-        typical=typical,
-        marked=frozenset(marked),
-        unsure=frozenset(unsure),
-    )
+    return replace(before, seconds=seconds, typical=typical, marked=frozenset(marked))
 
 
 def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement:
@@ -279,26 +245,5 @@ def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement
     call()  # not counted: caches, pages
     point = budget.point / case.how.number
     (measured,) = in_turn([call], budget=point, most=30, own=bench.own)
-    bench.watch.note(measured.disturbed, measured.scattered)
+    bench.watch.note(measured.disturbed)
     return replace(measured, seconds=robust_median(measured.samples))
-
-
-def _second_look(
-    case: Case, bench: Bench, budget: Budget, seconds_left: float, before: Samples
-) -> Samples:
-    """Measure some of the short samples again, after the other cases, until time is up.
-
-    A slow spell of the machine, such as a processor that another guest uses, lasts longer than one
-    measurement. If there was one when the case was measured, all short samples are repeated.
-    """
-    if len(bench.devices) > 1:
-        return before
-    end = time.perf_counter() + seconds_left
-    whole = {dims: seconds[-1] for dims, seconds in before.timed.items()}
-    short = [d for d, s in (whole or before.seconds | before.held_out).items() if s <= _LONG_LOOK]
-    some = [*dict.fromkeys(short[:: max(_THIRD, len(short) // _PROBES)] + short[-1:])]
-    samples = again(case, bench, budget, before, some, end)
-    if len(samples.unsure) > _SPELL * len(some):
-        rest = [dims for dims in short if dims not in some]
-        samples = again(case, bench, budget, samples, rest, end)
-    return samples

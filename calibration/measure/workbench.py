@@ -20,7 +20,6 @@ from hetero.registry.problem import Problem
 
 TURNS = 16  # places that operands rotate among, against caches
 _ROOM = 1 << 30  # bytes for all of them
-_LESS = 1.2  # ratio of earlier measurements to the last one, from which it is clearly shorter
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,6 @@ class Samples:
         These numbers.
     marked : frozenset
         Dimensions that were measured under other load only.
-    unsure : frozenset
-        Dimensions that the last repetition improved clearly: another one may, too.
     """
 
     seconds: dict[Dims, float] = field(default_factory=dict)
@@ -61,7 +58,6 @@ class Samples:
     timed: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
     steps: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
     marked: frozenset[Dims] = frozenset()
-    unsure: frozenset[Dims] = frozenset()
 
 
 class Bench:
@@ -174,7 +170,7 @@ class Bench:
         if self.queue is None:
             call = self.waiting(case, problem)
             measured = measure(call, budget=budget, most=30, own=self.own)
-            self.watch.note(measured.disturbed, measured.scattered)
+            self.watch.note(measured.disturbed)
             return measured.seconds
         run, devices = case.implementation.run, self.devices
         sets = self._sets(case, problem)
@@ -223,11 +219,6 @@ class Bench:
             return 0.0
         call = self.waiting(case, problem)
         return max(measure(call, budget=0.1, least=least, most=least).seconds - device_seconds, 0.0)
-
-
-def is_less(now: float, before: float) -> bool:
-    """Whether a repetition was clearly faster: the earlier ones met a slow spell."""
-    return _LESS * now < before
 
 
 def watched(bench: Bench, call: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:

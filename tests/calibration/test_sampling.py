@@ -165,39 +165,6 @@ def test_the_first_call_of_a_long_solve_counts(setup, calls, monkeypatch):
     assert found.timed[2**20,] == pytest.approx((setup + 4e-3, setup + 12e-3))
 
 
-def test_a_second_look_mends_a_slow_spell(monkeypatch):
-    """A spell in which all takes three times as long."""
-    machine = Solver(monkeypatch, 1e-4, 1e-5)
-    machine.slow = lambda now: 3.0 if now < 0.1 else 1.0
-    first = machine.taken()
-    assert first.seconds[2**16,] == pytest.approx(3e-5)
-    machine.now = 1.0
-    second = machine.taken(first)
-    assert second.seconds == pytest.approx({(2**16,): 1e-5, (2**20,): 1e-5})
-    assert (2**16,) in second.unsure
-    assert second.steps[2**16,] == first.steps[2**16,], "or the two could not be compared"
-    third = sampling.again(machine.case, machine.bench, FULL, second, [(2**16,)])
-    assert (2**16,) not in third.unsure, "seen twice"
-
-
-@pytest.mark.parametrize("slow", [False, True])
-def test_the_second_look_is_at_some_unless_these_were_slow(slow, monkeypatch):
-    machine = Solver(monkeypatch, 1e-4, 1e-6)
-    sizes = [4**power for power in range(4, 11)]
-    machine.case = replace(machine.case, axes=[sizes])
-    machine.slow = lambda now: 3.0 if slow and now < 1.0 else 1.0
-    first = machine.taken()
-    machine.now = 1.0
-    looked = []
-    prepared = solving.prepared
-    monkeypatch.setattr(
-        solving, "prepared", lambda case, dims, bench: looked.append(dims) or prepared()
-    )
-    second = machine.taken(first)
-    assert len(set(looked)) == (len(sizes) if slow else 3)
-    assert second.seconds == pytest.approx({(n,): 1e-6 for n in sizes})
-
-
 def test_small_solves_are_timed_though_the_largest_took_all_the_time(monkeypatch):
     """Beside other load: between the first and the last size nothing would tell what they take."""
     machine = Solver(monkeypatch, 1e-3, 1e-3)

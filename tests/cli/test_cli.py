@@ -65,7 +65,7 @@ def test_info_names_no_further_kind_of_device_where_cuda_is_here(fixture, reques
         assert "opencl: planted" in run("info", "--verbose")[1]
 
 
-def test_calibrate(data, run, profile_file, believed, monkeypatch):
+def test_calibrate(data, run, profile_file, monkeypatch):
     patient = dataclasses.replace(
         request.QUICK, patience=1e3
     )  # nothing is left out for want of time

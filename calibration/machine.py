@@ -8,7 +8,7 @@ from typing import Any
 
 from hetero import registry
 from hetero.calibration import compiling, modelling
-from hetero.calibration.environment import blas_sleep, overheads, thread_counts
+from hetero.calibration.environment import overheads, thread_counts
 from hetero.calibration.measure import loop, timing
 from hetero.calibration.progress import Failure, Schedule, left_out
 from hetero.calibration.request import Request
@@ -63,8 +63,6 @@ def _measure(request: Request, progress: Callable[[float, str], None] | None) ->
         model = content["models"].get(str(key))
         if model is not None:  # the dict may be shared with a model derived from it
             content["models"][str(key)] = {**model, "threads": table}
-    if (sleep := blas_sleep.least_work(measured)) is not None:
-        content["host"]["blas_sleep"] = sleep
     content["load"] = watch.seen()
     for line in left_out(failures):
         log.warning("calibration leaves out %s", line)

@@ -156,7 +156,6 @@ def profile_of(
     links = {**stays["links"], **{name: each.links for name, each in costs.around.items()}}
     before = {ModelKey.parse(key): model for key, model in stays["models"].items()}
     made = before | models(measured, failures, links)
-    others = {k: v for k, v in stays["host"].items() if k == "blas_sleep"}
     made = derived(registry.operations(), made, failures)
     return {
         "schema_version": profile.SCHEMA_VERSION,
@@ -171,7 +170,6 @@ def profile_of(
         },
         "links": links,
         "host": {
-            **others,
             "pack": costs.pack or stays["host"].get("pack") or conservative["host"]["pack"],
             "dispatch": {
                 **stays["host"].get("dispatch", {}),

@@ -261,16 +261,13 @@ def hasten(patch, again=False):
     import dataclasses
 
     from hetero.calibration import request
-    from hetero.calibration.environment import blas_sleep, quiet_links
     from hetero.calibration.measure import repeating, timing
     from hetero.profile import constants
 
     if not again:
         patch.setattr(repeating, "settle", lambda *_: (0, 0, 0))
     patch.setattr(timing, "is_loaded", lambda seen: False)  # what else runs is no matter
-    patch.setattr(quiet_links, "LEFT", 1e9)
     patch.setattr(constants, "OFF", math.inf)
-    patch.setattr(blas_sleep, "SECONDS", 0.05)
     quick = {"point": 0.0002, "longest": 0.002, "step": 16.0, "largest_solve": 2**10}
     quick |= {"held_out": 2, "largest_transfer": 2**16}
     patch.setattr(request, "QUICK", dataclasses.replace(request.QUICK, **quick))

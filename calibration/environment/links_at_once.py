@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.calibration.environment.copies import Copies, Way
-from hetero.calibration.environment.quiet_links import Theft
 from hetero.calibration.fit import fit_link
 from hetero.calibration.measure.timing import once
 from hetero.calibration.progress import Failure
@@ -56,23 +55,6 @@ class CopyTimes(NamedTuple):
 
     seconds: Times
     begin: float
-
-
-class _Round(NamedTuple):
-    """Whether processors were stolen, and the seconds of each way and size.
-
-    Attributes
-    ----------
-    stolen : bool
-    single : dict
-        Seconds of single copies.
-    rows : dict
-        As `Together.row` gives them.
-    """
-
-    stolen: bool
-    single: dict[tuple[Way, int], list[float]]
-    rows: dict[tuple[Way, int], list[list[float]]]
 
 
 class Together:
@@ -156,8 +138,6 @@ def measured(
 ) -> CopyTimes:
     """Seconds of copies of several devices at once, in rounds, each with other pageable memory.
 
-    Rounds in which other virtual machines took processors count only where there is no other.
-
     Parameters
     ----------
     copies : Together
@@ -169,35 +149,31 @@ def measured(
     clock : callable, optional
         Seconds.
     """
-    rounds: list[_Round] = []
+    single: dict[tuple[Way, int], list[float]] = {}
+    rows: dict[tuple[Way, int], list[list[list[float]]]] = {}
     start = clock()
     for number in range(_ROUNDS):
         if number:
             if (clock() - start) * (number + 1) / number > SECONDS:
                 break
             copies.renew()
-        theft, single, rows = Theft(), {}, {}
         for nbytes in sizes:
             before = clock()
             for way in (way for way in copies.ways if is_made(way, nbytes)):
                 taken = [copies.once(way, nbytes) for _ in range(_SAMPLES)]
-                single[way, nbytes] = taken
+                single.setdefault((way, nbytes), []).extend(taken)
                 if way[1] == PINNED and nbytes in _IN_ROWS:
                     many = min(_ROW // nbytes, int(_LONG / min(taken)))
-                    rows[way, nbytes] = copies.row(way, nbytes, max(many, _LEAST_ROW))
+                    row = copies.row(way, nbytes, max(many, _LEAST_ROW))
+                    rows.setdefault((way, nbytes), []).append(row)
             now = clock()
             larger = next((n for n in sizes if n > nbytes), nbytes)
             following = (now - before) * larger / nbytes
             if not number and (now - start + following) * 2 > SECONDS:
                 sizes = [n for n in sizes if n <= nbytes]
                 break
-        rounds.append(_Round(theft.seen(), single, rows))
-    rounds = [each for each in rounds if not each.stolen] or rounds
-    middles = {}
-    for key in rounds[0].single:
-        taken = [seconds for each in rounds for seconds in each.single[key]]
-        middles[key] = median(near(taken))
-    late = [middles[key] - steady([each.rows[key] for each in rounds]) for key in rounds[0].rows]
+    middles = {key: median(near(taken)) for key, taken in single.items()}
+    late = [middles[key] - steady(of_key) for key, of_key in rows.items()]
     begin = max(median(late), 0.0) if late else 0.0
     seconds: Times = {way: {} for way in copies.ways}
     for (way, nbytes), whole in middles.items():

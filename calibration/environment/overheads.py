@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero import registry
-from hetero.calibration.environment import equal_devices, links_at_once, quiet_links
+from hetero.calibration.environment import links_at_once, quiet_links
 from hetero.calibration.fit import fit_link
 from hetero.calibration.measure.candidates import awaited
 from hetero.calibration.measure.timing import center, measure, once
@@ -218,14 +218,6 @@ def at_places(
                 made.around[place.name] = around(place, worklist, request)
             except Exception as error:
                 failures.append(Failure("links", place.name, "", error))
-    if request.devices is None and not request.only:
-        for first, second in equal_devices.pairs(places):
-            schedule.begin("equal devices", equal_devices.SECONDS, f"links of {second.name}")
-            try:
-                if equal_devices.differ(first, second, request.budget.largest_transfer):
-                    made.around[second.name] = around(second, worklist, request)
-            except Exception as error:
-                failures.append(Failure("links", second.name, "", error))
     for place in places:
         if len(place.devices) > 1 and needs_links(place, request):
             first = place.devices[0].name

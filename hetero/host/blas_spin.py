@@ -3,10 +3,9 @@
 After each product they busy-wait for more work for 2^28 clock cycles, 0.1 s, and other threads wait
 for those cores. The number of cycles is a variable that they read in each round. Here it is small
 during long work, and is restored afterwards: spinning threads go to sleep at once, and the next
-product wakes them. For work of `LONG` or more that pays on any host. On a virtual machine the
-product that wakes sleeping threads may take some milliseconds more; calibration measures from which
-shorter work on it pays. Nothing else of BLAS is touched: another thread may be in it, and its
-product is computed as always.
+product wakes them. For work of `LONG` or more that pays on any host, although on a virtual machine
+the product that wakes sleeping threads may take some milliseconds more. Nothing else of BLAS is
+touched: another thread may be in it, and its product is computed as always.
 
 The variable has no symbol. `blas_probe` finds its offset, in a process of its own, and it is used
 only where it holds a plausible value. That is done to the copies that NumPy's and SciPy's wheels

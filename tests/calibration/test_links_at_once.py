@@ -179,26 +179,6 @@ def test_the_time_is_kept_to(rate):
     assert (sizes == SIZES) == (rate > 1e10)
 
 
-@pytest.mark.parametrize("robbed", [(True, False, False), (False, True, True), (True, True, True)])
-def test_rounds_in_which_processors_were_stolen_do_not_count(monkeypatch, robbed):
-    """Copies take half as long again then; where that is so in all rounds, it is what is known."""
-    bus, rounds = Bus(ratio=1.2), []
-
-    class Theft:
-        def __init__(self):
-            rounds.append(robbed[len(rounds)])
-            bus.ratio = 1.8 if rounds[-1] else 1.2
-            self.seen = lambda stolen=rounds[-1]: stolen
-
-    monkeypatch.setattr(links_at_once, "Theft", Theft)
-    found = measured(bus, SIZES, any_way, clock=lambda: bus.now)
-    assert len(rounds) == 3
-    for way, of_way in found.seconds.items():
-        for nbytes, seconds in of_way.items():
-            ratio = 1.8 if all(robbed) else 1.2
-            assert seconds == pytest.approx(ratio * bus.alone(nbytes), rel=0.02), (way, nbytes)
-
-
 def test_rows_are_long_where_copies_are_short():
     bus = Bus(ratio=1.2)
     measured(bus, SIZES, any_way, clock=lambda: bus.now)

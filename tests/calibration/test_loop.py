@@ -8,7 +8,7 @@ import importlib
 import pytest
 
 from hetero import registry
-from hetero.calibration import modelling, request
+from hetero.calibration import modelling, request, worklist
 from hetero.calibration.fit import fit
 from hetero.calibration.measure import loop, repeating, sampling
 from hetero.calibration.measure.workbench import Samples
@@ -182,3 +182,15 @@ def test_time_is_shared_in_proportion(monkeypatch):
     assert [dtype for dtype, _ in given] == ["float32", "float64", "float64", "float64"]
     expected = [2.0, 2.0 * 3.5 / 3.0, 2.0 * 3.0 / 2.0, 2.0 * 2.5]
     assert [share for _, share in given] == pytest.approx(expected)
+
+
+def test_several_together_are_measured_at_few_sizes(two):
+    row = next(i for i in registry.lookup("matmul") if i.kind == "cuda")
+    sizes = [4**n for n in range(9)]
+    case = Case(row, "float32", "*", SampleGrid(), [sizes, [5, 27]], seconds=9.0)
+    info, both = two[0].describe(), Place("cuda*2", two[0].describe(), tuple(two))
+    assert worklist.few(case, Place("cuda:0", info, (two[0],))) is case
+    together = worklist.few(case, both)
+    assert together.axes == [[1, 4**4, 4**6, 4**7, 4**8], [5, 27]]
+    assert together.seconds == pytest.approx(5.0)
+    assert worklist.few(together, both) is together

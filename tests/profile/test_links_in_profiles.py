@@ -7,7 +7,6 @@ import math
 from types import SimpleNamespace
 
 import pytest
-import toys
 from fakes import FakeCuda
 from made_up import GPU, machine, roofline
 from made_up import link as straight
@@ -19,7 +18,6 @@ from hetero.calibration import machine as machine_of_calibration
 from hetero.calibration import modelling
 from hetero.calibration.environment import (
     copies,
-    equal_devices,
     links_at_once,
     overheads,
     quiet_links,
@@ -174,8 +172,8 @@ LINKS = {way: {"pageable": LINE | ALONE, "pinned": LINE | ALONE} for way in ("up
 
 
 @pytest.fixture
-def calibrated(monkeypatch, hasty, profile_file):
-    """Calibrates two equal toys; and what was measured of links, in order."""
+def calibrated(monkeypatch, hasty, profile_file, two):
+    """Calibrates two equal GPUs; and what was measured of links, in order."""
     order = []
     slow = {way: {n: 1.5 * (1e-5 + n / 1e10) for n in (2**12, 2**28)} for way in WAYS}
 
@@ -186,15 +184,17 @@ def calibrated(monkeypatch, hasty, profile_file):
 
         return measure
 
-    with toys.installed(toys.Toy(0), toys.Toy(1)), monkeypatch.context() as patch:
+    equal = two[0].describe()
+    monkeypatch.setattr(FakeCuda, "describe", lambda device: dict(equal))
+    with monkeypatch.context() as patch:
         patch.setattr(
-            registry, "_operations", {n: registry._operations[n] for n in ("matvec", "double")}
+            registry, "_operations", {n: registry._operations[n] for n in ("matvec", "matmul")}
         )
-        rows = registry._implementations["double"]
-        rows[:] = [dataclasses.replace(row, shared=lambda problem: True) for row in rows]
+        rows = registry.lookup("matmul")
+        rows = [dataclasses.replace(row, shared=lambda problem: True) for row in rows]
+        patch.setitem(registry._implementations, "matmul", rows)
         patch.setattr(sampling, "take", lambda case, *_: Samples(dict.fromkeys(grid(case.axes), 1)))
         patch.setattr(loop.repeating, "settle", lambda *_: (0, 0, 0))
-        patch.setattr(equal_devices, "differ", lambda *_: False)
         patch.setattr(machine_of_calibration.thread_counts, "tables", lambda *_: {})
         patch.setattr(machine_of_calibration.compiling, "compile_first", lambda *_: None)
         patch.setattr(blas_spin, "find", planted("find", None))
@@ -202,7 +202,7 @@ def calibrated(monkeypatch, hasty, profile_file):
         patch.setattr(quiet_links, "links", planted("quiet", LINKS))
         patch.setattr(overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
         patch.setattr(overheads, "pack", lambda budget: LINE)
-        patch.setattr(links_at_once, "_SIZES", (2**12,))  # of what toys have room for
+        patch.setattr(links_at_once, "_SIZES", (2**12,))  # of what is measured
         patch.setattr(links_at_once, "Together", planted("at once", None))
         patch.setattr(links_at_once, "measured", lambda *_: links_at_once.CopyTimes(slow, 3e-4))
         inventory.changed()
@@ -220,21 +220,21 @@ def test_a_full_calibration_measures_links_at_once(calibrated):
     assert order == ["find", "quiet", "at once"]
     kinds = {"pageable", "pinned"}
     for way in ("upload", "download"):
-        assert found.data["links"]["toy:0"][way].keys() == kinds
-        assert found.data["links"]["toy*2"][way].keys() == kinds
-        alone = found.link("toy:0", way)
+        assert found.data["links"]["cuda:0"][way].keys() == kinds
+        assert found.data["links"]["cuda*2"][way].keys() == kinds
+        alone = found.link("cuda:0", way)
         for nbytes in (2**12, 2**28):
-            seconds = found.link("toy*2", way)(nbytes)
+            seconds = found.link("cuda*2", way)(nbytes)
             assert seconds == pytest.approx(1.5 * alone(nbytes), rel=0.01)
-    assert found.data["host"]["dispatch"] == {"toy:0": {"host": 1e-5}, "toy*2": {"host": 3e-4}}
-    assert "toy*2 to begin on all of them: 300 us" in report.calibration(found)
+    assert found.data["host"]["dispatch"] == {"cuda:0": {"host": 1e-5}, "cuda*2": {"host": 3e-4}}
+    assert "cuda*2 to begin on all of them: 300 us" in report.calibration(found)
     assert profile.current().data["links"] == found.data["links"]
 
 
 def test_a_quick_one_does_not(calibrated):
     found, order = calibrated(True)
     assert order == ["find", "quiet"]
-    assert found.data["links"].keys() == {"toy:0"} == found.data["host"]["dispatch"].keys()
+    assert found.data["links"].keys() == {"cuda:0"} == found.data["host"]["dispatch"].keys()
 
 
 def test_only_other_things_leave_them(calibrated):
@@ -242,9 +242,9 @@ def test_only_other_things_leave_them(calibrated):
     after, order = calibrated(only=["matvec"])
     assert order == ["find"]
     assert after.data["links"] == before.data["links"]
-    _, order = calibrated(only=["toy"])
+    _, order = calibrated(only=["cuda"])
     assert order == ["find", "quiet", "at once"]
-    _, order = calibrated(only=["toy*2"])
+    _, order = calibrated(only=["cuda*2"])
     assert order == ["find", "at once"]
 
 

@@ -143,7 +143,6 @@ def install() -> list[str]:
 
     import hetero.ops  # noqa: F401  # registers them
     from hetero import devices, registry
-    from hetero.calibration.environment import blas_sleep
     from hetero.devices import cpu
     from hetero.devices.base import Device
     from hetero.host import blas_spin, pages
@@ -297,7 +296,6 @@ def install() -> list[str]:
 
     np.ascontiguousarray = packed
     subprocess.Popen = _Waiting
-    blas_sleep._EXTENT = 4  # computed, not made up
     blas_spin.find = lambda: None  # it asks another process
     return ["cpu", *fakes]
 

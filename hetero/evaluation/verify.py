@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hetero import devices as backends
-from hetero import html, profile, registry
+from hetero import profile, registry
 from hetero.arrays import HOST
 from hetero.calibration.environment import copies, quiet_links
 from hetero.calibration.environment.links_at_once import Together
@@ -63,18 +63,6 @@ class Row:
         return self.measured[self.chosen] / self.measured[self.best]
 
 
-class Rows(list[Row]):
-    """What `verify` measured: a list that a notebook shows as a table."""
-
-    def _repr_html_(self) -> str:
-        head = "problem", "chosen", "fastest", "time over the fastest's"
-        lines = [
-            (str(r.problem), " ".join(r.chosen[::-1]), " ".join(r.best[::-1]), f"{r.ratio:.2f}")
-            for r in self
-        ]
-        return html.table(f"{len(self)} calls measured", [head, *lines], first=True)
-
-
 def usual() -> tuple[Operation, ...]:
     """The operations that are verified unless others are named."""
     return tuple(o for o in registry.operations() if benchmark.of(o, "VERIFIED", False))
@@ -89,7 +77,7 @@ def verify(
     seed: int = 0,
     largest: int | None = None,
     progress: Callable[[float, str], None] | None = None,
-) -> Rows:
+) -> list[Row]:
     """Measure every candidate of random problems.
 
     Parameters
@@ -113,7 +101,7 @@ def verify(
     gpu = any(not d.describe().get("is_host_cpu") for d in backends.proven().values())
     largest = largest or (16384 if gpu else 4096)
     memory = Arrays(on)
-    rows = Rows()
+    rows: list[Row] = []
     begin = time.perf_counter()
     total = count * len(operations)
     for number in range(total):

@@ -155,7 +155,7 @@ def test_calibrate_says_which_constants_not_to_trust(run, monkeypatch):
             A = hetero.spec((64, 64), dtype)
             plan = hetero.plan("matmul", A, A, device="cpu")
             assert plan.to_dict()["candidates"][0].get("doubtful", False) == off
-            assert ("not to be trusted" in plan._repr_html_()) == off
+            assert ("not to be trusted" in str(plan)) == off
 
 
 def test_calibrate_says_which_errors_are_acceptable():
@@ -429,7 +429,7 @@ def test_plans_have_no_row_for_the_cpu_again(run, data, opencl):
     assert any(again in reason for reason in reasons)
     assert again in run("explain", "matmul", 64, 64, 64, "--all")[1]
     A = hetero.spec((64, 64))
-    assert again not in hetero.plan("matmul", A, A)._repr_html_()
+    assert again not in str(hetero.plan("matmul", A, A))
     rows = [c for c in hetero.plan("matmul", A, A).candidates if c.device != "cpu"]
     none = dataclasses.replace(hetero.plan("matmul", A, A), candidates=tuple(rows))
     with pytest.raises(hetero.errors.NotPriced, match=r"^no candidate for matmul [^:]*: [^:]*: $"):

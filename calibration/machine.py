@@ -53,12 +53,12 @@ def _measure(request: Request, progress: Callable[[float, str], None] | None) ->
         places = [p for p in places if any(item.place is p for item in worklist)]
     schedule = _planned(worklist, places, request, progress)
     blas_spin.find()  # not while something is timed
-    schedule.begin("compiling", _COMPILING[not request.quick], "compiling")
+    schedule.begin(_COMPILING[not request.quick], "compiling")
     compiling.compile_first(worklist)
     costs = overheads.at_places(places, worklist, request, schedule, failures)
     measured = loop.measure(worklist, budget, costs.shares(), schedule.begin, failures, watch)
     content = modelling.profile_of(request, costs, measured, failures)
-    schedule.begin("threads", _THREADS[not request.quick], "numbers of threads")
+    schedule.begin(_THREADS[not request.quick], "numbers of threads")
     for key, table in thread_counts.tables(measured, budget, failures).items():
         model = content["models"].get(str(key))
         if model is not None:  # the dict may be shared with a model derived from it
@@ -83,12 +83,12 @@ def _planned(
     """The schedule of all steps."""
     full, total = not request.quick, 0.0
     schedule = Schedule(progress)
-    schedule.plan("compiling", _COMPILING[full])
-    schedule.plan("threads", _THREADS[full])
+    schedule.plan(_COMPILING[full])
+    schedule.plan(_THREADS[full])
     overheads.plan(schedule, places, request.quick)
     for item in worklist:
         for case in item.cases:
-            schedule.plan(item.place.name, case.seconds)
+            schedule.plan(case.seconds)
             total += case.seconds
-    schedule.plan(loop.AGAIN, _AGAIN * total)
+    schedule.plan(_AGAIN * total)
     return schedule

@@ -191,12 +191,12 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[
 
 def plan(schedule: Schedule, places: list[Place], quick: bool) -> None:
     """Add the measurements of overheads to a schedule."""
-    schedule.plan("pack", _PACK[not quick])
+    schedule.plan(_PACK[not quick])
     for place in places:
         if len(place.devices) == 1:
-            schedule.plan("links", _AROUND[not quick])
+            schedule.plan(_AROUND[not quick])
         if len(place.devices) > 1:
-            schedule.plan("company", links_at_once.SECONDS)
+            schedule.plan(links_at_once.SECONDS)
 
 
 def at_places(
@@ -209,11 +209,11 @@ def at_places(
     """Measure the overheads of each place; arguments are those of the calibration."""
     made = Overheads(None, {})
     if request.base is None or CPU in request.only:
-        schedule.begin("pack", _PACK[not request.quick], "copies in host memory")
+        schedule.begin(_PACK[not request.quick], "copies in host memory")
         made = made._replace(pack=pack(request.budget))
     for place in places:
         if len(place.devices) == 1:
-            schedule.begin("links", _AROUND[not request.quick], f"links of {place.name}")
+            schedule.begin(_AROUND[not request.quick], f"links of {place.name}")
             try:
                 made.around[place.name] = around(place, worklist, request)
             except Exception as error:
@@ -223,7 +223,7 @@ def at_places(
             first = place.devices[0].name
             links = made.around[first].links if first in made.around else {}
             links = links or (request.base or {}).get("links", {}).get(first, {})
-            schedule.begin("company", links_at_once.SECONDS, f"links of {place.name} at once")
+            schedule.begin(links_at_once.SECONDS, f"links of {place.name} at once")
             at_once = links_at_once.together(place, links, request.budget, failures)
             made.around[place.name] = Around(*at_once, {})
     return made

@@ -13,11 +13,7 @@ from hetero.calibration.measure import solving
 from hetero.calibration.measure.timing import Measurement, in_turn, robust_median
 from hetero.calibration.measure.workbench import Bench, Samples, watched
 from hetero.ops.cases import Budget, Case, Dims, Passes, SampleGrid, TimedSolves, grid
-from hetero.registry.problem import Problem
 
-_HOST_HIDDEN = 1e-4  # seconds of device time from which on the host's share does not matter
-_CLEARLY = 1.5
-_LOOKS = 4
 _SHORT = 0.002  # seconds of a call, above which half of the passes are enough
 _LONG = 0.005  # above which one pass is
 # Seconds of a call on the CPU, and on a device: shorter ones may be all overhead, and give no rate.
@@ -66,7 +62,7 @@ def again(
     seconds, held_out = dict(samples.seconds), dict(samples.held_out)
     typical = dict(samples.typical)
     if isinstance(case.how, SampleGrid):
-        shapes = _Shapes(case, bench, budget, samples.host, samples.least)
+        shapes = _Shapes(case, bench, budget, samples.host)
     for one in dims:
         if isinstance(case.how, Passes):
             sizes = {**case.how.held_out, **case.how.knots}[one]
@@ -89,53 +85,21 @@ class _Shapes:
     device's time.
     """
 
-    def __init__(
-        self,
-        case: Case,
-        bench: Bench,
-        budget: Budget,
-        host: float | None,
-        least: float = -1.0,
-    ) -> None:
+    def __init__(self, case: Case, bench: Bench, budget: Budget, host: float | None) -> None:
         self._case, self._bench, self.point = case, bench, budget.point
-        if least < 0.0:
+        if host is None:
             smallest = case.problem(*case.smallest)
             alone = bench.seconds(case, smallest, budget.point)
-            least = bench.host_seconds(case, smallest, alone, 100)
-        self.least = least
-        self.host = least if host is None else host
-        self._by_device = False  # what was timed last
-
-    def _more(self, problem: Problem, device_seconds: float) -> float:
-        """The host's time for this shape beyond its share, if it is clearly more.
-
-        A library may launch several kernels for some shapes; that costs the host, not the device.
-        An excess that does not repeat is noise.
-        """
-        seen: list[float] = []
-        while len(seen) < _LOOKS:
-            seen.append(self._bench.host_seconds(self._case, problem, device_seconds, 7))
-            if seen[-1] <= _CLEARLY * self.least:
-                return 0.0
-        self._by_device = False
-        return min(seen) - self.least
+            host = bench.host_seconds(case, smallest, alone)
+        self.host = host
 
     def timed(self, dims: Dims) -> tuple[float, bool]:
         """Seconds, and whether other load disturbed them: a device, by waiting for its host."""
-        seconds, disturbed = watched(self._bench, self.seconds, dims)
-        if self._by_device:
-            disturbed = self._bench.queue.waited
-        return seconds, disturbed
-
-    def seconds(self, dims: Dims) -> float:
-        self._by_device = self._bench.queue is not None
-        problem = self._case.problem(*dims)
-        device_seconds = self._bench.seconds(self._case, problem, self.point)
-        if self._case.how.by_estimate:
-            return device_seconds
-        if device_seconds > _HOST_HIDDEN:
-            return self.host + device_seconds
-        return self.host + device_seconds + self._more(problem, device_seconds)
+        case, bench = self._case, self._bench
+        seconds, disturbed = watched(bench, bench.seconds, case, case.problem(*dims), self.point)
+        if bench.queue is not None:
+            disturbed = bench.queue.waited
+        return seconds + (0.0 if case.how.by_estimate else self.host), disturbed
 
 
 def _grid(
@@ -168,9 +132,7 @@ def _grid(
             break
         if rate.seconds(dims) <= budget.longest / 4:
             held_out[dims] = seconds_of(dims)
-    return Samples(
-        seconds, held_out, host=shapes.host, least=shapes.least, marked=frozenset(marked)
-    )
+    return Samples(seconds, held_out, host=shapes.host, marked=frozenset(marked))
 
 
 class _Rate:

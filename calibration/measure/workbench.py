@@ -20,6 +20,7 @@ from hetero.registry.problem import Problem
 
 TURNS = 16  # places that operands rotate among, against caches
 _ROOM = 1 << 30  # bytes for all of them
+_HOST_CALLS = 100  # from which the host's share is taken
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,6 @@ class Samples:
         Median of each pass, where ``seconds`` is the fastest call of all.
     host : float
         The host's share of each call, where it is known.
-    least : float
-        The host's share of a call of the smallest problem, as measured; negative if it was not.
     timed : dict
         Seconds of a whole solve with each number of steps, the fastest one.
     steps : dict
@@ -54,7 +53,6 @@ class Samples:
     setup: dict[Dims, float] = field(default_factory=dict)
     typical: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
     host: float = 0.0
-    least: float = -1.0
     timed: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
     steps: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
     marked: frozenset[Dims] = frozenset()
@@ -211,14 +209,13 @@ class Bench:
 
         return call
 
-    def host_seconds(
-        self, case: Case, problem: Problem, device_seconds: float, least: int
-    ) -> float:
+    def host_seconds(self, case: Case, problem: Problem, device_seconds: float) -> float:
         """The host's share of a call: its whole time less the device's."""
         if self.queue is None:
             return 0.0
         call = self.waiting(case, problem)
-        return max(measure(call, budget=0.1, least=least, most=least).seconds - device_seconds, 0.0)
+        whole = measure(call, budget=0.1, least=_HOST_CALLS, most=_HOST_CALLS).seconds
+        return max(whole - device_seconds, 0.0)
 
 
 def watched(bench: Bench, call: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:

@@ -126,15 +126,6 @@ def test_a_device_that_is_gone_is_not_asked_again(cuda, monkeypatch):
     assert line.endswith("since it no longer works: unspecified launch failure")
 
 
-def test_more_work_takes_no_less_time():
-    """A knot that met noise is no dearer than the larger ones."""
-    seconds = {(16, 1): 2e-6, (16, 9): 9e-5, (16, 25): 3e-5, (64, 1): 4e-6, (64, 9): 2e-5}
-    seconds[64, 25] = 5e-5
-    least = fit.least_above(seconds)
-    assert least.pop((16, 9)) == 2e-5
-    assert all(least[dims] == seconds[dims] for dims in least)
-
-
 def test_knots_that_are_no_full_grid():
     """The smallest one need not be among them: small filters count more taps on small images."""
     seconds = {(16, 10): 2e-6, (64, 10): 5e-6, (256, 6): 9e-6, (256, 10): 1.2e-5}

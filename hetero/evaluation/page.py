@@ -28,7 +28,7 @@ from hetero.evaluation.break_even import break_even
 from hetero.evaluation.markup import boxes, document, paragraph, table
 from hetero.host.compiled import loops
 from hetero.imports import load
-from hetero.ops import benchmark, over_sizes
+from hetero.ops import benchmark
 from hetero.ops.over_sizes import Line, Plane
 from hetero.pricing.plan import CPU
 from hetero.profile import Profile
@@ -224,7 +224,7 @@ def _operation(
     dtype = min(dtypes & {benchmark.dtype_of(operation)} or dtypes, default="float64")
     priced = partial(_prices, operation, dtype, machine)
     known = len(pays)
-    for line in over_sizes.lines(operation):
+    for line in benchmark.of(operation, "LINES"):
         at = {n: found for n in line.axis.sizes() if (found := priced(line.dims(n)))}
         if at:
             title = f"{operation.function}, {line.text}, {dtype}"
@@ -232,7 +232,7 @@ def _operation(
             names = dict.fromkeys(name for found in at.values() for name in found)
             curves = {name: {n: f[name] for n, f in at.items() if name in f} for name in names}
             yield _curves(title, line.axis.name, "seconds, predicted", curves)
-    for plane in over_sizes.planes(operation) if len(pays) > known else ():
+    for plane in benchmark.of(operation, "PLANES", ()) if len(pays) > known else ():
         title = f"{operation.function}, {plane.text}, {dtype}: what is chosen"
         yield _choices(title, plane, priced)
 

@@ -26,7 +26,7 @@ from hetero.calibration.measure.candidates import awaited, leaving_out, timed
 from hetero.calling import planner
 from hetero.devices import at_once
 from hetero.errors import DeviceError, MethodNotAvailable
-from hetero.evaluation.calls import Arrays, draw
+from hetero.evaluation.calls import Arrays
 from hetero.host import limits
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Trial
@@ -40,6 +40,7 @@ _LARGEST = 1 << 28  # bytes, of copies in company
 _COUNT, _COUNT_IN_COMPANY = 24, 12
 _SAMPLES = 3
 _BUDGET = 0.05  # seconds for each candidate
+_LONGEST = 1.0  # predicted seconds of a candidate, above which a call is left out
 _MUCH_SLOWER = 30.0  # than the best, by prediction: no candidate that needs to be measured
 log = logging.getLogger("hetero")
 Errors = dict[str, dict[str, float]]
@@ -109,7 +110,7 @@ def verify(
         if spent > seconds:
             break
         operation = operations[number % len(operations)]
-        trial = draw(operation, source, on, largest)
+        trial = benchmark.of(operation, "draw")(source, on, largest)
         if progress is not None:
             problem = operation.problem(*trial.operands, **trial.options)
             progress(max(number / total, spent / seconds), str(problem))
@@ -119,13 +120,7 @@ def verify(
     return rows
 
 
-def measure_candidates(
-    operation: Operation,
-    trial: Trial,
-    memory: Arrays,
-    longest: float = 1.0,
-    also: tuple[Name, ...] = (),
-) -> Row | None:
+def measure_candidates(operation: Operation, trial: Trial, memory: Arrays) -> Row | None:
     """Predict and measure every candidate of a call; None if one would take too long.
 
     A candidate that fails is left out, and the choice is the best of those that are left.
@@ -136,21 +131,16 @@ def measure_candidates(
     trial : Trial
     memory : Arrays
         Where its operands are made.
-    longest : float
-        Predicted seconds of a candidate above which the call is left out; the candidate alone
-        where it is slower than another by far.
-    also : tuple of (device, method)
-        Measured too, although the plan does not consider them unasked.
     """
     plan = planner.plan_call(operation, trial.operands, trial.options)
-    predicted = _predicted(plan, longest)
+    predicted = _predicted(plan)
     if not predicted:
         return None
     arrays, options = memory.of(trial), trial.options
     calls: dict[Name, Callable[[], object]] = {}
     failed: dict[Name, str] = {}
     spinning = set()
-    for name in (*predicted, *also):
+    for name in predicted:
         with leaving_out(name, failed):
             calls[name], uses = _caller(operation, arrays, options, *name)
             spinning |= {name} if limits.BLAS in uses else set()
@@ -166,15 +156,16 @@ def measure_candidates(
     return Row(plan.problem, predicted, measured, chosen, best, failed)
 
 
-def _predicted(plan: Plan, longest: float) -> dict[Name, float]:
-    """Seconds of the candidates to be measured; none if one has no price or takes too long."""
+def _predicted(plan: Plan) -> dict[Name, float]:
+    """Seconds of the candidates to be measured; none if one has no price or takes too long, unless
+    it is slower than another by far."""
     candidates = [c for c in plan.candidates if c.reason is None]
     seconds = {(c.device, c.method): c.seconds for c in candidates if c.seconds is not None}
     if not seconds or len(seconds) < len(candidates):
         return {}
     least = min(seconds.values())
-    kept = {name: s for name, s in seconds.items() if s <= max(longest, _MUCH_SLOWER * least)}
-    return kept if max(kept.values()) <= longest else {}
+    kept = {name: s for name, s in seconds.items() if s <= max(_LONGEST, _MUCH_SLOWER * least)}
+    return kept if max(kept.values()) <= _LONGEST else {}
 
 
 def _caller(

@@ -207,13 +207,14 @@ def test_verify(data, run):
 def test_verify_draws_the_same_problems_again():
     from random import Random
 
-    from hetero.evaluation.calls import draw
+    from hetero.ops import benchmark
 
     for operation in registry.operations():
+        draw = benchmark.of(operation, "draw")
         first, second = (
             [
                 str(operation.problem(*trial.operands, **trial.options))
-                for trial in (draw(operation, source, "host", 256) for _ in range(3))
+                for trial in (draw(source, "host", 256) for _ in range(3))
             ]
             for source in (Random(5), Random(5))
         )

@@ -14,6 +14,7 @@ import hetero.ops  # noqa: F401  # registers them
 from hetero import cli, profile, registry
 from hetero.evaluation import last, page, report
 from hetero.ladder import ladder
+from hetero.ops import over_sizes
 from hetero.registry.models import ModelKey
 
 VOID = {"meta", "br"}
@@ -123,8 +124,8 @@ def test_samples_of_copies_are_drawn_on_their_curve(monkeypatch, tmp_path):
 def test_what_is_chosen_is_drawn_over_two_sizes(monkeypatch):
     drawn = []
     monkeypatch.setattr(page, "svg", lambda title, draw: drawn.append(draw) or title)
-    x, y = page.over_sizes.Axis("x", 2, 4), page.over_sizes.Axis("y", 2, 2)
-    plane = page.Plane("x, y", x, y, lambda x, y: (x, y))
+    x, y = over_sizes.Axis("x", 2, 4), over_sizes.Axis("y", 2, 2)
+    plane = over_sizes.Plane("x, y", x, y, lambda x, y: (x, y))
     assert page._choices("title", plane, lambda dims: {} if dims == (4, 2) else {f"{dims}": 1.0})
     axes = report.figure(1.0, 1.0).subplots()
     drawn[0](axes)

@@ -173,11 +173,7 @@ def profile_of(
             "pack": costs.pack or stays["host"].get("pack") or conservative["host"]["pack"],
             "dispatch": {
                 **stays["host"].get("dispatch", {}),
-                **{
-                    name: each.dispatch
-                    for name, each in costs.around.items()
-                    if each.dispatch or "*" not in name
-                },
+                **{name: each.dispatch for name, each in costs.around.items()},
             },
         },
         "models": {str(key): model for key, model in made.items()},

@@ -35,7 +35,7 @@ _PACK, _AROUND = (0.2, 0.4), (3.0, 6.0)
 
 
 class Around(NamedTuple):
-    """Costs of a call on a device other than computing; of several devices, to begin on all.
+    """Costs of a call on a device other than computing; of several devices, their links.
 
     Attributes
     ----------
@@ -225,7 +225,7 @@ def at_places(
             links = links or (request.base or {}).get("links", {}).get(first, {})
             schedule.begin(links_at_once.SECONDS, f"links of {place.name} at once")
             at_once = links_at_once.together(place, links, request.budget, failures)
-            made.around[place.name] = Around(*at_once, {})
+            made.around[place.name] = Around(at_once, {}, {})
     return made
 
 

@@ -191,10 +191,7 @@ def verification(found: Mapping[str, Any]) -> str:
     lines += [
         f"  fastest {count} times: {name}" for name, count in sorted(found["fastest"].items())
     ]
-    errors = dict(found["prediction_error"])
-    for device, kinds in found["links"].items():
-        errors |= {f"{device} {name}": error for name, error in kinds.items()}
-    lines += _errors("prediction error", errors, 44)
+    lines += _errors("prediction error", found["prediction_error"], 44)
     return "\n".join([*lines, *found["worst_choices"], *left_out])
 
 

@@ -1,49 +1,34 @@
-"""Does the plan choose well? Random shapes, every candidate measured, chosen over best. And are
-copies predicted well: random sizes, alone and in company, by each curve of the profile."""
+"""Does the plan choose well? Random shapes, every candidate measured, chosen over best."""
 
 from __future__ import annotations
 
-import logging
-import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 from hetero import devices as backends
-from hetero import profile, registry
+from hetero import registry
 from hetero.arrays import HOST
-from hetero.calibration.environment import copies, quiet_links
-from hetero.calibration.environment.links_at_once import Together
 from hetero.calibration.fit.fit import residuals
 from hetero.calibration.measure.candidates import awaited, leaving_out, timed
 from hetero.calling import planner
-from hetero.devices import at_once
-from hetero.errors import DeviceError, MethodNotAvailable
+from hetero.errors import MethodNotAvailable
 from hetero.evaluation.calls import Arrays
 from hetero.host import limits
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Trial
-from hetero.pricing import pricing
 from hetero.pricing.plan import Plan
-from hetero.profile import PAGEABLE, PINNED, inventory
 from hetero.registry import Operation
 from hetero.registry.problem import Problem
 
-_LARGEST = 1 << 28  # bytes, of copies in company
-_COUNT, _COUNT_IN_COMPANY = 24, 12
-_SAMPLES = 3
 _BUDGET = 0.05  # seconds for each candidate
 _LONGEST = 1.0  # predicted seconds of a candidate, above which a call is left out
 _MUCH_SLOWER = 30.0  # than the best, by prediction: no candidate that needs to be measured
-log = logging.getLogger("hetero")
-Errors = dict[str, dict[str, float]]
 Name = tuple[str, str]  # of a candidate: device and method
 
 
@@ -240,77 +225,3 @@ def left_out(rows: list[Row]) -> dict[str, str]:
         for (device, method), reason in row.failed.items():
             found.setdefault(device, f"{method}, {row.problem}: {reason}")
     return found
-
-
-# -- Links -----------------------------------------------------------------------------------------
-
-
-def links(progress: Callable[[float, str], None] | None = None) -> dict[str, Errors]:
-    """Relative errors of the link models of every device that is not the CPU itself, and of all
-    equal ones at once; of those that do not fail."""
-    found: dict[str, Errors] = {}
-    infos = inventory.devices()
-    jobs: dict[str, Callable[[], Errors]] = {
-        name: partial(link_alone, name)
-        for name in backends.proven()
-        if not infos.get(name, {}).get("is_host_cpu")
-    }
-    for info in pricing.groups(infos).values():
-        if not info.get("is_host_cpu"):
-            place = info["constants"]
-            jobs[place] = partial(links_together, place, info["members"])
-    for name, job in jobs.items():
-        if progress is not None:
-            progress(0.9, f"copies to and from {name}")
-        try:
-            errors = job()
-        except DeviceError as error:
-            log.warning("the links of %s are left out: %s", name, error)
-        else:
-            found |= {name: errors} if errors else {}
-    return found
-
-
-def link_alone(name: str, seed: int = 0) -> Errors:
-    """Of a quiet link, at sizes from 4 KB to 1 GB."""
-    device, constants = backends.get(name), profile.current()
-    sizes = random_sizes(seed, _COUNT, 1 << 12, min(1 << 30, _room(name)))
-    with device.active():
-        measured = quiet_links.transfers(device, sizes, budget=0.1)
-    return {
-        f"{direction}, {memory}": residuals(
-            [constants.curve(name, direction, memory)(n) for n in seconds], list(seconds.values())
-        )
-        for (direction, memory), seconds in measured.items()
-        if memory in constants.data["links"].get(name, {}).get(direction, (PAGEABLE, PINNED))
-    }
-
-
-def links_together(place: str, members: Sequence[str], seed: int = 0) -> Errors:
-    """Of several devices at once, "cuda*2", by the curves that the profile has for that."""
-    constants = profile.current()
-    kept = constants.data["links"].get(place, {})
-    ways = [w for w in copies.ways(backends.get(members[0])) if w[1] in kept.get(w[0], {})]
-    largest = min(_LARGEST, *map(_room, members))
-    if not ways or largest <= at_once.LEAST:
-        return {}
-    sizes = random_sizes(seed, _COUNT_IN_COMPANY, at_once.LEAST, largest)
-    take = Together([backends.get(name) for name in members], sizes[-1]).once
-    begin, found = constants.dispatch(place, "host"), {}
-    for way in ways:
-        asked = [n for n in sizes if copies.is_asked(way, n)]
-        measured = [median(take(way, n) for _ in range(_SAMPLES)) for n in asked]
-        curve = constants.curve(place, *way)
-        found[", ".join(way)] = residuals([begin + curve(n) for n in asked], measured)
-    return found
-
-
-def random_sizes(seed: int, count: int, smallest: int, largest: int) -> list[int]:
-    """Random numbers of bytes, whole float64s, ascending."""
-    source = random.Random(seed)
-    ends = math.log2(smallest), math.log2(largest)
-    return sorted(-(-round(2.0 ** source.uniform(*ends)) // 8) * 8 for _ in range(count))
-
-
-def _room(name: str) -> int:
-    return int(backends.get(name).describe()["memory_bytes"]) // 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from types import SimpleNamespace
 
 import pytest
 from fakes import FakeCuda
@@ -28,7 +27,7 @@ from hetero.calibration.measure.workbench import Samples
 from hetero.calibration.progress import Failure
 from hetero.calling import planner
 from hetero.devices import at_once
-from hetero.evaluation import report, verify
+from hetero.evaluation import report
 from hetero.host import blas_spin
 from hetero.ops.cases import grid
 from hetero.pricing import pricing
@@ -204,7 +203,7 @@ def calibrated(monkeypatch, hasty, profile_file, two):
         patch.setattr(overheads, "pack", lambda budget: LINE)
         patch.setattr(links_at_once, "_SIZES", (2**12,))  # of what is measured
         patch.setattr(links_at_once, "Together", planted("at once", None))
-        patch.setattr(links_at_once, "measured", lambda *_: links_at_once.CopyTimes(slow, 3e-4))
+        patch.setattr(links_at_once, "measured", lambda *_: slow)
         inventory.changed()
 
         def calibrate(quick=False, **options):
@@ -226,8 +225,7 @@ def test_a_full_calibration_measures_links_at_once(calibrated):
         for nbytes in (2**12, 2**28):
             seconds = found.link("cuda*2", way)(nbytes)
             assert seconds == pytest.approx(1.5 * alone(nbytes), rel=0.01)
-    assert found.data["host"]["dispatch"] == {"cuda:0": {"host": 1e-5}, "cuda*2": {"host": 3e-4}}
-    assert "cuda*2 to begin on all of them: 300 us" in report.calibration(found)
+    assert found.data["host"]["dispatch"] == {"cuda:0": {"host": 1e-5}, "cuda*2": {}}
     assert profile.current().data["links"] == found.data["links"]
 
 
@@ -246,43 +244,3 @@ def test_only_other_things_leave_them(calibrated):
     assert order == ["find", "quiet", "at once"]
     _, order = calibrated(only=["cuda*2"])
     assert order == ["find", "at once"]
-
-
-# -- Verified --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def verified(two, monkeypatch):
-    """Verifies the links of two equal fake GPUs; what a copy takes is told by a formula."""
-    infos = [device.describe() | {"name": "fake"} for device in two]
-    for device, info in zip(two, infos, strict=True):
-        monkeypatch.setattr(device, "describe", lambda info=info: dict(info))
-    inventory.changed()
-
-    def seconds(factor):
-        return lambda way, nbytes: factor * (1e-5 + nbytes / 1e9)
-
-    def transfers(device, sizes, budget):
-        return {("upload", "pageable"): {n: seconds(1.0)(None, n) for n in sizes}}
-
-    monkeypatch.setattr(quiet_links, "transfers", transfers)
-    at_once = SimpleNamespace(once=lambda way, nbytes: 2e-3 + seconds(1.5)(way, nbytes))
-    monkeypatch.setattr(verify, "Together", lambda *_: at_once)
-    data = measured_profile()
-    data["links"] = {
-        "cuda:0": {"upload": {"pageable": straight(1e-5, 1e9)["pageable"]}},
-        "cuda*2": {"upload": {"pageable": straight(1.5e-5, 1e9 / 1.5)["pageable"]}},
-    }
-    data["host"]["dispatch"]["cuda*2"] = {"host": 2e-3}
-    profile.set_current(profile.parse(profile.encode(data)))
-    yield verify.links
-    inventory.changed()
-
-
-def test_curves_are_verified_where_they_hold(verified):
-    found = verified()
-    assert found.keys() == {"cuda:0", "cuda:1", "cuda*2"}
-    assert found["cuda:0"].keys() == {"upload, pageable"}
-    assert found["cuda:0"]["upload, pageable"]["worst"] < 1e-9
-    assert found["cuda*2"].keys() == {"upload, pageable"}
-    assert found["cuda*2"]["upload, pageable"]["worst"] < 1e-9

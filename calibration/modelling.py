@@ -18,7 +18,7 @@ from hetero.calibration.measure.loop import Measured
 from hetero.calibration.progress import Failure
 from hetero.calibration.request import Request
 from hetero.calibration.worklist import module_of
-from hetero.ops.cases import Passes, SampleGrid, TimedSolves
+from hetero.ops.cases import Passes, TimedSolves
 from hetero.pricing import movement
 from hetero.profile import Profile, inventory
 from hetero.registry import Operation
@@ -53,13 +53,6 @@ def models(
             row = one.case.implementation
             failures.append(Failure(row.operation, one.place.name, str(one.case), error))
     return fitted
-
-
-def _reference(one: Measured, before: dict[ModelKey, Model]) -> Model | None:
-    """The model that a case's samples are interpolated by; None where there is none."""
-    if not isinstance(one.case.how, SampleGrid) or one.case.how.reference is None:
-        return None
-    return before.get(one.key._replace(layout=one.case.how.reference))
 
 
 def _modelled(one: Measured, before: dict[ModelKey, Model], constants: Profile) -> Model:
@@ -119,7 +112,7 @@ def fitted(one: Measured, before: dict[ModelKey, Model]) -> Model:
         return fit.waves(case.axes, samples.seconds, samples.held_out, samples.host, estimate)
     if how.reference is None:
         return fit.surface(case.axes, samples.seconds, samples.held_out)
-    reference = _reference(one, before)
+    reference = before.get(one.key._replace(layout=how.reference))
     if reference is None:
         raise LookupError(f"there is no model of {how.reference!r} to compare it with")
     return fit.surface_by_ratio(reference, samples.seconds, samples.held_out)

@@ -95,7 +95,7 @@ def table(
             break
         call = _call(case, dims, bench)
         calls = {n: limits.limited(pool, n, call) for n in numbers(most)}
-        rows.append((work, *_undisturbed(bench, partial(fastest, calls, most, end=end), most)))
+        rows.append((work, *fastest(calls, most, end=end)))
     if all(number == most for _, number, _ in rows):
         return None
     if rows[-1][1] != most:
@@ -181,19 +181,6 @@ def fastest(
         if len(ratios) == _DUELS:
             ratio = median(ratios)
             return (best, ratio) if ratio < _GAIN else (most, 1.0)
-    return most, 1.0
-
-
-def _undisturbed(
-    bench: Bench, find: Callable[[], tuple[int, float]], most: int
-) -> tuple[int, float]:
-    """The result of ``find`` without other load, in two tries; else all threads."""
-    for _ in range(2):
-        bench.watch.begin()
-        best = find()
-        bench.watch.note(False)  # `fastest` checks for stolen processors itself
-        if best[0] == most or not bench.watch.disturbed():
-            return best
     return most, 1.0
 
 

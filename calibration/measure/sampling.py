@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,7 @@ from dataclasses import replace
 from math import prod
 
 from hetero.calibration.measure import solving
-from hetero.calibration.measure.timing import Measurement, in_turn, robust_median
+from hetero.calibration.measure.timing import in_turn
 from hetero.calibration.measure.workbench import Bench, Samples, watched
 from hetero.ops.cases import Budget, Case, Dims, Passes, SampleGrid, TimedSolves, grid
 
@@ -60,22 +59,19 @@ def again(
         return solves.samples()
     marked = set(samples.marked)
     seconds, held_out = dict(samples.seconds), dict(samples.held_out)
-    typical = dict(samples.typical)
     if isinstance(case.how, SampleGrid):
         shapes = _Shapes(case, bench, budget, samples.host)
     for one in dims:
         if isinstance(case.how, Passes):
             sizes = {**case.how.held_out, **case.how.knots}[one]
-            measured, disturbed = watched(bench, _timed, case, sizes, bench, budget)
-            typical[one] = (*typical.get(one, ()), measured.seconds)
-            taken = min(measured.samples)
+            taken, disturbed = watched(bench, _timed, case, sizes, bench, budget)
         else:
             taken, disturbed = shapes.timed(one)
         where = held_out if one in held_out else seconds
         where[one] = min(where.get(one, taken), taken)
         (set.add if disturbed else set.discard)(marked, one)
     marks = frozenset(marked)
-    return replace(samples, seconds=seconds, held_out=held_out, typical=typical, marked=marks)
+    return replace(samples, seconds=seconds, held_out=held_out, marked=marks)
 
 
 class _Shapes:
@@ -177,8 +173,7 @@ def _pass(
         before = Samples()
         for dims in list(how.knots.values())[: None if bench.devices else 1]:
             bench.waiting(case, case.problem(*dims))()  # compiles
-    number = max(map(len, before.typical.values()), default=0)
-    seconds, typical = dict(before.seconds), dict(before.typical)
+    number, seconds = before.passes, dict(before.seconds)
     rate = _Rate(seconds, bench)
     end = time.perf_counter() + seconds_left
     marked = set(before.marked)
@@ -192,20 +187,19 @@ def _pass(
             budget = replace(budget, point=0.0)
         if seconds.get(dims, 0.0) > (_SHORT if number >= how.number / 2 else _LONG):
             continue
-        measured, disturbed = watched(bench, _timed, case, sizes, bench, budget)
+        taken, disturbed = watched(bench, _timed, case, sizes, bench, budget)
         if dims not in seconds or not disturbed:
             (set.add if disturbed else set.discard)(marked, dims)
-        seconds[dims] = min(seconds.get(dims, math.inf), *measured.samples)
-        typical[dims] = (*typical.get(dims, ()), measured.seconds)
+        seconds[dims] = min(seconds.get(dims, taken), taken)
         rate.add(dims, seconds[dims])
-    return replace(before, seconds=seconds, typical=typical, marked=frozenset(marked))
+    return replace(before, seconds=seconds, passes=number + 1, marked=frozenset(marked))
 
 
-def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement:
-    """The samples of one pass, and their typical seconds."""
+def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> float:
+    """Seconds of the fastest call of one pass."""
     call = bench.waiting(case, case.problem(*sizes))
     call()  # not counted: caches, pages
     point = budget.point / case.how.number
     (measured,) = in_turn([call], budget=point, most=30, own=bench.own)
     bench.watch.note(measured.disturbed)
-    return replace(measured, seconds=robust_median(measured.samples))
+    return measured.seconds

@@ -36,8 +36,8 @@ class Samples:
         Of shapes that are no knots.
     setup : dict
         Of a solve without its steps.
-    typical : dict
-        Median of each pass, where ``seconds`` is the fastest call of all.
+    passes : int
+        How many were made, where ``seconds`` is the fastest call of all.
     host : float
         The host's share of each call, where it is known.
     timed : dict
@@ -51,7 +51,7 @@ class Samples:
     seconds: dict[Dims, float] = field(default_factory=dict)
     held_out: dict[Dims, float] = field(default_factory=dict)
     setup: dict[Dims, float] = field(default_factory=dict)
-    typical: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
+    passes: int = 0
     host: float = 0.0
     timed: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
     steps: dict[Dims, tuple[float, ...]] = field(default_factory=dict)

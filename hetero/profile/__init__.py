@@ -23,9 +23,8 @@ written as "cuda:*" stands for every device of that kind, a layout "*" for every
 aligned" and "C odd", "* odd" for everything odd. Those that come with hetero have no samples.
 
 =============  =================================================================================
-`encoding`     the bytes of a file, and their checksum
 `places`       where profiles are kept: one file for each machine
-`constants`    `Profile`: constants, ready to be asked
+`constants`    `Profile`: constants, ready to be asked; the bytes of a file, and their checksum
 `links`        its models of copies
 `reading`      files checked and read
 `validity`     whether a profile is of this machine
@@ -33,8 +32,7 @@ aligned" and "C odd", "* odd" for everything odd. Those that come with hetero ha
 =============  =================================================================================
 """
 
-from hetero.profile.constants import Profile
-from hetero.profile.encoding import LARGEST, SCHEMA_VERSION, UNITS, digest, encode
+from hetero.profile.constants import LARGEST, SCHEMA_VERSION, UNITS, Profile, digest, encode
 from hetero.profile.finding import (
     Stored,
     current,

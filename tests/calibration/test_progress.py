@@ -53,9 +53,10 @@ def test_how_seconds_are_shown(seconds, text):
     assert shown(seconds) == text
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then(capsys):
+def test_without_a_terminal_there_is_a_line_now_and_then(capsys, monkeypatch):
     clock = Clock()
-    lines = terminal.Lines(10.0, clock)
+    monkeypatch.setattr(terminal.time, "monotonic", clock)
+    lines = terminal.Lines()
     for step in range(30):
         lines(step / 30, f"step {step}")
         clock.now += 1.0

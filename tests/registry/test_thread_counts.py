@@ -197,17 +197,8 @@ def solve(monkeypatch):
 
     monkeypatch.setattr(measuring, "fastest", by_the_clock)
     monkeypatch.setattr(measuring, "time", types.SimpleNamespace(perf_counter=clock))
-    monkeypatch.setattr(measuring.Bench, "__init__", quiet)
     case.clock = clock
     return case
-
-
-def quiet(bench):
-    """A bench whose watch sees no other load, whatever runs beside the tests."""
-    bench.devices, bench.device = (), None
-    bench.watch = types.SimpleNamespace(
-        begin=lambda: None, note=lambda disturbed: None, disturbed=lambda: False
-    )
 
 
 @pytest.mark.skipif(MOST < 2, reason="there is one thread")

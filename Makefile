@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 CUDA := $(shell { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
 PYCUDA := $(if $(CUDA),$(shell command -v nvcc >/dev/null 2>&1 && command -v g++ >/dev/null 2>&1 && echo pycuda))
 
-.PHONY: demo test docs pictures upstream house mutants pycuda lane release lint clean
+.PHONY: demo test docs pictures upstream bench-contract house mutants pycuda release lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/hetero demo
@@ -36,6 +36,10 @@ pictures: $(VENV)/.tested
 upstream: $(VENV)/.tested
 	$(BIN)/python tests/contract/upstream/under_accel.py
 
+# Calls and programs timed in turn with another checkout, whose Python OTHER names; see the script.
+bench-contract: $(VENV)/.tested
+	$(BIN)/python tests/contract/bench.py $(OTHER) $(BENCH)
+
 # How large the house is, room by room: lines, words, files that a call enters, seconds of make test.
 house: $(VENV)/.tested
 	$(BIN)/python tests/house.py
@@ -57,20 +61,6 @@ pycuda: $(VENV)/.tested
 	  PATH="$$(nvcc -dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^#\$$ TOP=//p')/bin:$$PATH" \
 	  CFLAGS="-O0 -g0" $(PIP) 'pycuda>=2024.1'
 
-# The loops of copying threads as LLVM's text, in words that LLVM has had since version 14; with a
-# clang of that version, whose pointers have types: older ones read no others.
-CLANG := clang-14
-LANE := hetero/host/copying/lane
-lane:
-	echo "; sha256 of lane.c: $$(sha256sum < $(LANE).c | cut -d ' ' -f 1)" > $(LANE).ll
-	$(CLANG) --target=x86_64-linux-gnu -std=c11 -Wall -Wextra -Werror -Os -ffreestanding \
-	  -fno-finite-loops -fno-strict-aliasing -fno-asynchronous-unwind-tables \
-	  -Xclang -disable-lifetime-markers -S -emit-llvm -o - $(LANE).c | sed -E \
-	  -e '/^(;|target|source_filename|attributes|!llvm|![0-9]+ = !\{(!|i32 [0-9]+, !))/d' \
-	  -e 's/ #[0-9]+//; s/, !llvm.loop ![0-9]+//; s/ +; preds = .*//' \
-	  -e 's/ (noundef|nocapture|nonnull|dso_local|(local_)?unnamed_addr)\b//g' \
-	  | cat -s >> $(LANE).ll
-
 # dist/: source archive and wheel, tried in fresh environments of each Python that is here, in 5
 # minutes. The commit needs the version's tag (vX.Y.Z) and a clean tree; make release RELEASE=check
 # asks for neither.
@@ -89,7 +79,7 @@ $(BIN)/python:
 	  { echo "hetero needs Python 3.11 or newer; name one: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
-$(VENV)/.installed: setup.cfg pyproject.toml | $(BIN)/python
+$(VENV)/.installed: setup.cfg setup.py pyproject.toml | $(BIN)/python
 ifneq ($(PYCUDA),)
 	mkdir -p $(VENV)/home
 	echo 'CUDA_ENABLE_CURAND = False' > $(VENV)/home/.aksetup-defaults.py

@@ -26,7 +26,7 @@ def installed(tmp_path_factory):
     hidden = shutil.ignore_patterns("__pycache__", "*.nbi", "*.nbc")
     for place in release.PLACES:
         shutil.copytree(ROOT / place, source / place, ignore=hidden)
-    for file in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+    for file in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", top, source]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

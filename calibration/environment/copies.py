@@ -102,9 +102,7 @@ class Copies:
 def ways(device: Device) -> tuple[Way, ...]:
     """Directions and kinds of memory that can be copied to and from a device."""
     with device.active():
-        ring = device.ring() if device.stages else None
-        if is_staged := ring is not None:
-            ring.prepare()
+        is_staged = device.stages and device.ring() is not None
     if is_staged:
         return (*Copies.WAYS, *((way, STAGED) for way in _DIRECTIONS))
     return Copies.WAYS

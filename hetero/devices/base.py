@@ -21,7 +21,7 @@ from hetero.arrays import pinned
 from hetero.devices import host_copies, kinds, peers
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy
+from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy, Slices
 from hetero.host.copying.staging import Ring
 from hetero.kernels.common.launch import Target
 from hetero.kernels.procedure.card import Card, of_limits
@@ -56,7 +56,6 @@ class Device(abc.ABC):
     # Bytes from which on a copy of ordinary memory is staged, by direction, where that was not
     # measured; infinite: never.
     least_staged: Mapping[str, float] = MappingProxyType({UPLOAD: math.inf, DOWNLOAD: math.inf})
-    slices: Any = None  # a `hetero.host.copying.copy_jobs.Slices`, where compiled loops can copy
 
     # -- what it is
 
@@ -251,6 +250,10 @@ class Device(abc.ABC):
 
     def ring(self) -> Ring | None:
         """The pinned buffers of staged copies; None where there are none, or not now."""
+        return None
+
+    def slice_copies(self) -> Slices | None:
+        """Compiled copies of the current context; None where there are none."""
         return None
 
     def staging(self, nbytes: int) -> np.ndarray:

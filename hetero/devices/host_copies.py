@@ -91,6 +91,4 @@ def _staged(
     ring = device.ring()
     if ring is None or (array.flags.c_contiguous and device.is_pinned(array)):
         return None
-    if not ring.is_worth_it(direction, array):
-        return None
     return ring.start(direction, array, buffer, offset, after or device.record())

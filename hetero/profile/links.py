@@ -11,7 +11,7 @@ from hetero.registry.models import bind_link
 
 PAGEABLE, PINNED, STAGED = "pageable", "pinned", "staged"
 # Bytes that may be staged. The threads that help with smaller copies would compete with BLAS's
-# spinning ones, which are put to sleep from these on only (`hetero.host.copying.copy_jobs`).
+# threads, which spin for a moment after a product: 2.7 MB took 3.5 ms in place of 0.6.
 _STAGED_SIZES = [round(2.0 ** (step / 4)) for step in range(4 * 22, 4 * 31 + 1)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import time
 
@@ -14,23 +13,21 @@ driver = fake_cuda.Driver()
 
 from hetero import devices  # noqa: E402  PyCUDA must find the fake driver loaded
 from hetero.arrays import pinned  # noqa: E402
-from hetero.devices.cuda import copies as cuda_copies  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
-from hetero.host import blas_spin  # noqa: E402
-from hetero.host.copying import copy_jobs, lane, lanes, scheduling, staging, team  # noqa: E402
+from hetero.host.copying import copy_jobs, slices, staging  # noqa: E402
 
 del devices.here.kinds["opencl"]
 copy_jobs._LEAST_ROW = 8
 SLICE, CHUNK, REGION = 1 << 13, 1 << 11, 1 << 15
-team._SLICE, team._LEAST_SLICE, team._CHUNK, team._LEAST_CHUNK = SLICE, SLICE // 2, CHUNK, 1 << 9
+slices._SLICE, slices._LEAST_SLICE, slices._CHUNK, slices._SHARE = SLICE, SLICE // 2, 1 << 9, 1
+slices._LARGE, slices._HUGE_PAGE = 1 << 17, 1 << 12
 rng = np.random.default_rng(0)
 device = devices.get("cuda:0")
-lane.compile_ahead()
-assert lanes.takes_slices(device)
+assert slices.library()
 
 
-def ring(helpers=2):
-    return staging.Ring(device, 3, 1 << 14, 1 << 12, helpers=helpers, region_bytes=REGION)
+def ring(threads=3):
+    return staging.Ring(device, threads, SLICE, REGION)
 
 
 def there_and_back(used, array, offset=8):
@@ -67,37 +64,13 @@ def sizes_and_layouts() -> None:
 
 def stores_past_the_caches() -> None:
     """Whole vectors, and what lies before and behind them, from any address."""
-    usual, team._PAST = team._PAST, 256
-    used, memory = ring(), rng.integers(0, 255, 1 << 15, np.uint8)
-    for start in (*range(9), 31, 32, 63, 64, 65):
-        for nbytes in (255, 256, 257, 319, 320, CHUNK, 2 * CHUNK + 63, SLICE + 1):
+    used, memory = ring(), rng.integers(0, 255, 1 << 16, np.uint8)
+    for start in (*range(9), 15, 16, 31, 63, 64, 65):
+        for nbytes in (4095, 4096, 4097, 4159, 4160, SLICE, SLICE + 1):
             there_and_back(used, memory[start : start + nbytes], start % 7)
-    wide = memory[: 30 * 1000].reshape(30, 1000)
-    for row in (255, 256, 257, 300, 321):
+    wide = memory[: 10 * 6000].reshape(10, 6000)
+    for row in (4095, 4096, 4097, 4300):
         there_and_back(used, wide[:, 7 : 7 + row])
-    used.close()
-    team._PAST = usual
-
-
-def leaders_are_few() -> None:
-    """Those who lead are two threads for each direction, whoever copied before; none is nicer."""
-    used = ring()
-    compiled, lane._compiled = lane._compiled, {}
-    array = rng.random((40, 1000))
-    there_and_back(used, array)
-    lane._compiled = compiled
-    before = pinned.sizes()[lanes.PURPOSE]
-    for _ in range(30):
-        there_and_back(used, array)
-    assert pinned.sizes()[lanes.PURPOSE] - before <= 2 * 2 * REGION
-    mine = os.getpriority(os.PRIO_PROCESS, 0)
-    found = [
-        (way.leads, os.getpriority(os.PRIO_PROCESS, thread.native_id) - mine)
-        for way, threads in used._threads.items()
-        for thread in threads
-    ]
-    assert set(found) == {(True, 0), (False, scheduling._NICE)}, found
-    assert 1 <= found.count((True, 0)) <= 4
     used.close()
 
 
@@ -133,110 +106,23 @@ def failures() -> None:
     gc.collect()
 
 
-def until(condition) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(1e-3)
-
-
-def in_a_fresh_process() -> None:
-    """While the loops are compiled the driver copies, and then the rest of that copy is staged."""
-    sliced, plain, kept = [], [], (lanes._PLAIN, lanes._PLAINER)
-    lanes._PLAIN = lanes._PLAINER = 1 << 12
-    really, enqueued = device.slices.copy, device.enqueue
-
-    def noted(direction, array, *others):
-        sliced.append((direction, array.nbytes))
-        really(direction, array, *others)
-
-    def uploaded(direction, view, *others):
-        plain.append(view.nbytes)
-        enqueued(direction, view, *others)
-        if len(plain) == 3:
-            lane._compiled = compiled
-            lane.settled.set()
-            until(lambda: not used.regions.is_coming("upload"))
-
-    device.slices.copy = noted
-    compiled = lane._compiled
-    for array in (
-        rng.random(5000),
-        rng.random((50, 300))[::2, 3:200],
-        rng.random((9, 2000))[:, 5:],
-    ):
-        lane._compiled = {}
-        lane.settled.clear()
-        sliced.clear(), plain.clear()
-        used = staging.Ring(device, 3, 1 << 14, 1 << 12, helpers=2, region_bytes=REGION, ahead=True)
-        buffer, _owner = device.allocate(array.nbytes)
-        assert not used.is_worth_it("upload", array)
-        if array.flags.c_contiguous:
-            device.enqueue = uploaded
-        else:
-            lane._compiled = compiled
-            lane.settled.set()
-        copy = used.start("upload", array, buffer)
-        copy.wait()
-        device.__dict__.pop("enqueue", None)
-        assert used.is_worth_it("upload", array)
-        if array.flags.c_contiguous:
-            assert plain == [1 << 12] * 3
-            assert sliced == [("upload", array.nbytes - 3 * (1 << 12))]
-        until(lambda used=used: not used.regions.is_coming("upload"))
-        found = np.zeros(array.shape)
-        device.enqueue("download", found, buffer)
-        np.testing.assert_array_equal(found, array)
-        before = len(sliced)
-        used.start("upload", array, buffer).wait()
-        assert sliced[before:] == [("upload", array.nbytes)]
-        found[...] = 0
-        used.start("download", found, buffer).wait()
-        np.testing.assert_array_equal(found, array)
-        used.close()
-        gc.collect()
-        assert not pinned.sizes()
-    # Nobody copies any more when all is there: it is given back all the same.
-    used = staging.Ring(device, 3, 1 << 14, 1 << 12, helpers=2, region_bytes=REGION, ahead=True)
-    idle, lanes._IDLE = lanes._IDLE, 0.2
-    for _ in range(2):
-        used.regions.ask("download", 1, REGION)
-        until(lambda: not used.is_idle())
-        (leader,) = used._threads[lanes.Way("download", True)]
-        mine = os.getpriority(os.PRIO_PROCESS, 0)
-        assert os.getpriority(os.PRIO_PROCESS, leader.native_id) == mine
-        assert pinned.sizes()[lanes.PURPOSE] == REGION
-        until(used.is_idle)
-        until(lambda: not pinned.sizes())
-    lanes._IDLE = idle
-    used.regions.ask("upload", 1, REGION)
+def without_compiled_code() -> None:
+    """NumPy packs what compiled code would copy."""
+    library, array = slices.library, rng.random((30, 4000))
+    slices.library = lambda: None
+    used = ring()
+    there_and_back(used, array)
     used.close()
-    gc.collect()
-    assert not pinned.sizes(), pinned.sizes()
-    # There is no pinned memory: the driver copies.
-    used = staging.Ring(device, 3, 1 << 14, 1 << 12, helpers=2, region_bytes=REGION, ahead=True)
+    slices.library = library
+
+
+def without_pinned_memory() -> None:
+    """The driver copies."""
+    used = ring()
     driver.fail(1, "cuMemHostRegister_v2", good=True)
     there_and_back(used, rng.random((30, 400)))
     driver.fail(0)
     used.close()
-    lanes._PLAIN, lanes._PLAINER = kept
-    del device.slices.copy
-
-
-def blas_is_looked_at_beside() -> None:
-    """The first long copy does not wait until it is found how BLAS's threads are put to sleep."""
-    asked = []
-    due, beside, long = blas_spin.is_due, blas_spin._find_in_background, cuda_copies.LONG_BYTES
-    find = blas_spin.find
-    blas_spin.is_due, blas_spin._find_in_background = lambda: True, lambda: asked.append(1)
-    blas_spin.find, cuda_copies.LONG_BYTES = None, 1000
-    array = rng.random(500)
-    buffer, _owner = device.allocate(array.nbytes)
-    device.enqueue("upload", array, buffer)
-    device.enqueue("download", array, buffer)
-    blas_spin.is_due, blas_spin._find_in_background, blas_spin.find = due, beside, find
-    cuda_copies.LONG_BYTES = long
-    assert len(asked) == 2
 
 
 def lost_context() -> None:
@@ -259,12 +145,11 @@ def lost_context() -> None:
 with device.active():
     sizes_and_layouts()
     stores_past_the_caches()
-    leaders_are_few()
+    without_compiled_code()
     failures()
     gc.collect()
-    in_a_fresh_process()
+    without_pinned_memory()
     gc.collect()
-    blas_is_looked_at_beside()
     threads, before = threading.active_count(), driver.live()
     used = ring()
     for _ in range(200):

@@ -7,17 +7,17 @@ Of a pinned matrix the bus takes row after row, the host nothing.
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from hetero.devices.cuda.library import driver, error_text
-from hetero.devices.cuda.state import Lent
+from hetero.devices.cuda.state import Lent, State
 from hetero.errors import DeviceError
-from hetero.host import blas_spin
-from hetero.host.copying import lane, team
-from hetero.host.copying.copy_jobs import LONG_BYTES, UPLOAD, pieces
+from hetero.host.copying import slices
+from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, pieces
 
 _HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
 _LEAST = 256  # bytes of a row; the bus is slow with less
@@ -100,19 +100,6 @@ def copy_rows(direction: str, array: np.ndarray, address: int, stream: int) -> N
         raise DeviceError(f"a pinned {direction} failed: {error_text(status)}")
 
 
-def copy_at_once(device: Any, direction: str, array: np.ndarray, address: int) -> None:
-    """Copy by the driver; BLAS leaves the cores to that, if it takes long."""
-    if direction == UPLOAD:
-        move, ends = device.driver.memcpy_htod, (address, array)
-    else:
-        move, ends = device.driver.memcpy_dtoh, (array, address)
-    if array.nbytes < LONG_BYTES:
-        move(*ends)
-    else:  # the first one does not wait until BLAS can: 50 ms, the copy of 64 MiB takes 8
-        with blas_spin.asleep(0.0):
-            move(*ends)
-
-
 def enqueue(
     device: Any, direction: str, array: np.ndarray, address: int, stream: Any, awake: bool
 ) -> Any:
@@ -135,40 +122,48 @@ def enqueue(
 
 
 class SliceCopies:
-    """What `hetero.host.copying.copy_jobs.Slices` asks of a CUDA device.
+    """What `hetero.host.copying.copy_jobs.Slices` asks of a context.
 
     Parameters
     ----------
-    device : CudaDevice
+    state : State
+        The context's.
     """
 
-    def __init__(self, device: Any) -> None:
-        self._device = device
+    def __init__(self, state: State) -> None:
+        self._kept = state.handles_of_events
+        self._events = [state.handle_of_event() for _ in range(slices.BUFFERS)]
 
     def copy(
         self,
         direction: str,
         array: np.ndarray,
-        buffer: int,
-        offset: int,
+        address: int,
         region: np.ndarray,
+        threads: int,
         stream: Any,
-        cancel: Any,
-        helpers: int,
     ) -> None:
-        """Copy an array, of which the rows are contiguous, by the calling thread and helpers."""
-        state = self._device.state()
-        task = team.cut(direction, array, region.nbytes)
-        marks = [state.handle_of_event() for _ in range(task["buffers"])]
-        task |= lane.functions(driver())[direction]
-        task |= {f"event {number}": mark for number, mark in enumerate(marks)}
-        task |= {
-            "device": buffer + offset,
-            "base": region.__array_interface__["data"][0],
-            "stream": stream.handle,
-            "cancel": ctypes.addressof(cancel),
-        }
-        status = team.current(helpers).run(direction, task)
-        state.handles_of_events.extend(marks)
-        if status > 0:
+        given = address, region, threads, stream.handle, self._events, _functions(direction)
+        status = slices.copy(array, *given, direction == DOWNLOAD)
+        if status:
             raise DeviceError(f"a staged {direction} failed: {error_text(status)}")
+
+    def close(self) -> None:
+        self._kept += self._events
+        self._events.clear()
+
+
+@functools.cache
+def _functions(direction: str) -> dict[str, int]:
+    """Addresses of the driver's functions, for `hetero.host.copying.slices.copy`."""
+    names = {
+        "send": "cuMemcpyHtoDAsync_v2" if direction == UPLOAD else "cuMemcpyDtoHAsync_v2",
+        "record": "cuEventRecord",
+        "query": "cuEventQuery",
+        "drain": "cuStreamSynchronize",
+    }
+    library = driver()
+    return {
+        name: ctypes.cast(getattr(library, function), ctypes.c_void_p).value or 0
+        for name, function in names.items()
+    }

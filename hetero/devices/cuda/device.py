@@ -19,9 +19,9 @@ from hetero.devices.cuda.launch import UNASKED_SHARED_BYTES, Kernels, packed
 from hetero.devices.cuda.recorded import Recorded
 from hetero.devices.cuda.state import Lent, Local, State
 from hetero.devices.storage import Storage
+from hetero.host.copying import slices
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
-from hetero.host.copying.lanes import PURPOSE
-from hetero.host.copying.staging import Ring, compile_ahead
+from hetero.host.copying.staging import PURPOSE, Ring
 from hetero.imports import load
 from hetero.kernels import LaunchPlan
 from hetero.kernels.procedure.card import Card, of_attributes
@@ -63,7 +63,6 @@ class CudaDevice(Device):
         self.ordinal = ordinal
         self.name = f"cuda:{ordinal}"
         self.contexts, self.kernels, self.local = Contexts(self), Kernels(self), Local()
-        self.slices = copies.SliceCopies(self)
         self._ring_lock = locks.new()
         self._device = driver.Device(ordinal)
         attribute = driver.device_attribute
@@ -231,7 +230,9 @@ class CudaDevice(Device):
         awake: bool = False,
     ) -> Any:
         if stream is None:
-            return copies.copy_at_once(self, direction, array, buffer + offset)
+            if direction == UPLOAD:
+                return self.driver.memcpy_htod(buffer + offset, array)
+            return self.driver.memcpy_dtoh(array, buffer + offset)
         return copies.enqueue(self, direction, array, buffer + offset, stream, awake)
 
     def await_event(self, event: Any) -> None:
@@ -258,9 +259,11 @@ class CudaDevice(Device):
         if state.ring is None:
             with self._ring_lock:
                 if state.ring is None:
-                    compile_ahead()
-                    state.ring = Ring(self, ahead=True)
+                    state.ring = Ring(self)
         return state.ring
+
+    def slice_copies(self) -> copies.SliceCopies | None:
+        return copies.SliceCopies(self.state()) if slices.library() else None
 
     def staging(self, nbytes: int) -> np.ndarray:
         state = self.state()

@@ -1,63 +1,42 @@
-"""Copies that were begun: what threads do of them piece by piece, and what waits for them."""
+"""What is copied between host and device: parts of arrays, and copies that were begun."""
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import logging
 import math
 import os
-import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
 
-from hetero import locks
 from hetero.errors import DeviceError
-from hetero.host import blas_spin
 
 UPLOAD, DOWNLOAD = "upload", "download"
-# Bytes of a copy that BLAS's threads hold up while they spin: by the driver, which takes 10 ms, and
-# by threads of ours, which wait for their cores.
-LONG_BYTES, LONG_STAGED_BYTES = 1 << 26, 1 << 22
 
 log = logging.getLogger("hetero")
 
 
-class Here(threading.local):
-    """What holds for a thread.
-
-    Attributes
-    ----------
-    is_lane : bool
-        Whether it does nothing but copy pieces.
-    """
-
-    is_lane = False
-
-
-here = Here()
-
-
 class Slices(Protocol):
-    """How compiled loops (`hetero.host.copying.lane`) copy for a device."""
+    """How compiled code (`hetero.host.copying.slices`) copies for a device."""
 
     def copy(
         self,
         direction: str,
         array: np.ndarray,
-        buffer: Any,
-        offset: int,
+        address: Any,
         region: np.ndarray,
+        threads: int,
         stream: Any,
-        cancel: Any,
-        helpers: int,
     ) -> None:
-        """Copy an array, of which the rows are contiguous, through pinned memory, with helpers,
-        until it is done or `cancel` holds a value that is not 0."""
+        """As `hetero.host.copying.slices.copy`."""
+
+    def close(self) -> None:
+        """Give back to the device what copies need."""
 
 
 class Device(Protocol):
@@ -68,12 +47,13 @@ class Device(Protocol):
     place: Callable[[], Any]
     pinned: Callable[..., np.ndarray]
     new_stream: Callable[[], Any]
+    record: Callable[..., Any]
     wait: Callable[..., None]
     enqueue: Callable[..., Any]
     await_event: Callable[[Any], None]
     synchronize: Callable[..., None]
     passed: Callable[[Any], bool]
-    slices: Slices | None
+    slice_copies: Callable[[], Slices | None]
 
 
 def copy_packed(
@@ -99,117 +79,64 @@ class Copy:
         """Return when it is complete; raise what made it fail."""
 
 
-class Job:
-    """A copy that threads do slice by slice, or one with its helpers, see `team`."""
+class Staged(Copy):
+    """A copy that a ring's thread makes. One that is dropped is waited for.
 
-    def __init__(
-        self,
-        direction: str,
-        array: np.ndarray,
-        buffer: Any,
-        offset: int,
-        after: Any,
-        most: int,
-        is_whole: bool = False,
-    ) -> None:
-        self.direction, self.buffer, self.after, self.is_whole = direction, buffer, after, is_whole
-        self.count, self._piece = pieces(array, most)
-        self._offset = offset
-        self.error: BaseException | None = None
-        self.is_cancelled = False
-        self.flag = ctypes.c_int64(0)  # the same, for compiled loops
-        self._lock = locks.new()
-        self._next, self._left = 0, self.count
-        self._done: queue.SimpleQueue[None] = queue.SimpleQueue()  # of one, once all are done with
-        if not self.count:
-            self._done.put(None)
-        self._process = os.getpid()
+    Parameters
+    ----------
+    device : Device
+    made : Future
+        Its result is the event of the last slice, None where none is on its way.
+    """
 
-    def piece(self, number: int) -> tuple[np.ndarray, int]:
-        """A slice of the array, and its byte in the buffer."""
-        view, begin = self._piece(number)
-        return view, self._offset + begin
-
-    def take(self) -> int | None:
-        """The number of a slice that nobody has taken; None when there is none."""
-        with self._lock:
-            if self._next == self.count:
-                return None
-            self._next += 1
-            return self._next - 1
-
-    def settle(self, number: int) -> None:
-        """That many slices that were taken are done with."""
-        with self._lock:
-            self._left -= number
-            last = number and not self._left
-        if last:
-            self._done.put(None)
-
-    def cancel(self, error: BaseException | None = None) -> None:
-        """Begin no more slices."""
-        with self._lock:
-            self.error = self.error or error
-            self.is_cancelled = True
-            self.flag.value = 1
-            rest, self._next = self.count - self._next, self.count
-        self.settle(rest)
+    def __init__(self, device: Device, made: Future[Any]) -> None:
+        self._device, self._made, self._process = device, made, os.getpid()
+        self._is_over = False
 
     def wait(self) -> None:
-        """Return when no slice is under way; an interrupt cancels those that are not begun."""
+        """An interrupt is raised when nothing is under way."""
         if os.getpid() != self._process:
             raise DeviceError("a copy cannot be waited for in a forked child")
-        try:
-            self._settled()
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        """Cancel, and return when no slice is under way, whatever interrupts."""
-        if os.getpid() != self._process:  # it is the parent's
-            return
-        self.cancel()
-        while not here.is_lane:  # a lane would wait for itself
+        interrupt: BaseException | None = None
+        while not self._made.done():
             try:
-                return self._settled()
-            except BaseException:  # the first interrupt is raised
-                continue
-
-    def _settled(self) -> None:
-        if self._left:
-            self._done.get()
-        self._done.put(None)  # for whoever waits too; one too many does no harm
-
-
-class Staged(Copy):
-    """A copy that goes through a ring. Dropped without having been waited for, it is cancelled."""
-
-    def __init__(self, job: Job, nbytes: int) -> None:
-        self._job: Job | None = job
-        self._error: BaseException | None = None
-        self._is_long = nbytes >= LONG_STAGED_BYTES
-        if self._is_long:
-            blas_spin.shorten_spin()
-
-    def wait(self) -> None:
-        job = self._job
-        if job is not None:
-            job.wait()
-            self._end()
-            self._job, self._error = None, job.error
-        if self._error is not None:
-            raise self._error
-
-    def _end(self) -> None:
-        if self._is_long:
-            blas_spin.restore_spin()
+                self._made.exception()
+            except BaseException as error:
+                interrupt = interrupt or error
+        try:
+            mark = self._made.result()
+            if mark is not None and not self._is_over:
+                with self._device.active():
+                    self._device.await_event(mark)
+            self._is_over = True
+        finally:
+            if interrupt is not None:
+                raise interrupt
 
     def __del__(self) -> None:
-        job = getattr(self, "_job", None)
-        if job is not None:
-            job.stop()
-            self._end()
+        # The ring's own thread, in which garbage may be collected, would wait for itself.
+        made = getattr(self, "_made", None)
+        if made is None or self._is_over or os.getpid() != self._process or here.is_copying:
+            return
+        try:
+            self.wait()
+        except BaseException as error:  # whoever uses the device next gets it
+            log.debug("a copy that nobody waited for failed: %s", error)
+
+
+class Here(threading.local):
+    """What holds for a thread.
+
+    Attributes
+    ----------
+    is_copying : bool
+        Whether it is one of a ring's.
+    """
+
+    is_copying = False
+
+
+here = Here()
 
 
 class Direct(Copy):
@@ -263,14 +190,6 @@ def in_rows(array: np.ndarray) -> tuple[np.ndarray] | tuple[()]:
         return ()
     shape = math.prod(n for n, _ in outer), row // array.itemsize
     return (np.lib.stride_tricks.as_strided(array, shape, (outer[-1][1], array.itemsize)),)
-
-
-def behind(array: np.ndarray, nbytes: int) -> np.ndarray | None:
-    """What follows that many bytes of an array that `in_rows` made; None within a row."""
-    if array.flags.c_contiguous:
-        return array.reshape(-1).view(np.uint8)[nbytes:]
-    row = array.shape[1] * array.itemsize
-    return None if nbytes % row else array[nbytes // row :]
 
 
 def pieces(array: np.ndarray, most: int) -> tuple[int, Callable[[int], tuple[np.ndarray, int]]]:

@@ -44,8 +44,8 @@ def calibrate(
         Where to store the profile. Default: ``HETERO_PROFILE``, or the user's cache directory.
     devices : list of str, optional
         Only these, such as ``["cpu", "cuda:0"]``; the CPU is always measured. Default: all devices;
-        of identical GPUs one is measured, and a transfer compares the links of the others; an
-        OpenCL device that is this machine's CPU is left out.
+        of identical GPUs one is measured, for all; an OpenCL device that is this machine's CPU is
+        left out.
     progress : callable, optional
         Called as ``progress(fraction, text)``, fraction from 0 to 1; the text says what is measured
         and the time left.

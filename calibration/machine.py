@@ -51,7 +51,7 @@ def _measure(request: Request, progress: Callable[[float, str], None] | None) ->
         worklist = selected(worklist, request.only)
         places = [p for p in places if any(item.place is p for item in worklist)]
     schedule = _planned(worklist, places, request, progress)
-    schedule.begin("compiling", _COMPILING[not request.quick], "compiling")
+    schedule.begin(_COMPILING[not request.quick], "compiling")
     compiling.compile_first(worklist)
     costs = overheads.at_places(places, worklist, request, schedule, failures)
     measured = loop.measure(worklist, budget, costs.shares(), schedule.begin, failures, watch)
@@ -76,11 +76,11 @@ def _planned(
     """The schedule of all steps."""
     full, total = not request.quick, 0.0
     schedule = Schedule(progress)
-    schedule.plan("compiling", _COMPILING[full])
+    schedule.plan(_COMPILING[full])
     overheads.plan(schedule, places, request.quick)
     for item in worklist:
         for case in item.cases:
-            schedule.plan(item.place.name, case.seconds)
+            schedule.plan(case.seconds)
             total += case.seconds
-    schedule.plan(loop.AGAIN, _AGAIN * total)
+    schedule.plan(_AGAIN * total)
     return schedule

@@ -14,12 +14,11 @@ from typing import Any
 from hetero import profile, registry
 from hetero.calibration.environment.overheads import Overheads
 from hetero.calibration.fit import fit
-from hetero.calibration.measure import outliers
 from hetero.calibration.measure.loop import Measured
 from hetero.calibration.progress import Failure
 from hetero.calibration.request import Request
 from hetero.calibration.worklist import module_of
-from hetero.ops.cases import Passes, SampleGrid, TimedSolves
+from hetero.ops.cases import Passes, TimedSolves
 from hetero.pricing import movement
 from hetero.profile import Profile, inventory
 from hetero.registry import Operation
@@ -49,31 +48,19 @@ def models(
     fitted: dict[ModelKey, Model] = {}
     for one in measured:
         try:
-            fitted[one.key] = _believed(one, fitted, constants)
+            fitted[one.key] = _modelled(one, fitted, constants)
         except Exception as error:
             row = one.case.implementation
             failures.append(Failure(row.operation, one.place.name, str(one.case), error))
     return fitted
 
 
-def _reference(one: Measured, before: dict[ModelKey, Model]) -> Model | None:
-    """The model that a case's samples are interpolated by; None where there is none."""
-    if not isinstance(one.case.how, SampleGrid) or one.case.how.reference is None:
-        return None
-    return before.get(one.key._replace(layout=one.case.how.reference))
-
-
-def _believed(one: Measured, before: dict[ModelKey, Model], constants: Profile) -> Model:
-    """`fitted` to what is believed of the samples."""
-    out: list[tuple[int, ...]] = []
-    with contextlib.suppress(Exception):  # an operation's description fails: so will what needs it
-        samples, out = outliers.believable(*one)
-        one = one._replace(samples=samples)
+def _modelled(one: Measured, before: dict[ModelKey, Model], constants: Profile) -> Model:
+    """`fitted` to the samples; of several devices without what is moved."""
     still = unmoved(one, constants)
     model = fitted(still or one, before)
     if still is not None:
         model["moves_apart"] = True
-    model["samples"].setdefault("extrapolated", []).extend(map(list, out))
     return model
 
 
@@ -113,7 +100,7 @@ def fitted(one: Measured, before: dict[ModelKey, Model]) -> Model:
     if isinstance(how, TimedSolves):
         return fit.solve(case.axes, samples.setup, samples.seconds, (how.few, how.many))
     if isinstance(how, Passes):
-        seconds = fit.least_above(samples.seconds) if how.number > 1 else samples.seconds
+        seconds = samples.seconds
         knots = {dims: seconds[dims] for dims in how.knots if dims in seconds}
         held_out = {d: seconds[d] for d in how.held_out if d in seconds and d not in knots}
         return fit.passes(how.form, how.block, knots, held_out, list(how.knots))
@@ -125,7 +112,7 @@ def fitted(one: Measured, before: dict[ModelKey, Model]) -> Model:
         return fit.waves(case.axes, samples.seconds, samples.held_out, samples.host, estimate)
     if how.reference is None:
         return fit.surface(case.axes, samples.seconds, samples.held_out)
-    reference = _reference(one, before)
+    reference = before.get(one.key._replace(layout=how.reference))
     if reference is None:
         raise LookupError(f"there is no model of {how.reference!r} to compare it with")
     return fit.surface_by_ratio(reference, samples.seconds, samples.held_out)
@@ -179,11 +166,7 @@ def profile_of(
             "pack": costs.pack or stays["host"].get("pack") or conservative["host"]["pack"],
             "dispatch": {
                 **stays["host"].get("dispatch", {}),
-                **{
-                    name: each.dispatch
-                    for name, each in costs.around.items()
-                    if each.dispatch or "*" not in name
-                },
+                **{name: each.dispatch for name, each in costs.around.items()},
             },
         },
         "models": {str(key): model for key, model in made.items()},

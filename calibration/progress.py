@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from hetero.errors import DeviceError
 
-_BELIEVED = 1.0  # seconds of prior weight: this much of a group counts as done in the planned time
 _EARLY = 0.02  # of the whole, before which the time left is not shown
 
 
 class Schedule:
-    """Steps with planned seconds; what those done took corrects what the others will take.
+    """Steps with planned seconds; what those done took tells what the others will take.
 
     Parameters
     ----------
@@ -28,51 +27,27 @@ class Schedule:
         show: Callable[[float, str], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._show, self._clock = show, clock
-        self._left: dict[str, float] = {}
-        self._planned: dict[str, float] = {}
-        self._took: dict[str, float] = {}
-        self._now: tuple[str, float, float] | None = None
-        self._fraction = 0.0
-        self._start = clock()
+        self._show, self._clock, self._start = show, clock, clock()
+        self._planned = self._done = self._now = 0.0
 
-    def plan(self, group: str, seconds: float) -> None:
-        """Add a step; steps of one group, such as a place, share a correction."""
-        self._left[group] = self._left.get(group, 0.0) + seconds
+    def plan(self, seconds: float) -> None:
+        """Add a step."""
+        self._planned += seconds
 
-    def begin(self, group: str, seconds: float, text: str) -> None:
+    def begin(self, seconds: float, text: str) -> None:
         """End the current step, and begin one."""
-        self._end()
-        self._now = group, seconds, self._clock()
+        self._done, self._now = self._done + self._now, seconds
         if self._show is not None:
-            left = self.seconds_left()
-            spent = self._clock() - self._start
-            self._fraction = max(self._fraction, spent / max(spent + left, 1e-9))
-            line = f"{text}, {shown(left)} left" if self._fraction > _EARLY else text
-            self._show(min(self._fraction, 0.99), line)
-
-    def seconds_left(self) -> float:
-        """Predicted seconds of all steps that have not ended."""
-        return sum(left * self._pace(group) for group, left in self._left.items())
+            fraction = min(self._done / max(self._planned, self._done, 1e-9), 0.99)
+            if fraction > _EARLY:
+                left = (self._clock() - self._start) * (1.0 - fraction) / fraction
+                text = f"{text}, {shown(left)} left"
+            self._show(fraction, text)
 
     def done(self) -> None:
         """End the last step."""
-        self._end()
         if self._show is not None:
             self._show(1.0, "done")
-
-    def _pace(self, group: str) -> float:
-        """Seconds that one planned second takes."""
-        took, planned = self._took.get(group, 0.0), self._planned.get(group, 0.0)
-        return (took + _BELIEVED) / (planned + _BELIEVED)
-
-    def _end(self) -> None:
-        if self._now is not None:
-            group, seconds, began = self._now
-            self._now = None
-            self._took[group] = self._took.get(group, 0.0) + self._clock() - began
-            self._planned[group] = self._planned.get(group, 0.0) + seconds
-            self._left[group] = max(self._left.get(group, 0.0) - seconds, 0.0)
 
 
 def shown(seconds: float) -> str:

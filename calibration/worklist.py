@@ -9,17 +9,15 @@ from typing import Any, NamedTuple
 
 from hetero import devices as backends
 from hetero.calibration.progress import Failure
-from hetero.devices.kinds import traits
 from hetero.errors import DeviceNotAvailable, one_of
 from hetero.imports import load
-from hetero.ops.cases import Budget, Case, Passes, Place, SampleGrid
+from hetero.ops.cases import Budget, Case, Passes, Place
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU
 from hetero.profile import inventory
 from hetero.registry import Operation
 
 _FEW = 5  # knots of shared calls, along the first axis
-_LOOKS = 2  # passes over cases that the host's clock times: slow spells outlast one
 _ROOM = 0.5  # of a device's memory, for the operands of one call
 
 
@@ -65,8 +63,6 @@ def places_of(names: list[str], infos: dict[str, dict[str, Any]], quick: bool) -
 
 def module_of(operation: Operation) -> ModuleType:
     """The module with an operation's cases."""
-    if not operation.cases:
-        raise LookupError("it does not say what is to be measured (Operation.cases)")
     return load(operation.cases)
 
 
@@ -137,15 +133,8 @@ def in_turn(worklist: Iterable[WorkItem]) -> Iterator[tuple[WorkItem, Case, floa
 
 
 def turns(case: Case) -> int:
-    """The number of turns of a case: one where a GPU's own clock times it."""
-    if isinstance(case.how, Passes):
-        return case.how.number
-    return 1 if has_own_clock(case) else _LOOKS
-
-
-def has_own_clock(case: Case) -> bool:
-    """Whether a GPU's own clock times a case on one GPU, however busy the host is."""
-    return isinstance(case.how, SampleGrid) and traits(case.implementation.kind).own_clock
+    """The number of turns of a case."""
+    return case.how.number if isinstance(case.how, Passes) else 1
 
 
 def names_of(item: WorkItem, case: Case) -> set[str]:

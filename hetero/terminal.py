@@ -12,6 +12,7 @@ from itertools import groupby
 Progress = Callable[[float, str], None]
 
 _WIDTH = 30
+_BETWEEN = 10.0  # seconds from one line to the next, at least
 _drawn: list[Bar] = []
 
 
@@ -28,23 +29,14 @@ class Bar:
 
 
 class Lines:
-    """Progress without a terminal: a line now and then on the standard error.
+    """Progress without a terminal: a line now and then on the standard error."""
 
-    Parameters
-    ----------
-    seconds : float
-        Between two lines, at least; the first one comes after that time.
-    clock : callable, optional
-        Seconds.
-    """
-
-    def __init__(self, seconds: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds, self._clock = seconds, clock
-        self._next = clock() + seconds
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _BETWEEN
 
     def __call__(self, fraction: float, text: str) -> None:
-        if self._clock() >= self._next:
-            self._next = self._clock() + self._seconds
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _BETWEEN
             print(f"hetero: {fraction:.0%} done, {text}", file=sys.stderr, flush=True)
 
 

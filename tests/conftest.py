@@ -253,14 +253,6 @@ def hasty_module():
         yield
 
 
-@pytest.fixture
-def believed(monkeypatch):
-    """Whatever is measured is believed: nothing is kept out of the models."""
-    from hetero.calibration.measure import outliers
-
-    monkeypatch.setattr(outliers, "believable", lambda case, place, samples: (samples, []))
-
-
 def hasten(patch, again=False):
     """Calibrating takes a second: what is measured does not matter, only that all is there.
 
@@ -269,14 +261,12 @@ def hasten(patch, again=False):
     import dataclasses
 
     from hetero.calibration import request
-    from hetero.calibration.environment import quiet_links
     from hetero.calibration.measure import repeating, timing
     from hetero.profile import constants
 
     if not again:
         patch.setattr(repeating, "settle", lambda *_: (0, 0, 0))
     patch.setattr(timing, "is_loaded", lambda seen: False)  # what else runs is no matter
-    patch.setattr(quiet_links, "LEFT", 1e9)
     patch.setattr(constants, "OFF", math.inf)
     quick = {"point": 0.0002, "longest": 0.002, "step": 16.0, "largest_solve": 2**10}
     quick |= {"held_out": 2, "largest_transfer": 2**16}

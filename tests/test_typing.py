@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import hetero
-from hetero.evaluation import verify
 
 ROOT = Path(__file__).parents[1]
 PAGE = """
@@ -78,27 +77,6 @@ def test_a_page_of_user_code_is_strictly_typed_for_pyright(tmp_path):
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "0 errors, 0 warnings" in found.stdout, found.stdout + found.stderr
     check(found.stdout, r"page\.py:(\d+):\d+ - information: Type of .* is \"(.*)\"")
-
-
-def test_a_notebook_shows_plans_machine_and_measurements_as_html():
-    A = np.ones((8, 8))
-    plan = hetero.plan("matmul", A, A, device="cpu")
-    assert "<td" in plan._repr_html_()
-    assert "thread" in plan._repr_html_()
-    assert "blas on cpu" in plan._repr_html_()
-    assert "8, 8" in plan._repr_html_()
-    parts = hetero.plan("convolve2d", A + 1j, A, device="cpu")
-    assert parts.parts
-    assert parts._repr_html_().count("<table ") == len(parts.parts)
-    refused = hetero.plan("solve_cg", hetero.spec((64, 64)), hetero.spec((64,)), profile="h200")
-    assert "is for sparse matrices" in refused._repr_html_()
-    shown = hetero.machine()._repr_html_()
-    assert "<details" in shown
-    assert "blas_version" in shown
-    rows = verify.verify((verify.usual()[0],), count=2, seconds=5.0, largest=64)
-    assert isinstance(rows, list)
-    assert rows._repr_html_().count("<tr>") == len(rows) + 1
-    assert "<script" not in verify.Rows()._repr_html_()
 
 
 def test_plans_for_another_machine():

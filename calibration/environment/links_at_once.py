@@ -1,10 +1,7 @@
-"""Links while all equal GPUs copy: the time of a copy on each, and of beginning on all.
+"""Links while all equal GPUs copy: the time of a copy on each, made as calls make it.
 
-A copy on each of two GPUs, begun by two threads, lasts longer than one alone for two reasons: both
-share the host's memory and its threads, and one of them begins later. The first counts for each
-copy, the second once for a call. Copies of pinned memory, which need no threads, separate the two:
-the time to begin is what a single copy on all takes longer than one of a row, of those that begin
-and end while all others copy. The rest is measured by single copies, which calls make as well.
+Copies on two GPUs, begun by two threads, last longer than one alone: both share the host's memory
+and its threads, and one of them begins later.
 """
 
 from __future__ import annotations
@@ -12,15 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 from math import log
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from hetero.calibration.environment.copies import Copies, Way
-from hetero.calibration.environment.quiet_links import Theft
 from hetero.calibration.fit import fit_link
 from hetero.calibration.measure.timing import once
 from hetero.calibration.progress import Failure
@@ -35,44 +30,7 @@ _FAR = 2.0  # times the least sample: longer ones were disturbed
 _ROUNDS = 3
 _SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 4, 6))  # bytes of a copy, to 256 MiB
 _SAMPLES = 4  # single copies of a size, in each round
-_IN_ROWS = _SIZES[1:3]  # bytes of the pinned copies that measure the time to begin
-_ROW, _LONG = 1 << 28, 0.02  # bytes that each device copies in a row; seconds of it
-_LEAST_ROW = 4  # copies, however long they take
-_LEAST = 0.25  # of a copy's time, that is left at least when the time to begin is subtracted
 _NOISE = 1.05  # times as long as alone: less counts as equal
-_HOST = "host"
-
-
-class CopyTimes(NamedTuple):
-    """What was measured of several devices that copy at once.
-
-    Attributes
-    ----------
-    seconds : dict
-        Direction and kind of memory -> bytes -> seconds of a copy on each of them.
-    begin : float
-        Seconds that a call takes longer once, because one begins after the other.
-    """
-
-    seconds: Times
-    begin: float
-
-
-class _Round(NamedTuple):
-    """Whether processors were stolen, and the seconds of each way and size.
-
-    Attributes
-    ----------
-    stolen : bool
-    single : dict
-        Seconds of single copies.
-    rows : dict
-        As `Together.row` gives them.
-    """
-
-    stolen: bool
-    single: dict[tuple[Way, int], list[float]]
-    rows: dict[tuple[Way, int], list[list[float]]]
 
 
 class Together:
@@ -109,54 +67,14 @@ class Together:
         self._copies[0].rest(way)
         return once(partial(at_once.run, self._devices, tasks, nbytes))
 
-    def row(self, way: Way, nbytes: int, number: int) -> list[list[float]]:
-        """Times at which each device began the first of ``number`` copies, and ended each."""
-        marks: list[list[float]] = [[] for _ in self._devices]
-
-        def copy(which: int) -> None:
-            with self._devices[which].active():
-                marks[which].append(time.perf_counter())
-                for _ in range(number):
-                    self._copies[which](*way, nbytes)
-                    marks[which].append(time.perf_counter())
-
-        tasks = [partial(copy, which) for which in range(len(self._devices))]
-        at_once.run(self._devices, tasks, number * nbytes)
-        return marks
-
-
-def steady(rows: Sequence[Sequence[Sequence[float]]]) -> float:
-    """Seconds of a copy on each device while all copy, at the mean of their rates.
-
-    Where the copies ran one after the other, as devices that share a bus may do, it is the sum.
-
-    Parameters
-    ----------
-    rows : sequence
-        Each as `Together.row` gives it.
-    """
-    inside: list[list[float]] = [[] for _ in rows[0]]
-    every: list[list[float]] = [[] for _ in rows[0]]
-    at_once = False
-    for marks in rows:
-        begin, end = max(each[0] for each in marks), min(each[-1] for each in marks)
-        at_once = at_once or begin < end
-        for number, each in enumerate(marks):
-            every[number] += [b - a for a, b in pairwise(each)]
-            inside[number] += [b - a for a, b in pairwise(each) if begin <= a and b <= end]
-    typical = [median(part or whole) for part, whole in zip(inside, every, strict=True)]
-    return len(typical) / sum(1.0 / seconds for seconds in typical) if at_once else sum(typical)
-
 
 def measured(
     copies: Together,
     sizes: Sequence[int],
     is_made: Callable[[Way, int], bool],
     clock: Callable[[], float] = time.perf_counter,
-) -> CopyTimes:
+) -> Times:
     """Seconds of copies of several devices at once, in rounds, each with other pageable memory.
-
-    Rounds in which other virtual machines took processors count only where there is no other.
 
     Parameters
     ----------
@@ -168,41 +86,31 @@ def measured(
         ``is_made(way, nbytes)``: whether calls copy this size in this way.
     clock : callable, optional
         Seconds.
+
+    Returns
+    -------
+    dict
+        Direction and kind of memory -> bytes -> seconds of a copy on each of them.
     """
-    rounds: list[_Round] = []
+    taken: dict[Way, dict[int, list[float]]] = {way: {} for way in copies.ways}
     start = clock()
     for number in range(_ROUNDS):
         if number:
             if (clock() - start) * (number + 1) / number > SECONDS:
                 break
             copies.renew()
-        theft, single, rows = Theft(), {}, {}
         for nbytes in sizes:
             before = clock()
             for way in (way for way in copies.ways if is_made(way, nbytes)):
-                taken = [copies.once(way, nbytes) for _ in range(_SAMPLES)]
-                single[way, nbytes] = taken
-                if way[1] == PINNED and nbytes in _IN_ROWS:
-                    many = min(_ROW // nbytes, int(_LONG / min(taken)))
-                    rows[way, nbytes] = copies.row(way, nbytes, max(many, _LEAST_ROW))
+                samples = [copies.once(way, nbytes) for _ in range(_SAMPLES)]
+                taken[way].setdefault(nbytes, []).extend(samples)
             now = clock()
             larger = next((n for n in sizes if n > nbytes), nbytes)
             following = (now - before) * larger / nbytes
             if not number and (now - start + following) * 2 > SECONDS:
                 sizes = [n for n in sizes if n <= nbytes]
                 break
-        rounds.append(_Round(theft.seen(), single, rows))
-    rounds = [each for each in rounds if not each.stolen] or rounds
-    middles = {}
-    for key in rounds[0].single:
-        taken = [seconds for each in rounds for seconds in each.single[key]]
-        middles[key] = median(near(taken))
-    late = [middles[key] - steady([each.rows[key] for each in rounds]) for key in rounds[0].rows]
-    begin = max(median(late), 0.0) if late else 0.0
-    seconds: Times = {way: {} for way in copies.ways}
-    for (way, nbytes), whole in middles.items():
-        seconds[way][nbytes] = max(whole - begin, _LEAST * whole)
-    return CopyTimes(seconds, begin)
+    return {way: {n: median(near(s)) for n, s in of.items()} for way, of in taken.items()}
 
 
 def is_made(links: dict[str, Any]) -> Callable[[Way, int], bool]:
@@ -264,19 +172,18 @@ def curves(links: dict[str, Any], times: Times) -> dict[str, Any]:
 
 def together(
     place: Place, links: dict[str, Any], budget: Budget, failures: list[Failure]
-) -> tuple[dict[str, Any], dict[str, float]]:
-    """The links of all equal devices at once, derived from those of the first; and the seconds to
-    begin on all."""
+) -> dict[str, Any]:
+    """The links of all equal devices at once, derived from those of the first."""
     largest = _largest(place, budget)
     sizes = [nbytes for nbytes in _SIZES if nbytes <= largest]
     if not sizes:
-        return {}, {}
+        return {}
     try:
         taken = measured(Together(place.devices, sizes[-1]), sizes, is_made(links))
-        return curves(links, times(links, taken.seconds)), {_HOST: taken.begin}
+        return curves(links, times(links, taken))
     except Exception as error:
         failures.append(Failure("links", place.name, "at once", error))
-        return {}, {}
+        return {}
 
 
 def _largest(place: Place, budget: Budget) -> int:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero import registry
-from hetero.calibration.environment import equal_devices, links_at_once, quiet_links
+from hetero.calibration.environment import links_at_once, quiet_links
 from hetero.calibration.fit import fit_link
 from hetero.calibration.measure.candidates import awaited
 from hetero.calibration.measure.timing import center, measure, once
@@ -35,7 +35,7 @@ _PACK, _AROUND = (0.2, 0.4), (3.0, 6.0)
 
 
 class Around(NamedTuple):
-    """Costs of a call on a device other than computing; of several devices, to begin on all.
+    """Costs of a call on a device other than computing; of several devices, their links.
 
     Attributes
     ----------
@@ -191,12 +191,12 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[
 
 def plan(schedule: Schedule, places: list[Place], quick: bool) -> None:
     """Add the measurements of overheads to a schedule."""
-    schedule.plan("pack", _PACK[not quick])
+    schedule.plan(_PACK[not quick])
     for place in places:
         if len(place.devices) == 1:
-            schedule.plan("links", _AROUND[not quick])
+            schedule.plan(_AROUND[not quick])
         if len(place.devices) > 1:
-            schedule.plan("company", links_at_once.SECONDS)
+            schedule.plan(links_at_once.SECONDS)
 
 
 def at_places(
@@ -209,31 +209,23 @@ def at_places(
     """Measure the overheads of each place; arguments are those of the calibration."""
     made = Overheads(None, {})
     if request.base is None or CPU in request.only:
-        schedule.begin("pack", _PACK[not request.quick], "copies in host memory")
+        schedule.begin(_PACK[not request.quick], "copies in host memory")
         made = made._replace(pack=pack(request.budget))
     for place in places:
         if len(place.devices) == 1:
-            schedule.begin("links", _AROUND[not request.quick], f"links of {place.name}")
+            schedule.begin(_AROUND[not request.quick], f"links of {place.name}")
             try:
                 made.around[place.name] = around(place, worklist, request)
             except Exception as error:
                 failures.append(Failure("links", place.name, "", error))
-    if request.devices is None and not request.only:
-        for first, second in equal_devices.pairs(places):
-            schedule.begin("equal devices", equal_devices.SECONDS, f"links of {second.name}")
-            try:
-                if equal_devices.differ(first, second, request.budget.largest_transfer):
-                    made.around[second.name] = around(second, worklist, request)
-            except Exception as error:
-                failures.append(Failure("links", second.name, "", error))
     for place in places:
         if len(place.devices) > 1 and needs_links(place, request):
             first = place.devices[0].name
             links = made.around[first].links if first in made.around else {}
             links = links or (request.base or {}).get("links", {}).get(first, {})
-            schedule.begin("company", links_at_once.SECONDS, f"links of {place.name} at once")
+            schedule.begin(links_at_once.SECONDS, f"links of {place.name} at once")
             at_once = links_at_once.together(place, links, request.budget, failures)
-            made.around[place.name] = Around(*at_once, {})
+            made.around[place.name] = Around(at_once, {}, {})
     return made
 
 

@@ -212,17 +212,6 @@ def _no_smaller(dims: Dims, than: Dims) -> bool:
     return all(n >= m for n, m in zip(dims, than, strict=True))
 
 
-def least_above(seconds: dict[Dims, float]) -> dict[Dims, float]:
-    """The least seconds of all dimensions that are no smaller.
-
-    More work takes no less time; a sample that is slower than one of more work met noise.
-    """
-    return {
-        dims: min(value for other, value in seconds.items() if _no_smaller(other, dims))
-        for dims in seconds
-    }
-
-
 def passes(
     form: str,
     block: int,

@@ -1,1 +1,1 @@
-"""From cases to samples: timing, repetition and outliers."""
+"""From cases to samples: timing and repetition."""

@@ -21,8 +21,7 @@ from hetero.ops.cases import Budget, Case, Dims, Place
 from hetero.registry import BLAS
 from hetero.registry.models import ModelKey
 
-Progress = Callable[[str, float, str], None]
-AGAIN = "again"  # in `Progress`, in place of a place's name: what is measured once more
+Progress = Callable[[float, str], None]
 
 
 class Measured(NamedTuple):
@@ -61,7 +60,7 @@ def measure(
     shares : dict
         Place, operation and method -> the host's share of a call.
     progress : callable
-        Called with the place, the planned seconds, and the name of what is measured next.
+        Called with the planned seconds, and the name of what is measured next.
     failures : list
         Is added to.
     watch : Watch, optional
@@ -84,10 +83,9 @@ def measure(
     samples: dict[ModelKey, Measured] = {}
     for item, case, seconds in in_turn(worklist):
         place, row, key = item.place, case.implementation, key_of(case, item.place)
+        progress(seconds, f"{case} on {place.name}")
         if place.name in gone:
-            progress(place.name, seconds, f"{case} on {place.name}")
             continue
-        progress(place.name, seconds, f"{case} on {place.name}")
         share = budget.patience * max(time_left[place.name], 0.1) * seconds / left[place.name]
         left[place.name] = max(left[place.name] - seconds, 1e-9)
         begin = time.perf_counter()
@@ -110,7 +108,7 @@ def measure(
     def again(number: int, dims: list[Dims]) -> Samples:
         case, place, before = results[number]
         if place.name not in gone:
-            progress(AGAIN, 2 * budget.point * len(dims), f"{case} on {place.name}, again")
+            progress(2 * budget.point * len(dims), f"{case} on {place.name}, again")
             try:
                 _calm(case, place)
                 with active(place):
@@ -123,7 +121,7 @@ def measure(
         return results[number].samples
 
     seconds = time.perf_counter() - start
-    watch.count(*repeating.settle(results, again, budget, seconds, watch.noisy))
+    watch.count(*repeating.settle(results, again, budget, seconds))
     return results
 
 

@@ -18,6 +18,7 @@ _MARGIN, _HELD_UP = 1.5, 3e-4  # times the measured launch; seconds, too long fo
 _COPIED = 1 << 28  # bytes of the copy that measures the speed of copies
 _LEAST_HIDDEN = 2e-4  # seconds: some launches take far longer than others
 _LONGEST_COPY = 0.01  # seconds
+_REPEATS = 3  # of calls that are timed quickly
 _LONG = 1e-3  # seconds of a call, above which calls are timed one at a time
 _VERY_LONG = 5e-3  # seconds of a call, above which one is timed
 
@@ -108,7 +109,7 @@ class Queue:
         self.device.copy_from_peer(self._target, self.device, self._source, size)
         return size / self.device.elapsed(begin, self.device.event())
 
-    def quickly(self, call: Callable[[int], None], repeats: int = 3) -> float:
+    def quickly(self, call: Callable[[int], None]) -> float:
         """Seconds of device time, with as few calls as its length allows."""
         begin = self.device.event()
         call(0)  # warm-up: its code may have to be loaded
@@ -122,8 +123,8 @@ class Queue:
         if not _HOST_SECONDS < launch < _HELD_UP:
             launch = _HOST_SECONDS
         if alone > _LONG:
-            return self._seconds(call, 1, repeats, launch)
-        return self._seconds(call, 2 if alone > 1e-4 else 8, repeats, launch)
+            return self._seconds(call, 1, _REPEATS, launch)
+        return self._seconds(call, 2 if alone > 1e-4 else 8, _REPEATS, launch)
 
     def _alone(self, call: Callable[[int], None]) -> tuple[float, float]:
         """Seconds of one call on an idle device, the host's share included, and that share."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -10,21 +9,14 @@ from dataclasses import replace
 from math import prod
 
 from hetero.calibration.measure import solving
-from hetero.calibration.measure.timing import Measurement, in_turn, robust_median
-from hetero.calibration.measure.workbench import Bench, Samples, is_less, watched
+from hetero.calibration.measure.timing import in_turn
+from hetero.calibration.measure.workbench import Bench, Samples, watched
 from hetero.ops.cases import Budget, Case, Dims, Passes, SampleGrid, TimedSolves, grid
-from hetero.registry.problem import Problem
 
-_HOST_HIDDEN = 1e-4  # seconds of device time from which on the host's share does not matter
-_CLEARLY = 1.5
-_LOOKS = 4
 _SHORT = 0.002  # seconds of a call, above which half of the passes are enough
 _LONG = 0.005  # above which one pass is
-_THIRD, _PROBES = 3, 8  # a second look: at every third of a case's samples, about eight at most
-_SPELL = 0.1  # fraction of these that improved: then all of the case may have met a slow spell
 # Seconds of a call on the CPU, and on a device: shorter ones may be all overhead, and give no rate.
 _TELLS = 1e-4, 1e-3
-_LONG_LOOK = 0.01  # seconds of a call, beyond which there is no second look
 
 
 def take(
@@ -50,61 +42,36 @@ def take(
     """
     if isinstance(case.how, Passes):
         return _pass(case, bench, budget, seconds_left, before)
-    if before is not None:
-        return _second_look(case, bench, budget, seconds_left, before)
     if isinstance(case.how, TimedSolves):
         return solving.take(case, bench, budget, seconds_left)
     return _grid(case, bench, budget, seconds_left, host)
 
 
 def again(
-    case: Case,
-    bench: Bench,
-    budget: Budget,
-    samples: Samples,
-    dims: Sequence[Dims],
-    end: float = math.inf,
+    case: Case, bench: Bench, budget: Budget, samples: Samples, dims: Sequence[Dims]
 ) -> Samples:
-    """Measure some of a case's samples once more: the faster ones count, since load only adds.
-
-    None is begun after ``end``.
-    """
+    """Measure some of a case's samples once more: the faster ones count, since load only adds."""
     time.sleep(solving.SETTLES)
     if isinstance(case.how, TimedSolves):
         solves = solving.Solves(case, bench, budget, samples)
         for one in dims:
-            if time.perf_counter() > end:
-                break
             solves.look(one)
         return solves.samples()
-    marked, unsure = set(samples.marked), set(samples.unsure)
+    marked = set(samples.marked)
     seconds, held_out = dict(samples.seconds), dict(samples.held_out)
-    typical = dict(samples.typical)
     if isinstance(case.how, SampleGrid):
-        shapes = _Shapes(case, bench, budget, samples.host, samples.least)
+        shapes = _Shapes(case, bench, budget, samples.host)
     for one in dims:
-        if time.perf_counter() > end:
-            break
         if isinstance(case.how, Passes):
             sizes = {**case.how.held_out, **case.how.knots}[one]
-            measured, disturbed = watched(bench, _timed, case, sizes, bench, budget)
-            typical[one] = (*typical.get(one, ()), measured.seconds)
-            taken = min(measured.samples)
+            taken, disturbed = watched(bench, _timed, case, sizes, bench, budget)
         else:
             taken, disturbed = shapes.timed(one)
         where = held_out if one in held_out else seconds
-        before = where.get(one, taken)
-        where[one] = min(before, taken)
+        where[one] = min(where.get(one, taken), taken)
         (set.add if disturbed else set.discard)(marked, one)
-        (set.add if is_less(taken, before) else set.discard)(unsure, one)
-    return replace(
-        samples,
-        seconds=seconds,
-        held_out=held_out,
-        typical=typical,
-        marked=frozenset(marked),
-        unsure=frozenset(unsure),
-    )
+    marks = frozenset(marked)
+    return replace(samples, seconds=seconds, held_out=held_out, marked=marks)
 
 
 class _Shapes:
@@ -114,53 +81,21 @@ class _Shapes:
     device's time.
     """
 
-    def __init__(
-        self,
-        case: Case,
-        bench: Bench,
-        budget: Budget,
-        host: float | None,
-        least: float = -1.0,
-    ) -> None:
+    def __init__(self, case: Case, bench: Bench, budget: Budget, host: float | None) -> None:
         self._case, self._bench, self.point = case, bench, budget.point
-        if least < 0.0:
+        if host is None:
             smallest = case.problem(*case.smallest)
             alone = bench.seconds(case, smallest, budget.point)
-            least = bench.host_seconds(case, smallest, alone, 100)
-        self.least = least
-        self.host = least if host is None else host
-        self._by_device = False  # what was timed last
-
-    def _more(self, problem: Problem, device_seconds: float) -> float:
-        """The host's time for this shape beyond its share, if it is clearly more.
-
-        A library may launch several kernels for some shapes; that costs the host, not the device.
-        An excess that does not repeat is noise.
-        """
-        seen: list[float] = []
-        while len(seen) < _LOOKS:
-            seen.append(self._bench.host_seconds(self._case, problem, device_seconds, 7))
-            if seen[-1] <= _CLEARLY * self.least:
-                return 0.0
-        self._by_device = False
-        return min(seen) - self.least
+            host = bench.host_seconds(case, smallest, alone)
+        self.host = host
 
     def timed(self, dims: Dims) -> tuple[float, bool]:
         """Seconds, and whether other load disturbed them: a device, by waiting for its host."""
-        seconds, disturbed = watched(self._bench, self.seconds, dims)
-        if self._by_device:
-            disturbed = self._bench.queue.waited
-        return seconds, disturbed
-
-    def seconds(self, dims: Dims) -> float:
-        self._by_device = self._bench.queue is not None
-        problem = self._case.problem(*dims)
-        device_seconds = self._bench.seconds(self._case, problem, self.point)
-        if self._case.how.by_estimate:
-            return device_seconds
-        if device_seconds > _HOST_HIDDEN:
-            return self.host + device_seconds
-        return self.host + device_seconds + self._more(problem, device_seconds)
+        case, bench = self._case, self._bench
+        seconds, disturbed = watched(bench, bench.seconds, case, case.problem(*dims), self.point)
+        if bench.queue is not None:
+            disturbed = bench.queue.waited
+        return seconds + (0.0 if case.how.by_estimate else self.host), disturbed
 
 
 def _grid(
@@ -193,9 +128,7 @@ def _grid(
             break
         if rate.seconds(dims) <= budget.longest / 4:
             held_out[dims] = seconds_of(dims)
-    return Samples(
-        seconds, held_out, host=shapes.host, least=shapes.least, marked=frozenset(marked)
-    )
+    return Samples(seconds, held_out, host=shapes.host, marked=frozenset(marked))
 
 
 class _Rate:
@@ -240,11 +173,10 @@ def _pass(
         before = Samples()
         for dims in list(how.knots.values())[: None if bench.devices else 1]:
             bench.waiting(case, case.problem(*dims))()  # compiles
-    number = max(map(len, before.typical.values()), default=0)
-    seconds, typical = dict(before.seconds), dict(before.typical)
+    number, seconds = before.passes, dict(before.seconds)
     rate = _Rate(seconds, bench)
     end = time.perf_counter() + seconds_left
-    marked, unsure = set(before.marked), set(before.unsure)
+    marked = set(before.marked)
     time.sleep(solving.SETTLES)
     for dims, sizes in {**how.knots, **how.held_out}.items():
         if seconds and rate.seconds(dims) > how.longest:
@@ -255,50 +187,19 @@ def _pass(
             budget = replace(budget, point=0.0)
         if seconds.get(dims, 0.0) > (_SHORT if number >= how.number / 2 else _LONG):
             continue
-        measured, disturbed = watched(bench, _timed, case, sizes, bench, budget)
+        taken, disturbed = watched(bench, _timed, case, sizes, bench, budget)
         if dims not in seconds or not disturbed:
             (set.add if disturbed else set.discard)(marked, dims)
-        taken = min(measured.samples)
-        earlier = seconds.get(dims, taken)
-        seconds[dims] = min(earlier, taken)
-        (set.add if is_less(taken, earlier) else set.discard)(unsure, dims)
-        typical[dims] = (*typical.get(dims, ()), measured.seconds)
+        seconds[dims] = min(seconds.get(dims, taken), taken)
         rate.add(dims, seconds[dims])
-    return replace(
-        before,
-        seconds=seconds,
-        typical=typical,
-        marked=frozenset(marked),
-        unsure=frozenset(unsure),
-    )
+    return replace(before, seconds=seconds, passes=number + 1, marked=frozenset(marked))
 
 
-def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement:
-    """The samples of one pass, and their typical seconds."""
+def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> float:
+    """Seconds of the fastest call of one pass."""
     call = bench.waiting(case, case.problem(*sizes))
     call()  # not counted: caches, pages
     point = budget.point / case.how.number
     (measured,) = in_turn([call], budget=point, most=30, own=bench.own)
-    bench.watch.note(measured.disturbed, measured.scattered)
-    return replace(measured, seconds=robust_median(measured.samples))
-
-
-def _second_look(
-    case: Case, bench: Bench, budget: Budget, seconds_left: float, before: Samples
-) -> Samples:
-    """Measure some of the short samples again, after the other cases, until time is up.
-
-    A slow spell of the machine, such as a processor that another guest uses, lasts longer than one
-    measurement. If there was one when the case was measured, all short samples are repeated.
-    """
-    if len(bench.devices) > 1:
-        return before
-    end = time.perf_counter() + seconds_left
-    whole = {dims: seconds[-1] for dims, seconds in before.timed.items()}
-    short = [d for d, s in (whole or before.seconds | before.held_out).items() if s <= _LONG_LOOK]
-    some = [*dict.fromkeys(short[:: max(_THIRD, len(short) // _PROBES)] + short[-1:])]
-    samples = again(case, bench, budget, before, some, end)
-    if len(samples.unsure) > _SPELL * len(some):
-        rest = [dims for dims in short if dims not in some]
-        samples = again(case, bench, budget, samples, rest, end)
-    return samples
+    bench.watch.note(measured.disturbed)
+    return measured.seconds

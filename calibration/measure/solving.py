@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from hetero.calibration.measure.timing import in_turn, once
-from hetero.calibration.measure.workbench import Bench, Samples, is_less, watched
+from hetero.calibration.measure.workbench import Bench, Samples, watched
 from hetero.host import pages
 from hetero.ops.cases import Budget, Case, Dims, grid
 from hetero.ops.linear_systems.solve import Solve
@@ -74,7 +74,7 @@ def timed_solves(
     least = 1 if known else 2
     timed = in_turn(calls, budget=budget.point, least=least, first=first, own=bench.own)
     for one in timed:
-        bench.watch.note(one.disturbed, one.scattered)
+        bench.watch.note(one.disturbed)
     return steps, tuple(one.seconds for one in timed)
 
 
@@ -157,7 +157,7 @@ class Solves:
     def __init__(self, case: Case, bench: Bench, budget: Budget, samples: Samples) -> None:
         self._case, self._bench, self._budget = case, bench, budget
         self._timed, self._steps = dict(samples.timed), dict(samples.steps)
-        self._marked, self._unsure = set(samples.marked), set(samples.unsure)
+        self._marked = set(samples.marked)
 
     def look(self, dims: Dims) -> None:
         """Time solves of these dimensions, once more if they were timed."""
@@ -174,16 +174,10 @@ class Solves:
             self._marked.discard(dims)
         elif before is times:
             self._marked.add(dims)
-        less = any(map(is_less, times, before))
-        (set.add if less else set.discard)(self._unsure, dims)
 
     def samples(self) -> Samples:
         """The samples so far."""
-        return replace(
-            parted(self._timed, self._steps),
-            marked=frozenset(self._marked),
-            unsure=frozenset(self._unsure),
-        )
+        return replace(parted(self._timed, self._steps), marked=frozenset(self._marked))
 
 
 def take(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Samples:

@@ -2,9 +2,8 @@
 
 Linux counts involuntary context switches, time stolen by other virtual machines, and what each
 processor did. A switch is a sign of other load only where other processes were busy meanwhile,
-since threads of this process preempt one another, too. The same holds for a probe, a few
-microseconds of constant work: on an idle machine of 16 cores every third one took twice as long.
-Where the system does not report who was busy, both signs count.
+since threads of this process preempt one another, too. Where the system does not report who was
+busy, it is one.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from hetero.times import readable
 
 # -- One call --
 _OUTLIER = 2.0  # times the least sample: a longer one met other load, which only adds
-_MANY = 0.25  # fraction of outliers from which a measurement counts as scattered
 _PATIENCE = 3.0  # budgets, while no sample was undisturbed
 _VERY_LONG = 10.0  # budgets
 _REST = 0.002  # seconds after which the scheduler gives this process a fresh time slice
@@ -36,13 +34,7 @@ _UNTIL_IDLE = 0.3  # seconds: idle threads of OpenBLAS look for work for 0.1 s
 _IDLE = 0.25  # fraction of a processor below which no thread computes
 # -- Other load --
 SWITCHES_PER_SECOND = 30.0  # of an idle machine, at most; two busy loops a core make 100 a core
-NOISY = 0.15  # fraction of scattered measurements
-_LEAST_SCATTERED = 5
 OTHERS = 0.1  # fraction of the cores that other processes keep busy: reported
-_SLOW = 2.0  # times its fastest run: a disturbed probe
-_PROBE_LENGTH = 400  # iterations of the probe's loop: about 5 us
-_PROBES = 3  # tries of a probe: the first ones may meet cold caches
-_SPIN_TIME = 3e-4  # seconds after which this process's threads no longer spin on the same core
 _INTERVAL = 0.05  # seconds, at least, between two readings of /proc/stat: it counts in ticks
 _TAKEN = 0.05  # fraction of the processors' time that is taken (marked) or stolen (reported)
 TICK = 0.01  # seconds
@@ -70,14 +62,11 @@ class Measurement:
         All of them, in the order they were taken.
     disturbed : bool
         Whether a thread of this process had to leave its processor in every sample.
-    scattered : bool
-        Whether a quarter of the samples or more took over twice as long as the least.
     """
 
     seconds: float
     samples: tuple[float, ...]
     disturbed: bool = False
-    scattered: bool = False
 
 
 def center(samples: Sequence[float]) -> float:
@@ -217,13 +206,8 @@ def measure(
             or clock() - begin > (budget if undisturbed else _PATIENCE * budget)
             or (len(undisturbed) >= 5 and spread(undisturbed) < wanted_spread)
         ):
-            far = sum(s > _OUTLIER * min(samples) for s in samples)
-            return Measurement(
-                robust_median(undisturbed) if undisturbed else min(samples),
-                tuple(samples),
-                disturbed=not undisturbed,
-                scattered=far >= _MANY * len(samples),
-            )
+            seconds = robust_median(undisturbed) if undisturbed else min(samples)
+            return Measurement(seconds, tuple(samples), disturbed=not undisturbed)
 
 
 def in_turn(
@@ -280,20 +264,15 @@ def in_turn(
         if rounds >= least and enough:
             break
     return tuple(
-        Measurement(
-            min(each),
-            tuple(each),
-            disturbed=not is_alone,
-            scattered=sum(s > _OUTLIER * min(each) for s in each) >= _MANY * len(each),
-        )
+        Measurement(min(each), tuple(each), disturbed=not is_alone)
         for each, is_alone in zip(samples, alone, strict=True)
     )
 
 
-def is_seen_twice(samples: Sequence[float], same: float = _SAME) -> bool:
+def is_seen_twice(samples: Sequence[float]) -> bool:
     """Whether a second sample confirms the least one."""
     first, *others = sorted(samples)
-    return bool(others) and others[0] <= same * first
+    return bool(others) and others[0] <= _SAME * first
 
 
 class Times(NamedTuple):
@@ -334,11 +313,6 @@ def wait_until_idle() -> None:
             return
 
 
-def _probe() -> None:
-    for _ in range(_PROBE_LENGTH):
-        pass
-
-
 class _Reading(NamedTuple):
     """Processor times at one time; ``times`` is None where the system does not report them."""
 
@@ -358,34 +332,13 @@ class Watch:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._fastest = min(self._probed() for _ in range(20))
         self._noted: bool | None = None
         self._stolen = False  # at the last point
-        self._slow = 0
-        self._measurements = self._scattered = 0
         self._samples = self._again = self._left = 0
-        self._probes = 0
         self._before = switches()
         self._since = clock()
-        self.signs = {"switches": 0, "stolen": 0, "probes": 0}
         self._older = self._newer = self._read(self._since)
         self._start = self._newer, switches()
-
-    def _probed(self) -> float:
-        start = self._clock()
-        _probe()
-        return self._clock() - start
-
-    def _is_slow(self) -> bool:
-        """Whether each of several probes takes clearly longer than the fastest one ever."""
-        begin, tries = self._clock(), 0
-        while tries < _PROBES or self._clock() - begin < _SPIN_TIME:
-            tries += 1
-            took = self._probed()
-            self._fastest = min(self._fastest, took)
-            if took <= _SLOW * self._fastest:
-                return False
-        return True
 
     def _read(self, now: float) -> _Reading:
         return _Reading(now, processor_times(), own_time())
@@ -395,11 +348,9 @@ class Watch:
         self._noted = None
         self._before, self._since = switches(), self._clock()
 
-    def note(self, disturbed: bool, scattered: bool = False) -> None:
+    def note(self, disturbed: bool) -> None:
         """Add what `measure` detected itself."""
         self._noted = disturbed or bool(self._noted)
-        self._measurements += 1
-        self._scattered += scattered
 
     def count(self, samples: int, again: int, left: int) -> None:
         """Add numbers of samples: all, those measured again, and those still doubtful."""
@@ -407,27 +358,17 @@ class Watch:
         self._again += again
         self._left += left
 
-    @property
-    def noisy(self) -> bool:
-        """Whether too many measurements were scattered to believe any that was not repeated."""
-        return self._scattered > max(NOISY * self._measurements, _LEAST_SCATTERED)
-
     def disturbed(self) -> bool:
         """Whether other load was noticed since `begin`."""
         now = self._clock()
         left = self._noted
         if left is None:
             left = switches() - self._before > 1 + SWITCHES_PER_SECOND * (now - self._since)
-        self._probes += 1
-        slow = self._is_slow()
-        self._slow += slow
         others = stolen = False
-        if left or slow or self._stolen or now - self._newer.at > _INTERVAL:
+        if left or self._stolen or now - self._newer.at > _INTERVAL:
             others, stolen = self._taken(now)
         self._stolen = stolen
-        for sign, seen in zip(self.signs, (left and others, stolen, slow and others), strict=True):
-            self.signs[sign] += seen
-        return stolen or (others and (left or slow))
+        return stolen or (others and left)
 
     def _taken(self, now: float) -> tuple[bool, bool]:
         """Whether other processes took processors lately, and other virtual machines.
@@ -455,10 +396,8 @@ class Watch:
         dict
             ``seconds``: how long that is; ``cores``; ``others``: how many processors other
             processes kept busy, on average, None where it is not known; ``stolen``: seconds;
-            ``switches``: involuntary ones of the measuring thread; ``slow_probes``: share of the
-            probes; ``scattered``: share of the measurements with samples far apart;
-            ``samples``, ``again``, ``left``: numbers of samples, of those taken again, and of those
-            still doubtful.
+            ``switches``: involuntary ones of the measuring thread; ``samples``, ``again``,
+            ``left``: numbers of samples, of those taken again, and of those still doubtful.
         """
         first, before = self._start
         now = self._read(self._clock())
@@ -475,8 +414,6 @@ class Watch:
             "others": None if others is None else round(others, 3),
             "stolen": round(stolen, 3),
             "switches": switches() - before,
-            "slow_probes": round(self._slow / max(self._probes, 1), 4),
-            "scattered": round(self._scattered / max(self._measurements, 1), 4),
             "samples": self._samples,
             "again": self._again,
             "left": self._left,

@@ -20,7 +20,7 @@ from hetero.registry.problem import Problem
 
 TURNS = 16  # places that operands rotate among, against caches
 _ROOM = 1 << 30  # bytes for all of them
-_LESS = 1.2  # ratio of earlier measurements to the last one, from which it is clearly shorter
+_HOST_CALLS = 100  # from which the host's share is taken
 
 
 @dataclass(frozen=True)
@@ -36,32 +36,26 @@ class Samples:
         Of shapes that are no knots.
     setup : dict
         Of a solve without its steps.
-    typical : dict
-        Median of each pass, where ``seconds`` is the fastest call of all.
+    passes : int
+        How many were made, where ``seconds`` is the fastest call of all.
     host : float
         The host's share of each call, where it is known.
-    least : float
-        The host's share of a call of the smallest problem, as measured; negative if it was not.
     timed : dict
         Seconds of a whole solve with each number of steps, the fastest one.
     steps : dict
         These numbers.
     marked : frozenset
         Dimensions that were measured under other load only.
-    unsure : frozenset
-        Dimensions that the last repetition improved clearly: another one may, too.
     """
 
     seconds: dict[Dims, float] = field(default_factory=dict)
     held_out: dict[Dims, float] = field(default_factory=dict)
     setup: dict[Dims, float] = field(default_factory=dict)
-    typical: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
+    passes: int = 0
     host: float = 0.0
-    least: float = -1.0
     timed: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
     steps: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
     marked: frozenset[Dims] = frozenset()
-    unsure: frozenset[Dims] = frozenset()
 
 
 class Bench:
@@ -174,7 +168,7 @@ class Bench:
         if self.queue is None:
             call = self.waiting(case, problem)
             measured = measure(call, budget=budget, most=30, own=self.own)
-            self.watch.note(measured.disturbed, measured.scattered)
+            self.watch.note(measured.disturbed)
             return measured.seconds
         run, devices = case.implementation.run, self.devices
         sets = self._sets(case, problem)
@@ -215,19 +209,13 @@ class Bench:
 
         return call
 
-    def host_seconds(
-        self, case: Case, problem: Problem, device_seconds: float, least: int
-    ) -> float:
+    def host_seconds(self, case: Case, problem: Problem, device_seconds: float) -> float:
         """The host's share of a call: its whole time less the device's."""
         if self.queue is None:
             return 0.0
         call = self.waiting(case, problem)
-        return max(measure(call, budget=0.1, least=least, most=least).seconds - device_seconds, 0.0)
-
-
-def is_less(now: float, before: float) -> bool:
-    """Whether a repetition was clearly faster: the earlier ones met a slow spell."""
-    return _LESS * now < before
+        whole = measure(call, budget=0.1, least=_HOST_CALLS, most=_HOST_CALLS).seconds
+        return max(whole - device_seconds, 0.0)
 
 
 def watched(bench: Bench, call: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:

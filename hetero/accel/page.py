@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 from hetero import paths
 from hetero.accel.notes import HEAD
 from hetero.evaluation import markup
 
-_WORDS = "line", "call", "reason"  # columns that hold no numbers
 _MARK = b"<!-- by hetero.accel -->"
 _NONE = markup.paragraph("None.")
 
@@ -23,10 +21,9 @@ def page(command: list[str], installed: Any) -> str:
     sections = {
         "Taken": _table(taken),
         "Left alone": _table([row for row in rows if row not in taken]),
-        "To gain more": markup.items(map(escape, advice)) if advice else _NONE,
-        "Not caught": markup.items(map(escape, installed.missed))
-        if installed.missed
-        else markup.paragraph("No module had imported a function by name before."),
+        "To gain more": "".join(map(markup.paragraph, advice)) or _NONE,
+        "Not caught": "".join(map(markup.paragraph, installed.missed))
+        or markup.paragraph("No module had imported a function by name before."),
     }
     return markup.document(" ".join(command), markup.paragraph(first), sections)
 
@@ -36,9 +33,7 @@ def _table(rows: list[list[str]]) -> str:
     if not rows:
         return _NONE
     used = [column for column in zip(HEAD, *rows, strict=True) if any(column[1:])]
-    head, *cells = zip(*used, strict=True)
-    words = [number for number, name in enumerate(head) if name in _WORDS]
-    return markup.table("Longest first.", head, cells, words)
+    return markup.paragraph("Longest first.") + markup.table(zip(*used, strict=True))
 
 
 def obstacle(file: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero import devices, html, profile
+from hetero import devices, profile
 from hetero.arrays import watched
 from hetero.devices.kinds import traits
 from hetero.host import threading_layer
@@ -21,9 +21,6 @@ class Inventory(dict[str, Any]):
 
     def __str__(self) -> str:
         return "\n".join(_lines(self, 0))
-
-    def _repr_html_(self) -> str:
-        return html.tree(self)
 
     def brief(self) -> str:
         """The main part: what computes, how fast arrays move there, and what is wrong."""

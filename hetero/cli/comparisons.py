@@ -7,7 +7,6 @@ import math
 import sys
 from typing import Any
 
-from hetero import terminal
 from hetero.cli import values
 from hetero.cli.values import DONE, NO_CHOICE, Parser, add_file, add_profile, show
 from hetero.errors import one_of
@@ -174,7 +173,6 @@ def verify(arguments: argparse.Namespace) -> int:
     values.check("--largest", arguments.largest, 8, 2**24)
     values.check("--count", arguments.count, 0, 10**6)
     values.check("--seconds", arguments.seconds, 0, 10**6)
-    progress = progress_bar()
     operations = named or verify.usual()
     values.compile_first(operations)
     rows = verify.verify(
@@ -184,10 +182,9 @@ def verify(arguments: argparse.Namespace) -> int:
         seconds=arguments.seconds,
         seed=arguments.seed,
         largest=arguments.largest,
-        progress=terminal.part(progress, 0.0, 0.9),
+        progress=progress_bar(),
     )
-    links = verify.links(progress) if arguments.on == "host" else {}
-    found = {**verify.summary(rows), "links": links, "worst_choices": report.worst_choices(rows)}
+    found = {**verify.summary(rows), "worst_choices": report.worst_choices(rows)}
     if rows:
         names = ", ".join(operation.function for operation in operations)
         last.keep(last.VERIFY, f"{names}, on {arguments.on}", found)

@@ -122,7 +122,7 @@ def report(arguments: argparse.Namespace) -> int:
         load("hetero.ladder.families").family(name)  # or it says what there is
     for name in arguments.ladder:
         last.keep_ladder(load("hetero.ladder.ladder").ladder(name, progress=progress))
-    found = page(arguments.profile, progress)
+    found = page(arguments.profile)
     Path(arguments.file).write_text(found, "utf-8")
     show(arguments, {"file": arguments.file}, lambda: f"the page is in {arguments.file}")
     return DONE

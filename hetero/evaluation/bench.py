@@ -7,9 +7,8 @@ copies; whole calls from host operands to a host result, as operations name them
 
 from __future__ import annotations
 
-import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from statistics import median
@@ -18,21 +17,17 @@ from typing import Any
 import numpy as np
 
 from hetero import devices, registry
-from hetero.arrays import HOST
 from hetero.calibration.measure.candidates import leaving_out, once, typical, warn
 from hetero.calibration.measure.queue import Queue
 from hetero.calibration.measure.timing import measure
 from hetero.devices.base import Device
 from hetero.errors import DeviceNotAvailable, one_of
-from hetero.evaluation.calls import Arrays, draw
 from hetero.host import pages
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Benchmark, Comparison, Iterations
 from hetero.pricing.plan import CPU
 from hetero.registry import Operation
 
-_DRAWN, _LARGEST_DRAWN = 8, 64  # trials of an operation that says nothing of its own
-_LONGEST = 1.0  # predicted seconds of a candidate in one of these
 _DIFFERENCES = 3
 SIZES = tuple(1 << n for n in (16, 20, 24, 28, 30))  # bytes of a copy
 _SECONDS = 0.4  # for all samples of a copy
@@ -79,7 +74,7 @@ def bench(
     choices = {"device": device or benchmark.cuda_device() or CPU, "order": order}
     if choices["device"] != CPU:
         devices.get(choices["device"])  # or says which there are
-    own = benchmark.of(operation, "benchmarks", partial(_drawn, operation))
+    own = benchmark.of(operation, "benchmarks")
     options = {name: choices[name] for name in benchmark.of(operation, "OPTIONS", ())}
     if cases is not None:
         known = benchmark.of(operation, "CASES", {})
@@ -104,18 +99,6 @@ def bench(
                 rows.append(one)
     warn(failed)
     return rows
-
-
-def _drawn(operation: Operation, dtype: str) -> Iterator[Benchmark]:
-    """A few random calls, of an operation that has no cases of its own to compare."""
-    source = random.Random(0)
-    for _ in range(_DRAWN):
-        trial = draw(operation, source, HOST, _LARGEST_DRAWN)
-        arrays = Arrays(HOST).of(trial)
-        shapes = " ".join("x".join(map(str, a.shape)) for a in arrays if hasattr(a, "shape"))
-        options = trial.options
-        make = partial(benchmark.by_candidates, operation, arrays, options, longest=_LONGEST)
-        yield Benchmark(f"{operation.function} {shapes}", make)
 
 
 def row(case: Benchmark, queue: Queue | None, failed: dict[str, str]) -> dict[str, Any]:

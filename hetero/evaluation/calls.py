@@ -1,10 +1,8 @@
-"""Calls of operations, drawn at random or given by their dimensions, with operands in memory, and
-the machine that they are planned for."""
+"""Calls of operations that are given by their dimensions, operands in memory, and the machine that
+calls are planned for."""
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +20,7 @@ from hetero.ops.benchmark import Trial
 from hetero.pricing.plan import Candidate, Plan
 from hetero.profile import Profile, inventory
 from hetero.registry import Operation
-from hetero.registry.problem import DEVICE_DTYPES, Problem
+from hetero.registry.problem import Problem
 
 _LONGEST = 5.0  # predicted seconds of a call that is measured
 
@@ -72,17 +70,7 @@ def plan(
     return operation.plan(specs(problem), dict(options or {}), device, method, machine)
 
 
-# -- Calls drawn at random -------------------------------------------------------------------------
-
-
-def draw(operation: Operation, random: random.Random, on: str, largest: int) -> Trial:
-    """An operation's own random call, or one with dimensions log-uniform up to ``largest``."""
-    own = benchmark.of(operation, "draw")
-    if own is not None:
-        return own(random, on, largest)
-    form = random.choice(operation.dims).split()
-    dims = tuple(max(1, round(2.0 ** random.uniform(0, math.log2(largest)))) for _ in form)
-    return Trial(specs(operation.from_dims(dims, random.choice(DEVICE_DTYPES), on)))
+# -- Operands --------------------------------------------------------------------------------------
 
 
 class Arrays:

@@ -1,55 +1,61 @@
 """`hetero report`: what is known of a machine, as one page for a browser that loads nothing.
 
-Pictures are matplotlib's, as SVG in the page, in the colours of its light or dark ground. Without
-matplotlib their tables stand alone.
+It opens with four answers: from where a device pays, how far predictions are off, how good the
+choices were, and the command that comes next. Pictures are matplotlib's, as SVG in the page, in the
+colours of its light or dark ground; without matplotlib there are none.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from html import escape
 from itertools import cycle
 from pathlib import Path
-from types import MappingProxyType
+from statistics import fmean, median
 from typing import Any
 
-from hetero import html, profile, registry
-from hetero.calibration.measure import timing
+from hetero import profile, registry
+from hetero.arrays import HOST
 from hetero.calling import overview
 from hetero.calling.planner import OtherMachine
-from hetero.evaluation import answers, calls, last, report
-from hetero.evaluation.markup import boxes, document, folded, paragraph, table
-from hetero.evaluation.report import prefixed
+from hetero.evaluation import calls, last, report
+from hetero.evaluation.break_even import break_even
+from hetero.evaluation.markup import boxes, document, paragraph, table
+from hetero.host.compiled import loops
 from hetero.imports import load
-from hetero.ops import benchmark, over_sizes
+from hetero.ops import benchmark
 from hetero.ops.over_sizes import Line, Plane
+from hetero.pricing.plan import CPU
 from hetero.profile import Profile
+from hetero.profile.constants import OFF
 from hetero.registry import Operation
-from hetero.registry.models import bind_link
+from hetero.registry.models import ModelKey, bind_link
 from hetero.terminal import aligned
-from hetero.times import readable
 
 _SIZE = (5.0, 4.2)  # inches
 _MARKERS = "os^vDPX*<>"
-_COLUMNS = 4  # sizes in a table
 _PARTS = 2  # of each doubling in a map: a plan takes up to 2 ms
-_CLEARLY = 1.1  # times as fast as a neighbour's choice, for another one to be drawn
 _COPIES = [1 << power for power in range(10, 31)]  # bytes
+_COSTLY = 1.1  # chosen over best, geometric mean, from which on new constants are worth their time
+_VERIFY = "`hetero verify`, run on that machine, measures calls."
 _OTHER_FORM = KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError
-_UNREADABLE = "What is kept beside the profile is of another form: measure it again."
+_ON_CPU = f", {CPU}"  # how the names of prices end that are the CPU's
+Prices = dict[str, float]  # "method, device" -> seconds
+Curves = Mapping[str, Mapping[int, float]]  # label -> size -> value
 
 
-def page(named: str | None = None, progress: Callable[[float, str], None] | None = None) -> str:
+def page(named: str | None = None) -> str:
     """What is known of this machine, or of another one by its profile.
 
     Parameters
     ----------
     named : str, optional
         A profile that comes with hetero, or a profile's file. Default: this machine.
-    progress : callable, optional
-        As in `hetero.calibrate`.
 
     Raises
     ------
@@ -58,77 +64,136 @@ def page(named: str | None = None, progress: Callable[[float, str], None] | None
     """
     constants, devices = calls.known(named)
     kept = last.read(profile.default_path() if named is None else Path(named))
-    machine, where, sections = OtherMachine(constants, devices), list[tuple[str, str]](), {}
-    operations = registry.operations()
-    for number, operation in enumerate(operations):
-        if progress is not None:
-            progress(number / len(operations), operation.function)
-        dtypes = {*constants.dtypes().get(operation.name, ())}
-        dtype = min(dtypes & {benchmark.dtype_of(operation)} or dtypes, default="float64")
-        if figures := [*_figures(operation, dtype, machine, where)]:
-            sections[operation.function] = boxes(figures)
-    if figures := [*_links(constants)]:
-        sections["Copies to devices and back"] = boxes(figures)
-    errors = [
-        (
-            name.replace("|", " "),
-            *(f"{e[part]:.0%}" if part in e else "-" for part in report.ERRORS),
-        )
-        for name, e in constants.residuals().items()
-    ]
-    sections["Errors of the models"] = table("at shapes not fitted", ("", *report.ERRORS), errors)
+    machine, pays, sections = OtherMachine(constants, devices), list[tuple[str, str]](), {}
+    for operation in registry.operations():
+        sections[operation.function] = boxes(_operation(operation, constants, machine, pays))
+    sections["Copies to devices and back"] = boxes(_links(constants))
+    sections["Errors of the models"] = _printed(report.calibration(constants))
     for kind, title, text in (
         (last.LADDER, "Ladders of kernels", load("hetero.ladder.ladder").text),
         (last.VERIFY, "The last verification", report.verification),
     ):
-        if kind in kept:
-            sections[title] = "".join(_kept(key, one, text) for key, one in kept[kind].items())
-    known = overview.machine() if named is None else devices
-    sections["The machine"] = folded("what is known of it", html.tree(known))
-    names = dict.fromkeys(
-        i.get("name") or n for n, i in devices.items() if not i.get("is_host_cpu")
-    )
-    opens = constants, named, len(names) > 1, where
-    try:
-        opening = answers.first(*opens, kept.get(last.VERIFY, {}))
-    except _OTHER_FORM:  # of another version's verification
-        opening = answers.first(*opens, {})
-    return document(f"hetero on {', '.join(names)}", opening + _trust(constants), sections)
-
-
-def _trust(constants: Profile) -> str:
-    """Which profile it is, and what in it not to trust; markup."""
-    data = constants.data
-    text = f"Profile {constants.name!r}, of {data.get('created') or 'an unknown time'}."
-    if load := data.get("load"):
-        text += f" While it was measured: {timing.described(load)}."
-    wrong = [f"Off by a factor: {name.replace('|', ' ')}." for name in constants.doubtful()]
+        sections[title] = "".join(_kept(key, one, text) for key, one in kept.get(kind, {}).items())
+    known = overview.machine() if named is None else overview.Inventory(devices)
+    shown = f"<summary>what is known of it</summary>{_printed(str(known))}"
+    sections["The machine"] = f"<details>{shown}</details>"
+    own = {n: i.get("name") or n for n, i in devices.items() if not i.get("is_host_cpu")}
+    names = list(dict.fromkeys(own.values()))
+    title = "From where a GPU pays" if len(names) > 1 else "No GPU here: the fastest on the CPU"
+    if len(names) < 2:
+        pays.append(("From where one would pay", "hetero report --profile h200 h200.html"))
+    verified = kept.get(last.VERIFY, {})
+    opening = [f"<h2>{title}</h2>{table(pays)}", *_quality(constants, named, verified)]
+    text = f"Profile {constants.name!r}, of {constants.data.get('created') or 'an unknown time'}."
     if report.figure(1.0, 1.0) is None:
-        wrong.append(f"There are tables in place of pictures: {report.INSTALL}.")
-    return paragraph(text, "soft") + "".join(paragraph(one, "warn") for one in wrong)
+        text += f" There are no pictures: {report.INSTALL}."
+    first = boxes(opening) + paragraph(text, "soft")
+    return document(f"hetero on {', '.join(names)}", first, sections)
+
+
+def _printed(text: str) -> str:
+    """What a command prints."""
+    return f"<pre>{escape(aligned(text))}</pre>"
 
 
 def _kept(name: str, found: Any, text: Callable[[Any], str]) -> str:
     """What was measured last, as its command prints it; another version may have kept it."""
     try:
-        shown = f"<pre>{escape(aligned(text(found)))}</pre>"
-        return paragraph(f"{name}, measured {found['created']}") + shown
+        return paragraph(f"{name}, measured {found['created']}") + _printed(text(found))
     except _OTHER_FORM:
-        return paragraph(_UNREADABLE, "warn")
+        return paragraph(f"{name}: kept in another form, measure it again.")
+
+
+# -- Answers ---------------------------------------------------------------------------------------
+
+
+def _pays(at: Mapping[int, Prices], line: Line, priced: Callable[[Any], Prices]) -> str:
+    """From which size on a device is faster than the CPU, copies included; without a device, which
+    methods of the CPU's are the fastest at the smallest and at the largest size.
+
+    ``at`` has prices at some sizes, ``priced(dims)`` gives those of any.
+    """
+
+    def least(on_cpu: bool, size: int) -> float | None:
+        known = at.get(size) or priced(line.dims(size))
+        times = (t for name, t in known.items() if name.endswith(_ON_CPU) is on_cpu)
+        return min(times, default=None)
+
+    cpu, device = partial(least, True), partial(least, False)
+    if not all(any(map(side, at)) for side in (cpu, device)):
+        fastest = (next(iter(at[n])).partition(",")[0] for n in (min(at), max(at)))
+        return " to ".join(dict.fromkeys(fastest))
+    turn, name = break_even(cpu, device, sorted(at)), line.axis.name
+    if turn.extent is None:
+        return f"not up to {name} = {turn.largest}"
+    gain = (cpu(turn.largest) or math.nan) / (device(turn.largest) or math.nan)
+    begin = f"from {name} = {turn.extent}" if turn.extent > turn.smallest else "at every size"
+    return f"{begin}, {report.rounded(gain, 2)} times as fast at {turn.largest}"
+
+
+def _quality(constants: Profile, named: str | None, verified: Mapping[str, Any]) -> Iterator[str]:
+    """How far predictions are off, how good choices are, and what comes next: by what `verify`
+    measured last, else by the errors of the models; markup."""
+    means = {key: error["mean"] for key, error in constants.residuals().items()}
+    bars = len(ModelKey._fields) - 1  # the keys of links have fewer
+    errors = {ModelKey.parse(key): mean for key, mean in means.items() if key.count("|") == bars}
+    off = f"{median(errors.values()):.0%}" if errors else "not known"
+    of_off = f"in the median of {len(errors)} models, at shapes that were not fitted; {_VERIFY}"
+    number, ratio, best, of_best = 0, 1.0, "not measured", _VERIFY
+    try:
+        weights = [one["problems"] for one in verified.values()]
+        found = [one["chosen_error"] for one in verified.values()]
+        over = [one["chosen_over_best"] for one in verified.values()]
+        if number := sum(weights):
+            some = f"{number} random calls of {', '.join(n.partition(',')[0] for n in verified)}"
+            off = f"{fmean((one['mean'] for one in found), weights):.0%}"
+            of_off = f"in the mean of {some}; {max(one['worst'] for one in found):.0%} at worst."
+            ratio = math.exp(fmean((math.log(one["geometric_mean"]) for one in over), weights))
+            worst = max(one["worst"] for one in over)
+            best, of_best = f"{ratio:.3f}", f"geometric mean of {some}; {worst:.3g} at worst."
+    except _OTHER_FORM:  # of another version's verification
+        number = 0
+    command, why = advice(constants, named, errors, number, ratio)
+    for head, answer, text in (
+        ("How far predictions are off", off, of_off),
+        ("Time of the choice over the best", best, of_best),
+        ("Next", f"`{command}`", why),
+    ):
+        yield f"<h2>{head}</h2>{paragraph(answer, 'big')}{paragraph(text)}"
+
+
+def advice(
+    constants: Profile,
+    named: str | None,
+    errors: Mapping[ModelKey, float],
+    calls: int,
+    ratio: float,
+) -> tuple[str, str]:
+    """The command that comes next, and why: the first thing that is missing, or wrong."""
+    if named is not None:
+        why = "prices the calls of your script, as it runs here, on that machine."
+        return f"hetero advise --on {shlex.quote(named)} script.py", why
+    if not constants.data.get("fingerprint"):
+        return "hetero calibrate", "This machine is not calibrated; its constants are a guess."
+    if not all(map(loops.is_ready, loops.every())):
+        return "hetero compile", "Not all of the CPU's loops are compiled."
+    if not constants.is_trusted:
+        return "hetero calibrate", "Other load disturbed the last calibration: run it when idle."
+    models = {key.operation for key, mean in errors.items() if not mean < OFF}
+    if off := [f" --only {one.function}" for one in registry.operations() if one.name in models]:
+        return f"hetero calibrate{''.join(off)}", "Predictions of these are off by a factor."
+    if not calls:
+        return "hetero verify", "No choice was measured yet."
+    if ratio > _COSTLY:
+        return "hetero calibrate", "The choices cost more than they should."
+    return "python -m hetero.accel script.py", "All is measured: runs a script with these choices."
 
 
 # -- Pictures --------------------------------------------------------------------------------------
 
 
-def _figure(title: str, draw: Callable[[Any], object], shown: str) -> str:
-    """A picture with its table, which is folded; without matplotlib the table."""
-    picture = svg(title, draw)
-    more = folded("as a table", shown) if picture else shown
-    return f"<figure>{picture}<figcaption>{escape(title)}</figcaption>{more}</figure>"
-
-
 def svg(title: str, draw: Callable[[Any], object]) -> str:
-    """What ``draw(axes)`` draws, as an element of the page; nothing without matplotlib."""
+    """What ``draw(axes)`` draws, with its title; nothing without matplotlib."""
     if (picture := report.figure(*_SIZE)) is None:
         return ""
     import matplotlib
@@ -146,84 +211,67 @@ def svg(title: str, draw: Callable[[Any], object]) -> str:
     text = out.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.S)
     text = re.sub(r'<g id="[^"]*">', "<g>", text)  # the same in every picture
-    text = re.sub(r' (width|height)="[\d.]+pt"', "", text, count=2)
-    return text.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)
+    text = text.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1)
+    return f"<figure>{text}<figcaption>{escape(title)}</figcaption></figure>"
 
 
-def _some(of: list[int]) -> list[int]:
-    """The positions of a few, both ends included."""
-    number = min(_COLUMNS, len(of))
-    return [round(n * (len(of) - 1) / max(number - 1, 1)) for n in range(number)]
-
-
-def _figures(
-    operation: Operation, dtype: str, machine: OtherMachine, where: list[tuple[str, str]]
+def _operation(
+    operation: Operation, constants: Profile, machine: OtherMachine, pays: list[tuple[str, str]]
 ) -> Iterator[str]:
-    """Of an operation: seconds over one size, choices over two; nothing where nothing is known.
-    ``where`` gets from where on a device pays."""
-    known = len(where)
-    for line in over_sizes.lines(operation):
-
-        def priced(size: int, line: Line = line) -> answers.Prices:
-            return answers.prices(operation, line.dims(size), dtype, machine)
-
-        at = {size: found for size in line.axis.sizes() if (found := priced(size))}
+    """Seconds of its methods over one size, choices over two; nothing where nothing is known.
+    ``pays`` gets from where on a device pays."""
+    dtypes = {*constants.dtypes().get(operation.name, ())}
+    dtype = min(dtypes & {benchmark.dtype_of(operation)} or dtypes, default="float64")
+    priced = partial(_prices, operation, dtype, machine)
+    known = len(pays)
+    for line in benchmark.of(operation, "LINES"):
+        at = {n: found for n in line.axis.sizes() if (found := priced(line.dims(n)))}
         if at:
             title = f"{operation.function}, {line.text}, {dtype}"
-            where.append((title, answers.pays(at, line.axis, priced)))
+            pays.append((title, _pays(at, line, priced)))
             names = dict.fromkeys(name for found in at.values() for name in found)
             curves = {name: {n: f[name] for n, f in at.items() if name in f} for name in names}
-            yield _curves(title, line.axis.name, "seconds, predicted", curves, readable)
-    for plane in over_sizes.planes(operation) if len(where) > known else ():
+            yield _curves(title, line.axis.name, "seconds, predicted", curves)
+    for plane in benchmark.of(operation, "PLANES", ()) if len(pays) > known else ():
         title = f"{operation.function}, {plane.text}, {dtype}: what is chosen"
-        yield _choices(title, plane, lambda *d: answers.prices(operation, d, dtype, machine))
+        yield _choices(title, plane, priced)
 
 
-def _curves(
-    title: str,
-    name: str,
-    unit: str,
-    curves: Mapping[str, Mapping[int, float]],
-    shown: Callable[[float], str],
-    samples: Mapping[str, Mapping[int, float]] = MappingProxyType({}),
-) -> str:
-    """Values over a size: label -> size -> value; ``samples`` are measured ones."""
-    sizes = sorted({n for curve in curves.values() for n in curve})
+def _prices(operation: Operation, dtype: str, machine: OtherMachine, dims: Any) -> Prices:
+    """Seconds of each candidate of a call on host operands, what it moves included; the fastest
+    first."""
+    plan = machine.plan(operation.from_dims(tuple(dims), dtype, HOST))
+    possible = (c for c in plan.candidates if c.reason is None and c.seconds)
+    return {f"{c.method}, {c.device}": c.seconds for c in possible}
+
+
+def _curves(title: str, name: str, unit: str, curves: Curves, samples: Curves | None = None) -> str:
+    """Values over a size; ``samples`` are measured ones."""
 
     def draw(axes: Any) -> None:
         for label, curve in curves.items():
-            dashes = "--" if answers.is_on_cpu(label) else "-"
+            dashes = "--" if label.endswith(_ON_CPU) else "-"
             (line,) = axes.plot(curve.keys(), curve.values(), dashes, label=label)
-            marks = samples.get(label, {})
+            marks = (samples or {}).get(label, {})
             axes.plot(marks.keys(), marks.values(), "o", color=line.get_color(), markersize=4)
         axes.set(xlabel=name, ylabel=unit)
 
-    some = [sizes[n] for n in _some(sizes)]
-    rows = [(one, *(shown(c[n]) if n in c else "-" for n in some)) for one, c in curves.items()]
-    return _figure(title, draw, table("", ("", *(f"{name} = {n}" for n in some)), rows))
+    return svg(title, draw)
 
 
-def _choices(title: str, plane: Plane, priced: Callable[..., answers.Prices]) -> str:
-    """What is chosen over two sizes. A neighbour's choice stays where none is clearly faster."""
-    xs, ys = plane.x.sizes(_PARTS), plane.y.sizes(_PARTS)
-    cells: dict[tuple[int, int], str] = {}
-    for row, y in enumerate(ys):
-        for column, x in enumerate(xs):
-            found = priced(*plane.dims(x, y))
-            least = _CLEARLY * min(found.values(), default=0.0)
-            alike = [name for name, t in found.items() if t <= least] or ["none"]
-            near = (cells.get((column - 1, row)), cells.get((column, row - 1)))
-            cells[column, row] = next((n for n in near if n in alike), alike[0])
+def _choices(title: str, plane: Plane, priced: Callable[[Any], Prices]) -> str:
+    """What is chosen over two sizes."""
+    chosen: dict[str, list[tuple[int, int]]] = {}
+    for y in plane.y.sizes(_PARTS):
+        for x in plane.x.sizes(_PARTS):
+            chosen.setdefault(next(iter(priced(plane.dims(x, y))), "none"), []).append((x, y))
 
     def draw(axes: Any) -> None:
-        for marker, name in zip(cycle(_MARKERS), dict.fromkeys(cells.values()), strict=False):
-            at = [(xs[column], ys[row]) for (column, row), one in cells.items() if one == name]
+        for marker, (name, at) in zip(cycle(_MARKERS), chosen.items(), strict=False):
             axes.plot(*zip(*at, strict=True), label=name, ls="", marker=marker, markersize=4)
         axes.set(xlabel=plane.x.name, ylabel=plane.y.name)
 
-    head = ("", *(f"{plane.x.name} = {xs[column]}" for column in _some(xs)))
-    rows = [(f"{plane.y.name} = {ys[r]}", *(cells[c, r] for c in _some(xs))) for r in _some(ys)]
-    return _figure(title, draw, table("", head, rows, range(_COLUMNS + 1)))
+    return svg(title, draw)
 
 
 def _links(constants: Profile) -> Iterator[str]:
@@ -236,8 +284,5 @@ def _links(constants: Profile) -> Iterator[str]:
                 curves[memory] = {n: n / seconds(n) for n in _COPIES}
                 taken = zip(samples.get("bytes", ()), samples.get("seconds", ()), strict=False)
                 marks[memory] = {n: n / t for n, t in taken}
-            title = f"{direction}, {device}"
             if curves:
-                yield _curves(
-                    title, "bytes", "bytes/s", curves, lambda v: f"{prefixed(v)}B/s", marks
-                )
+                yield _curves(f"{direction}, {device}", "bytes", "bytes/s", curves, marks)

@@ -1,47 +1,33 @@
-"""Does the plan choose well? Random shapes, every candidate measured, chosen over best. And are
-copies predicted well: random sizes, alone and in company, by each curve of the profile."""
+"""Does the plan choose well? Random shapes, every candidate measured, chosen over best."""
 
 from __future__ import annotations
 
-import logging
-import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 from hetero import devices as backends
-from hetero import html, profile, registry
+from hetero import registry
 from hetero.arrays import HOST
-from hetero.calibration.environment import copies, quiet_links
-from hetero.calibration.environment.links_at_once import Together
 from hetero.calibration.fit.fit import residuals
 from hetero.calibration.measure.candidates import awaited, leaving_out, timed
 from hetero.calling import planner
-from hetero.devices import at_once
-from hetero.errors import DeviceError, MethodNotAvailable
-from hetero.evaluation.calls import Arrays, draw
+from hetero.errors import MethodNotAvailable
+from hetero.evaluation.calls import Arrays
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Trial
-from hetero.pricing import pricing
 from hetero.pricing.plan import Plan
-from hetero.profile import PAGEABLE, PINNED, inventory
 from hetero.registry import Operation
 from hetero.registry.problem import Problem
 
-_LARGEST = 1 << 28  # bytes, of copies in company
-_COUNT, _COUNT_IN_COMPANY = 24, 12
-_SAMPLES = 3
 _BUDGET = 0.05  # seconds for each candidate
+_LONGEST = 1.0  # predicted seconds of a candidate, above which a call is left out
 _MUCH_SLOWER = 30.0  # than the best, by prediction: no candidate that needs to be measured
-log = logging.getLogger("hetero")
-Errors = dict[str, dict[str, float]]
 Name = tuple[str, str]  # of a candidate: device and method
 
 
@@ -62,18 +48,6 @@ class Row:
         return self.measured[self.chosen] / self.measured[self.best]
 
 
-class Rows(list[Row]):
-    """What `verify` measured: a list that a notebook shows as a table."""
-
-    def _repr_html_(self) -> str:
-        head = "problem", "chosen", "fastest", "time over the fastest's"
-        lines = [
-            (str(r.problem), " ".join(r.chosen[::-1]), " ".join(r.best[::-1]), f"{r.ratio:.2f}")
-            for r in self
-        ]
-        return html.table(f"{len(self)} calls measured", [head, *lines], first=True)
-
-
 def usual() -> tuple[Operation, ...]:
     """The operations that are verified unless others are named."""
     return tuple(o for o in registry.operations() if benchmark.of(o, "VERIFIED", False))
@@ -88,7 +62,7 @@ def verify(
     seed: int = 0,
     largest: int | None = None,
     progress: Callable[[float, str], None] | None = None,
-) -> Rows:
+) -> list[Row]:
     """Measure every candidate of random problems.
 
     Parameters
@@ -112,7 +86,7 @@ def verify(
     gpu = any(not d.describe().get("is_host_cpu") for d in backends.proven().values())
     largest = largest or (16384 if gpu else 4096)
     memory = Arrays(on)
-    rows = Rows()
+    rows: list[Row] = []
     begin = time.perf_counter()
     total = count * len(operations)
     for number in range(total):
@@ -120,7 +94,7 @@ def verify(
         if spent > seconds:
             break
         operation = operations[number % len(operations)]
-        trial = draw(operation, source, on, largest)
+        trial = benchmark.of(operation, "draw")(source, on, largest)
         if progress is not None:
             problem = operation.problem(*trial.operands, **trial.options)
             progress(max(number / total, spent / seconds), str(problem))
@@ -130,13 +104,7 @@ def verify(
     return rows
 
 
-def measure_candidates(
-    operation: Operation,
-    trial: Trial,
-    memory: Arrays,
-    longest: float = 1.0,
-    also: tuple[Name, ...] = (),
-) -> Row | None:
+def measure_candidates(operation: Operation, trial: Trial, memory: Arrays) -> Row | None:
     """Predict and measure every candidate of a call; None if one would take too long.
 
     A candidate that fails is left out, and the choice is the best of those that are left.
@@ -147,21 +115,16 @@ def measure_candidates(
     trial : Trial
     memory : Arrays
         Where its operands are made.
-    longest : float
-        Predicted seconds of a candidate above which the call is left out; the candidate alone
-        where it is slower than another by far.
-    also : tuple of (device, method)
-        Measured too, although the plan does not consider them unasked.
     """
     plan = planner.plan_call(operation, trial.operands, trial.options)
-    predicted = _predicted(plan, longest)
+    predicted = _predicted(plan)
     if not predicted:
         return None
     arrays, options = memory.of(trial), trial.options
     calls: dict[Name, Callable[[], object]] = {}
     failed: dict[Name, str] = {}
     spinning = set()
-    for name in (*predicted, *also):
+    for name in predicted:
         with leaving_out(name, failed):
             calls[name], uses = _caller(operation, arrays, options, *name)
             spinning |= {name} if registry.BLAS in uses else set()
@@ -177,15 +140,16 @@ def measure_candidates(
     return Row(plan.problem, predicted, measured, chosen, best, failed)
 
 
-def _predicted(plan: Plan, longest: float) -> dict[Name, float]:
-    """Seconds of the candidates to be measured; none if one has no price or takes too long."""
+def _predicted(plan: Plan) -> dict[Name, float]:
+    """Seconds of the candidates to be measured; none if one has no price or takes too long, unless
+    it is slower than another by far."""
     candidates = [c for c in plan.candidates if c.reason is None]
     seconds = {(c.device, c.method): c.seconds for c in candidates if c.seconds is not None}
     if not seconds or len(seconds) < len(candidates):
         return {}
     least = min(seconds.values())
-    kept = {name: s for name, s in seconds.items() if s <= max(longest, _MUCH_SLOWER * least)}
-    return kept if max(kept.values()) <= longest else {}
+    kept = {name: s for name, s in seconds.items() if s <= max(_LONGEST, _MUCH_SLOWER * least)}
+    return kept if max(kept.values()) <= _LONGEST else {}
 
 
 def _caller(
@@ -260,77 +224,3 @@ def left_out(rows: list[Row]) -> dict[str, str]:
         for (device, method), reason in row.failed.items():
             found.setdefault(device, f"{method}, {row.problem}: {reason}")
     return found
-
-
-# -- Links -----------------------------------------------------------------------------------------
-
-
-def links(progress: Callable[[float, str], None] | None = None) -> dict[str, Errors]:
-    """Relative errors of the link models of every device that is not the CPU itself, and of all
-    equal ones at once; of those that do not fail."""
-    found: dict[str, Errors] = {}
-    infos = inventory.devices()
-    jobs: dict[str, Callable[[], Errors]] = {
-        name: partial(link_alone, name)
-        for name in backends.proven()
-        if not infos.get(name, {}).get("is_host_cpu")
-    }
-    for info in pricing.groups(infos).values():
-        if not info.get("is_host_cpu"):
-            place = info["constants"]
-            jobs[place] = partial(links_together, place, info["members"])
-    for name, job in jobs.items():
-        if progress is not None:
-            progress(0.9, f"copies to and from {name}")
-        try:
-            errors = job()
-        except DeviceError as error:
-            log.warning("the links of %s are left out: %s", name, error)
-        else:
-            found |= {name: errors} if errors else {}
-    return found
-
-
-def link_alone(name: str, seed: int = 0) -> Errors:
-    """Of a quiet link, at sizes from 4 KB to 1 GB."""
-    device, constants = backends.get(name), profile.current()
-    sizes = random_sizes(seed, _COUNT, 1 << 12, min(1 << 30, _room(name)))
-    with device.active():
-        measured = quiet_links.transfers(device, sizes, budget=0.1)
-    return {
-        f"{direction}, {memory}": residuals(
-            [constants.curve(name, direction, memory)(n) for n in seconds], list(seconds.values())
-        )
-        for (direction, memory), seconds in measured.items()
-        if memory in constants.data["links"].get(name, {}).get(direction, (PAGEABLE, PINNED))
-    }
-
-
-def links_together(place: str, members: Sequence[str], seed: int = 0) -> Errors:
-    """Of several devices at once, "cuda*2", by the curves that the profile has for that."""
-    constants = profile.current()
-    kept = constants.data["links"].get(place, {})
-    ways = [w for w in copies.ways(backends.get(members[0])) if w[1] in kept.get(w[0], {})]
-    largest = min(_LARGEST, *map(_room, members))
-    if not ways or largest <= at_once.LEAST:
-        return {}
-    sizes = random_sizes(seed, _COUNT_IN_COMPANY, at_once.LEAST, largest)
-    take = Together([backends.get(name) for name in members], sizes[-1]).once
-    begin, found = constants.dispatch(place, "host"), {}
-    for way in ways:
-        asked = [n for n in sizes if copies.is_asked(way, n)]
-        measured = [median(take(way, n) for _ in range(_SAMPLES)) for n in asked]
-        curve = constants.curve(place, *way)
-        found[", ".join(way)] = residuals([begin + curve(n) for n in asked], measured)
-    return found
-
-
-def random_sizes(seed: int, count: int, smallest: int, largest: int) -> list[int]:
-    """Random numbers of bytes, whole float64s, ascending."""
-    source = random.Random(seed)
-    ends = math.log2(smallest), math.log2(largest)
-    return sorted(-(-round(2.0 ** source.uniform(*ends)) // 8) * 8 for _ in range(count))
-
-
-def _room(name: str) -> int:
-    return int(backends.get(name).describe()["memory_bytes"]) // 4

@@ -49,7 +49,7 @@ def check(device: str | None) -> None:
     """Raise where a name, also that of a `use` block's device, is of none that a rank can take."""
     device = planner.placement(device, None)[0]
     planner.check_placement("cg", device, None)
-    if device is not None and ("*" in device or "+" in device):
+    if device is not None and "*" in device:
         raise ValueError(f"device must be one device of this rank, got {device!r}")
 
 

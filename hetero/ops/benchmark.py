@@ -4,15 +4,14 @@
 module of benchmarks (`Operation.benchmarks`) has of
 
 ``draw(random, on, largest)``
-    A random `Trial`, its operands on "host" or on a device, no extent above ``largest``. Without
-    it the dimensions are drawn, by the forms in `Operation.dims`.
+    A random `Trial`, its operands on "host" or on a device, no extent above ``largest``.
 ``VERIFIED``
     True where verify takes the operation if none is named.
 ``remembered(plan, operands, options)``
     A remembered call of a plan on host operands, as ``run()``. Without it the public function is
     measured, with ``device=`` and ``method=``.
 ``benchmarks(dtype, **options)``
-    The `Benchmark` s of bench, one at a time. Without it bench compares a few random trials.
+    The `Benchmark` s of bench, one at a time.
 ``CASES``
     Name -> `Named` cases of bench; `benchmarks` gets their ``sizes`` in place of its own.
 ``DTYPE``
@@ -165,8 +164,6 @@ class BenchTable(NamedTuple):
 
 def of(operation: Operation, name: str, default: Any = None) -> Any:
     """What an operation's module of benchmarks has under a name."""
-    if not operation.benchmarks:
-        return default
     return getattr(load(operation.benchmarks), name, default)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from hetero.host.compiled import loop_compiler, loops
 from hetero.imports import load
 
-_FAMILY = loops.register(loops.Family("vectors", 3.0, f"{__name__}:examples", served=True))
+_FAMILY = loops.register(loops.Family("vectors", 3.0, f"{__name__}:examples"))
 
 # ``serving(dtype)`` for float32 or float64.
 serving = loop_compiler.Serving(

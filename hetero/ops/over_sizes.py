@@ -1,7 +1,7 @@
 """Problems over one or two sizes, for pictures: each operation names its own.
 
-An operation's module of benchmarks may have ``LINES``, a tuple of `Line`, and ``PLANES``, a tuple
-of `Plane`. Without ``LINES`` all dimensions are equal; without ``PLANES`` there are none.
+An operation's module of benchmarks has ``LINES``, a tuple of `Line`, and may have ``PLANES``, a
+tuple of `Plane`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hetero.ops import benchmark
-from hetero.registry import Operation
-
-_LEAST, _MOST = 16, 4096
 Dims = tuple[int, ...]
 
 
@@ -71,16 +67,3 @@ class Plane(NamedTuple):
     x: Axis
     y: Axis
     dims: Callable[[int, int], Dims]
-
-
-def lines(operation: Operation) -> tuple[Line, ...]:
-    """An operation's own, or one of equal dimensions."""
-    number = len(operation.dims[0].split())
-    text = " x ".join("n" * number)
-    equal = Line(f"{text} ({operation.dims[0]})", Axis("n", _LEAST, _MOST), lambda n: (n,) * number)
-    return benchmark.of(operation, "LINES", (equal,))
-
-
-def planes(operation: Operation) -> tuple[Plane, ...]:
-    """An operation's own."""
-    return benchmark.of(operation, "PLANES", ())

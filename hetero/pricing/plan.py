@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from hetero import html
 from hetero.errors import NotPriced
 from hetero.registry import LOOPS, Implementation
 from hetero.registry.problem import Problem
@@ -222,16 +221,6 @@ class Plan:
         """What is printed; with ``every`` also the ways that are only taken if they are named."""
         head = f"{self.problem}   (profile: {self.profile_name})"
         return "\n".join([head, *self._table(every)])
-
-    def _repr_html_(self) -> str:
-        if self.parts:
-            return "".join([f"<p>{self.whole}</p>", *(part._repr_html_() for part in self.parts)])
-        rows = []
-        for c in self._shown(every=False):
-            seconds = "" if c.seconds is None else readable(c.seconds)
-            rows.append((f"{c.method} on {c.device}", seconds, c.reason or _terms(c)))
-        caption = f"{self.problem}, profile: {self.profile_name}"
-        return html.table(caption, rows, self.candidates[0].reason is None)
 
     def _shown(self, every: bool) -> list[Candidate]:
         """The candidates, or those that are not this machine's CPU once more."""

@@ -23,9 +23,8 @@ for "C aligned" and "C odd", "* odd" for everything odd. Those that come with he
 samples.
 
 =============  =================================================================================
-`encoding`     the bytes of a file, and their checksum
 `places`       where profiles are kept: one file for each machine
-`constants`    `Profile`: constants, ready to be asked
+`constants`    `Profile`: constants, ready to be asked; the bytes of a file, and their checksum
 `links`        its models of copies
 `reading`      files checked and read
 `validity`     whether a profile is of this machine
@@ -33,8 +32,7 @@ samples.
 =============  =================================================================================
 """
 
-from hetero.profile.constants import Profile
-from hetero.profile.encoding import LARGEST, SCHEMA_VERSION, UNITS, digest, encode
+from hetero.profile.constants import LARGEST, SCHEMA_VERSION, UNITS, Profile, digest, encode
 from hetero.profile.finding import (
     Stored,
     current,

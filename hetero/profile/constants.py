@@ -1,21 +1,45 @@
-"""`Profile`: constants of one machine, ready to be asked."""
+"""`Profile`: constants of one machine, ready to be asked; and the bytes of its file."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 from hetero import paths
-from hetero.profile import encoding, places
+from hetero.profile import places
 from hetero.profile.links import Links
 from hetero.registry.models import Cost, ModelKey, Work, bind, bind_link
 
+SCHEMA_VERSION = 2
+LARGEST = 16 << 20  # bytes of a profile file; a full one of a machine with a GPU has half a million
+UNITS = {"time": "seconds", "size": "bytes", "work": "flops"}
 CPU = "cpu"
 OFF = 1.0  # mean relative error of a model from which on it is not to be trusted
 _SLOWEST = 100.0  # a core's 2 Gflop/s in float64 are as much as that below the conservative ones
 LEFT = 0.1  # of the samples may be doubtful in a calibration that is trusted
+
+
+def digest(data: dict[str, Any]) -> str:
+    """sha256 of a profile's content, less the sum itself."""
+    body = {key: value for key, value in data.items() if key != "sha256"}
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def encode(data: dict[str, Any]) -> bytes:
+    """The bytes of a profile file, checksum included; one line for each device, link and model."""
+    parts = []
+    for key, value in {**data, "sha256": digest(data)}.items():
+        text = json.dumps(value)
+        if key in ("devices", "links", "models") and isinstance(value, dict) and value:
+            rows = (f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in value.items())
+            text = "{\n" + ",\n".join(rows) + "\n }"
+        parts.append(f" {json.dumps(key)}: {text}")
+    return ("{\n" + ",\n".join(parts) + "\n}\n").encode()
 
 
 def doubtful_share(seen: dict[str, Any]) -> float:
@@ -173,7 +197,7 @@ class Profile(Links):
         A symbolic link of this user (or root) stays; the file that it points to is replaced.
         """
         target = places.place(path)
-        content = encoding.encode(self.data)
+        content = encode(self.data)
         with paths.locked(target.with_name(target.name + ".lock")) as alone:
             # Under the lock no other process writes temporary files.
             paths.sweep(target.parent, target.name, paths.ABANDONED if alone is None else 0.0)

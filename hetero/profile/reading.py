@@ -14,8 +14,7 @@ from typing import Any
 from hetero import paths
 from hetero.errors import ProfileError, one_of
 from hetero.imports import load
-from hetero.profile.constants import Profile
-from hetero.profile.encoding import LARGEST, SCHEMA_VERSION, digest
+from hetero.profile.constants import LARGEST, SCHEMA_VERSION, Profile, digest
 from hetero.registry.models import ModelKey, try_out
 
 _PARTS = ("fingerprint", "devices", "links", "host", "models")

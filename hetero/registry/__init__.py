@@ -269,7 +269,7 @@ _implementations: dict[str, list[Implementation]] = {}
 
 
 def register(implementation: Implementation) -> Implementation:
-    """Add an implementation; a second one of the same operation, kind and method is an error.
+    """Add an implementation.
 
     One with compiled loops cannot do what it needs these for in a process that may not run any.
     """
@@ -277,11 +277,7 @@ def register(implementation: Implementation) -> Implementation:
     if compiled and getattr(implementation.excludes, "func", None) is not _excluded:
         excludes = functools.partial(_excluded, implementation)
         implementation = replace(implementation, excludes=excludes)
-    entries = _implementations.setdefault(implementation.operation, [])
-    name = implementation.kind, implementation.method
-    if name in [(entry.kind, entry.method) for entry in entries]:
-        raise ValueError(f"there is an implementation {implementation} already")
-    entries.append(implementation)
+    _implementations.setdefault(implementation.operation, []).append(implementation)
     return implementation
 
 
@@ -320,9 +316,7 @@ _operations: dict[str, Operation] = {}
 
 
 def register_operation(operation: Operation) -> Operation:
-    """Add an operation; a second one of the same name is an error."""
-    if operation.name in _operations:
-        raise ValueError(f"there is an operation {operation.name!r} already")
+    """Add an operation."""
     _operations[operation.name] = operation
     return operation
 

@@ -24,12 +24,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise, product
-from math import exp, inf, log
+from math import exp, inf, log, prod, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.registry import effective_bandwidth, growth
+from hetero.registry import growth
 
 
 class Work(NamedTuple):
@@ -185,6 +185,35 @@ def _waves(constants: dict[str, Any]) -> Cost:
     return cost
 
 
+def _bandwidth_rate(bandwidth: dict[str, Any]) -> Callable[[tuple[int, ...]], float]:
+    """Effective bandwidth in bytes per second as a function of the dimensions (White 2013, sections
+    3.5 and 4.6)."""
+    kind = bandwidth["kind"]
+    unit = bandwidth["unit"]
+    if kind == "constant":
+        value = bandwidth["value"] * unit
+        return lambda dims: value
+    if kind == "clamped":  # min(max(numerator / n, low), high), section 3.5.1, n the mean extent
+        numerator, low, high = bandwidth["numerator"], bandwidth["low"], bandwidth["high"]
+
+        def of_square(dims: tuple[int, ...]) -> float:
+            return unit * min(max(numerator / prod(dims) ** (1 / len(dims)), low), high)
+
+        return of_square
+    if kind == "filter":  # a / sqrt(FS) - n / b + c, section 3.5.1
+        a, b, c = bandwidth["a"], bandwidth["b"], bandwidth["c"]
+
+        def of_filter(dims: tuple[int, ...]) -> float:
+            n, filter_size = sqrt(dims[0] * dims[1]), sqrt(dims[2] * dims[3])
+            # The gain of small filters was fitted where they are much smaller than the image;
+            # the crossover stated for FS ~ n (n <= 11) holds only without it.
+            gain = a / sqrt(filter_size) if filter_size < n else 0.0
+            return unit * max(gain - n / b + c, bandwidth["least"])
+
+        return of_filter
+    raise KeyError(f"unknown kind of bandwidth {kind!r}")
+
+
 def _bandwidth(constants: dict[str, Any]) -> Cost:
     """White's estimate: every operand of every multiplication counts as accessed.
 
@@ -193,7 +222,7 @@ def _bandwidth(constants: dict[str, Any]) -> Cost:
     ``seconds`` are what each repetition takes besides, for launches and answers.
     """
     seconds = constants.get("seconds", 0.0)
-    rate = effective_bandwidth.rate(constants["bandwidth"])
+    rate = _bandwidth_rate(constants["bandwidth"])
     reuse = constants.get("reuse", 1)
 
     def cost(work: Work) -> tuple[float, float]:

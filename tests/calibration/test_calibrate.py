@@ -140,8 +140,6 @@ def loaded(content, left, **changes):
         "others": 3.9,
         "stolen": 0.0,
         "switches": 1234,
-        "slow_probes": 0.0,
-        "scattered": 0.0,
         "samples": 100,
         "again": 50,
         "left": left,

@@ -1,4 +1,4 @@
-"""Links of several devices at once: what single copies on all take, and what beginning takes."""
+"""Links of several devices at once: what single copies on all take."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import random
 import threading
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from fakes import FakeCuda
 
-from hetero import profile
 from hetero.calibration.environment import copies, links_at_once
 from hetero.calibration.environment.links_at_once import Together, is_made, measured, times
 from hetero.calibration.fit import fit_link
 from hetero.calibration.progress import Failure
 from hetero.devices import at_once
-from hetero.devices.at_once import LEAST
-from hetero.evaluation import verify
 from hetero.host.copying.staging import DOWNLOAD, UPLOAD
 from hetero.profile import PAGEABLE, PINNED, STAGED, Profile
 
@@ -51,7 +47,7 @@ class Bus:
         self.ratio, self.late, self.rate = ratio, late, rate
         self.noise, self.spikes = noise, spikes
         self.draw, self.now = random.Random(seed), 0.0
-        self.rows, self.renewed = [], 0
+        self.renewed = 0
 
     def renew(self):
         self.renewed += 1
@@ -82,10 +78,6 @@ class Bus:
         self.now = now
         return marks
 
-    def row(self, way, nbytes, number):
-        self.rows.append((way, nbytes, number))
-        return self._run(nbytes, number)
-
     def once(self, way, nbytes):
         begin = self.now
         self._run(nbytes, 1)
@@ -100,28 +92,25 @@ def any_way(way, nbytes):
 @pytest.mark.parametrize("late", [0.0, 4e-4])
 @pytest.mark.parametrize("ratio", [1.0, 1.3, 1.9])
 def test_single_copies_are_predicted(ratio, late, spikes):
-    """By what one takes without beginning, and once that."""
     bus = Bus(ratio, late, noise=0.03, spikes=spikes)
     found = measured(bus, SIZES, any_way, clock=lambda: bus.now)
     assert bus.renewed == links_at_once._ROUNDS - 1, "each round has other memory"
-    assert {way for way, *_ in bus.rows} == {(UPLOAD, PINNED)}
     quiet, sharp = Bus(late=late), Bus(ratio, late)
-    assert found.begin <= 1.1 * late + 1e-5
     for way in ((UPLOAD, PINNED), (DOWNLOAD, STAGED)):
-        assert tuple(found.seconds[way]) == SIZES
+        assert tuple(found[way]) == SIZES
         for n in SIZES:
             whole = sharp.once(way, n)
-            assert found.begin + found.seconds[way][n] == pytest.approx(whole, rel=0.05)
-    assert found.seconds[UPLOAD, PAGEABLE] == {}
+            assert found[way][n] == pytest.approx(whole, rel=0.05)
+    assert found[UPLOAD, PAGEABLE] == {}
     samples = [2**n for n in range(10, 31)]
     model = {"samples": {"bytes": samples, "seconds": [quiet.alone(n) for n in samples]}}
     links = {way: {PINNED: model, STAGED: model} for way in (UPLOAD, DOWNLOAD)}
-    kept = links_at_once.curves(links, times(links, found.seconds))
+    kept = links_at_once.curves(links, times(links, found))
     constants = Profile(
         {"name": "", "devices": {}, "links": {"cuda:0": _drawn(links), "cuda*2": kept}}
     )
     for n in (11_000_000, 45_000_000, 100_000_000, 180_000_000, 400_000_000):
-        predicted = found.begin + constants.link("cuda*2", UPLOAD, PINNED)(n)
+        predicted = constants.link("cuda*2", UPLOAD, PINNED)(n)
         assert predicted == pytest.approx(sharp.once((UPLOAD, PINNED), n), rel=0.1)
 
 
@@ -140,32 +129,12 @@ def test_the_time_is_kept_to(rate):
     """Slow links are measured at fewer sizes, and in fewer rounds."""
     bus = Bus(ratio=1.2, rate=rate)
     found = measured(bus, SIZES, lambda way, nbytes: True, clock=lambda: bus.now)
-    sizes = tuple(found.seconds[UPLOAD, PAGEABLE])
+    sizes = tuple(found[UPLOAD, PAGEABLE])
     assert sizes == SIZES[: len(sizes)]
-    fewest = links_at_once._SAMPLES * len(Bus.ways) + 2 * links_at_once._LEAST_ROW
+    fewest = links_at_once._SAMPLES * len(Bus.ways)
     smallest = fewest * 1.2 * bus.alone(SIZES[0])  # which has to be measured
     assert bus.now <= max(1.3 * links_at_once.SECONDS, 1.01 * smallest)
     assert (sizes == SIZES) == (rate > 1e10)
-
-
-@pytest.mark.parametrize("robbed", [(True, False, False), (False, True, True), (True, True, True)])
-def test_rounds_in_which_processors_were_stolen_do_not_count(monkeypatch, robbed):
-    """Copies take half as long again then; where that is so in all rounds, it is what is known."""
-    bus, rounds = Bus(ratio=1.2), []
-
-    class Theft:
-        def __init__(self):
-            rounds.append(robbed[len(rounds)])
-            bus.ratio = 1.8 if rounds[-1] else 1.2
-            self.seen = lambda stolen=rounds[-1]: stolen
-
-    monkeypatch.setattr(links_at_once, "Theft", Theft)
-    found = measured(bus, SIZES, any_way, clock=lambda: bus.now)
-    assert len(rounds) == 3
-    for way, of_way in found.seconds.items():
-        for nbytes, seconds in of_way.items():
-            ratio = 1.8 if all(robbed) else 1.2
-            assert seconds == pytest.approx(ratio * bus.alone(nbytes), rel=0.02), (way, nbytes)
 
 
 def segments(floor, rate):
@@ -216,28 +185,24 @@ class Both(Timed):
         self.meeting.wait()
 
 
-def test_copies_of_a_row_are_at_once(monkeypatch):
+def test_copies_are_at_once(monkeypatch):
     monkeypatch.setattr(at_once, "LEAST", 2**12)
     done = []
     found = Together([Both(0, done), Both(1, done)], 2**13)
     assert found.ways == WAYS
-    for way in WAYS:
-        marks = found.row(way, 2**12, 5)
-        assert [len(each) for each in marks] == [6, 6]
-        assert all(np.diff(each).min() >= 0.0 for each in marks)
-        assert found.once(way, 2**13) > 0.0
+    assert all(found.once(way, 2**13) > 0.0 for way in WAYS)
     assert sorted(done) == sorted(
-        12 * ["upload to 0", "upload to 1", "download from 0", "download from 1"]
+        2 * ["upload to 0", "upload to 1", "download from 0", "download from 1"]
     )
 
 
-def test_devices_that_depend_on_each_other_take_turns():
-    """As they do in calls."""
-    done = []
-    found = Together([Timed(0, done), Timed(1, done)], 2**13)
-    marks = found.row((UPLOAD, PINNED), 2**12, 4)
-    assert done == 4 * ["upload to 0"] + 4 * ["upload to 1"]
-    assert marks[0][-1] <= marks[1][0]
+def test_other_memory(monkeypatch):
+    found = Together([FakeCuda(0), FakeCuda(1)], 2**13)
+    before = [copies._pageable for copies in found._copies]
+    found.renew()
+    assert not any(
+        copies._pageable is old for copies, old in zip(found._copies, before, strict=True)
+    )
 
 
 class Broken(FakeCuda):
@@ -245,25 +210,11 @@ class Broken(FakeCuda):
         raise RuntimeError("no memory")
 
 
-@pytest.mark.parametrize(("measured", "room"), [(True, 1.0), (False, 2.0)])
-def test_copies_at_once_are_compared_where_some_were_measured_and_fit(measured, room, monkeypatch):
-    one = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 0.0}
-    curve = {"form": "segments", "constants": [one]}
-    kept = {"cuda*2": {UPLOAD: {PINNED: curve}}} if measured else {}
-    data = {**profile.shipped("conservative").data, "links": kept}
-    profile.set_current(Profile(data))
-    devices = {f"cuda:{n}": FakeCuda(n) for n in range(2)}
-    monkeypatch.setattr(verify.backends, "get", devices.__getitem__)
-    monkeypatch.setattr(FakeCuda, "describe", lambda self: {"memory_bytes": room * 4 * LEAST})
-    monkeypatch.setattr(verify, "Together", lambda *given: pytest.fail("nothing can be compared"))
-    assert verify.links_together("cuda*2", [*devices]) == {}
-
-
 def test_a_device_that_fails_is_named():
     place = SimpleNamespace(name="cuda*2", devices=(Broken(), Broken(1)))
     failures: list[Failure] = []
     budget = SimpleNamespace(largest_transfer=2**28)
-    assert links_at_once.together(place, {}, budget, failures) == ({}, {})
+    assert links_at_once.together(place, {}, budget, failures) == {}
     assert [(f.place, f.what) for f in failures] == [("cuda*2", "at once")]
     budget.largest_transfer = at_once.LEAST - 1  # which is never copied at once
-    assert links_at_once.together(place, {}, budget, []) == ({}, {})
+    assert links_at_once.together(place, {}, budget, []) == {}

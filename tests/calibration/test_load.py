@@ -18,12 +18,10 @@ class System:
     def __init__(self, monkeypatch):
         self.now = self.others = self.stolen = 0.0
         self.switches = 0
-        self.slow_until, self.turns = 0.0, 1.0
         self.known = True
         monkeypatch.setattr(timing, "switches", lambda: self.switches)
         monkeypatch.setattr(timing, "own_time", lambda: MINE * self.now)
         monkeypatch.setattr(timing, "processor_times", self.times)
-        monkeypatch.setattr(timing, "_probe", self.probe)
         monkeypatch.setattr(timing, "os", types.SimpleNamespace(cpu_count=lambda: CORES))
 
     def __call__(self):
@@ -34,9 +32,6 @@ class System:
             return None
         ticks = (round(value, 2) for value in (MINE * self.now + self.others, self.stolen))
         return timing.Times(*ticks)
-
-    def probe(self):
-        self.now += 5e-6 * (3.0 if self.now < self.slow_until else 1.0)
 
     def spend(self, seconds, others=0.0, stolen=0.0, switches=0):
         """``others`` and ``stolen`` are numbers of processors."""
@@ -52,77 +47,39 @@ def system(monkeypatch):
 
 
 def marked(system, points, seconds=0.005, **load_beside):
-    """How many points of so many are marked, and by which signs."""
+    """How many points of so many are marked."""
     watch = timing.Watch(system)
     found = 0
     for _ in range(points):
         watch.begin()
         system.spend(seconds, **load_beside)
         found += watch.disturbed()
-    return found, watch.signs
+    return found
 
 
 def test_own_threads_that_take_processors_from_one_another_are_no_other_load(system):
-    assert marked(system, 100, switches=40)[0] == 0
+    assert marked(system, 100, switches=40) == 0
 
 
 @pytest.mark.parametrize("busy", [2.5, 0.65 * CORES])
 def test_switches_beside_others_are(system, busy):
-    found, signs = marked(system, 100, others=busy, switches=40)
-    assert found >= 80
-    assert signs == {"switches": found, "stolen": 0, "probes": 0}
+    assert marked(system, 100, others=busy, switches=40) >= 80
 
 
 def test_others_that_leave_this_process_alone_are_none(system):
-    assert marked(system, 100, others=2.5)[0] == 0
+    assert marked(system, 100, others=2.5) == 0
 
 
 def test_switches_count_where_the_system_tells_nothing_else(system):
     system.known = False
-    assert marked(system, 10, switches=40)[0] == 10
+    assert marked(system, 10, switches=40) == 10
 
 
 @pytest.mark.parametrize(("processors", "points"), [(0.02, 0), (0.1, 0), (4.0, 80)])
 def test_stolen_time_counts_by_how_much_it_is(system, processors, points):
     """One tick now and then, on any of many processors, is none."""
-    found, signs = marked(system, 100, stolen=processors)
-    assert found == signs["stolen"]
+    found = marked(system, 100, stolen=processors)
     assert found >= points if points else found == 0
-
-
-@pytest.mark.parametrize(("known", "others"), [(True, 4.0), (False, 0.0)])
-def test_a_slow_probe_counts_beside_others_or_where_nothing_else_is_known(system, known, others):
-    system.known, system.slow_until = known, 1e9
-    watch = timing.Watch(system)
-    watch._fastest = 5e-6
-    for _ in range(100):
-        watch.begin()
-        system.spend(0.005, others=others)
-        watch.disturbed()
-    assert watch.signs["probes"] >= 80
-    assert watch.signs["switches"] == 0
-
-
-def test_a_slow_probe_alone_is_no_load(system):
-    system.slow_until = 1e9
-    watch = timing.Watch(system)
-    watch._fastest = 5e-6
-    for _ in range(100):
-        watch.begin()
-        system.spend(0.005)
-        assert not watch.disturbed()
-
-
-def test_threads_that_spin_on_the_same_core_make_no_slow_probe(system):
-    system.known = False
-    watch = timing.Watch(system)
-    watch.begin()
-    system.spend(0.005)
-    system.slow_until = system.now + 1e-4
-    assert not watch.disturbed()
-    system.slow_until = system.now + 1.0
-    assert watch.disturbed()
-    assert watch.signs["probes"] == 1
 
 
 @pytest.mark.parametrize(("stolen", "loaded"), [(21.5, False), (200.0, True)])

@@ -8,7 +8,7 @@ import importlib
 import pytest
 
 from hetero import registry
-from hetero.calibration import modelling, request
+from hetero.calibration import modelling, request, worklist
 from hetero.calibration.fit import fit
 from hetero.calibration.measure import loop, repeating, sampling
 from hetero.calibration.measure.workbench import Samples
@@ -42,16 +42,16 @@ def test_a_method_that_cannot_be_measured_leaves_the_others(monkeypatch):
     def take(case, bench, budget, seconds_left, host=None, before=None):
         if (case.implementation.method, case.dtype) == ("direct", "float32"):
             raise DeviceError("no memory")
-        times = (*(before.typical if before else {None: ()}).values(),)[0] + (3e-3,)
-        knots = dict.fromkeys(case.how.knots, 2e-3)
-        return Samples(knots, typical=dict.fromkeys(knots, times))
+        return Samples(
+            dict.fromkeys(case.how.knots, 2e-3), passes=before.passes + 1 if before else 1
+        )
 
     monkeypatch.setattr(sampling, "take", take)
     monkeypatch.setattr(repeating, "settle", lambda *_: (0, 0, 0))
     failures = []
     measured = loop.measure(portions("convolve2d"), FULL, {}, silent, failures)
     assert len(failures) == 3, "once in each pass"
-    assert all(len(times) == 3 for m in measured for times in m.samples.typical.values())
+    assert {one.samples.passes for one in measured} == {3}
     models = modelling.models(measured, failures)
     assert not any((key.method, key.dtype) == ("direct", "float32") for key in models)
     (key,) = (key for key in models if (key.method, key.dtype) == ("direct", "float64"))
@@ -118,15 +118,6 @@ def test_a_device_that_is_gone_is_not_asked_again(cuda, monkeypatch):
     assert line.endswith("since it no longer works: unspecified launch failure")
 
 
-def test_more_work_takes_no_less_time():
-    """A knot that met noise is no dearer than the larger ones."""
-    seconds = {(16, 1): 2e-6, (16, 9): 9e-5, (16, 25): 3e-5, (64, 1): 4e-6, (64, 9): 2e-5}
-    seconds[64, 25] = 5e-5
-    least = fit.least_above(seconds)
-    assert least.pop((16, 9)) == 2e-5
-    assert all(least[dims] == seconds[dims] for dims in least)
-
-
 def test_knots_that_are_no_full_grid():
     """The smallest one need not be among them: small filters count more taps on small images."""
     seconds = {(16, 10): 2e-6, (64, 10): 5e-6, (256, 6): 9e-6, (256, 10): 1.2e-5}
@@ -174,3 +165,15 @@ def test_time_is_shared_in_proportion(monkeypatch):
     assert [dtype for dtype, _ in given] == ["float32", "float64", "float64", "float64"]
     expected = [2.0, 2.0 * 3.5 / 3.0, 2.0 * 3.0 / 2.0, 2.0 * 2.5]
     assert [share for _, share in given] == pytest.approx(expected)
+
+
+def test_several_together_are_measured_at_few_sizes(two):
+    row = next(i for i in registry.lookup("matmul") if i.kind == "cuda")
+    sizes = [4**n for n in range(9)]
+    case = Case(row, "float32", "*", SampleGrid(), [sizes, [5, 27]], seconds=9.0)
+    info, both = two[0].describe(), Place("cuda*2", two[0].describe(), tuple(two))
+    assert worklist.few(case, Place("cuda:0", info, (two[0],))) is case
+    together = worklist.few(case, both)
+    assert together.axes == [[1, 4**4, 4**6, 4**7, 4**8], [5, 27]]
+    assert together.seconds == pytest.approx(5.0)
+    assert worklist.few(together, both) is together

@@ -74,7 +74,6 @@ def test_a_long_first_call_that_compiled_does_not_count():
     clock = Clock(0.5, lambda number: 3.0 if number == 0 else 1.0)
     found = timed(clock, budget=0.1)
     assert found.samples == pytest.approx((0.5, 0.5, 0.5))
-    assert not found.scattered
 
 
 def test_stops_when_the_spread_is_small():

@@ -210,14 +210,16 @@ def dying(monkeypatch, opencl):
     inventory.changed()
 
 
-def measured(**options):
-    """A product by every candidate, as `hetero verify` measures it."""
-    operation = registry.operation("matmul")
-    return verify.measure_candidates(operation, Trial((A32, B32)), Arrays("host"), **options)
+def measured(monkeypatch, *also):
+    """A product by every candidate, and others, as `hetero verify` measures it."""
+    operation, predicted = registry.operation("matmul"), verify._predicted
+    every = lambda plan: predicted(plan) | dict.fromkeys(also, 1.0)  # noqa: E731
+    monkeypatch.setattr(verify, "_predicted", every)
+    return verify.measure_candidates(operation, Trial((A32, B32)), Arrays("host"))
 
 
 def test_verify_leaves_out_what_fails(dying, opencl, monkeypatch):
-    row = measured(also=((opencl, "tiled"),))
+    row = measured(monkeypatch, (opencl, "tiled"))
     assert row.chosen == ("cpu", "blas")
     assert row.measured.keys() == {("cpu", "blas")}
     assert "planted" in row.failed[opencl, "tiled"]
@@ -235,17 +237,18 @@ def test_a_choice_that_fails_is_replaced(cuda, monkeypatch):
         raise DeviceError("planted")
 
     monkeypatch.setattr(cuda, "enqueue", gone)
-    row = measured(longest=1e9)
+    monkeypatch.setattr(verify, "_LONGEST", 1e9)
+    row = measured(monkeypatch)
     assert row.chosen == ("cpu", "blas")
     assert set(row.failed) == {("cuda:0", "tiled")}
 
 
-def test_a_candidate_set_aside_is_not_measured_elsewhere(opencl):
+def test_a_candidate_set_aside_is_not_measured_elsewhere(opencl, monkeypatch):
     """A plan for it would run on the CPU, and be taken for the device."""
     for _ in range(2):
         devices.count_failure(opencl, DeviceError("planted"))
     inventory.changed()
-    row = measured(also=((opencl, "tiled"),))
+    row = measured(monkeypatch, (opencl, "tiled"))
     assert "planted" in row.failed[opencl, "tiled"]
     assert (opencl, "tiled") not in row.measured
 

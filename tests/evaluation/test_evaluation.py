@@ -35,27 +35,9 @@ OPERATIONS = registry.operations()
 def test_what_is_drawn_can_be_called(operation):
     source = random.Random(1)
     for _ in range(5):
-        trial = calls.draw(operation, source, "host", 24)
+        trial = benchmark.of(operation, "draw")(source, "host", 24)
         operands = calls.Arrays("host").of(trial)
         operation.call(*operands, **trial.options)
-
-
-@pytest.mark.parametrize("name", ["matvec", "convolve2d", "poisson"])
-def test_what_is_drawn_for_an_operation_that_has_no_draw(name, monkeypatch):
-    """By the forms of its dimensions: enough where any numbers will do."""
-    monkeypatch.setattr(benchmark, "of", lambda operation, name, default=None: default)
-    operation = registry.operation(name)
-    source = random.Random(1)
-    for _ in range(5):
-        trial = calls.draw(operation, source, "host", 24)
-        assert operation.problem(*trial.operands).operation == name
-        assert all(max(x.shape) <= 24 for x in trial.operands)
-        operation.call(*calls.Arrays("host").of(trial))
-    rows = bench.bench(operation)
-    assert len(rows) == bench._DRAWN
-    for row in rows:
-        assert row["case"].startswith(operation.function)
-        assert {"automatic", row["chosen"]} <= row["seconds"].keys()
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
@@ -84,7 +66,7 @@ def plan_of(**seconds):
     ],
 )
 def test_which_candidates_are_measured(seconds, measured):
-    found = verify._predicted(plan_of(**seconds), longest=1.0)
+    found = verify._predicted(plan_of(**seconds))
     assert {method for _, method in found} == measured
 
 

@@ -437,11 +437,10 @@ def ended(child):
 def test_copies_of_one_process_compile(cache):
     names = [toy_loops.FAMILY.of(dtype) for dtype in ("float32", "float64")]
     server = fork_server.Server()
-    first, nicer = server.begin(names[0], 0), server.begin(names[1], 5)
-    eventually(lambda: ended(first) and ended(nicer))
+    first, second = map(server.begin, names)
+    eventually(lambda: ended(first) and ended(second))
     assert all(map(loops.is_ready, names))
-    own = os.nice(0)  # 19 is the most
-    assert dict(compilers()) == {first.pid: own, nicer.pid: min(own + 5, 19)}
+    assert dict(compilers()) == dict.fromkeys((first.pid, second.pid), os.nice(0))
     server.stop()
     assert not alive(server.pid)
 
@@ -450,7 +449,7 @@ def test_copies_of_one_process_compile(cache):
 def test_without_that_process_all_have_ended(cache, how, monkeypatch):
     monkeypatch.setenv("TOYS_SECONDS", "60")
     server = fork_server.Server()
-    child = server.begin(toy_loops.NAME, 0)
+    child = server.begin(toy_loops.NAME)
     eventually(lambda: not ended(child) and child.pid is not None)
     eventually(lambda: Path(os.environ["TOYS"]).exists())
     if how == "killed":
@@ -458,7 +457,7 @@ def test_without_that_process_all_have_ended(cache, how, monkeypatch):
         os.kill(child.pid, signal.SIGKILL)
         eventually(lambda: ended(child))
         with pytest.raises(OSError, match="has ended"):
-            server.begin(toy_loops.NAME, 0)
+            server.begin(toy_loops.NAME)
     server.stop()
     assert ended(child)
     eventually(lambda: not alive(child.pid))  # it has closed its files a moment before
@@ -483,11 +482,11 @@ def test_a_program_that_ignores_signals(cache, ignored):
 def test_a_copy_that_fails_has_ended(cache, monkeypatch):
     monkeypatch.setenv("TOYS", "/nowhere/at/all")
     server = fork_server.Server()
-    child = server.begin(toy_loops.NAME, 0)
+    child = server.begin(toy_loops.NAME)
     eventually(lambda: ended(child))
     nowhere = toy_loops.FAMILY._replace(examples="nowhere:at_all")
     monkeypatch.setattr(loops, "family_of", lambda name: nowhere)
-    other = server.begin(toy_loops.NAME, 0)
+    other = server.begin(toy_loops.NAME)
     eventually(lambda: ended(other))
     server.stop()
     assert not loops.is_ready(toy_loops.NAME)
@@ -560,11 +559,11 @@ def test_a_copy_that_there_is_no_room_for(cache, monkeypatch):
     monkeypatch.setenv("TOYS_SECONDS", "1")
     names = [toy_loops.FAMILY.of(dtype) for dtype in ("float32", "float64")]
     server = fork_server.Server()
-    first, none = (server.begin(name, 0) for name in names)
+    first, none = (server.begin(name) for name in names)
     eventually(lambda: ended(none))
     assert none.pid is None
     assert not ended(first)
-    other = server.begin(names[1], 0)
+    other = server.begin(names[1])
     eventually(lambda: ended(first) and ended(other))
     server.stop()
     assert all(map(loops.is_ready, names))
@@ -578,8 +577,8 @@ def test_a_module_that_fails_in_another_way(cache, monkeypatch, tmp_path):
     bad = toy_loops.FAMILY._replace(examples="no_loops:examples")
     with monkeypatch.context() as patched:
         patched.setattr(loops, "family_of", lambda name: bad)
-        children = [server.begin("toys in float32", 0)]
-    children.append(server.begin(toy_loops.NAME, 0))
+        children = [server.begin("toys in float32")]
+    children.append(server.begin(toy_loops.NAME))
     eventually(lambda: all(map(ended, children)))
     server.stop()
     assert loops.is_ready(toy_loops.NAME)

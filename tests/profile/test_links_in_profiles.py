@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from types import SimpleNamespace
 
 import pytest
-import toys
 from fakes import FakeCuda
 from made_up import GPU, machine, roofline
 from made_up import link as straight
@@ -19,7 +17,6 @@ from hetero.calibration import machine as machine_of_calibration
 from hetero.calibration import modelling
 from hetero.calibration.environment import (
     copies,
-    equal_devices,
     links_at_once,
     overheads,
     quiet_links,
@@ -30,7 +27,7 @@ from hetero.calibration.measure.workbench import Samples
 from hetero.calibration.progress import Failure
 from hetero.calling import planner
 from hetero.devices import at_once
-from hetero.evaluation import report, verify
+from hetero.evaluation import report
 from hetero.ops.cases import grid
 from hetero.pricing import pricing
 from hetero.profile import inventory
@@ -173,8 +170,8 @@ LINKS = {way: {"pageable": LINE | ALONE, "pinned": LINE | ALONE} for way in ("up
 
 
 @pytest.fixture
-def calibrated(monkeypatch, hasty, profile_file):
-    """Calibrates two equal toys; and what was measured of links, in order."""
+def calibrated(monkeypatch, hasty, profile_file, two):
+    """Calibrates two equal GPUs; and what was measured of links, in order."""
     order = []
     slow = {way: {n: 1.5 * (1e-5 + n / 1e10) for n in (2**12, 2**28)} for way in WAYS}
 
@@ -185,22 +182,24 @@ def calibrated(monkeypatch, hasty, profile_file):
 
         return measure
 
-    with toys.installed(toys.Toy(0), toys.Toy(1)), monkeypatch.context() as patch:
+    equal = two[0].describe()
+    monkeypatch.setattr(FakeCuda, "describe", lambda device: dict(equal))
+    with monkeypatch.context() as patch:
         patch.setattr(
-            registry, "_operations", {n: registry._operations[n] for n in ("matvec", "double")}
+            registry, "_operations", {n: registry._operations[n] for n in ("matvec", "matmul")}
         )
-        rows = registry._implementations["double"]
-        rows[:] = [dataclasses.replace(row, shared=lambda problem: True) for row in rows]
+        rows = registry.lookup("matmul")
+        rows = [dataclasses.replace(row, shared=lambda problem: True) for row in rows]
+        patch.setitem(registry._implementations, "matmul", rows)
         patch.setattr(sampling, "take", lambda case, *_: Samples(dict.fromkeys(grid(case.axes), 1)))
         patch.setattr(loop.repeating, "settle", lambda *_: (0, 0, 0))
-        patch.setattr(equal_devices, "differ", lambda *_: False)
         patch.setattr(machine_of_calibration.compiling, "compile_first", lambda *_: None)
         patch.setattr(quiet_links, "links", planted("quiet", LINKS))
         patch.setattr(overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
         patch.setattr(overheads, "pack", lambda budget: LINE)
-        patch.setattr(links_at_once, "_SIZES", (2**12,))  # of what toys have room for
+        patch.setattr(links_at_once, "_SIZES", (2**12,))  # of what is measured
         patch.setattr(links_at_once, "Together", planted("at once", None))
-        patch.setattr(links_at_once, "measured", lambda *_: links_at_once.CopyTimes(slow, 3e-4))
+        patch.setattr(links_at_once, "measured", lambda *_: slow)
         inventory.changed()
 
         def calibrate(quick=False, **options):
@@ -216,21 +215,20 @@ def test_a_full_calibration_measures_links_at_once(calibrated):
     assert order == ["quiet", "at once"]
     kinds = {"pageable", "pinned"}
     for way in ("upload", "download"):
-        assert found.data["links"]["toy:0"][way].keys() == kinds
-        assert found.data["links"]["toy*2"][way].keys() == kinds
-        alone = found.link("toy:0", way)
+        assert found.data["links"]["cuda:0"][way].keys() == kinds
+        assert found.data["links"]["cuda*2"][way].keys() == kinds
+        alone = found.link("cuda:0", way)
         for nbytes in (2**12, 2**28):
-            seconds = found.link("toy*2", way)(nbytes)
+            seconds = found.link("cuda*2", way)(nbytes)
             assert seconds == pytest.approx(1.5 * alone(nbytes), rel=0.01)
-    assert found.data["host"]["dispatch"] == {"toy:0": {"host": 1e-5}, "toy*2": {"host": 3e-4}}
-    assert "toy*2 to begin on all of them: 300 us" in report.calibration(found)
+    assert found.data["host"]["dispatch"] == {"cuda:0": {"host": 1e-5}, "cuda*2": {}}
     assert profile.current().data["links"] == found.data["links"]
 
 
 def test_a_quick_one_does_not(calibrated):
     found, order = calibrated(True)
     assert order == ["quiet"]
-    assert found.data["links"].keys() == {"toy:0"} == found.data["host"]["dispatch"].keys()
+    assert found.data["links"].keys() == {"cuda:0"} == found.data["host"]["dispatch"].keys()
 
 
 def test_only_other_things_leave_them(calibrated):
@@ -238,47 +236,7 @@ def test_only_other_things_leave_them(calibrated):
     after, order = calibrated(only=["matvec"])
     assert order == []
     assert after.data["links"] == before.data["links"]
-    _, order = calibrated(only=["toy"])
-    assert order == ["quiet", "at once"]
-    _, order = calibrated(only=["toy*2"])
-    assert order == ["at once"]
-
-
-# -- Verified --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def verified(two, monkeypatch):
-    """Verifies the links of two equal fake GPUs; what a copy takes is told by a formula."""
-    infos = [device.describe() | {"name": "fake"} for device in two]
-    for device, info in zip(two, infos, strict=True):
-        monkeypatch.setattr(device, "describe", lambda info=info: dict(info))
-    inventory.changed()
-
-    def seconds(factor):
-        return lambda way, nbytes: factor * (1e-5 + nbytes / 1e9)
-
-    def transfers(device, sizes, budget):
-        return {("upload", "pageable"): {n: seconds(1.0)(None, n) for n in sizes}}
-
-    monkeypatch.setattr(quiet_links, "transfers", transfers)
-    at_once = SimpleNamespace(once=lambda way, nbytes: 2e-3 + seconds(1.5)(way, nbytes))
-    monkeypatch.setattr(verify, "Together", lambda *_: at_once)
-    data = measured_profile()
-    data["links"] = {
-        "cuda:0": {"upload": {"pageable": straight(1e-5, 1e9)["pageable"]}},
-        "cuda*2": {"upload": {"pageable": straight(1.5e-5, 1e9 / 1.5)["pageable"]}},
-    }
-    data["host"]["dispatch"]["cuda*2"] = {"host": 2e-3}
-    profile.set_current(profile.parse(profile.encode(data)))
-    yield verify.links
-    inventory.changed()
-
-
-def test_curves_are_verified_where_they_hold(verified):
-    found = verified()
-    assert found.keys() == {"cuda:0", "cuda:1", "cuda*2"}
-    assert found["cuda:0"].keys() == {"upload, pageable"}
-    assert found["cuda:0"]["upload, pageable"]["worst"] < 1e-9
-    assert found["cuda*2"].keys() == {"upload, pageable"}
-    assert found["cuda*2"]["upload, pageable"]["worst"] < 1e-9
+    _, order = calibrated(only=["cuda"])
+    assert order == ["find", "quiet", "at once"]
+    _, order = calibrated(only=["cuda*2"])
+    assert order == ["find", "at once"]

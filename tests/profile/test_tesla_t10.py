@@ -6,6 +6,7 @@ Figures are worked out here from the numbers he prints, without the profile: sec
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from pathlib import Path
@@ -16,9 +17,9 @@ from command_line import refused
 from hetero import profile, registry
 from hetero.calling.planner import OtherMachine
 from hetero.cli import main
-from hetero.evaluation import answers, transfer
+from hetero.evaluation import page, transfer
 from hetero.evaluation.calls import Call
-from hetero.ops import over_sizes
+from hetero.ops import benchmark
 
 GB = 1024.0**3
 KB, MB = 1024.0, 1024.0**2
@@ -84,13 +85,10 @@ def test_plans_and_transfer_and_report_have_one_crossover(explain, data, operati
     found = data("transfer", *work, "--profile", "tesla-t10")
     assert found["pays"]["pageable"]["break_even"]["extent"] == n
     o, constants = registry.operation(operation), profile.shipped("tesla-t10")
-    (line,) = (line for line in over_sizes.lines(o) if line.dims(7) == (7,) * axes)
+    (line,) = (line for line in benchmark.of(o, "LINES") if line.dims(7) == (7,) * axes)
     machine = OtherMachine(constants, constants.machine())
-
-    def priced(size):
-        return answers.prices(o, line.dims(size), "float32", machine)
-
-    pays = answers.pays({size: priced(size) for size in line.axis.sizes()}, line.axis, priced)
+    priced = functools.partial(page._prices, o, "float32", machine)
+    pays = page._pays({n: priced(line.dims(n)) for n in line.axis.sizes()}, line, priced)
     assert pays.startswith(f"from n = {n}, ")
 
 

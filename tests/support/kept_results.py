@@ -10,7 +10,6 @@ VERIFIED = {
     "prediction_error": {"matmul blas on cpu": {"mean": 0.1, "p95": 0.2, "worst": 0.3}},
     "chosen_error": {"mean": 0.2, "p95": 0.3, "worst": 0.4},
     "left_out": {"cuda:1": "broken"},
-    "links": {"cuda:0": {"upload": {"mean": 0.1, "p95": 0.2, "worst": 0.3}}},
     "worst_choices": ["1.30x a < b"],
 }
 

@@ -54,17 +54,10 @@ class Server:
     def pid(self) -> int:
         return self._process.pid
 
-    def begin(self, name: str, nice: int) -> Child:
-        """A process that compiles loops of one name.
-
-        Parameters
-        ----------
-        name : str
-        nice : int
-            How much lower than this process's its priority is.
-        """
+    def begin(self, name: str) -> Child:
+        """A process that compiles loops of one name."""
         child = Child(self)
-        asked = name, loops.family_of(name).examples, nice
+        asked = name, loops.family_of(name).examples
         try:
             self._process.stdin.write(json.dumps(asked).encode() + b"\n")
             self._process.stdin.flush()
@@ -171,7 +164,7 @@ def _discard_output() -> None:
     os.close(null)
 
 
-def _forked(name: str, examples: str, nice: int) -> int | None:
+def _forked(name: str, examples: str) -> int | None:
     """A copy of this process that compiles loops of one name; None if there is no room for one."""
     with contextlib.suppress(Exception):  # the copy will fail by it
         load(examples.partition(":")[0])
@@ -182,7 +175,7 @@ def _forked(name: str, examples: str, nice: int) -> int | None:
     if pid:
         return pid
     try:
-        loops.compile_here(name, examples, nice)
+        loops.compile_here(name, examples)
     except BaseException:
         traceback.print_exc()
         os._exit(1)

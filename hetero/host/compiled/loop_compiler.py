@@ -26,7 +26,7 @@ from hetero.imports import in_child, load
 _MANY = 1 << 15  # elements from which on vectors are worth importing Numba
 _LOOK = 0.02  # seconds between two polls of the processes
 _COMMAND = "from hetero.host.compiled import loops; loops.compile_here({!r}, {!r}, {!r})"
-_LAST, _MEASURING = 19, 10  # nice values: in the background, and while something is measured
+_LAST = 19  # the nice value in the background
 
 log = logging.getLogger("hetero")
 
@@ -144,40 +144,23 @@ class Processes:
     ----------
     names : iterable of str
         Those that take longest are begun first.
-    measuring : bool, optional
-        Whether something is measured meanwhile: then their priority is low.
-    early : bool, optional
-        Whether more names follow by `ask`: until then half of the hyperthreads stay free.
     """
 
-    def __init__(self, names: Iterable[str], measuring: bool = False, early: bool = False) -> None:
-        self._left: list[str] = []
+    def __init__(self, names: Iterable[str]) -> None:
+        left = {name for name in names if not loops.is_ready(name)}
+        self._left = sorted(left, key=lambda name: -loops.family_of(name).seconds)
         self._running: list[tuple[str, Any]] = []
         self._server: fork_server.Server | None = None
-        self._nice, self._early = _MEASURING if measuring else 0, early
-        self._ask(names)
         try:
             self._begin()
         except BaseException:  # the caller does not get an object to stop
             self.stop()
             raise
 
-    def _ask(self, names: Iterable[str]) -> None:
-        known = {*self._left, *(name for name, _ in self._running)}
-        self._left += [n for n in names if not (n in known or loops.is_ready(n))]
-        self._left.sort(key=lambda name: -loops.family_of(name).seconds)
-
-    def ask(self, names: Iterable[str]) -> None:
-        """Compile others as well, if they are not compiled or begun; these are all."""
-        self._early = False
-        self._ask(names)
-        self.look()
-
     def _begin(self) -> None:
         cores = os.cpu_count() or 1
         # With one for each core the last two of eighteen would begin when sixteen have ended.
-        most = cores // 2 if self._early else cores + cores // 4
-        while self._left and len(self._running) < most:
+        while self._left and len(self._running) < cores + cores // 4:
             name = self._left.pop(0)
             try:
                 self._running.append((name, self._process(name)))
@@ -188,7 +171,7 @@ class Processes:
     def _process(self, name: str) -> Any:
         if self._server is None:
             self._server = fork_server.Server()
-        return self._server.begin(name, self._nice)
+        return self._server.begin(name)
 
     def look(self) -> None:
         """Note which processes have ended, and begin others."""
@@ -198,15 +181,10 @@ class Processes:
         for name, _ in ended:
             _ended(name)
 
-    def wait(self, report: Callable[[int], None] | None = None) -> None:
-        """Wait until all have ended; ``report`` gets the number left whenever it changes."""
-        before = 0
+    def wait(self) -> None:
+        """Wait until all have ended."""
         try:
             while self._running:
-                left = len(self._running) + len(self._left)
-                if report is not None and left != before:
-                    report(left)
-                before = left
                 time.sleep(_LOOK)  # whichever ends first
                 self.look()
         finally:

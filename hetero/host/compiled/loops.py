@@ -34,7 +34,6 @@ OFF = "HETERO_COMPILE_AHEAD"  # "0": loops are compiled by the call that needs t
 _KIND, _CODE = "loops", "numba"  # folders of the lists, and of what they list
 _LOOPS = "hetero.kernels.cpu"  # the package of the compiled loops
 _DTYPES = ("float32", "float64")
-_PACKAGES = "hetero.host.threads", "scipy.signal", "scipy.sparse.linalg", "scipy.fft"
 _LONGEST = 900  # seconds after which a process that compiles is given up
 
 
@@ -53,15 +52,11 @@ class Family(NamedTuple):
         What compiling them takes on a core, about.
     examples : str
         "module:function": ``function(dtype)`` calls all of the loops in all ways.
-    served : bool
-        Whether NumPy or other loops serve within the same methods until they are compiled,
-        whatever the plan.
     """
 
     name: str
     seconds: float
     examples: str
-    served: bool = False
 
     def of(self, dtype: str | np.dtype) -> str:
         """The name of its loops for a dtype, such as "vectors in float64"."""
@@ -86,11 +81,6 @@ def register(family: Family) -> Family:
 def every() -> list[str]:
     """The names of all loops, of each family for each dtype."""
     return [f.of(dtype) for f in _families.values() for dtype in _DTYPES]
-
-
-def served() -> list[str]:
-    """The names of those loops that any method may use."""
-    return [f.of(dtype) for f in _families.values() if f.served for dtype in _DTYPES]
 
 
 def family_of(name: str) -> Family:
@@ -153,14 +143,7 @@ def lock_of(name: str) -> Path | None:
     return None if folder is None else folder / f"{name.replace(' ', '-')}.lock"
 
 
-def load_packages() -> None:
-    """Import what methods on the CPU import when they are first called, for a second."""
-    for name in _PACKAGES:
-        with contextlib.suppress(ImportError):  # reported by the call that needs it
-            load(name)
-
-
-def compile_here(name: str, examples: str, nice: int) -> None:
+def compile_here(name: str, examples: str, nice: int = 0) -> None:
     """Compile loops of one name in this process, which is there for nothing else.
 
     Parameters

@@ -24,7 +24,7 @@ from hetero.ops.convolve2d.window import Window
 from hetero.pricing.plan import CPU, Plan
 from hetero.registry.problem import Problem
 
-_FAMILY = loops.register(loops.Family("ranges", 3.0, f"{__name__}:examples", served=True))
+_FAMILY = loops.register(loops.Family("ranges", 3.0, f"{__name__}:examples"))
 # ``_serving(dtype)`` for float32 or float64: NumPy does it with one thread until they are compiled.
 _serving = loop_compiler.Serving(
     _FAMILY, "hetero.kernels.cpu.ranges", "hetero.kernels.cpu.ranges_numpy"

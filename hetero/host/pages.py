@@ -30,7 +30,17 @@ import numpy as np
 
 from hetero import locks
 
-__all__ = ["PURPOSE", "Lent", "clear", "close", "empty", "maker", "open_", "sizes"]
+__all__ = [
+    "PURPOSE",
+    "Lent",
+    "clear",
+    "close",
+    "empty",
+    "kept_by_malloc",
+    "maker",
+    "open_",
+    "sizes",
+]
 
 PURPOSE = "for results, used before"
 _LEAST = 4 << 20  # bytes; malloc keeps what is smaller by itself
@@ -125,6 +135,14 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 def maker(nbytes: int) -> Callable[..., np.ndarray]:
     """The allocator of results of this size that the CPU computes: ``np.empty``, or as `empty`."""
     return np.empty if nbytes <= _MALLOC else _result
+
+
+@functools.cache
+def kept_by_malloc() -> None:
+    """Have malloc keep what is freed, for arrays that each call makes and frees: it keeps twice the
+    largest block that was freed, at first less than most of them take."""
+    with contextlib.suppress(MemoryError):
+        np.empty(_MALLOC - mmap.PAGESIZE, np.uint8)
 
 
 def _result(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -10,19 +10,21 @@ import functools
 import os
 from collections.abc import Callable, Iterable
 from contextvars import copy_context
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 from scipy import fft
 
 from hetero.devices import cpu
+from hetero.host import pages
 from hetero.imports import load
 from hetero.ops.convolve2d import direct_cpu, tiles
 from hetero.ops.convolve2d.filters import FilterOptions, computed_once, exact_zeros, is_whole
-from hetero.ops.convolve2d.value_ranges import is_finite
 from hetero.ops.convolve2d.window import Window
 
 _POINTS = 1 << 18  # that a thread transforms at a time
+_BLOCK = 1 << 16  # values that are looked at, and then put, while they are in a cache
 # Eps of the largest result possible that one which should be 0 may have, by a transform and by
 # factors; seconds of a look at its window, of each tap's, and of a transform for each result.
 _NOISE, _NOISE_OF_FACTORS = 64.0, 1e5
@@ -70,8 +72,8 @@ class Exact:
     """What the direct sum has exactly and a transform has not: zeros where all products are zero,
     whole numbers of whole numbers, nothing negative of what is not.
 
-    Threads look at an image part by part, while it is in a cache, and put results likewise. What is
-    set once stays.
+    Threads put results part by part, while they are in a cache, and look at the image where these
+    leave a doubt. What is set once stays.
 
     Parameters
     ----------
@@ -80,6 +82,11 @@ class Exact:
     window : Window
     noise : float
         Eps of the largest result possible that one which should be 0 may have.
+
+    Attributes
+    ----------
+    finite : bool
+        Whether all values were that were put.
     """
 
     def __init__(
@@ -89,9 +96,26 @@ class Exact:
         self._plane, self._options, self._window = plane, options, window
         self._whole = facts.whole and fill.is_integer()
         self._positive = facts.positive and fill >= 0.0
-        self._zeros = facts.zeros and not window.extended  # what lies beyond is 0
+        self._zeros = self._has_zeros(facts.zeros)
         self._of_peak = noise * np.finfo(plane.dtype).eps * facts.size
-        self._clears = False
+        self._clears, self.finite = False, True
+
+    def _has_zeros(self, in_filter: bool) -> bool:
+        """Whether all products of a result may be 0.
+
+        A window reads the image's first row, its last row or as many as the filter has in between,
+        and columns likewise: one of the values looked at, which no tap that is 0 meets.
+        """
+        w = self._window
+        if in_filter and not w.extended:  # what lies beyond is 0
+            return True
+        high, wide = (1, 1) if in_filter else (w.filter_height, w.filter_width)
+        parts = [
+            self._plane[i, j]
+            for i in (slice(None, None, high), slice(-1, None))
+            for j in (slice(None, None, wide), slice(-1, None))
+        ]
+        return not all(part.all() for part in parts)
 
     @computed_once
     def _noise(self) -> float:
@@ -99,26 +123,42 @@ class Exact:
         peak = max(float(self._plane.max()), -float(self._plane.min()))
         return self._of_peak * max(peak, abs(float(self._options.fillvalue)))
 
-    def look(self, part: np.ndarray) -> None:
-        """See values that are transformed."""
-        low = part.min(initial=1.0)
-        if low < 0.0:
-            self._positive = False
-        if self._whole and not is_whole(part):
-            self._whole = False
-        if low <= 0.0 and not self._zeros and not part.all():
-            self._zeros = True
+    def put(self, source: np.ndarray, values: np.ndarray, first: int, result: np.ndarray) -> None:
+        """Take a tile's results.
 
-    def put(self, values: np.ndarray, result: np.ndarray) -> None:
-        """Take results of what was seen."""
-        if self._whole:
-            values = np.rint(values)
-        if self._positive and values.min() < 0.0:
-            values = np.maximum(values, 0.0)
-        result[...] = values
+        Parameters
+        ----------
+        source : ndarray
+            The part of the image that they are made of.
+        values : (step, length) ndarray, C-contiguous
+        first : int
+            Which columns of these are the results.
+        result : (h, w) ndarray
+            Takes them.
+        """
+        if self._whole and not is_whole(source):
+            self._whole = False
+        whole, low, high = self._whole, inf, -inf
+        for rows in _parts(len(result), max(_BLOCK // values.shape[1], 1)):
+            part = values[rows]
+            low, high = part.min(initial=low), part.max(initial=high)
+            part = part[:, first : first + result.shape[1]]
+            if whole:
+                np.rint(part, out=result[rows])
+            else:
+                result[rows] = part
+        if not (isfinite(low) and isfinite(high)):
+            self.finite = False
+            return
+        if self._positive and low < 0.0 and result.min() < 0.0:
+            if source.min() < 0.0:
+                self._positive = False
+            else:
+                np.maximum(result, 0.0, out=result)
         if self._zeros and not self._clears:
-            least = 0.5 if self._whole else 0.0  # below it rounding was enough
-            if self._noise > least and (np.abs(values) <= self._noise).any():
+            least = 0.5 if whole else 0.0  # below it rounding was enough
+            near = low <= self._noise and high >= -self._noise
+            if near and self._noise > least and (np.abs(result) <= self._noise).any():
                 self._clears = True
 
     def clear(self, result: np.ndarray) -> None:
@@ -154,6 +194,7 @@ def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.
     out : (batch, out_height, out_width) ndarray, C-contiguous
         Takes the result.
     """
+    pages.kept_by_malloc()
     y, x = tiles.on_cpu(window)
     points, number = y.length * x.length, len(image) * y.count * x.count
     most = tiles.threads_for(number * points)
@@ -172,10 +213,6 @@ def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.
         right = x.start + (j.stop - 1) * x.step + wide
         rows, columns = slice(top, top + high), slice(left, right)
         source = extended(image[number], window, options.fillvalue, rows, columns)
-        given = source
-        if not window.extended:  # but for the zeros beyond the image
-            given = image[number, max(top, 0) : top + high, max(left, 0) : right]
-        seen[number].look(given)
         row, column = source.strides
         cut = np.lib.stride_tricks.as_strided(
             source, (j.stop - j.start, high, wide), (x.step * column, row, column)
@@ -186,9 +223,9 @@ def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.
         product = fft.ifft(product, axis=1, overwrite_x=True, workers=workers)
         product = product[:, y.first : y.first + y.step]
         values = fft.irfft(product, x.length, axis=2, workers=workers)
-        values = values[:, :, x.first : x.first + x.step].transpose(1, 0, 2).reshape(y.step, -1)
-        result = out[number, i * y.step : (i + 1) * y.step, j.start * x.step : j.stop * x.step]
-        seen[number].put(values[: result.shape[0], : result.shape[1]], result)
+        for k, (part, tile) in enumerate(zip(cut, values, strict=True), j.start):
+            result = out[number, i * y.step : (i + 1) * y.step, k * x.step : (k + 1) * x.step]
+            seen[number].put(part, tile, x.first, result)
 
     # Rows of tiles, and what a row holds where there are few.
     at_once = max(min(_POINTS // points, number // threads), 1)
@@ -199,7 +236,7 @@ def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.
         for j in _parts(x.count, at_once)
     ]
     _each(strip, strips, threads)
-    if not is_finite(out):
+    if not all(exact.finite for exact in seen):
         direct_cpu.direct(image, options, window, out)
         return
     for exact, result in zip(seen, out, strict=True):
@@ -208,12 +245,9 @@ def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.
 
 def clear(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
     """Put 0 where all products are into results by factors whose products cancel there."""
-    if not is_finite(out):  # the direct sum's
-        return
     for plane, result in zip(image, out, strict=True):
         exact = Exact(plane, options, window, _NOISE_OF_FACTORS)
-        exact.look(plane)
-        exact.put(result, result)
+        exact.put(plane, result, 0, result)
         exact.clear(result)
 
 

@@ -18,6 +18,7 @@ PURPOSE = "convolution filters"
 _KEPT = 8  # things of filters, in each context
 _MOST = 8  # factors; more are not looked for
 _SAMPLE = 24  # rows and columns that are looked at first
+_ROWS = 32  # that are looked at while they are in a cache
 _COUNTED = 1 << 16  # taps of which a transform in float32 counts how many meet something
 _LOST = 1e3  # eps by which a tap may be off, and how much larger its products may be
 
@@ -185,7 +186,8 @@ def low_rank(filter: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
 
 def is_whole(x: np.ndarray) -> bool:
     """Whether all numbers of a matrix are whole; most matrices differ in their first row."""
-    return all(bool((np.rint(part) == part).all()) for part in (x[:1], x))
+    parts = (x[i : i + _ROWS] for i in range(1, len(x), _ROWS))
+    return all(bool((np.rint(part) == part).all()) for part in (x[:1], *parts))
 
 
 def _crosses(filter: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray] | None:

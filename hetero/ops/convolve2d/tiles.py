@@ -63,6 +63,7 @@ _MOST = 1024  # length of a tile beside which the filter is small
 _LEAST = 16  # beyond twice the overlap; with less, most of a tile is thrown away
 _BEST = 6  # ways to cut an axis that are looked at together with those of the other
 _EACH = 150.0  # what a transform costs beside its points, in passes over one point
+_ONE = 1.15  # times as long per point as in several tiles: it leaves the caches
 _SHARE = 1 << 17  # points of a transform for each thread; with fewer, waking it costs more
 
 
@@ -91,8 +92,10 @@ def on_cpu(window: Window, cores: int | None = None) -> Axes:
     are as many as this machine has cores, or another one of which this is asked.
     """
     several, whole = _several_on_cpu(window, cores), whole_on_cpu(window)
-    ways = [whole] if several is None else [several, whole]
-    return min(ways, key=lambda axes: weight_on_cpu(window, axes, 1, cores))
+    if several is None:
+        return whole
+    weights = [weight_on_cpu(window, axes, 1, cores) for axes in (several, whole)]
+    return several if weights[0] < _ONE * weights[1] else whole
 
 
 def _several_on_cpu(window: Window, cores: int | None) -> Axes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,14 +11,11 @@ from scipy import signal
 
 import hetero
 from hetero import devices, profile, registry
-from hetero.arrays import describe
 from hetero.calling import planner
 from hetero.errors import DeviceMemoryError
 from hetero.moving import pipeline
-from hetero.ops.convolve2d import bands, part_choice, streamed, traits, value_ranges
+from hetero.ops.convolve2d import part_choice, streamed, traits, value_ranges
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
-from hetero.ops.convolve2d.operands import described
-from hetero.ops.convolve2d.window import window_of
 from hetero.profile import inventory
 
 rng = np.random.default_rng(31)
@@ -72,8 +70,8 @@ def test_heights_of_bands(streaming, opencl, rows, monkeypatch):
     """One row, one less and one more than the filter has, and around the whole image."""
     a, b = rng.random((150, 13)), rng.random((6, 5))
     cut_into(monkeypatch, 1, rows)
-    for mode in ("full", "same", "valid"):
-        result, expected = both(opencl, a, b, mode, "symm")
+    for mode, boundary in product(("full", "same", "valid"), ("fill", "wrap", "symm")):
+        result, expected = both(opencl, a, b, mode, boundary)
         np.testing.assert_array_equal(result, expected)
 
 
@@ -281,32 +279,6 @@ def test_another_machine_is_explained_with_its_parts():
     plan = plan_of(small, {}, None, None, machine)
     assert "sum of 2 real convolutions" in str(plan)
     assert plan.chosen.method != "scipy"
-
-
-# Bands of one row, as tall as the filter, one less and one more; filters as tall as a band and
-# taller than the image.
-@pytest.mark.parametrize("rows", [1, 3, 4, 5, 12])
-@pytest.mark.parametrize("boundary", ["fill", "wrap", "symm"])
-@pytest.mark.parametrize("mode", ["full", "same", "valid"])
-def test_a_band_reads_what_it_needs(mode, boundary, rows):
-    """The sum over a band's own rows is that over the whole image."""
-    for height, filter_height in ((13, 4), (13, 5), (5, 5), (4, 13), (1, 6)):
-        if mode == "valid" and filter_height > height:
-            continue
-        image, taps = rng.random((height, 7)), rng.random((filter_height, 3))
-        whole = window_of(image.shape, taps.shape, mode, boundary, True)
-        expected = signal.convolve2d(image, taps, mode, boundary, 0.5)
-        for begin in range(0, whole.out_height, rows):
-            end = min(begin + rows, whole.out_height)
-            part = bands.band_of(image, whole, begin, end)
-            found = bands.band(whole, begin, end)
-            assert part.shape == (found.height, 7)
-            out = np.empty((end - begin, whole.out_width))
-            options = FilterOptions(Filter(taps), 0.5)
-            row = next(r for r in registry.lookup("convolve2d") if r.method == "direct")
-            problem = described(describe(part), describe(taps), part.dtype, found)
-            row.run((), problem, registry.Arguments((part,), out, options))
-            np.testing.assert_allclose(out, expected[begin:end], rtol=1e-14)
 
 
 def test_a_look_at_the_values_is_priced():

@@ -9,7 +9,6 @@ import contextlib
 import subprocess
 import sys
 import warnings
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,10 +16,8 @@ from convolutions import agrees
 from scipy.signal import convolve2d
 
 import hetero
-from hetero.devices.storage import Storage
 from hetero.errors import MethodNotAvailable
 from hetero.ops.convolve2d import problem, remembered
-from hetero.ops.convolve2d.filters import Filter, kept
 from hetero.ops.convolve2d.window import window_of
 
 rng = np.random.default_rng(8)
@@ -189,22 +186,6 @@ def test_complex_fill_values_reach_every_part(size):
                 right(hetero.convolve2d(x, y, *options), x, y, *options)
 
 
-def test_infinities_with_a_filter_of_two_terms():
-    """By default, where the filter's rank decides before the image's values are known."""
-    b = np.outer(np.arange(1.0, 16.0), np.full(15, 0.3)) + np.outer(
-        np.ones(15), np.arange(15.0) ** 2
-    )
-    a = rng.random((120, 110))
-    assert hetero.plan("convolve2d", a, b, mode="same").chosen.method == "separable"
-    for _ in range(2):
-        right(hetero.convolve2d(a, b, "same"), a, b, "same")
-        infinite = a.copy()
-        infinite[50, 60] = np.inf
-        found = hetero.convolve2d(infinite, b, "same")
-        right(found, infinite, b, "same")
-        np.testing.assert_array_equal(np.isnan(found), np.isnan(convolve2d(infinite, b, "same")))
-
-
 def test_a_filter_that_is_not_known_is_of_no_known_rank():
     image, filter = hetero.spec((500, 500)), hetero.spec((31, 31))
     (found,) = [
@@ -214,22 +195,6 @@ def test_a_filter_that_is_not_known_is_of_no_known_rank():
     ]
     assert "rank" in found.reason
     assert problem(image, filter).options.rank == 0
-
-
-def test_what_is_kept_for_a_filter_is_that_filters():
-    """Equal bytes in another shape, or of another dtype, are another filter."""
-    values = np.arange(1.0, 16.0)
-    filters = [
-        values.reshape(3, 5), values.reshape(5, 3), values.reshape(1, 15),
-        values.view("f4").reshape(6, 5), values.view("f4").reshape(5, 6),
-    ]  # fmt: skip
-    storage, what = Storage(), object()
-    device = SimpleNamespace(storage=lambda: storage)
-    for _ in range(2):
-        for filter in filters:
-            found = Filter(filter)
-            assert kept(device, found, what, lambda f=filter: f) is filter
-    assert kept(device, Filter(filters[0]), "else", lambda: 5) == 5
 
 
 def test_filters_of_equal_bytes_on_a_device(opencl):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from convolutions import REAL, as_many_tiles
 from test_convolve_exact import every_case
+from test_convolve_shapes import cases, compare
 
 from hetero import registry
 from hetero.devices.cuda import cufft
@@ -60,6 +61,19 @@ def test_the_kernels_around_cufft(by_cufft, several, dtype, monkeypatch):
     if several:
         monkeypatch.setattr(tiles, "weight_on_device", as_many_tiles)
     every_case(by_cufft, "fft", dtype)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_lengths_of_the_transforms(by_cufft, several, monkeypatch):
+    def repaired(device, problem, image, options, out, only_if):
+        host = np.empty(1, np.int32)
+        device.download(only_if, host)
+        assert not host[0], "taken for not finite"
+
+    monkeypatch.setattr(fft_device, "direct", repaired)
+    if several:
+        monkeypatch.setattr(tiles, "weight_on_device", as_many_tiles)
+    assert all(compare(case, i, by_cufft, "fft") for i, case in enumerate(cases("cuda", 240)))
 
 
 @pytest.mark.parametrize("dtype", REAL)

@@ -7,22 +7,19 @@ small whole numbers, so that the exact result is known, and a wrong one is wrong
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from convolutions import BOUNDARIES, MODES, as_many_tiles, each_way
 from scipy.signal import convolve2d, fftconvolve
 
 import hetero
-from hetero import devices, registry
+from hetero import devices
 from hetero.errors import MethodNotAvailable
 from hetero.kernels.convolution import plan_tiled
 from hetero.kernels.cpu import convolve as cpu_convolve
-from hetero.ops.convolve2d import fft_device, tiles
+from hetero.ops.convolve2d import tiles
 from hetero.ops.convolve2d.operands import swapped
 from hetero.ops.convolve2d.window import window_of
-from hetero.profile import inventory
 
 PRODUCTS = 3 << 20  # of a sum that SciPy, and the direct methods, are asked for at most
 LARGEST = {"cpu": 1100, "cuda": 700, "opencl": 140}
@@ -192,63 +189,6 @@ def test_a_transform_as_long_as_the_filter_is_high(shape, filter_shape, mode, dt
     found = hetero.convolve2d(image, filter, mode)
     expected = fftconvolve(image.astype("f8"), filter.astype("f8"), mode)
     assert abs(found - expected).max() < 0.3
-
-
-@pytest.fixture
-def transforms_of_cuda(opencl, monkeypatch):
-    """CUDA's transforms on an OpenCL device, where NumPy stands in for cuFFT."""
-
-    class Transform:
-        def __init__(self, device, lengths, batch, dtype):
-            self.device, (self.ly, self.lx), self.batch = device, lengths, batch
-            self.dtype = np.dtype(dtype)
-
-        def _planes(self, buffer):
-            half = self.lx // 2 + 1
-            host = np.empty((self.batch, self.ly, 2 * half), self.dtype)
-            self.device.download(buffer, host)
-            return host, host.view(np.result_type(self.dtype, "c8"))
-
-        def forward(self, buffer):
-            reals, complexes = self._planes(buffer)
-            complexes[...] = np.fft.rfft2(reals[:, :, : self.lx])
-            self.device.upload(reals, buffer)
-
-        def inverse(self, buffer):
-            reals, complexes = self._planes(buffer)
-            size = self.ly * self.lx
-            reals[:, :, : self.lx] = np.fft.irfft2(complexes, (self.ly, self.lx)) * size
-            self.device.upload(reals, buffer)
-
-    def repaired(device, problem, image, request, out, only_if):
-        host = np.empty(1, np.int32)
-        device.download(only_if, host)
-        assert not host[0], "taken for not finite"
-
-    monkeypatch.setattr(fft_device, "RealTransform2D", Transform)
-    monkeypatch.setattr(fft_device, "direct", repaired)
-    rows = [
-        dataclasses.replace(entry, kind="opencl", excludes=lambda problem, info: None)
-        for entry in registry.lookup("convolve2d")
-        if entry.kind == "cuda" and entry.method == "fft"
-    ]
-    entries = [*registry.lookup("convolve2d"), *rows]
-    monkeypatch.setitem(registry._implementations, "convolve2d", entries)
-    devices.get(opencl).storage().drop()
-    inventory.changed()
-    yield opencl
-    devices.get(opencl).storage().drop()
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_the_transforms_of_cuda(transforms_of_cuda, several, monkeypatch):
-    if several:
-        monkeypatch.setattr(tiles, "weight_on_device", as_many_tiles)
-    tiles.on_device.cache_clear()
-    assert all(
-        compare(case, i, transforms_of_cuda, "fft") for i, case in enumerate(cases("cuda", 240))
-    )
-    tiles.on_device.cache_clear()
 
 
 def test_several_tiles_on_the_cpu(monkeypatch):

@@ -136,3 +136,17 @@ def test_a_forked_child_has_threads_of_its_own(many_threads):
     if not child:
         os._exit(0 if right() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+@pytest.mark.parametrize("at", [(0, 0), (0, 51), (37, 0), (37, 51), (20, 33), (-3, -2), (-8, 0)])
+def test_the_only_window_of_zeros(cut, at, mode):
+    """Zeros as large as the filter somewhere, and what is left of them at an edge."""
+    rng = np.random.default_rng(3)
+    image, kernel = 0.5 + rng.random((46, 60)), 0.5 + rng.random((9, 9))
+    i, j = at
+    image[max(i, 0) : i + 9, max(j, 0) : j + 9] = 0.0
+    found = hetero.convolve2d(image, kernel, mode, device="cpu", method="fft")
+    support = convolve2d(image != 0.0, np.ones((9, 9)), mode)
+    np.testing.assert_array_equal(found == 0.0, support == 0.0)
+    assert mode != "full" or (support == 0.0).any()

@@ -10,7 +10,6 @@ from .correlation import (
     RESIDENT_THREADS,
     SHARED_BYTES,
     WARP,
-    Correlation,
     Sizes,
     correlation,
     count_blocks,
@@ -38,6 +37,17 @@ def separable_limit(*, dtype: str, shared_limit: int = 32768) -> int:
             break
         limit = taps
     return limit
+
+
+def _lines_bytes(filter_height: int, filter_width: int, dtype: str, groups: int) -> int:
+    """Shared memory of a block of convolve_lines.cu."""
+    element = check_dtype(dtype)
+    lines = _LINES_LANES * VECTOR_BYTES // element
+    taps_down = ceil_div(filter_height, _LINES_CHUNK) * _LINES_CHUNK
+    taps_across = ceil_div(filter_width, _LINES_CHUNK) * _LINES_CHUNK
+    slab = groups * _LINES_SLAB * (lines + taps_across)
+    made = (groups * _LINES_ROWS + taps_down - 1) * lines
+    return (slab + made + taps_down + taps_across) * element
 
 
 def separable(
@@ -68,7 +78,7 @@ def separable(
         On the buffers ``"image"``, ``"columns"`` of (rank, filter_height) taps, ``"rows"`` of
         (rank, filter_width), and ``"out"``, and the float ``"fillvalue"``.
     """
-    problem = p = correlation(**sizes)
+    p = correlation(**sizes)
     if block_limit < WARP:
         raise ValueError(f"block_limit must be at least {WARP}, got {block_limit}")
     limit = separable_limit(dtype=p.dtype, shared_limit=shared_limit)
@@ -77,30 +87,6 @@ def separable(
             f"a separable filter must have at most {limit} taps a side, "
             f"got {sizes['filter_height']} x {sizes['filter_width']}"
         )
-    return _lines(problem, rank, multiprocessors, alignment, block_limit, shared_limit)
-
-
-def _lines_bytes(filter_height: int, filter_width: int, dtype: str, groups: int) -> int:
-    """Shared memory of a block of convolve_lines.cu."""
-    element = check_dtype(dtype)
-    lines = _LINES_LANES * VECTOR_BYTES // element
-    taps_down = ceil_div(filter_height, _LINES_CHUNK) * _LINES_CHUNK
-    taps_across = ceil_div(filter_width, _LINES_CHUNK) * _LINES_CHUNK
-    slab = groups * _LINES_SLAB * (lines + taps_across)
-    made = (groups * _LINES_ROWS + taps_down - 1) * lines
-    return (slab + made + taps_down + taps_across) * element
-
-
-def _lines(
-    problem: Correlation,
-    rank: int,
-    multiprocessors: int,
-    alignment: int,
-    block_limit: int,
-    shared_limit: int,
-) -> LaunchPlan:
-    """The plan with convolve_lines.cu."""
-    p = problem
     width = VECTOR_BYTES // check_dtype(p.dtype)
     columns = _LINES_LANES * width
     across = ceil_div(p.out_width, columns)

@@ -25,8 +25,11 @@ def _remembered(plan: Callable[..., LaunchPlan], window: Window, **others: Any) 
     return plan(**window.extents, **others)
 
 
-def launch_plan(plan: Callable[..., LaunchPlan], problem: Problem, **others: Any) -> LaunchPlan:
-    """The launches that a kernel family's ``plan`` gives for a problem."""
+def _launches(
+    plan: Callable[..., LaunchPlan], device: Device, problem: Problem, *buffers: Any, **more: Any
+) -> LaunchPlan:
+    """The launches that a kernel family's ``plan`` gives for a problem, by the device's limits and
+    its buffers' addresses."""
     image_strides, out_strides = problem.strides
     return _remembered(
         plan,
@@ -35,17 +38,6 @@ def launch_plan(plan: Callable[..., LaunchPlan], problem: Problem, **others: Any
         dtype=problem.dtype,
         image_strides=image_strides,
         out_strides=out_strides,
-        **others,
-    )
-
-
-def _launches(
-    plan: Callable[..., LaunchPlan], device: Device, problem: Problem, *buffers: Any, **more: Any
-) -> LaunchPlan:
-    """As `launch_plan`, by the device's limits and its buffers' addresses."""
-    return launch_plan(
-        plan,
-        problem,
         alignment=alignment(*buffers),
         multiprocessors=device.multiprocessors,
         block_limit=device.block_limit,

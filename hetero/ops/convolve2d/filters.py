@@ -18,7 +18,7 @@ PURPOSE = "convolution filters"
 _KEPT = 8  # things of filters, in each context
 _MOST = 8  # factors; more are not looked for
 _SAMPLE = 24  # rows and columns that are looked at first
-_ROWS = 32  # that are looked at while they are in a cache
+_ROWS = 64  # that are looked at while they are in a cache
 _COUNTED = 1 << 16  # taps of which a transform in float32 counts how many meet something
 _LOST = 1e3  # eps by which a tap may be off, and how much larger its products may be
 
@@ -100,9 +100,13 @@ class Filter:
         where a tap is (``cancels``); whether taps are ``whole``, none is negative (``positive``),
         some are 0 (``zeros``); the sum of their sizes.
         """
+        return self.found(_facts)
+
+    def found(self, look: Callable[[np.ndarray], Any]) -> Any:
+        """``look(array)``, which for a small filter is remembered."""
         if self.content is None:
-            return _facts(self.array)
-        return _remembered(self.content, self.array.shape, self.array.dtype.char)
+            return look(self.array)
+        return _remembered(look, self.content, self.array.shape, self.array.dtype.char)
 
     @computed_once
     def support(self) -> Filter:
@@ -241,9 +245,11 @@ def _kept(taps: np.ndarray, error: np.ndarray, size: np.ndarray, info: np.finfo)
     return bool((right & (size <= _LOST * around + info.tiny)).all())
 
 
-@functools.lru_cache(maxsize=256)
-def _remembered(content: bytes, shape: tuple[int, int], dtype: str) -> SimpleNamespace:
-    return _facts(np.frombuffer(content, dtype).reshape(shape))
+@functools.lru_cache(maxsize=512)
+def _remembered(
+    look: Callable[[np.ndarray], Any], content: bytes, shape: tuple[int, int], dtype: str
+) -> Any:
+    return look(np.frombuffer(content, dtype).reshape(shape))
 
 
 @np.errstate(all="ignore")

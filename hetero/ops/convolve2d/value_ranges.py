@@ -8,7 +8,6 @@ of 1e20 among others of 1 leaves nothing of them in a transform's result.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from math import isfinite
 from typing import Any, NamedTuple
@@ -78,11 +77,6 @@ def size_of(filter: np.ndarray) -> Size:
     return Size(norm, mean(values), min(mean(p) for p in parts if p.any()), small)
 
 
-@functools.lru_cache(maxsize=256)
-def _remembered(content: bytes, shape: tuple[int, int], dtype: str) -> Size:
-    return size_of(np.frombuffer(content, dtype).reshape(shape))
-
-
 def are_finite(*arrays: np.ndarray | None) -> bool:
     """Whether arrays whose values are known hold neither NaN nor infinity."""
     return all(is_finite(x) for x in arrays if x is not None)
@@ -126,10 +120,7 @@ def is_wide(
     array = filter.array
     if array is None:
         return False
-    if filter.content is None:
-        size = size_of(array)
-    else:
-        size = _remembered(filter.content, array.shape, array.dtype.char)
+    size = filter.found(size_of)
     if size.norm == 0.0 and not np.isfinite(array).all():
         return None
     inside = window.boundary != "fill" or not (window.top or window.left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import json
 import math
 import os
@@ -63,6 +64,11 @@ def pytest_sessionstart(session):
     from hetero import devices
 
     devices.proven()
+
+
+def pytest_collection_finish():
+    """Let collections of garbage, which many tests ask for, pass by what lives to the end."""
+    gc.freeze()
 
 
 def pytest_unconfigure(config):

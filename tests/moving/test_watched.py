@@ -19,7 +19,7 @@ from hetero.moving import ski_rental
 pytestmark = pytest.mark.skipif(
     write_tracking.obstacle() is not None, reason=str(write_tracking.obstacle())
 )
-N = 1024  # rows and columns of float32: 4 MiB
+N = 704  # rows and columns of float32: 1.9 MiB, of which a copy is worth its watch
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_an_array_that_is_used_again_moves_once(device):  # noqa: F811
 
 
 def test_the_copy_of_an_array_that_is_gone_goes_too(device, monkeypatch):  # noqa: F811
-    A, x = operands(4 * N)  # 64 MiB: the memory is given back to the system
+    A, x = operands(5 * N)  # 47 MiB: the memory is given back to the system
     while not product(A, x):
         pass
     del A
@@ -153,7 +153,7 @@ def test_where_copies_save_little_nothing_is_watched(device, monkeypatch):  # no
 
 def test_a_part_that_is_spread_over_much_memory_is_not_watched():
     """All of it would be, and be slower to write to."""
-    A = np.ones((4 * N, N), np.float32)
+    A = np.ones((8 * N, N), np.float32)
     for _ in range(3):
         assert watched.note(A[:, : N // 8]) is None
     assert not watched.every()
@@ -182,13 +182,13 @@ def test_memory_that_a_new_array_gets_again(device):  # noqa: F811
 
 
 def test_an_array_that_is_resized(device):  # noqa: F811
-    A, x = operands(N)
+    A, x = operands(2 * N)
     while not product(A, x):
         pass
-    A.resize((N // 2, N), refcheck=False)
+    A.resize((N, 2 * N), refcheck=False)
     for _ in range(20):
         product(A, x)
-    A.resize((4 * N, N), refcheck=False)
+    A.resize((4 * N, 2 * N), refcheck=False)
     for _ in range(20):
         product(A, x)
 
@@ -253,7 +253,7 @@ def test_few_arrays_are_remembered(monkeypatch):
 
 
 def test_views_of_the_same_bytes_as_numbers_of_another_size():
-    wide = np.random.default_rng(0).random((N, N))[:, ::2]
+    wide = np.random.default_rng(0).random((2 * N, 2 * N))[:, ::2]
     narrow = wide.base.view(np.float32)[:, ::4]
     assert wide.strides == narrow.strides
     for _ in range(3):
@@ -287,7 +287,7 @@ def test_a_copy_that_is_made_while_another_thread_stops_the_watch(device, monkey
 
 
 def test_threads_that_look_forget_and_write(device):  # noqa: F811
-    A, x = operands(N // 2)
+    A, x = operands(N)
     errors, interval = [], sys.getswitchinterval()
     steps = [
         lambda: watched.note(A),
@@ -461,7 +461,7 @@ def test_every_operation_uses_the_copy_until_a_write(opencl, uploads, operation)
 
 
 def test_results_that_are_operands_later_stay_on_the_device(device):  # noqa: F811
-    A = np.random.default_rng(2).random((N // 2, N // 2), np.float32)
+    A = np.random.default_rng(2).random((512, 512), np.float32)
     moves = []
     with hetero.use(device="cuda:0"):
         for turn in range(8):
@@ -483,7 +483,7 @@ def test_results_that_are_operands_later_stay_on_the_device(device):  # noqa: F8
 
 
 def test_results_that_nobody_uses_do_not_stay(device):  # noqa: F811
-    A = np.random.default_rng(2).random((N // 2, N // 2), np.float32)
+    A = np.random.default_rng(2).random((512, 512), np.float32)
     with hetero.use(device="cuda:0"):
         for _ in range(4):
             hetero.matmul(hetero.matmul(A, A), A)

@@ -1,8 +1,9 @@
-"""Calls of operations that are given by their dimensions, operands in memory, and the machine that
-calls are planned for."""
+"""Calls of operations, drawn at random or given by their dimensions, with operands in memory, and
+the machine that they are planned for."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -68,6 +69,11 @@ def plan(
     if operation.plan is None:
         return machine.plan(problem, device, method)
     return operation.plan(specs(problem), dict(options or {}), device, method, machine)
+
+
+def draw(operation: Operation, random: random.Random, on: str, largest: int) -> Trial:
+    """A random call of an operation, with dimensions up to ``largest``."""
+    return benchmark.of(operation, "draw")(random, on, largest)
 
 
 # -- Operands --------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from hetero.calibration.fit.fit import residuals
 from hetero.calibration.measure.candidates import awaited, leaving_out, timed
 from hetero.calling import planner
 from hetero.errors import MethodNotAvailable
-from hetero.evaluation.calls import Arrays
+from hetero.evaluation.calls import Arrays, draw
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Trial
 from hetero.pricing.plan import Plan
@@ -94,7 +94,7 @@ def verify(
         if spent > seconds:
             break
         operation = operations[number % len(operations)]
-        trial = benchmark.of(operation, "draw")(source, on, largest)
+        trial = draw(operation, source, on, largest)
         if progress is not None:
             problem = operation.problem(*trial.operands, **trial.options)
             progress(max(number / total, spent / seconds), str(problem))

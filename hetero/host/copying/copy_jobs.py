@@ -98,9 +98,10 @@ class Staged(Copy):
         if os.getpid() != self._process:
             raise DeviceError("a copy cannot be waited for in a forked child")
         interrupt: BaseException | None = None
-        while not self._made.done():
+        while True:
             try:
                 self._made.exception()
+                break
             except BaseException as error:
                 interrupt = interrupt or error
         try:

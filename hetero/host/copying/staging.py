@@ -18,7 +18,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from hetero.host.copying.copy_jobs import (
     in_rows,
     pieces,
 )
+from hetero.imports import load
 
 PURPOSE = "pinned buffers of copies"
 _SLICE = 4 << 20  # bytes of a buffer
@@ -168,8 +169,12 @@ class _Way:
     def __init__(self, ring: Ring, direction: str) -> None:
         self._device, self._place, self._direction = ring.device, ring.place, direction
         self._threads, self._slice, self._most = ring.threads, ring.slice_bytes, ring.region_bytes
-        self._leader = ThreadPoolExecutor(1, f"{_NAME} {direction}", _is_ours)
-        self._packers = ThreadPoolExecutor(self._threads, f"{_NAME} packer", _is_ours)
+        self._leader: Any = _Here()
+        self._packers: Any = _Here()
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending
+            executor = load("concurrent.futures").ThreadPoolExecutor
+            self._leader = executor(1, f"{_NAME} {direction}", _is_ours)
+            self._packers = executor(self._threads, f"{_NAME} packer", _is_ours)
         self._stream: Any = None
         self._region = np.empty(0, np.uint8)
         self._slices: Slices | None = None

@@ -105,7 +105,8 @@ def fit(rows: Backend, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:
     """The outcome, and the centroids in the coordinates of X."""
     now = asked.progress or Progress()
     rows.most_changed = most_changed(asked.label_tol, rows.n)
-    tol = asked.tol * rows.mean_variance() if asked.tol and not asked.exactly else 0.0
+    stops_early = asked.tol > 0.0 and asked.maxiter > 0 and not asked.exactly
+    tol = asked.tol * rows.mean_variance() if stops_early else 0.0
     while now.start < asked.starts:
         if now.centroids is None:
             now.centroids = _initial(rows, asked, k)

@@ -444,6 +444,10 @@ def test_rows_get_the_nearest_centroid_of_equals_the_first(n, k, dtype, monkeypa
     np.testing.assert_array_equal(fitted.predict(rows), apart.argmin(axis=1))
     score = fitted.score(rows, sample_weight=np.arange(n))
     np.testing.assert_allclose(-score, np.arange(n) @ apart.min(axis=1))
+    given = {"init": fitted.cluster_centers_, "max_iter": 0, "device": "cpu"}  # tol is the default
+    for method in ("lloyd", "products"):
+        _, labels, _ = hetero.kmeans(whole, k, method=method, **given)
+        np.testing.assert_array_equal(labels[:n], apart.argmin(axis=1))
     rows[-1, 2] = np.inf
     with pytest.raises(ValueError, match="X contains infinity"):
         fitted.predict(rows)

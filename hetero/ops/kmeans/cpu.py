@@ -268,6 +268,7 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
     rows = min(n, max(4 * _LEAST_ROWS, _BLOCK // (d * dense + k)))
     result, part = np.empty((n, k), dtype), np.ones((rows if dense else 0, d + 2))
     made = result if dtype == np.float64 else np.empty((rows, k))
+    largest = float(np.finfo(dtype).max)
     with np.errstate(all="ignore"):
         for begin in range(0, n, rows):
             block, here = X[begin : begin + rows], slice(begin, begin + rows)
@@ -282,10 +283,15 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
                 squares += own[:, None] + norms
             few = np.flatnonzero(~(squares.min(axis=1) >= _NEAR * (own + norms.max())))
             near = np.argwhere(~(squares[few] >= _NEAR * (own[few, None] + norms)))
+            found = result[here]
+            if squares.dtype == dtype or largest < 2.0 * (own.max() + norms.max()):
+                np.sqrt(squares, out=found, casting="same_kind")
+            else:  # faster, where no square overflows
+                found[...] = squares
+                np.sqrt(found, out=found)
             for i, j in (near[a : a + rows].T for a in range(0, len(near), rows)):
                 apart = _dense(block[few[i]]) - centroids[j]
-                squares[few[i], j] = np.einsum("ij,ij->i", apart, apart)
-            np.sqrt(squares, out=result[here], casting="same_kind")
+                found[few[i], j] = np.sqrt(np.einsum("ij,ij->i", apart, apart))
     return result
 
 

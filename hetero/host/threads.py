@@ -46,8 +46,10 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
     kernel = serial(function)
 
     def together(*arguments: Any) -> Any:
+        threads = team()
         # A child of a fork that Python does not know of has no threads either.
-        threads = team() if _state["process"] == os.getpid() else ALONE
+        if threads != ALONE and _state["process"] != os.getpid():
+            threads = ALONE
         return kernel(threads, *arguments)
 
     @functools.wraps(function)

@@ -76,7 +76,8 @@ def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.nd
     if are_few(window, len(image), image.dtype):
         out[0] = by_scipy(image[0], options, window)
         return
-    if is_one(window, len(image)):
+    is_thin = window.height == 1 or window.filter_height == 1  # which costs less to ask
+    if is_thin and is_one(window, len(image)):
         y, x = window.filter_height - 1 - window.top, window.filter_width - 1 - window.left
         with np.errstate(all="ignore"):  # as the loops, which look at no flags
             products = image * options.filter.array

@@ -23,7 +23,7 @@ _SAME_RATE = 1.1
 def transfers(device: Device, sizes: list[int], budget: float) -> dict[Way, dict[int, float]]:
     """Seconds to move each size: (direction, kind of host memory) -> size -> seconds.
 
-    In several passes, each with other pageable memory, whose place decides its speed: the median
+    In several passes, each with other pageable memory: its place decides the speed. The median
     counts. A long transfer counts by its fastest pass, and has one unless its rate is clearly below
     that of the next smaller one.
     """

@@ -19,7 +19,7 @@ import numpy as np
 __all__ = ["BUFFERS", "copy", "library"]
 
 BUFFERS = 16  # of a ring, at most; as in slices.c
-_HELPERS = 8  # threads beside the calling one, at most; more wait for the same memory
+_HELPERS = 8  # threads that help the calling one, at most; more wait for the same memory
 _SHARE = 1 << 20  # bytes for which one more thread is worth starting
 _SLICE, _LEAST_SLICE = 4 << 20, 256 << 10  # bytes that the driver copies at once
 _IN_CALLS = 400 << 10  # bytes that are sent in the time of the calls for a slice, 8 us

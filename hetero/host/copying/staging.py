@@ -47,7 +47,7 @@ _REGION = 32 << 20  # bytes of all buffers of one direction
 _PART = 256 << 10  # bytes that are worth a thread's while to pack
 _AWAKE = 8 << 20  # bytes of pinned memory, 0.15 ms: to wake a thread takes half as long
 _MOST_LANES = 8  # threads that copy: more only wait for the same memory
-_NAME = "hetero-copy"  # begins as all threads of ours that never call BLAS
+_NAME = "hetero-copy"  # the names of its threads begin so
 
 log = logging.getLogger("hetero")
 _rings: weakref.WeakSet[Ring] = weakref.WeakSet()

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from hetero.ops.linear_systems.types import Outcome
 
 _LEAST_ROWS = 16  # a device's share, at least
-_MOST_POINTS = 1 << 29  # that one thread makes in all sweeps: half a minute on an H200
 SWEEPS = register(Family("sweeps", 3.0, f"{__name__}:sweeps"))
 
 

@@ -122,31 +122,21 @@ def flag(device: Device) -> tuple[Any, Any]:
     return buffer, owner
 
 
-def clear_zeros(
-    device: Device,
-    problem: Problem,
-    image: Any,
-    options: FilterOptions,
-    out: Any,
-    seen: tuple[Any, Any] | None = None,
+def _clear_zeros(
+    device: Device, problem: Problem, image: Any, options: FilterOptions, out: Any
 ) -> None:
-    """Enqueue zeros where nothing that is not 0 meets a tap that is not; with what was ``seen`` of
-    image and filter, only if zeros were."""
-    w, dtype = problem.options, problem.dtype
+    """Enqueue zeros where nothing that is not 0 meets a tap that is not."""
+    w = problem.options
     taps, owner, strides = taps_on(device, options.filter, problem)
     rows, columns = w.out_height + w.filter_height - 1, w.out_width + w.filter_width - 1
-    words = -(-columns // 32)
-    count, results = problem.batch * rows * words, problem.output.size
-    marks, marks_owner = device.allocate(4 * count)
+    marks, marks_owner = device.allocate(4 * problem.batch * rows * -(-columns // 32))
     image_strides, out_strides = problem.strides
-    zeros = *(seen or (device.null, device.null)), int(not w.extended)
     source = w.height, w.width, *image_strides, w.code, float(options.fillvalue), w.top, w.left
-    arguments = image, marks, *source, rows, columns, words, count, *zeros
-    launch(device, "mark_nonzero", dtype, -(-count // _THREADS), arguments)
+    arguments = image, marks, *source, rows, columns
+    launch(device, "mark_nonzero", problem.dtype, problem.batch * rows, arguments)
     filter = *(strides or (w.filter_width, 1)), w.filter_height, w.filter_width
-    target = w.out_height, w.out_width, *out_strides, rows, words, results
-    arguments = marks, taps, out, *filter, *target, *zeros
-    launch(device, "clear_zeros", dtype, -(-results // _THREADS), arguments)
+    arguments = marks, taps, out, *filter, w.out_height, w.out_width, *out_strides
+    launch(device, "clear_zeros", problem.dtype, problem.batch * w.out_height, arguments)
     del owner, marks_owner
 
 
@@ -173,7 +163,7 @@ def separable(
     size = np.dtype(problem.dtype).itemsize
     device.run_launches(planned, buffers | {"fillvalue": options.fillvalue}, size)
     if filter.facts.cancels:
-        clear_zeros(device, problem, image, options, out)
+        _clear_zeros(device, problem, image, options, out)
     bad, owner = flag(device)
     find_not_finite(device, problem.dtype, out, problem.output.size, bad)
     direct(device, problem, image, options, out, only_if=bad)

@@ -11,7 +11,7 @@ from hetero.devices.base import Device
 from hetero.devices.cuda.cufft import RealTransform2D
 from hetero.devices.workspace import Workspace
 from hetero.ops.convolve2d import tiles
-from hetero.ops.convolve2d.direct_device import clear_zeros, direct, flag, launch, uploaded
+from hetero.ops.convolve2d.direct_device import direct, flag, launch, taps_on, uploaded
 from hetero.ops.convolve2d.filters import PURPOSE, Filter, FilterOptions, kept
 from hetero.ops.convolve2d.tiles import Axes, Axis
 from hetero.registry.problem import Problem
@@ -39,25 +39,28 @@ def convolve(
     spectrum, filter_seen, owner = _spectrum(device, options.filter, problem, axes)
     transform = _transform(device, (y.length, x.length), chunk, dtype)
     work, work_owner = device.allocate(2 * chunk * points * size)
+    marks, marks_owner = device.allocate(4 * chunk * y.length * _words(x))
     seen, seen_owner = flag(device)
+    taps, taps_owner, strides = taps_on(device, options.filter, problem)
     image_strides, out_strides = problem.strides
     source = image, w.height, w.width, *image_strides, w.code, float(options.fillvalue), seen
+    filter = *(strides or (w.filter_width, 1)), w.filter_height, w.filter_width, int(not w.extended)
     blocks, scale = -(-points // 256), 1.0 / (y.length * x.length)
     for first in range(0, total, chunk):
         count = min(chunk, total - first)
-        _gather(device, dtype, source, work, axes, first, count)
+        _gather(device, dtype, source, (work, marks), axes, first, count)
         transform.forward(work)
         product = work, spectrum, points, blocks, scale
         launch(device, "multiply_spectra", dtype, blocks * count, product)
         transform.inverse(work)
         arguments = (
-            *(work, out, seen, filter_seen, w.out_height, w.out_width, *out_strides, first),
-            *(y.count, x.count, y.first, x.first, y.step, x.step, y.length, 2 * half),
+            *(work, marks, taps, out, seen, filter_seen, *filter),
+            *(w.out_height, w.out_width, *out_strides, first, y.count, x.count),
+            *(y.first, x.first, y.step, x.step, y.length, 2 * half),
         )
         launch(device, "scatter_tiles", dtype, count * y.step, arguments)
-    clear_zeros(device, problem, image, options, out, (seen, filter_seen))
     direct(device, problem, image, options, out, only_if=seen)
-    del owner, work_owner, seen_owner
+    del owner, work_owner, marks_owner, seen_owner, taps_owner
 
 
 def _half(x: Axis) -> int:
@@ -65,23 +68,28 @@ def _half(x: Axis) -> int:
     return x.length // 2 + 1
 
 
+def _words(x: Axis) -> int:
+    """Of 32 bits each, with one for each real of a transformed row."""
+    return -(-2 * _half(x) // 32)
+
+
 def _gather(
     device: Device,
     dtype: str,
     source: tuple[Any, ...],
-    target: Any,
+    target: tuple[Any, Any],
     axes: Axes,
     first: int,
     count: int,
 ) -> None:
-    """Parts of an extended image as tiles, from the first one on.
+    """Parts of an extended image as tiles, from the first one on, and marks of what is not 0.
 
     The source: its buffer, extents and strides, the boundary's number, the fill value, and a buffer
     that takes what is seen of it.
     """
     (y, x), (image, *extended) = axes, source
     arguments = (
-        *(image, target, *extended, first, y.count, x.count),
+        *(image, *target, *extended, first, y.count, x.count),
         *(y.start, x.start, y.step, x.step, y.length, x.length, 2 * _half(x)),
     )
     launch(device, "gather_tiles", dtype, count * y.length, arguments)
@@ -103,9 +111,10 @@ def _spectrum(device: Device, filter: Filter, problem: Problem, axes: Axes) -> t
         device.fill(seen, 32)
         image = source, w.filter_height, w.filter_width, 0, *strides, 0, 0.0, seen
         one = Axis(y.length, y.length, 1, 0, 0), Axis(x.length, x.length, 1, 0, 0)
-        _gather(device, dtype, image, buffer, one, 0, 1)
+        marks, marks_owner = device.allocate(4 * y.length * _words(x))
+        _gather(device, dtype, image, (buffer, marks), one, 0, 1)
         _transform(device, (y.length, x.length), 1, dtype).forward(buffer)
-        del held
+        del held, marks_owner
         return buffer, seen, owner
 
     return kept(device, filter, ("spectrum", y.length, x.length), make)

@@ -19,7 +19,8 @@ from hetero.host.copying import copy_jobs, slices, staging  # noqa: E402
 del devices.here.kinds["opencl"]
 copy_jobs._LEAST_ROW = 8
 SLICE, CHUNK, REGION = 1 << 13, 1 << 11, 1 << 15
-slices._SLICE, slices._LEAST_SLICE, slices._CHUNK, slices._SHARE = SLICE, SLICE // 2, 1 << 9, 1
+slices._SLICE, slices._LEAST_SLICE, slices._SHARE = SLICE, SLICE // 2, 1
+slices._CHUNK, slices._LEAST_CHUNK, slices._LONG = CHUNK, 1 << 9, 1 << 17
 slices._LARGE, slices._HUGE_PAGE = 1 << 17, 1 << 12
 rng = np.random.default_rng(0)
 device = devices.get("cuda:0")
@@ -45,10 +46,12 @@ def there_and_back(used, array, offset=8):
 
 
 def sizes_and_layouts() -> None:
-    used = ring()
+    used = ring(6)
     for middle in (1, CHUNK, SLICE, REGION, REGION + SLICE, 1 << 19):
         for nbytes in (middle - 1, middle, middle + 1):
             there_and_back(used, rng.integers(0, 255, nbytes, np.uint8), 3)
+    used.close()
+    used = ring()
     X, wide = rng.random((37, 41, 13)), rng.random((30, 4000))
     views = [X, X.T, X[::2], X[:, ::-3], X[..., 2:7], X[:, :, 0], X[5:6, ::-1], X[::-2, 3:4]]
     views += [np.broadcast_to(X[0], (3, 41, 13)), X.transpose(1, 0, 2)[::-1], wide[:, ::2]]

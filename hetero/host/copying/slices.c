@@ -3,33 +3,63 @@
    The array is cut into slices, each for one buffer, and a slice into chunks, which any thread
    copies. The calling thread alone calls the driver. An upload: the slice's buffer is free, its
    chunks are copied, it is sent. A download: it is fetched and has come, its chunks are copied.
-   Places are counted from `lead` bytes before the array: there its first chunk begins. */
-#define _DEFAULT_SOURCE
+   Threads that help are there from the first copy on, and sleep between copies.
+
+   Nobody yields: where threads of BLAS spin, the core would come back after milliseconds. Who sleeps
+   or has short time slices goes first on a core when there is something to do. */
+#define _GNU_SOURCE
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
 
-enum { NOT_READY = 600, BUFFERS = 16, HELPERS = 8, LOOKS = 50, REST = 20, ROW = 4096 };
+enum { NOT_READY = 600, BUFFERS = 16, PLACES = 16, MOST = 32, ENOUGH = 4 };
+enum { LOOKS = 1000, REST = 20, TURN = 100000, KEEP_POLICY = 8 };
+/* before a rest; us of it; ns of a time slice */
 
 struct job {                                       /* as in slices.py */
     char *host, *ring, *device;
-    long row, pitch, lead, end, slice, chunk, buffers, helpers, download;
+    long row, pitch, bytes, slice, chunk, buffers, helpers, past, download;
     void *stream, *event[BUFFERS];
     int (*send)(char *to, char *from, long bytes, void *stream);
     int (*record)(void *event, void *stream), (*query)(void *event), (*drain)(void *stream);
-    atomic_long next, limit, is_over, copied[BUFFERS];   /* chunks: taken, to be had, copied */
+    atomic_long next, limit, copied[BUFFERS];      /* chunks: taken, to be had, copied */
 };
+
+/* Jobs that want help. Whoever counts himself among the users may use the job that he then sees. */
+static struct { _Atomic(struct job *) job; atomic_long users; } places[PLACES];
+static atomic_int jobs, threads, news;             /* news: counts jobs, wakes who sleeps */
+
+static void rest(long looks)                       /* after so many in vain */
+{
+#ifdef __SSE2__
+    if (looks < LOOKS) _mm_pause();
+    else
+#endif
+        usleep(REST);
+}
+
+static void be_prompt(void)                        /* short time slices, rests that end in time */
+{
+    struct { unsigned size, policy; long flags; int nice; unsigned priority; long turn[3]; } wanted =
+        {sizeof wanted, 0, KEEP_POLICY, getpriority(PRIO_PROCESS, 0), 0, {TURN, 0, 0}};
+    syscall(SYS_sched_setattr, 0, &wanted, 0);     /* an older kernel takes no notice */
+    prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
+}
 
 static long least(long a, long b) { return a < b ? a : b; }
 
 static long chunks(struct job *job, long slices)   /* of the first slices */
 {
-    return (least(slices * job->slice, job->end) + job->chunk - 1) / job->chunk;
+    return (least(slices * job->slice, job->bytes) + job->chunk - 1) / job->chunk;
 }
 
 /* What was not in the caches before is stored past them: it need not be read first. */
@@ -50,62 +80,96 @@ static int copy_one(struct job *job)               /* whether there was a chunk 
     long number = atomic_load(&job->next);
     do if (number >= atomic_load(&job->limit)) return 0;
     while (!atomic_compare_exchange_weak(&job->next, &number, number + 1));
-    long place = number ? number * job->chunk : job->lead, size;
-    for (long end = least((number + 1) * job->chunk, job->end); place < end; place += size) {
-        long row = (place - job->lead) / job->row, column = (place - job->lead) % job->row;
-        char *host = job->host + row * job->pitch + column;
+    long place = number * job->chunk, end = least(place + job->chunk, job->bytes), size;
+    for (; place < end; place += size) {
+        char *host = job->host + place / job->row * job->pitch + place % job->row;
         char *packed = job->ring + place % (job->buffers * job->slice);
-        size = least(job->row - column, end - place);
-        if (!job->download) memcpy(packed, host, size);
-        else if (size < ROW) memcpy(host, packed, size);
-        else copy_past(host, packed, size);
+        char *to = job->download ? host : packed, *from = job->download ? packed : host;
+        size = least(job->row - place % job->row, end - place);
+        if (size < job->past) memcpy(to, from, size);
+        else copy_past(to, from, size);
     }
     atomic_fetch_add(&job->copied[number * job->chunk / job->slice % job->buffers], 1);
     return 1;
 }
 
-static int move(struct job *job, long number)      /* have the driver send or fetch a slice */
+static void *help(void *unused)
 {
-    long begin = number ? number * job->slice : job->lead;
-    long bytes = least((number + 1) * job->slice, job->end) - begin;
-    char *there = job->device + (begin - job->lead);
-    char *packed = job->ring + begin % (job->buffers * job->slice);
-    int status = job->download ? job->send(packed, there, bytes, job->stream)
-                               : job->send(there, packed, bytes, job->stream);
-    return status ? status : job->record(job->event[number % job->buffers], job->stream);
+    be_prompt();
+    for (long looks = 0;;) {
+        int seen = atomic_load(&news);
+        for (int i = 0; i < PLACES; i++) {
+            if (!atomic_load(&places[i].job)) continue;
+            long users = atomic_fetch_add(&places[i].users, 1);
+            struct job *job = atomic_load(&places[i].job);
+            if (job && users < job->helpers)
+                while (copy_one(job)) looks = 0;
+            atomic_fetch_sub(&places[i].users, 1);
+        }
+        if (++looks < LOOKS || atomic_load(&jobs)) rest(looks);
+        else syscall(SYS_futex, &news, FUTEX_WAIT_PRIVATE, seen, 0), looks = 0;
+    }
+    return unused;
 }
 
-static void *help(void *of)
+static void forget(void)                           /* in a forked child, which has no threads */
 {
-    struct job *job = of;
-    for (long looks = 0; !atomic_load(&job->is_over);)
-        if (copy_one(job)) looks = 0;
-        else if (++looks < LOOKS) sched_yield();
-        else usleep(REST);
-    return 0;
+    memset(places, 0, sizeof places);
+    jobs = threads = 0;
+}
+
+__attribute__((constructor)) static void begin(void) { pthread_atfork(0, 0, forget); }
+
+static int join_in(struct job *job)                /* its place, or -1: then nobody helps */
+{
+    pthread_t thread;
+    struct job *none = 0;
+    int place = 0;
+    while (place < PLACES && !atomic_compare_exchange_strong(&places[place].job, &none, job))
+        none = 0, place++;
+    if (place == PLACES) return -1;
+    for (long wanted = least(job->helpers * (atomic_fetch_add(&jobs, 1) + 1), MOST);;) {
+        int count = atomic_load(&threads);
+        if (count >= wanted) break;
+        if (!atomic_compare_exchange_strong(&threads, &count, count + 1)) continue;
+        if (pthread_create(&thread, 0, help, 0)) { atomic_fetch_sub(&threads, 1); break; }
+        pthread_detach(thread);
+    }
+    atomic_fetch_add(&news, 1);
+    syscall(SYS_futex, &news, FUTEX_WAKE_PRIVATE, (int)job->helpers);
+    return place;
 }
 
 int copy_slices(struct job *job)                   /* 0, or the driver's first error */
 {
-    pthread_t helpers[HELPERS];
-    long slices = (job->end + job->slice - 1) / job->slice, buffers = job->buffers, count = 0;
+    long slices = (job->bytes + job->slice - 1) / job->slice, buffers = job->buffers;
     long moved = 0, open = 0, copied = 0;          /* slices; open: its chunks may be copied */
-    int status = 0, down = job->download, found;
-    while (count < job->helpers && !pthread_create(&helpers[count], 0, help, job)) count++;
+    long looks = 0;
+    int status = 0, down = job->download, found, place = job->helpers ? join_in(job) : -1;
+    be_prompt();
     while (!status && (down ? copied : moved) < slices) {
-        long wanted = chunks(job, copied + 1) - chunks(job, copied);
-        if (moved < (down ? least(slices, copied + buffers) : copied))
-            status = move(job, moved++);
-        else if (copied < open && atomic_load(&job->copied[copied % buffers]) == wanted)
+        long wanted = chunks(job, copied + 1) - chunks(job, copied), next = moved % buffers;
+        if (moved < (down ? least(slices, copied + buffers) : copied)) {
+            long begin = moved++ * job->slice, bytes = least(job->slice, job->bytes - begin);
+            char *there = job->device + begin, *packed = job->ring + next * job->slice;
+            status = job->send(down ? packed : there, down ? there : packed, bytes, job->stream);
+            if (!status) status = job->record(job->event[next], job->stream);
+        } else if (copied < open && atomic_load(&job->copied[copied % buffers]) == wanted)
             atomic_store(&job->copied[copied++ % buffers], 0);
         else if (open < (down ? moved : least(slices, moved + buffers)) &&
                  (found = job->query(job->event[open % buffers])) != NOT_READY)
             status = found, atomic_store(&job->limit, chunks(job, ++open));
-        else if (!copy_one(job))
-            sched_yield();
+        else if ((place >= 0 && places[place].users >= ENOUGH) || !copy_one(job)) {
+            rest(looks++);
+            continue;
+        }
+        looks = 0;
     }
-    atomic_store(&job->limit, 0), atomic_store(&job->is_over, 1);
-    while (count) pthread_join(helpers[--count], 0);
+    atomic_store(&job->limit, 0);
+    if (place >= 0) {
+        atomic_store(&places[place].job, 0), atomic_fetch_sub(&jobs, 1);
+        for (looks = 0; atomic_load(&places[place].users);) rest(looks++);
+    }
     if (status) job->drain(job->stream);
     return status;
 }

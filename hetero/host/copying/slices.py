@@ -10,6 +10,7 @@ import ctypes
 import functools
 import logging
 import math
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,16 @@ import numpy as np
 __all__ = ["BUFFERS", "copy", "library"]
 
 BUFFERS = 16  # of a ring, at most; as in slices.c
-_HELPERS = 8  # threads that help the calling one, at most; more wait for the same memory
-_SHARE = 1 << 20  # bytes for which one more thread is worth starting
+_FEW = 4  # threads, with whom the calling one copies; more it only leads
+_SHARE = 1 << 20  # bytes for which one more thread is worth waking
 _SLICE, _LEAST_SLICE = 4 << 20, 256 << 10  # bytes that the driver copies at once
 _IN_CALLS = 400 << 10  # bytes that are sent in the time of the calls for a slice, 8 us
-_CHUNK = 64 << 10  # bytes that a thread copies at once, at least
-_CHUNKS = 4  # of a slice
+_CHUNK, _LEAST_CHUNK = 256 << 10, 64 << 10  # bytes that a thread copies at once
+_CHUNKS = 32  # of what is small
+# Bytes of a row from which on it is stored past the caches. The buffers of long uploads stay there.
+_PAST, _NEVER, _LONG = 4096, 1 << 62, 64 << 20
 _HUGE_PAGE = 2 << 20  # bytes of a huge page
-_LARGE = 16 << 20  # bytes of a download from which on threads touch huge pages of their own
+_LARGE = 16 << 20  # bytes of a download into new memory, whose huge pages each one thread touches
 
 log = logging.getLogger("hetero")
 
@@ -36,12 +39,12 @@ class _Job(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("host", "ring", "device")),
-        *((name, ctypes.c_long) for name in ("row", "pitch", "lead", "end", "slice", "chunk")),
-        *((name, ctypes.c_long) for name in ("buffers", "helpers", "download")),
+        *((name, ctypes.c_long) for name in ("row", "pitch", "bytes", "slice", "chunk")),
+        *((name, ctypes.c_long) for name in ("buffers", "helpers", "past", "download")),
         ("stream", ctypes.c_void_p),
         ("event", ctypes.c_void_p * BUFFERS),
         *((name, ctypes.c_void_p) for name in ("send", "record", "query", "drain")),
-        *((name, ctypes.c_long) for name in ("next", "limit", "is_over")),
+        *((name, ctypes.c_long) for name in ("next", "limit")),
         ("copied", ctypes.c_long * BUFFERS),
     ]
 
@@ -90,23 +93,43 @@ def copy(
         "query" (event), which returns 600 while the event is to come, and "drain" (stream).
     is_download : bool
     """
+    given = region, threads, stream, events, driver, is_download
+    is_large = is_download and array.nbytes >= _LARGE and array.flags.c_contiguous
+    if not (is_large and _is_new(array)):
+        return _copy(array, address, *given)
+    # Two threads that touch the same new page for the first time both clear it.
+    flat = array.reshape(-1).view(np.uint8)
+    head = -flat.__array_interface__["data"][0] % _HUGE_PAGE
+    status = _copy(flat[:head], address, *given) if head else 0
+    return status or _copy(flat[head:], address + head, *given, is_new=True)
+
+
+def _copy(
+    array: np.ndarray,
+    address: int,
+    region: np.ndarray,
+    threads: int,
+    stream: int,
+    events: Sequence[int],
+    driver: Mapping[str, int],
+    is_download: bool,
+    is_new: bool = False,
+) -> int:
     nbytes, host = array.nbytes, array.__array_interface__["data"][0]
     row = pitch = nbytes
     if not array.flags.c_contiguous:
         row, pitch = array.shape[1] * array.itemsize, array.strides[0]
     # Each slice costs its calls, and the last one the time to send it: both together are least.
     size = min(max(math.isqrt(nbytes * _IN_CALLS), _LEAST_SLICE), _SLICE, region.nbytes)
-    chunk, lead = -(-size // _CHUNKS // _CHUNK) * _CHUNK, 0
-    if is_download and nbytes >= _LARGE and row == nbytes and region.nbytes >= 2 * _HUGE_PAGE:
-        # Two threads that touch the same new page for the first time both clear it.
-        chunk, lead = _HUGE_PAGE, host % _HUGE_PAGE
-        size = max(size, chunk)
+    chunk = min(max(nbytes // _CHUNKS // _LEAST_CHUNK * _LEAST_CHUNK, _LEAST_CHUNK), _CHUNK)
+    if is_new:
+        chunk = min(_HUGE_PAGE, size)
     size -= size % chunk
     job = _Job(
-        *(host, region.__array_interface__["data"][0], address),
-        *(row, pitch, lead, nbytes + lead, size, chunk),
+        *(host, region.__array_interface__["data"][0], address, row, pitch, nbytes, size, chunk),
         buffers=max(min(region.nbytes // size, BUFFERS), 1),
-        helpers=min(threads - 1, nbytes // _SHARE, _HELPERS),
+        helpers=min(threads - (threads <= _FEW), nbytes // _SHARE),
+        past=_NEVER if is_new or (not is_download and nbytes >= _LONG) else _PAST,
         download=is_download,
         stream=stream,
         event=(ctypes.c_void_p * BUFFERS)(*events),
@@ -115,3 +138,16 @@ def copy(
     found = library()
     assert found is not None
     return found(ctypes.byref(job))
+
+
+def _is_new(array: np.ndarray) -> bool:
+    """Whether memory has no pages yet, as two places in it are (on Linux)."""
+    found = ctypes.c_ubyte(1)
+    for share in (2, 4):
+        place = array.__array_interface__["data"][0] + array.nbytes // share
+        page = ctypes.c_void_p(place // mmap.PAGESIZE * mmap.PAGESIZE)
+        if ctypes.CDLL(None).mincore(page, ctypes.c_size_t(1), ctypes.byref(found)):
+            return True
+        if not found.value & 1:
+            return True
+    return False

@@ -112,14 +112,6 @@ static void *help(void *unused)
     return unused;
 }
 
-static void forget(void)                           /* in a forked child, which has no threads */
-{
-    memset(places, 0, sizeof places);
-    jobs = threads = 0;
-}
-
-__attribute__((constructor)) static void begin(void) { pthread_atfork(0, 0, forget); }
-
 static int join_in(struct job *job)                /* its place, or -1: then nobody helps */
 {
     pthread_t thread;

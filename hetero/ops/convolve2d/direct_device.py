@@ -122,24 +122,6 @@ def flag(device: Device) -> tuple[Any, Any]:
     return buffer, owner
 
 
-def _clear_zeros(
-    device: Device, problem: Problem, image: Any, options: FilterOptions, out: Any
-) -> None:
-    """Enqueue zeros where nothing that is not 0 meets a tap that is not."""
-    w = problem.options
-    taps, owner, strides = taps_on(device, options.filter, problem)
-    rows, columns = w.out_height + w.filter_height - 1, w.out_width + w.filter_width - 1
-    marks, marks_owner = device.allocate(4 * problem.batch * rows * -(-columns // 32))
-    image_strides, out_strides = problem.strides
-    source = w.height, w.width, *image_strides, w.code, float(options.fillvalue), w.top, w.left
-    arguments = image, marks, *source, rows, columns
-    launch(device, "mark_nonzero", problem.dtype, problem.batch * rows, arguments)
-    filter = *(strides or (w.filter_width, 1)), w.filter_height, w.filter_width
-    arguments = marks, taps, out, *filter, w.out_height, w.out_width, *out_strides
-    launch(device, "clear_zeros", problem.dtype, problem.batch * w.out_height, arguments)
-    del owner, marks_owner
-
-
 def find_not_finite(device: Device, dtype: str, out: Any, count: int, bad: Any) -> None:
     """Enqueue a look at ``count`` packed values, which sets the first of `flag`'s ints."""
     blocks = min(-(-count // _THREADS), 16 * device.multiprocessors)
@@ -162,8 +144,6 @@ def separable(
     planned = _launches(plan_convolve.separable, device, problem, *given, rank=rank)
     size = np.dtype(problem.dtype).itemsize
     device.run_launches(planned, buffers | {"fillvalue": options.fillvalue}, size)
-    if filter.facts.cancels:
-        _clear_zeros(device, problem, image, options, out)
     bad, owner = flag(device)
     find_not_finite(device, problem.dtype, out, problem.output.size, bad)
     direct(device, problem, image, options, out, only_if=bad)

@@ -25,9 +25,9 @@ from hetero.ops.convolve2d.window import Window
 
 _POINTS = 1 << 18  # that a thread transforms at a time
 _BLOCK = 1 << 16  # values that are looked at, and then put, while they are in a cache
-# Eps of the largest result possible that one which should be 0 may have, by a transform and by
-# factors; seconds of a look at its window, of each tap's, and of a transform for each result.
-_NOISE, _NOISE_OF_FACTORS = 64.0, 1e5
+# Eps of the largest result possible that one which should be 0 may have; seconds of a look at its
+# window, of each tap's, and of a transform for each result.
+_NOISE = 64.0
 _LOOK, _LOOK_TAP, _TRANSFORM = 1e-5, 1e-9, 3e-8
 
 
@@ -80,8 +80,6 @@ class Exact:
     plane : (h, w) ndarray
     options : FilterOptions
     window : Window
-    noise : float
-        Eps of the largest result possible that one which should be 0 may have.
 
     Attributes
     ----------
@@ -89,15 +87,13 @@ class Exact:
         Whether all values were that were put.
     """
 
-    def __init__(
-        self, plane: np.ndarray, options: FilterOptions, window: Window, noise: float = _NOISE
-    ) -> None:
+    def __init__(self, plane: np.ndarray, options: FilterOptions, window: Window) -> None:
         facts, fill = options.filter.facts, float(options.fillvalue)
         self._plane, self._options, self._window = plane, options, window
         self._whole = facts.whole and fill.is_integer()
         self._positive = facts.positive and fill >= 0.0
         self._zeros = self._has_zeros(facts.zeros)
-        self._of_peak = noise * np.finfo(plane.dtype).eps * facts.size
+        self._of_peak = _NOISE * np.finfo(plane.dtype).eps * facts.size
         self._clears, self.finite = False, True
 
     def _has_zeros(self, in_filter: bool) -> bool:
@@ -240,14 +236,6 @@ def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.
         direct_cpu.direct(image, options, window, out)
         return
     for exact, result in zip(seen, out, strict=True):
-        exact.clear(result)
-
-
-def clear(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
-    """Put 0 where all products are into results by factors whose products cancel there."""
-    for plane, result in zip(image, out, strict=True):
-        exact = Exact(plane, options, window, _NOISE_OF_FACTORS)
-        exact.put(plane, result, 0, result)
         exact.clear(result)
 
 

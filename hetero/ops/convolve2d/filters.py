@@ -96,9 +96,8 @@ class Filter:
     def facts(self) -> SimpleNamespace:
         """What the filter's values, which are known, say.
 
-        Its factors and those of the flipped one, see `low_rank`; whether their products are not 0
-        where a tap is (``cancels``); whether taps are ``whole``, none is negative (``positive``),
-        some are 0 (``zeros``); the sum of their sizes.
+        Its factors and those of the flipped one, see `low_rank`; whether taps are ``whole``, none
+        is negative (``positive``), some are 0 (``zeros``); the sum of their sizes.
         """
         return self.found(_facts)
 
@@ -160,9 +159,9 @@ def low_rank(filter: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     (columns, rows) : (r, fh) and (r, fw) ndarray, or None
         Their products add up to the filter up to twice the rounding of its dtype, in the 1-norm:
         ``abs(filter - columns.T @ rows).sum() <= 2 eps abs(filter).sum()``, less than the bound on
-        the rounding of the direct sum; and no tap is lost beside larger ones: see `_kept`. r is at
-        most 8, and r (fh + fw) < fh fw. Of whole numbers they are whole: so are their sums. None
-        where there is no such r.
+        the rounding of the direct sum; each of them is 0 where a tap is; and no tap is lost beside
+        larger ones: see `_kept`. r is at most 8, and r (fh + fw) < fh fw. Of whole numbers they are
+        whole: so are their sums. None where there is no such r.
 
     Notes
     -----
@@ -225,7 +224,8 @@ def _crosses(filter: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray] | N
         rounded = np.array(columns).astype(filter.dtype), np.array(rows).astype(filter.dtype)
         products = [c[:, None].astype(np.float64) * r for c, r in zip(*rounded, strict=True)]
         error, size = np.abs(taps - sum(products)), sum(map(np.abs, products))
-        right = float(error.sum()) <= enough and _kept(taps, error, size, info)
+        exact = not size[taps == 0.0].any()  # no rounding where SciPy has 0
+        right = exact and float(error.sum()) <= enough and _kept(taps, error, size, info)
         return rounded if right else None
     return None
 
@@ -254,15 +254,13 @@ def _remembered(
 
 @np.errstate(all="ignore")
 def _facts(filter: np.ndarray) -> SimpleNamespace:
-    found, zeros = low_rank(filter), filter == 0.0
+    found = low_rank(filter)
     flipped = found and tuple(np.ascontiguousarray(lines[:, ::-1]) for lines in found)
-    products = [np.outer(c, r) for c, r in zip(*found, strict=True)] if found else []
     return SimpleNamespace(
         factors=found,
         flipped=flipped,
-        cancels=any(product[zeros].any() for product in products),
         whole=is_whole(filter),
         positive=bool((filter >= 0.0).all()),
-        zeros=bool(zeros.any()),
+        zeros=bool((filter == 0.0).any()),
         size=float(np.abs(filter, dtype=np.float64).sum()),
     )

@@ -49,14 +49,6 @@ def _on_cpu(module: str, name: str) -> Callable[..., Any]:
     return run
 
 
-def _separable_on_cpu(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
-    given = direct_cpu.stacked(problem, arguments)
-    direct_cpu.separable(*given)
-    if given[1].filter.facts.cancels:
-        fft_cpu = load("hetero.ops.convolve2d.fft_cpu")
-        fft_cpu.clear(*given)
-
-
 def _by_scipy(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
     (image,), out, options = arguments
     out[...] = direct_cpu.by_scipy(image, options, problem.options)
@@ -108,7 +100,7 @@ registry.register_method(
     kinds=("cpu",),
     excludes=work.high_rank,
     work=work.of_separable_on_cpu,
-    run=_separable_on_cpu,
+    run=_on_cpu("direct_cpu", "separable"),
     loops=_loops,
     uses=_COMPILED,
     traits=Traits(spreads=True, factors=True, compiled=True, filters=(3, 7, 15, 31, 63)),

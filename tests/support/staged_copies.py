@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
 import time
 
@@ -109,6 +110,24 @@ def failures() -> None:
     gc.collect()
 
 
+def within_a_signals_handler() -> None:
+    """Wherever it comes in a copy, a copy of its own is right, and so is the other one."""
+    used, array, ran = ring(), rng.random((30, 4000)), []
+
+    def handler(*_: object) -> None:
+        there_and_back(used, array[:7, 5:60])
+        ran.append(used)
+        signal.setitimer(signal.ITIMER_REAL, 1e-3 * rng.random() + 1e-5)
+
+    signal.signal(signal.SIGALRM, handler)
+    handler()
+    while len(ran) < 300:
+        there_and_back(used, array[:, 5:])
+        there_and_back(used, array[:, ::2])
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    used.close()
+
+
 def without_compiled_code() -> None:
     """NumPy packs what compiled code would copy."""
     library, array = slices.library, rng.random((30, 4000))
@@ -148,6 +167,7 @@ def lost_context() -> None:
 with device.active():
     sizes_and_layouts()
     stores_past_the_caches()
+    within_a_signals_handler()
     without_compiled_code()
     failures()
     gc.collect()

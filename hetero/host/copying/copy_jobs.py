@@ -8,7 +8,6 @@ import math
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -79,36 +78,67 @@ class Copy:
         """Return when it is complete; raise what made it fail."""
 
 
+class Outcome:
+    """What comes of a copy. A signal's handler may come in between anywhere, and wait for another.
+
+    Attributes
+    ----------
+    is_there : bool
+    mark : event, optional
+        Of the last slice, where that is on its way.
+    error : Exception, optional
+    """
+
+    def __init__(self) -> None:
+        self.is_there, self.mark, self.error = False, None, None
+        self._coming = threading.Lock()
+        self._coming.acquire()
+
+    def set(self, mark: Any, error: Exception | None = None) -> None:
+        self.mark, self.error, self.is_there = mark, error, True
+        self._coming.release()
+
+    def wait(self) -> None:
+        with self._coming:
+            pass
+
+
 class Staged(Copy):
-    """A copy that a ring's thread makes. One that is dropped is waited for.
+    """A copy that a ring's thread makes, or who waits for it. One that is dropped is waited for.
 
     Parameters
     ----------
     device : Device
-    made : Future
-        Its result is the event of the last slice, None where none is on its way.
+    outcome : Outcome
+    advance : callable
+        ``advance(outcome)`` makes the copy if nobody else does.
     """
 
-    def __init__(self, device: Device, made: Future[Any]) -> None:
-        self._device, self._made, self._process = device, made, os.getpid()
-        self._is_over = False
+    def __init__(
+        self, device: Device, outcome: Outcome, advance: Callable[[Outcome], None]
+    ) -> None:
+        self._device, self._outcome, self._process = device, outcome, os.getpid()
+        self._advance, self._is_over = advance, False
 
     def wait(self) -> None:
         """An interrupt is raised when nothing is under way."""
         if os.getpid() != self._process:
             raise DeviceError("a copy cannot be waited for in a forked child")
-        interrupt: BaseException | None = None
-        while True:
+        outcome, interrupt = self._outcome, None
+        while not outcome.is_there:
+            if here.is_copying:
+                raise DeviceError("a copy is waited for in the middle of another one")
             try:
-                self._made.exception()
-                break
+                self._advance(outcome)
+                outcome.wait()
             except BaseException as error:
                 interrupt = interrupt or error
         try:
-            mark = self._made.result()
-            if mark is not None and not self._is_over:
+            if outcome.error is not None:
+                raise outcome.error
+            if outcome.mark is not None and not self._is_over:
                 with self._device.active():
-                    self._device.await_event(mark)
+                    self._device.await_event(outcome.mark)
             self._is_over = True
         finally:
             if interrupt is not None:
@@ -116,8 +146,8 @@ class Staged(Copy):
 
     def __del__(self) -> None:
         # The ring's own thread, in which garbage may be collected, would wait for itself.
-        made = getattr(self, "_made", None)
-        if made is None or self._is_over or os.getpid() != self._process or here.is_copying:
+        outcome = getattr(self, "_outcome", None)
+        if outcome is None or self._is_over or os.getpid() != self._process or here.is_copying:
             return
         try:
             self.wait()

@@ -138,7 +138,6 @@ int copy_slices(struct job *job)                   /* 0, or the driver's first e
     long moved = 0, open = 0, copied = 0;          /* slices; open: its chunks may be copied */
     long looks = 0;
     int status = 0, down = job->download, found, place = job->helpers ? join_in(job) : -1;
-    be_prompt();
     while (!status && (down ? copied : moved) < slices) {
         long wanted = chunks(job, copied + 1) - chunks(job, copied), next = moved % buffers;
         if (moved < (down ? least(slices, copied + buffers) : copied)) {

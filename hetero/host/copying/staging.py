@@ -4,21 +4,24 @@ A driver copies ordinary memory through a pinned buffer of its own with one thre
 than the bus. Here several threads fill buffers while others are on the bus. Downloads go the other
 way round, where what takes time is that new pages are touched: several threads touch them.
 
-For each direction one thread of a ring makes one copy after the other. Arrays whose rows are
-contiguous are copied by compiled code without the interpreter's lock, where it is there
-(`hetero.host.copying.slices`). Other arrays, and all of them elsewhere, are packed by NumPy.
+For each direction one thread of a ring makes one copy after the other; a thread that waits for the
+next one makes it itself. Arrays whose rows are contiguous are copied by compiled code without the
+interpreter's lock, where it is there (`hetero.host.copying.slices`). Other arrays, and all of them
+elsewhere, are packed by NumPy.
 """
 
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import functools
 import logging
 import os
+import queue
+import threading
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,7 @@ from hetero.host.copying.copy_jobs import (
     Copy,
     Device,
     Direct,
+    Outcome,
     Slices,
     Staged,
     copy_packed,
@@ -116,12 +120,17 @@ class Ring:
         """
         if after is not None and self.device.passed(after):
             after = None
+        if here.is_copying:  # a signal's handler within a copy, which has the buffers
+            if after is not None:
+                self.device.wait(after)
+            copy_packed(self.device, direction, array, buffer, offset)
+            return Direct(self.device, [], array)
         pages.open_()
         with self._lock:
             way = self._ways.get(direction)
             if way is None:
                 way = self._ways[direction] = _Way(self, direction)
-        return Staged(self.device, way.start(array, buffer, offset, after))
+        return Staged(self.device, *way.start(array, buffer, offset, after))
 
     def start_pinned(
         self, direction: str, array: np.ndarray, buffer: Any, offset: int = 0, after: Any = None
@@ -169,40 +178,70 @@ class _Way:
     def __init__(self, ring: Ring, direction: str) -> None:
         self._device, self._place, self._direction = ring.device, ring.place, direction
         self._threads, self._slice, self._most = ring.threads, ring.slice_bytes, ring.region_bytes
-        self._leader: Any = _Here()
+        self._pending: collections.deque[tuple[Any, ...]] = collections.deque()
+        self._turn = locks.new()
+        self._asked = queue.SimpleQueue[bool]()  # which a signal's handler may use, too
+        self._leader: Any = None
         self._packers: Any = _Here()
-        with contextlib.suppress(RuntimeError):  # the interpreter is ending
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there are too many
+            given = self._asked, weakref.WeakMethod(self._advance)
+            leader = threading.Thread(None, _lead, f"{_NAME} {direction}", given, daemon=True)
+            leader.start()
+            weakref.finalize(self, self._asked.put, False)
+            self._leader = leader
             executor = load("concurrent.futures").ThreadPoolExecutor
-            self._leader = executor(1, f"{_NAME} {direction}", _is_ours)
             self._packers = executor(self._threads, f"{_NAME} packer", _is_ours)
         self._stream: Any = None
         self._region = np.empty(0, np.uint8)
         self._slices: Slices | None = None
 
-    def start(self, array: np.ndarray, buffer: Any, offset: int, after: Any) -> Future[Any]:
-        """Have a copy made; by the calling thread, where none starts."""
-        made: Future[Any] = Future()
+    def start(
+        self, array: np.ndarray, buffer: Any, offset: int, after: Any
+    ) -> tuple[Outcome, Callable[[Outcome], None]]:
+        """Have a copy made; and what a thread that waits for it calls first."""
+        outcome = Outcome()
+        self._pending.append((outcome, array, buffer, offset, after))
+        if self._leader is None:
+            self._advance()
+        else:
+            self._asked.put(True)
+        return outcome, self._advance
 
-        def run() -> None:
-            if made.set_running_or_notify_cancel():
-                try:
-                    made.set_result(self._copy(array, buffer, offset, after))
-                except BaseException as error:
-                    made.set_exception(error)
+    def _advance(self, wanted: Outcome | None = None) -> None:
+        """Make the next copy; or all up to the ``wanted`` one, unless another thread is at them.
 
+        Where all cores are busy, a thread that waits has a core sooner than the one that leads. An
+        interrupt leaves a copy to be made anew.
+        """
+        if not self._turn.acquire(blocking=wanted is None):
+            return
+        before, here.is_copying = here.is_copying, True
         try:
-            self._leader.submit(run)
-        except RuntimeError:  # the interpreter is ending, or there are too many
-            self._leader = _Here()
-            self._packers = _Here()
-            run()
-        return made
+            while self._pending and not (wanted is not None and wanted.is_there):
+                outcome, *given = self._pending[0]
+                if outcome.is_there:
+                    self._pending.popleft()
+                    continue
+                try:
+                    mark = self._copy(*given)
+                except Exception as error:
+                    outcome.set(None, error)
+                else:
+                    outcome.set(mark)
+                if wanted is None:
+                    break
+        finally:
+            here.is_copying = before
+            self._turn.release()
 
     def close(self) -> None:
-        for executor in (self._leader, self._packers):
-            executor.shutdown(wait=not here.is_copying)  # a thread would wait for itself
-        if self._slices is not None and not here.is_copying:
-            self._slices.close()
+        self._asked.put(False)
+        if not here.is_copying:  # else a thread would wait for itself
+            if self._leader is not None:
+                self._leader.join()
+            if self._slices is not None:
+                self._slices.close()
+        self._packers.shutdown(wait=not here.is_copying)
 
     def _copy(self, array: np.ndarray, buffer: Any, offset: int, after: Any) -> Any:
         """Copy, and return the event of what is on its way yet."""
@@ -281,11 +320,14 @@ class _Way:
             _refused(self._device.name, error)
 
 
+def _lead(asked: queue.SimpleQueue[bool], advance: weakref.WeakMethod[Any]) -> None:
+    while asked.get() and (found := advance()) is not None:
+        found()
+        del found
+
+
 class _Here:
     """An executor without threads."""
-
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> None:
-        function(*arguments)
 
     map = staticmethod(map)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hetero.calibration.measure import sampling
 from hetero.calibration.worklist import WorkItem
 from hetero.devices.base import Device
-from hetero.host.compiled import loop_compiler, loops
+from hetero.host import loops
 from hetero.kernels import LaunchPlan
 from hetero.ops.cases import Case, SampleGrid, grid
 from hetero.registry import Arguments
@@ -34,7 +34,9 @@ class _Recorder:
         self.wanted.update(((one.source, one.defines), None) for one in launch_plan.launches)
 
 
-def compile_first(worklist: Iterable[WorkItem]) -> None:
+def compile_first(
+    worklist: Iterable[WorkItem], progress: Callable[[float, str], None] | None = None
+) -> None:
     """Compile on all cores what cases need.
 
     Of a GPU these are the kernels of products, which are most; others are compiled when they are
@@ -42,7 +44,7 @@ def compile_first(worklist: Iterable[WorkItem]) -> None:
     """
     worklist = list(worklist)
     if any(not item.place.devices for item in worklist):
-        loop_compiler.ensure(loops.every())
+        loops.ensure(loops.every(), progress)
     for item in worklist:
         if len(item.place.devices) == 1:
             (device,) = item.place.devices

@@ -52,7 +52,7 @@ def _measure(request: Request, progress: Callable[[float, str], None] | None) ->
         places = [p for p in places if any(item.place is p for item in worklist)]
     schedule = _planned(worklist, places, request, progress)
     schedule.begin(_COMPILING[not request.quick], "compiling")
-    compiling.compile_first(worklist)
+    compiling.compile_first(worklist, lambda fraction, text: schedule.begin(0.0, text))
     costs = overheads.at_places(places, worklist, request, schedule, failures)
     measured = loop.measure(worklist, budget, costs.shares(), schedule.begin, failures, watch)
     content = modelling.profile_of(request, costs, measured, failures)

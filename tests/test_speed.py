@@ -15,9 +15,7 @@ import pytest
 import hetero
 from hetero import profile
 from hetero.calling import planner
-from hetero.host.compiled import loop_compiler
 from hetero.ops import matmul
-from hetero.ops.kmeans.methods import CLUSTERS
 from hetero.pricing import tables
 
 pytestmark = [pytest.mark.timing, pytest.mark.optimised]
@@ -295,7 +293,6 @@ LABELLED = [(*one, dtype) for one in LABELLED for dtype in ("float32", "float64"
 def test_kmeans_costs_no_more_than_scikit_learns(what, n, d, k, dtype):
     """At most a tenth more, where rows get labels or distances, and of a tiny fit."""
     cluster = pytest.importorskip("sklearn.cluster")
-    loop_compiler.wait(CLUSTERS.of(np.dtype(dtype)))
     rows = np.random.default_rng(0).random((max(n, k), d)).astype(dtype)
     kinds = hetero.KMeans, cluster.KMeans
     fitted = [kind(k, init=rows[:k], n_init=1, max_iter=1).fit(rows) for kind in kinds]

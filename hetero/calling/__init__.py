@@ -9,11 +9,11 @@ What is remembered is dropped when what it depends on changes. Each change inval
 """
 
 from hetero import devices, profile
-from hetero.host.compiled import loop_compiler
+from hetero.host import loops
 from hetero.pricing import tables
 from hetero.profile import inventory
 
 devices.on_change(inventory.changed)
 inventory.on_change(tables.forget)
-loop_compiler.on_ready(tables.forget)
+loops.on_ready(tables.forget)
 profile.on_change(tables.forget)

@@ -7,8 +7,7 @@ from typing import Any
 from hetero import devices, profile
 from hetero.arrays import watched
 from hetero.devices.kinds import traits
-from hetero.host import threading_layer
-from hetero.host.compiled import loops
+from hetero.host import loops, threading_layer
 from hetero.pricing import pricing
 from hetero.profile import inventory
 

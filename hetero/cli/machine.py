@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 import hetero
@@ -85,15 +86,13 @@ def calibrate(arguments: argparse.Namespace) -> int:
 def compile_loops(arguments: argparse.Namespace) -> int:
     """Compile the CPU's loops for later processes."""
     import hetero.ops  # noqa: F401  # registers them
-    from hetero.host.compiled import loop_compiler, loops
+    from hetero.host import loops
 
-    os.environ.pop(loops.OFF, None)  # here it is asked for
-    if not loops.can_be_made():
+    os.environ.pop(loops.IN_CALLS, None)  # here it is asked for
+    if not loops.can_be_kept():
         raise OSError("compiled loops cannot be kept: the cache directory cannot be written")
     names = loops.every()
-    if (bar := progress_bar()) is not None:
-        bar(0.0, f"compiling {sum(not loops.is_ready(name) for name in names)} families of loops")
-    loop_compiler.ensure(names)
+    loops.ensure(names, progress_bar() or (lambda fraction, text: print(text, file=sys.stderr)))
     found = {name: loops.is_ready(name) for name in names}
     lines = [f"{name:<28} {'compiled' if ready else 'failed'}" for name, ready in found.items()]
     show(arguments, found, lambda: "\n".join(lines))

@@ -111,10 +111,10 @@ def check(option: str, value: float | None, least: float, most: float) -> None:
 def compile_first(operations: tuple[Any, ...]) -> None:
     """Compile what is about to be timed."""
     from hetero import registry
-    from hetero.host.compiled import loop_compiler, loops
+    from hetero.host import loops
 
     if any(row.loops for o in operations for row in registry.lookup(o.name)):
-        loop_compiler.ensure(loops.every())
+        loops.ensure(loops.every())
 
 
 # -- Results ---------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from hetero.calling.planner import OtherMachine
 from hetero.evaluation import calls, last, report
 from hetero.evaluation.break_even import break_even
 from hetero.evaluation.markup import boxes, document, paragraph, table
-from hetero.host.compiled import loops
+from hetero.host import loops
 from hetero.imports import load
 from hetero.ops import benchmark
 from hetero.ops.over_sizes import Line, Plane

@@ -16,7 +16,7 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
-from hetero.host.compiled import loops
+from hetero.host import loops
 from hetero.imports import load
 
 __all__ = ["describe", "prepare"]

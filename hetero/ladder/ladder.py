@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero.calibration.measure.candidates import leaving_out
 from hetero.evaluation.report import by, gained, markdown, prefixed, rounded
-from hetero.host.compiled import loops as compiled
+from hetero.host import loops as compiled
 from hetero.imports import load
 from hetero.ladder import families, running
 from hetero.ladder.families import Arrays, Dims, Family

@@ -1,18 +1,16 @@
-"""Vector operations on the CPU: compiled loops, or NumPy's where these are being compiled."""
+"""Vector operations on the CPU: compiled loops, or NumPy's where these are not compiled."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from hetero.host.compiled import loop_compiler, loops
+from hetero.host import loops
 from hetero.imports import load
 
 _FAMILY = loops.register(loops.Family("vectors", 3.0, f"{__name__}:examples"))
 
 # ``serving(dtype)`` for float32 or float64.
-serving = loop_compiler.Serving(
-    _FAMILY, "hetero.kernels.cpu.vectors", "hetero.kernels.cpu.vectors_numpy"
-)
+serving = loops.Serving(_FAMILY, "hetero.kernels.cpu.vectors", "hetero.kernels.cpu.vectors_numpy")
 
 
 def examples(dtype: np.dtype) -> None:

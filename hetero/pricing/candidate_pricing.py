@@ -56,6 +56,8 @@ def candidate(
             reason = None if implementation.blocks == registry.WHEN_SHORT and asked_for else short
     if reason is None:
         reason = implementation.excludes(problem, info)
+    if reason is None and name == CPU and not info.get("elsewhere"):
+        reason = compiling.obstacle(implementation, problem)
     if reason is not None:
         return Candidate(name, method, None, {}, reason, implementation)
     if name == CPU and problem.device_obstacle:
@@ -96,8 +98,6 @@ def candidate(
         else:
             overhead += 0.0 if group else _dispatch(problem, name, constants)
             terms = {**before, "overhead": overhead, "compute": compute}
-            if here and (left := compiling.seconds_left(implementation, problem)):
-                terms[compiling.TERM] = left
             terms = movement.total(terms, after) if after else terms
     if terms is None:
         reason = None if (name == CPU or asked_for) and not elsewhere else unknown

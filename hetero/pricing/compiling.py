@@ -1,37 +1,45 @@
-"""Methods with loops still to be compiled: what that adds to their price, and what runs meanwhile.
+"""Methods whose loops are not compiled on this machine: no candidates, unless the caller names one.
 
 A method on the CPU names by `Implementation.loops` what must be compiled for it. Until that is done
-its price has a term "compiling". A cheaper method runs meanwhile, and other processes compile the
-loops; when they are ready, plans are made anew. Where waiting costs less than any other method
-takes, or the caller asked for this one, the call waits.
+NumPy's and SciPy's methods compute, and a line says once what compiling would gain.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Any
 
-from hetero.host.compiled import loop_compiler, loops
+from hetero.host import loops
 from hetero.pricing.plan import CPU, Candidate, Plan
 from hetero.profile import Profile
 from hetero.registry import Implementation
 from hetero.registry.models import Cost
 from hetero.registry.problem import Problem
 
-TERM = "compiling"
+Devices = dict[str, dict[str, Any]]
+NOT_COMPILED = "its loops are not compiled on this machine; 'hetero compile' does it"
 
 log = logging.getLogger("hetero")
+_noted: set[str] = set()  # the method that a line was about
+_GAIN = 1.25  # times as fast, from which on a method is worth a line
 
 
-def seconds_left(implementation: Implementation, problem: Problem) -> float:
-    """Seconds of compiling before a method can run on this machine's CPU."""
-    if implementation.loops is None:
-        return 0.0
-    return sum(map(loops.seconds_left, implementation.loops(problem)))
+def obstacle(implementation: Implementation, problem: Problem) -> str | None:
+    """Why a method on this machine's CPU cannot run the loops that it needs, None where it can."""
+    needed = implementation.loops is not None and implementation.loops(problem)
+    return loops.obstacle() if needed else None
+
+
+def left(implementation: Implementation | None, problem: Problem) -> list[str]:
+    """What is still to be compiled for a method on the CPU."""
+    if implementation is None or implementation.loops is None:
+        return []
+    return [name for name in implementation.loops(problem) if not loops.is_ready(name)]
 
 
 def stand_in_cost(implementation: Implementation, problem: Problem) -> Cost | None:
-    """The conservative cost of a stand-in, which is not measured."""
+    """The conservative cost of a plain library's method, which is not measured."""
     if implementation.stands_in is None:
         return None
     row = problem.operation, implementation.method, problem.dtype, problem.layout
@@ -39,46 +47,48 @@ def stand_in_cost(implementation: Implementation, problem: Problem) -> Cost | No
 
 
 def not_needed(
-    implementation: Implementation, problem: Problem, others: Iterable[Candidate]
+    implementation: Implementation, problem: Problem, others: Iterable[Candidate], devices: Devices
 ) -> str | None:
-    """Why a stand-in is put aside where no other method has to be compiled; None if it is not.
+    """Why a plain library's method is put aside where all others are compiled; None if it is not.
 
     It is not either where another one's loops can never be.
     """
-    denied = loops.obstacle() or TERM
-    if any(TERM in candidate.terms or candidate.reason == denied for candidate in others):
+    denied = loops.obstacle()
+    if any(c.reason in (None, denied) and _waits(c, problem, devices) for c in others):
         return None
     assert implementation.stands_in is not None
     return implementation.stands_in(problem)
 
 
+def without(problem: Problem, candidates: list[Candidate], devices: Devices) -> list[Candidate]:
+    """Candidates less those that have loops which are not compiled, if any other is left."""
+    waiting = {id(c) for c in candidates if not c.reason and _waits(c, problem, devices)}
+    if all(c.reason or id(c) in waiting for c in candidates):
+        return candidates
+    return [c._replace(reason=NOT_COMPILED) if id(c) in waiting else c for c in candidates]
+
+
+def _waits(candidate: Candidate, problem: Problem, devices: Devices) -> bool:
+    """Whether it is on this machine's CPU, and has loops that are not compiled."""
+    here = candidate.device == CPU and not devices[CPU].get("elsewhere")
+    return here and bool(left(candidate.implementation, problem))
+
+
 def see_to(plan: Plan, chosen: Candidate) -> None:
-    """Before a plan runs, compile what its choice needs, or begin to compile faster candidates."""
-    if TERM in chosen.terms:
-        names = _names(chosen, plan.problem)
-        if names:
-            log.warning(
-                "compiling the loops of %s, once for this machine: about %.0f s",
-                " and ".join(names),
-                sum(map(loops.seconds, names)),
-            )
-            loop_compiler.ensure(names)
+    """Before a plan runs, compile what its choice needs; or say what compiling would gain."""
+    names = left(chosen.implementation, plan.problem) if chosen.device == CPU else []
+    if names:
+        took = sum(map(loops.seconds, names))
+        named = " and ".join(names)
+        log.warning("compiling the loops of %s, once for this machine: about %.0f s", named, took)
+        loops.ensure(names)
         return
-    for candidate in plan.candidates:
-        if TERM in candidate.terms and _would_be_faster(candidate, chosen):
-            for name in _names(candidate, plan.problem):
-                loop_compiler.begin(name)
-
-
-def _would_be_faster(candidate: Candidate, chosen: Candidate) -> bool:
-    if candidate.seconds is None or chosen.seconds is None:
-        return False
-    return candidate.seconds - candidate.terms[TERM] < chosen.seconds
-
-
-def _names(candidate: Candidate, problem: Problem) -> list[str]:
-    """What is still to be compiled for a candidate."""
-    implementation = candidate.implementation
-    if implementation is None or implementation.loops is None:
-        return []
-    return [name for name in implementation.loops(problem) if not loops.is_ready(name)]
+    for c in plan.candidates if not _noted and chosen.seconds else ():
+        if c.reason == NOT_COMPILED and c.seconds and _GAIN * c.seconds < chosen.seconds:
+            _noted.add(c.method)
+            log.warning(
+                "'hetero compile' compiles the CPU's loops, once for this machine: then "
+                "method %r is expected to take %.2g s for %.2g s of this call",
+                *(c.method, c.seconds, chosen.seconds),
+            )
+            break

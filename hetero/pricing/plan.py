@@ -26,8 +26,8 @@ class Candidate(NamedTuple):
         Prediction, the sum of ``terms``; None where no constants are known.
     terms : dict of str to float
         Seconds: "pack", "upload", "overhead", "compute", "download"; "look", where values on
-        the host decide; "compiling", where the method must be compiled first; "upload next", where
-        its result would stay on the host, see `hetero.moving.results`.
+        the host decide; "upload next", where its result would stay on the host, see
+        `hetero.moving.results`.
     reason : str or None
         Why this candidate was not considered; None where it was.
     implementation : Implementation or None

@@ -105,12 +105,14 @@ def price(
     for row in serving:
         reason = row[3].get("set_aside")
         if reason is None and not serves_limit(row[1], row[3]):
-            reason = compiling.not_needed(row[1], problem, candidates)
+            reason = compiling.not_needed(row[1], problem, candidates, devices)
         candidates.append(
             candidate(*row)
             if reason is None
             else Candidate(row[2], row[1].method, None, {}, reason, row[1])
         )
+    if method is None:
+        candidates = compiling.without(problem, candidates, devices)
     if method is not None and not candidates:
         kinds, where = {devices[name]["kind"] for name in names}, ", ".join(names)
         if there := [i for i in implementations if i.kind in kinds]:

@@ -7,14 +7,12 @@ walk the same lists.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hetero.devices.kinds import PORTABLE  # noqa: F401  for rows of methods
 from hetero.errors import one_of
-from hetero.host.compiled import loops
 
 if TYPE_CHECKING:
     from hetero.registry.models import Work
@@ -203,9 +201,9 @@ class Implementation:
         "loops", the number of threads of the CPU's compiled loops.
     loops : callable or None
         ``loops(problem)`` names the compiled loops that it needs on the CPU, as
-        `hetero.host.compiled.loops.Family.of` does.
+        `hetero.host.loops.Family.of` does.
     stands_in : callable or None
-        Of a method that serves while others are compiled, or only where it is named:
+        Of a method that serves where others are not compiled, or only where it is named:
         ``stands_in(problem)`` gives why it is not considered otherwise, or None where it is.
     price : callable or None
         Of a method that is made of others: ``price(problem, device's name, info, profile)``
@@ -269,24 +267,9 @@ _implementations: dict[str, list[Implementation]] = {}
 
 
 def register(implementation: Implementation) -> Implementation:
-    """Add an implementation.
-
-    One with compiled loops cannot do what it needs these for in a process that may not run any.
-    """
-    compiled = implementation.kind == "cpu" and implementation.loops
-    if compiled and getattr(implementation.excludes, "func", None) is not _excluded:
-        excludes = functools.partial(_excluded, implementation)
-        implementation = replace(implementation, excludes=excludes)
+    """Add an implementation."""
     _implementations.setdefault(implementation.operation, []).append(implementation)
     return implementation
-
-
-def _excluded(row: Implementation, problem: Problem, info: dict[str, Any]) -> str | None:
-    """``excludes`` of a row on the CPU that may need compiled loops."""
-    reason = row.excludes(problem, info)
-    if reason is None and not info.get("elsewhere") and row.loops(problem):
-        return loops.obstacle()
-    return reason
 
 
 def register_method(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import subprocess
@@ -202,10 +201,11 @@ sys.path.insert(0, here)
 import os, subprocess
 import hetero.ops
 from hetero import imports
-from hetero.host.compiled import loop_compiler, loops
+from hetero.host import loops
 name = min(loops.every(), key=loops.seconds)
-loop_compiler.begin(name)
-assert loop_compiler.wait(name, 200) and loops.is_ready(name)
+loops.ensure([name])
+loops._known.clear()
+assert loops.is_ready(name)
 os.chdir("/")
 names = "html, queue, uuid, decimal, calendar, colorsys, mailbox"
 subprocess.run(imports.in_child(f"import numba, scipy, {names}, hetero.kernels"), check=True)
@@ -232,28 +232,6 @@ def test_what_compiles_imports_nothing_from_the_scripts_folder(how, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "met").exists()
-
-
-def test_what_compiles_has_none_compiled_beside_it(tmp_path):
-    """And holds the machine's turn though the program that began it is killed."""
-    text = """
-import os, signal
-import hetero.ops
-from hetero.host.compiled import fork_server, loop_compiler, loops
-assert fork_server.environment()["HETERO_COMPILE_AHEAD"] == "0"
-name = max(loops.every(), key=loops.seconds)
-loop_compiler.begin(name)
-lock = loops.lock_of(name)
-while not lock.exists():  # made by the process that compiles
-    pass
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    environment = {k: v for k, v in os.environ.items() if k not in HELD}
-    environment["XDG_CACHE_HOME"] = str(tmp_path)
-    subprocess.run([sys.executable, "-c", text], env=environment, timeout=120, check=False)
-    (turn,) = tmp_path.rglob("turn.lock")
-    with turn.open() as file, pytest.raises(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def fresh(code, **environment):

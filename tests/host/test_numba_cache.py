@@ -13,7 +13,7 @@ import numba
 import pytest
 
 from hetero.host import threads
-from hetero.host.compiled import loops, numba_cache, parts, sources
+from hetero.host.compiled import numba_cache, parts, sources
 from hetero.kernels.common import boundaries
 from hetero.kernels.cpu import convolve
 
@@ -212,14 +212,6 @@ def test_every_process_gives_the_same_name():
     ]
     assert names[0] == names[1]
     assert loop in names[0]
-
-
-def test_a_list_of_loops_depends_on_every_loops_source(monkeypatch):
-    """So that no list of an earlier version says that a family is compiled."""
-    asked = []
-    monkeypatch.setattr(sources, "digest", lambda files: asked.extend(files) or "0")
-    loops._made_of.__wrapped__()
-    assert {Path(convolve.__file__).with_name(f"{n}.py") for n in ("cg", "kmeans")} < set(asked)
 
 
 def test_every_source_that_a_loop_is_made_of_is_seen():

@@ -26,7 +26,7 @@ from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
 
 from hetero.host import disk_cache
-from hetero.host.compiled import loops, sources
+from hetero.host.compiled import sources
 
 KIND = "numba"  # category in the cache
 VERSIONS = (numba.__version__, llvmlite.__version__, sys.implementation.cache_tag)
@@ -65,7 +65,6 @@ class _Kept(NullCache):
         except Exception as error:  # of another Numba, or what it needs is gone: compiled again
             log.info("the compiled loop %s cannot be used: %s", name, error)
             return None
-        loops.used.add(name)
         return result
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -79,7 +78,6 @@ class _Kept(NullCache):
             log.info("the compiled loop %s cannot be kept: %s", name, error)
             return
         disk_cache.write(KIND, name, content, root())
-        loops.used.add(name)
 
     def _name(self, sig: Any, codegen: Any) -> str | None:
         """A file's name, by a digest of what the code depends on; None if it is not to be kept."""

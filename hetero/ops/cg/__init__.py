@@ -64,7 +64,7 @@ def solve_cg(
         "cpu", "cuda", "cuda:0", "opencl:0", or "cuda:*" for all GPUs, by row partition. Default:
         where it is fastest.
     method : str, optional
-        "blas" (dense), "numba" (sparse matrices and grids; "scipy" while that is compiled) or
+        "blas" (dense), "numba" (sparse matrices and grids; "scipy" where that is not compiled) or
         "operator" on the CPU; "fused" on a device, "hybrid": A p there, vectors on the CPU, or
         "adaptive" (dense): it begins on the CPU, and moves where the iterations to come pay for it.
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import HOST, describe, is_device_array
-from hetero.host.compiled import loop_compiler, loops
+from hetero.host import loops
 from hetero.imports import load
 from hetero.moving import transfer
 from hetero.ops.cg import operands
@@ -129,12 +129,10 @@ class System:
 
 
 def _approximate_inverse(stencil: Stencil, dtype: np.dtype) -> Callable[..., None]:
-    """One multigrid cycle on the CPU; while its loops are compiled, the inverse itself."""
-    name = CYCLES.of(dtype)
-    if loops.is_ready(name):
+    """One multigrid cycle on the CPU; where its loops are not compiled, the inverse itself."""
+    if loops.is_ready(CYCLES.of(dtype)):
         multigrid_cpu = load("hetero.ops.multigrid.multigrid_cpu")
         return multigrid_cpu.CpuHierarchy(stencil, dtype).apply
-    loop_compiler.begin(name)
     dst_cpu = load("hetero.ops.poisson.dst_cpu")
 
     def apply(r: np.ndarray, z: np.ndarray) -> None:

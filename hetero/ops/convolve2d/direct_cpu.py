@@ -8,7 +8,7 @@ from types import ModuleType
 
 import numpy as np
 
-from hetero.host.compiled import loop_compiler, loops
+from hetero.host import loops
 from hetero.imports import load
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import scipys_convolve2d
@@ -17,7 +17,6 @@ from hetero.ops.convolve2d.window import Window, mode_of
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
-_PRODUCTS_WHILE_COMPILING = 1 << 31  # what SciPy's loop does in about five seconds
 _SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
 
 SUMS = loops.register(loops.Family("convolutions", 3.5, f"{__name__}:examples"))
@@ -84,7 +83,7 @@ def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.nd
             out[...] = products[:, y : y + window.out_height, x : x + window.out_width]
         if window.filter_height * window.filter_width == 1 or is_finite(out):
             return  # else infinity in the filter meets the zeros beyond the image
-    if _served_by_scipy(window, image):
+    if not loops.is_ready(SUMS.of(image.dtype)) and mode_of(window) is not None:
         out[...] = by_scipy(image, options, window)
         return
     _kernels().direct(
@@ -96,15 +95,6 @@ def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.nd
         window.code,
         options.fillvalue,
     )
-
-
-def _served_by_scipy(window: Window, image: np.ndarray) -> bool:
-    """Whether SciPy's loop takes less time than compiling ours, as another method's last resort."""
-    name = SUMS.of(image.dtype)
-    if loops.is_ready(name) or mode_of(window) is None:
-        return False
-    loop_compiler.begin(name)
-    return len(image) * window.products < _PRODUCTS_WHILE_COMPILING
 
 
 def separable(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:

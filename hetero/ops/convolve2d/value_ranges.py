@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.host.compiled import loop_compiler, loops
+from hetero.host import loops
 from hetero.imports import load
 from hetero.ops import cpu_vectors
 from hetero.ops.convolve2d import traits
@@ -24,10 +24,8 @@ from hetero.pricing.plan import CPU, Plan
 from hetero.registry.problem import Problem
 
 _FAMILY = loops.register(loops.Family("ranges", 3.0, f"{__name__}:examples"))
-# ``_serving(dtype)`` for float32 or float64: NumPy does it with one thread until they are compiled.
-_serving = loop_compiler.Serving(
-    _FAMILY, "hetero.kernels.cpu.ranges", "hetero.kernels.cpu.ranges_numpy"
-)
+# ``_serving(dtype)`` for float32 or float64: by NumPy on one thread where they are not compiled.
+_serving = loops.Serving(_FAMILY, "hetero.kernels.cpu.ranges", "hetero.kernels.cpu.ranges_numpy")
 
 # By how many eps of the sum of the products' absolute values a transform may be off.
 _LOST = 1e3

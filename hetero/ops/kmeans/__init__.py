@@ -13,7 +13,7 @@ from hetero import registry
 from hetero.arrays import HOST, Array, describe, describe_used, is_device_array
 from hetero.calling import planner
 from hetero.errors import outside
-from hetero.host.compiled import loops
+from hetero.host import loops
 from hetero.imports import load
 from hetero.moving import results, transfer
 from hetero.ops.kmeans import methods, operands  # the former registers them

@@ -12,8 +12,7 @@ import contextlib
 import numpy as np
 
 from hetero.host.blas import one_thread
-from hetero.host.compiled import loop_compiler
-from hetero.host.compiled.loops import as_loops_take, is_ready
+from hetero.host.loops import as_loops_take
 from hetero.host.threads import shared
 from hetero.imports import load
 from hetero.kernels.cpu import kmeans as loops
@@ -134,25 +133,7 @@ class CompiledBackend(CpuBackend):
 
 
 class BoundedBackend(CompiledBackend):
-    """`CompiledBackend` that makes labels with bounds where that is faster.
-
-    Parameters
-    ----------
-    X, weights, given
-        As for `CompiledBackend`.
-    compiled : str, optional
-        Name of the bounds' loops, without which it goes on while they are compiled.
-    """
-
-    def __init__(
-        self,
-        X: np.ndarray,
-        weights: np.ndarray | None,
-        given: np.ndarray | None = None,
-        compiled: str | None = None,
-    ) -> None:
-        super().__init__(X, weights, given)
-        self._compiled = compiled
+    """`CompiledBackend` that makes labels with bounds where that is faster."""
 
     def restart(self, k: int) -> None:
         super().restart(k)
@@ -164,12 +145,7 @@ class BoundedBackend(CompiledBackend):
     def _worth(self, k: int) -> float:
         """The part of the rows that may be looked at; where no bounds are to be tried, 0."""
         most = most_looked_at(self.n, k, self._d)
-        if most < _LEAST:
-            return 0.0
-        if self._compiled is not None and not is_ready(self._compiled):
-            loop_compiler.begin(self._compiled)
-            return 0.0
-        return most
+        return 0.0 if most < _LEAST else most
 
     def assign(self, centroids: np.ndarray) -> int:
         if not self._few or (self._bounds is None and self._moving > self._below):
@@ -292,7 +268,7 @@ class _PackedSeeding(Seeding):
         return self._packed[index // loops.BLOCK, :, index % loops.BLOCK].copy()
 
 
-# -- What compiles the loops: see `hetero.host.compiled.loops.Family.examples` --------------------
+# -- What compiles the loops: see `hetero.host.loops.Family.examples` -----------------------------
 
 
 def compile_clusters(dtype: np.dtype) -> None:

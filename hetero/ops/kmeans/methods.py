@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero import registry
-from hetero.host.compiled import loops
+from hetero.host import loops
 from hetero.imports import load
 from hetero.ops.kmeans.operands import (
     EXPECTED,
@@ -83,7 +83,7 @@ def _numpy(X: Any, weights: np.ndarray | None, given: np.ndarray | None) -> Any:
 
 def _bounded(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None) -> Any:
     BoundedBackend = load("hetero.ops.kmeans.compiled_cpu").BoundedBackend
-    return BoundedBackend(X, weights, given, BOUNDS.of(X.dtype))
+    return BoundedBackend(X, weights, given)
 
 
 def _on_device(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
@@ -147,7 +147,7 @@ def _shared(problem: Problem) -> bool:
 
 
 def _loops(problem: Problem) -> tuple[str, ...]:
-    return (CLUSTERS.of(problem.dtype),)
+    return CLUSTERS.of(problem.dtype), BOUNDS.of(problem.dtype)
 
 
 def _stands_in(problem: Problem) -> str | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.compiled.loops import as_loops_take
+from hetero.host.loops import as_loops_take
 from hetero.ops import cpu_vectors
 from hetero.ops.krylov import cg_products
 from hetero.ops.krylov.cg_products import Product

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.host.compiled.loops import as_loops_take
+from hetero.host.loops import as_loops_take
 from hetero.imports import load
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.host.compiled.loops import Family, register
+from hetero.host.loops import Family, register
 from hetero.imports import load
 from hetero.ops.linear_systems.types import Csr, Stencil
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-from hetero.host.compiled import loop_compiler, loops
+from hetero.host import loops
 from hetero.imports import load
 from hetero.ops.linear_systems.loops import STENCILS
 from hetero.ops.linear_systems.types import Stencil, checked_spacing
@@ -79,10 +79,7 @@ class Poisson(LinearOperator):
             result.real, result.imag = self._matvec(x.real), self._matvec(x.imag)
             return result
         x, q = np.ascontiguousarray(x, self.dtype), np.empty(x.size, self.dtype)
-        name = STENCILS.of(self.dtype)
-        ready = loops.is_ready(name)
-        if not ready:
-            loop_compiler.begin(name)
+        ready = loops.is_ready(STENCILS.of(self.dtype))
         products = load("hetero.ops.krylov.cg_products")
         product = (products.compiled if ready else products.plain)(self.stencil, self.dtype)
         product.times(x, q)

@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero import locks
 from hetero.host import threads
-from hetero.host.compiled.loops import as_loops_take
+from hetero.host.loops import as_loops_take
 from hetero.kernels.cpu import multigrid
 from hetero.kernels.multigrid import transfers
 from hetero.ops.linear_systems.types import Outcome, Stencil

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.fft import dstn, idstn
 
 from hetero.devices import cpu
-from hetero.host.compiled import loop_compiler
+from hetero.host import loops
 from hetero.ops.linear_systems.loops import CYCLES
 from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
 from hetero.profile.inventory import loop_threads
@@ -25,7 +25,7 @@ _BLOCK = 1 << 15  # points that NumPy's passes take at a time: their temporaries
 _REACH = 0.25  # of a residual that rounding makes: a refinement seldom leaves less of it
 _TRANSFORMS = 4.5  # roundings of f, at most, that transforms leave; and less than that of u
 _COMPILED = "hetero.ops.multigrid.multigrid_cpu"  # its `norms` takes a seventh of NumPy's time
-_serving = loop_compiler.Serving(CYCLES, _COMPILED, __name__)
+_serving = loops.Serving(CYCLES, _COMPILED, __name__)
 
 
 def eigenvalues(stencil: Stencil) -> list[np.ndarray]:

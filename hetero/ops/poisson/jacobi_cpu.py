@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero.host import threads
-from hetero.host.compiled.loops import as_loops_take
+from hetero.host.loops import as_loops_take
 from hetero.kernels.cpu import jacobi as cpu_jacobi
 from hetero.ops.linear_systems.types import Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import iterate

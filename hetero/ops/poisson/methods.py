@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero import registry
-from hetero.host.compiled.loops import Family, register
+from hetero.host.loops import Family, register
 from hetero.imports import load
 from hetero.ops.linear_systems.loops import CYCLES
 from hetero.ops.linear_systems.types import Stencil

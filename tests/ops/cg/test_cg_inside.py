@@ -12,7 +12,7 @@ from test_solve_cg import dense, systems
 import hetero
 from hetero import devices
 from hetero.errors import DeviceError
-from hetero.host.compiled import loop_compiler, loops
+from hetero.host import loops
 from hetero.ops.cg.system import System
 
 
@@ -64,11 +64,9 @@ def test_a_device_that_fails_hands_over(opencl, monkeypatch, warnings_of):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-def test_the_inverse_itself_preconditions_while_multigrid_is_compiled(dtype, monkeypatch):
-    asked = []
+def test_the_inverse_itself_preconditions_where_multigrid_is_not_compiled(dtype, monkeypatch):
     ready = loops.is_ready
     monkeypatch.setattr(loops, "is_ready", lambda name: "multigrid" not in name and ready(name))
-    monkeypatch.setattr(loop_compiler, "begin", asked.append)
     A = hetero.Poisson((12, 9), dtype=dtype if dtype == "float32" else "float64")
     b = np.random.default_rng(4).random(108).astype(dtype)
     steps = []
@@ -76,5 +74,3 @@ def test_the_inverse_itself_preconditions_while_multigrid_is_compiled(dtype, mon
     assert info == 0
     assert len(steps) <= 2
     np.testing.assert_allclose(A @ x, b, rtol=0, atol=1e-4)
-    assert all("multigrid" in name for name in asked)
-    assert asked

@@ -151,9 +151,9 @@ def test_rows_are_skipped():
     assert rows._bounds.looked.sum() <= teams * BLOCK + 0.02 * len(X)
 
 
-def watched(X, k, iterations, compiled=None):
+def watched(X, k, iterations):
     """A fit that goes on; of each iteration, whether bounds were used and how many rows changed."""
-    rows, used, moving = BoundedBackend(X, None, compiled=compiled), [], []
+    rows, used, moving = BoundedBackend(X, None), [], []
     assign = rows.assign
 
     def noted(centroids):
@@ -186,15 +186,6 @@ def test_bounds_are_given_up_where_they_skip_nothing():
     for before, again in pairwise(tries):
         assert used[before : before + 3] == [True, True, False]
         assert moving[again - 1] <= moving[before] / 2
-
-
-def test_the_plain_loop_serves_while_bounds_are_compiled(monkeypatch):
-    begun = []
-    monkeypatch.setattr(compiled_cpu, "is_ready", lambda name: False)
-    monkeypatch.setattr(compiled_cpu.loop_compiler, "begin", begun.append)
-    used, _ = watched(blobs(20_000, 4, 256, np.float32), 256, 8, compiled="the bounds")
-    assert not any(used)
-    assert begun == ["the bounds"]
 
 
 @pytest.mark.parametrize(

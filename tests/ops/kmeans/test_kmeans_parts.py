@@ -13,7 +13,7 @@ from scipy.spatial.distance import cdist
 import hetero
 from hetero import devices, registry
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.host.compiled import loops
+from hetero.host import loops
 from hetero.ops import kmeans as operation
 from hetero.ops.kmeans import blocks as moving
 from hetero.ops.kmeans import device as fits

@@ -1,0 +1,284 @@
+"""The CPU's compiled loops by family: which are compiled on this machine, and compiling them.
+
+Numba compiles a family of loops in some seconds, and keeps the code in its own cache. That is done
+where somebody asks for it: by `hetero compile`, by `hetero calibrate`, or by a call that names a
+method. Until then NumPy and SciPy compute. A marker in hetero's cache directory says that a family
+is compiled, so that nothing imports Numba to find out.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero import locks, paths
+from hetero.host import cgroup
+from hetero.imports import in_child, load
+
+IN_CALLS = "HETERO_COMPILE_AHEAD"  # "0": loops are compiled by the call that needs them
+_KIND = "loops"  # the folder of the markers
+_LOOPS = "hetero.kernels.cpu"  # the package of the compiled loops
+_DTYPES = ("float32", "float64")
+_COMMAND = "from hetero.host import loops; loops.compile_here({!r}, {!r}, {!r})"
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_LOOK = 0.02  # seconds between two polls of the processes that compile
+_MANY = 1 << 15  # elements from which on vectors are worth importing Numba
+
+log = logging.getLogger("hetero")
+
+
+class Family(NamedTuple):
+    """Loops that are compiled together, for each dtype.
+
+    Attributes
+    ----------
+    name : str
+        Such as "vectors".
+    seconds : float
+        What compiling them for a dtype takes on a core, about.
+    examples : str
+        "module:function": ``function(dtype)`` calls all of the loops in all ways.
+    """
+
+    name: str
+    seconds: float
+    examples: str
+
+    def of(self, dtype: str | np.dtype) -> str:
+        """The name of its loops for a dtype, such as "vectors in float64"."""
+        return _name(self.name, dtype)
+
+
+@functools.cache
+def _name(family: str, dtype: str | np.dtype) -> str:
+    return f"{family} in {np.dtype(dtype).name}"
+
+
+_families: dict[str, Family] = {}
+_known: dict[str, bool] = {}  # name -> whether it is ready
+_listeners: list[Callable[[], None]] = []
+_lock = locks.new()
+
+
+def register(family: Family) -> Family:
+    """Add a family of loops."""
+    _families[family.name] = family
+    return family
+
+
+def every() -> list[str]:
+    """The names of all loops, of each family for each dtype."""
+    return [f.of(dtype) for f in _families.values() for dtype in _DTYPES]
+
+
+def seconds(name: str) -> float:
+    """What compiling loops of this name takes, about."""
+    return _families[name.rpartition(" in ")[0]].seconds
+
+
+@functools.cache
+def obstacle() -> str | None:
+    """What this system denies the process, so that Numba cannot be imported and no loop be run."""
+    try:
+        os.sched_getaffinity(0)
+    except OSError:
+        return "this process may not ask for its cores (sched_getaffinity)"
+    return None if cgroup.makes_code() else cgroup.NO_CODE
+
+
+def is_ready(name: str) -> bool:
+    """Whether loops may be called: they are compiled, or are to be by the call; looks once."""
+    known = _known.get(name)
+    if known is None:
+        here = os.environ.get(IN_CALLS) == "0" or _is_marked(name)
+        _known[name] = known = obstacle() is None and here
+    return known
+
+
+def on_ready(listener: Callable[[], None]) -> None:
+    """Call ``listener`` whenever this process has had loops compiled."""
+    _listeners.append(listener)
+
+
+def ensure(names: Iterable[str], progress: Callable[[float, str], None] | None = None) -> None:
+    """Compile what is not compiled, a family in a process, as many at a time as there are cores.
+
+    Loops that no process could compile are compiled by the call that needs them.
+
+    Parameters
+    ----------
+    names : iterable of str
+    progress : callable, optional
+        Called as ``progress(fraction, text)`` when a family is compiled.
+    """
+    if obstacle():
+        return
+    with _lock:
+        wanted: dict[str, list[str]] = {}
+        for name in sorted((n for n in names if not is_ready(n)), key=seconds, reverse=True):
+            wanted.setdefault(name.rpartition(" in ")[0], []).append(name)
+        if wanted and can_be_kept():
+            _compile(wanted, progress or (lambda fraction, text: None))
+        _known.update((name, True) for each in wanted.values() for name in each)
+    if wanted:
+        for listener in _listeners:
+            listener()
+
+
+def can_be_kept() -> bool:
+    """Whether another process can compile for this one and for later ones."""
+    python = os.path.basename(sys.executable or "").lower()  # or else part of another program
+    if "python" not in python or getattr(sys, "frozen", False):
+        return False
+    folder = _folder()
+    return folder is not None and os.access(folder, os.W_OK)
+
+
+def _compile(wanted: dict[str, list[str]], progress: Callable[[float, str], None]) -> None:
+    waiting, running, begun = [*wanted], {}, time.monotonic()
+    try:
+        while waiting or running:
+            while waiting and len(running) < cgroup.cores():
+                family = waiting.pop(0)
+                running[family] = _process(_families[family], wanted[family])
+            time.sleep(_LOOK)  # whichever ends first
+            for family in [f for f, process in running.items() if process.poll() is not None]:
+                failed = running.pop(family).returncode
+                text = f"{family}: {'failed' if failed else 'compiled'}"
+                text += f" after {time.monotonic() - begun:.0f} s"
+                log.log(logging.WARNING if failed else logging.INFO, "loops of %s", text)
+                progress(1 - (len(waiting) + len(running)) / len(wanted), text)
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
+
+
+def _process(family: Family, names: list[str]) -> subprocess.Popen[bytes]:
+    """A process that compiles a family for some dtypes.
+
+    One for each family: Numba's cache has no lock against others that compile the same function.
+    """
+    others = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", IN_CALLS)}
+    return subprocess.Popen(
+        in_child(_COMMAND.format(family.name, names, family.examples)),
+        env=others | dict.fromkeys(_ONE_THREAD, "1"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def compile_here(family: str, names: list[str], examples: str) -> None:
+    """Compile a family in this process, which is there for nothing else."""
+    folder = _folder()
+    assert folder is not None
+    with paths.locked(folder / f"{family}.lock"):
+        left = [name for name in names if not _is_marked(name)]
+        _known.update(dict.fromkeys(left, True))  # and other families' loops are not called
+        module, _, function = examples.partition(":")
+        for name in left:
+            getattr(load(module), function)(np.dtype(name.rpartition(" in ")[2]))
+            paths.replace_file(folder / _marker(name), b"")
+
+
+def _is_marked(name: str) -> bool:
+    folder = _folder()
+    return folder is not None and (folder / _marker(name)).exists()
+
+
+def _folder() -> Path | None:
+    """The folder of the markers and locks; None where nothing can be kept."""
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    return paths.private_folder(_KIND, root=Path(named) / "hetero" if named else None)
+
+
+def _marker(name: str) -> str:
+    return f"{name.replace(' ', '-')}-{_key()}"
+
+
+@functools.cache
+def _key() -> str:
+    """A digest of what Numba's code depends on: versions, sources, processor, settings."""
+    version = load("importlib.metadata").version
+    versions = [version(package) for package in ("numba", "llvmlite", "numpy")]
+    spec = load("importlib.util").find_spec(_LOOPS)
+    files = [os.stat(path) for path in sorted(Path(spec.origin).parent.glob("*.py"))]
+    facts = (
+        *(sys.modules["hetero"].__version__, versions, sys.implementation.cache_tag, _processor()),
+        [(file.st_size, file.st_mtime_ns) for file in files],  # as Numba sees that they changed
+        sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_CPU_")),
+    )
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:40]
+
+
+def _processor() -> str:
+    """Model and features of the processor, as the system describes its first core."""
+    try:
+        with open("/proc/cpuinfo", "rb") as file:
+            first = file.read(1 << 14).partition(b"\n\n")[0]
+    except OSError:
+        return platform.processor() or platform.machine()
+    facts = (b"vendor_id", b"model name", b"flags", b"Features", b"CPU ")
+    return repr([line for line in first.splitlines() if line.startswith(facts)])
+
+
+class Serving:
+    """The module for a dtype: that of the compiled loops, or another one where these are not ready.
+
+    Parameters
+    ----------
+    family : Family
+    compiled, plain : str
+        Names of the modules; the second one needs nothing compiled.
+    """
+
+    def __init__(self, family: Family, compiled: str, plain: str) -> None:
+        self._family, self._names = family, (compiled, plain)
+        self._found: dict[np.dtype, ModuleType] = {}  # what a call has to look up
+
+    def __call__(self, dtype: np.dtype, size: int = _MANY) -> ModuleType:
+        """For vectors of ``size`` elements; few do without Numba until somebody else imports it,
+        which takes 0.4 s."""
+        module = self._found.get(dtype)
+        if module is not None:
+            return module
+        compiled, plain = self._names
+        few = size < _MANY and "numba" not in sys.modules
+        if few or not is_ready(self._family.of(dtype)):
+            return load(plain)
+        module = self._found[dtype] = load(compiled)
+        return module
+
+
+class _Writable:
+    """An array's memory, presented as writable."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        interface: dict[str, Any] = dict(array.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+        self.array = array  # keeps the memory alive
+
+
+def as_loops_take(array: np.ndarray) -> np.ndarray:
+    """The array, or another one of its memory that counts as writable; loops only read it.
+
+    One that is not aligned is copied.
+    """
+    flags = array.flags
+    if not flags.aligned:
+        return array.copy()
+    return array if flags.writeable else np.asarray(_Writable(array))

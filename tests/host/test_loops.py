@@ -1,0 +1,391 @@
+"""No call waits for compiling unless it names the method; what is compiled is kept, once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.signal
+from numpy.testing import assert_allclose
+
+import hetero
+from hetero import cli, profile
+from hetero.calling import planner
+from hetero.host import loops, threads
+from hetero.kernels.cpu import (
+    cg,
+    csr,
+    jacobi,
+    kmeans,
+    kmeans_bounds,
+    multigrid,
+    ranges,
+    ranges_numpy,
+    vectors,
+    vectors_numpy,
+)
+from hetero.ops import cpu_vectors
+from hetero.ops.convolve2d import value_ranges
+from hetero.ops.convolve2d.filters import Filter
+from hetero.ops.convolve2d.window import window_of
+from hetero.ops.kmeans import compiled_cpu
+from hetero.ops.kmeans.compiled_cpu import BoundedBackend
+from hetero.ops.kmeans.fit import Fit, fit
+from hetero.ops.krylov import cg_products
+from hetero.ops.linear_systems import loops as solver_loops
+from hetero.ops.linear_systems.types import Stencil
+from hetero.pricing import compiling, tables
+
+LONG = 120.0  # seconds; on a busy machine
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache of this test's own, in which no loops are compiled."""
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.delenv(loops.IN_CALLS)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(loops, "_known", {})
+    monkeypatch.setattr(compiling, "_noted", set())
+    tables.forget()
+    yield tmp_path / "cache"
+    tables.forget()
+
+
+@pytest.fixture
+def compiled(cache, monkeypatch):
+    """The names of the loops that somebody waits for; none of them is compiled ahead."""
+    names = []
+    monkeypatch.setattr(loops, "ensure", lambda wanted, progress=None: names.extend(wanted))
+    return names
+
+
+# -- What the plans say ---------------------------------------------------------------------------
+
+
+def spd(n=30):
+    A = hetero.Poisson((n, n)).tocsr()
+    return A, np.random.default_rng(0).standard_normal(n * n)
+
+
+def test_methods_that_are_not_compiled_are_no_candidates(compiled):
+    plan = hetero.plan("solve_poisson", hetero.spec((200, 300)), device="cpu")
+    assert plan.chosen.method == "dst"
+    reasons = {c.method: c.reason for c in plan.candidates}
+    assert reasons == dict.fromkeys(("multigrid", "jacobi"), compiling.NOT_COMPILED) | {"dst": None}
+    image, taps = np.ones((400, 400)), np.ones((31, 31))
+    image[0, 0] = np.nan  # which a transform would spread
+    assert hetero.plan("convolve2d", image, taps, device="cpu").chosen.method == "scipy"
+    assert not compiled
+
+
+def test_what_serves_is_right(compiled):
+    rng = np.random.default_rng(1)
+    _, info = hetero.solve_poisson(rng.standard_normal((60, 70)), device="cpu", return_info=True)
+    assert info["method"] == "dst"
+    assert info["converged"]
+
+    image, taps = rng.standard_normal((90, 200)), rng.standard_normal((5, 4))
+    found = hetero.convolve2d(image, taps, device="cpu")
+    assert_allclose(found, scipy.signal.convolve2d(image, taps), rtol=0, atol=1e-12)
+    image[3, 4] = np.inf
+    found = hetero.convolve2d(image, taps, device="cpu")
+    with np.errstate(all="ignore"):
+        assert_allclose(found, scipy.signal.convolve2d(image, taps), rtol=0, atol=1e-12)
+
+    A, b = spd()
+    P = hetero.Poisson((30, 30))
+    for matrix in (A, P):
+        assert hetero.plan("solve_cg", matrix, b, device="cpu").chosen.method == "scipy"
+        x, info = hetero.solve_cg(matrix, b, rtol=1e-8, device="cpu")
+        assert info == 0
+        assert np.linalg.norm(A @ x - b) <= 1e-8 * np.linalg.norm(b)
+    iterates = []
+    x, info = hetero.solve_cg(
+        P, b, rtol=1e-8, M="multigrid", device="cpu", callback=iterates.append
+    )
+    assert (info, len(iterates)) == (0, 1), "the inverse itself stands in for a cycle"
+    assert np.linalg.norm(A @ x - b) <= 1e-8 * np.linalg.norm(b)
+    assert_allclose(P @ b, A @ b, rtol=1e-12)
+    X = np.repeat(np.eye(3), 40, axis=0)
+    assert hetero.plan("kmeans", X, 3, device="cpu").chosen.method == "products"
+    assert hetero.kmeans(X, 3, random_state=0, device="cpu")[2]["inertia"] < 1e-20
+    assert not compiled
+
+
+def test_one_line_says_what_compiling_would_gain(compiled, warnings_of):
+    image, taps = np.ones((700, 700)), np.ones((9, 9))
+    for _ in range(3):
+        hetero.convolve2d(image, taps, device="cpu")
+        hetero.convolve2d(image[1:], taps, device="cpu")
+    (line,) = [text for text in warnings_of() if "'hetero compile'" in text and "'direct'" in text]
+    assert "is expected to take" in line
+
+
+def test_who_names_a_method_waits_for_it(compiled, warnings_of):
+    f = np.ones((20, 20))
+    _, info = hetero.solve_poisson(f, device="cpu", method="multigrid", return_info=True)
+    assert info["method"] == "multigrid"
+    with hetero.use(method="jacobi"):
+        hetero.solve_poisson(f, device="cpu", rtol=0.1)
+    assert compiled == ["multigrid in float64", "sweeps in float64"]
+    said = [text for text in warnings_of() if text.startswith("compiling the loops of ")]
+    assert "multigrid in float64, once for this machine: about" in said[0]
+    assert len(said) == 2
+
+
+def test_another_machines_plans_know_of_no_loops_here(cache):
+    constants = profile.shipped("h200")
+    machine = planner.OtherMachine(constants, constants.machine())
+    problem = hetero.ops.registry.operation("solve_poisson").from_dims(
+        (900, 900), "float64", "host"
+    )
+    reasons = {c.reason for c in machine.plan(problem).candidates}
+    assert compiling.NOT_COMPILED not in reasons
+
+
+def test_stand_ins_take_as_many_iterations():
+    A, b = spd(60)
+    done = {}
+    for method in ("numba", "scipy"):
+        done[method] = []
+        _, info = hetero.solve_cg(A, b, method=method, callback=done[method].append)
+        assert info == 0
+    assert len(done["numba"]) == len(done["scipy"])
+    plan = hetero.plan("solve_cg", A, b, device="cpu")
+    reasons = {c.method: c.reason for c in plan.candidates}
+    assert reasons["scipy"] == "is used only while 'numba' is compiled"
+
+
+def test_read_only_arrays_compile_nothing_anew():
+    """Nor do 64-bit indices that need not be."""
+    A, b = spd(80)
+    f, image, taps = np.ones((40, 50)), np.ones((200, 300)), np.ones((5, 5))
+
+    def compiled():
+        hetero.solve_poisson(f, method="multigrid")
+        hetero.solve_poisson(f, method="jacobi", rtol=0.1)
+        hetero.solve_cg(A, b, method="numba", M="jacobi", maxiter=20)
+        hetero.solve_cg(hetero.Poisson((80, 80)), b, method="numba", maxiter=20)
+        value_ranges.is_wide(image, Filter(taps), window_of(image.shape, taps.shape, "same"), 0.0)
+        found = {}
+        for module in (cg, csr, jacobi, multigrid, ranges, vectors):
+            for name, loop in vars(module).items():
+                for inner in dispatchers(loop):
+                    found[module.__name__, name, id(inner)] = len(inner.signatures)
+        return found
+
+    before = compiled()
+    assert sum(before.values()) > 10
+    for array in (b, f, image, taps, A.data):
+        array.flags.writeable = False
+    A.indices, A.indptr = A.indices.astype(np.int64), A.indptr.astype(np.int64)
+    assert compiled() == before
+
+
+# -- What serves meanwhile -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [1, 100, 40_000])
+def test_vectors_by_numpy(dtype, n):
+    rng = np.random.default_rng(n)
+    first = rng.standard_normal((4, n)).astype(dtype)
+    rtol = 1e-5 if dtype == "float32" else 1e-12
+    results = []
+    for module in (vectors, vectors_numpy):
+        x, r, p, q = first.copy()
+        found = [module.dot(x, q), module.norm(x), module.step(x, r, p, q, 0.3)]
+        module.scale_and_add(p, 0.7, r)
+        assert module.times_zero(x) == 0.0
+        results.append((found, np.array([x, r, p])))
+    assert_allclose(results[0][0], results[1][0], rtol=rtol, atol=rtol * n)
+    assert_allclose(results[0][1], results[1][1], rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("module", [vectors, vectors_numpy], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [1, 2, 4096, 4097, 40_000, 1 << 17])
+def test_a_step_that_is_not_finite_leaves_x(module, value, dtype, n):
+    for spoiled in ("p", "q"):
+        x, r, p, q = np.ones((4, n), dtype)
+        {"p": p, "q": q}[spoiled][n * 3 // 4] = value
+        assert np.isnan(module.step(x, r, p, q, 0.5))
+        assert np.array_equal(x, np.ones(n))
+    assert module.times_zero(x) == 0.0
+    x[n - 1] = value
+    assert np.isnan(module.times_zero(x))
+
+
+@pytest.mark.parametrize("shape", [(9, 14), (7, 1), (1, 7), (3, 5, 4), (4, 1, 3), (2, 3, 1)])
+def test_a_grids_product_by_numpy(shape):
+    """The ends of lines lie beside each other in memory, and are no neighbours."""
+    stencil = Stencil(shape, (1.0, 0.5, 0.7)[-len(shape) :])
+    p = np.random.default_rng(4).standard_normal(shape).reshape(-1)
+    found, q = (np.empty_like(p) for _ in range(2))
+    cg_products.plain(stencil, p.dtype).times(p, found)
+    cg_products.compiled(stencil, p.dtype).times(p, q)
+    assert_allclose(found, q, rtol=1e-13, atol=1e-13)
+    p.reshape(shape)[(0,) * len(shape)] = np.nan
+    cg_products.plain(stencil, p.dtype).times(p, found)
+    assert np.isnan(found).sum() == 1 + sum(n > 1 for n in shape)
+
+
+def test_ranges_by_numpy():
+    rng = np.random.default_rng(2)
+    for _ in range(40):
+        batch, height, width = rng.integers(1, 3), *rng.integers(3, 60, 2)
+        planes = rng.standard_normal((batch, height, width))
+        planes[rng.random(planes.shape) < rng.choice([0.0, 0.4, 0.95])] = 0.0
+        planes[:, : height // 3, : width // 2] = 0.0
+        block = rng.integers(1, height), rng.integers(1, width)
+        sums, areas, peaks = ranges.block_sums(planes, *block)
+        for a, b in zip(ranges_numpy.block_sums(planes, *block), (sums, areas, peaks), strict=True):
+            assert_allclose(a, b, rtol=1e-12)
+
+
+# -- Processes that compile ------------------------------------------------------------------------
+
+
+def test_the_command(cache, monkeypatch, capsys):
+    family = loops._families["sweeps"]
+    monkeypatch.setattr(loops, "_families", {"sweeps": family})
+    heard = []
+    loops.on_ready(lambda: heard.append(True))
+    try:
+        assert cli.main(["compile"]) == 0
+    finally:
+        loops._listeners.pop()
+    assert heard == [True]
+    out, err = capsys.readouterr()
+    assert out.split() == ["sweeps", "in", "float32", "compiled"] + [
+        *("sweeps", "in", "float64", "compiled")
+    ]
+    assert err.startswith("sweeps: compiled after ")
+    loops._known.clear()
+    assert all(map(loops.is_ready, loops.every())), "as the next process sees it"
+    with monkeypatch.context() as patch:
+        patch.setattr(loops, "_process", lambda family, names: pytest.fail("compiled again"))
+        assert cli.main(["compile", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == dict.fromkeys(loops.every(), True)
+    loops._known.clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert cli.main(["compile"]) == 1
+    assert "cannot be kept" in capsys.readouterr().err
+
+
+def test_what_could_not_be_compiled_is_compiled_by_the_call(cache, monkeypatch, warnings_of):
+    broken = loops._families["sweeps"]._replace(examples="nowhere:at_all")
+    monkeypatch.setattr(loops, "_families", loops._families | {"sweeps": broken})
+    f = np.ones((20, 20))
+    _, info = hetero.solve_poisson(f, method="jacobi", device="cpu", rtol=0.1, return_info=True)
+    assert info["method"] == "jacobi"
+    assert any("loops of sweeps: failed" in text for text in warnings_of())
+
+
+@pytest.mark.parametrize("executable", ["", "/usr/bin/editor"])
+def test_part_of_another_program(cache, monkeypatch, executable):
+    """Its file is no Python: nobody knows what starting it does."""
+    monkeypatch.setattr(sys, "executable", executable)
+    assert not loops.can_be_kept()
+    loops.ensure(["sweeps in float64"])
+    assert loops.is_ready("sweeps in float64"), "the call compiles them"
+
+
+# -- First calls -----------------------------------------------------------------------------------
+
+FIRST = {
+    "matvec": "hetero.matvec(np.ones((300, 300)), np.ones(300))",
+    "matmul": "hetero.matmul(np.ones((300, 300)), np.ones((300, 300)))",
+    "convolve2d": "hetero.convolve2d(np.ones((500, 600)), np.ones((9, 7)))",
+    "convolve2d, not finite": "hetero.convolve2d(np.full((300, 400), np.inf), np.ones((5, 5)))",
+    "convolve2d, complex": "hetero.convolve2d(np.ones((300, 400), complex), np.ones((5, 5)))",
+    "solve_cg, dense": "hetero.solve_cg(np.eye(300) + 1, np.ones(300))",
+    "solve_cg, sparse": "hetero.solve_cg(P.tocsr(), np.ones(10000))",
+    "solve_cg, grid": "hetero.solve_cg(P, np.ones(10000))",
+    "solve_cg, multigrid": "hetero.solve_cg(P, np.ones(10000), M='multigrid')",
+    "Poisson": "P @ np.ones(10000)",
+    "solve_poisson": "hetero.solve_poisson(np.ones((300, 200)))",
+    "solve_poisson, box": "hetero.solve_poisson(np.ones((30, 40, 50), 'f4'))",
+    "convolve2d, large": "hetero.convolve2d(np.ones((2048, 2048)), np.ones((9, 9)))",
+    "solve_poisson, large box": "hetero.solve_poisson(np.ones((100, 100, 100)))",
+}
+TIMED = """
+import os, sys, time
+import numpy as np, hetero
+from hetero import devices
+devices.proven()  # devices start as they do; what they take is not compiling
+P = hetero.Poisson((100, 100))
+begun = time.perf_counter()
+eval(sys.argv[1])
+print(time.perf_counter() - begun, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("call", FIRST)
+def test_no_first_call_takes_two_seconds(call, cache, monkeypatch):
+    """In a fresh environment, on the CPU: nothing was ever compiled there."""
+    monkeypatch.setenv("HETERO_PROFILE", str(cache / "none"))
+    program = [sys.executable, "-c", TIMED, FIRST[call]]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=LONG, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 2.0
+    assert not list(cache.rglob("*.nbi")), "nobody compiles unasked"
+
+
+def dispatchers(loop):
+    """What Numba made of a loop: it, or what the functions around it hold."""
+    if hasattr(loop, "signatures"):
+        return [loop]
+    cells = [cell.cell_contents for cell in getattr(loop, "__closure__", None) or ()]
+    return [found for cell in cells if callable(cell) for found in dispatchers(cell)]
+
+
+EXAMPLES = {
+    kmeans: [compiled_cpu.compile_clusters],
+    kmeans_bounds: [compiled_cpu.compile_bounds],
+    csr: [solver_loops.rows],
+    cg: [solver_loops.rows, solver_loops.stencils],
+    vectors: [cpu_vectors.examples],
+}
+
+
+@pytest.mark.parametrize("module", EXAMPLES, ids=lambda module: module.__name__.split(".")[-1])
+def test_examples_call_every_loop_and_threads_need_no_other_code(module, monkeypatch):
+    """A loop that no example called was compiled by the first fit of k-means."""
+    made_of = {
+        name: found
+        for name, loop in vars(module).items()
+        if getattr(loop, "__module__", "") == module.__name__
+        for found in dispatchers(loop)
+        if found.targetoptions.get("inline") != "always"  # else it is code of who calls it
+    }
+    assert len(made_of) > 0
+    for example in EXAMPLES[module]:
+        example(np.dtype("float32"))
+    before = {name: len(found.signatures) for name, found in made_of.items()}
+    assert min(before.values()) > 0, before
+    for other, name in ((kmeans, "_SERIAL"), (vectors, "SHARED"), (cg, "SHARE"), (csr, "_SHARED")):
+        monkeypatch.setattr(other, name, 1)
+    monkeypatch.setattr(threads, "_SHARE", 1)
+    for example in EXAMPLES[module]:
+        example(np.dtype("float32"))
+    assert {name: len(found.signatures) for name, found in made_of.items()} == before
+
+
+def test_a_fit_with_bounds_needs_no_other_code(monkeypatch):
+    monkeypatch.setattr(compiled_cpu, "_MOVED", 1.0)  # bounds from the first iteration on
+    monkeypatch.setattr(compiled_cpu, "most_looked_at", lambda n, k, d: np.inf)
+    made_of = [f for name in ("assign", "between") for f in dispatchers(vars(kmeans_bounds)[name])]
+    compiled_cpu.compile_bounds(np.dtype("float32"))
+    before = [len(found.signatures) for found in made_of]
+    rows = BoundedBackend(np.random.default_rng(0).random((300, 3)).astype(np.float32), None)
+    fit(rows, Fit(3, 0.0, "random", random=np.random.RandomState(0), exactly=True), 5)
+    assert [len(found.signatures) for found in made_of] == before
+    assert rows._bounds is not None

@@ -1,8 +1,8 @@
 """Loops for the CPU, compiled by Numba and shared among its threads.
 
 A kernel is a plain function with loops that are `parts.part`, decorated with `threaded`. It is
-compiled on its first call with new types, and kept on disk for the next process. Sums may be
-reordered so that they vectorise; nothing else is relaxed, so that NaN and infinity keep their
+compiled on its first call with new types, and Numba's cache keeps it for the next process. Sums may
+be reordered so that they vectorise; nothing else is relaxed, so that NaN and infinity keep their
 meaning. Parallel sums are reproducible: the bounds of their chunks do not depend on the number of
 threads, and chunks are added in order.
 
@@ -15,6 +15,7 @@ once, so there calls take turns.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -25,12 +26,12 @@ from llvmlite.binding import ffi
 from numba.core import compiler_lock
 from numba.np.ufunc import parallel as layers
 
-from hetero.host import threading_layer
-from hetero.host.compiled import numba_cache, parts
-from hetero.host.compiled.parts import ALONE, OPTIONS, team
+from hetero.host import parts, threading_layer
+from hetero.host.parts import ALONE, OPTIONS, team
 
 __all__ = ["capped", "serial", "shared", "task_count", "thread_count", "threaded"]
 
+log = logging.getLogger("hetero")
 _SHARE = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
 _lock = threading.RLock()
 _state = {"started": False, "forked": False, "turns": None, "process": 0}
@@ -111,8 +112,28 @@ def capped(most: int, function: Callable[..., Any], *arguments: Any, **options: 
 
 
 def serial(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function that runs on the calling thread, for what is too small to share."""
-    return numba_cache.njit(function, **OPTIONS)
+    """Compile a function that runs on the calling thread, for what is too small to share.
+
+    Where Numba's cache cannot be written, or has a damaged file, it is compiled without.
+    """
+    try:
+        kernel = numba.njit(cache=True, **OPTIONS)(function)
+    except RuntimeError:  # there is no folder to write to
+        kernel = numba.njit(**OPTIONS)(function)
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        nonlocal kernel
+        try:
+            return kernel(*arguments)
+        except MemoryError:
+            raise
+        except Exception as error:
+            log.info("the loop %s is compiled without Numba's cache: %s", function.__name__, error)
+            kernel = numba.njit(**OPTIONS)(function)
+            return kernel(*arguments)
+
+    return call
 
 
 def _after_fork() -> None:

@@ -28,7 +28,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from hetero.host.compiled.parts import helper, is_finite, part
+from hetero.host.parts import helper, is_finite, part
 from hetero.host.threads import thread_count, threaded
 
 from .csr import CHUNK, block_times

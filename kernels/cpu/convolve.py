@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from hetero.host.compiled.parts import helper, part
+from hetero.host.parts import helper, part
 from hetero.host.threads import shared, task_count, thread_count, threaded
 
 from ..common.boundaries import FILL, SYMM, WRAP

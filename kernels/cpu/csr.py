@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetero.host.compiled.parts import helper, part
+from hetero.host.parts import helper, part
 from hetero.host.threads import threaded
 
 __all__ = ["CHUNK", "Blocks", "block_times", "runs"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.compiled.parts import part
+from hetero.host.parts import part
 from hetero.host.threads import threaded
 
 __all__ = ["residual_rows", "sweep"]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.compiled.parts import inlined, part
+from hetero.host.parts import inlined, part
 from hetero.host.threads import serial, shared, threaded
 
 __all__ = [

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.host.compiled.parts import helper, part
+from hetero.host.parts import helper, part
 from hetero.host.threads import threaded
 
 from .kmeans import BLOCK, TILE, by_work

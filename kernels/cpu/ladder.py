@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hetero.host.compiled.parts import helper, part
+from hetero.host.parts import helper, part
 from hetero.host.threads import serial, threaded
 
 __all__ = ["LADDERS", "Loop"]
@@ -60,18 +60,23 @@ def matmul_reordered(A, B, C):
         _add_rows(A[i], B, C[i], 0)
 
 
-@serial
-def matmul_blocked(A, B, C):
-    """Tiles of B, each of which serves all rows of A while it is in the cache."""
+@helper
+def _blocked(A, B, C):
     for q in range(0, B.shape[0], DEPTH):
         for j in range(0, B.shape[1], WIDTH):
             for i in range(A.shape[0]):
                 _add_rows(A[i, q : q + DEPTH], B[q : q + DEPTH], C[i, j : j + WIDTH], j)
 
 
+@serial
+def matmul_blocked(A, B, C):
+    """Tiles of B, each of which serves all rows of A while it is in the cache."""
+    _blocked(A, B, C)
+
+
 @part
 def _matmul_rows(start, stop, A, B, C):
-    matmul_blocked(A[start:stop], B, C[start:stop])
+    _blocked(A[start:stop], B, C[start:stop])
 
 
 @threaded

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.host.compiled.parts import helper, part
+from hetero.host.parts import helper, part
 from hetero.host.threads import serial, threaded
 
 __all__ = ["DOWN", "DOWN_FROM_ZERO", "UP", "UP_WITH_SQUARES", "solve_coarsest", "squares", "sweep"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.host.compiled.parts import helper, part
+from hetero.host.parts import helper, part
 from hetero.host.threads import shared, threaded
 
 __all__ = ["block_sums", "least_lines"]

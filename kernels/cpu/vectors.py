@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.compiled.parts import helper, is_finite, part
+from hetero.host.parts import helper, is_finite, part
 from hetero.host.threads import shared, threaded
 
 __all__ = ["SHARED", "dot", "norm", "scale_and_add", "step", "times_zero"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -389,3 +390,61 @@ def test_a_fit_with_bounds_needs_no_other_code(monkeypatch):
     fit(rows, Fit(3, 0.0, "random", random=np.random.RandomState(0), exactly=True), 5)
     assert [len(found.signatures) for found in made_of] == before
     assert rows._bounds is not None
+
+
+# -- Numba's cache ---------------------------------------------------------------------------------
+
+CALLS = """
+import numpy as np, hetero
+from hetero.kernels.cpu import vectors as cpu_vectors
+A = np.arange(12.0).reshape(3, 4)
+assert np.array_equal(hetero.matmul(A, A.T), A @ A.T)
+assert cpu_vectors.norm(np.full(4, 3.0)) == 6.0
+"""
+OBSTACLES = {
+    # As in many a container: neither the home directory nor the package may be written to.
+    "nowhere to write": """
+import os, sys
+def refuse(event, arguments):
+    writes = event == "open" and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR)
+    if (writes and arguments[0] != os.devnull) or event == "os.mkdir":
+        raise PermissionError(13, "Permission denied", str(arguments[0]))
+sys.addaudithook(refuse)
+""",
+    # As on a full disk: files can be made, and nothing goes into them.
+    "no room": """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+""",
+}
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_nothing_can_be_kept(obstacle, tmp_path):
+    environment = {k: v for k, v in os.environ.items() if k not in ("HOME", "NUMBA_CACHE_DIR")}
+    done = subprocess.run(
+        [sys.executable, "-c", OBSTACLES[obstacle] + CALLS],
+        env={**environment, "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    left = [f for f in (tmp_path / "hetero").rglob("*") if f.is_file()]
+    assert not [f for f in left if "pyopencl" not in f.parts]  # which keeps its own, by SQLite
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "text"])
+def test_damaged_files_are_compiled_anew(damage, tmp_path):
+    """Index and code alike; the result is right, and no error comes out of the call."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", CALLS]
+    subprocess.run(command, env=environment, check=True, timeout=LONG)
+    files = [path for path in tmp_path.rglob("vectors.*") if path.suffix in (".nbi", ".nbc")]
+    assert {path.suffix for path in files} == {".nbi", ".nbc"}
+    for path in files:
+        content = path.read_bytes()
+        spoiled = {"empty": b"", "cut": content[: len(content) // 2], "text": b"no pickle\n"}
+        path.write_bytes(spoiled[damage])
+    subprocess.run(command, env=environment, check=True, timeout=LONG)

@@ -10,9 +10,8 @@ import pytest
 from numba.core import config
 from numba.np.ufunc import parallel
 
-from hetero.host import threading_layer
-from hetero.host.compiled import parts
-from hetero.host.compiled.parts import part
+from hetero.host import parts, threading_layer
+from hetero.host.parts import part
 from hetero.host.threads import capped, task_count, threaded
 
 needs_tbb = pytest.mark.skipif(
@@ -81,7 +80,7 @@ def test_another_systems_line_says_why(unstarted):
 PROGRAM = """
 import os
 import numpy as np
-from hetero.host import threading_layer
+from hetero.host import parts, threading_layer
 from hetero.kernels.cpu import vectors
 from numba.np.ufunc import parallel
 

@@ -315,26 +315,6 @@ class OtherMachine(Machine):
         return movement.by_way_of_host(problem, self._constants)
 
 
-_only = tables.new_table()
-
-
-def only_choice(operation: str) -> registry.Implementation | None:
-    """The only implementation for operands on the host where placement is not forced; None where
-    prices decide between several."""
-    if operation not in _only:
-        now = tables.generation()
-        usable = [
-            info
-            for info in inventory.devices().values()
-            if not (info.get("is_host_cpu") or info.get("set_aside"))
-        ]
-        rows = [i for i in registry.lookup(operation) if any(i.kind == u["kind"] for u in usable)]
-        row = rows[0] if len(rows) == 1 and rows[0].kind == CPU else None
-        tables.remember(_only, operation, row, now)
-        return row
-    return _only.get(operation)
-
-
 def _places(plan: Plan) -> list[str]:
     """The devices on which a plan's choice runs."""
     chosen = plan.candidates[0] if plan.candidates else None

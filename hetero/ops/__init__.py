@@ -8,7 +8,6 @@ from typing import Any
 from hetero import registry
 from hetero.calling import planner
 from hetero.imports import load
-from hetero.ops import cpu_vectors, functions  # noqa: F401  # registers loops and operations
 from hetero.pricing.plan import Plan
 
 
@@ -68,6 +67,7 @@ def plan(
     >>> hetero.plan("solve_poisson", f, rtol=1e-6, method="multigrid").chosen.method
     'multigrid'
     """
+    load("hetero.ops.functions")  # registers them
     known = registry.operation(operation)
     taken = inspect.signature(known.problem)
     try:

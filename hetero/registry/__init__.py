@@ -313,6 +313,7 @@ def lookup(operation: str) -> tuple[Implementation, ...]:
 
 
 _operations: dict[str, Operation] = {}
+_ORDER = ("matvec", "matmul", "convolve2d", "cg", "poisson", "kmeans")
 
 
 def register_operation(operation: Operation) -> Operation:
@@ -322,8 +323,8 @@ def register_operation(operation: Operation) -> Operation:
 
 
 def operations() -> tuple[Operation, ...]:
-    """All operations, in the order they were registered."""
-    return tuple(_operations.values())
+    """All operations that were loaded, as `hetero.ops.functions` does with all."""
+    return tuple([_operations[name] for name in _ORDER if name in _operations])
 
 
 def cut(problem: Problem, parts: int) -> Cut | None:

@@ -274,20 +274,6 @@ def test_matvec_problem():
         hetero.plan("sort", Spec((3, 4)))
 
 
-def test_only_choice(cuda):
-    """One where the CPU is all that plans would take; asked again when devices change."""
-    assert planner.only_choice("matmul") is None
-    devices.count_failure("cuda:0", DeviceError("gone"))
-    devices.count_failure("cuda:0", DeviceError("gone"))
-    inventory.changed()
-    assert planner.only_choice("matmul").method == "blas"
-    assert planner.only_choice("convolve2d") is None, "several methods on the CPU"
-    devices.here.first_failure.clear()
-    devices.here.reasons.clear()
-    inventory.changed()
-    assert planner.only_choice("matmul") is None
-
-
 def test_host_products_need_no_plan_where_the_cpu_is_alone(monkeypatch):
     alone = {"cpu": inventory.devices()["cpu"]}
     monkeypatch.setattr(inventory, "devices", lambda: alone)

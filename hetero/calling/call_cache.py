@@ -3,7 +3,7 @@
 One dict for all operations: the facts of a call -> the function that runs it. The facts begin with
 the operation; they are all that a plan depends on: shapes, strides, dtypes and locations of the
 arrays, the other arguments, and what `use` blocks set. All entries are dropped at once when the
-settings, the profile or the devices change; see `hetero.pricing.tables`.
+settings, the profile or the devices change; see `hetero.tables`.
 
 Reading an array's CUDA array interface takes longer than a small product. For libraries with an
 `Access` the key is read from attributes directly; the rest of a call, down to the packed arguments
@@ -20,11 +20,11 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from hetero import tables
 from hetero.arrays import Access, Operand, alignment, library_of
 from hetero.devices.kinds import traits
 from hetero.errors import DeviceError
 from hetero.imports import load
-from hetero.pricing import tables
 from hetero.pricing.settings import Settings, forced
 
 if TYPE_CHECKING:

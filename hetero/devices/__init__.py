@@ -40,6 +40,5 @@ count_failure = here.count_failure
 troubles = here.troubles
 was_short = here.was_short
 reset_failures = here.reset_failures
-on_change = here.on_change
 
 os.register_at_fork(after_in_child=here.after_fork)

@@ -34,3 +34,11 @@ def besides() -> tuple[Any, ...] | None:
     if outer is None or outer.memory_limit is None:
         return None
     return (outer.memory_limit,)
+
+
+def placement(device: str | None, method: str | None) -> tuple[str | None, str | None]:
+    """What a call's ``device=`` and ``method=`` mean inside the enclosing `use` blocks."""
+    outer = forced.get()
+    if outer is None:
+        return device, method
+    return device or outer.device, method or outer.method

@@ -11,11 +11,10 @@ from scipy import signal
 
 import hetero
 import hetero.ops
-from hetero import registry
+from hetero import registry, tables
 from hetero.arrays import Access, cupy, layouts
 from hetero.calling import execution
 from hetero.errors import DeviceError
-from hetero.pricing import tables
 from hetero.registry import Arguments
 
 rng = np.random.default_rng(5)

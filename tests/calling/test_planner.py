@@ -20,14 +20,13 @@ from made_up import (
 )
 
 import hetero
-from hetero import devices, profile, registry
+from hetero import devices, profile, registry, tables
 from hetero.arrays import Spec
 from hetero.calling import planner
-from hetero.errors import DeviceError, NotPriced
+from hetero.errors import NotPriced
 from hetero.ops import matmul, matvec
-from hetero.pricing import pricing, tables
+from hetero.pricing import pricing
 from hetero.pricing.plan import Plan
-from hetero.profile import inventory
 
 
 def test_terms_by_hand():
@@ -275,8 +274,7 @@ def test_matvec_problem():
 
 
 def test_host_products_need_no_plan_where_the_cpu_is_alone(monkeypatch):
-    alone = {"cpu": inventory.devices()["cpu"]}
-    monkeypatch.setattr(inventory, "devices", lambda: alone)
+    monkeypatch.setattr(devices.here, "found", {})
     tables.forget()
     monkeypatch.setattr(planner, "plan", None)
     A = np.ones((3, 4))

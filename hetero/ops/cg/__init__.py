@@ -150,7 +150,7 @@ def solved(
 
         if key is None or (device is None and not inventory.looked()):
             return priced()
-        if not planner.is_host_alone(device):
+        if not inventory.is_host_alone(device):
             return priced()
         # The CPU has one method for each layout, whatever the size; and where only the CPU can, it
         # serves whatever method was named.

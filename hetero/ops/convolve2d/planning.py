@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero import registry
+from hetero import registry, tables
 from hetero.arrays import HOST, Operand, Spec, dense, describe, is_device_array
 from hetero.calling import call_cache, execution, planner
 from hetero.calling.planner import HERE
@@ -44,7 +44,7 @@ from hetero.ops.convolve2d.window import (
     Window,
     window_of,
 )
-from hetero.pricing import settings, tables
+from hetero.pricing import settings
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.registry import Arguments

@@ -297,7 +297,7 @@ def at_once(
     few = n * k <= _LITTLE if sparse else n <= (_FEW if ready else 8 * _FEW)
     if not (few or (ready and not sparse)):
         return None
-    if not sparse and work > _LITTLE and not planner.is_host_alone(device):
+    if not sparse and work > _LITTLE and not inventory.is_host_alone(device):
         return None
     X = operands.checked_shape(X).astype(dtype, copy=False) if sparse else operands.host_values(X)
     given = operands.checked_centroids(operands.on_host(centroids, dtype), (k, d))

@@ -8,8 +8,6 @@ import numpy as np
 
 from hetero import registry
 from hetero.arrays import Array
-from hetero.ops import matvec  # noqa: F401  # what has one row or column is one
-from hetero.ops.matmul import methods  # noqa: F401  # registers them
 from hetero.ops.products import operands
 from hetero.ops.products.pieces import cut
 from hetero.ops.products.public import product

@@ -25,6 +25,7 @@ def _of_module(kind: str) -> Find:
 here = Registry({kind: _of_module(kind) for kind in KINDS})
 
 available = here.available
+only_host = here.only_host
 believed = here.believed
 proven = here.proven
 broken = here.broken

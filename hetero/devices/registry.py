@@ -115,6 +115,10 @@ class Registry:
         tables.forget()
         return False
 
+    def only_host(self) -> bool:
+        """Whether no device but this machine's CPU is here, by whatever name."""
+        return all(device.describe().get("is_host_cpu") for device in self.available().values())
+
     def proven(self) -> dict[str, Device]:
         """`available`, when each of them was asked whether it works."""
         return {name: device for name, device in self.available().items() if self.believed(name)}

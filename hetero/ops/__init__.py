@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetero import registry
-from hetero.calling import planner
 from hetero.imports import load
-from hetero.pricing.plan import Plan
+
+if TYPE_CHECKING:
+    from hetero.pricing.plan import Plan
 
 
 def plan(
@@ -68,6 +69,7 @@ def plan(
     'multigrid'
     """
     load("hetero.ops.functions")  # registers them
+    planner = load("hetero.calling.planner")
     known = registry.operation(operation)
     taken = inspect.signature(known.problem)
     try:

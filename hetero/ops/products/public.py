@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hetero import devices
 from hetero.arrays import as_array, is_device_array, layouts
 from hetero.arrays.kept import written
 from hetero.calling.call_cache import MISS, bind, find
 from hetero.imports import load
 from hetero.pricing import settings
-from hetero.profile import inventory
 
 _FEW = 64**3  # products that NumPy makes in some 20 us, as long as a device takes to begin and end
 Function = Callable[..., Any]
@@ -115,7 +115,7 @@ def _on_host(
     outer = _forced()
     stays = out is None and outer is not None and outer.results == "device"
     few = not stays and _are_few(A, B)
-    if device is None and method is None and (few or inventory.is_host_alone(None)):
+    if device is None and method is None and (few or devices.only_host()):
         return function
     return _calls().on_host(function, A, B, out, device, method)
 
@@ -128,7 +128,7 @@ def _are_few(A: np.ndarray, B: np.ndarray) -> bool:
     """Whether NumPy makes all products in the time in which a device begins, and devices were not
     looked for."""
     columns = B.shape[1] if B.ndim == 2 else 1
-    return not inventory.looked() and max(A.ndim, B.ndim) <= 2 and A.size * columns <= _FEW
+    return devices.here.found is None and max(A.ndim, B.ndim) <= 2 and A.size * columns <= _FEW
 
 
 def _dense(function: Function, x: Any) -> np.ndarray:

@@ -40,27 +40,28 @@ _STAYING = Settings(results="device")
 
 
 def bind(key: Any, make: Callable[[], Any]) -> Any:
-    """The function that runs a call: the remembered one of its facts, or a new one.
+    """The function that runs a call: the remembered one of its facts, or what ``make()`` gives.
 
-    Parameters
-    ----------
-    key : hashable or None
-        The operation and the facts of a call, with the device and the method that it is placed by.
-        None: it is not remembered.
-    make : callable
-        Gives the function, which must hold for all calls of these facts.
+    ``key`` is the operation and the facts, with the device and the method that the call is placed
+    by. Where it is None nothing is remembered.
     """
     if key is None:
         return make()
-    outer = _forced()
-    if outer is not None and (outer.results or outer.memory_limit) is not None:
-        key = outer.results, outer.memory_limit, key
+    key = here(key)
     run = find(key)
     if run is None:
         now = tables.generation()
         run = make()
         tables.remember(bound, key, run, now)
     return run
+
+
+def here(key: Any) -> Any:
+    """A key, with what else the enclosing `use` blocks set."""
+    outer = _forced()
+    if outer is None or outer.results is outer.memory_limit is None:
+        return key
+    return outer.results, outer.memory_limit, key
 
 
 # -- Calls on device arrays ------------------------------------------------------------------------

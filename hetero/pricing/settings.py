@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Settings(NamedTuple):
@@ -26,14 +26,6 @@ class Settings(NamedTuple):
 
 # Remembered calls hold outside of `use` blocks only.
 forced: ContextVar[Settings | None] = ContextVar("hetero_forced", default=None)
-
-
-def besides() -> tuple[Any, ...] | None:
-    """Settings of `use` blocks that are not part of a call's key; None where none is set."""
-    outer = forced.get()
-    if outer is None or outer.memory_limit is None:
-        return None
-    return (outer.memory_limit,)
 
 
 def placement(device: str | None, method: str | None) -> tuple[str | None, str | None]:

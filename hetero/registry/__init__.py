@@ -55,8 +55,6 @@ class Operation:
     cut : callable or None
         ``cut(problem, parts)`` gives the `Cut` of a problem of host arrays into at least that many
         parts, or None where there is nothing to cut, or nothing to gain by it.
-    public : dict
-        Further public names of hetero's -> the module that has them, imported on use.
     keeps : callable
         ``keeps(problem)``: whether its calls use copies of operands that stay on a device.
     iterations : callable
@@ -76,7 +74,6 @@ class Operation:
     cases: str = ""
     benchmarks: str = ""
     cut: Callable[[Problem, int], Cut | None] | None = None
-    public: Mapping[str, str] = field(default_factory=dict)
     keeps: Callable[[Problem], bool] = lambda problem: True
     iterations: Callable[[tuple[int, ...], str], Mapping[str, Iteration]] = lambda dims, dtype: {}
 

@@ -44,7 +44,6 @@ from hetero.ops.convolve2d.window import (
     Window,
     window_of,
 )
-from hetero.pricing import settings
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.registry import Arguments
@@ -351,8 +350,8 @@ def _host_key(call: CheckedCall) -> tuple[Any, ...] | None:
     if traits.of(call.method).spreads:
         return None
     placed = () if call.device is call.method is None else (call.device, call.method)
-    placed += settings.besides() or ()
-    return NAME, a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary, *placed
+    arrays = a.shape, a.strides, a.dtype, b.shape, b.dtype
+    return call_cache.here((NAME, *arrays, call.mode, call.boundary, *placed))
 
 
 def _by_rank(key: tuple[Any, ...]) -> Function:

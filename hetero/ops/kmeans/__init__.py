@@ -361,6 +361,5 @@ OPERATION = registry.register_operation(
         from_dims=from_dims,
         cases="hetero.ops.kmeans.cases",
         benchmarks="hetero.ops.kmeans.benchmarks",
-        public={"KMeans": "hetero.ops.kmeans.estimator"},
     )
 )

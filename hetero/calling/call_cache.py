@@ -36,7 +36,6 @@ log = logging.getLogger("hetero")
 bound: dict[Any, Callable[..., Any]] = tables.new_table()
 find = bound.get
 _forced = forced.get
-_STAYING = Settings(results="device")
 
 
 def bind(key: Any, make: Callable[[], Any]) -> Any:
@@ -125,7 +124,7 @@ def _access_to(array: Any) -> Access | None:
 def _is_placed() -> bool:
     """Whether a `use` block sets more than ``results``, which calls on device arrays ignore."""
     outer = _forced()
-    return outer is not None and outer != _STAYING
+    return outer is not None and outer != Settings(results="device")
 
 
 def _finder(kind: type, access: Access) -> Callable[..., Any]:

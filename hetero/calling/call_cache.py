@@ -46,7 +46,8 @@ def bind(key: Any, make: Callable[[], Any]) -> Any:
     """
     if key is None:
         return make()
-    key = here(key)
+    if _forced() is not None:
+        key = here(key)
     run = find(key)
     if run is None:
         now = tables.generation()

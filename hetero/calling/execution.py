@@ -280,12 +280,11 @@ def by_host(
     used: tuple[Device, ...], implementation: Implementation, problem: Problem, call: Call
 ) -> Done:
     """Run on the CPU, on several devices that share host arrays, or on one in blocks."""
-    hosts = tuple(
-        [
-            array if operand.location == HOST else transfer.to_host(array, operand)
-            for array, operand in zip(call.arrays, call.operands, strict=True)
-        ]
-    )
+    hosts = call.arrays
+    for number, operand in enumerate(call.operands):
+        if operand.location != HOST:
+            copy = transfer.to_host(call.arrays[number], operand)
+            hosts = (*hosts[:number], copy, *hosts[number + 1 :])
     result = problem.output
     if result.location != HOST:
         out = (pages.empty if used else np.empty)(result.shape, result.dtype)

@@ -543,7 +543,8 @@ KMEANS = Space(
         },
         "device": {"none": NOTHING, "None": None, "cpu": "cpu", "cuda:1": "cuda:1"},
         "method": {"none": NOTHING, "lloyd": "lloyd", "products": "products", "other": "other"},
-        "use": {name: USE[name] for name in USE if "cuda" not in name},
+        "use": {name: USE[name] for name in USE if "cuda" not in name}
+        | {"lloyd": [{"method": "lloyd"}]},
     },
     judge_kmeans,
     impossible=lambda point: point["X"] == "fewer" and point["sample_weight"] != "none",

@@ -14,7 +14,6 @@ sys.path.append(str(Path(__file__).parents[1] / "contract" / "mpi"))
 from cases import FOLDER, N, comm, error_of, rank, size, spans, spd, write
 
 import hetero.mpi
-from hetero.calling import planner
 from hetero.mpi.ranks import ranks_of
 from hetero.profile import inventory
 

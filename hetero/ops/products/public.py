@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hetero import devices
-from hetero.arrays import as_array, is_device_array, layouts
+from hetero.arrays import as_array, is_device_array
 from hetero.arrays.kept import written
 from hetero.calling.call_cache import MISS, bind, find
 from hetero.imports import load
@@ -84,18 +84,21 @@ def _call(
     """Compute ``function(A, B, out=out, **options)`` where it is fastest, or where it is forced."""
     if type(out) is tuple and len(out) == 1 and type(out[0]) is not tuple:
         (out,) = out
-    device, method = settings.placement(device, method)
-    if is_device_array(A) or is_device_array(B) or is_device_array(out):
+    if _forced() is not None:
+        device, method = settings.placement(device, method)
+    plain = type(A) is type(B) is _ndarray and (out is None or type(out) is _ndarray)
+    if not plain and (is_device_array(A) or is_device_array(B) or is_device_array(out)):
         if options:
             raise TypeError(f"device arrays take no {', '.join(options)}")
         return _calls().with_device_arrays(function, A, B, out, device, method)
-    if options or _hands_over(A) or _hands_over(B) or not (out is None or type(out) is np.ndarray):
+    if options or _hands_over(A) or _hands_over(B) or not (out is None or type(out) is _ndarray):
         return _calls().refused(function, device, method)(A, B, out=out, **options)
-    A, B = _dense(function, A), _dense(function, B)
-    key = function.__name__, *layouts(A, B, out)
+    if not plain:
+        A, B = _dense(function, A), _dense(function, B)
+    key: tuple[Any, ...] = A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype
     if out is not None or device is not None or method is not None:
-        key = *key, device, method, out is not None and out.flags.writeable
-    run = bind(key, lambda: _on_host(function, A, B, out, device, method))
+        key = *key, device, method, _layout(out)
+    run = bind((function.__name__, *key), lambda: _on_host(function, A, B, out, device, method))
     return run(A, B, out)
 
 
@@ -109,8 +112,8 @@ def _on_host(
 ) -> Function:
     """The function that runs such calls: NumPy's own, or one that runs a plan.
 
-    The CPU has one method, NumPy's. And devices need not be looked for, which takes some tenths of a
-    second, where NumPy has ended before a device has begun.
+    The CPU has one method, NumPy's. And devices need not be looked for, which takes some tenths of
+    a second, where NumPy has ended before a device has begun.
     """
     outer = _forced()
     stays = out is None and outer is not None and outer.results == "device"
@@ -129,6 +132,10 @@ def _are_few(A: np.ndarray, B: np.ndarray) -> bool:
     looked for."""
     columns = B.shape[1] if B.ndim == 2 else 1
     return devices.here.found is None and max(A.ndim, B.ndim) <= 2 and A.size * columns <= _FEW
+
+
+def _layout(out: np.ndarray | None) -> Any:
+    return out is not None and (out.shape, out.strides, out.dtype, out.flags.writeable)
 
 
 def _dense(function: Function, x: Any) -> np.ndarray:

@@ -16,7 +16,7 @@ _PACKAGES = (
 )
 
 
-_described: list[tuple[int, dict[str, dict[str, Any]]]] = [(-1, {})]  # and their generation
+_described: dict[str, dict[str, dict[str, Any]]] = tables.new_table()
 
 
 def devices() -> dict[str, dict[str, Any]]:
@@ -24,9 +24,9 @@ def devices() -> dict[str, dict[str, Any]]:
 
     Made on first use, and again when something changed.
     """
-    generation, infos = _described[0]
     now = tables.generation()
-    if generation != now:
+    infos = _described.get("devices")
+    if infos is None:
         infos = {"cpu": dict(cpu.describe())}
         for name, device in backends.available().items():
             info = dict(device.describe())
@@ -37,7 +37,7 @@ def devices() -> dict[str, dict[str, Any]]:
             if reason:
                 info["set_aside"] = reason
             infos[name] = info
-        _described[0] = now, infos
+        tables.remember(_described, "devices", infos, now)
     return infos
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from hetero import profile, registry, tables
+from hetero import profile, registry
 from hetero.evaluation import report, transfer
 from hetero.evaluation.break_even import BreakEven, break_even, calls_from, extents
 from hetero.evaluation.calls import Call
@@ -303,8 +303,8 @@ def test_measured_on_a_device(data, opencl):
 
 
 def test_without_a_gpu(run, data, monkeypatch):
-    alone = tables.generation(), {"cpu": inventory.devices()["cpu"]}
-    monkeypatch.setitem(inventory._described, 0, alone)
+    alone = {"cpu": inventory.devices()["cpu"]}
+    monkeypatch.setitem(inventory._described, "devices", alone)
     monkeypatch.setattr(transfer.backends, "proven", dict)
     code, out, err = run(MB, MB)
     assert (code, out) == (USAGE, "")

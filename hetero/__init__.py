@@ -54,7 +54,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Of every public name but those of the operations.
+# Of every public name. An operation's function loads that operation alone.
+_OPERATIONS = {
+    "matvec": "hetero.ops.matvec",
+    "matmul": "hetero.ops.matmul",
+    "convolve2d": "hetero.ops.convolve2d",
+    "solve_cg": "hetero.ops.cg",
+    "solve_poisson": "hetero.ops.poisson",
+    "kmeans": "hetero.ops.kmeans",
+    "KMeans": "hetero.ops.kmeans.estimator",
+}
 _HOMES = {
     "calibrate": "hetero.calibration",
     "clear_memory": "hetero.moving.memory",
@@ -88,40 +97,19 @@ _log.addFilter(_named)
 
 def __getattr__(name: str) -> Any:
     if name == "__all__":
-        return sorted({"errors", *_HOMES, *_functions(), *_further()})
-    if name in _HOMES:
+        return sorted({"errors", *_HOMES, *_OPERATIONS})
+    if name in _OPERATIONS:
+        value = getattr(load(_OPERATIONS[name]), name)
+    elif name in _HOMES:
         if _HOMES[name] != "hetero.accel":  # which loads them when a call is large enough
-            load("hetero.ops")  # every operation is registered before the first plan
+            load("hetero.ops.functions")  # every operation is registered before the first plan
         value = getattr(load(_HOMES[name]), name)
-    elif not _is_module(name) and name in (functions := _functions()):
-        value = functions[name]
-    elif not _is_module(name) and name in (further := _further()):
-        value = getattr(load(further[name]), name)
     else:
         gone = load("hetero.removed").NAMES.get(name)
         text = f"hetero.{name} was removed in 0.2: {gone}"
         raise AttributeError(text if gone else f"module 'hetero' has no attribute {name!r}")
     globals()[name] = value
     return value
-
-
-def _is_module(name: str) -> bool:
-    """Whether a module is about to be imported: ``from hetero import name`` asks here first."""
-    find_spec = load("importlib.util").find_spec
-    return name.startswith("_") or find_spec(f"hetero.{name}") is not None
-
-
-def _functions() -> dict[str, Any]:
-    """The operations' public functions by name."""
-    functions = load("hetero.ops.functions")
-    return {name: value for name, value in vars(functions).items() if not name.startswith("_")}
-
-
-def _further() -> dict[str, str]:
-    """What else operations make public, by name: the module that has it."""
-    load("hetero.ops.functions")  # registers them
-    registry = load("hetero.registry")
-    return {name: home for o in registry.operations() for name, home in o.public.items()}
 
 
 def __dir__() -> list[str]:

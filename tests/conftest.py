@@ -39,6 +39,7 @@ def pytest_configure(config):
         os.environ[name] = value
     os.makedirs(os.environ["XDG_CACHE_HOME"], exist_ok=True)
     _turns = os.path.join(os.environ["XDG_CACHE_HOME"], "gpu-turn")
+    import hetero.ops.functions  # noqa: F401  # every operation is registered
 
 
 def _keep_programs(cache):

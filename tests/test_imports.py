@@ -18,7 +18,7 @@ import hetero
 from hetero import calibration, kernels
 
 LAYERS = (  # the lowest first
-    ("errors", "imports", "locks", "paths", "removed", "terminal", "times"),
+    ("errors", "imports", "locks", "paths", "removed", "tables", "terminal", "times"),
     ("host",),
     ("kernels",),
     ("arrays",),

@@ -40,7 +40,7 @@ _SKI_RENTAL = "hetero.moving.ski_rental"
 def has_device() -> bool:
     """Whether a device may be here; nothing is loaded for the answer."""
     if "hetero.profile.inventory" in sys.modules and load("hetero.profile.inventory").looked():
-        return not load("hetero.calling.planner").is_host_alone(None)
+        return not load("hetero.profile.inventory").is_host_alone(None)
     if any(map(glob.glob, _NODES)):
         return True
     return bool(glob.glob(_OPENCLS)) and importlib.util.find_spec("pyopencl") is not None
@@ -102,13 +102,13 @@ class _Products:
         kind = name, dtype, extents, strides
         settled = self._settled.get(kind)
         if self._session.is_inside() or (
-            settled is not None and settled == load("hetero.pricing.tables").generation()
+            settled is not None and settled == load("hetero.tables").generation()
         ):
             return False
         arrays = _views(name, dtype, pointers, extents, strides)
 
         def plan() -> Any:
-            now, made = load("hetero.pricing.tables").generation(), numpys.plan()
+            now, made = load("hetero.tables").generation(), numpys.plan()
             if numpys.is_plain(made.chosen) and not made.kept and not _is_placed():
                 planner, ski_rental = map(load, ("hetero.calling.planner", _SKI_RENTAL))
                 if not ski_rental.may_pay(made.problem, planner.plan):

@@ -209,7 +209,8 @@ class Session:
         """
         if not self._is_loaded and self._spent + seconds >= self.loading:
             self._is_loaded = True  # of a broken installation no more is loaded than now
-            self._timed(lambda: (load("hetero.ops"), load("hetero.profile.inventory").devices()))
+            names = "hetero.ops.functions", "hetero.profile.inventory"
+            self._timed(lambda: [load(name) for name in names][1].devices())
         return self._is_loaded
 
     def _verdict(

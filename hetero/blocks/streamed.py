@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hetero import profile
+from hetero import profile, tables
 from hetero.errors import DeviceMemoryError, NotPriced
 from hetero.moving import failures
-from hetero.pricing import memory_limit, pricing, tables
+from hetero.pricing import memory_limit, pricing
 from hetero.profile import inventory
 from hetero.registry import Arguments, Price
 from hetero.registry.problem import Problem

@@ -3,7 +3,8 @@
 What runs is what the plan chose. If a device fails, the CPU computes the result, with one warning;
 a device that fails a second time is set aside. If it has no room, the call is tried again with
 cached memory freed, then in blocks, then on the CPU. Operands are not overwritten until the result
-is complete, so that the CPU can start over; a solve goes on from the last saved iterate.
+is complete, so that the CPU can start over; a solve goes on from the last saved iterate. Of several
+devices that share a call each runs its range in this way.
 """
 
 from __future__ import annotations
@@ -11,24 +12,113 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from hetero import devices, registry
-from hetero.arrays import HOST, release
-from hetero.blocks import share_out
-from hetero.calling import computing, planner
-from hetero.devices import budget
+from hetero.arrays import HOST, Operand, describe, release
+from hetero.blocks.partition import moved
+from hetero.calling import planner
+from hetero.devices import at_once, budget
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, HeteroError, MethodNotAvailable
-from hetero.moving import failures, keeping, results, ski_rental
-from hetero.moving.calls import Call, Done
+from hetero.host import pages
+from hetero.moving import failures, keeping, results, ski_rental, transfer
 from hetero.pricing import candidate_pricing, compiling, memory_limit
 from hetero.pricing.plan import CPU, Plan, Share
 from hetero.profile import inventory
-from hetero.registry import Implementation
+from hetero.registry import Arguments, Cut, Implementation
 from hetero.registry.problem import Problem
 
 _SMALLEST = 1 << 20  # bytes of operands and result; a device without room for them has none
+
+
+class Call(NamedTuple):
+    """One call's data.
+
+    Attributes
+    ----------
+    arrays, operands
+        The caller's arrays and their descriptions.
+    out, target
+        The caller's ``out`` and its description, or None.
+    options
+        The operation's own; see `Arguments`.
+    options_on
+        ``options_on(devices, done)`` gives them, where they depend on the devices (a tuple, empty
+        on the CPU) and on how many iterations of a solve were done by others.
+    start
+        What the output holds on entry: an array on the host, 0.0, or None where it does not matter.
+    done
+        Iterations that led to the start, on a device that failed.
+    read
+        Descriptions of device arrays that the options hold.
+    """
+
+    arrays: tuple[Any, ...]
+    operands: tuple[Operand, ...]
+    out: Any = None
+    target: Operand | None = None
+    options: Any = None
+    options_on: Callable[[tuple[Device, ...], int], Any] | None = None
+    start: np.ndarray | float | None = None
+    done: int = 0
+    read: tuple[Operand, ...] = ()
+
+    def with_output(self, problem: Problem) -> Call:
+        """This call with an ``out`` on the device: the caller's, or a new array of their type."""
+        if self.out is not None:
+            return self
+        like, operand = next(
+            (a, o) for a, o in zip(self.arrays, self.operands, strict=True) if o.location != HOST
+        )
+        result = problem.output
+        out, pointer = transfer.empty_like(like, operand, result.shape, result.dtype)
+        target = result._replace(pointer=pointer, stream=operand.stream)
+        return self._replace(out=out, target=target)
+
+    def after(self, error: DeviceError) -> Call:
+        """What is left of this call when a device failed: a solve goes on from its last iterate."""
+        if error.x is None:
+            return self
+        return self._replace(start=error.x, done=self.done + error.iterations)
+
+    def range(self, cut: Cut, begin: int, end: int, out: np.ndarray) -> Call:
+        """A range of this call, which fills its part of ``out``."""
+        arrays = cut.arrays(begin, end, self.arrays, self.options)
+        operands = tuple([describe(array).unkept() for array in arrays])
+        part = cut.output(begin, end, out)
+        return Call(arrays, operands, part, describe(part), self.options)
+
+    def on(self, used: tuple[Device, ...], inputs: tuple[Any, ...], output: Any) -> Arguments:
+        """The arguments of a run on these devices."""
+        options = self.options
+        if self.options_on is not None:
+            options = self.options_on(used, self.done)
+        return Arguments(inputs, output, options)
+
+
+class Done(NamedTuple):
+    """A result.
+
+    Attributes
+    ----------
+    value
+        ``out``, or a new array of the caller's type: NumPy where all operands lie on the host.
+    outcome
+        What the implementation gave.
+    device, method : str
+        Where and how it was computed.
+    earlier : int
+        Iterations of a solve that a device had done before it failed, beside the outcome's own.
+    """
+
+    value: Any
+    outcome: Any
+    device: str
+    method: str
+    earlier: int = 0
 
 
 def execute(plan: Plan, call: Call) -> Any:
@@ -36,44 +126,54 @@ def execute(plan: Plan, call: Call) -> Any:
     return run(plan, call).value
 
 
-def run(plan: Plan, call: Call) -> Done:
-    """Run the chosen candidate of a plan."""
+def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> Done:
+    """Run the chosen candidate of a plan.
+
+    ``remedy`` says what is done where a device fails.
+    """
     if plan.kept:
         with ski_rental.counted(plan):
             return run(replace(plan, kept=()), call)
-    problem = plan.problem
-    chosen = plan.chosen
+    chosen, problem = plan.chosen, plan.problem
     compiling.see_to(plan, chosen)
     if chosen.device == CPU:
-        return computing.by_host((), chosen.implementation, problem, call)
-    begun = devices.failures()
+        return by_host((), chosen.implementation, problem, call)
     if chosen.shares:
-        return _shared(plan, call, begun)
-    used = members(chosen.device)
-    try:
-        return _attempt(used, plan, call)
-    except DeviceError as error:
-        failures.report(used[0].name, error, begun=begun)
-        failures.release(error)
-        call = call.after(error)
-    return computing.by_host((), _fallback(problem), problem, call)
+        return _shared(plan, call)
+    begun, used, limit = devices.failures(), members(chosen.device), memory_limit.current()
+    failed: DeviceError | None = None
+    for way in _ways(used, plan, call):
+        try:
+            with budget.of(limit):
+                return way(call)
+        except MethodNotAvailable:
+            if failed is None:
+                raise
+            break  # the device was set aside meanwhile
+        except DeviceError as error:
+            failed, call = error, call.after(error)
+            failures.release(error)
+            if not failures.out_of_memory(error):
+                break
+    assert failed is not None
+    failures.report(used[0].name, failed, remedy, begun)
+    return by_host((), _fallback(problem), problem, call)
 
 
-def _shared(plan: Plan, call: Call, begun: int) -> Done:
+def _shared(plan: Plan, call: Call) -> Done:
     """Ranges of a host call on several devices at once, each written to its part of the result."""
     chosen, shares = plan.chosen, plan.chosen.shares
     cut = registry.cut(plan.problem, len(shares))
-    out = computing.apart(call, plan.problem.output)
+    out = _apart(call, plan.problem.output)
 
-    def attempt(device: Device, part: Plan, share: Share) -> None:
-        _attempt((device,), part, call.range(cut, share.begin, share.end, out))
+    def do(share: Share) -> None:
+        part = call.range(cut, share.begin, share.end, out)
+        run(share.plan, part, f"the CPU does its {share.along}")
 
-    def by_cpu(share: Share) -> None:
-        part, of_range = share.plan.problem, call.range(cut, share.begin, share.end, out)
-        computing.by_host((), _fallback(part), part, of_range)
-
-    share_out.run(shares, attempt, by_cpu, begun)
-    return Done(computing.returned(call, out), None, chosen.device, chosen.method)
+    used = [devices.get(share.plan.candidates[0].device) for share in shares]
+    nbytes = min(moved(share.plan.problem) for share in shares)
+    at_once.run(used, [partial(do, share) for share in shares], nbytes)
+    return Done(_delivered(out, plan.problem, call), None, chosen.device, chosen.method)
 
 
 def members(name: str) -> tuple[Device, ...]:
@@ -98,42 +198,19 @@ def _fallback(problem: Problem) -> Implementation:
         return next(i for i in rows if i.excludes(problem, info) is None)
 
 
-def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
-    """Run a plan on its devices: as planned, then with more memory freed, at last in blocks.
-
-    Raises
-    ------
-    DeviceError
-        Operands are unchanged; ``out`` may be half written, unless it overlaps one.
-    """
-    short, limit = None, memory_limit.current()
-    for run_once in _ways(used, plan, call):
-        rest = call if short is None else call.after(short)
-        try:
-            with budget.of(limit):
-                return run_once(rest)
-        except MethodNotAvailable:
-            if short is None:
-                raise
-            break  # the device was set aside meanwhile
-        except DeviceError as error:
-            rest.tell(error)
-            if not failures.out_of_memory(error):
-                raise
-            short = error
-            failures.release(short)
-    raise short
+# -- What is tried on devices ----------------------------------------------------------------------
 
 
 def _ways(used: tuple[Device, ...], plan: Plan, call: Call) -> Iterator[Callable[[Call], Done]]:
-    """What `_attempt` tries in turn, as long as the one before ran out of memory."""
+    """What is tried in turn, as long as the one before ran out of memory: as planned, then with
+    more memory freed, at last in blocks."""
     as_planned = partial(_as_planned, used, plan)
     yield as_planned
     for _ in _made_room(used, sum(o.nbytes for o in (*call.operands, plan.problem.output))):
         yield as_planned
     row = _by_blocks(used, plan)
     if row is not None:
-        yield partial(computing.by_host, used, row, plan.problem)
+        yield partial(by_host, used, row, plan.problem)
 
 
 def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
@@ -142,19 +219,15 @@ def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
     if limit is not None:
         for device in used:
             keeping.shed_beyond(device, limit, (*call.operands, problem.output))
-    if (
-        len(used) > 1
-        or row.from_host
-        or (_takes_blocks(used, plan) and _too_large(used[0], problem))
-    ):
-        return computing.by_host(used, row, problem, call)
+    if len(used) > 1 or row.from_host or (_takes_blocks(used, plan) and _too_large(used, problem)):
+        return by_host(used, row, problem, call)
     problem, call = results.placed(used[0], problem, call)
-    return computing.on_device(used[0], row, problem, call)
+    return on_device(used[0], row, problem, call)
 
 
-def _too_large(device: Device, problem: Problem) -> bool:
-    info = memory_limit.of(device)
-    return candidate_pricing.too_large(problem, device.name, info) is not None
+def _too_large(used: tuple[Device, ...], problem: Problem) -> bool:
+    info = memory_limit.of(used[0])
+    return candidate_pricing.too_large(problem, used[0].name, info) is not None
 
 
 def _made_room(used: tuple[Device, ...], nbytes: int) -> Iterator[None]:
@@ -198,3 +271,117 @@ def _by_blocks(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
         ),
         None,
     )
+
+
+# -- One run of a method ---------------------------------------------------------------------------
+
+
+def by_host(
+    used: tuple[Device, ...], implementation: Implementation, problem: Problem, call: Call
+) -> Done:
+    """Run on the CPU, on several devices that share host arrays, or on one in blocks."""
+    hosts = call.arrays
+    for number, operand in enumerate(call.operands):
+        if operand.location != HOST:
+            copy = transfer.to_host(call.arrays[number], operand)
+            hosts = (*hosts[:number], copy, *hosts[number + 1 :])
+    result = problem.output
+    if result.location != HOST:
+        out = (pages.empty if used else np.empty)(result.shape, result.dtype)
+    elif used:  # the operands stay as they are, for the CPU
+        out = _apart(call, result)
+    elif call.out is None:
+        out = pages.maker(result.nbytes)(result.shape, result.dtype)
+    else:
+        out = call.out
+    if isinstance(call.start, np.ndarray):
+        out[...] = call.start.reshape(out.shape)
+    elif call.start is not None and len(used) < 2:  # several devices begin from zero themselves
+        out[...] = call.start
+    if call.read and used:
+        with used[0].active():
+            transfer.follow(used[0], transfer.of(used[0], call.read))
+    assert implementation.run is not None
+    outcome = implementation.run(used, problem, call.on(used, hosts, out))
+    place = CPU if not used else used[0].name if len(used) == 1 else used[0].kind + ":*"
+    out = _delivered(out, problem, call)
+    return Done(out, outcome, place, implementation.method, call.done)
+
+
+def on_device(device: Device, implementation: Implementation, problem: Problem, call: Call) -> Done:
+    """Run a method on one device: operands are uploaded where needed, and the result is left on the
+    device or downloaded, as the problem says.
+
+    Raises
+    ------
+    DeviceError
+        If the device fails; what `call.out` held is then as it was where it overlaps an operand.
+    """
+    run = implementation.run
+    assert run is not None
+    result = problem.output
+    stays = result.location == device.name
+    with device.active():
+        described = call.operands if call.target is None else (*call.operands, call.target)
+        staged = transfer.stage_all(device, call.arrays, call.operands)
+        inputs = tuple(buffer for buffer, _ in staged)
+        others = transfer.of(device, (*described, *call.read))
+        transfer.follow(device, others)
+        owner = None
+        if stays:
+            call = call.with_output(problem)
+            assert call.target is not None
+            buffer = call.target.pointer
+        else:
+            buffer, owner = device.allocate(max(result.nbytes, 1))
+        arguments = call.on((device,), inputs, buffer)
+        # The start of a solve is copied to its output, which has the strides of a new array.
+        if isinstance(call.start, np.ndarray):
+            device.upload(np.ascontiguousarray(call.start, result.dtype), buffer)
+        elif call.start is not None:
+            device.fill(buffer, result.nbytes)
+        outcome = run((device,), problem, arguments)
+        if stays:
+            transfer.precede(device, others)
+            if outcome is not None:  # a solve's failures are to show up here
+                device.synchronize()
+            return Done(call.out, outcome, device.name, implementation.method, call.done)
+        if (look := results.look.get()) is not None:
+            look(device, problem.dtype, buffer, result.size)
+        out = call.out if result.location == HOST else None
+        if out is not None and _overlap(out, call.arrays):
+            out = None  # or the CPU would find operands half overwritten
+        values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
+        if result.location == HOST and call.out is None and outcome is None:
+            source = problem.operation, problem.dims, problem.dtype
+            keeping.keep_result(device, values, source, buffer, owner)
+        del owner
+    values = _delivered(values, problem, call)
+    return Done(values, outcome, device.name, implementation.method, call.done)
+
+
+def _apart(call: Call, result: Operand) -> np.ndarray:
+    """Temporary memory for a host call's result where ``out`` overlaps an operand."""
+    if call.out is None or _overlap(call.out, call.arrays):
+        return pages.empty(result.shape, result.dtype)
+    return call.out
+
+
+def _overlap(out: np.ndarray, arrays: tuple[Any, ...]) -> bool:
+    """Whether ``out`` may share memory with an operand on the host."""
+    return any(isinstance(x, np.ndarray) and np.may_share_memory(out, x) for x in arrays)
+
+
+def _delivered(values: np.ndarray, problem: Problem, call: Call) -> Any:
+    """A result on the host as the caller wants it: a device array of theirs, in their ``out``, or
+    as it is; NumPy gives a scalar for no axes."""
+    if problem.output.location != HOST:
+        call = call.with_output(problem)
+        assert call.target is not None
+        transfer.from_host(values, call.out, call.target)
+        return call.out
+    if call.out is None:
+        return values if values.ndim else values[()]
+    if call.out is not values:
+        call.out[...] = values
+    return call.out

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
 
-from hetero import profile, registry
+from hetero import profile, registry, tables
 from hetero.arrays import HOST, watched
 from hetero.blocks.shares import price
 from hetero.devices import cpu
@@ -19,10 +19,10 @@ from hetero.errors import DeviceNotAvailable, one_of
 from hetero.moving import ski_rental
 from hetero.moving.results import staying
 from hetero.pricing import memory_limit as memory_limits
-from hetero.pricing import movement, tables
+from hetero.pricing import movement
 from hetero.pricing.plan import CPU, Plan
 from hetero.pricing.pricing import check_method, matching_devices
-from hetero.pricing.settings import Settings, forced
+from hetero.pricing.settings import Settings, forced, placement
 from hetero.profile import inventory
 from hetero.registry.problem import Problem
 
@@ -135,24 +135,6 @@ class use(ContextDecorator):
             forced.reset(token)
             if watching is not None:
                 watched.asked.reset(watching)
-
-
-def placement(device: str | None, method: str | None) -> tuple[str | None, str | None]:
-    """What a call's ``device=`` and ``method=`` mean inside the enclosing `use` blocks."""
-    outer = forced.get()
-    if outer is None:
-        return device, method
-    return device or outer.device, method or outer.method
-
-
-def is_host_alone(device: str | None) -> bool:
-    """Whether a call from host memory that names this device, or none, can only run on the CPU."""
-    return device == CPU or (
-        device is None
-        and all(
-            name == CPU or info.get("is_host_cpu") for name, info in inventory.devices().items()
-        )
-    )
 
 
 def check_placement(operation: str, device: str | None, method: str | None) -> None:
@@ -313,26 +295,6 @@ class OtherMachine(Machine):
 
     def moved_by_host(self, problem: Problem) -> dict[str, float]:
         return movement.by_way_of_host(problem, self._constants)
-
-
-_only = tables.new_table()
-
-
-def only_choice(operation: str) -> registry.Implementation | None:
-    """The only implementation for operands on the host where placement is not forced; None where
-    prices decide between several."""
-    if operation not in _only:
-        now = tables.generation()
-        usable = [
-            info
-            for info in inventory.devices().values()
-            if not (info.get("is_host_cpu") or info.get("set_aside"))
-        ]
-        rows = [i for i in registry.lookup(operation) if any(i.kind == u["kind"] for u in usable)]
-        row = rows[0] if len(rows) == 1 and rows[0].kind == CPU else None
-        tables.remember(_only, operation, row, now)
-        return row
-    return _only.get(operation)
 
 
 def _places(plan: Plan) -> list[str]:

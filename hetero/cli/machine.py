@@ -85,7 +85,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
 def compile_loops(arguments: argparse.Namespace) -> int:
     """Compile the CPU's loops for later processes."""
-    import hetero.ops  # noqa: F401  # registers them
+    import hetero.ops.functions  # noqa: F401  # registers them
     from hetero.host import loops
 
     os.environ.pop(loops.IN_CALLS, None)  # here it is asked for

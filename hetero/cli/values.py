@@ -66,7 +66,7 @@ def add_profile(sub: Parser, text: str) -> None:
 
 def operations() -> tuple[Any, ...]:
     """All operations, which are loaded when the options of a command are made."""
-    import hetero.ops  # noqa: F401  # registers them
+    import hetero.ops.functions  # noqa: F401  # registers them
     from hetero import registry
 
     return registry.operations()

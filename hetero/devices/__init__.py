@@ -25,6 +25,7 @@ def _of_module(kind: str) -> Find:
 here = Registry({kind: _of_module(kind) for kind in KINDS})
 
 available = here.available
+only_host = here.only_host
 believed = here.believed
 proven = here.proven
 broken = here.broken
@@ -40,6 +41,5 @@ count_failure = here.count_failure
 troubles = here.troubles
 was_short = here.was_short
 reset_failures = here.reset_failures
-on_change = here.on_change
 
 os.register_at_fork(after_in_child=here.after_fork)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hetero import locks
+from hetero import locks, tables
 from hetero.errors import DeviceMemoryError, DeviceNotAvailable, one_of
 
 if TYPE_CHECKING:
@@ -71,7 +71,6 @@ class Registry:
         self._failed_at: dict[str, int] = {}
         self._failures = 0
         self._reported: dict[str, tuple[Device, str]] = {}
-        self._listeners: list[Callable[[], None]] = []
 
     def available(self) -> dict[str, Device]:
         """Device name -> `Device`. Empty without packages, driver or device that works."""
@@ -113,8 +112,12 @@ class Registry:
             else:
                 self.proved.add(name)
                 return True
-        self._changed()
+        tables.forget()
         return False
+
+    def only_host(self) -> bool:
+        """Whether no device but this machine's CPU is here, by whatever name."""
+        return all(device.describe().get("is_host_cpu") for device in self.available().values())
 
     def proven(self) -> dict[str, Device]:
         """`available`, when each of them was asked whether it works."""
@@ -227,14 +230,6 @@ class Registry:
                 self.found = {**self.available(), name: defect[0]}
             return any(failed)
 
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` when devices come, or cease to be usable without a failed call."""
-        self._listeners.append(listener)
-
-    def _changed(self) -> None:
-        for listener in self._listeners:
-            listener()
-
     def after_fork(self) -> None:
         """In a forked child: it cannot use its parent's contexts, and computes on the CPU."""
         if self.found is None:
@@ -242,7 +237,7 @@ class Registry:
         for name, device in self.everything().items():
             self.reasons[name] = _FORKED
             device.abandon()
-        self._changed()
+        tables.forget()
 
 
 def _one_line(error: Exception) -> str:

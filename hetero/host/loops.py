@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero import locks, paths
+from hetero import locks, paths, tables
 from hetero.host import cgroup
 from hetero.imports import in_child, load
 
@@ -68,7 +68,6 @@ def _name(family: str, dtype: str | np.dtype) -> str:
 
 _families: dict[str, Family] = {}
 _known: dict[str, bool] = {}  # name -> whether it is ready
-_listeners: list[Callable[[], None]] = []
 _lock = locks.new()
 
 
@@ -107,11 +106,6 @@ def is_ready(name: str) -> bool:
     return known
 
 
-def on_ready(listener: Callable[[], None]) -> None:
-    """Call ``listener`` whenever this process has had loops compiled."""
-    _listeners.append(listener)
-
-
 def ensure(names: Iterable[str], progress: Callable[[float, str], None] | None = None) -> None:
     """Compile what is not compiled, a family in a process, as many at a time as there are cores.
 
@@ -133,8 +127,7 @@ def ensure(names: Iterable[str], progress: Callable[[float, str], None] | None =
             _compile(wanted, progress or (lambda fraction, text: None))
         _known.update((name, True) for each in wanted.values() for name in each)
     if wanted:
-        for listener in _listeners:
-            listener()
+        tables.forget()
 
 
 def can_be_kept() -> bool:

@@ -76,7 +76,7 @@ def on_host(plan: Plan) -> Plan:
 
 
 def placed(device: Device, problem: Problem, call: Any) -> tuple[Problem, Any]:
-    """Problem and `calls.Call` of a run on a device, with an array there for what stays."""
+    """Problem and `execution.Call` of a run on a device, with an array there for what stays."""
     if problem.next_device is None or call.out is not None or not device.has_arrays:
         return problem, call
     made, target = new_array(device, problem.output.shape, problem.output.dtype)

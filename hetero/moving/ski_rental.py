@@ -24,10 +24,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from hetero import registry
+from hetero import registry, tables
 from hetero.arrays import HOST, Operand
 from hetero.arrays.kept import Kept
-from hetero.pricing import tables
 from hetero.pricing.plan import CPU, Candidate, Plan
 from hetero.registry.problem import Problem
 from hetero.times import readable

@@ -14,6 +14,7 @@ from hetero.imports import load
 from hetero.mpi.ranks import Ranks, ranks_of
 from hetero.pricing.plan import CPU
 from hetero.pricing.settings import forced
+from hetero.profile import inventory
 
 
 def rows(n: int, comm: Any = None) -> tuple[int, int]:
@@ -67,7 +68,7 @@ def place(ranks: Ranks, device: str | None, rows: Any, b: np.ndarray) -> Device 
     b : (own rows,) ndarray
     """
     device = planner.placement(device, None)[0]
-    if device is None and b.size and not planner.is_host_alone(None):
+    if device is None and b.size and not inventory.is_host_alone(None):
         square = rows.square(b.dtype)
         device = contextvars.copy_context().run(_planned, square, b).partition(":")[0]  # its kind
     if device in (None, CPU) or not b.size:

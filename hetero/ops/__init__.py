@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetero import registry
-from hetero.calling import planner
 from hetero.imports import load
-from hetero.ops import cpu_vectors, functions  # noqa: F401  # registers loops and operations
-from hetero.pricing.plan import Plan
+
+if TYPE_CHECKING:
+    from hetero.pricing.plan import Plan
 
 
 def plan(
@@ -68,6 +68,8 @@ def plan(
     >>> hetero.plan("solve_poisson", f, rtol=1e-6, method="multigrid").chosen.method
     'multigrid'
     """
+    load("hetero.ops.functions")  # registers them
+    planner = load("hetero.calling.planner")
     known = registry.operation(operation)
     taken = inspect.signature(known.problem)
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Settings(NamedTuple):
@@ -28,9 +28,9 @@ class Settings(NamedTuple):
 forced: ContextVar[Settings | None] = ContextVar("hetero_forced", default=None)
 
 
-def besides() -> tuple[Any, ...] | None:
-    """Settings of `use` blocks that are not part of a call's key; None where none is set."""
+def placement(device: str | None, method: str | None) -> tuple[str | None, str | None]:
+    """What a call's ``device=`` and ``method=`` mean inside the enclosing `use` blocks."""
     outer = forced.get()
-    if outer is None or outer.memory_limit is None:
-        return None
-    return (outer.memory_limit,)
+    if outer is None:
+        return device, method
+    return device or outer.device, method or outer.method

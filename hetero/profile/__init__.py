@@ -37,7 +37,6 @@ from hetero.profile.finding import (
     Stored,
     current,
     held,
-    on_change,
     set_current,
     survey,
 )
@@ -63,7 +62,6 @@ __all__ = [
     "held",
     "named",
     "obstacle",
-    "on_change",
     "parse",
     "place",
     "read",

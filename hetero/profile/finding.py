@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from hetero import locks
+from hetero import locks, tables
 from hetero.errors import ProfileError
 from hetero.host.copying import staging
 from hetero.profile import places, reading, validity
@@ -18,7 +17,6 @@ log = logging.getLogger("hetero")
 
 _lock = locks.new()
 _current: Profile | None = None
-_listeners: list[Callable[[], None]] = []
 
 
 class Stored(NamedTuple):
@@ -68,13 +66,7 @@ def set_current(new: Profile | None) -> None:
     with _lock:
         _current = new
         staging.believe(new.stages() if new is not None else {})
-    for listener in _listeners:
-        listener()
-
-
-def on_change(listener: Callable[[], None]) -> None:
-    """Call ``listener`` whenever the current profile is replaced."""
-    _listeners.append(listener)
+    tables.forget()
 
 
 def held() -> Profile | None:

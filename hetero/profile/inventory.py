@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 from hetero import devices as backends
-from hetero import locks
+from hetero import tables
 from hetero.devices import cpu
 from hetero.imports import load
 
@@ -17,55 +16,44 @@ _PACKAGES = (
 )
 
 
-class _Inventory:
-    """Descriptions of what is here, made on first use and again when devices changed."""
+_described: dict[str, dict[str, dict[str, Any]]] = tables.new_table()
 
-    def __init__(self) -> None:
-        self.described: dict[str, dict[str, Any]] | None = None
-        self._lock = locks.new()
-        self._changes = 0
-        self._listeners: list[Callable[[], None]] = []
 
-    def devices(self) -> dict[str, dict[str, Any]]:
-        """Device name -> description; "cpu" first. A device set aside stays, with ``set_aside``."""
-        infos = self.described
-        if infos is None:
-            now = self._changes
-            infos = {"cpu": dict(cpu.describe())}
-            for name, device in backends.available().items():
-                info = dict(device.describe())
-                twin = next((n for n, i in infos.items() if n != "cpu" and _same(i, info)), None)
-                if twin is not None:
-                    info["same_as"] = twin
-                reason = backends.disabled(name)
-                if reason:
-                    info["set_aside"] = reason
-                infos[name] = info
-            with self._lock:
-                if now == self._changes:  # else the devices changed meanwhile
-                    self.described = infos
-        return infos
+def devices() -> dict[str, dict[str, Any]]:
+    """Device name -> description; "cpu" first. A device set aside stays, with ``set_aside``.
 
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` whenever the devices at hand change."""
-        self._listeners.append(listener)
+    Made on first use, and again when something changed.
+    """
+    now = tables.generation()
+    infos = _described.get("devices")
+    if infos is None:
+        infos = {"cpu": dict(cpu.describe())}
+        for name, device in backends.available().items():
+            info = dict(device.describe())
+            twin = next((n for n, i in infos.items() if n != "cpu" and _same(i, info)), None)
+            if twin is not None:
+                info["same_as"] = twin
+            reason = backends.disabled(name)
+            if reason:
+                info["set_aside"] = reason
+            infos[name] = info
+        tables.remember(_described, "devices", infos, now)
+    return infos
 
-    def changed(self) -> None:
-        """Drop the descriptions: a device was disabled, or devices must be looked for again."""
-        with self._lock:
-            self._changes += 1
-            self.described = None
-        for listener in self._listeners:
-            listener()
+
+changed = tables.forget  # a device was disabled, or devices must be looked for again
 
 
 def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return all(a.get(key) == b.get(key) for key in ("kind", "name", "memory_bytes", "driver"))
 
 
-_here = _Inventory()
-devices, on_change, changed = _here.devices, _here.on_change, _here.changed
 believed, broken, newly_broken = backends.believed, backends.broken, backends.newly_broken
+
+
+def is_host_alone(device: str | None) -> bool:
+    """Whether a call from host memory that names this device, or none, can only run on the CPU."""
+    return device == "cpu" or (device is None and backends.only_host())
 
 
 def looked() -> bool:

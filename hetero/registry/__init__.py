@@ -53,8 +53,6 @@ class Operation:
     cut : callable or None
         ``cut(problem, parts)`` gives the `Cut` of a problem of host arrays into at least that many
         parts, or None where there is nothing to cut, or nothing to gain by it.
-    public : dict
-        Further public names of hetero's -> the module that has them, imported on use.
     keeps : callable
         ``keeps(problem)``: whether its calls use copies of operands that stay on a device.
     iterations : callable
@@ -74,7 +72,6 @@ class Operation:
     cases: str = ""
     benchmarks: str = ""
     cut: Callable[[Problem, int], Cut | None] | None = None
-    public: Mapping[str, str] = field(default_factory=dict)
     keeps: Callable[[Problem], bool] = lambda problem: True
     iterations: Callable[[tuple[int, ...], str], Mapping[str, Iteration]] = lambda dims, dtype: {}
 
@@ -296,6 +293,7 @@ def lookup(operation: str) -> tuple[Implementation, ...]:
 
 
 _operations: dict[str, Operation] = {}
+_ORDER = ("matvec", "matmul", "convolve2d", "cg", "poisson", "kmeans")
 
 
 def register_operation(operation: Operation) -> Operation:
@@ -305,8 +303,8 @@ def register_operation(operation: Operation) -> Operation:
 
 
 def operations() -> tuple[Operation, ...]:
-    """All operations, in the order they were registered."""
-    return tuple(_operations.values())
+    """All operations that were loaded, as `hetero.ops.functions` does with all."""
+    return tuple([_operations[name] for name in _ORDER if name in _operations])
 
 
 def cut(problem: Problem, parts: int) -> Cut | None:

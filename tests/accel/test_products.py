@@ -16,12 +16,11 @@ import numpy as np
 import pytest
 
 import hetero
-from hetero import accel, profile
+from hetero import accel, profile, tables
 from hetero.accel import gate, products
 from hetero.accel.patching import Standin
 from hetero.arrays import watched
 from hetero.ops.convolve2d import direct_device
-from hetero.pricing import tables
 
 
 def loops():

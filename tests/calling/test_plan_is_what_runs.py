@@ -24,7 +24,7 @@ from hetero.calling import execution, planner
 from hetero.devices.cuda import cufft
 from hetero.errors import DeviceMemoryError, HeteroError
 from hetero.moving import pipeline
-from hetero.ops.convolve2d import problem, remembered
+from hetero.ops.convolve2d import planning, problem
 from hetero.ops.kmeans import fit
 from hetero.ops.linear_systems.types import CONVERGED, Outcome
 from hetero.profile import inventory
@@ -73,7 +73,7 @@ def machine(monkeypatch):
     for operation in registry.operations():
         rows = [record.instead_of(row) for row in registry.lookup(operation.name)]
         monkeypatch.setitem(registry._implementations, operation.name, rows)
-    scipys = remembered._scipys
+    scipys = planning._scipys
 
     def scipys_function(mode, boundary):
         def run(*arguments):
@@ -82,7 +82,7 @@ def machine(monkeypatch):
 
         return run
 
-    monkeypatch.setattr(remembered, "_scipys", scipys_function)
+    monkeypatch.setattr(planning, "_scipys", scipys_function)
     monkeypatch.setattr(cufft, "obstacle", lambda: None)
     inventory.changed()
     return record, devices, info

@@ -20,14 +20,13 @@ from made_up import (
 )
 
 import hetero
-from hetero import devices, profile, registry
+from hetero import devices, profile, registry, tables
 from hetero.arrays import Spec
 from hetero.calling import planner
-from hetero.errors import DeviceError, NotPriced
+from hetero.errors import NotPriced
 from hetero.ops import matmul, matvec
-from hetero.pricing import pricing, tables
+from hetero.pricing import pricing
 from hetero.pricing.plan import Plan
-from hetero.profile import inventory
 
 
 def test_terms_by_hand():
@@ -274,23 +273,8 @@ def test_matvec_problem():
         hetero.plan("sort", Spec((3, 4)))
 
 
-def test_only_choice(cuda):
-    """One where the CPU is all that plans would take; asked again when devices change."""
-    assert planner.only_choice("matmul") is None
-    devices.count_failure("cuda:0", DeviceError("gone"))
-    devices.count_failure("cuda:0", DeviceError("gone"))
-    inventory.changed()
-    assert planner.only_choice("matmul").method == "blas"
-    assert planner.only_choice("convolve2d") is None, "several methods on the CPU"
-    devices.here.first_failure.clear()
-    devices.here.reasons.clear()
-    inventory.changed()
-    assert planner.only_choice("matmul") is None
-
-
 def test_host_products_need_no_plan_where_the_cpu_is_alone(monkeypatch):
-    alone = {"cpu": inventory.devices()["cpu"]}
-    monkeypatch.setattr(inventory, "devices", lambda: alone)
+    monkeypatch.setattr(devices.here, "found", {})
     tables.forget()
     monkeypatch.setattr(planner, "plan", None)
     A = np.ones((3, 4))

@@ -10,11 +10,10 @@ import numpy as np
 from made_up import machine, roofline, square
 
 import hetero
-from hetero import profile
+from hetero import profile, tables
 from hetero.arrays import Operand
 from hetero.calling import planner
 from hetero.ops import matmul
-from hetero.pricing import tables
 from hetero.profile import inventory
 
 

@@ -12,7 +12,6 @@ import inspect
 import itertools
 import random
 import re
-from pathlib import Path
 
 import fakes
 import numpy as np
@@ -22,7 +21,6 @@ import scipy.sparse
 from warm import NOTHING, Machine, Space, close, dense, memory, placed, refused, same
 
 import hetero
-from hetero.ops import kmeans
 
 rng = np.random.default_rng(3)
 USE = {
@@ -488,9 +486,73 @@ SOLVE_POISSON = Space(
     ),
 )
 
+# -- Clusters ------------------------------------------------------------------------------------
+
+ROWS = np.concatenate([rng.standard_normal((n, 3)) + 2 * n for n in (14, 15, 16)])
+WEIGHTS = 0.5 + rng.random(45)
+
+
+def judge_kmeans(space, point, outcome):
+    """Each label is that of the nearest centroid, and the inertia is that of the labels."""
+    if refused(outcome):
+        return
+    (X, k), named = space.arguments(point)
+    given = point["init"] == "given"
+    if isinstance(outcome.result, Exception):
+        assert isinstance(outcome.result, ValueError), (point, outcome.result)
+        wrong = [label for label in point.values() if label.startswith("wrong")]
+        assert wrong or (given and k != 3) or (point["max_iter"] == "0" and not given), point
+        return
+    centroids, labels, info = outcome.result
+    X = np.asarray(X)
+    assert centroids.dtype == (np.float32 if X.dtype == np.float32 else np.float64), point
+    squares = ((X[:, None] - centroids.astype(float)) ** 2).sum(-1)
+    found = squares[np.arange(len(X)), labels]
+    assert centroids.shape == (k, 3), point
+    assert (found <= squares.min(1) + 1e-3).all(), point
+    weights = named.get("sample_weight", 1.0)
+    assert info["inertia"] == pytest.approx((weights * found).sum(), rel=1e-3), point
+    assert info["iterations"] <= named.get("max_iter", 300), point
+
+
+KMEANS = Space(
+    hetero.kmeans,
+    {
+        "X": {
+            "plain": given(ROWS),
+            "float32": given(ROWS, "f4"),
+            "fewer": given(ROWS[:30]),
+            **{how: laid(ROWS, how) for how in ("F", "strided", "readonly")},
+            "integers": given(10 * ROWS, int),
+            "list": ROWS.tolist,
+            "wrong complex": given(ROWS + 1j),
+        },
+        "n_clusters": {"3": 3, "2": 2, "wrong True": True, "wrong 3.0": 3.0, "wrong list": [3]},
+        "random_state": {"1": 1, "2": 2},
+        "init": {"none": NOTHING, "random": "random", "given": given(ROWS[::15]), "wrong": "x"},
+        "n_init": {"none": NOTHING, "1": 1, "2": 2, "auto": "auto", "wrong True": True},
+        "max_iter": {"none": NOTHING, "1": 1, "0": 0, "wrong 1.0": 1.0},
+        "tol": {"none": NOTHING, "0": 0, "0.5": 0.5, "wrong True": True, "wrong": -1.0},
+        "label_tol": {"none": NOTHING, "0.1": 0.1, "wrong": -1.0},
+        "sample_weight": {
+            "none": NOTHING,
+            "2": 2.0,
+            "each": given(WEIGHTS),
+            "wrong": given(WEIGHTS[1:]),
+            "wrong zeros": given(0 * WEIGHTS),
+        },
+        "device": {"none": NOTHING, "None": None, "cpu": "cpu", "cuda:1": "cuda:1"},
+        "method": {"none": NOTHING, "lloyd": "lloyd", "products": "products", "other": "other"},
+        "use": {name: USE[name] for name in USE if "cuda" not in name}
+        | {"lloyd": [{"method": "lloyd"}]},
+    },
+    judge_kmeans,
+    impossible=lambda point: point["X"] == "fewer" and point["sample_weight"] != "none",
+)
+
 SPACES = {
     space.function.__name__: space
-    for space in (MATMUL, MATVEC, CONVOLVE2D, SOLVE_CG, SOLVE_POISSON)
+    for space in (MATMUL, MATVEC, CONVOLVE2D, SOLVE_CG, SOLVE_POISSON, KMEANS)
 }
 
 
@@ -505,13 +567,7 @@ def machine(monkeypatch):
 def test_every_public_function_has_a_space():
     placed = {"device", "method"}
     calls = {name for name in hetero.__all__ if placed <= set(_parameters(getattr(hetero, name)))}
-    # k-means remembers no calls: each one makes its problem, and asks for the plan of that.
-    assert calls - {"plan", "use", "kmeans"} == set(SPACES)
-
-
-def test_kmeans_remembers_no_calls():
-    folder = Path(kmeans.__file__).parent
-    assert not [f for f in folder.glob("*.py") if "call_cache" in f.read_text(encoding="utf-8")]
+    assert calls - {"plan", "use"} == set(SPACES)
 
 
 def _parameters(function):

@@ -12,7 +12,7 @@ from hetero import registry
 from hetero.arrays import HOST, spec
 from hetero.devices import kinds
 from hetero.devices.base import Device
-from hetero.devices.cuda import CudaDevice
+from hetero.devices.cuda.device import CudaDevice
 from hetero.devices.cuda.launch import Kernels
 from hetero.devices.cuda.state import Local
 from hetero.devices.storage import Storage

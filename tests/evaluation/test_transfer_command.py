@@ -303,7 +303,8 @@ def test_measured_on_a_device(data, opencl):
 
 
 def test_without_a_gpu(run, data, monkeypatch):
-    monkeypatch.setattr(inventory._here, "described", {"cpu": inventory.devices()["cpu"]})
+    alone = {"cpu": inventory.devices()["cpu"]}
+    monkeypatch.setitem(inventory._described, "devices", alone)
     monkeypatch.setattr(transfer.backends, "proven", dict)
     code, out, err = run(MB, MB)
     assert (code, out) == (USAGE, "")

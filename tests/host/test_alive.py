@@ -224,7 +224,7 @@ def test_a_handler_may_call_in_the_middle_of_planning():
 import numpy as np, hetero
 from hetero import devices
 from hetero.calling import planner
-from hetero.pricing import tables
+from hetero import tables
 from hetero import profile
 from hetero.ops import matmul
 A = np.ones((5, 5))

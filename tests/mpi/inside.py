@@ -14,8 +14,8 @@ sys.path.append(str(Path(__file__).parents[1] / "contract" / "mpi"))
 from cases import FOLDER, N, comm, error_of, rank, size, spans, spd, write
 
 import hetero.mpi
-from hetero.calling import planner
 from hetero.mpi.ranks import ranks_of
+from hetero.profile import inventory
 
 # What hetero makes arrays and works on them with, outside of its compiled loops.
 ALLOCATING = ("empty", "zeros", "array", "ascontiguousarray", "copy", "arange", "subtract")
@@ -96,10 +96,10 @@ def freed():
 
 def planned():
     """A use block that names another operation's method, where a solve is planned."""
-    alone, planner.is_host_alone = planner.is_host_alone, lambda device: False
+    alone, inventory.is_host_alone = inventory.is_host_alone, lambda device: False
     with hetero.use(method="blas"):
         how = hetero.mpi.solve_poisson(np.ones((3, 4)), return_info=True)[1]
-    planner.is_host_alone = alone
+    inventory.is_host_alone = alone
     return how["converged"]
 
 

@@ -18,10 +18,9 @@ import pytest
 
 import hetero
 import hetero.ops
-from hetero import paths, profile
+from hetero import paths, profile, tables
 from hetero.calling import planner
 from hetero.errors import ProfileError
-from hetero.pricing import tables
 from hetero.profile import inventory
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)

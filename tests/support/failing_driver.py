@@ -25,7 +25,7 @@ import numpy as np  # noqa: E402
 from scipy import signal, sparse  # noqa: E402
 
 import hetero  # noqa: E402
-import hetero.ops  # noqa: E402
+import hetero.ops.functions  # noqa: E402
 from hetero import devices, profile, registry  # noqa: E402
 from hetero.devices.base import Device  # noqa: E402
 from hetero.devices.cuda import cubin  # noqa: E402

@@ -12,7 +12,7 @@ from scipy import signal
 
 import hetero
 from hetero import devices
-from hetero.calling import computing
+from hetero.calling import execution
 
 rng = np.random.default_rng(6)
 MB = 1 << 20
@@ -21,7 +21,7 @@ ran: list[str] = []
 
 def watch() -> None:
     """Note the operands of all that ran on the device to its end."""
-    whole, blocks = computing.on_device, computing.by_host
+    whole, blocks = execution.on_device, execution.by_host
 
     def run(device, implementation, problem, call):
         made = whole(device, implementation, problem, call)
@@ -34,7 +34,7 @@ def watch() -> None:
             ran.append("blocks")
         return made
 
-    computing.on_device, computing.by_host = run, run_blocks
+    execution.on_device, execution.by_host = run, run_blocks
 
 
 def called(room: int, call, in_blocks: bool, expected) -> None:

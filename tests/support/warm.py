@@ -18,9 +18,8 @@ import numpy as np
 from scipy.sparse import issparse
 
 import hetero
-from hetero import registry
+from hetero import registry, tables
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
-from hetero.pricing import tables
 from hetero.pricing.plan import Plan
 from hetero.profile import inventory
 

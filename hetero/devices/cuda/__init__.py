@@ -12,12 +12,13 @@ what its copies from and to the host take. `state` is what belongs to one contex
 
 from __future__ import annotations
 
-from hetero.devices.base import Device
-from hetero.devices.cuda import cubin, drivers
-from hetero.devices.cuda.device import CudaDevice
+from typing import TYPE_CHECKING
+
+from hetero.devices.cuda import drivers
 from hetero.imports import INSTALL, load
 
-__all__ = ["CudaDevice", "find"]
+if TYPE_CHECKING:
+    from hetero.devices.base import Device
 
 
 def find() -> tuple[list[Device], list[str]]:
@@ -38,16 +39,17 @@ def find() -> tuple[list[Device], list[str]]:
     if not count:
         return [], ["cuda: the driver finds no device"]
     missing = [f"cuda: PyCUDA does not load; {name} is used ({refused})"] if refused else []
-    if cubin.compiler() is None:
+    if load("hetero.devices.cuda.cubin").compiler() is None:
         missing.append(f"cuda: neither NVRTC nor nvcc to compile kernels with; {INSTALL['cuda']}")
     try:
         load("nvmath.bindings.cublas")
     except Exception:
         missing.append(f"cuda: nvmath-python or cuBLAS for method='library'; {INSTALL['library']}")
+    device = load("hetero.devices.cuda.device")
     found: list[Device] = []
     for ordinal in range(count):
         try:
-            found.append(CudaDevice(ordinal))
+            found.append(device.CudaDevice(ordinal))
         except driver.Error as error:
             missing.append(f"cuda:{ordinal}: the driver does not describe it ({error})")
     return found, missing

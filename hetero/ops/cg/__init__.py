@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hetero import registry
 from hetero.arrays import Array, array_or_spec, describe, is_device_array
-from hetero.calling import call_cache, planner
+from hetero.calling import planner
+from hetero.calling.call_cache import bind
 from hetero.imports import load
 from hetero.moving.results import staying
 from hetero.ops.cg import methods, operands  # the former registers them
@@ -138,25 +140,39 @@ def solved(
     M = operands.of_scipy(M)
     key = operands.key_of(matrix, rhs, x0, rtol, limit, M, device, method)
 
-    def make() -> Plan:
+    def make() -> Callable[..., Any]:
         kind = operands.inspected(matrix, rhs, x0, M)
 
-        def make() -> Plan:
+        def priced() -> Callable[..., Any]:
             problem = operands.problem_of(matrix, kind, rtol, limit)
-            free = device is None and method is None
-            now = planner.at_once(problem) if free else None
-            return now or planner.plan(staying(problem, device), device, method)
+            now = planner.at_once(problem) if device is None and method is None else None
+            return partial(_solve, now or planner.plan(staying(problem, device), device, method))
 
-        if device is None and not inventory.looked():
-            return make()
-        if key is None or not planner.is_host_alone(device):
-            return make()
+        if key is None or (device is None and not inventory.looked()):
+            return priced()
+        if not inventory.is_host_alone(device):
+            return priced()
         # The CPU has one method for each layout, whatever the size; and where only the CPU can, it
         # serves whatever method was named.
         only = kind.obstacle is not None
-        return _calls.plan((device, method, (kind.layout, kind.dtype, only)), make)
+        return bind((operands.NAME, device, method, kind.layout, kind.dtype, only), priced)
 
-    plan = make() if key is None else _calls.plan(key, make)
+    return bind(key, make)(matrix, rhs, x0, M, callback, rtol, atol, limit)
+
+
+def _solve(
+    plan: Plan,
+    matrix: Any,
+    rhs: Any,
+    x0: Any,
+    M: Any,
+    callback: Any,
+    rtol: float,
+    atol: float,
+    limit: int,
+) -> tuple[Any, Outcome]:
+    """Run a plan for arguments that were checked."""
+    n = matrix.shape[0]
     dtype = np.dtype(plan.problem.dtype)
     if len(rhs.shape) == 2:
         rhs = rhs.reshape(n)
@@ -183,9 +199,6 @@ def solved(
         if residual != outcome.residual and not residual <= bound:
             outcome = outcome._replace(status=LIMIT, residual=residual)
     return done.x, outcome
-
-
-_calls = call_cache.Calls()
 
 
 OPERATION = registry.register_operation(

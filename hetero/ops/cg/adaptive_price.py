@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero import profile
+from hetero import profile, tables
 from hetero.ops.cg.operands import NAME, least_iterations
-from hetero.pricing import movement, tables
+from hetero.pricing import movement
 from hetero.pricing.plan import CPU
 from hetero.profile import Profile, inventory
 from hetero.registry import Price

@@ -269,11 +269,14 @@ def least_iterations(rtol: float, dtype: np.dtype) -> float:
 def key_of(
     A: Any, b: Any, x0: Any, rtol: float, limit: int, M: Any, device: Any, method: Any
 ) -> Any:
-    """What the plan of a call from host memory depends on; None for any other call."""
+    """What the plan of a call from host memory depends on; None for any other call, and where A may
+    have copies on devices."""
     if type(b) is not np.ndarray:
         return None
     if type(A) is np.ndarray:
-        matrix = (A.shape, A.strides, A.dtype, describe_used(A).kept)
+        if describe_used(A).kept is not None:
+            return None
+        matrix = (A.shape, A.strides, A.dtype)
     elif hasattr(A, "stencil"):
         matrix = (A.stencil, A.dtype)
     elif hasattr(A, "indptr"):
@@ -295,4 +298,4 @@ def key_of(
     else:
         return None
     facts = matrix, b.shape, b.strides, b.dtype, start, inverse
-    return device, (method, rtol, limit), facts
+    return NAME, device, method, rtol, limit, facts

@@ -8,19 +8,18 @@ import numpy as np
 
 from hetero import registry
 from hetero.arrays import Array, describe_used
-from hetero.calling import call_cache, planner
+from hetero.calling import planner
+from hetero.calling.call_cache import MISS, find
 from hetero.ops.convolve2d import methods  # noqa: F401  # registers them
 from hetero.ops.convolve2d.bands import cut
 from hetero.ops.convolve2d.operands import NAME, checked, from_dims, problem
-from hetero.ops.convolve2d.planning import planned
-from hetero.ops.convolve2d.remembered import SMALL, calls, key_of, scipys
+from hetero.ops.convolve2d.planning import SMALL, key_of, planned, scipys
 from hetero.ops.convolve2d.window import MODES
 from hetero.pricing import settings
 from hetero.pricing.plan import Plan
 
 __all__ = ["OPERATION", "convolve2d", "from_dims", "problem"]
 
-_known_on_host, _find_for = calls.host.get, calls.find.get
 _ndarray = np.ndarray
 _forced = settings.forced.get
 
@@ -119,9 +118,9 @@ def convolve2d(
     """
     if type(in1) is _ndarray and type(in2) is _ndarray:
         if device is None and method is None and _forced() is None:
-            key = in1.shape, in1.strides, in1.dtype, in2.shape, in2.dtype, mode, boundary
+            key = NAME, in1.shape, in1.strides, in1.dtype, in2.shape, in2.dtype, mode, boundary
             try:
-                run = _known_on_host(key) or scipys(key)
+                run = find(key) or scipys(key)
             except TypeError:  # a mode that cannot be hashed: SciPy says so
                 run = None
             if run is not None and (result := run(in1, in2, fillvalue)) is not None:
@@ -129,15 +128,15 @@ def convolve2d(
     elif (
         type(fillvalue) is int
         and fillvalue == 0
-        and (find := _find_for(type(in1))) is not None
+        and (lookup := find(type(in1))) is not None
         and (type(in2) is not _ndarray or in2.size <= SMALL)
     ):
         second = in1 if type(in2) is _ndarray else in2
         try:
-            result = find(in1, second, None, device, key_of(in2, mode, boundary, method))
+            result = lookup(NAME, in1, second, None, device, key_of(in2, mode, boundary, method))
         except TypeError:  # as above
-            result = call_cache.MISS
-        if result is not call_cache.MISS:
+            result = MISS
+        if result is not MISS:
             return result
     placed = planner.placement(device, method)
     return planned(

@@ -2,21 +2,29 @@
 
 `hetero.plan` and the call both begin with `planned`: what is printed is what runs. Of a call on
 real numbers `_real` makes the plan by what is known of the values, and `_priced` one by shapes.
+
+Some calls on NumPy arrays come down to SciPy's function: integers and other dtypes that only SciPy
+takes, and problems cheaper than the start-up of any other method. Those, and others by the rank of
+their filter, are found by `convolve2d` itself in the call cache.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from math import isfinite, prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero import registry, tables
 from hetero.arrays import HOST, Operand, Spec, dense, describe, is_device_array
-from hetero.calling import call_cache, execution
+from hetero.calling import call_cache, execution, planner
+from hetero.calling.planner import HERE
+from hetero.host import pages
 from hetero.imports import load
 from hetero.moving import results
-from hetero.ops.convolve2d import remembered, traits, value_ranges
+from hetero.ops.convolve2d import traits, value_ranges
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import (
     LARGEST_DOWNLOADED,
@@ -24,10 +32,25 @@ from hetero.ops.convolve2d.operands import (
     described,
     filter_of,
     rank_of,
+    scipys_convolve2d,
+    swapped,
 )
-from hetero.ops.convolve2d.window import Window
-from hetero.pricing import tables
+from hetero.ops.convolve2d.window import (
+    ALIASES,
+    BOUNDARIES,
+    FEW_PRODUCTS,
+    MODES,
+    NAME,
+    Window,
+    window_of,
+)
 from hetero.pricing.plan import CPU, Plan
+from hetero.profile import inventory
+from hetero.registry import Arguments
+
+Function = Callable[..., Any]
+SMALL = 256  # elements of a filter whose values are part of the key of a call on a device
+_BOUNDARIES = (*BOUNDARIES, *ALIASES)
 
 # Seconds that a convolution must take for the rank of a filter on its device to be looked at.
 _WORTH_A_DOWNLOAD = 2e-4
@@ -55,7 +78,7 @@ def planned(call: CheckedCall) -> Task:
     if call.is_of_filters:
         return _one_by_one(call)
     if call.dtype.kind == "c":
-        return _by_scipy(call) if remembered.are_few(call) else _in_real_parts(call)
+        return _by_scipy(call) if _are_few(call) else _in_real_parts(call)
     if call.a.dtype != call.dtype:
         stays = call.stays
         call = call.of(_converted(call.image, call.dtype), call.filter)._replace(stays=stays)
@@ -192,37 +215,185 @@ def _by_scipy(call: CheckedCall) -> Task:
     return Task(lambda: plan, run)
 
 
+# -- Few products ----------------------------------------------------------------------------------
+
+
+def scipys(key: Any) -> Function | None:
+    """``run(in1, in2, fillvalue)`` of a call on NumPy arrays that is SciPy's, remembered from now
+    on: of integers and other dtypes that only SciPy takes, or of few products; None of any other.
+
+    Parameters
+    ----------
+    key : tuple
+        `NAME`, shape, strides and dtype of the image, shape and dtype of the filter, mode,
+        boundary.
+    """
+    _, shape, _, dtype, filter_shape, filter_dtype, mode, boundary = key
+    if not (len(shape) == len(filter_shape) == 2 and all(shape) and all(filter_shape)):
+        return None
+    if mode not in MODES or boundary not in _BOUNDARIES:
+        return None
+    try:
+        common = np.result_type(dtype, filter_dtype)
+        if mode == "valid" and swapped(shape, filter_shape):
+            shape, filter_shape = filter_shape, shape
+    except (TypeError, ValueError):  # the general way says what is wrong
+        return None
+    if common.char in FEW_PRODUCTS and not _has_few(common, shape, filter_shape, mode, HERE):
+        return None
+    return call_cache.bind(key, lambda: _scipys(mode, boundary))
+
+
+@functools.cache
+def _scipys(mode: str, boundary: str) -> Function:
+    convolve2d = scipys_convolve2d()
+
+    def run(in1: Any, in2: Any, fillvalue: Any) -> Any:
+        return convolve2d(in1, in2, mode, boundary, fillvalue)
+
+    return run
+
+
+def _are_few(call: CheckedCall) -> bool:
+    """Whether a call, placed by prices alone, has so few products that it is SciPy's."""
+    a, b = call.a, call.b
+    return (
+        call.device is None
+        and call.method is None
+        and a.location == b.location == HOST
+        and len(a.shape) == 2
+        and _has_few(call.dtype, a.shape, b.shape, call.mode, call.machine)
+    )
+
+
+def _has_few(
+    dtype: np.dtype, shape: Any, filter_shape: Any, mode: str, machine: planner.Machine
+) -> bool:
+    """Few products, on a machine whose best way for the most that count as few is the direct sum on
+    the CPU. With less to compute a device only loses: beginning and moving cost the same. Where
+    devices were not looked for yet, they are not for a call as small as this."""
+    if not window_of(shape, filter_shape, mode).has_few(dtype.char):
+        return False
+    if machine.is_here and not inventory.looked():
+        return True
+    real = np.dtype(dtype.char.lower())
+    shapes = (FEW_PRODUCTS[dtype.char] // 8 // 64, 64), (2, 2)
+    image, filter = (dense(shape, real) for shape in shapes)
+    most = described(image, filter, real, window_of(*shapes, "same"))
+    return _leaves_few(machine.plan(most))
+
+
+def _leaves_few(plan: Plan) -> bool:
+    """Whether a plan's first way leaves few products to SciPy's loop."""
+    return traits.of_row(plan.candidates[0].implementation).few
+
+
 # -- One convolution of float32 or float64 ---------------------------------------------------------
 
 
 def _real(call: CheckedCall) -> Task:
     """A convolution whose image is of the result's dtype."""
-    again = remembered.known(call)
-    made = _plan(call) if again is None else None
+    key = _host_key(call)
 
     def run() -> Any:
+        again = key and call_cache.find(key) and _by_rank(key)
         result = again and again(call.image, call.filter, call.fillvalue)
-        return _run(call, *(made or _plan(call))) if result is None else result
+        return _run(call, key) if result is None else result
 
-    return Task(lambda: (made or _plan(call))[0], run)
+    return Task(lambda: _plan(call)[0], run)
 
 
-def _run(call: CheckedCall, plan: Plan, filter: Filter, now: int) -> Any:
-    """Carry out a plan; `remembered` learns what a call on a device comes down to."""
+def _run(call: CheckedCall, key: Any) -> Any:
+    """Make a plan and carry it out; the next call of its kind is remembered."""
+    now = tables.generation()
+    plan, filter = _plan(call)
+    a, b, image = call.a, call.b, call.image
     options = FilterOptions(filter, float(call.fillvalue))
-    read = () if call.b.location == HOST else (call.b,)
-    data = execution.Call((call.image,), (call.a,), options=options, read=read)
-    result = execution.execute(plan, data)
-    remembered.learn(call, plan, options, now)
+    read = () if b.location == HOST else (b,)
+    result = execution.execute(plan, execution.Call((image,), (a,), options=options, read=read))
+    window = plan.problem.options
+    if a.location != HOST:
+        given = call.device, key_of(call.filter, call.mode, call.boundary, call.method)
+        if call.fillvalue == 0 and b.location == HOST and b.size <= SMALL:
+            call_cache.learn(NAME, plan, (image, image), None, (a, a), given, now, options)
+        elif call.fillvalue == 0 and filter.array is None:
+            call_cache.learn(NAME, plan, (image, call.filter), None, (a, b), given, now, options)
+    elif (
+        key is not None
+        and not (window.filled or window.wide_range)
+        and window.finite
+        and (plan.chosen.device == CPU or not plan.keepable)
+        and not _are_few(call)  # these come as a list or a subclass; arrays need not
+    ):
+        tables.remember(call_cache.bound, (*key, window.rank), _bound(plan, a.unkept()), now)
+        tables.remember(call_cache.bound, key, _by_rank(key), now)
     return result
 
 
-def _plan(call: CheckedCall) -> tuple[Plan, Filter, int]:
-    """The plan by what is known of the values, the filter, and the plans' generation before it."""
-    now = tables.generation()
+def key_of(filter: Any, mode: str, boundary: str, method: str | None) -> tuple[Any, ...]:
+    """What a call on a device depends on beside its arrays there, where nothing lies beyond the
+    image but 0: the values of a filter on the host are part of it."""
+    if type(filter) is not np.ndarray:
+        return mode, boundary, method
+    return filter.tobytes(), filter.shape, filter.dtype, mode, boundary, method
+
+
+def _host_key(call: CheckedCall) -> tuple[Any, ...] | None:
+    """What a call of NumPy arrays is found by, by `convolve2d` itself where it is not placed.
+
+    None for others, for methods that are refused by name where values are not finite, and where the
+    result may stay on a device.
+    """
+    a, b = call.a, call.b
+    if not (call.machine.is_here and a.location == b.location == HOST) or call.stays:
+        return None
+    if traits.of(call.method).spreads:
+        return None
+    placed = () if call.device is call.method is None else (call.device, call.method)
+    arrays = a.shape, a.strides, a.dtype, b.shape, b.dtype
+    return call_cache.here((NAME, *arrays, call.mode, call.boundary, *placed))
+
+
+def _by_rank(key: tuple[Any, ...]) -> Function:
+    """The function that finds what runs a call on the host by the rank of its filter."""
+    find = call_cache.find
+
+    def run(image: np.ndarray, kernel: np.ndarray, fillvalue: Any) -> Any:
+        if type(fillvalue) not in (int, float) or fillvalue != 0:
+            return None
+        filter = filter_of(kernel, image.dtype)
+        compute = find((*key, rank_of(filter)))
+        return compute and compute(image, filter)
+
+    return run
+
+
+def _bound(plan: Plan, a: Operand) -> Function:
+    """``run(image, filter)`` of calls on the host by a plan; None where one is to be made anew."""
+    row, problem, shape = plan.chosen.implementation, plan.problem, plan.problem.output.shape
+    transforms, on_cpu = traits.of_row(row).transforms, plan.chosen.device == CPU
+    compute, empty, dtype = row.run, pages.maker(problem.output.nbytes), problem.output.dtype
+
+    def run(image: np.ndarray, filter: Filter) -> Any:
+        if plan.keepable and not image.flags.writeable:
+            return None
+        if transforms and value_ranges.is_wide(image, filter, problem.options, 0.0) is not False:
+            return None
+        options = FilterOptions(filter, 0.0)
+        if not on_cpu:
+            return execution.execute(plan, execution.Call((image,), (a,), options=options))
+        out = empty(shape, dtype)
+        compute((), problem, Arguments((image,), out, options))
+        return out
+
+    return run
+
+
+def _plan(call: CheckedCall) -> tuple[Plan, Filter]:
+    """The plan by what is known of the values, and the filter."""
     filter = _filter(call)
     window = call.window(rank_of(filter), _is_finite(call))
-    plan = _by_values(call, filter, window, now)
+    plan = _by_values(call, filter, window)
     if (
         filter.array is None
         and call.method is None
@@ -232,8 +403,8 @@ def _plan(call: CheckedCall) -> tuple[Plan, Filter, int]:
         and (downloaded := _downloaded(call)).factors
     ):
         filter = downloaded
-        plan = _by_values(call, filter, window._replace(rank=rank_of(filter)), now)
-    return plan, filter, now
+        plan = _by_values(call, filter, window._replace(rank=rank_of(filter)))
+    return plan, filter
 
 
 def _filter(call: CheckedCall) -> Filter:
@@ -263,37 +434,28 @@ def _known(x: Any) -> np.ndarray | None:
     return x if isinstance(x, np.ndarray) else None
 
 
-def _by_values(call: CheckedCall, filter: Filter, window: Window, now: int) -> Plan:
+def _by_values(call: CheckedCall, filter: Filter, window: Window) -> Plan:
     """The plan; made again where it transforms an image that turns out to lose small values."""
-    plan = _priced(call, filter, window, now)
+    plan = _priced(call, filter, window)
     if call.method is None and traits.of_row(plan.candidates[0].implementation).transforms:
         wide = value_ranges.is_wide(_known(call.image), filter, window, call.fillvalue)
         seen = window._replace(finite=wide is not None, wide_range=bool(wide))
         if seen != window:
-            return _priced(call, filter, seen, now)
+            return _priced(call, filter, seen)
     return plan
 
 
-def _priced(call: CheckedCall, filter: Filter, window: Window, now: int) -> Plan:
-    """The plan of a window, from memory where there is one."""
-    a, on_device = call.a, filter.array is None
-
-    def make() -> Plan:
-        taps = dense(call.b.shape, call.dtype, call.b.location if on_device else HOST)
-        problem = described(a, taps, call.dtype, window)
-        if call.stays:
-            problem = results.staying(problem, call.device)
-        plan = call.machine.plan(problem, call.device, call.method)
-        if a.location == HOST and call.method is None:
-            look = value_ranges.seconds(problem, call.machine.devices())
-            plan = value_ranges.priced(plan, look)
-        if not remembered.leaves_few(plan) and remembered.are_few(call):  # as it will be again
-            plan = call.machine.plan(problem, CPU, remembered.method_of_few())
-        if not (window.wide_range or window.filled) and call.machine.is_here:
-            remembered.remember(call, plan, now)
-        return plan
-
-    if not call.machine.is_here or a.kept is not None:
-        return make()
-    rest = call.method, window, on_device, call.stays
-    return remembered.calls.plan((call.device, rest, call_cache.facts(a)), make)
+def _priced(call: CheckedCall, filter: Filter, window: Window) -> Plan:
+    """The plan of a window."""
+    taps = dense(call.b.shape, call.dtype, call.b.location if filter.array is None else HOST)
+    problem = described(call.a, taps, call.dtype, window)
+    if call.stays:
+        problem = results.staying(problem, call.device)
+    plan = call.machine.plan(problem, call.device, call.method)
+    if call.a.location == HOST and call.method is None:
+        look = value_ranges.seconds(problem, call.machine.devices())
+        plan = value_ranges.priced(plan, look)
+    if not _leaves_few(plan) and _are_few(call):  # as it will be again
+        few = next(row for row in registry.lookup(NAME) if traits.of_row(row).few)
+        plan = call.machine.plan(problem, CPU, few.method)
+    return plan

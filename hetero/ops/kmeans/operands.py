@@ -15,6 +15,7 @@ from hetero.arrays import (
     array_or_spec,
     dense,
     describe,
+    describe_used,
     is_device_array,
     name_of,
 )
@@ -108,6 +109,25 @@ def problem_of(X: Any, weights: Operand | None, k: int, options: Options) -> Pro
         options=options,
         shown=shown,
     )
+
+
+def key_of(X: Any, init: Any, weights: Any, given: tuple[Any, ...]) -> Any:
+    """What the plan of a call on NumPy arrays depends on; None for any other call, and where X may
+    have copies on devices: it counts as used. ``given`` are the other arguments."""
+    if type(X) is not np.ndarray:
+        return None
+    rows = describe_used(X)
+    if rows.kept is not None or not (weights is None or type(weights) is np.ndarray):
+        return None
+    if type(init) is not str and type(init) is not np.ndarray:
+        return None
+    shapes = [x.shape if type(x) is np.ndarray else x for x in (init, weights)]
+    key = NAME, rows.shape, rows.strides, rows.dtype, rows.pinned, *shapes, given
+    try:
+        hash(key)
+    except TypeError:  # the problem's checks say what is wrong
+        return None
+    return *key, *map(type, given)  # True is no number of clusters
 
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:

@@ -8,7 +8,6 @@ import numpy as np
 
 from hetero import registry
 from hetero.arrays import Array
-from hetero.ops.matmul import methods  # noqa: F401  # registers them
 from hetero.ops.products import operands
 from hetero.ops.products.pieces import cut
 from hetero.ops.products.public import product

@@ -14,8 +14,8 @@ from hetero.devices.base import Device
 from hetero.ops import matvec
 from hetero.ops.cases import Budget, Case, Place, SmallCall
 from hetero.ops.matvec.methods import LARGEST, LARGEST_OTHERS
+from hetero.ops.products.calls import host_call
 from hetero.ops.products.cases import Extents, product_cases
-from hetero.ops.products.public import host_call
 
 SHARED = (16384, 8192)
 _OPERATION, _METHOD = "matvec", "tiled"

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, overload
 
 import numpy as np
 
 from hetero import registry
 from hetero.arrays import Array, array_or_spec, describe
-from hetero.calling import call_cache, planner
+from hetero.calling import planner
+from hetero.calling.call_cache import bind
 from hetero.moving.results import staying
 from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, warn
 from hetero.ops.linear_systems.types import checked_spacing, least_tolerance
 from hetero.ops.poisson import costs, methods, operands  # noqa: F401  # the former registers them
-from hetero.ops.poisson.equation import Equation, checked_faces
+from hetero.ops.poisson.equation import Equation, Face, checked_faces
 from hetero.ops.poisson.operands import JACOBI, NAME, UNLIMITED, from_dims, problem
 from hetero.pricing.plan import Plan
 
@@ -124,12 +127,28 @@ def solve_poisson(
     maxiter = None if maxiter is None else checked_limit(maxiter, UNLIMITED)
     faces = checked_faces(tuple(f.shape), boundary)
     asked = {"spacing": spacing, "rtol": rtol, "maxiter": maxiter, "method": method}
+    arrays = [None if x is None else describe(x) for x in (f, x0)]
+    facts = [o and (o.shape, o.strides, o.dtype, o.location, o.readonly) for o in arrays]
 
-    def make() -> Plan:
-        return planner.plan(staying(problem(f, x0=x0, **asked), device), device, method)
+    def make() -> Callable[..., Any]:
+        asked_for = staying(problem(f, x0=x0, **asked), device)
+        return partial(_solve, planner.plan(asked_for, device, method), spacing, rtol, maxiter)
 
-    arrays = call_cache.facts(describe(f).unkept(), x0 if x0 is None else describe(x0).unkept())
-    plan = _calls.plan((device, tuple(asked.values()), arrays), make)
+    run = bind((NAME, device, *asked.values(), *facts), make)
+    return run(f, x0, faces, return_info)
+
+
+def _solve(
+    plan: Plan,
+    spacing: tuple[float, ...],
+    rtol: float | None,
+    maxiter: int | None,
+    f: Any,
+    x0: Any,
+    faces: list[Face],
+    return_info: bool,
+) -> Any:
+    """Run a plan for arguments that were checked."""
     found = plan.problem
     equation = Equation(f, x0, spacing, faces, np.dtype(found.dtype))
     tolerance, limit, _ = found.options
@@ -156,9 +175,6 @@ def solve_poisson(
         "status": "converged" if converged else solved.outcome.status,
         "plan": plan,
     }
-
-
-_calls = call_cache.Calls()
 
 
 def _plan(

@@ -31,7 +31,7 @@ from hetero.ops.benchmark import (
     name_of,
     rotating,
 )
-from hetero.ops.products.public import host_call
+from hetero.ops.products.calls import host_call
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.registry import Arguments, Operation

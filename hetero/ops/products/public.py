@@ -1,35 +1,22 @@
-"""The public function of a product: the call cache, and how a call is planned that it lacks."""
+"""The public function of a product: the call cache, and what NumPy alone computes.
+
+What devices may compute is planned by `hetero.ops.products.calls`, which is loaded on first need.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from hetero.arrays import (
-    HOST,
-    Operand,
-    as_array,
-    describe,
-    describe_used,
-    is_device_array,
-    layouts,
-    overlap,
-    watched,
-)
+from hetero import devices
+from hetero.arrays import as_array, is_device_array
 from hetero.arrays.kept import written
-from hetero.calling import call_cache, planner
-from hetero.calling.call_cache import MISS, Calls
+from hetero.calling.call_cache import MISS, bind, find
 from hetero.imports import load
-from hetero.moving import results, ski_rental
-from hetero.ops.products.operands import as_given, build
-from hetero.pricing import settings, tables
-from hetero.pricing.plan import CPU, Plan
-from hetero.profile import inventory
-from hetero.registry.problem import Problem
+from hetero.pricing import settings
 
 _FEW = 64**3  # products that NumPy makes in some 20 us, as long as a device takes to begin and end
 Function = Callable[..., Any]
@@ -46,8 +33,7 @@ def product(function: Function) -> Callable[[Public], Public]:
     function : callable
         `numpy.matmul` or `numpy.matvec`: the semantics.
     """
-    calls = Calls()
-    known_on_host, find_for = calls.host.get, calls.find.get
+    name = function.__name__
 
     def public(
         A: Any,
@@ -60,7 +46,7 @@ def product(function: Function) -> Callable[[Public], Public]:
         **options: Any,
     ) -> Any:
         if outs:
-            out = as_given(function, outs, out)
+            out = load("hetero.ops.products.operands").as_given(function, outs, out)
         if (
             type(A) is _ndarray
             and type(B) is _ndarray
@@ -70,16 +56,15 @@ def product(function: Function) -> Callable[[Public], Public]:
             and not options
             and _forced() is None
         ):
-            # `layouts(A, B)`, without the call.
-            run = known_on_host((A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype))
+            run = find((name, A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype))
             if run is not None:
                 return run(A, B)
-        elif not options and (find := find_for(type(A))) is not None:
-            result = find(A, B, out, device, method)
+        elif not options and (lookup := find(type(A))) is not None:
+            result = lookup(name, A, B, out, device, method)
             if result is not MISS:
                 return result
         try:
-            return _call(function, calls, A, B, out, device, method, options)
+            return _call(function, A, B, out, device, method, options)
         finally:
             if isinstance(out, _ndarray):
                 written(out)
@@ -89,7 +74,6 @@ def product(function: Function) -> Callable[[Public], Public]:
 
 def _call(
     function: Function,
-    calls: Calls,
     A: Any,
     B: Any,
     out: Any,
@@ -100,45 +84,58 @@ def _call(
     """Compute ``function(A, B, out=out, **options)`` where it is fastest, or where it is forced."""
     if type(out) is tuple and len(out) == 1 and type(out[0]) is not tuple:
         (out,) = out
-    device, method = planner.placement(device, method)
-    if is_device_array(A) or is_device_array(B) or is_device_array(out):
+    if _forced() is not None:
+        device, method = settings.placement(device, method)
+    plain = type(A) is type(B) is _ndarray and (out is None or type(out) is _ndarray)
+    if not plain and (is_device_array(A) or is_device_array(B) or is_device_array(out)):
         if options:
             raise TypeError(f"device arrays take no {', '.join(options)}")
-        return _with_device_arrays(function, calls, A, B, out, device, method)
-    if options or _hands_over(A) or _hands_over(B) or not (out is None or type(out) is np.ndarray):
-        planner.check_placement(function.__name__, device, method)
-        return function(A, B, out=out, **options)
-    A, B = _dense(function, A), _dense(function, B)
-    stays, more = False, None
-    if _forced() is not None:
-        stays, more = out is None and results.wanted(), settings.besides()
-    key = _host_key(A, B, out, device, method, stays, more)
-    run = calls.host.get(key)
-    if run is None:
-        now = tables.generation()
-        free = device is None and method is None
-        if free and ((not stays and _are_few(A, B)) or _is_numpy_alone()):
-            run = function
-        else:
-            run = _plan_on_host(function, A, B, out, device, method, stays)
-        tables.remember(calls.host, key, run, now)
+        return _calls().with_device_arrays(function, A, B, out, device, method)
+    if options or _hands_over(A) or _hands_over(B) or not (out is None or type(out) is _ndarray):
+        return _calls().refused(function, device, method)(A, B, out=out, **options)
+    if not plain:
+        A, B = _dense(function, A), _dense(function, B)
+    key: tuple[Any, ...] = A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype
+    if out is not None or device is not None or method is not None:
+        key = *key, device, method, _layout(out)
+    run = bind((function.__name__, *key), lambda: _on_host(function, A, B, out, device, method))
     return run(A, B, out)
 
 
+def _on_host(
+    function: Function,
+    A: np.ndarray,
+    B: np.ndarray,
+    out: np.ndarray | None,
+    device: str | None,
+    method: str | None,
+) -> Function:
+    """The function that runs such calls: NumPy's own, or one that runs a plan.
+
+    The CPU has one method, NumPy's. And devices need not be looked for, which takes some tenths of
+    a second, where NumPy has ended before a device has begun.
+    """
+    outer = _forced()
+    stays = out is None and outer is not None and outer.results == "device"
+    few = not stays and _are_few(A, B)
+    if device is None and method is None and (few or devices.only_host()):
+        return function
+    return _calls().on_host(function, A, B, out, device, method)
+
+
+def _calls() -> Any:
+    return load("hetero.ops.products.calls")
+
+
 def _are_few(A: np.ndarray, B: np.ndarray) -> bool:
-    """Whether NumPy has made all products in the time in which a device has begun: so devices need
-    not be looked for, which takes some tenths of a second."""
+    """Whether NumPy makes all products in the time in which a device begins, and devices were not
+    looked for."""
     columns = B.shape[1] if B.ndim == 2 else 1
-    return not inventory.looked() and max(A.ndim, B.ndim) <= 2 and A.size * columns <= _FEW
+    return devices.here.found is None and max(A.ndim, B.ndim) <= 2 and A.size * columns <= _FEW
 
 
-def _is_numpy_alone() -> bool:
-    """Whether NumPy is the only method here for products of host operands."""
-    for operation in ("matvec", "matmul"):  # a row times a matrix is a matvec, by either function
-        only = planner.only_choice(operation)
-        if only is None or only.method != "blas":
-            return False
-    return True
+def _layout(out: np.ndarray | None) -> Any:
+    return out is not None and (out.shape, out.strides, out.dtype, out.flags.writeable)
 
 
 def _dense(function: Function, x: Any) -> np.ndarray:
@@ -153,158 +150,8 @@ def _dense(function: Function, x: Any) -> np.ndarray:
     return as_array(x)
 
 
-def _host_key(
-    A: np.ndarray,
-    B: np.ndarray,
-    out: np.ndarray | None,
-    device: str | None,
-    method: str | None,
-    stays: bool,
-    more: tuple[Any, ...] | None,
-) -> tuple[Any, ...]:
-    """Key of a remembered host call; the layouts alone where nothing else is given."""
-    key = layouts(A, B, out)
-    if out is None and device is None and method is None and not stays and more is None:
-        return key
-    return device, method, key, stays, out is not None and out.flags.writeable, more
-
-
-def _plan_on_host(
-    function: Function,
-    A: np.ndarray,
-    B: np.ndarray,
-    out: np.ndarray | None,
-    device: str | None,
-    method: str | None,
-    stays: bool,
-) -> Function:
-    """The function to remember for such calls: it runs their plan, or is NumPy's own."""
-    a, b = describe(A).unkept(), describe(B).unkept()
-    target = None if out is None else describe(out)
-    problem = build(function.__name__, a, b, target)
-    if problem is None:
-        planner.check_placement(function.__name__, device, method)
-        return function  # it raises or casts
-    if stays:
-        problem = results.staying(problem, device)
-    plan = planner.plan(problem, device, method)
-    run = host_call(plan, function)
-    return _by_copies(problem, run, function, device, method) if plan.keepable else run
-
-
-def _by_copies(
-    problem: Problem, run: Function, function: Function, device: str | None, method: str | None
-) -> Function:
-    """A function that plans anew where an operand may have a kept copy, else calls ``run``."""
-
-    large = any(o.nbytes >= watched.LEAST for o in problem.inputs)
-    pays = large and ski_rental.may_pay(problem, lambda p: planner.plan(p, device, method))
-
-    def by_copies(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
-        if A.flags.writeable and B.flags.writeable and (not pays or watched.obstacle()):
-            return run(A, B, out)
-        inputs = describe_used(A), describe_used(B, A)
-        if inputs[0].kept is None and inputs[1].kept is None:
-            return run(A, B, out)
-        plan = planner.plan(replace(problem, inputs=inputs), device, method)
-        run_now = host_call(plan, function)
-        if not (plan.kept and _is_numpys(plan)):  # else it is counted where it is run
-            return run_now(A, B, out)
-        with ski_rental.counted(plan):
-            return run_now(A, B, out)
-
-    return by_copies
-
-
-def _is_numpys(plan: Plan) -> bool:
-    """Whether the plan is to call NumPy's own function."""
-    return plan.chosen.device == CPU and plan.chosen.method == "blas"
-
-
-def host_call(plan: Plan, function: Function) -> Function:
-    """The function ``run(A, B, out=None)`` that runs a plan on host operands."""
-    if _is_numpys(plan):
-        return function
-    execution = load("hetero.calling.execution")
-    inputs = plan.problem.inputs
-
-    def run(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
-        if out is None:
-            return execution.execute(plan, execution.Call((A, B), inputs))
-        call = execution.Call((A, B), inputs, out, plan.problem.output)
-        return execution.execute(plan, call)
-
-    return run
-
-
 def _hands_over(x: Any) -> bool:
     """Whether NumPy must decide: subclasses, types with their own arithmetic or kind of result."""
     return type(x) is not np.ndarray and (
         isinstance(x, np.ndarray) or hasattr(x, "__array_ufunc__") or hasattr(x, "__array_wrap__")
     )
-
-
-def _with_device_arrays(
-    function: Function,
-    calls: Calls,
-    A: Any,
-    B: Any,
-    out: Any,
-    device: str | None,
-    method: str | None,
-) -> Any:
-    """A product with an operand or ``out`` on a device."""
-    now = tables.generation()
-    arrays = tuple(map(as_array, (A, B)))
-    operands = tuple(map(describe, arrays))
-    target = None if out is None else describe(out)
-
-    def make() -> Plan | None:
-        problem = build(function.__name__, *operands, target)
-        return None if problem is None else planner.plan(problem, device, method)
-
-    plan = calls.plan((device, method, call_cache.facts(*operands, target)), make)
-    if plan is None:
-        planner.check_placement(function.__name__, device, method)
-    if plan is None or not plan.problem.output.size:
-        return _by_numpy(function, arrays, operands, out, target)
-    if target is not None and any(overlap(target, operand) for operand in operands):
-        # Written only after everything is read: computed apart, then put in its place.
-        transfer = load("hetero.moving.transfer")
-        made = _with_device_arrays(function, calls, *arrays, None, device, method)
-        transfer.put(made, describe(made), out, target)
-        return out
-    execution = load("hetero.calling.execution")
-    result = execution.execute(plan, execution.Call(arrays, operands, out, target))
-    described = operands if target is None else (*operands, target)
-    calls.learn(plan, arrays, out, described, (device, method), now)
-    return result
-
-
-def _by_numpy(
-    function: Function,
-    arrays: tuple[Any, ...],
-    operands: tuple[Operand, ...],
-    out: Any,
-    target: Operand | None,
-) -> Any:
-    """NumPy's result, or its error, on copies in host memory."""
-    transfer = load("hetero.moving.transfer")
-    hosts = [
-        array if operand.location == HOST else transfer.to_host(array, operand)
-        for array, operand in zip(arrays, operands, strict=True)
-    ]
-    if target is None:
-        result = np.asarray(function(*hosts))
-        like, operand = next(
-            (a, o) for a, o in zip(arrays, operands, strict=True) if o.location != HOST
-        )
-        made, _ = transfer.empty_like(like, operand, result.shape, result.dtype)
-        transfer.from_host(result, made, describe(made))
-        return made
-    if target.location == HOST:
-        return function(*hosts, out=out)
-    values = transfer.to_host(out, target).copy()
-    values.flags.writeable = not target.readonly
-    transfer.from_host(function(*hosts, out=values), out, target)
-    return out

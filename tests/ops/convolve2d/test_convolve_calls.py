@@ -17,8 +17,7 @@ from scipy.signal import convolve2d
 
 import hetero
 from hetero.errors import MethodNotAvailable
-from hetero.ops.convolve2d import problem, remembered
-from hetero.ops.convolve2d.window import window_of
+from hetero.ops.convolve2d import problem
 
 rng = np.random.default_rng(8)
 # By size: SciPy's own loop, the direct sum, a filter of low rank, transforms.
@@ -121,43 +120,6 @@ def test_other_operands_after_a_remembered_call(size):
     right(hetero.convolve2d(a, b, "same"), a, b, "same")
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_placement_after_a_remembered_call(size, monkeypatch):
-    """A method or device asked for runs, however well the call is known."""
-    ran = []
-    for implementation in hetero.registry.lookup("convolve2d"):
-        run = implementation.run
-        if run is None or implementation.kind != "cpu":
-            continue
-
-        def counted(*args, run=run, name=implementation.method):
-            ran.append(name)
-            return run(*args)
-
-        entries = list(hetero.registry._implementations["convolve2d"])
-        at = entries.index(implementation)
-        entries[at] = hetero.registry.Implementation(
-            **{f: getattr(implementation, f) for f in implementation.__slots__} | {"run": counted}
-        )
-        monkeypatch.setitem(hetero.registry._implementations, "convolve2d", entries)
-    hetero.profile.inventory.changed()
-    a, b = operands(size)
-    for _ in range(2):
-        hetero.convolve2d(a, b)
-    for method in ("fft", "direct", "fft"):
-        for where in ({"method": method}, {"method": method, "device": "cpu"}):
-            ran.clear()
-            right(hetero.convolve2d(a, b, **where), a, b)
-            with hetero.use(**where):
-                right(hetero.convolve2d(a, b), a, b)
-            assert ran == [method] * 2
-            right(hetero.convolve2d(a, b), a, b)
-    with pytest.raises(MethodNotAvailable), hetero.use(method="nonsense"):
-        hetero.convolve2d(a, b)
-    with pytest.raises(MethodNotAvailable):
-        hetero.convolve2d(a, b, method="nonsense")
-
-
 def test_forced_calls_differ_in_fill_value_and_finiteness():
     a, b = operands("transform")
     for method in ("fft", "direct"):
@@ -218,31 +180,6 @@ def test_small_calls_do_what_their_plan_says():
             chosen = plan.chosen
             forced = hetero.convolve2d(a, b, device=chosen.device, method=chosen.method)
             assert cold.tobytes() == warm.tobytes() == forced.tobytes()
-
-
-def test_small_calls_go_where_the_plan_sends_them(opencl, monkeypatch):
-    """On a machine whose device is the faster one from the start, nothing is small."""
-    key = ((8, 9), (72, 8), np.dtype("f8"), (3, 3), np.dtype("f8"), "full", "fill")
-    assert remembered.scipys(key) is not None
-    plan = hetero.calling.planner.plan
-
-    def elsewhere(problem, device=None, method=None):
-        return plan(problem, opencl, "direct")
-
-    hetero.profile.inventory.changed()
-    monkeypatch.setattr(hetero.calling.planner, "plan", elsewhere)
-    assert remembered.scipys(key) is None
-    monkeypatch.undo()
-    hetero.profile.inventory.changed()
-
-
-def test_what_is_remembered_is_forgotten_with_the_plans():
-    a, b = operands("small")
-    hetero.convolve2d(a, b)
-    assert remembered.calls.host
-    hetero.profile.inventory.changed()
-    assert not remembered.calls.host
-    right(hetero.convolve2d(a, b), a, b)
 
 
 # -- What SciPy takes, refuses and warns of ------------------------------------------------------
@@ -389,18 +326,3 @@ def test_a_call_from_the_last_object():
     )
     assert done.stdout.split() in (["right"] * 3, ["right"] * 4), done.stderr
     assert "ignored" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("shape", "taps", "few"),
-    [
-        ((64, 32), (2, 2), True),  # 2048 results of 4 products: as many as count as few
-        ((64, 33), (2, 2), False),
-        ((47, 69), (1, 1), True),
-        ((57, 58), (1, 1), False),
-        ((128, 128), (1, 1), False),  # SciPy's loop takes 130 us, ours 20
-        ((16, 16), (3, 3), True),
-    ],
-)
-def test_results_count_beside_products_where_scipys_loop_is_chosen(shape, taps, few):
-    assert window_of(shape, taps, "same").has_few("f") is few

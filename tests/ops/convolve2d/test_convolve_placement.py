@@ -25,12 +25,12 @@ from convolutions import (
 from gpu_libraries import LIBRARIES
 
 import hetero.ops
-from hetero import registry
+from hetero import registry, tables
 from hetero.arrays import describe, spec
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
 from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import window_of
-from hetero.pricing import compiling, tables
+from hetero.pricing import compiling
 
 pytestmark = pytest.mark.usefixtures("no_failure")
 

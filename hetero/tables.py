@@ -1,4 +1,8 @@
-"""Tables of plans and calls, all emptied at once when profile or devices change."""
+"""Tables of plans and calls, all emptied at once when something changes that these depend on.
+
+That is the machine's profile; the devices, where some come, break or are disabled, or the process
+is forked; and the CPU's loops, where some were compiled. Descriptions of devices are made anew too.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,134 @@
+"""How a product is planned and run that the call cache does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hetero import tables
+from hetero.arrays import HOST, Operand, as_array, describe, describe_used, overlap, watched
+from hetero.calling import execution, planner
+from hetero.calling.call_cache import learn
+from hetero.moving import results, ski_rental, transfer
+from hetero.ops.matmul import methods as _matmul  # noqa: F401  # registers them
+from hetero.ops.matvec import methods as _matvec  # noqa: F401  # what has one row or column
+from hetero.ops.products.operands import build
+from hetero.pricing.plan import CPU, Plan
+
+Function = Callable[..., Any]
+
+
+def refused(function: Function, device: str | None, method: str | None) -> Function:
+    """NumPy's function, for what it decides about; first what a plan would raise."""
+    planner.check_placement(function.__name__, device, method)
+    return function
+
+
+def on_host(
+    function: Function,
+    A: np.ndarray,
+    B: np.ndarray,
+    out: np.ndarray | None,
+    device: str | None,
+    method: str | None,
+) -> Function:
+    """The function ``run(A, B, out)`` of such calls: it runs their plan, or is NumPy's own."""
+    target = None if out is None else describe(out)
+    problem = build(function.__name__, describe(A).unkept(), describe(B).unkept(), target)
+    if problem is None:
+        return refused(function, device, method)  # it raises or casts
+    if out is None:
+        problem = results.staying(problem, device)
+    plan = planner.plan(problem, device, method)
+    run = host_call(plan, function)
+    if not plan.keepable:
+        return run
+    large = any(o.nbytes >= watched.LEAST for o in problem.inputs)
+    pays = large and ski_rental.may_pay(problem, lambda p: planner.plan(p, device, method))
+
+    def by_copies(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
+        """Plan anew where an operand may have a kept copy."""
+        if A.flags.writeable and B.flags.writeable and (not pays or watched.obstacle()):
+            return run(A, B, out)
+        inputs = describe_used(A), describe_used(B, A)
+        if inputs[0].kept is None and inputs[1].kept is None:
+            return run(A, B, out)
+        plan = planner.plan(replace(problem, inputs=inputs), device, method)
+        return host_call(plan, function)(A, B, out)
+
+    return by_copies
+
+
+def host_call(plan: Plan, function: Function) -> Function:
+    """The function ``run(A, B, out=None)`` that runs a plan on host operands: NumPy's own where it
+    is the plan's choice, unless copies of operands count."""
+    if plan.chosen.device == CPU and not plan.kept:
+        return function
+    inputs, output = plan.problem.inputs, plan.problem.output
+
+    def run(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
+        target = None if out is None else output
+        return execution.execute(plan, execution.Call((A, B), inputs, out, target))
+
+    return run
+
+
+def with_device_arrays(
+    function: Function,
+    A: Any,
+    B: Any,
+    out: Any,
+    device: str | None,
+    method: str | None,
+) -> Any:
+    """A product with an operand or ``out`` on a device."""
+    now = tables.generation()
+    arrays = tuple(map(as_array, (A, B)))
+    operands = tuple(map(describe, arrays))
+    target = None if out is None else describe(out)
+    problem = build(function.__name__, *operands, target)
+    plan = None if problem is None else planner.plan(problem, device, method)
+    if plan is None:
+        function = refused(function, device, method)
+    if plan is None or not plan.problem.output.size:
+        return _by_numpy(function, arrays, operands, out, target)
+    if target is not None and any(overlap(target, operand) for operand in operands):
+        # Written only after everything is read: computed apart, then put in its place.
+        made = with_device_arrays(function, *arrays, None, device, method)
+        transfer.put(made, describe(made), out, target)
+        return out
+    result = execution.execute(plan, execution.Call(arrays, operands, out, target))
+    described = operands if target is None else (*operands, target)
+    learn(function.__name__, plan, arrays, out, described, (device, method), now)
+    return result
+
+
+def _by_numpy(
+    function: Function,
+    arrays: tuple[Any, ...],
+    operands: tuple[Operand, ...],
+    out: Any,
+    target: Operand | None,
+) -> Any:
+    """NumPy's result, or its error, on copies in host memory."""
+    hosts = [
+        array if operand.location == HOST else transfer.to_host(array, operand)
+        for array, operand in zip(arrays, operands, strict=True)
+    ]
+    if target is None:
+        result = np.asarray(function(*hosts))
+        like, operand = next(
+            (a, o) for a, o in zip(arrays, operands, strict=True) if o.location != HOST
+        )
+        made, _ = transfer.empty_like(like, operand, result.shape, result.dtype)
+        transfer.from_host(result, made, describe(made))
+        return made
+    if target.location == HOST:
+        return function(*hosts, out=out)
+    values = transfer.to_host(out, target).copy()
+    values.flags.writeable = not target.readonly
+    transfer.from_host(function(*hosts, out=values), out, target)
+    return out

@@ -200,7 +200,7 @@ here = sys.path.pop(0)
 import html, queue, uuid, decimal, calendar, colorsys, mailbox  # Python's own
 sys.path.insert(0, here)
 import os, subprocess
-import hetero.ops
+import hetero.ops.functions
 from hetero import imports
 from hetero.host.compiled import loop_compiler, loops
 name = min(loops.every(), key=loops.seconds)
@@ -238,7 +238,7 @@ def test_what_compiles_has_none_compiled_beside_it(tmp_path):
     """And holds the machine's turn though the program that began it is killed."""
     text = """
 import os, signal
-import hetero.ops
+import hetero.ops.functions
 from hetero.host.compiled import fork_server, loop_compiler, loops
 assert fork_server.environment()["HETERO_COMPILE_AHEAD"] == "0"
 name = max(loops.every(), key=loops.seconds)

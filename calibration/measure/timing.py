@@ -60,13 +60,14 @@ class Measurement:
         `robust_median` of the undisturbed samples; of all, where other load disturbed all.
     samples : tuple of float
         All of them, in the order they were taken.
-    disturbed : bool
-        Whether a thread of this process had to leave its processor in every sample.
+    disturbed, ever : bool
+        Whether this thread had to leave its processor in every sample, or in any.
     """
 
     seconds: float
     samples: tuple[float, ...]
     disturbed: bool = False
+    ever: bool = False
 
 
 def center(samples: Sequence[float]) -> float:
@@ -207,7 +208,8 @@ def measure(
             or (len(undisturbed) >= 5 and spread(undisturbed) < wanted_spread)
         ):
             seconds = robust_median(undisturbed) if undisturbed else min(samples)
-            return Measurement(seconds, tuple(samples), disturbed=not undisturbed)
+            ever = len(undisturbed) < len(samples)
+            return Measurement(seconds, tuple(samples), disturbed=not undisturbed, ever=ever)
 
 
 def in_turn(

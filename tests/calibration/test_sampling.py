@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
+import time
 import types
 from dataclasses import replace
 
@@ -234,3 +237,30 @@ def test_operands_on_the_host_are_filled_once_and_all_of_them(monkeypatch, room)
         first = array.flat[:3].tolist() if first is None else first
         assert array.flat[:3].tolist() == first
     assert len(bench._pools) == 1
+
+
+@pytest.mark.parametrize("preempted", [True, False])
+def test_a_product_takes_no_longer_than_one_thread_computes(monkeypatch, preempted):
+    """A thread of BLAS that waits for a core holds up the others, also where these did not."""
+    alone = []
+
+    @contextlib.contextmanager
+    def one_thread():
+        alone.append(True)
+        yield
+        alone.clear()
+
+    def run(*_):
+        time.sleep(1e-3)
+        end = time.thread_time() + 2e-4 * len(alone)
+        while time.thread_time() < end:
+            pass
+
+    switches = itertools.count(step=1000 * preempted)
+    measure = functools.partial(timing.measure, switches=switches.__next__)
+    monkeypatch.setattr(workbench, "measure", measure)
+    monkeypatch.setattr(workbench, "one_thread", one_thread)
+    row = next(i for i in lookup("matvec") if i.kind == "cpu" and i.method == "blas")
+    case = replace(CASE, implementation=replace(row, run=run))
+    seconds = workbench.Bench().seconds(case, product("matvec", (64, 64), "host"), 0.02)
+    assert (1e-4 <= seconds < 1e-3) if preempted else seconds >= 1e-3

@@ -6,6 +6,7 @@ import gc
 import signal
 import threading
 import time
+import weakref
 
 import fake_cuda
 import numpy as np
@@ -110,6 +111,16 @@ def failures() -> None:
     gc.collect()
 
 
+def nothing_is_kept() -> None:
+    used, array = ring(), rng.random((30, 400))
+    there_and_back(used, array)
+    held = weakref.ref(array)
+    del array
+    gc.collect()
+    assert held() is None
+    used.close()
+
+
 def within_a_signals_handler() -> None:
     """Wherever it comes in a copy, a copy of its own is right, and so is the other one."""
     used, array, ran = ring(), rng.random((30, 4000)), []
@@ -167,6 +178,7 @@ def lost_context() -> None:
 with device.active():
     sizes_and_layouts()
     stores_past_the_caches()
+    nothing_is_kept()
     within_a_signals_handler()
     without_compiled_code()
     failures()

@@ -219,15 +219,14 @@ class _Way:
         try:
             while self._pending and not (wanted is not None and wanted.is_there):
                 outcome, *given = self._pending[0]
-                if outcome.is_there:
-                    self._pending.popleft()
-                    continue
-                try:
-                    mark = self._copy(*given)
-                except Exception as error:
-                    outcome.set(None, error)
-                else:
-                    outcome.set(mark)
+                if not outcome.is_there:  # else an interrupt left it in the line
+                    try:
+                        mark = self._copy(*given)
+                    except Exception as error:
+                        outcome.set(None, error)
+                    else:
+                        outcome.set(mark)
+                self._pending.popleft()
                 if wanted is None:
                     break
         finally:

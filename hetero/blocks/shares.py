@@ -6,12 +6,12 @@ long as the slowest of them, with links as fast as they are when all copy at onc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from hetero import registry
-from hetero.blocks import partition
-from hetero.blocks.partition import bounds, moved, with_terms
+from hetero.arrays import HOST
 from hetero.devices import at_once
 from hetero.pricing import candidate_pricing, movement, pricing
 from hetero.pricing.plan import CPU, Candidate, Plan, Share
@@ -21,6 +21,8 @@ from hetero.registry.problem import Problem
 
 Devices = dict[str, dict[str, Any]]
 _ROUNDS = 3  # of balancing ranges between devices of different speed
+_STEPS = (64, 16, 4)  # ranges begin at multiples of one of these, for tiles and wide loads
+_LEAST_STEPS = 16  # of each range
 _HOME = "leaves its result on the host"
 _TOO_LITTLE = f"each device would move less than {at_once.LEAST >> 20} MiB"
 
@@ -206,10 +208,23 @@ class _Together:
     ) -> Candidate:
         """A range on one device, with what it loses to the others' copies."""
         info = self._infos[member]
-        candidate = partition.priced(part, implementation, member, info, constants, self._asked_for)
+        if part.operation != implementation.operation:  # as a single row may be another's
+            named = implementation.kind, implementation.method
+            rows = registry.lookup(part.operation)
+            same = next((i for i in rows if (i.kind, i.method) == named), None)
+            if same is None:
+                reason = f"{part.operation} has no such method"
+                return Candidate(member, implementation.method, None, {}, reason, implementation)
+            implementation = same
+        row = part, implementation, member, info, constants, self._asked_for
+        candidate = candidate_pricing.candidate(*row)
         if implementation.blocks == registry.ALWAYS and constants is self._at_once:
             candidate = _contended(candidate, part, member, constants)
-        return partition.fetched(candidate, part, constants)
+        out = part.output
+        if candidate.seconds is None or out.is_c_contiguous():
+            return candidate
+        # The copy from a dense range to a result of the whole that has gaps.
+        return with_terms(candidate, {"pack": constants.pack(out.nbytes)})
 
 
 def _contended(candidate: Candidate, part: Problem, member: str, constants: Profile) -> Candidate:
@@ -267,3 +282,45 @@ def _all(
     seconds = sum(terms.values())
     candidate = Candidate(name, method, seconds, terms, None, implementation, None, links, shares)
     return with_terms(candidate, {"overhead": begin}) if links and begin else candidate
+
+
+def with_terms(candidate: Candidate, later: Mapping[str, float]) -> Candidate:
+    """A candidate with additional terms; unchanged where it has no price."""
+    if candidate.seconds is None:
+        return candidate
+    terms = dict(candidate.terms)
+    for name, seconds in later.items():
+        terms[name] = terms.get(name, 0.0) + seconds
+    return candidate._replace(terms=terms, seconds=candidate.seconds + sum(later.values()))
+
+
+def moved(problem: Problem) -> int:
+    """Bytes that go to a device and back, of a problem of host arrays."""
+    return sum(o.nbytes for o in (*problem.inputs, problem.output) if o.location == HOST)
+
+
+def bounds(extent: int, weights: list[float]) -> list[tuple[int, int]]:
+    """Ranges of 0 to ``extent`` in proportion to the weights; none is empty.
+
+    Parameters
+    ----------
+    extent : int
+        At least as many as there are weights.
+    weights : list of float
+        Greater than 0.
+
+    Examples
+    --------
+    >>> bounds(10, [1.0, 1.0, 1.0])
+    [(0, 3), (3, 7), (7, 10)]
+    >>> bounds(4096, [1.0, 3.0])
+    [(0, 1024), (1024, 4096)]
+    """
+    number, total = len(weights), sum(weights)
+    step = next((s for s in _STEPS if extent >= s * _LEAST_STEPS * number), 1)
+    cuts, reached = [0], 0.0
+    for index, weight in enumerate(weights[:-1], 1):
+        reached += weight
+        cut = round(extent * reached / total / step) * step
+        cuts.append(min(max(cut, cuts[-1] + 1), extent - number + index))
+    return list(zip(cuts, [*cuts[1:], extent], strict=True))

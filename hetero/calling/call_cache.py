@@ -41,8 +41,7 @@ _forced = forced.get
 def bind(key: Any, make: Callable[[], Any]) -> Any:
     """The function that runs a call: the remembered one of its facts, or what ``make()`` gives.
 
-    ``key`` is the operation and the facts, with the device and the method that the call is placed
-    by. Where it is None nothing is remembered.
+    ``key`` is the operation, the facts and the placement; where it is None nothing is remembered.
     """
     if key is None:
         return make()

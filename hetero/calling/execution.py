@@ -18,7 +18,7 @@ import numpy as np
 
 from hetero import devices, registry
 from hetero.arrays import HOST, Operand, describe, release
-from hetero.blocks.partition import moved
+from hetero.blocks.shares import moved
 from hetero.calling import planner
 from hetero.devices import at_once, budget
 from hetero.devices.base import Device

@@ -199,7 +199,7 @@ here = sys.path.pop(0)
 import html, queue, uuid, decimal, calendar, colorsys, mailbox  # Python's own
 sys.path.insert(0, here)
 import os, subprocess
-import hetero.ops
+import hetero.ops.functions
 from hetero import imports
 from hetero.host import loops
 name = min(loops.every(), key=loops.seconds)

@@ -145,7 +145,7 @@ def install() -> list[str]:
     import scipy.signal
     import scipy.sparse  # noqa: F401
 
-    import hetero.ops  # noqa: F401  # registers them
+    import hetero.ops.functions  # noqa: F401  # registers them
     from hetero import devices, registry
     from hetero.devices import cpu
     from hetero.devices.base import Device

@@ -226,7 +226,7 @@ from hetero import devices
 from hetero.calling import planner
 from hetero import tables
 from hetero import profile
-from hetero.ops import matmul
+from hetero.ops import functions, matmul
 A = np.ones((5, 5))
 for lock in (tables._all.lock, profile.finding._lock, devices.here.lock):
     with lock:
@@ -241,7 +241,7 @@ HANDLER = """
 import numpy as np, time, hetero
 from hetero.calling import planner
 from hetero import profile
-from hetero.ops import matmul
+from hetero.ops import functions, matmul
 A = np.ones((300, 300))
 hetero.matmul(A, A)
 constants, calls = profile.current(), []
@@ -468,7 +468,7 @@ def test_calls_at_the_interpreters_end(before):
 def test_this_test_sees_locks():
     """What is looked for is found: a lock of a module's, and one of a module's object."""
     found = {where for where, _ in module_locks()}
-    assert {"hetero.profile.finding._lock", "hetero.pricing.tables._all.lock"} <= found
+    assert {"hetero.profile.finding._lock", "hetero.tables._all.lock"} <= found
 
 
 def test_a_call_in_the_middle_of_a_launch(opencl, monkeypatch):

@@ -6,6 +6,7 @@ import itertools
 import logging
 import math
 import os
+import queue
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -91,16 +92,14 @@ class Outcome:
 
     def __init__(self) -> None:
         self.is_there, self.mark, self.error = False, None, None
-        self._coming = threading.Lock()
-        self._coming.acquire()
+        self._news = queue.SimpleQueue[bool]()
 
     def set(self, mark: Any, error: Exception | None = None) -> None:
         self.mark, self.error, self.is_there = mark, error, True
-        self._coming.release()
+        self._news.put(True)
 
     def wait(self) -> None:
-        with self._coming:
-            pass
+        self._news.put(self._news.get())  # others may wait, too
 
 
 class Staged(Copy):

@@ -87,14 +87,14 @@ class Outcome:
     is_there : bool
     mark : event, optional
         Of the last slice, where that is on its way.
-    error : Exception, optional
+    error : BaseException, optional
     """
 
     def __init__(self) -> None:
         self.is_there, self.mark, self.error = False, None, None
         self._news = queue.SimpleQueue[bool]()
 
-    def set(self, mark: Any, error: Exception | None = None) -> None:
+    def set(self, mark: Any, error: BaseException | None = None) -> None:
         self.mark, self.error, self.is_there = mark, error, True
         self._news.put(True)
 
@@ -103,21 +103,17 @@ class Outcome:
 
 
 class Staged(Copy):
-    """A copy that a ring's thread makes, or who waits for it. One that is dropped is waited for.
+    """A copy that a ring's thread makes. One that is dropped is waited for.
 
     Parameters
     ----------
     device : Device
     outcome : Outcome
-    advance : callable
-        ``advance(outcome)`` makes the copy if nobody else does.
     """
 
-    def __init__(
-        self, device: Device, outcome: Outcome, advance: Callable[[Outcome], None]
-    ) -> None:
+    def __init__(self, device: Device, outcome: Outcome) -> None:
         self._device, self._outcome, self._process = device, outcome, os.getpid()
-        self._advance, self._is_over = advance, False
+        self._is_over = False
 
     def wait(self) -> None:
         """An interrupt is raised when nothing is under way."""
@@ -125,10 +121,7 @@ class Staged(Copy):
             raise DeviceError("a copy cannot be waited for in a forked child")
         outcome, interrupt = self._outcome, None
         while not outcome.is_there:
-            if here.is_copying:
-                raise DeviceError("a copy is waited for in the middle of another one")
             try:
-                self._advance(outcome)
                 outcome.wait()
             except BaseException as error:
                 interrupt = interrupt or error

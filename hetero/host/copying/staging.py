@@ -4,16 +4,14 @@ A driver copies ordinary memory through a pinned buffer of its own with one thre
 than the bus. Here several threads fill buffers while others are on the bus. Downloads go the other
 way round, where what takes time is that new pages are touched: several threads touch them.
 
-For each direction one thread of a ring makes one copy after the other; a thread that waits for the
-next one makes it itself. Arrays whose rows are contiguous are copied by compiled code without the
-interpreter's lock, where it is there (`hetero.host.copying.slices`). Other arrays, and all of them
-elsewhere, are packed by NumPy.
+For each direction one thread of a ring makes one copy after the other. Arrays whose rows are
+contiguous are copied by compiled code without the interpreter's lock, where it is there
+(`hetero.host.copying.slices`). Other arrays, and all of them elsewhere, are packed by NumPy.
 """
 
 from __future__ import annotations
 
 import atexit
-import collections
 import contextlib
 import functools
 import logging
@@ -21,7 +19,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -120,17 +118,12 @@ class Ring:
         """
         if after is not None and self.device.passed(after):
             after = None
-        if here.is_copying:  # a signal's handler within a copy, which has the buffers
-            if after is not None:
-                self.device.wait(after)
-            copy_packed(self.device, direction, array, buffer, offset)
-            return Direct(self.device, [], array)
         pages.open_()
         with self._lock:
             way = self._ways.get(direction)
             if way is None:
                 way = self._ways[direction] = _Way(self, direction)
-        return Staged(self.device, *way.start(array, buffer, offset, after))
+        return Staged(self.device, way.start(array, buffer, offset, after))
 
     def start_pinned(
         self, direction: str, array: np.ndarray, buffer: Any, offset: int = 0, after: Any = None
@@ -178,16 +171,14 @@ class _Way:
     def __init__(self, ring: Ring, direction: str) -> None:
         self._device, self._place, self._direction = ring.device, ring.place, direction
         self._threads, self._slice, self._most = ring.threads, ring.slice_bytes, ring.region_bytes
-        self._pending: collections.deque[tuple[Any, ...]] = collections.deque()
-        self._turn = locks.new()
-        self._asked = queue.SimpleQueue[bool]()  # which a signal's handler may use, too
+        self._jobs = queue.SimpleQueue[Any]()  # which a signal's handler may use, too
         self._leader: Any = None
         self._packers: Any = _Here()
         with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there are too many
-            given = self._asked, weakref.WeakMethod(self._advance)
-            leader = threading.Thread(None, _lead, f"{_NAME} {direction}", given, daemon=True)
+            name, jobs = f"{_NAME} {direction}", (self._jobs,)
+            leader = threading.Thread(target=_lead, name=name, args=jobs, daemon=True)
             leader.start()
-            weakref.finalize(self, self._asked.put, False)
+            weakref.finalize(self, self._jobs.put, None)
             self._leader = leader
             executor = load("concurrent.futures").ThreadPoolExecutor
             self._packers = executor(self._threads, f"{_NAME} packer", _is_ours)
@@ -195,46 +186,26 @@ class _Way:
         self._region = np.empty(0, np.uint8)
         self._slices: Slices | None = None
 
-    def start(
-        self, array: np.ndarray, buffer: Any, offset: int, after: Any
-    ) -> tuple[Outcome, Callable[[Outcome], None]]:
-        """Have a copy made; and what a thread that waits for it calls first."""
+    def start(self, array: np.ndarray, buffer: Any, offset: int, after: Any) -> Outcome:
+        """Have a copy made."""
         outcome = Outcome()
-        self._pending.append((outcome, array, buffer, offset, after))
+        job = self._make, outcome, array, buffer, offset, after
         if self._leader is None:
-            self._advance()
+            self._make(*job[1:])
         else:
-            self._asked.put(True)
-        return outcome, self._advance
+            self._jobs.put(job)
+        return outcome
 
-    def _advance(self, wanted: Outcome | None = None) -> None:
-        """Make the next copy; or all up to the ``wanted`` one, unless another thread is at them.
-
-        Where all cores are busy, a thread that waits has a core sooner than the one that leads. An
-        interrupt leaves a copy to be made anew.
-        """
-        if not self._turn.acquire(blocking=wanted is None):
-            return
-        before, here.is_copying = here.is_copying, True
+    def _make(self, outcome: Outcome, *given: Any) -> None:
         try:
-            while self._pending and not (wanted is not None and wanted.is_there):
-                outcome, *given = self._pending[0]
-                if not outcome.is_there:  # else an interrupt left it in the line
-                    try:
-                        mark = self._copy(*given)
-                    except Exception as error:
-                        outcome.set(None, error)
-                    else:
-                        outcome.set(mark)
-                self._pending.popleft()
-                if wanted is None:
-                    break
-        finally:
-            here.is_copying = before
-            self._turn.release()
+            mark = self._copy(*given)
+        except BaseException as error:
+            outcome.set(None, error)
+        else:
+            outcome.set(mark)
 
     def close(self) -> None:
-        self._asked.put(False)
+        self._jobs.put(None)
         if not here.is_copying:  # else a thread would wait for itself
             if self._leader is not None:
                 self._leader.join()
@@ -319,10 +290,12 @@ class _Way:
             _refused(self._device.name, error)
 
 
-def _lead(asked: queue.SimpleQueue[bool], advance: weakref.WeakMethod[Any]) -> None:
-    while asked.get() and (found := advance()) is not None:
-        found()
-        del found
+def _lead(jobs: queue.SimpleQueue[Any]) -> None:
+    _is_ours()
+    while (job := jobs.get()) is not None:
+        make, *given = job
+        make(*given)
+        del job, make, given  # which would be kept until the next one
 
 
 class _Here:

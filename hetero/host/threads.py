@@ -111,6 +111,14 @@ def capped(most: int, function: Callable[..., Any], *arguments: Any, **options: 
         set_threads(before)
 
 
+def _is_numbas(error: Exception) -> bool:
+    """Whether Numba's cache raised it, and no handler of a signal."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is not None and "numba" in last.tb_frame.f_globals.get("__name__", "")
+
+
 def serial(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function that runs on the calling thread, for what is too small to share.
 
@@ -126,9 +134,9 @@ def serial(function: Callable[..., Any]) -> Callable[..., Any]:
         nonlocal kernel
         try:
             return kernel(*arguments)
-        except MemoryError:
-            raise
         except Exception as error:
+            if isinstance(error, MemoryError) or not _is_numbas(error):
+                raise
             log.info("the loop %s is compiled without Numba's cache: %s", function.__name__, error)
             kernel = numba.njit(**OPTIONS)(function)
             return kernel(*arguments)

@@ -111,7 +111,7 @@ class Done(NamedTuple):
     device, method : str
         Where and how it was computed.
     earlier : int
-        Iterations of a solve that a device had done before it failed, beside the outcome's own.
+        Iterations of a solve by a device that failed, which the outcome does not count.
     """
 
     value: Any

@@ -200,7 +200,7 @@ class Implementation:
         ``loops(problem)`` names the compiled loops that it needs on the CPU, as
         `hetero.host.loops.Family.of` does.
     stands_in : callable or None
-        Of a method that serves where others are not compiled, or only where it is named:
+        Of a method that runs where others are not compiled, or only where it is named:
         ``stands_in(problem)`` gives why it is not considered otherwise, or None where it is.
     price : callable or None
         Of a method that is made of others: ``price(problem, device's name, info, profile)``

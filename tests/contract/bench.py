@@ -3,17 +3,14 @@
     python tests/contract/bench.py OTHER [--gpu] [--pair] [--pairs 5] [--rows TEXT]
 
 ``OTHER`` is the Python of an environment with the other checkout of hetero, or ``CuPy`` or
-``NumPy`` for what these take (no promise then). Runs go in the order A B B A ...; a row's figure is
-the median of the pairs' ratios. On the CPU each run is a process of its own, since where memory
-lies decides; of GPUs all runs of a checkout are one process, and first calls and programs are left
-out. A change may lose 3 % on a row and nothing in the geometric mean: then, and where a row fails,
-the exit code is 1.
+``NumPy`` for what these take (no promise then). Each run is a process of its own, in the order
+A B B A ...; a row's figure is the median of the pairs' ratios. A change may lose 3 % on a row and
+nothing in the geometric mean: then, and where a row fails, the exit code is 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import math
 import os
@@ -24,7 +21,7 @@ from pathlib import Path
 from statistics import median
 
 ROW, MEAN = 1.03, 1.0
-SECONDS, SECONDS_OF_RUN = 1.5, 0.2  # of calls in a process, and in one of its runs
+SECONDS = 1.5  # of calls in a process
 PROGRAMS = Path(__file__).parents[2] / "docs" / "benchmarks"
 
 import numpy as np  # noqa: E402  # a script that is slow to start is no matter here
@@ -223,68 +220,22 @@ def timed(name, variant):
 
         scale = 1 if _gpus() else 2
         return programs.measured(rest, variant, scale)["later"]
-    call, finish = _made(name, variant)
-    if call is None:
-        return None
-    return _median_of(call, finish, SECONDS)
-
-
-@functools.cache
-def _made(name, variant):
-    """A row's call after two that do not count, and what waits for its end."""
     _, make = ROWS[name]
     own, peer = make()
     call = own if variant == "hetero" else peer
     if call is None:
-        return None, None
+        return None
     finish = _finisher(call())
     finish()
     call()
     finish()
-    return call, finish
-
-
-def _median_of(call, finish, limit):
     seconds, began = [], time.perf_counter()
-    while len(seconds) < 3 or (time.perf_counter() - began < limit and len(seconds) < 5000):
+    while len(seconds) < 3 or (time.perf_counter() - began < SECONDS and len(seconds) < 5000):
         at = time.perf_counter()
         call()
         finish()
         seconds.append(time.perf_counter() - at)
     return median(seconds)
-
-
-def serve(variant):
-    """Answer each line, a row's name, with the seconds of a run or with what went wrong."""
-    for line in sys.stdin:
-        try:
-            call, finish = _made(line.rstrip("\n"), variant)
-            found = None
-            if call is not None:
-                call()
-                finish()
-                found = _median_of(call, finish, SECONDS_OF_RUN)
-        except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-        print(json.dumps(found), flush=True)
-
-
-class Served:
-    """A checkout's runs in one process."""
-
-    def __init__(self, python, variant):
-        given = [python, __file__, variant, "--serve"]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self._process = subprocess.Popen(given, **pipes)
-
-    def seconds(self, name):
-        """Of a row."""
-        self._process.stdin.write(f"{name}\n")
-        self._process.stdin.flush()
-        found = json.loads(self._process.stdout.readline())
-        if isinstance(found, str):
-            raise RuntimeError(found)
-        return found
 
 
 def _finisher(result):
@@ -299,9 +250,8 @@ def _gpus():
     return Path("/dev/nvidia0").exists()
 
 
-def in_process(key, name):
-    """Seconds of a row in a process of its own, by a Python and a variant."""
-    python, variant = key
+def in_process(python, name, variant):
+    """Seconds of a row in a process of its own."""
     given = [python, __file__, variant, "--row", name]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(given, capture_output=True, text=True, env=environment)
@@ -319,35 +269,28 @@ def main():
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--rows", default="")
     parser.add_argument("--row")
-    parser.add_argument("--serve", action="store_true")
     asked = parser.parse_args()
     _rows()
-    if asked.serve:
-        return serve(asked.other)
     if asked.row:
         print(json.dumps(timed(asked.row, asked.other)))
         return 0
     where = {"pair"} if asked.pair else {"gpu"} if asked.gpu else {"cpu"}
     names = [name for name, (place, _) in ROWS.items() if place in where]
-    if where == {"cpu"}:
+    if not asked.pair:
         names += [f"first: {name}" for name in FIRST] + [f"program: {name}" for name in NAMES]
     is_peer = asked.other in ("NumPy", "CuPy")
     python, variant = (sys.executable, asked.other) if is_peer else (asked.other, "hetero")
-    both = [(sys.executable, "hetero"), (python, variant)]
-    run = [functools.partial(in_process, key) for key in both]
-    if where != {"cpu"}:
-        run = [Served(*key).seconds for key in both]
     ratios, failed = {}, []
     for name in (name for name in names if asked.rows in name):
         found = []
         try:
             if name.startswith("first"):  # which leaves bytecode
-                [one(name) for one in run]
+                in_process(sys.executable, name, "hetero"), in_process(python, name, variant)
             for number in range(asked.pairs):
-                pair = [0.0, 0.0]
-                for which in (number % 2, 1 - number % 2):
-                    pair[which] = run[which](name)
-                found.append(tuple(pair))
+                order = [(sys.executable, "hetero"), (python, variant)]
+                order = order[:: -1 if number % 2 else 1]
+                pair = {key: in_process(key[0], name, key[1]) for key in order}
+                found.append((pair[sys.executable, "hetero"], pair[python, variant]))
         except (RuntimeError, KeyError) as error:
             print(f"{name}: failed: {error}", flush=True)
             failed.append(name)

@@ -29,7 +29,7 @@ _CHUNKS = 32  # of what is small
 # Bytes of a row from which on it is stored past the caches. The buffers of long uploads stay there.
 _PAST, _NEVER, _LONG = 4096, 1 << 62, 64 << 20
 _HUGE_PAGE = 2 << 20  # bytes of a huge page
-_LARGE = 16 << 20  # bytes of a download into new memory, whose huge pages each one thread touches
+_LARGE = 16 << 20  # bytes of a download into new memory: one thread touches each huge page
 
 log = logging.getLogger("hetero")
 
@@ -68,6 +68,7 @@ def copy(
     events: Sequence[int],
     driver: Mapping[str, int],
     is_download: bool,
+    is_new: bool = False,
 ) -> int:
     """Copy an array; 0, or the driver's first error.
 
@@ -92,29 +93,17 @@ def copy(
         Addresses of its functions: "send" (to, from, bytes, stream), "record" (event, stream),
         "query" (event), which returns 600 while the event is to come, and "drain" (stream).
     is_download : bool
+    is_new : bool
+        Whether the array begins a huge page and has no pages.
     """
     given = region, threads, stream, events, driver, is_download
     is_large = is_download and array.nbytes >= _LARGE and array.flags.c_contiguous
-    if not (is_large and _is_new(array)):
-        return _copy(array, address, *given)
-    # Two threads that touch the same new page for the first time both clear it.
-    flat = array.reshape(-1).view(np.uint8)
-    head = -flat.__array_interface__["data"][0] % _HUGE_PAGE
-    status = _copy(flat[:head], address, *given) if head else 0
-    return status or _copy(flat[head:], address + head, *given, is_new=True)
-
-
-def _copy(
-    array: np.ndarray,
-    address: int,
-    region: np.ndarray,
-    threads: int,
-    stream: int,
-    events: Sequence[int],
-    driver: Mapping[str, int],
-    is_download: bool,
-    is_new: bool = False,
-) -> int:
+    if is_large and not is_new and _has_no_pages(array):
+        # Two threads that touch the same new page for the first time both clear it.
+        flat = array.reshape(-1).view(np.uint8)
+        head = -flat.__array_interface__["data"][0] % _HUGE_PAGE
+        status = copy(flat[:head], address, *given) if head else 0
+        return status or copy(flat[head:], address + head, *given, is_new=True)
     nbytes, host = array.nbytes, array.__array_interface__["data"][0]
     row = pitch = nbytes
     if not array.flags.c_contiguous:
@@ -140,8 +129,8 @@ def _copy(
     return found(ctypes.byref(job))
 
 
-def _is_new(array: np.ndarray) -> bool:
-    """Whether memory has no pages yet, as two places in it are (on Linux)."""
+def _has_no_pages(array: np.ndarray) -> bool:
+    """Whether nobody has touched the memory, by two places in it (on Linux)."""
     found = ctypes.c_ubyte(1)
     for share in (2, 4):
         place = array.__array_interface__["data"][0] + array.nbytes // share

@@ -82,14 +82,15 @@ def learn(
     ``given`` are the device that the caller named and what else the call depends on, hashable.
     ``generation`` is `tables.generation` before the plan; ``options`` are the implementation's.
     """
-    devices = load("hetero.devices")
     chosen, problem = plan.chosen, plan.problem
+    if chosen.implementation.prepare is None:
+        return
+    devices = load("hetero.devices")
     every = arrays if out is None else (*arrays, out)
     kind = type(arrays[0])
     access = _access_to(arrays[0]) if all(type(x) is kind for x in every) else None
     if (
         access is None
-        or chosen.implementation.prepare is None
         or not (access.usable is None or all(map(access.usable, every)))
         or any(o.readonly for o in operands[len(arrays) :])
         or any(o.location != chosen.device for o in (*operands, problem.output))
@@ -159,7 +160,8 @@ def _launched(
     launches: dict[int, Callable[..., None]] = {}
 
     def prepared(bits: int) -> Callable[..., None]:
-        launch = launches[bits] = prepare(device, problem, alignment(bits), options)
+        with device.active():
+            launch = launches[bits] = prepare(device, problem, alignment(bits), options)
         return launch
 
     prepared(functools.reduce(operator.or_, [o.pointer & 15 for o in operands]))

@@ -212,7 +212,8 @@ def test_remembered_calls_take_the_short_way(library, monkeypatch, shape, dtype,
     assert not general
 
 
-def test_remembered_convolutions(library, monkeypatch):
+@pytest.mark.parametrize("method", ["direct", "separable", "fft"])
+def test_remembered_convolutions(library, monkeypatch, method):
     """Likewise, with a small filter on the host, whose copy on the device is kept as long."""
     tells_its_device(library)
     from scipy import signal
@@ -224,8 +225,10 @@ def test_remembered_convolutions(library, monkeypatch):
         return execute(*arguments)
 
     monkeypatch.setattr(execution, "execute", counted)
-    options = {"device": "cuda", "method": "direct"}
-    filters = [rng.random((3, 3 + i % 4)).astype("float32") for i in range(12)]
+    options = {"device": "cuda", "method": method}
+    filters = [rng.random((3, 5 + i % 4)).astype("float32") for i in range(12)]
+    if method == "separable":
+        filters = [np.outer(filter[:, 0], filter[0]) for filter in filters]
     with devices.get(DEVICE).active():
         for _ in range(2):
             image = rng.random((300, 200)).astype("float32")
@@ -240,7 +243,8 @@ def test_remembered_convolutions(library, monkeypatch):
     assert not general
 
 
-def test_a_filter_on_the_device_is_read_there_by_a_launch(library, monkeypatch):
+@pytest.mark.parametrize("method", ["direct", "fft"])
+def test_a_filter_on_the_device_is_read_there_by_a_launch(library, monkeypatch, method):
     tells_its_device(library)
     from scipy import signal
 
@@ -256,7 +260,7 @@ def test_a_filter_on_the_device_is_read_there_by_a_launch(library, monkeypatch):
             image = rng.random((300, 200)).astype("float32")
             filter = rng.random((5, 6)).astype("float32")
             found = hetero.convolve2d(
-                library.put(image), library.put(filter), "same", device="cuda", method="direct"
+                library.put(image), library.put(filter), "same", device="cuda", method=method
             )
             expected = signal.convolve2d(image, filter, "same")
             np.testing.assert_allclose(read(found), expected, rtol=1e-4, atol=1e-4)

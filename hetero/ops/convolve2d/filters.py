@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -72,6 +73,14 @@ class Filter:
             return self
         transfer = load("hetero.moving.transfer")
         return Filter(np.ascontiguousarray(transfer.to_host(self._held, self._operand)))
+
+    def at(self, pointer: int) -> Filter:
+        """One on its device for another of the same kind, which the caller keeps alive."""
+        if self.array is not None:
+            return self
+        other = copy.copy(self)
+        other._held, other.pointer = None, pointer
+        return other
 
     def held(self) -> Filter:
         """The filter, for which `kept` keeps things as long as this one lives, however large."""

@@ -16,8 +16,10 @@ from hetero import registry
 from hetero.imports import load
 from hetero.moving import pipeline
 from hetero.ops.convolve2d import direct_cpu, streamed, work
+from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.traits import Traits
 from hetero.ops.convolve2d.window import NAME
+from hetero.pricing import memory_limit
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
@@ -63,6 +65,23 @@ def _on_device(module: str, name: str) -> Callable[..., Any]:
         compute()(devices[0], problem, image, options, output)
 
     return run
+
+
+def _prepared_on_device(module: str, name: str) -> Callable[..., Any]:
+    """``prepare`` of a function as in `_on_device`, of which no launch is made ahead."""
+    compute = _lazy(module, name)
+
+    def prepare(device: Any, problem: Problem, aligned: int, options: FilterOptions) -> Any:
+        convolve, budget, kept = compute(), load("hetero.devices.budget"), options.filter.at(0)
+
+        def run(image: int, filter: int, out: int) -> None:
+            given = FilterOptions(kept.at(filter), options.fillvalue)
+            with device.active(), budget.of(memory_limit.current()):
+                convolve(device, problem, image, given, out)
+
+        return run
+
+    return prepare
 
 
 def _prepare_direct(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
@@ -157,6 +176,7 @@ registry.register_method(
     excludes=work.high_rank_or_large,
     work=work.of_separable,
     run=_on_device("direct_device", "separable"),
+    prepare=_prepared_on_device("direct_device", "separable"),
     traits=Traits(spreads=True, factors=True, compiled=True, filters=(3, 15, 63)),
 )
 registry.register_method(
@@ -166,6 +186,7 @@ registry.register_method(
     excludes=work.loses_or_no_cufft,
     work=work.of_fft_on_device,
     run=_on_device("fft_device", "convolve"),
+    prepare=_prepared_on_device("fft_device", "convolve"),
     uses=_CUFFT,
     traits=Traits(spreads=True, transforms=True, form="surface"),
 )

@@ -438,7 +438,8 @@ def _by_values(call: CheckedCall, filter: Filter, window: Window) -> Plan:
     """The plan; made again where it transforms an image that turns out to lose small values."""
     plan = _priced(call, filter, window)
     if call.method is None and traits.of_row(plan.candidates[0].implementation).transforms:
-        wide = value_ranges.is_wide(_known(call.image), filter, window, call.fillvalue)
+        given = _known(call.image), filter, window, call.fillvalue
+        wide = filter.array is not None and value_ranges.is_wide(*given)
         seen = window._replace(finite=wide is not None, wide_range=bool(wide))
         if seen != window:
             return _priced(call, filter, seen)

@@ -22,8 +22,8 @@
 #endif
 
 enum { NOT_READY = 600, BUFFERS = 16, PLACES = 16, MOST = 32, ENOUGH = 4 };
-enum { LOOKS = 1000, REST = 20, TURN = 100000, KEEP_POLICY = 8 };
-/* before a rest; us of it; ns of a time slice */
+enum { LOOKS = 1000, QUERY = 50, REST = 20, TURN = 100000, KEEP_POLICY = 8 };
+/* before a rest; that one at the driver, which holds its lock, counts for; us; ns of a time slice */
 
 struct job {                                       /* as in slices.py */
     char *host, *ring, *device;
@@ -49,6 +49,8 @@ static void rest(long looks)                       /* after so many in vain */
 
 static void be_prompt(void)                        /* short time slices, rests that end in time */
 {
+    static _Thread_local int is_prompt;
+    if (is_prompt++) return;
     struct { unsigned size, policy; long flags; int nice; unsigned priority; long turn[3]; } wanted =
         {sizeof wanted, 0, KEEP_POLICY, getpriority(PRIO_PROCESS, 0), 0, {TURN, 0, 0}};
     syscall(SYS_sched_setattr, 0, &wanted, 0);     /* an older kernel takes no notice */
@@ -138,6 +140,7 @@ int copy_slices(struct job *job)                   /* 0, or the driver's first e
     long moved = 0, open = 0, copied = 0;          /* slices; open: its chunks may be copied */
     long looks = 0;
     int status = 0, down = job->download, found, place = job->helpers ? join_in(job) : -1;
+    if (place >= 0) be_prompt();
     while (!status && (down ? copied : moved) < slices) {
         long wanted = chunks(job, copied + 1) - chunks(job, copied), next = moved % buffers;
         if (moved < (down ? least(slices, copied + buffers) : copied)) {
@@ -151,7 +154,7 @@ int copy_slices(struct job *job)                   /* 0, or the driver's first e
                  (found = job->query(job->event[open % buffers])) != NOT_READY)
             status = found, atomic_store(&job->limit, chunks(job, ++open));
         else if ((place >= 0 && places[place].users >= ENOUGH) || !copy_one(job)) {
-            rest(looks++);
+            rest(looks += QUERY);
             continue;
         }
         looks = 0;

@@ -129,13 +129,18 @@ def copy(
     return found(ctypes.byref(job))
 
 
+@functools.cache
+def _mincore() -> Callable[..., int]:
+    return ctypes.CDLL(None).mincore
+
+
 def _has_no_pages(array: np.ndarray) -> bool:
     """Whether nobody has touched the memory, by two places in it (on Linux)."""
     found = ctypes.c_ubyte(1)
     for share in (2, 4):
         place = array.__array_interface__["data"][0] + array.nbytes // share
         page = ctypes.c_void_p(place // mmap.PAGESIZE * mmap.PAGESIZE)
-        if ctypes.CDLL(None).mincore(page, ctypes.c_size_t(1), ctypes.byref(found)):
+        if _mincore()(page, ctypes.c_size_t(1), ctypes.byref(found)):
             return True
         if not found.value & 1:
             return True

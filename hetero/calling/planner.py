@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from contextlib import ContextDecorator, suppress
 from contextvars import Token
 from dataclasses import fields, replace
@@ -213,19 +214,33 @@ def _planned(problem: Problem, device: str | None, method: str | None, key: Any)
     return price(problem, profile.current(), here, device or CPU, method)
 
 
-def at_once(problem: Problem, method: str | None = None) -> Plan | None:
-    """The CPU's plan of a call that ends before a device could begin. Only where devices were not
-    looked for, and until such calls have taken as long as that does. Conservative constants are
-    enough."""
+def at_once(problem: Problem) -> Plan | None:
+    """The CPU's plan of a call that ends before a device could begin, or Numba be imported. Only
+    where devices were not looked for, and until such calls have taken as long as that does.
+    Conservative constants are enough."""
     if inventory.looked() or any(o.location != HOST for o in (*problem.inputs, problem.output)):
         return None
     here = {CPU: dict(cpu.describe())}
-    result = price(problem, profile.shipped("conservative"), here, CPU, method)
-    seconds = result.candidates[0].seconds or math.inf
+    constants = profile.shipped("conservative")
+    result = price(problem, constants, here, CPU)
+    if "numba" not in sys.modules and _has_loops(result.candidates[0].implementation, problem):
+        rows = [i for i in registry.lookup(problem.operation) if i.kind == CPU]
+        plain = [i for i in rows if not (_has_loops(i, problem) or i.excludes(problem, here[CPU]))]
+        plans = [price(problem, constants, here, CPU, row.method) for row in plain]
+        result = min(plans, key=_seconds, default=result)
+    seconds = _seconds(result)
     if seconds >= _AT_ONCE or _taken["seconds"] >= _START:
         return None
     _taken["seconds"] += max(seconds, _LEAST)
     return result
+
+
+def _seconds(plan: Plan) -> float:
+    return plan.candidates[0].seconds or math.inf
+
+
+def _has_loops(row: registry.Implementation, problem: Problem) -> bool:
+    return row.loops is not None and bool(row.loops(problem))
 
 
 def plan_call(
@@ -245,6 +260,7 @@ def plan_call(
         If the forced placement is not possible.
     """
     device, method = placement(device, method)
+    inventory.devices()  # so that it is no plan of `at_once`
     if operation.plan is not None:
         return operation.plan(operands, options, device, method)
     problem = staying(operation.problem(*operands, **options), device)

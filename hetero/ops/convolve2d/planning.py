@@ -320,6 +320,7 @@ def _run(call: CheckedCall, key: Any) -> Any:
             call_cache.learn(NAME, plan, (image, call.filter), None, (a, b), given, now, options)
     elif (
         key is not None
+        and inventory.looked()
         and not (window.filled or window.wide_range)
         and window.finite
         and (plan.chosen.device == CPU or not plan.keepable)
@@ -452,6 +453,10 @@ def _priced(call: CheckedCall, filter: Filter, window: Window) -> Plan:
     problem = described(call.a, taps, call.dtype, window)
     if call.stays:
         problem = results.staying(problem, call.device)
+    if call.machine.is_here and call.device is call.method is None:
+        plan = planner.at_once(problem)
+        if plan is not None:
+            return plan
     plan = call.machine.plan(problem, call.device, call.method)
     if call.a.location == HOST and call.method is None:
         look = value_ranges.seconds(problem, call.machine.devices())

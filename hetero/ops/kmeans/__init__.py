@@ -32,7 +32,6 @@ __all__ = ["OPERATION", "Clustering", "cluster", "from_dims", "kmeans", "problem
 _FEW = 1 << 9  # rows that NumPy labels before a loop begins
 # Of rows that get labels, their numbers times that of the centroids:
 _LITTLE = 1 << 22  # a device begins no sooner than the CPU ends
-_PLAIN = "products"  # the method that needs NumPy alone
 _AT_A_TIME = 1 << 16  # labels looked at: the first of them mostly name every cluster
 _ONE_START = (
     "Explicit initial center position passed: performing only one init in KMeans instead of "
@@ -219,7 +218,7 @@ def cluster(
     def make() -> Callable[..., Clustering]:
         asked = problem(X, n_clusters, **options, sample_weight=sample_weight)
         free = device is None and method is None and not operands.is_sparse(X)
-        plan = planner.at_once(asked, None if "numba" in sys.modules else _PLAIN) if free else None
+        plan = planner.at_once(asked) if free else None
         plan = plan or planner.plan(results.staying(asked, device), device, method)
         return partial(_cluster, plan)
 

@@ -20,6 +20,7 @@ from hetero.ops.poisson import costs, methods, operands  # noqa: F401  # the for
 from hetero.ops.poisson.equation import Equation, Face, checked_faces
 from hetero.ops.poisson.operands import JACOBI, NAME, UNLIMITED, from_dims, problem
 from hetero.pricing.plan import Plan
+from hetero.profile import inventory
 
 __all__ = ["OPERATION", "from_dims", "problem", "solve_poisson"]
 
@@ -131,10 +132,13 @@ def solve_poisson(
     facts = [o and (o.shape, o.strides, o.dtype, o.location, o.readonly) for o in arrays]
 
     def make() -> Callable[..., Any]:
-        asked_for = staying(problem(f, x0=x0, **asked), device)
-        return partial(_solve, planner.plan(asked_for, device, method), spacing, rtol, maxiter)
+        asked_for = problem(f, x0=x0, **asked)
+        plan = planner.at_once(asked_for) if device is method is None else None
+        plan = plan or planner.plan(staying(asked_for, device), device, method)
+        return partial(_solve, plan, spacing, rtol, maxiter)
 
-    run = bind((NAME, device, *asked.values(), *facts), make)
+    # A plan that is made before devices are looked for is not the last one.
+    run = bind((NAME, device, *asked.values(), *facts) if inventory.looked() else None, make)
     return run(f, x0, faces, return_info)
 
 

@@ -169,25 +169,6 @@ def test_knots_that_are_no_full_grid():
     assert model["constants"]["seconds"] == [2e-6, 2e-6, 5e-6, 5e-6, 9e-6, 1.2e-5]
 
 
-def test_the_cpu_s_convolutions_have_such_knots():
-    (work,) = portions("convolve2d")
-    separable = [case for case in work.cases if case.implementation.method == "separable"]
-    for case in separable:
-        measured = dict.fromkeys(case.how.knots, 1e-3)
-        model = modelling.fitted(loop.Measured(case, work.place, Samples(measured)), {})
-        assert len(model["constants"]["seconds"]) > len(case.how.knots)
-
-
-def test_operands_that_fill_a_device_are_not_measured(cuda):
-    place = Place(cuda.name, {**cuda.describe(), "memory_bytes": 1 << 20}, (cuda,))
-    for work in portions("matvec", "matmul", "convolve2d", place=place):
-        for case in work.cases:
-            sizes = [case.largest] if isinstance(case.how, SampleGrid) else case.how.knots.values()
-            for dims in sizes:
-                problem = case.problem(*dims)
-                assert sum(o.nbytes for o in (*problem.inputs, problem.output)) <= 1 << 19
-
-
 def test_time_is_shared_in_proportion(monkeypatch):
     """Each gets twice its share of what is left; what one does not use is for the others."""
     now, given = [0.0], []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from functools import partial
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ from hetero import profile, registry
 from hetero.arrays import watched
 from hetero.calibration.measure import candidates, queue
 from hetero.errors import DeviceNotAvailable
-from hetero.evaluation import bench, calls, demo, report, verify
+from hetero.evaluation import bench, demo, report, verify
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Benchmark, Comparison, Iterations
 from hetero.ops.cg import benchmarks as cg
@@ -27,15 +26,6 @@ from hetero.ops.poisson import benchmarks as poisson
 from hetero.ops.products import benchmarks
 
 OPERATIONS = registry.operations()
-
-
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
-def test_what_is_drawn_can_be_called(operation):
-    source = random.Random(1)
-    for _ in range(5):
-        trial = benchmark.of(operation, "draw")(source, "host", 24)
-        operands = calls.Arrays("host").of(trial)
-        operation.call(*operands, **trial.options)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)

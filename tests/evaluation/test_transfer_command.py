@@ -91,17 +91,6 @@ def test_whether_it_pays():
 # -- by a profile --------------------------------------------------------------------------------
 
 
-def test_whites_transfer_by_hand():
-    """b / T_x + c0 b + c1 (eq. 3.14) for 64 MB up: T_x = 3.5 GB/s, c0 = 3.2 ms a GB, c1 = 0.19."""
-    found = transfer.transfer(64 * MB, 0, constants=profile.shipped("tesla-t10"))
-    gigabytes = 64 * MB / 2**30
-    expected = gigabytes / 3.5 + 3.2e-3 * gigabytes + 0.19e-3
-    assert found["copies"].keys() == {"pageable"}
-    assert found["copies"]["pageable"]["predicted"]["upload"] == pytest.approx(expected, rel=1e-3)
-    assert found["copies"]["pageable"]["measured"] is None
-    assert found["work"] is None
-
-
 @pytest.mark.parametrize("operation", registry.operations(), ids=lambda o: o.function)
 def test_every_operation(operation):
     dims = tuple(min(512, 8 * 4**i) for i in range(len(operation.dims[0].split())))[::-1]

@@ -420,3 +420,19 @@ def test_a_dry_run_takes_nothing():
     assert session.run("f", attempt(0.5), plain) == "plain"
     assert session.book.last.code == "would-take"
     assert "would-take, 1 call: to gain more, leave --dry-run out" in str(session.book)
+
+
+def test_the_summary_is_shown_as_it_is_printed(all_calls):
+    scipy.signal.convolve2d(np.ones((300, 300)), KERNEL)
+    text = accel.summary()
+    assert repr(text) == str(text)
+    assert "\n1 call taken, 0 left alone, " in text
+
+
+def test_tables_forget_the_oldest_of_many_sizes():
+    session, codes = Session(), ("option", "an option")
+    for size in range(5000):
+        session.run("f", attempt(0.5, f"{size}", obstacle=codes), lambda: "plain")
+    assert len(session.book.table()) == len(session._known) == 4096
+    assert session.book.table()[-1][1] != "f 0"
+    assert "5000 left alone" in session.book.sums()[0]

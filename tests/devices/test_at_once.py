@@ -156,6 +156,15 @@ def test_settings_hold_in_a_thread_that_waited(alone):
     assert found == ["cpu", None]
 
 
+def test_a_thread_without_a_task_ends(alone, monkeypatch):
+    monkeypatch.setattr(at_once, "_IDLE", 0.01)
+    (thread,) = ours()
+    thread.join(20.0)
+    assert not thread.is_alive()
+    assert not at_once._waiting
+    assert ours() != {thread}
+
+
 def test_a_forked_child_has_threads_of_its_own(alone):
     ours()
     script = """

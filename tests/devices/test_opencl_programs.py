@@ -74,6 +74,16 @@ def test_nothing_is_kept_of_a_cpu_that_is_not_known(sources, monkeypatch, tmp_pa
     assert [sources(), sources(), len(kept())] == [1, 2, 0]
 
 
+def test_a_program_that_cannot_be_kept_runs(sources, monkeypatch):
+    import pyopencl as cl
+
+    def none(self, what):
+        raise cl.RuntimeError("no binaries")
+
+    monkeypatch.setattr(cl.Program, "get_info", none)
+    assert [sources(), len(kept())] == [1, 0]
+
+
 @pytest.mark.filterwarnings("ignore:Pre-build attribute access")
 def test_programs_without_end_are_not_all_kept(sources, monkeypatch):
     """Nor does one that is kept hold what its compiler made: its code is loaded instead."""

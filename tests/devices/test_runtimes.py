@@ -224,6 +224,16 @@ def test_a_choice_that_fails_is_replaced(cuda, monkeypatch):
     assert set(row.failed) == {("cuda:0", "tiled")}
 
 
+def test_a_candidate_set_aside_is_not_measured_elsewhere(opencl, monkeypatch):
+    """A plan for it would run on the CPU, and be taken for the device."""
+    for _ in range(2):
+        devices.count_failure(opencl, DeviceError("planted"))
+    inventory.changed()
+    row = measured(monkeypatch, (opencl, "tiled"))
+    assert "planted" in row.failed[opencl, "tiled"]
+    assert (opencl, "tiled") not in row.measured
+
+
 # -- The probe -----------------------------------------------------------------------------------
 
 
@@ -405,6 +415,18 @@ def test_the_folder_that_the_user_names_counts(monkeypatch, name):
     before = dict(os.environ)
     with opencl_runtime._shown(Path("/x/libintelocl.so.1")):
         assert dict(os.environ) == before
+
+
+def test_no_room_for_the_file_is_no_error(monkeypatch):
+    for name in ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"):
+        monkeypatch.delenv(name, raising=False)
+
+    def full(**_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(opencl_runtime.tempfile, "TemporaryDirectory", full)
+    with opencl_runtime._shown(Path("/x/libintelocl.so.1")):
+        assert "OCL_ICD_VENDORS" not in os.environ
 
 
 def test_one_runtime_that_fails_leaves_the_others(monkeypatch):

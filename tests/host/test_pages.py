@@ -157,6 +157,15 @@ def test_the_system_may_have_what_lies_unused_for_a_moment_and_not_sooner(kept, 
     assert rested[2] is large
 
 
+def test_very_large_memory_the_system_may_have_at_once(kept, monkeypatch):
+    monkeypatch.setattr(pages, "_VERY_LARGE", 4 * PAGE)
+    rested = []
+    monkeypatch.setattr(pages._Block, "rest", lambda block: rested.append(block.nbytes))
+    arrays = [pages.empty((n * PAGE,), np.uint8) for n in (3, 4)]
+    del arrays
+    assert rested == [4 * PAGE]
+
+
 def test_what_the_system_may_have_is_whole_until_it_is_taken_again(kept):
     """Memory that rests while others take theirs is never that of two."""
 

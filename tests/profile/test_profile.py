@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import processes
@@ -18,7 +19,7 @@ import pytest
 
 import hetero
 import hetero.ops
-from hetero import profile, tables
+from hetero import paths, profile, tables
 from hetero.calling import planner
 from hetero.errors import ProfileError
 from hetero.profile import inventory
@@ -165,6 +166,21 @@ def test_temporary_files_of_killed_runs_are_swept(data, tmp_path):
         (tmp_path / name).write_text("something")
     profile.Profile(data).save(tmp_path / "p.json")
     assert set(os.listdir(tmp_path)) == {"p.json", "p.json.lock", *theirs}
+
+
+def test_without_locks_only_old_temporary_files_are_swept(data, tmp_path, monkeypatch):
+    """A young one may be another process's, which is writing it."""
+
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(paths.fcntl, "flock", no_locks)
+    for name, age in (("young", 60), ("old", 7200)):
+        file = tmp_path / f"p.json.{name}.hetero-tmp"
+        file.write_text("half a profile")
+        os.utime(file, (time.time() - age,) * 2)
+    profile.Profile(data).save(tmp_path / "p.json")
+    assert set(os.listdir(tmp_path)) == {"p.json", "p.json.lock", "p.json.young.hetero-tmp"}
 
 
 @pytest.mark.parametrize("there", [True, False])

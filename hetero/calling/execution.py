@@ -18,17 +18,17 @@ import numpy as np
 
 from hetero import devices, registry
 from hetero.arrays import HOST, Operand, describe, release
-from hetero.blocks.shares import moved
 from hetero.calling import planner
 from hetero.devices import at_once, budget
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, HeteroError, MethodNotAvailable
 from hetero.host import pages
 from hetero.moving import failures, keeping, results, ski_rental, transfer
+from hetero.moving.shares import Line, line, moved
 from hetero.pricing import candidate_pricing, compiling, memory_limit
 from hetero.pricing.plan import CPU, Plan, Share
 from hetero.profile import inventory
-from hetero.registry import Arguments, Cut, Implementation
+from hetero.registry import Arguments, Implementation
 from hetero.registry.problem import Problem
 
 _SMALLEST = 1 << 20  # bytes of operands and result; a device without room for them has none
@@ -84,9 +84,9 @@ class Call(NamedTuple):
             return self
         return self._replace(start=error.x, done=self.done + error.iterations)
 
-    def range(self, cut: Cut, begin: int, end: int, out: np.ndarray) -> Call:
+    def range(self, cut: Line, begin: int, end: int, out: np.ndarray) -> Call:
         """A range of this call, which fills its part of ``out``."""
-        arrays = cut.arrays(begin, end, self.arrays, self.options)
+        arrays = cut.arrays(begin, end, self.arrays)
         operands = tuple([describe(array).unkept() for array in arrays])
         part = cut.output(begin, end, out)
         return Call(arrays, operands, part, describe(part), self.options)
@@ -163,7 +163,8 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
 def _shared(plan: Plan, call: Call) -> Done:
     """Ranges of a host call on several devices at once, each written to its part of the result."""
     chosen, shares = plan.chosen, plan.chosen.shares
-    cut = registry.cut(plan.problem, len(shares))
+    cut = line(plan.problem, len(shares))
+    assert cut is not None  # as it was planned
     out = _apart(call, plan.problem.output)
 
     def do(share: Share) -> None:

@@ -20,6 +20,7 @@ from hetero.arrays import Spec, describe
 from hetero.calling import planner
 from hetero.devices import at_once
 from hetero.errors import DeviceError, DeviceMemoryError, MethodNotAvailable
+from hetero.moving import shares
 from hetero.ops import matmul
 from hetero.pricing import candidate_pricing, pricing
 from hetero.profile import inventory
@@ -492,10 +493,10 @@ def test_a_range_is_the_problem_of_its_arrays(case):
     A, B = (values(*shape) for shape in shapes)
     module = registry.operation(name)
     whole = module.problem(A, B)
-    cut = registry.cut(whole, 2)
+    cut = shares.line(whole, 2)
     out = np.empty(whole.output.shape, "float32")
     for begin, end in ((0, 1), (1, cut.extent), (0, cut.extent)):
-        arrays = cut.arrays(begin, end, (A, B), None)
+        arrays = cut.arrays(begin, end, (A, B))
         part = cut.problem(begin, end)
         assert part.inputs == tuple(map(describe, arrays))
         assert part.output == describe(cut.output(begin, end, out))

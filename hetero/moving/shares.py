@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from hetero import registry
 from hetero.arrays import HOST
@@ -25,6 +27,70 @@ _STEPS = (64, 16, 4)  # ranges begin at multiples of one of these, for tiles and
 _LEAST_STEPS = 16  # of each range
 _HOME = "leaves its result on the host"
 _TOO_LITTLE = f"each device would move less than {at_once.LEAST >> 20} MiB"
+
+
+class Line(NamedTuple):
+    """Ranges along one axis of a cut.
+
+    Attributes
+    ----------
+    cut : Cut
+    axis : int
+    """
+
+    cut: Cut
+    axis: int
+
+    @property
+    def along(self) -> str:
+        """What the ranges consist of, such as "rows"."""
+        return self.cut.axes[self.axis][0]
+
+    @property
+    def extent(self) -> int:
+        """The number of these in the result."""
+        return self.cut.axes[self.axis][1]
+
+    def problem(self, begin: int, end: int) -> Problem:
+        """The problem of a range of host arrays."""
+        return self.cut.problem(self._box(begin, end), HOST)
+
+    def arrays(self, begin: int, end: int, whole: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
+        """The arrays that a range reads: views where they can be."""
+        parts = self.cut.arrays(self._box(begin, end), whole)
+        return tuple([x[0] if len(x) == 1 else joined(x) for x in parts])
+
+    def output(self, begin: int, end: int, out: np.ndarray) -> np.ndarray:
+        """The view of the whole's result that a range fills."""
+        return self.cut.output(self._box(begin, end), out)
+
+    def _box(self, begin: int, end: int) -> tuple[tuple[int, int], ...]:
+        box = [(0, extent) for _, extent in self.cut.axes]
+        box[self.axis] = begin, end
+        return tuple(box)
+
+
+def joined(views: list[np.ndarray]) -> np.ndarray:
+    """Rows one after the other, C-contiguous."""
+    return np.ascontiguousarray(np.concatenate(views, axis=-2))
+
+
+def line(problem: Problem, parts: int) -> Line | None:
+    """How a call is cut for several devices: along the axis that is long enough for the most of
+    them, and along which they read the least; None where each would read all there is."""
+    cut = registry.cut(problem)
+    if cut is None:
+        return None
+    most = sum(o.nbytes for o in problem.inputs)
+    best, key = None, (1, 0, 0)
+    for axis, (_, extent) in enumerate(cut.axes):
+        one = Line(cut, axis)
+        number = min(extent, parts)
+        if number > 1:
+            read = sum(o.nbytes for o in one.problem(0, -(-extent // number)).inputs)
+            if read < most and (number, -read, extent) > key:
+                best, key = one, (number, -read, extent)
+    return best
 
 
 def price(
@@ -99,7 +165,7 @@ def _candidates(
     for kind, members in _together(devices, device).items():
         if problem.device is not None:
             break
-        cut = registry.cut(problem, len(members))
+        cut = line(problem, len(members))
         if cut is None:
             continue
         together = _Together(kind, members, devices, constants, device is not None)
@@ -162,7 +228,7 @@ class _Together:
         self._at_once = constants.at_once(group)
         self._begin = constants.dispatch(group, "host")
 
-    def candidate(self, problem: Problem, cut: Cut, implementation: Implementation) -> Candidate:
+    def candidate(self, problem: Problem, cut: Line, implementation: Implementation) -> Candidate:
         """All devices, each with its range, by one method; balanced where they differ."""
         name, method = f"{self._kind}:*", implementation.method
         members = self._members[: cut.extent]
@@ -185,7 +251,7 @@ class _Together:
         return _all(name, implementation, chosen, shares, self._asked_for, self._begin)
 
     def _shares(
-        self, cut: Cut, implementation: Implementation, members: list[str], weights: list[float]
+        self, cut: Line, implementation: Implementation, members: list[str], weights: list[float]
     ) -> tuple[Share, ...]:
         """A share for each device, in proportion to the weights; equal devices are priced once."""
         known: dict[tuple[str, Problem], Candidate] = {}

@@ -284,38 +284,11 @@ class _Together:
             implementation = same
         row = part, implementation, member, info, constants, self._asked_for
         candidate = candidate_pricing.candidate(*row)
-        if implementation.blocks == registry.ALWAYS and constants is self._at_once:
-            candidate = _contended(candidate, part, member, constants)
         out = part.output
         if candidate.seconds is None or out.is_c_contiguous():
             return candidate
         # The copy from a dense range to a result of the whole that has gaps.
         return with_terms(candidate, {"pack": constants.pack(out.nbytes)})
-
-
-def _contended(candidate: Candidate, part: Problem, member: str, constants: Profile) -> Candidate:
-    """The price of a method that moves blocks both ways while it computes, on all devices at once.
-
-    Staged copies of all devices share the host's threads: their times add up over both directions.
-    Pinned memory needs no threads and moves both ways at once. A block is at most half an operand,
-    so half of the shorter of copying and computing overlaps with the longer.
-    """
-    moves = [(o, "upload") for o in part.inputs] + [(part.output, "download")]
-    compute = candidate.terms.get("compute", 0.0)
-    staged, by_way = 0.0, {"upload": 0.0, "download": 0.0}
-    try:
-        for operand, way in moves:
-            link = constants.link(member, way, operand.memory)
-            seconds = 2 * link(operand.nbytes // 2)
-            by_way[way] += seconds
-            staged += 0.0 if operand.pinned else seconds
-    except KeyError:
-        return candidate
-    if candidate.seconds is None:
-        return candidate
-    copies = max(staged, *by_way.values())
-    more = max(copies, compute) + min(copies, compute) / 2 - candidate.seconds
-    return candidate if more <= 0 else with_terms(candidate, {"upload": more})
 
 
 def _all(

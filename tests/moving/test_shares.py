@@ -555,50 +555,21 @@ def test_without_constants_it_is_done_only_where_it_is_asked_for():
     assert (shared(plan).reason, shared(plan).shares) == (candidate_pricing.UNKNOWN, ())
 
 
-def test_streams_of_all_devices_share_what_the_host_copies():
-    """Up and down add up, by halves of the operands; half of the computation goes on beside."""
-    n = 8192
+def test_streams_of_all_devices_move_by_the_links_of_all_at_once():
+    """Half of A, all of B and half of the result each, no faster than all together move them."""
+    n, rate = 8192, 1.25e9
 
-    def staged(plain, rate):
-        return {**plain, "staged": link(1e-5, rate)["pageable"]}
+    def staged(links, rate):
+        return {way: {**links[way], "staged": link(1e-5, rate)["pageable"]} for way in links}
 
-    alone = {way: staged(BUS[way], 2e9) for way in BUS}
-    together = {way: staged(TOGETHER[way], 1.25e9) for way in BUS}
-    constants = machine(links={"cuda:*": alone, "cuda*2": together})
-    found = shared(priced(square(n), constants=constants), "streamed")
-    nbytes, compute = 4.0 * n * n, found.terms["compute"]
-    copies = 6e-5 + 2 * nbytes / 1.25e9  # of six halves: of half of A, of B, of half of the result
-    assert min(copies, compute) > 0.1
-    expected = max(copies, compute) + min(copies, compute) / 2
-    assert found.seconds == pytest.approx(expected)
+    constants = machine(links={"cuda:*": staged(BUS, 2e9), "cuda*2": staged(TOGETHER, rate)})
+    plan = priced(square(n), constants=constants)
+    found = shared(plan, "streamed")
+    copies, compute = 2 * 4.0 * n * n / rate, found.terms["compute"]
+    assert max(0.8 * copies, compute) < found.seconds < copies + compute
     assert found.seconds == pytest.approx(sum(found.terms.values()))
-
-
-def test_pinned_streams_of_all_devices_go_both_ways_at_once():
-    """What is copied by no threads of the host adds up in one direction only."""
-    n = 8192
-    nbytes = 4.0 * n * n
-    rates = {"upload": 1.5e9, "download": 1e9}
-
-    def of(memory):
-        return {way: {memory: link(0.0, rates[way])["pageable"]} for way in rates}
-
-    kinds = {way: {**of("pinned")[way], **of("staged")[way], **BUS[way]} for way in rates}
-    constants = machine(links={"cuda:*": kinds, "cuda*2": kinds})
-    problem = square(n)
-    pinned = tuple(operand._replace(pinned=True) for operand in problem.inputs)
-    both = {"inputs": pinned, "output": problem.output._replace(pinned=True)}
-    up, down = 1.5 * nbytes / rates["upload"], 0.5 * nbytes / rates["download"]
-    for changed, copies in ((both, max(up, down)), ({"inputs": pinned}, max(up, down))):
-        found = shared(
-            priced(dataclasses.replace(problem, **changed), constants=constants), "streamed"
-        )
-        compute = found.terms["compute"]
-        expected = max(copies, compute) + min(copies, compute) / 2
-        assert found.seconds == pytest.approx(expected), changed.keys()
-    staged = shared(priced(problem, constants=constants), "streamed")
-    expected = max(up + down, compute) + min(up + down, compute) / 2
-    assert staged.seconds == pytest.approx(expected)
+    alone = next(c for c in plan.candidates if (c.device, c.method) == ("cuda:0", "streamed"))
+    assert found.terms["compute"] < alone.terms["compute"]
 
 
 def test_to_begin_on_all_of_them_counts_once():

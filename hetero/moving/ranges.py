@@ -4,9 +4,8 @@ An operation says how its calls are cut (`registry.Cut`). A range reads a part o
 that read the same part share it, so that a product's tiles of C share panels of A and of B. Parts
 lie in slots on the device. Where there is room for all, each goes up once; else as many parts of
 one array are held as have room, and those of the others go by. A part replaces the one that is
-needed again last (Belady's rule, which moves the fewest).
-
-A range is computed by what its plan on the device chooses, and priced by that plan and the links.
+needed again last (Belady's rule, which moves the fewest). What computes a range is what its plan on
+the device chooses; that and the links make the price.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ _IN_WORK = 3  # parts of an array, or results: one moves, one is computed with, 
 # Seconds of the host for a call whose copies it makes, and for each copy or range that is begun;
 # H100, 16 cores.
 _CALL, _STEP = 4e-4, 2e-5
+_COMPUTING = "overhead", "compute"  # terms of a range's plan; others are the operation's own
 _TOGETHER = 0.8  # of the time of copies up and down one after the other, where both go on at once
 
 
@@ -70,8 +70,7 @@ def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile)
 
 def room_of(info: dict[str, Any]) -> float:
     """Bytes of a device that ranges may take."""
-    most, limit = _ROOM * info["memory_bytes"], info.get("memory_limit")
-    return most if limit is None else min(most, _OF_LIMIT * limit)
+    return min(_ROOM * info["memory_bytes"], _OF_LIMIT * info.get("memory_limit", inf))
 
 
 # -- Which ranges ----------------------------------------------------------------------------------
@@ -99,7 +98,8 @@ class Ranges(NamedTuple):
     @property
     def counts(self) -> Index:
         """Ranges along each axis."""
-        return _counts(self.cut, self.lengths)
+        pairs = zip(self.lengths, self.cut.axes, strict=True)
+        return tuple(-(-extent // length) for length, (_, extent) in pairs)
 
     def order(self) -> list[Index]:
         """Numbers of the ranges along each axis, in the order in which they are computed."""
@@ -174,13 +174,11 @@ def choose(
         least, since = inf, 0
         for ways in _cuts(cut):
             for lengths in ways:
-                middle = _middle(cut, lengths, name)
-                taken = workspace * sum(map(sum, _sizes(middle[:1], cut)))
-                sizes = [max(pair) for pair in zip(*_sizes(middle, cut), strict=True)]
+                middle, sizes, taken = _parts(cut, lengths, name)
+                taken *= workspace
                 plan = None
                 for slots, held in _slots(cut, lengths, sizes, room - taken):
-                    if plan is None:
-                        plan = planned(cut, middle[0], name, info, constants)
+                    plan = plan or planned(cut, middle, name, info, constants)
                     ranges = Ranges(cut, lengths, slots, held)
                     terms = _terms(problem, ranges, sizes, plan, name, constants)
                     nbytes = taken + _taken(slots, sizes)
@@ -197,10 +195,6 @@ def choose(
     return best
 
 
-def _counts(cut: Cut, lengths: Index) -> Index:
-    return tuple(-(-extent // n) for n, (_, extent) in zip(lengths, cut.axes, strict=True))
-
-
 def _is_tiled(cut: Cut) -> bool:
     """Whether the last two axes are cut together: no array's parts depend on both."""
     last = {len(cut.axes) - 2, len(cut.axes) - 1}
@@ -211,8 +205,7 @@ def _cuts(cut: Cut) -> Iterator[list[Index]]:
     """Lengths of ranges, twice as many each time: outer axes are cut first, of the last two both,
     or one alone."""
     extents = [extent for _, extent in cut.axes]
-    inner = 2 if _is_tiled(cut) else 1
-    number, seen = 1, set()
+    inner, number, seen = 1 + _is_tiled(cut), 1, set()
     while number <= min(_MOST, 2 * prod(extents)):
         rest, outer = number, []
         for extent in extents[:-inner]:
@@ -227,25 +220,21 @@ def _cuts(cut: Cut) -> Iterator[list[Index]]:
             for extent, count, step in zip(extents, (*outer, *way), cut.steps, strict=True):
                 length = -(-extent // min(count, extent))
                 lengths.append(-(-length // step) * step if extent > length > step else length)
-            lengths = tuple(map(min, lengths, extents))
-            if lengths not in seen:
-                seen.add(lengths)
-                found.append(lengths)
-        yield found
+            found.append(tuple(map(min, lengths, extents)))
+        yield [lengths for lengths in dict.fromkeys(found) if lengths not in seen]
+        seen.update(found)
         number *= 2
 
 
-def _middle(cut: Cut, lengths: Index, name: str) -> list[Problem]:
-    """A range in the middle, and those at both ends, on a device."""
+def _parts(cut: Cut, lengths: Index, name: str) -> tuple[Problem, list[int], int]:
+    """A range in the middle, on a device; the bytes of the largest part of each array and result;
+    those of the range in the middle together."""
     whole = Ranges(cut, lengths, (), 0)
-    indices = [[(count - 1) // 2 for count in whole.counts]]
-    indices += [[0] * len(lengths), [count - 1 for count in whole.counts]]
-    return [cut.problem(whole.box(index), name) for index in indices]
-
-
-def _sizes(problems: list[Problem], cut: Cut) -> list[list[int]]:
-    """Bytes of the part of each array that is cut, and of the result, of each problem."""
-    return [[o.nbytes for o in p.inputs[: len(cut.needs)]] + [p.output.nbytes] for p in problems]
+    counts = whole.counts
+    places = ((n - 1) // 2 for n in counts), (0,) * len(counts), (n - 1 for n in counts)
+    problems = [cut.problem(whole.box(tuple(index)), name) for index in places]
+    sizes = [[o.nbytes for o in (*p.inputs[: len(cut.needs)], p.output)] for p in problems]
+    return problems[0], [max(each) for each in zip(*sizes, strict=True)], sum(sizes[0])
 
 
 def _taken(slots: Index, sizes: Sequence[int]) -> int:
@@ -255,12 +244,12 @@ def _taken(slots: Index, sizes: Sequence[int]) -> int:
 def _slots(cut: Cut, lengths: Index, sizes: list[int], room: float) -> Iterator[tuple[Index, int]]:
     """(slots of each array and of results, the array that is held): all parts that are used again
     where they have room, else as many of one array as have; none where not even one of each has."""
-    counts = _counts(cut, lengths)
+    counts = Ranges(cut, lengths, (), 0).counts
     number = prod(counts)
     parts = [prod(counts[axis] for axis in axes) for axes in cut.needs]
     again = [i for i, n in enumerate(parts) if n < number]
-    every = *(n if i in again else min(n, _IN_WORK) for i, n in enumerate(parts)), _IN_WORK
-    every = *every[:-1], min(number, _IN_WORK)
+    every = [n if i in again else min(n, _IN_WORK) for i, n in enumerate(parts)]
+    every = *every, min(number, _IN_WORK)
     if _taken(every, sizes) <= room:
         yield every, 0
         return
@@ -304,8 +293,8 @@ def _terms(
     ]
     arrays = problem.inputs[: len(cut.needs)]
     loads = [sum(load for _, load in part) for part in ranges.placed()]
-    number, look = prod(counts), chosen.terms.get("look", 0.0)
-    compute = number * prod(full) * (chosen.seconds - look)
+    number, more = prod(counts), {k: v for k, v in chosen.terms.items() if k not in _COMPUTING}
+    compute = number * prod(full) * (chosen.seconds - sum(more.values()))
     try:
         (*links, down), beside = _links(arrays, problem.output, name, constants)
     except KeyError:
@@ -319,13 +308,13 @@ def _terms(
     overhead = _STEP * (sum(loads) + 2 * number) + constants.dispatch(name, "host")
     if beside:
         overhead += _CALL
-        more, rest = max(up - first, 0.0), max(down - last, 0.0)
+        rest = max(up - first, 0.0), max(down - last, 0.0)
         pinned = all(o.pinned for o in (*arrays, problem.output))
-        bus = max(more, rest) if pinned else _TOGETHER * (more + rest)
-        waited = max(bus - compute * (number - 1) / number, 0.0) / ((more + rest) or 1.0)
-        up, down = first + waited * more, last + waited * rest
+        bus = max(rest) if pinned else _TOGETHER * sum(rest)
+        waited = max(bus - compute * (number - 1) / number, 0.0) / (sum(rest) or 1.0)
+        up, down = first + waited * rest[0], last + waited * rest[1]
     return {
-        **({"look": look * number * prod(full)} if look else {}),
+        **{term: seconds * number * prod(full) for term, seconds in more.items()},
         "upload": up,
         "overhead": overhead,
         "compute": compute,

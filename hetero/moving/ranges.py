@@ -24,7 +24,7 @@ from hetero.devices.budget import rounded
 from hetero.pricing import pricing
 from hetero.pricing.plan import Plan
 from hetero.profile import PINNED, STAGED
-from hetero.registry import Cut, Price
+from hetero.registry import Cut, Price, Unasked
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
@@ -44,17 +44,15 @@ _TOGETHER = 0.8  # of the time of copies up and down one after the other, where 
 
 
 def obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    """Why a problem cannot be done in ranges of the host's arrays, None where it can."""
+    """Why a problem cannot be done in ranges of the host's arrays, None where it can.
+
+    Few bytes are only where the caller says so, or limits the device's memory.
+    """
     if any(o.location != HOST for o in (*problem.inputs, problem.output)):
         return "not all operands are on the host"
-    return None
-
-
-def stands_in(problem: Problem) -> str | None:
-    """Why a problem is not considered for ranges, None where it is."""
     moved = sum(o.nbytes for o in (*problem.inputs, problem.output))
-    if moved < _LEAST_MOVED:
-        return f"is for calls that move {_LEAST_MOVED >> 20} MiB or more"
+    if moved < _LEAST_MOVED and "memory_limit" not in info:
+        return Unasked(f"is for calls that move {_LEAST_MOVED >> 20} MiB or more")
     return None
 
 

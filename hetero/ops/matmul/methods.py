@@ -96,7 +96,6 @@ registry.register_method(
     kinds=("cpu",),
     work=operands.cpu_work,
     run=_run_blas,
-    uses=("blas", "numpy"),
 )
 registry.register_method(
     operation=NAME,
@@ -114,7 +113,6 @@ registry.register_method(
     work=operands.gpu_work,
     run=_run_library,
     prepare=_prepare_library,
-    uses=("nvmath-python", "nvidia-cublas"),
 )
 registry.register_method(
     operation=NAME,
@@ -130,7 +128,6 @@ registry.register_method(
     excludes=ranges.obstacle,
     work=operands.gpu_work,
     run=streaming.run,
-    stands_in=ranges.stands_in,
     blocks=registry.ALWAYS,
     price=ranges.price,
 )

@@ -13,7 +13,8 @@ import hetero
 from hetero import devices, profile, registry
 from hetero.calling import planner
 from hetero.moving import pipeline, ranges, shares, streaming
-from hetero.ops.convolve2d import traits, value_ranges
+from hetero.ops.convolve2d import ranges as cut
+from hetero.ops.convolve2d import value_ranges
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.profile import inventory
 
@@ -100,8 +101,7 @@ def test_bands_by_transforms_look_at_their_values(opencl, monkeypatch, cut_into)
         made = plan(cut, problem, *given)
         lose = problem.options.wide_range or not problem.options.finite
         used.append("direct" if lose else "fft")
-        row = replace(made.chosen.implementation, traits=traits.Traits(transforms=not lose))
-        direct = made.chosen._replace(method=used[-1], implementation=row)
+        direct = made.chosen._replace(method=used[-1])
         return replace(made, candidates=(direct, *made.candidates[1:]))
 
     monkeypatch.setattr(ranges, "planned", planned)
@@ -178,7 +178,7 @@ def test_values_are_looked_at_before_anything_moves(opencl, monkeypatch, cut_int
         said.append("load")
         return start(*given, **options)
 
-    monkeypatch.setattr(traits, "of_row", lambda row: traits.Traits(transforms=True))
+    monkeypatch.setattr(cut, "FFT", "direct")
     monkeypatch.setattr(streaming, "_LOOKED_AHEAD", share)
     monkeypatch.setattr(value_ranges, "is_wide", looked)
     cut_into(1, 20)

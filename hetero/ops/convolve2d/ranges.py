@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from hetero.arrays import HOST, dense
-from hetero.ops.convolve2d import tiles, traits, value_ranges
+from hetero.ops.convolve2d import tiles, value_ranges
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import described
-from hetero.ops.convolve2d.window import Window
+from hetero.ops.convolve2d.window import FFT, Window
 from hetero.pricing.plan import Plan
 from hetero.profile import Profile
 from hetero.registry import Cut
@@ -82,7 +82,7 @@ def _priced(plan: Plan, constants: Profile) -> Plan:
 def _by_values(plan: Plan, found: list[np.ndarray], options: FilterOptions) -> Problem:
     """The problem of a range as its values decide it: a transform might lose some."""
     problem, window = plan.problem, plan.problem.options
-    if not traits.of_row(plan.chosen.implementation).transforms:
+    if plan.chosen.method != FFT:
         return problem
     pixels = np.concatenate(found, axis=-2) if len(found) > 1 else found[0]
     wide = value_ranges.is_wide(pixels, options.filter, window, options.fillvalue)

@@ -9,8 +9,8 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import Array
 from hetero.ops.products import operands
-from hetero.ops.products.cut import cut
 from hetero.ops.products.public import product
+from hetero.ops.products.ranges import cut
 from hetero.registry.problem import Problem, check_dims
 
 

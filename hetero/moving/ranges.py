@@ -4,8 +4,9 @@ An operation says how its calls are cut (`registry.Cut`). A range reads a part o
 that read the same part share it, so that a product's tiles of C share panels of A and of B. Parts
 lie in slots on the device. Where there is room for all, each goes up once; else as many parts of
 one array are held as have room, and those of the others go by. A part replaces the one that is
-needed again last (Belady's rule, which moves the fewest). What computes a range is what its plan on
-the device chooses; that and the links make the price.
+needed again last (Belady's rule, which moves the fewest).
+
+A range is computed by what its plan on the device chooses, and priced by that plan and the links.
 """
 
 from __future__ import annotations
@@ -36,11 +37,9 @@ _ROOM = 0.8  # of a device's memory: its pool rounds sizes up, and others use it
 _OF_LIMIT = 0.95  # of a limit that the caller set: a range's method may allocate memory, too
 _MOST = 1 << 14  # ranges; more take longer to begin than the CPU takes for the call
 _IN_WORK = 3  # parts of an array, or results: one moves, one is computed with, one waits
-# Seconds of the host for a call whose copies it makes, and for each copy or range that is begun;
-# H100, 16 cores.
-_CALL, _STEP = 4e-4, 2e-5
-_COMPUTING = "overhead", "compute"  # terms of a range's plan; others are the operation's own
-_TOGETHER = 0.8  # of the time of copies up and down one after the other, where both go on at once
+_LOAD = 2e-5  # seconds of the host for a copy that is begun; H100, 16 cores
+_SIZES = (1 << 30, 256 << 20, 64 << 20, 16 << 20, 4 << 20)  # bytes of a range and its result
+_TIMES = (3, 9, 33)  # likewise, times what it reads beside its own part
 
 
 def obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
@@ -68,7 +67,8 @@ def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile)
 
 def room_of(info: dict[str, Any]) -> float:
     """Bytes of a device that ranges may take."""
-    return min(_ROOM * info["memory_bytes"], _OF_LIMIT * info.get("memory_limit", inf))
+    most, limit = _ROOM * info["memory_bytes"], info.get("memory_limit")
+    return most if limit is None else min(most, _OF_LIMIT * limit)
 
 
 # -- Which ranges ----------------------------------------------------------------------------------
@@ -96,8 +96,7 @@ class Ranges(NamedTuple):
     @property
     def counts(self) -> Index:
         """Ranges along each axis."""
-        pairs = zip(self.lengths, self.cut.axes, strict=True)
-        return tuple(-(-extent // length) for length, (_, extent) in pairs)
+        return _counts(self.cut, self.lengths)
 
     def order(self) -> list[Index]:
         """Numbers of the ranges along each axis, in the order in which they are computed."""
@@ -127,12 +126,13 @@ class Ranges(NamedTuple):
 
     def __str__(self) -> str:
         number = prod(self.counts)
-        cut = [
-            f"{length} {name}"
-            for length, (name, extent) in zip(self.lengths, self.cut.axes, strict=True)
-            if length < extent
-        ]
-        return f"{number} range{'s' * (number > 1)}" + " of " * bool(cut) + " x ".join(cut)
+        if _is_tiled(self.cut):
+            items = prod(self.lengths[:-2])
+            size = "x".join(map(str, (*[items] * (items > 1), *self.lengths[-2:])))
+            return f"{number} tile{'s' * (number > 1)} of {size}"
+        is_cut = self.lengths[-1] < self.cut.axes[-1][1] or len(self.lengths) < 2
+        length, (name, _) = self.lengths[-is_cut], self.cut.axes[-is_cut]
+        return f"{number} part{'s' * (number > 1)} of {length} {name if length > 1 else name[:-1]}"
 
 
 class Choice(NamedTuple):
@@ -170,13 +170,18 @@ def choose(
     best: Choice | None = None
     for workspace in (cut.workspace, 0):
         least, since = inf, 0
-        for ways in _cuts(cut):
+        for ways in _cuts(cut, room):
             for lengths in ways:
-                middle, sizes, taken = _parts(cut, lengths, name)
-                taken *= workspace
-                plan = None
+                plan, whole = None, lengths
+                middle, sizes, taken = _measured(cut, lengths, name, workspace)
+                if any(_slots(cut, lengths, sizes, room - taken)):
+                    plan = planned(cut, middle, name, info, constants)
+                    whole = cut.whole(plan, lengths)
+                if whole != lengths:
+                    lengths = whole
+                    middle, sizes, taken = _measured(cut, lengths, name, workspace)
+                    plan = planned(cut, middle, name, info, constants)
                 for slots, held in _slots(cut, lengths, sizes, room - taken):
-                    plan = plan or planned(cut, middle, name, info, constants)
                     ranges = Ranges(cut, lengths, slots, held)
                     terms = _terms(problem, ranges, sizes, plan, name, constants)
                     nbytes = taken + _taken(slots, sizes)
@@ -193,46 +198,85 @@ def choose(
     return best
 
 
+def _counts(cut: Cut, lengths: Index) -> Index:
+    return tuple(-(-extent // n) for n, (_, extent) in zip(lengths, cut.axes, strict=True))
+
+
 def _is_tiled(cut: Cut) -> bool:
     """Whether the last two axes are cut together: no array's parts depend on both."""
     last = {len(cut.axes) - 2, len(cut.axes) - 1}
     return len(cut.axes) > 1 and not any(last <= set(axes) for axes in cut.needs)
 
 
-def _cuts(cut: Cut) -> Iterator[list[Index]]:
-    """Lengths of ranges, twice as many each time: outer axes are cut first, of the last two both,
-    or one alone."""
+def _cuts(cut: Cut, room: float) -> Iterator[list[Index]]:
+    """Lengths of ranges, longer ones first: of two axes by halves, both or one alone; else by the
+    bytes of a range, which is some of the outer axis or a part of the inner one."""
     extents = [extent for _, extent in cut.axes]
-    inner, number, seen = 1 + _is_tiled(cut), 1, set()
+    if not _is_tiled(cut):
+        yield from ([lengths] for lengths in dict.fromkeys(_by_bytes(cut, extents, room)))
+        return
+    number, seen = 1, set()
     while number <= min(_MOST, 2 * prod(extents)):
         rest, outer = number, []
-        for extent in extents[:-inner]:
+        for extent in extents[:-2]:
             outer.append(min(extent, rest))
             rest = -(-rest // outer[-1])
         side = 1 << rest.bit_length() // 2
         other = -(-rest // side)
-        ways = {(side, other), (other, side), (rest, 1), (1, rest)} if inner == 2 else {(rest,)}
         found = []
-        for way in sorted(ways):
+        for way in sorted({(side, other), (other, side), (rest, 1), (1, rest)}):
             lengths = []
             for extent, count, step in zip(extents, (*outer, *way), cut.steps, strict=True):
                 length = -(-extent // min(count, extent))
                 lengths.append(-(-length // step) * step if extent > length > step else length)
-            found.append(tuple(map(min, lengths, extents)))
-        yield [lengths for lengths in dict.fromkeys(found) if lengths not in seen]
-        seen.update(found)
+            lengths = tuple(map(min, lengths, extents))
+            if lengths not in seen:
+                seen.add(lengths)
+                found.append(lengths)
+        yield found
         number *= 2
 
 
-def _parts(cut: Cut, lengths: Index, name: str) -> tuple[Problem, list[int], int]:
-    """A range in the middle, on a device; the bytes of the largest part of each array and result;
-    those of the range in the middle together."""
+def _by_bytes(cut: Cut, extents: list[int], room: float) -> Iterator[Index]:
+    """Lengths of ranges along one axis, or along the inner of two, by `_SIZES`."""
+    *outer, extent = extents
+
+    def nbytes(length: int) -> int:
+        begin = (extent - length) // 2  # where it reads most
+        box = (*((0, 1) for _ in outer), (begin, begin + length))
+        return sum(_sizes(cut, cut.problem(box, HOST)))
+
+    whole, least = nbytes(extent), nbytes(1)
+    each = max((whole - least) / max(extent - 1, 1), 1)
+    beside = least - each  # what a range reads beside its own part
+    for size in (*_SIZES, *(beside * times for times in _TIMES)):
+        size = min(size, room / (_IN_WORK + cut.workspace))
+        if whole <= size:
+            yield *(int(min(max(size // whole, 1), n)) for n in outer), extent
+        else:
+            yield *(1 for _ in outer), int(min(max((size - beside) // each, 1), extent))
+
+
+def _measured(
+    cut: Cut, lengths: Index, name: str, workspace: int
+) -> tuple[Problem, list[int], int]:
+    """A range in the middle, the most bytes of each part and of a result, and those beside."""
     whole = Ranges(cut, lengths, (), 0)
-    counts = whole.counts
-    places = ((n - 1) // 2 for n in counts), (0,) * len(counts), (n - 1 for n in counts)
-    problems = [cut.problem(whole.box(tuple(index)), name) for index in places]
-    sizes = [[o.nbytes for o in (*p.inputs[: len(cut.needs)], p.output)] for p in problems]
-    return problems[0], [max(each) for each in zip(*sizes, strict=True)], sum(sizes[0])
+    middle, *ends = (
+        cut.problem(whole.box(index), name)
+        for index in (
+            [(count - 1) // 2 for count in whole.counts],
+            [0] * len(lengths),
+            [count - 1 for count in whole.counts],
+        )
+    )
+    sizes = [_sizes(cut, problem) for problem in (middle, *ends)]
+    return middle, [max(pair) for pair in zip(*sizes, strict=True)], workspace * sum(sizes[0])
+
+
+def _sizes(cut: Cut, problem: Problem) -> list[int]:
+    """Bytes of the part of each array that is cut, and of the result, of a range."""
+    return [o.nbytes for o in problem.inputs[: len(cut.needs)]] + [problem.output.nbytes]
 
 
 def _taken(slots: Index, sizes: Sequence[int]) -> int:
@@ -242,12 +286,12 @@ def _taken(slots: Index, sizes: Sequence[int]) -> int:
 def _slots(cut: Cut, lengths: Index, sizes: list[int], room: float) -> Iterator[tuple[Index, int]]:
     """(slots of each array and of results, the array that is held): all parts that are used again
     where they have room, else as many of one array as have; none where not even one of each has."""
-    counts = Ranges(cut, lengths, (), 0).counts
+    counts = _counts(cut, lengths)
     number = prod(counts)
     parts = [prod(counts[axis] for axis in axes) for axes in cut.needs]
     again = [i for i, n in enumerate(parts) if n < number]
-    every = [n if i in again else min(n, _IN_WORK) for i, n in enumerate(parts)]
-    every = *every, min(number, _IN_WORK)
+    every = *(n if i in again else min(n, _IN_WORK) for i, n in enumerate(parts)), _IN_WORK
+    every = *every[:-1], min(number, _IN_WORK)
     if _taken(every, sizes) <= room:
         yield every, 0
         return
@@ -291,42 +335,51 @@ def _terms(
     ]
     arrays = problem.inputs[: len(cut.needs)]
     loads = [sum(load for _, load in part) for part in ranges.placed()]
-    number, more = prod(counts), {k: v for k, v in chosen.terms.items() if k not in _COMPUTING}
-    compute = number * prod(full) * (chosen.seconds - sum(more.values()))
+    number, look = prod(counts), chosen.terms.get("look", 0.0)
+    share = number * prod(full)  # times what a range in the middle computes
+    compute = chosen.seconds - look
     try:
         (*links, down), beside = _links(arrays, problem.output, name, constants)
     except KeyError:
         return None
-    means = [
-        size * prod(full[axis] for axis in axes)
-        for size, axes in zip(sizes, cut.needs, strict=False)
+    (call, each), last = cut.seconds, down(sizes[-1])
+    times = [
+        n * prod(full[axis] for axis in axes) for n, axes in zip(loads, cut.needs, strict=True)
     ]
-    first, up = (_in_turn(links, *rows) for rows in ((means, [1] * len(means)), (means, loads)))
-    last, down = down(sizes[-1]), number * down(sizes[-1] * prod(full))
-    overhead = _STEP * (sum(loads) + 2 * number) + constants.dispatch(name, "host")
+    first, up = _in_turn(links, sizes, [1] * len(times)), _in_turn(links, sizes, times)
+    more, rest = max(up - first, 0.0), last * (share - 1.0)
+    overhead = constants.dispatch(name, "host") + _LOAD * sum(loads) + each * number
     if beside:
-        overhead += _CALL
-        rest = max(up - first, 0.0), max(down - last, 0.0)
+        overhead += call
         pinned = all(o.pinned for o in (*arrays, problem.output))
-        bus = max(rest) if pinned else _TOGETHER * sum(rest)
-        waited = max(bus - compute * (number - 1) / number, 0.0) / (sum(rest) or 1.0)
-        up, down = first + waited * rest[0], last + waited * rest[1]
+        bus = max(more, rest) if pinned else cut.both * (more + rest)
+        hidden = (compute + each + _LOAD * len(links)) * max(share - 1.0, 0.0)
+        waited = max(bus - hidden, 0.0) / ((more + rest) or 1.0)
+        more, rest = waited * more, waited * rest
     return {
-        **{term: seconds * number * prod(full) for term, seconds in more.items()},
-        "upload": up,
+        **({"look": look * share} if look else {}),
+        "upload": first + more,
         "overhead": overhead,
-        "compute": compute,
-        "download": down,
+        "compute": compute * share,
+        "download": last + rest,
     }
 
 
-def _in_turn(links: list[Callable[[float], float]], sizes: list[float], times: list[int]) -> float:
+def _in_turn(links: list[Callable[[float], float]], sizes: list[int], times: list[float]) -> float:
     """Seconds of copies up that follow one another: one begins while the one before waits for the
     bus, so that they take less than alone, but more than a single copy of them all."""
-    pairs = list(zip(sizes, times, strict=True))
+    pairs = list(zip(sizes, times, strict=False))
     alone = sum(n * link(size) for link, (size, n) in zip(links, pairs, strict=True))
+    if len(links) < 2:
+        return alone
     together = max(link(sum(n * size for size, n in pairs)) for link in links)
     return (alone + min(alone, together)) / 2
+
+
+def _of_whole(link: Callable[[float], float], whole: int) -> Callable[[float], float]:
+    """Seconds of a part's copy: by its own size, and no less than its share of the whole's."""
+    rate = link(whole) / max(whole, 1)
+    return lambda nbytes: max(link(nbytes), nbytes * rate)
 
 
 def _links(
@@ -343,8 +396,10 @@ def _links(
     moved = [*((o, "upload") for o in arrays), (output, "download")]
     with contextlib.suppress(KeyError):
         kinds = [PINNED if o.pinned else STAGED for o, _ in moved]
-        ways = [(way, kind) for (_, way), kind in zip(moved, kinds, strict=True)]
-        return [constants.link(name, *way) for way in ways], True
+        found = [constants.link(name, way, k) for (_, way), k in zip(moved, kinds, strict=True)]
+        if len(arrays) < 2:  # else they follow one another
+            found = [_of_whole(link, o.nbytes) for link, (o, _) in zip(found, moved, strict=True)]
+        return found, True
     rates = [constants.link(name, way, o.memory)(o.nbytes) / max(o.nbytes, 1) for o, way in moved]
     return [partial(mul, rate) for rate in rates], False
 

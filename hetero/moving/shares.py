@@ -15,7 +15,7 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import HOST
 from hetero.devices import at_once
-from hetero.pricing import candidate_pricing, movement, pricing
+from hetero.pricing import movement, pricing
 from hetero.pricing.plan import CPU, Candidate, Plan, Share
 from hetero.profile import Profile
 from hetero.registry import Cut, Implementation
@@ -146,9 +146,7 @@ def _ranked(plan: Plan, more: list[Candidate]) -> Plan:
         possible = sorted(priced, key=lambda c: c.seconds)
     kept = {id(c) for c in possible}
     rest = [
-        c if c.reason else c._replace(reason=candidate_pricing.UNKNOWN)
-        for c in every
-        if id(c) not in kept
+        c if c.reason else c._replace(reason=pricing.UNKNOWN) for c in every if id(c) not in kept
     ]
     return replace(plan, candidates=(*possible, *rest))
 
@@ -275,12 +273,41 @@ class _Together:
                 return Candidate(member, implementation.method, None, {}, reason, implementation)
             implementation = same
         row = part, implementation, member, info, constants, self._asked_for
-        candidate = candidate_pricing.candidate(*row)
+        candidate = pricing.candidate(*row)
+        if self._asked_for and candidate.seconds is None:
+            candidate = pricing.unless(candidate, True)
+        if implementation.blocks == registry.ALWAYS and constants is self._at_once:
+            candidate = _contended(candidate, part, member, constants)
         out = part.output
         if candidate.seconds is None or out.is_c_contiguous():
             return candidate
         # The copy from a dense range to a result of the whole that has gaps.
         return with_terms(candidate, {"pack": constants.pack(out.nbytes)})
+
+
+def _contended(candidate: Candidate, part: Problem, member: str, constants: Profile) -> Candidate:
+    """The price of a method that moves blocks both ways while it computes, on all devices at once.
+
+    Staged copies of all devices share the host's threads: their times add up over both directions.
+    Pinned memory needs no threads and moves both ways at once. A block is at most half an operand,
+    so half of the shorter of copying and computing overlaps with the longer.
+    """
+    moves = [(o, "upload") for o in part.inputs] + [(part.output, "download")]
+    compute = candidate.terms.get("compute", 0.0)
+    staged, by_way = 0.0, {"upload": 0.0, "download": 0.0}
+    try:
+        for operand, way in moves:
+            link = constants.link(member, way, operand.memory)
+            seconds = 2 * link(operand.nbytes // 2)
+            by_way[way] += seconds
+            staged += 0.0 if operand.pinned else seconds
+    except KeyError:
+        return candidate
+    if candidate.seconds is None:
+        return candidate
+    copies = max(staged, *by_way.values())
+    more = max(copies, compute) + min(copies, compute) / 2 - candidate.seconds
+    return candidate if more <= 0 else with_terms(candidate, {"upload": more})
 
 
 def _all(
@@ -299,7 +326,7 @@ def _all(
     reason = next((c.reason for c in chosen if c.reason is not None), None)
     unpriced = any(c.seconds is None for c in chosen)
     if reason is None and unpriced and not asked_for:
-        reason = candidate_pricing.UNKNOWN
+        reason = pricing.UNKNOWN
     if reason is not None or unpriced:
         candidate = Candidate(name, method, None, {}, reason, implementation)
         return candidate if reason is not None else candidate._replace(shares=shares)
@@ -308,7 +335,7 @@ def _all(
         for one in chosen:
             terms = {k: terms.get(k, 0.0) + one.terms.get(k, 0.0) for k in terms | one.terms}
     else:
-        links = candidate_pricing.ALL_AT_ONCE
+        links = pricing.ALL_AT_ONCE
         terms = max(chosen, key=lambda c: c.seconds).terms
     seconds = sum(terms.values())
     candidate = Candidate(name, method, seconds, terms, None, implementation, None, links, shares)

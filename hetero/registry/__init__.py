@@ -110,6 +110,13 @@ class Cut(NamedTuple):
         ``output(box, out)`` gives the view of the whole's result that the range fills.
     steps : tuple of int
         A range that is longer than this along an axis is a multiple of it long.
+    whole : callable
+        ``whole(plan, lengths)`` gives the lengths of ranges that the method of a plan computes as
+        it computes the whole; ``lengths``, or a little less.
+    seconds : (float, float)
+        Of the host for a call, whose copies it makes itself, and for each range; about.
+    both : float
+        What copies up and down take together, as a part of one after the other; about.
     workspace : int
         Memory that a method may take beside a range and its result, as a multiple of these.
     priced : callable
@@ -126,6 +133,9 @@ class Cut(NamedTuple):
     arrays: Callable[..., tuple[list[Any], ...]]
     output: Callable[[tuple[tuple[int, int], ...], Any], Any]
     steps: tuple[int, ...]
+    seconds: tuple[float, float]
+    both: float
+    whole: Callable[[Any, tuple[int, ...]], tuple[int, ...]] = lambda plan, lengths: lengths
     workspace: int = 0
     priced: Callable[[Any, Any], Any] = lambda plan, constants: plan
     look: Callable[[Any, list[Any], Any], Problem] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from itertools import product
 
@@ -13,7 +14,6 @@ import hetero
 from hetero import devices, profile, registry
 from hetero.calling import planner
 from hetero.moving import pipeline, ranges, shares, streaming
-from hetero.ops.convolve2d import ranges as cut
 from hetero.ops.convolve2d import value_ranges
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.profile import inventory
@@ -25,7 +25,7 @@ def both(opencl, *call, limit=None):
     """In ranges, with a limit of memory, and as a whole on the same device."""
     with hetero.use(device=opencl, method="streamed", memory_limit=limit):
         made_of = hetero.plan("convolve2d", *call).leaves()
-        assert limit is None or any("ranges of" in leaf.chosen.made_of for leaf in made_of)
+        assert limit is None or any("parts of" in leaf.chosen.made_of for leaf in made_of)
         result = hetero.convolve2d(*call)
     return result, hetero.convolve2d(*call, device=opencl, method="direct")
 
@@ -35,7 +35,7 @@ def cut_into(monkeypatch):
     """``cut_into(images, rows)``: ranges of so many are the only choice."""
 
     def only(images, rows):
-        monkeypatch.setattr(ranges, "_cuts", lambda cut: [[(images, rows)]])
+        monkeypatch.setattr(ranges, "_cuts", lambda cut, room: [[(images, rows)]])
         inventory.changed()
 
     yield only
@@ -153,7 +153,7 @@ def test_images_larger_than_the_device(opencl, monkeypatch):
         a, b = rng.random(shape), rng.random((6, 5))
         plan = hetero.plan("convolve2d", a, b, device=opencl)
         assert (plan.chosen.device, plan.chosen.method) == (opencl, "streamed")
-        assert "ranges of" in plan.chosen.made_of
+        assert "parts of" in plan.chosen.made_of
         assert plan.chosen.made_of in str(plan)
         slots.clear()
         result = hetero.convolve2d(a, b, device=opencl)
@@ -178,7 +178,8 @@ def test_values_are_looked_at_before_anything_moves(opencl, monkeypatch, cut_int
         said.append("load")
         return start(*given, **options)
 
-    monkeypatch.setattr(cut, "FFT", "direct")
+    cut = sys.modules["hetero.ops.convolve2d.ranges"]
+    monkeypatch.setattr(cut, "FFT", "direct")  # which looks at no values
     monkeypatch.setattr(streaming, "_LOOKED_AHEAD", share)
     monkeypatch.setattr(value_ranges, "is_wide", looked)
     cut_into(1, 20)
@@ -271,10 +272,10 @@ def test_copies_that_go_on_beside_the_computation_are_priced_so(staged, pinned):
         assert one_way < sum(terms.values())
         assert copies < 1.5 * one_way
     elif staged:
-        assert 1.6 * one_way < copies < 1.9 * one_way
+        assert 1.1 * one_way < copies < 1.9 * one_way
     else:
         assert copies > 1.99 * one_way
-    assert ("ranges of" in made_of) == (pinned or staged)
+    assert made_of.startswith("1 part ") != (pinned or staged)
 
 
 # -- What several devices share --------------------------------------------------------------------

@@ -11,7 +11,7 @@ import logging
 from typing import Any
 
 from hetero import imports
-from hetero.devices.cuda import cubin
+from hetero.devices.cuda.compiler import Defines, cubin
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 from hetero.kernels import kernel_text
 
@@ -21,8 +21,6 @@ _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY, a code of the driver
 # cooperative launch, not supported.
 _UNABLE = frozenset({1, 209, 218, 222, 500, 720, 801})
 log = logging.getLogger("hetero")
-
-Defines = tuple[tuple[str, int | str], ...]
 
 
 class CooperativeKernel:
@@ -101,7 +99,7 @@ def _load(
     able = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
     if not check(driver.cuDeviceGetAttribute(able, ordinal)):
         return None
-    code = cubin.cubin(kernel_text(text, device.dialect), device.arch, defines)
+    code = cubin(kernel_text(text, device.dialect), device.arch, defines)
     module = check(driver.cuModuleLoadData(code))
     function = check(driver.cuModuleGetFunction(module, kernel.encode()))
     allowed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -13,11 +13,10 @@ from hetero import locks
 from hetero.arrays.pinned import known
 from hetero.devices import budget
 from hetero.devices.base import Defines, Device
-from hetero.devices.cuda import cooperative, copies, cubin, cufft, drivers, library, pinned
-from hetero.devices.cuda.context import Active, Contexts
-from hetero.devices.cuda.launch import UNASKED_SHARED_BYTES, Kernels, packed
+from hetero.devices.cuda import compiler, cooperative, copies, cufft, driver, memory
+from hetero.devices.cuda.compiler import UNASKED_SHARED_BYTES, Kernels, packed
+from hetero.devices.cuda.context import Active, Contexts, Lent, Local, State
 from hetero.devices.cuda.recorded import Recorded
-from hetero.devices.cuda.state import Lent, Local, State
 from hetero.devices.storage import Storage
 from hetero.host.copying import slices
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
@@ -40,7 +39,7 @@ class CudaDevice(Device):
     Attributes
     ----------
     driver : module
-        ``pycuda.driver``, or `hetero.devices.cuda.drivers.bindings`.
+        ``pycuda.driver``, or `hetero.devices.cuda.bindings`.
     arch : str
         Such as "sm_90".
     contexts : Contexts
@@ -58,14 +57,14 @@ class CudaDevice(Device):
     least_staged = MappingProxyType({UPLOAD: 8 << 20, DOWNLOAD: 8 << 20})  # before calibration
 
     def __init__(self, ordinal: int) -> None:
-        self.driver = driver = drivers.chosen().driver
-        self.errors = (driver.Error,)
+        self.driver = calls = driver.chosen().driver
+        self.errors = (calls.Error,)
         self.ordinal = ordinal
         self.name = f"cuda:{ordinal}"
         self.contexts, self.kernels, self.local = Contexts(self), Kernels(self), Local()
         self._ring_lock = locks.new()
-        self._device = driver.Device(ordinal)
-        attribute = driver.device_attribute
+        self._device = calls.Device(ordinal)
+        attribute = calls.device_attribute
         self.multiprocessors = self._device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
         self.block_limit = self._device.get_attribute(attribute.MAX_THREADS_PER_BLOCK)
         self.shared_limit = self._device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
@@ -106,8 +105,8 @@ class CudaDevice(Device):
             "shared_limit": self.shared_limit,
             "arch": self.arch,
             "driver": f"{version // 1000}.{version % 1000 // 10}",
-            "driver_api": drivers.chosen().name,
-            "toolkit": cubin.compiler(),
+            "driver_api": driver.chosen().name,
+            "toolkit": compiler.version(),
             "library": _library_version(),
         }
 
@@ -130,7 +129,7 @@ class CudaDevice(Device):
     def same_in_threads(self) -> bool:
         return self.contexts.is_usual()
 
-    context_handle = staticmethod(library.current_context)
+    context_handle = staticmethod(driver.current_context)
 
     def reopen(self) -> None:
         self.contexts.renew()
@@ -145,7 +144,7 @@ class CudaDevice(Device):
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
         """A C-contiguous array from the pool, PyCUDA's where that is used, and its address."""
         with self.active():
-            made = drivers.array_type()(shape, dtype, allocator=self.state().pool.allocate)
+            made = driver.array_type()(shape, dtype, allocator=self.state().pool.allocate)
         return made, int(made.gpudata or 0)
 
     def array_of(self, host: np.ndarray) -> Any:
@@ -153,7 +152,7 @@ class CudaDevice(Device):
         is_c = host.flags.c_contiguous
         with self.active():
             allocate, order = self.state().pool.allocate, "C" if is_c else "F"
-            made = drivers.array_type()(host.shape, host.dtype, allocator=allocate, order=order)
+            made = driver.array_type()(host.shape, host.dtype, allocator=allocate, order=order)
             if host.size:
                 self.upload(host if is_c else host.T, int(made.gpudata))
         return made
@@ -240,13 +239,13 @@ class CudaDevice(Device):
 
     def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
         if self.same_in_threads():
-            made = pinned.cuda_pages(nbytes, self.ordinal, purpose != PURPOSE)
+            made = memory.cuda_pages(nbytes, self.ordinal, purpose != PURPOSE)
         else:
             made = self.driver.pagelocked_empty(max(nbytes, 1), np.uint8)
         return known(made, purpose)[:nbytes]
 
     def is_pinned(self, array: np.ndarray) -> bool:
-        return super().is_pinned(array) or pinned.driver_knows(array)
+        return super().is_pinned(array) or memory.driver_knows(array)
 
     def copies_directly(self, array: np.ndarray) -> bool:
         is_taken = array.flags.c_contiguous or copies.rows(array) is not None
@@ -364,10 +363,10 @@ class CudaDevice(Device):
             stream.raw.wait_for_event(event.raw)
 
     def follow_stream(self, handle: int) -> None:
-        library.order(handle, library.LEGACY)
+        driver.order(handle, driver.LEGACY)
 
     def precede_stream(self, handle: int) -> None:
-        library.order(library.LEGACY, handle)
+        driver.order(driver.LEGACY, handle)
 
 
 def _library_version() -> str | None:

@@ -20,7 +20,7 @@ from hetero import devices, registry
 from hetero.arrays import HOST, Operand, describe, release
 from hetero.blocks.shares import moved
 from hetero.calling import planner
-from hetero.devices import at_once, budget
+from hetero.devices import at_once, storage
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, HeteroError, MethodNotAvailable
 from hetero.host import pages
@@ -144,7 +144,7 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
     failed: DeviceError | None = None
     for way in _ways(used, plan, call):
         try:
-            with budget.of(limit):
+            with storage.limited_to(limit):
                 return way(call)
         except MethodNotAvailable:
             if failed is None:

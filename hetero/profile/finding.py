@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hetero import locks, tables
 from hetero.errors import ProfileError
-from hetero.host.copying import staging
+from hetero.host.copying import copy_jobs
 from hetero.profile import places, reading, validity
 from hetero.profile.constants import Profile
 
@@ -55,7 +55,7 @@ def current() -> Profile:
         with _lock:
             if _current is None:
                 _current = _load()
-                staging.believe(_current.stages())
+                copy_jobs.believe(_current.stages())
             loaded = _current
     return loaded
 
@@ -65,7 +65,7 @@ def set_current(new: Profile | None) -> None:
     global _current
     with _lock:
         _current = new
-        staging.believe(new.stages() if new is not None else {})
+        copy_jobs.believe(new.stages() if new is not None else {})
     tables.forget()
 
 

@@ -8,7 +8,6 @@ from types import ModuleType
 import pytest
 
 from hetero.devices import cuda
-from hetero.devices.cuda import driver
 
 BINDINGS = "hetero.devices.cuda.bindings"
 
@@ -17,9 +16,9 @@ BINDINGS = "hetero.devices.cuda.bindings"
 def anew(monkeypatch):
     """The choice is made in each test."""
     monkeypatch.delenv("HETERO_DRIVER", raising=False)
-    driver.chosen.cache_clear()
+    cuda.chosen.cache_clear()
     yield
-    driver.chosen.cache_clear()
+    cuda.chosen.cache_clear()
 
 
 @pytest.fixture
@@ -35,9 +34,9 @@ def here(monkeypatch):
             raise found
         return found
 
-    monkeypatch.setattr(driver, "libcuda", lambda: None)
-    monkeypatch.setattr(driver, "load", load)
-    monkeypatch.setattr(driver, "version", lambda package: "1.2")
+    monkeypatch.setattr(cuda, "libcuda", lambda: None)
+    monkeypatch.setattr(cuda, "load", load)
+    monkeypatch.setattr(cuda, "version", lambda package: "1.2")
     packages["pycuda"] = packages["pycuda.driver"] = ModuleType("pycuda.driver")
     packages[BINDINGS] = ModuleType(BINDINGS)
     return packages
@@ -48,21 +47,21 @@ def is_absent(packages, name="pycuda"):
 
 
 def test_pycuda_is_taken_where_it_is_installed(here):
-    assert driver.chosen() == (here["pycuda.driver"], "PyCUDA 1.2", None)
+    assert cuda.chosen() == (here["pycuda.driver"], "PyCUDA 1.2", None)
 
 
 def test_else_the_bindings_serve(here):
     is_absent(here)
-    assert driver.chosen() == (here[BINDINGS], "cuda-bindings 1.2", None)
+    assert cuda.chosen() == (here[BINDINGS], "cuda-bindings 1.2", None)
 
 
 def test_one_can_be_forced(here, monkeypatch):
     monkeypatch.setenv("HETERO_DRIVER", "bindings")
-    assert driver.chosen().name == "cuda-bindings 1.2"
-    driver.chosen.cache_clear()
+    assert cuda.chosen().name == "cuda-bindings 1.2"
+    cuda.chosen.cache_clear()
     monkeypatch.setenv("HETERO_DRIVER", "pycuda")
-    assert driver.chosen().name == "PyCUDA 1.2"
-    driver.chosen.cache_clear()
+    assert cuda.chosen().name == "PyCUDA 1.2"
+    cuda.chosen.cache_clear()
     is_absent(here)
     assert cuda.find()[0] == []
 
@@ -79,7 +78,7 @@ def test_a_broken_pycuda_is_told(here, name):
         count = staticmethod(lambda: 1)
 
     vars(here[BINDINGS]).update(init=lambda: None, Device=Device, Error=RuntimeError)
-    assert driver.chosen().refused == f"No module {name}"
+    assert cuda.chosen().refused == f"No module {name}"
     _, missing = cuda.find()
     assert missing[0] == f"cuda: PyCUDA does not load; cuda-bindings 1.2 is used (No module {name})"
 
@@ -96,7 +95,7 @@ def test_what_is_missing_is_told(here, monkeypatch):
 
     is_absent(here)
     with monkeypatch.context() as patch:
-        patch.setattr(driver, "libcuda", libcuda)
+        patch.setattr(cuda, "libcuda", libcuda)
         assert "no NVIDIA driver; for an NVIDIA GPU install it (libcuda.so.1" in told()
     here[BINDINGS] = ModuleNotFoundError("No module named 'cuda'", name="cuda")
     assert "pip install cuda-bindings nvidia-cuda-nvrtc" in told()

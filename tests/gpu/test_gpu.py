@@ -16,7 +16,7 @@ import hetero
 from hetero import devices, paths
 from hetero.arrays import describe
 from hetero.calling import execution
-from hetero.devices.cuda import driver
+from hetero.devices import cuda
 from hetero.moving import transfer
 
 pytestmark = pytest.mark.gpu
@@ -495,7 +495,7 @@ def test_exit_code(script):
 
 def test_pycuda_autoinit(gpu):
     """Its context is not the primary one: arrays of both must be served, and the exit be clean."""
-    if not driver.chosen().name.startswith("PyCUDA"):
+    if not cuda.chosen().name.startswith("PyCUDA"):
         pytest.skip("cuda-bindings call the driver, not PyCUDA")
     out = run(
         """

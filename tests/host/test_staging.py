@@ -600,17 +600,17 @@ def test_devices_take_what_the_current_profile_says(device, monkeypatch):
     buffer, _owner = device.allocate(array.nbytes)
     device.upload(array, buffer)
     assert not asked  # a CPU's own memory is never staged
-    monkeypatch.setitem(staging._least, device.name, {"upload": 1 << 20, "download": np.inf})
+    monkeypatch.setitem(copy_jobs._least, device.name, {"upload": 1 << 20, "download": np.inf})
     device.upload(array, buffer)
     assert len(asked) == 1
     device.upload(array[1:], buffer)
     device.download(buffer, array)
     assert len(asked) == 1
     profile.set_current(staged_profile(staged=curve(3e-4, 3e10)))
-    assert staging.least("cuda:0")["upload"] > 2**20
-    assert staging.least(device.name) is None
+    assert copy_jobs._least["cuda:0"]["upload"] > 2**20
+    assert copy_jobs._least.get(device.name) is None
     profile.set_current(None)
-    assert staging.least("cuda:0") is None
+    assert copy_jobs._least.get("cuda:0") is None
 
 
 def test_a_plan_says_that_copies_are_staged():

@@ -16,8 +16,8 @@ fake = fake_cuda.Driver()
 
 import numpy as np  # noqa: E402  PyCUDA must find the fake driver loaded
 
+from hetero.devices.cuda import chosen  # noqa: E402
 from hetero.devices.cuda.context import Lent  # noqa: E402
-from hetero.devices.cuda.driver import chosen  # noqa: E402
 
 driver, name, refused = chosen()
 wanted = {"pycuda": "PyCUDA ", "bindings": "cuda-bindings "}[os.environ["HETERO_DRIVER"]]

@@ -122,7 +122,7 @@ def enqueue(
 
 
 class SliceCopies:
-    """What `hetero.host.copying.copy_jobs.Slices` asks of a context.
+    """Compiled code (`hetero.host.copying.slices`) that copies for a context.
 
     Parameters
     ----------

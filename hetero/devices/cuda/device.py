@@ -11,13 +11,12 @@ import numpy as np
 
 from hetero import locks
 from hetero.arrays.pinned import known
-from hetero.devices import budget
 from hetero.devices.base import Defines, Device
 from hetero.devices.cuda import compiler, cooperative, copies, cufft, driver, memory
 from hetero.devices.cuda.compiler import UNASKED_SHARED_BYTES, Kernels, packed
 from hetero.devices.cuda.context import Active, Contexts, Lent, Local, State
 from hetero.devices.cuda.recorded import Recorded
-from hetero.devices.storage import Storage
+from hetero.devices.storage import Storage, allocated, rounded
 from hetero.host.copying import slices
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
 from hetero.host.copying.staging import PURPOSE, Ring
@@ -35,11 +34,15 @@ class CudaDevice(Device):
     Parameters
     ----------
     ordinal : int
+    package : module
+        ``pycuda.driver``, or `hetero.devices.cuda.bindings`.
+    package_name : str
+        With its version.
 
     Attributes
     ----------
     driver : module
-        ``pycuda.driver``, or `hetero.devices.cuda.bindings`.
+        The package.
     arch : str
         Such as "sm_90".
     contexts : Contexts
@@ -56,21 +59,21 @@ class CudaDevice(Device):
     meets = True
     least_staged = MappingProxyType({UPLOAD: 8 << 20, DOWNLOAD: 8 << 20})  # before calibration
 
-    def __init__(self, ordinal: int) -> None:
-        self.driver = calls = driver.chosen().driver
-        self.errors = (calls.Error,)
+    def __init__(self, ordinal: int, package: Any, package_name: str) -> None:
+        self.driver = package
+        self.errors = (package.Error,)
         self.ordinal = ordinal
         self.name = f"cuda:{ordinal}"
         self.contexts, self.kernels, self.local = Contexts(self), Kernels(self), Local()
         self._ring_lock = locks.new()
-        self._device = calls.Device(ordinal)
-        attribute = calls.device_attribute
+        self._device = package.Device(ordinal)
+        attribute = package.device_attribute
         self.multiprocessors = self._device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
         self.block_limit = self._device.get_attribute(attribute.MAX_THREADS_PER_BLOCK)
         self.shared_limit = self._device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         self.capability = self._device.compute_capability()
         self.arch = "sm_{}{}".format(*self.capability)
-        self._description = self._describe()
+        self._description = self._describe(package_name)
         self._card: Card | None = None
 
     # -- what it is
@@ -93,7 +96,7 @@ class CudaDevice(Device):
         driver, driver_api, toolkit, library."""
         return dict(self._description)
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe(self, package_name: str) -> dict[str, Any]:
         version = self.driver.get_driver_version()
         return {
             "kind": self.kind,
@@ -105,7 +108,7 @@ class CudaDevice(Device):
             "shared_limit": self.shared_limit,
             "arch": self.arch,
             "driver": f"{version // 1000}.{version % 1000 // 10}",
-            "driver_api": driver.chosen().name,
+            "driver_api": package_name,
             "toolkit": compiler.version(),
             "library": _library_version(),
         }
@@ -138,13 +141,15 @@ class CudaDevice(Device):
 
     def allocate(self, nbytes: int) -> tuple[int, Any]:
         pool = self.state().pool
-        owner = budget.allocated(self.name, budget.rounded(nbytes), lambda: pool.allocate(nbytes))
+        owner = allocated(self.name, rounded(nbytes), lambda: pool.allocate(nbytes))
         return int(owner), owner
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
         """A C-contiguous array from the pool, PyCUDA's where that is used, and its address."""
         with self.active():
-            made = driver.array_type()(shape, dtype, allocator=self.state().pool.allocate)
+            made = driver.array_type(self.driver)(
+                shape, dtype, allocator=self.state().pool.allocate
+            )
         return made, int(made.gpudata or 0)
 
     def array_of(self, host: np.ndarray) -> Any:
@@ -152,7 +157,9 @@ class CudaDevice(Device):
         is_c = host.flags.c_contiguous
         with self.active():
             allocate, order = self.state().pool.allocate, "C" if is_c else "F"
-            made = driver.array_type()(host.shape, host.dtype, allocator=allocate, order=order)
+            made = driver.array_type(self.driver)(
+                host.shape, host.dtype, allocator=allocate, order=order
+            )
             if host.size:
                 self.upload(host if is_c else host.T, int(made.gpudata))
         return made

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from hetero.devices import at_once
-from hetero.devices.budget import rounded
 from hetero.devices.cuda.driver import error_text, libcuda
+from hetero.devices.storage import rounded
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host import cgroup
 

@@ -14,12 +14,11 @@ import numpy as np
 from hetero import locks
 from hetero.arrays.opencl import set_name
 from hetero.arrays.pinned import known
-from hetero.devices import budget
 from hetero.devices.base import Defines, Device, short_host
 from hetero.devices.opencl import programs as opencl_programs
 from hetero.devices.opencl import runtime as opencl_runtime
 from hetero.devices.opencl.programs import cause
-from hetero.devices.storage import Storage
+from hetero.devices.storage import Storage, allocated
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 from hetero.host import cgroup
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
@@ -175,7 +174,7 @@ class OpenCLDevice(Device):
 
     def allocate(self, nbytes: int) -> tuple[Any, Any]:
         context, flags = self._open()[0], self.cl.mem_flags.READ_WRITE
-        owner = budget.allocated(self.name, nbytes, lambda: self.cl.Buffer(context, flags, nbytes))
+        owner = allocated(self.name, nbytes, lambda: self.cl.Buffer(context, flags, nbytes))
         return getattr(owner, "owner", owner), owner
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from math import inf, prod
 from typing import NamedTuple
 
-from hetero.devices.budget import rounded
+from hetero.devices.storage import rounded
 
 Index = tuple[int, ...]
 

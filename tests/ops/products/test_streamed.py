@@ -12,7 +12,7 @@ from layouts import LAYOUTS
 
 import hetero
 from hetero import devices, profile
-from hetero.devices.budget import rounded
+from hetero.devices.storage import rounded
 from hetero.errors import DeviceError, DeviceMemoryError, MethodNotAvailable
 from hetero.ops import matmul
 from hetero.ops.products import streaming, tile_choice, tile_times, tiling

@@ -23,7 +23,8 @@ import numpy as np
 from hetero import locks
 from hetero.arrays import kept
 from hetero.arrays.kept import Kept
-from hetero.arrays.pinned import holds
+from hetero.arrays.operand import key_of
+from hetero.arrays.pinned import RANGES, holds
 from hetero.host import write_tracking
 
 LEAST = 1 << 20  # bytes: what is smaller is moved in the time that a call takes anyway
@@ -44,8 +45,8 @@ class _Seen:
 
     Attributes
     ----------
-    block : Kept
-        What plans know.
+    block : Kept or None
+        What plans know, while it is watched.
     used : float
         When a call had it last, in seconds of `time.monotonic`.
     source : Any
@@ -58,8 +59,8 @@ class _Seen:
     )
 
     def __init__(self, array: np.ndarray, span: tuple[int, int]) -> None:
-        self.block, self._span, self.source = Kept(array), span, None
-        self.block.watched = True
+        self.block: Kept | None = None
+        self._span, self.source = span, None
         self.used = time.monotonic()
         self._sample = _sample(array)
         self._watch: write_tracking.Watch | None = None
@@ -85,10 +86,15 @@ class _Seen:
             self._sample = _sample(array)
         return self._watch is not None
 
-    def watch_now(self) -> bool:
+    def watch_now(self, array: np.ndarray) -> bool:
         """Watch a new result; whether that is possible."""
-        self._watch = write_tracking.watch(*self._span)
+        self._set(array, write_tracking.watch(*self._span))
         return self._watch is not None
+
+    def _set(self, array: np.ndarray, watch: write_tracking.Watch | None) -> None:
+        self.block = Kept(array)
+        self.block.watched = True
+        self._intact, self._watch = 0, watch
 
     def look(self) -> None:
         """Drop the copies if the memory was written to or given back; the array may be gone."""
@@ -119,7 +125,7 @@ class _Seen:
         elif self._watch is not None:  # a signal handler's call began one, and may have a copy
             watch.close()
         else:
-            self._intact, self._watch = 0, watch
+            self._set(array, watch)
 
     def release(self) -> None:
         """Drop the copies, and stop watching.
@@ -127,9 +133,10 @@ class _Seen:
         A call in another thread may be about to make a copy for the block that it was given: a
         later watch has another block, which never has that copy.
         """
-        old, self.block = self.block, Kept(self.block)
-        self.block.watched = old.over = True
-        old.drop()
+        old, self.block = self.block, None
+        if old is not None:
+            old.over = True
+            old.drop()
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()
@@ -164,9 +171,9 @@ def note(array: np.ndarray) -> Kept | None:
     if left and same:
         _unseen[same] = left - 1
         return None
-    if obstacle():
+    if _off():
         return None
-    key, span = kept.key_of(array)
+    key, span = key_of(array)
     if span[1] - span[0] > _SPREAD * array.nbytes:
         return None
     with _lock:
@@ -176,7 +183,7 @@ def note(array: np.ndarray) -> Kept | None:
             source, sample = _results.pop(key, (None, b""))
             if source is not None and sample == _sample(array):
                 _trust(source)
-            if not holds(array):
+            if not (RANGES and holds(array)):
                 _seen.setdefault(key, _Seen(array, span))
             return None
         _seen[key] = _seen.pop(key, seen)  # the last one
@@ -198,9 +205,9 @@ def note_result(array: np.ndarray, source: Any) -> Kept | None:
     this one is watched from now on, and what is known of it is returned: then it can stay on the
     device. Each that stays takes one of the source's credits, and gives two when a call has it.
     """
-    if array.dtype.char not in kept.FLOATS or obstacle():
+    if array.nbytes < LEAST or array.dtype.char not in kept.FLOATS or _off():
         return None
-    key, span = kept.key_of(array)
+    key, span = key_of(array)
     with _lock:
         _unseen.pop(_id(array), None)
         _forget(key)  # of an array that is gone
@@ -211,7 +218,7 @@ def note_result(array: np.ndarray, source: Any) -> Kept | None:
             return None
         _credit[source] -= 1
         seen = _Seen(array, span)
-        if not seen.watch_now():
+        if not seen.watch_now(array):
             return None
         _look_at_oldest(key)
         seen.source, _seen[key] = source, seen
@@ -242,19 +249,24 @@ def _look_at_oldest(present: Any) -> None:
 
 def peek(array: np.ndarray) -> Kept | None:
     """What is known of an array that is watched and was not written to; counts no call."""
-    if not _seen or array.nbytes < LEAST or obstacle():
+    if not _seen or array.nbytes < LEAST or _off():
         return None
-    seen = _seen.get(kept.key_of(array)[0])
+    seen = _seen.get(key_of(array)[0])
     block = None if seen is None else seen.block  # before it is asked: later it may be another one
     return block if block is not None and seen.is_clean() else None
 
 
 def obstacle() -> str | None:
     """Why arrays are not watched; None where they are."""
+    return _off() or write_tracking.obstacle()
+
+
+def _off() -> str | None:
+    """Who switched it off."""
     wanted = asked.get()
     if wanted is False or (wanted is None and os.environ.get(OFF) == "0"):
         return f"{OFF}=0" if wanted is None else "switched off by hetero.use"
-    return write_tracking.obstacle()
+    return None
 
 
 def _forget(key: Any) -> None:
@@ -265,7 +277,7 @@ def _forget(key: Any) -> None:
 
 def every() -> list[Kept]:
     """All that is known now."""
-    return [seen.block for seen in list(_seen.values())]
+    return [block for seen in list(_seen.values()) if (block := seen.block) is not None]
 
 
 def clear() -> None:

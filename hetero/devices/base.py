@@ -242,7 +242,7 @@ class Device(abc.ABC):
 
     def is_pinned(self, array: np.ndarray) -> bool:
         """Whether an array lies in memory that the device copies from and to directly."""
-        return pinned.holds(array)
+        return bool(pinned.RANGES) and pinned.holds(array)
 
     def copies_directly(self, array: np.ndarray) -> bool:
         """Whether `enqueue` takes an array as it lies in pinned memory."""

@@ -143,7 +143,7 @@ class _Seen:
 
 
 _lock = locks.new()
-_seen: OrderedDict[Any, _Seen] = OrderedDict()
+remembered: OrderedDict[Any, _Seen] = OrderedDict()
 _results: OrderedDict[Any, tuple[Any, bytes]] = OrderedDict()  # key -> (source, sample)
 _credit: dict[Any, int] = {}  # source -> how many results stay on the device, used or not
 _unseen: dict[int, int] = {}  # id of an array, or of what it is a view of -> calls that it is left
@@ -177,19 +177,19 @@ def note(array: np.ndarray) -> Kept | None:
     if span[1] - span[0] > _SPREAD * array.nbytes:
         return None
     with _lock:
-        seen = _seen.get(key)
+        seen = remembered.get(key)
         _look_at_oldest(key)
         if seen is None:
             source, sample = _results.pop(key, (None, b""))
             if source is not None and sample == _sample(array):
                 _trust(source)
             if not (RANGES and holds(array)):
-                _seen.setdefault(key, _Seen(array, span))
+                remembered.setdefault(key, _Seen(array, span))
             return None
-        _seen[key] = _seen.pop(key, seen)  # the last one
+        remembered[key] = remembered.pop(key, seen)  # the last one
         seen.used = time.monotonic()
         intact = seen.is_intact(array)
-        if _seen.get(key) is not seen:  # a signal handler forgot it meanwhile
+        if remembered.get(key) is not seen:  # a signal handler forgot it meanwhile
             seen.release()
             return None
         if seen.source is not None and intact:
@@ -221,7 +221,7 @@ def note_result(array: np.ndarray, source: Any) -> Kept | None:
         if not seen.watch_now(array):
             return None
         _look_at_oldest(key)
-        seen.source, _seen[key] = source, seen
+        seen.source, remembered[key] = source, seen
         return seen.block
 
 
@@ -237,11 +237,11 @@ def _look_at_oldest(present: Any) -> None:
 
     A weak reference would tell its end, but NumPy resizes no array that has one.
     """
-    key = [*_seen, present][0]
-    oldest = _seen.get(key)
+    key = [*remembered, present][0]
+    oldest = remembered.get(key)
     if key == present or oldest is None:
         return
-    if len(_seen) >= _MOST or time.monotonic() - oldest.used > _IDLE:
+    if len(remembered) >= _MOST or time.monotonic() - oldest.used > _IDLE:
         _forget(key)
     else:
         oldest.look()
@@ -249,9 +249,9 @@ def _look_at_oldest(present: Any) -> None:
 
 def peek(array: np.ndarray) -> Kept | None:
     """What is known of an array that is watched and was not written to; counts no call."""
-    if not _seen or array.nbytes < LEAST or _off():
+    if not remembered or array.nbytes < LEAST or _off():
         return None
-    seen = _seen.get(key_of(array)[0])
+    seen = remembered.get(key_of(array)[0])
     block = None if seen is None else seen.block  # before it is asked: later it may be another one
     return block if block is not None and seen.is_clean() else None
 
@@ -270,21 +270,21 @@ def _off() -> str | None:
 
 
 def _forget(key: Any) -> None:
-    seen = _seen.pop(key, None)
+    seen = remembered.pop(key, None)
     if seen is not None:
         seen.release()
 
 
 def every() -> list[Kept]:
     """All that is known now."""
-    return [block for seen in list(_seen.values()) if (block := seen.block) is not None]
+    return [block for seen in list(remembered.values()) if (block := seen.block) is not None]
 
 
 def clear() -> None:
     """Forget all."""
     with _lock:
         _unseen.clear()
-        for key in list(_seen):
+        for key in list(remembered):
             _forget(key)
         _results.clear()
         _credit.clear()
@@ -300,4 +300,4 @@ def _sample(array: np.ndarray) -> bytes:
     return flat[:: max(1, flat.size // _SAMPLES)].tobytes() + flat[-1:].tobytes()
 
 
-os.register_at_fork(after_in_child=_seen.clear)  # the copies are the parent's
+os.register_at_fork(after_in_child=remembered.clear)  # the copies are the parent's

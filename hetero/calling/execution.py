@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero import devices, registry
-from hetero.arrays import HOST, Operand, describe, release
+from hetero.arrays import HOST, Operand, describe, release, watched
 from hetero.blocks.shares import moved
 from hetero.calling import planner
 from hetero.devices import at_once, storage
@@ -221,7 +221,8 @@ def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
             keeping.shed_beyond(device, limit, (*call.operands, problem.output))
     if len(used) > 1 or row.from_host or (_takes_blocks(used, plan) and _too_large(used, problem)):
         return by_host(used, row, problem, call)
-    problem, call = results.placed(used[0], problem, call)
+    if problem.next_device is not None:
+        problem, call = results.placed(used[0], problem, call)
     return on_device(used[0], row, problem, call)
 
 
@@ -354,7 +355,8 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
         values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
         if result.location == HOST and call.out is None and outcome is None:
             source = problem.operation, problem.dims, problem.dtype
-            keeping.keep_result(device, values, source, buffer, owner)
+            if (known := watched.note_result(values, source)) is not None:
+                keeping.keep_result(device, values, known, buffer, owner)
         del owner
     values = _delivered(values, problem, call)
     return Done(values, outcome, device.name, implementation.method, call.done)

@@ -11,7 +11,6 @@ import pytest
 from hetero import paths
 from hetero.devices.cuda import compiler
 from hetero.errors import KernelCompileError
-from hetero.host import disk_cache
 
 
 @pytest.fixture
@@ -47,8 +46,8 @@ def test_what_was_compiled_ahead_is_not_looked_up_again(compiled, monkeypatch):
     ahead(wanted)
     assert sorted(compiled) == ["a", "b"]
     assert get("a") == b"code of a"
-    read, names = disk_cache.read, []
-    monkeypatch.setattr(disk_cache, "read", lambda *a: names.append(a) or read(*a))
+    read, names = paths.cached, []
+    monkeypatch.setattr(paths, "cached", lambda *a: names.append(a) or read(*a))
     ahead(wanted)
     assert not names
     ahead([*wanted, ("c", ())])

@@ -26,7 +26,6 @@ from typing import Any
 from hetero import locks, paths
 from hetero.devices.cuda.context import Constants
 from hetero.errors import KernelCompileError
-from hetero.host import disk_cache
 from hetero.imports import load
 from hetero.kernels import Launch, LaunchPlan, kernel_text
 
@@ -55,10 +54,10 @@ def cubin(text: str, arch: str, defines: Defines) -> bytes:
         With the compiler's own words.
     """
     name = _name(text, arch, defines)
-    code = disk_cache.read(_KIND, name)
+    code = paths.cached(_KIND, name)
     if code is None:
         code = _compile(text, arch, _options(defines))
-        disk_cache.write(_KIND, name, code)
+        paths.cache(_KIND, name, code)
     return code
 
 
@@ -76,7 +75,7 @@ def make_ahead(wanted: Iterable[tuple[str, str, Defines]]) -> None:
     """`keep` several, compiled at the same time."""
     if paths.private_folder(_KIND) is None:
         return
-    missing = [one for one in dict.fromkeys(wanted) if disk_cache.read(_KIND, _name(*one)) is None]
+    missing = [one for one in dict.fromkeys(wanted) if paths.cached(_KIND, _name(*one)) is None]
     if len(missing) < 2:
         return
     # Not above: whatever imports this for the first time when the interpreter ends could not.

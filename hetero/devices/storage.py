@@ -26,6 +26,7 @@ from hetero import locks
 from hetero.errors import DeviceMemoryError
 
 T = TypeVar("T")
+_lock = locks.new()  # held for a few steps only
 
 
 class Copy:
@@ -56,7 +57,6 @@ class Copies:
     def __init__(self) -> None:
         self._held: dict[Any, Copy] = {}
         self._level = 0.0
-        self._lock = locks.new()
 
     def find(self, key: Any) -> Copy | None:
         return self._held.get(key)
@@ -93,7 +93,7 @@ class Copies:
             Whether there was one.
         """
         found = False
-        with self._lock:
+        with _lock:
             left = self.nbytes() if nbytes is None else nbytes
             for key, copy in sorted(self._held.items(), key=lambda item: item[1].value):
                 if left <= 0:
@@ -118,13 +118,12 @@ class Storage:
 
     def __init__(self) -> None:
         self.copies = Copies()
-        self._lock = locks.new()
         self._kept: dict[str, OrderedDict[Hashable, Any]] = {}
         self._workspaces: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def find(self, purpose: str, key: Hashable) -> Any:
         """What is kept under a key, or None."""
-        with self._lock:
+        with _lock:
             kept = self._kept.get(purpose, {})
             if key not in kept:
                 return None
@@ -133,7 +132,7 @@ class Storage:
 
     def put(self, purpose: str, key: Hashable, value: Any, most: int) -> None:
         """Keep a value, and of each purpose no more than the ``most`` that were asked for last."""
-        with self._lock:
+        with _lock:
             kept = self._kept.setdefault(purpose, OrderedDict())
             kept[key] = value
             while len(kept) > most:
@@ -152,7 +151,7 @@ class Storage:
 
         Memory that a call in another thread still uses is freed when that call ends.
         """
-        with self._lock:
+        with _lock:
             kept, self._kept = self._kept, {}
         return any(kept.values())
 
@@ -163,12 +162,12 @@ class Storage:
 
     def add(self, workspace: Any) -> None:
         """Count a workspace as long as it lives."""
-        with self._lock:
+        with _lock:
             self._workspaces.add(workspace)
 
     def sizes(self) -> dict[str, int]:
         """Purpose -> bytes, of all workspaces that live."""
-        with self._lock:
+        with _lock:
             living = list(self._workspaces)
         found: dict[str, int] = {}
         for each in living:
@@ -197,7 +196,6 @@ class Budget:
     def __init__(self, most: int) -> None:
         self.most = most
         self._held: dict[str, int] = {}
-        self._lock = locks.new()
 
     def take(self, device: str, nbytes: int) -> None:
         """Count bytes that are about to be allocated.
@@ -207,7 +205,7 @@ class Budget:
         DeviceMemoryError
             If that is more than there may be.
         """
-        with self._lock:
+        with _lock:
             held = self._held.get(device, 0)
             if held + nbytes > self.most:
                 raise DeviceMemoryError(
@@ -217,7 +215,7 @@ class Budget:
 
     def give(self, device: str, nbytes: int) -> None:
         """Count bytes no longer."""
-        with self._lock:
+        with _lock:
             self._held[device] -= nbytes
 
 

@@ -23,6 +23,7 @@ from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host.copying.staging import Ring
 
+_lock = locks.new()
 log = logging.getLogger("hetero")
 
 
@@ -118,12 +119,11 @@ class Contexts:
         self._device, self._driver, self._ordinal = device, device.driver, device.ordinal
         self._raw = device.driver.Device(device.ordinal)
         self._bus_id = self._raw.pci_bus_id()
-        self._lock = locks.new()
         self._process = os.getpid()
 
     def primary(self) -> Any:
         """The primary context, retained on first use and given back at exit."""
-        with self._lock:
+        with _lock:
             if self.held is None:
                 self.held = self._raw.retain_primary_context()
                 atexit.register(self.close)
@@ -145,7 +145,7 @@ class Contexts:
         try:
             return self.states[context]
         except KeyError:
-            with self._lock:
+            with _lock:
                 return self.states.setdefault(context, State(self._driver, self._ordinal))
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ class Contexts:
 
         From then on PyCUDA makes no call to the driver for what belongs to the old one.
         """
-        with self._lock:
+        with _lock:
             primary, self.held = self.held, None
             if primary is None:
                 return

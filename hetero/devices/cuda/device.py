@@ -25,6 +25,7 @@ from hetero.kernels import LaunchPlan
 from hetero.kernels.procedure.card import Card, of_attributes
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
+_ring_lock = locks.new()
 _COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32 bits
 
 
@@ -65,7 +66,6 @@ class CudaDevice(Device):
         self.ordinal = ordinal
         self.name = f"cuda:{ordinal}"
         self.contexts, self.kernels, self.local = Contexts(self), Kernels(self), Local()
-        self._ring_lock = locks.new()
         self._device = package.Device(ordinal)
         attribute = package.device_attribute
         self.multiprocessors = self._device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
@@ -263,7 +263,7 @@ class CudaDevice(Device):
             return None
         state = self.state()
         if state.ring is None:
-            with self._ring_lock:
+            with _ring_lock:
                 if state.ring is None:
                     state.ring = Ring(self)
         return state.ring

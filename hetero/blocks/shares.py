@@ -104,15 +104,7 @@ def _candidates(
             continue
         together = _Together(kind, members, devices, constants, device is not None)
         for implementation in registry.lookup(problem.operation):
-            serves = implementation.stands_in
-            if implementation.kind == kind and (
-                implementation.method == method
-                or (method is None and (serves is None or serves(problem) is None))
-                or (
-                    method is None
-                    and candidate_pricing.serves_limit(implementation, devices[members[0]])
-                )
-            ):
+            if implementation.kind == kind and method in (None, implementation.method):
                 candidates.append(together.candidate(problem, cut, implementation))
     return _later(candidates, problem, constants)
 

@@ -9,6 +9,7 @@ devices that share a call each runs its range in this way.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -24,13 +25,17 @@ from hetero.devices import at_once, storage
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, HeteroError, MethodNotAvailable
 from hetero.host import pages
+from hetero.imports import load
 from hetero.moving import failures, keeping, results, ski_rental, transfer
-from hetero.pricing import candidate_pricing, compiling, memory_limit
+from hetero.pricing import memory_limit, pricing
 from hetero.pricing.plan import CPU, Plan, Share
 from hetero.profile import inventory
 from hetero.registry import Arguments, Cut, Implementation
 from hetero.registry.problem import Problem
 
+_GAIN = 1.25  # times as fast, from which on compiling is worth a line
+_noted: set[str] = set()  # the method that the line was about
+log = logging.getLogger("hetero")
 _SMALLEST = 1 << 20  # bytes of operands and result; a device without room for them has none
 
 
@@ -135,8 +140,8 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
         with ski_rental.counted(plan):
             return run(replace(plan, kept=()), call)
     chosen, problem = plan.chosen, plan.problem
-    compiling.see_to(plan, chosen)
     if chosen.device == CPU:
+        _compile(plan)
         return by_host((), chosen.implementation, problem, call)
     if chosen.shares:
         return _shared(plan, call)
@@ -158,6 +163,28 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
     assert failed is not None
     failures.report(used[0].name, failed, remedy, begun)
     return by_host((), _fallback(problem), problem, call)
+
+
+def _compile(plan: Plan) -> None:
+    """Compile the loops that a plan's choice needs; or say once what compiling would gain."""
+    loops, chosen, problem = load("hetero.host.loops"), plan.chosen, plan.problem
+    needed = chosen.implementation.loops
+    names = [name for name in needed(problem) if not loops.is_ready(name)] if needed else []
+    if names:
+        took = sum(map(loops.seconds, names))
+        named = " and ".join(names)
+        log.warning("compiling the loops of %s, once for this machine: about %.0f s", named, took)
+        loops.ensure(names)
+        return
+    for c in plan.candidates if not _noted and chosen.seconds else ():
+        if c.reason == registry.NOT_COMPILED and c.seconds and _GAIN * c.seconds < chosen.seconds:
+            _noted.add(c.method)
+            log.warning(
+                "'hetero compile' compiles the CPU's loops, once for this machine: then "
+                "method %r is expected to take %.2g s for %.2g s of this call",
+                *(c.method, c.seconds, chosen.seconds),
+            )
+            break
 
 
 def _shared(plan: Plan, call: Call) -> Done:
@@ -195,7 +222,7 @@ def _fallback(problem: Problem) -> Implementation:
     except HeteroError:
         info = inventory.devices()[CPU]
         rows = (i for i in registry.lookup(problem.operation) if i.kind == CPU)
-        return next(i for i in rows if i.excludes(problem, info) is None)
+        return next(i for i in rows if i.obstacle(problem, info) is None)
 
 
 # -- What is tried on devices ----------------------------------------------------------------------
@@ -228,7 +255,7 @@ def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
 
 def _too_large(used: tuple[Device, ...], problem: Problem) -> bool:
     info = memory_limit.of(used[0])
-    return candidate_pricing.too_large(problem, used[0].name, info) is not None
+    return pricing.too_large(problem, used[0].name, info) is not None
 
 
 def _made_room(used: tuple[Device, ...], nbytes: int) -> Iterator[None]:
@@ -268,7 +295,7 @@ def _by_blocks(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
             for row in registry.lookup(problem.operation)
             if row.kind == used[0].kind
             and row.blocks == registry.ALWAYS
-            and row.excludes(problem, info) is None
+            and row.obstacle(problem, info) is None
         ),
         None,
     )

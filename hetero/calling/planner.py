@@ -223,27 +223,15 @@ def at_once(problem: Problem) -> Plan | None:
     Conservative constants are enough."""
     if inventory.looked() or any(o.location != HOST for o in (*problem.inputs, problem.output)):
         return None
-    here = {CPU: dict(cpu.describe())}
+    without_numba = "numba" not in sys.modules
+    here = {CPU: dict(cpu.describe()) | {"plain": without_numba}}
     constants = profile.shipped("conservative")
     result = price(problem, constants, here, CPU)
-    if "numba" not in sys.modules and _has_loops(result.candidates[0].implementation, problem):
-        rows = [i for i in registry.lookup(problem.operation) if i.kind == CPU]
-        plain = [i for i in rows if not (_has_loops(i, problem) or i.excludes(problem, here[CPU]))]
-        plans = [price(problem, constants, here, CPU, row.method) for row in plain]
-        result = min(plans, key=_seconds, default=result)
-    seconds = _seconds(result)
+    seconds = result.candidates[0].seconds or math.inf
     if seconds >= _AT_ONCE or _taken["seconds"] >= _START:
         return None
     _taken["seconds"] += max(seconds, _LEAST)
     return result
-
-
-def _seconds(plan: Plan) -> float:
-    return plan.candidates[0].seconds or math.inf
-
-
-def _has_loops(row: registry.Implementation, problem: Problem) -> bool:
-    return row.loops is not None and bool(row.loops(problem))
 
 
 def plan_call(

@@ -18,6 +18,7 @@ import numpy as np
 
 from hetero.arrays import HOST
 from hetero.devices.base import Copy, Device
+from hetero.registry import Unasked
 from hetero.registry.problem import Problem
 
 _LEAST_MOVED = 16 << 20  # bytes below which a call is over before a pipeline is full
@@ -181,15 +182,13 @@ def settle(device: Device, copies: list[Copy]) -> None:
 
 
 def obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    """Why a problem cannot be done in blocks of the host's arrays, None where it can."""
+    """Why a problem cannot be done in blocks of the host's arrays, None where it can.
+
+    Few bytes are only where the caller says so, or limits the device's memory.
+    """
     if any(o.location != HOST for o in (*problem.inputs, problem.output)):
         return "not all operands are on the host"
-    return None
-
-
-def stands_in(problem: Problem) -> str | None:
-    """Why a problem is not considered for blocks, None where it is."""
     moved = sum(o.nbytes for o in (*problem.inputs, problem.output))
-    if moved < _LEAST_MOVED:
-        return f"is for calls that move {_LEAST_MOVED >> 20} MiB or more"
+    if moved < _LEAST_MOVED and "memory_limit" not in info:
+        return Unasked(f"is for calls that move {_LEAST_MOVED >> 20} MiB or more")
     return None

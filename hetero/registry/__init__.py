@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hetero.devices.kinds import PORTABLE  # noqa: F401  for rows of methods
 from hetero.errors import one_of
+from hetero.imports import load
 
 if TYPE_CHECKING:
     from hetero.registry.models import Work
@@ -145,19 +146,75 @@ class Price(NamedTuple):
     leads : bool
         Whether it is taken although others are faster by the number of iterations to expect: it
         learns that number, and changes over in time.
-    unasked : str
-        Why it is not taken unless the caller names the method; "" where it may be.
     """
 
     terms: dict[str, float] | None
     made_of: str = ""
     reason: str | None = None
     leads: bool = False
-    unasked: str = ""
 
 
-# Threads of the CPU that a method may run on, in `Implementation.uses`: BLAS's; the loops'.
-BLAS, LOOPS = "blas", "loops"
+BLAS, LOOPS = "blas", "loops"  # threads of the CPU that a method may run on
+
+
+class Unasked(str):
+    """A reason against a method that holds unless the caller names it, or nothing else can.
+
+    Attributes
+    ----------
+    otherwise : str or None
+        The reason that holds then.
+    """
+
+    otherwise: str | None
+
+    def __new__(cls, reason: str, otherwise: str | None = None) -> Unasked:
+        """With the reason as its text."""
+        self = super().__new__(cls, reason)
+        self.otherwise = otherwise
+        return self
+
+
+NOT_COMPILED = Unasked("its loops are not compiled on this machine; 'hetero compile' does it")
+_NOT_LOADED = Unasked("to load its loops takes longer than the call")
+
+
+class Can(NamedTuple):
+    """Whether a method can do a problem, and what it needs for it.
+
+    Attributes
+    ----------
+    obstacle : callable
+        ``obstacle(problem, info)`` gives the reason why it cannot do the problem on the device that
+        the dict ``info`` describes, which may be `Unasked`; None where it can.
+    shared : callable, optional
+        ``shared(problem)`` gives whether several devices of the kind can do the problem together.
+    loops : callable, optional
+        ``loops(problem)`` names the compiled loops that it needs on the CPU, as
+        `hetero.host.loops.Family.of` does. Where the description has "plain" none are called.
+    """
+
+    obstacle: Callable[[Problem, dict[str, Any]], str | None]
+    shared: Callable[[Problem], bool] | None = None
+    loops: Callable[[Problem], tuple[str, ...]] | None = None
+
+    def __call__(self, problem: Problem, info: dict[str, Any]) -> str | None:
+        reason = self.obstacle(problem, info)
+        if reason is not None and not isinstance(reason, Unasked):
+            return reason
+        return reason if self.loops is None else missing(self.loops(problem), info) or reason
+
+
+def missing(names: tuple[str, ...], info: dict[str, Any]) -> str | None:
+    """Why compiled loops cannot be called on a CPU, or are not to be unasked."""
+    if not names or info.get("elsewhere"):
+        return None
+    loops = load("hetero.host.loops")
+    if not all(map(loops.is_ready, names)):
+        return loops.obstacle() or NOT_COMPILED
+    return _NOT_LOADED if info.get("plain") else None
+
+
 # When a device gets arrays on the host.
 ALWAYS, WHEN_SHORT, IN_TURN = "always", "when short", "in turn"
 
@@ -179,8 +236,6 @@ class Implementation:
         ``run(devices, problem, arguments)`` computes `Arguments.output`, and gives how it ended, or
         None where there is nothing to report. ``devices`` is a tuple: empty on the CPU, one active
         device, or several. None: can be priced, cannot be run yet.
-    shared : callable or None
-        ``shared(problem)`` gives whether several devices of the kind can do the problem together.
     blocks : str
         When ``run`` takes one device with arrays on the host, of which it moves blocks itself:
         `ALWAYS`; or `WHEN_SHORT`, where the device has no room for them, a way that a plan takes
@@ -190,23 +245,9 @@ class Implementation:
         ``prepare(device, problem, alignment, options)`` gives the launch of ``run`` for addresses
         that ``alignment`` divides, as ``launch(a, b, c)`` of the operands and the result, in
         the current context. An operation on one array gets its address twice.
-    falls_short : callable or None
-        ``falls_short(problem)`` gives the reason why the implementation is not expected to reach
-        the tolerance within the caller's limit; it is chosen only where all others are out.
-    uses : tuple of str
-        What its speed depends on but the CPU's cores or the device: packages, "blas", and
-        "loops", the number of threads of the CPU's compiled loops.
-    loops : callable or None
-        ``loops(problem)`` names the compiled loops that it needs on the CPU, as
-        `hetero.host.loops.Family.of` does.
-    stands_in : callable or None
-        Of a method that runs where others are not compiled, or only where it is named:
-        ``stands_in(problem)`` gives why it is not considered otherwise, or None where it is.
     price : callable or None
         Of a method that is made of others: ``price(problem, device's name, info, profile)``
         gives its `Price` by theirs and by the links. None: it has models of its own.
-    traits : Any
-        What else the operation's own planning and cases ask of a method, in place of its name.
     """
 
     operation: str
@@ -215,15 +256,24 @@ class Implementation:
     excludes: Callable[[Problem, dict[str, Any]], str | None]
     work: Callable[[Problem, dict[str, Any]], Work]
     run: Callable[..., Any] | None = None
-    shared: Callable[[Problem], bool] | None = None
     prepare: Callable[[Any, Problem, int, Any], Callable[..., None]] | None = None
-    falls_short: Callable[[Problem], str | None] | None = None
-    uses: tuple[str, ...] = ()
-    loops: Callable[[Problem], tuple[str, ...]] | None = None
-    stands_in: Callable[[Problem], str | None] | None = None
     blocks: str = ""
     price: Callable[..., Price] | None = None
-    traits: Any = None
+
+    @property
+    def shared(self) -> Callable[[Problem], bool] | None:
+        """Of its `Can`."""
+        return getattr(self.excludes, "shared", None)
+
+    @property
+    def loops(self) -> Callable[[Problem], tuple[str, ...]] | None:
+        """Of its `Can`."""
+        return getattr(self.excludes, "loops", None)
+
+    def obstacle(self, problem: Problem, info: dict[str, Any]) -> str | None:
+        """Why it cannot do a problem even where it is named."""
+        reason = self.excludes(problem, info)
+        return reason.otherwise if isinstance(reason, Unasked) else reason
 
     @property
     def from_host(self) -> bool:
@@ -232,11 +282,10 @@ class Implementation:
 
     @property
     def pool(self) -> str | None:
-        """`BLAS` or `LOOPS`, where the CPU's threads that it runs on are of one of them alone."""
-        blas, loops = BLAS in self.uses, LOOPS in self.uses
-        if self.kind != "cpu" or blas == loops:
-            return None
-        return BLAS if blas else LOOPS
+        """`BLAS` or `LOOPS`, where it runs on these threads of the CPU alone."""
+        if self.loops is not None:
+            return LOOPS
+        return BLAS if self.method == BLAS and self.operation in ("matvec", "matmul") else None
 
     def __repr__(self) -> str:
         return f"<{self.operation} {self.method} on {self.kind}>"
@@ -277,14 +326,17 @@ def register_method(
     work: Callable[[Problem, dict[str, Any]], Work],
     run: Callable[..., Any],
     excludes: Callable[[Problem, dict[str, Any]], str | None] = no_obstacle,
+    shared: Callable[[Problem], bool] | None = None,
+    loops: Callable[[Problem], tuple[str, ...]] | None = None,
     **more: Any,
 ) -> None:
     """Add one way to do an operation: a row for each kind of device, `PORTABLE` or named.
 
-    The fields are those of `Implementation`.
+    The arguments are fields of `Implementation` and of `Can`.
     """
+    can = excludes if shared is loops is None else Can(excludes, shared, loops)
     for kind in kinds:
-        register(Implementation(operation, method, kind, excludes, work, run, **more))
+        register(Implementation(operation, method, kind, can, work, run, **more))
 
 
 def lookup(operation: str) -> tuple[Implementation, ...]:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.arrays import dense
-from hetero.ops.convolve2d import bands, tiles, traits, value_ranges
+from hetero.ops.convolve2d import bands, tiles, value_ranges
 from hetero.ops.convolve2d.operands import described
-from hetero.ops.convolve2d.window import Window
+from hetero.ops.convolve2d.window import FFT, Window
 from hetero.pricing import pricing
 from hetero.pricing.plan import Plan
 from hetero.profile import Profile
@@ -177,7 +177,7 @@ def choose(
 
 def _tile_rows(part: Plan) -> int | None:
     """Rows of the results that a row of tiles makes; None where there are no tiles."""
-    if not traits.of_row(part.chosen.implementation).transforms:
+    if part.chosen.method != FFT:
         return None
     return tiles.on_device(part.problem.options)[0].step
 

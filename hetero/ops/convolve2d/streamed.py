@@ -16,11 +16,11 @@ from hetero.blocks.streamed import Streamed
 from hetero.calling import planner
 from hetero.moving import pipeline
 from hetero.moving.pipeline import Load, Step, Store
-from hetero.ops.convolve2d import bands, traits, value_ranges
+from hetero.ops.convolve2d import bands, value_ranges
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.part_choice import SLOTS, Choice, choose, nbytes_of, part_problem
 from hetero.ops.convolve2d.value_ranges import is_wide
-from hetero.ops.convolve2d.window import Window
+from hetero.ops.convolve2d.window import FFT, Window
 from hetero.pricing.plan import CPU
 from hetero.profile import inventory
 from hetero.registry import Arguments
@@ -119,7 +119,7 @@ class _Ways:
                 def way(source: Any, target: Any) -> None:
                     launch(source, source, target)
 
-            self._found[key] = way, traits.of_row(row).transforms
+            self._found[key] = way, row is not None and row.method == FFT
         return self._found[key]
 
     def seen(self, views: list[np.ndarray], window: Window) -> Way:

@@ -47,13 +47,6 @@ def no_mode(problem: Problem, info: Info) -> str | None:
     return None
 
 
-def for_other_dtypes(problem: Problem) -> str | None:
-    """SciPy's loop takes long, but for real numbers there is nothing to compile."""
-    if not_real(problem, {}) is not None:
-        return None
-    return f"for dtypes that no other method computes, not {problem.dtype}"
-
-
 def spreads(problem: Problem, info: Info) -> str | None:
     """Methods that add up more than the filter covers spread what is not finite."""
     if not problem.options.finite:

@@ -150,12 +150,14 @@ def _loops(problem: Problem) -> tuple[str, ...]:
     return CLUSTERS.of(problem.dtype), BOUNDS.of(problem.dtype)
 
 
-def _stands_in(problem: Problem) -> str | None:
+def _plain_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     """Sparse rows are NumPy's and SciPy's in any case."""
-    return None if problem.layout == SPARSE else "is used only while 'lloyd' is compiled"
+    if problem.layout == SPARSE or registry.missing(_loops(problem), info):
+        return None
+    return registry.Unasked("is used only while 'lloyd' is compiled")
 
 
-_COMPILED = ("loops", "numba", "scipy")
+PLAIN = "products"  # the method that needs NumPy and SciPy alone
 registry.register_method(
     operation=NAME,
     method="lloyd",
@@ -164,15 +166,14 @@ registry.register_method(
     work=_work,
     run=on_cpu(_bounded),
     loops=_loops,
-    uses=_COMPILED,
 )
 registry.register_method(
     operation=NAME,
-    method="products",
+    method=PLAIN,
     kinds=("cpu",),
+    excludes=_plain_obstacle,
     work=_work,
     run=on_cpu(_numpy),
-    stands_in=_stands_in,
 )
 registry.register_method(
     operation=NAME,

@@ -95,7 +95,6 @@ registry.register_method(
     kinds=("cpu",),
     work=operands.cpu_work,
     run=_run_blas,
-    uses=("blas", "numpy"),
 )
 registry.register_method(
     operation=NAME,
@@ -113,7 +112,6 @@ registry.register_method(
     work=operands.gpu_work,
     run=_run_library,
     prepare=_prepare_library,
-    uses=("nvmath-python", "nvidia-cublas"),
 )
 registry.register_method(
     operation=NAME,

@@ -50,7 +50,6 @@ class Method:
             "method": self.name,
             "excludes": self.excludes,
             "work": self.work,
-            "falls_short": self.falls_short,
         }
         registry.register_method(**(common | row))
 
@@ -86,14 +85,11 @@ class Method:
         """See `registry.Implementation`."""
         if problem.options.exactly and self.name != JACOBI:
             return "does not sweep, and a number of sweeps was asked for"
-        return None
-
-    def falls_short(self, problem: Problem) -> str | None:
-        """See `registry.Implementation`."""
         wanted, limit = self.expected_iterations(problem), problem.options.limit
         if not self.iterations or wanted <= limit:
             return None
-        return f"takes about {wanted:.3g} {self.iterations}, {limit} are allowed"
+        short = f"takes about {wanted:.3g} {self.iterations}, {limit} are allowed"
+        return registry.Unasked(short)
 
     def memory_needed(self, shape: tuple[int, ...], itemsize: int) -> float:
         """Bytes that it takes on the CPU beside f, its result included; an upper estimate."""

@@ -124,7 +124,6 @@ def register(operation: str) -> None:
         excludes=pipeline.obstacle,
         work=operands.gpu_work,
         run=_streamed.run,
-        stands_in=pipeline.stands_in,
         blocks=registry.ALWAYS,
         price=_streamed.price,
     )

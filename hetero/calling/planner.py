@@ -14,9 +14,9 @@ from typing import Any
 from hetero import profile, registry, tables
 from hetero.arrays import HOST, watched
 from hetero.blocks.shares import price
-from hetero.devices import cpu
 from hetero.devices import here as registered
 from hetero.errors import DeviceNotAvailable, one_of
+from hetero.host import cpu
 from hetero.moving import ski_rental
 from hetero.moving.results import staying
 from hetero.pricing import memory_limit as memory_limits

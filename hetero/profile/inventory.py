@@ -16,7 +16,7 @@ from typing import Any
 
 from hetero import devices as backends
 from hetero import paths, tables
-from hetero.devices import cpu
+from hetero.host import cpu
 from hetero.imports import load
 
 _PACKAGES = (

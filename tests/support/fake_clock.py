@@ -149,9 +149,8 @@ def install() -> list[str]:
 
     import hetero.ops.functions  # noqa: F401  # registers them
     from hetero import devices, registry
-    from hetero.devices import cpu
     from hetero.devices.base import Device
-    from hetero.host import pages
+    from hetero.host import cpu, pages
     from hetero.ops.convolve2d.window import FEW_PRODUCTS
 
     pages.maker = lambda nbytes: np.empty  # no thread beside, which sleeps by this clock

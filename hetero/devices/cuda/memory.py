@@ -21,7 +21,7 @@ from hetero.devices import at_once
 from hetero.devices.cuda.driver import error_text, libcuda
 from hetero.devices.storage import rounded
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.host import cgroup
+from hetero.host import cpu
 
 
 class Pool:
@@ -240,7 +240,7 @@ def _touch(address: int, nbytes: int) -> None:
 
     It would do so with one, and nobody else could copy meanwhile.
     """
-    count = min(nbytes // _TOUCHED, _MOST_THREADS, cgroup.cores() // 2)
+    count = min(nbytes // _TOUCHED, _MOST_THREADS, cpu.cores() // 2)
     if count < 2:
         return
     part = -(-nbytes // count // _HUGE_PAGE) * _HUGE_PAGE

@@ -20,7 +20,7 @@ from hetero.devices.opencl import runtime as opencl_runtime
 from hetero.devices.opencl.programs import cause
 from hetero.devices.storage import Storage, allocated
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
-from hetero.host import cgroup
+from hetero.host import cpu
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
 from hetero.host.copying.staging import Ring
 from hetero.imports import INSTALL, load
@@ -55,8 +55,8 @@ def find() -> tuple[list[Device], list[str]]:
             continue
         try:
             here = platform.get_devices()
-            if not cgroup.makes_code() and any(d.type & cl.device_type.CPU for d in here):
-                raise DeviceError(cgroup.NO_CODE)  # some runtimes end the process
+            if not cpu.makes_code() and any(d.type & cl.device_type.CPU for d in here):
+                raise DeviceError(cpu.NO_CODE)  # some runtimes end the process
             found += [OpenCLDevice(len(found) + i, d) for i, d in enumerate(here)]
         except Exception as error:  # of one runtime; another may still do
             missing.append(f"opencl: no device of {platform.name} can be used ({error})")

@@ -25,7 +25,7 @@ import numpy as np
 
 from hetero import locks
 from hetero.errors import DeviceError
-from hetero.host import cgroup, pages
+from hetero.host import cpu, pages
 from hetero.host.copying.copy_jobs import (
     DOWNLOAD,
     UPLOAD,
@@ -323,4 +323,4 @@ def _close_at_exit() -> None:
 @functools.cache
 def usual_lanes() -> int:
     """Threads for each direction: half the cores that this process may use, but not too many."""
-    return max(1, min(_MOST_LANES, cgroup.cores() // 2))
+    return max(1, min(_MOST_LANES, cpu.cores() // 2))

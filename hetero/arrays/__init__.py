@@ -1,6 +1,6 @@
 """What an array is: one adapter for each library, and operands, which are arrays without data.
 
-To add a library: a module with a `Library`, and its line in the list below.
+To add a library: a `Library`, and its line in the list below.
 """
 
 from __future__ import annotations
@@ -12,11 +12,18 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hetero.arrays import kept, watched
-from hetero.arrays.cupy import Cupy
 from hetero.arrays.dlpack import Dlpack
-from hetero.arrays.interface import INTERFACE, Interface, Numba
-from hetero.arrays.library import Access, Library, layouts
-from hetero.arrays.opencl import OpenCL
+from hetero.arrays.libraries import (
+    INTERFACE,
+    Access,
+    Cupy,
+    Interface,
+    Library,
+    Numba,
+    OpenCL,
+    Torch,
+    layouts,
+)
 from hetero.arrays.operand import (
     HOST,
     UNKNOWN_STREAM,
@@ -32,7 +39,6 @@ from hetero.arrays.operand import (
 )
 from hetero.arrays.pinned import RANGES, holds
 from hetero.arrays.pycuda import Own, PyCuda
-from hetero.arrays.torch import Torch
 
 __all__ = [
     "HOST",

@@ -324,7 +324,7 @@ class Device(abc.ABC):
         return None
 
     def recorded(self, stream: Any) -> Any:
-        """Record what a stream is given, to start it again (`devices.cuda.recorded`).
+        """Record what a stream is given, to start it again (`devices.cuda.cooperative`).
 
         DeviceError where that cannot be done.
         """

@@ -19,7 +19,7 @@ from hetero import devices, profile
 from hetero.arrays import describe, pinned
 from hetero.errors import DeviceError
 from hetero.host.copying import copy_jobs, staging
-from hetero.moving import pinned_arrays
+from hetero.moving import memory
 from hetero.pricing import movement, pricing
 from hetero.registry import problem
 
@@ -529,8 +529,8 @@ def test_a_pinned_operand_is_priced_so():
 def test_without_a_gpu_pinned_arrays_are_ordinary_ones_and_one_warning_says_so(
     warnings_of, monkeypatch
 ):
-    monkeypatch.setattr(pinned_arrays, "_state", {"warned": False})
-    monkeypatch.setattr(pinned_arrays.devices, "available", dict)
+    monkeypatch.setattr(memory, "_state", {"warned": False})
+    monkeypatch.setattr(memory.devices, "available", dict)
     for shape in (5, (3, 4), [2], (), (0, 3)):
         assert hetero.empty_pinned(shape).shape == np.empty(shape).shape
     (text,) = warnings_of()

@@ -15,7 +15,7 @@ from hetero.devices.base import Defines, Device
 from hetero.devices.cuda import compiler, cooperative, copies, cufft, driver, memory
 from hetero.devices.cuda.compiler import UNASKED_SHARED_BYTES, Kernels, packed
 from hetero.devices.cuda.context import Active, Contexts, Lent, Local, State
-from hetero.devices.cuda.recorded import Recorded
+from hetero.devices.cuda.cooperative import Recorded
 from hetero.devices.storage import Storage, allocated, rounded
 from hetero.host.copying import slices
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD

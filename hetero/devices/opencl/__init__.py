@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.arrays.opencl import set_name
+from hetero.arrays.libraries import set_name
 from hetero.arrays.pinned import known
 from hetero.devices.base import Defines, Device, short_host
 from hetero.devices.opencl import programs as opencl_programs

@@ -1,9 +1,9 @@
 """Results that stay on the device that computed them, and `hetero.to_host`, which brings them back.
 
 Inside ``hetero.use(results="device")`` a call on operands in host memory leaves its result where it
-was computed, as an array of a library that is here; the next call takes it as it is. Calls on arrays
-of a device leave their results there in any case, so what is decided here is the first call of a
-chain.
+was computed, as an array of a library that is here; the next call takes it as it is. Calls on
+arrays of a device leave their results there in any case, so what is decided here is the first call
+of a chain.
 
 The rule by which staying is priced: the next call is expected on the device that was named, or else
 on the first one. A result that stays on a device costs no download. What is computed on the host is

@@ -9,8 +9,8 @@ A thread that has a PyCUDA context of its own on the device (``pycuda.autoinit``
 one, because its arrays live there. Work goes to the legacy default stream, unless it is given one
 made by `CudaDevice.new_stream`, which the legacy stream neither waits for nor holds up.
 
-`device` has the device, whose parts are `context`, its contexts and what belongs to each; `memory`,
-device memory and pinned host memory; `compiler`, its kernels; `copies`, what its copies from and to
+`device` has the device, whose parts are `context`, its contexts and what belongs to each; `pinned`,
+memory of the host; `compiler`, its kernels; `copies`, what its copies from and to
 the host take; `driver`, calls that PyCUDA does not make.
 """
 

@@ -18,8 +18,8 @@ import numpy as np
 from hetero import locks
 from hetero.devices.base import Device, short_host
 from hetero.devices.cuda import driver
-from hetero.devices.cuda.memory import Pool, end_event, sleeping_event
-from hetero.devices.storage import Storage
+from hetero.devices.cuda.pinned import end_event, sleeping_event
+from hetero.devices.storage import Pool, Storage
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host.copying.staging import Ring
 

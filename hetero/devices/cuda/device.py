@@ -12,7 +12,7 @@ import numpy as np
 from hetero import locks
 from hetero.arrays.pinned import known
 from hetero.devices.base import Defines, Device
-from hetero.devices.cuda import compiler, cooperative, copies, cufft, driver, memory
+from hetero.devices.cuda import compiler, cooperative, copies, cufft, driver, pinned
 from hetero.devices.cuda.compiler import UNASKED_SHARED_BYTES, Kernels, packed
 from hetero.devices.cuda.context import Active, Contexts, Lent, Local, State
 from hetero.devices.cuda.cooperative import Recorded
@@ -246,13 +246,13 @@ class CudaDevice(Device):
 
     def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
         if self.same_in_threads():
-            made = memory.cuda_pages(nbytes, self.ordinal, purpose != PURPOSE)
+            made = pinned.cuda_pages(nbytes, self.ordinal, purpose != PURPOSE)
         else:
             made = self.driver.pagelocked_empty(max(nbytes, 1), np.uint8)
         return known(made, purpose)[:nbytes]
 
     def is_pinned(self, array: np.ndarray) -> bool:
-        return super().is_pinned(array) or memory.driver_knows(array)
+        return super().is_pinned(array) or pinned.driver_knows(array)
 
     def copies_directly(self, array: np.ndarray) -> bool:
         is_taken = array.flags.c_contiguous or copies.rows(array) is not None

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero import locks, paths
+from hetero.devices.base import Defines
 from hetero.devices.cuda.context import Constants
 from hetero.errors import KernelCompileError
 from hetero.imports import load
@@ -32,8 +33,6 @@ from hetero.kernels import Launch, LaunchPlan, kernel_text
 _KIND = "cubin"  # of things in the cache
 
 log = logging.getLogger("hetero")
-
-Defines = tuple[tuple[str, int | str], ...]
 
 
 def version() -> str | None:

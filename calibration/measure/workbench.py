@@ -12,10 +12,9 @@ import numpy as np
 from hetero.arrays import Operand
 from hetero.calibration.measure.queue import Queue
 from hetero.calibration.measure.timing import Watch, measure, own_time
-from hetero.devices import cpu
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
-from hetero.host import pages
+from hetero.host import cpu, pages
 from hetero.host.blas import one_thread
 from hetero.ops.cases import Case, Dims
 from hetero.registry import BLAS, Arguments

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero import devices, registry
-from hetero.arrays import HOST, Operand, describe, release
+from hetero.arrays import HOST, Operand, describe, release, watched
 from hetero.calling import planner
-from hetero.devices import at_once, budget
+from hetero.devices import at_once, storage
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, HeteroError, MethodNotAvailable
 from hetero.host import pages
@@ -149,7 +149,7 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
     failed: DeviceError | None = None
     for way in _ways(used, plan, call):
         try:
-            with budget.of(limit):
+            with storage.limited_to(limit):
                 return way(call)
         except MethodNotAvailable:
             if failed is None:
@@ -249,7 +249,8 @@ def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
             keeping.shed_beyond(device, limit, (*call.operands, problem.output))
     if len(used) > 1 or row.from_host or (_takes_blocks(used, plan) and _too_large(used, problem)):
         return by_host(used, row, problem, call)
-    problem, call = results.placed(used[0], problem, call)
+    if problem.next_device is not None:
+        problem, call = results.placed(used[0], problem, call)
     return on_device(used[0], row, problem, call)
 
 
@@ -382,7 +383,8 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
         values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
         if result.location == HOST and call.out is None and outcome is None:
             source = problem.operation, problem.dims, problem.dtype
-            keeping.keep_result(device, values, source, buffer, owner)
+            if (known := watched.note_result(values, source)) is not None:
+                keeping.keep_result(device, values, known, buffer, owner)
         del owner
     values = _delivered(values, problem, call)
     return Done(values, outcome, device.name, implementation.method, call.done)

@@ -13,9 +13,9 @@ from typing import Any
 
 from hetero import profile, registry, tables
 from hetero.arrays import HOST, watched
-from hetero.devices import cpu
 from hetero.devices import here as registered
 from hetero.errors import DeviceNotAvailable, one_of
+from hetero.host import cpu
 from hetero.moving import ski_rental
 from hetero.moving.results import staying
 from hetero.moving.shares import price
@@ -23,6 +23,7 @@ from hetero.pricing import memory_limit as memory_limits
 from hetero.pricing import movement
 from hetero.pricing.plan import CPU, Plan
 from hetero.pricing.pricing import check_method, matching_devices
+from hetero.pricing.pricing import price as price_alone
 from hetero.pricing.settings import Settings, forced, placement
 from hetero.profile import inventory
 from hetero.registry.problem import Problem
@@ -199,7 +200,9 @@ def _planned(problem: Problem, device: str | None, method: str | None, key: Any)
     for _ in inventory.devices():  # each round but the last finds a broken one
         now = tables.generation()
         here = memory_limits.limited(inventory.devices(), limit)
-        result = price(problem, profile.current(), here, device, method)
+        together = len(here) > 2 or problem.next_device is not None
+        rank = price if together else price_alone
+        result = rank(problem, profile.current(), here, device, method)
         doubted = [name for name in _places(result) if not inventory.believed(name)]
         if not doubted:
             tables.remember(_plans, key, result, now)

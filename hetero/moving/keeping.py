@@ -160,16 +160,16 @@ def _hold(device: Device, array: np.ndarray, known: Kept, buffer: Any, owner: An
     return copy
 
 
-def keep_result(device: Device, array: np.ndarray, source: Any, buffer: Any, owner: Any) -> None:
-    """Leave a result, which ``array`` is on the host, on the device too, where there is room and
-    earlier ones of the same source were operands of later calls."""
-    if array.nbytes < watched.LEAST or memory_limit.current() is not None:
+def keep_result(device: Device, array: np.ndarray, known: Kept, buffer: Any, owner: Any) -> None:
+    """Leave a result, which ``array`` is on the host, on the device too, where there is room.
+
+    ``known`` is what `watched.note_result` gives: earlier results of the same source were operands
+    of later calls.
+    """
+    if memory_limit.current() is not None:
         return
     room = SHARE * device.describe().get("memory_bytes", float("inf"))
-    if device.storage().copies.nbytes() + array.nbytes > room or device.is_pinned(array):
-        return
-    known = watched.note_result(array, source)
-    if known is not None:
+    if device.storage().copies.nbytes() + array.nbytes <= room and not device.is_pinned(array):
         _hold(device, array, known, buffer, owner)
 
 

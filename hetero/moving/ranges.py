@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hetero import registry
 from hetero.arrays import HOST, Operand
-from hetero.devices.budget import rounded
+from hetero.devices.storage import rounded
 from hetero.pricing import pricing
 from hetero.pricing.plan import Plan
 from hetero.profile import PINNED, STAGED

@@ -16,7 +16,7 @@ from scipy import signal, sparse
 
 import hetero
 from hetero import devices, profile, registry
-from hetero.arrays import HOST, cupy, describe
+from hetero.arrays import HOST, describe, libraries
 from hetero.errors import DeviceError, DeviceMemoryError
 
 rng = np.random.default_rng(11)
@@ -125,14 +125,14 @@ def test_without_cupy_they_are_of_the_devices_own_library(cuda, monkeypatch):
 
 def test_a_cupy_that_does_not_load_is_none(monkeypatch):
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
-    cupy._imported.cache_clear()
+    libraries._imported.cache_clear()
 
     def fails(name):
         raise ImportError("another CUDA")
 
-    monkeypatch.setattr(cupy, "load", fails)
-    assert cupy.Cupy().maker("cuda") is None
-    cupy._imported.cache_clear()
+    monkeypatch.setattr(libraries, "load", fails)
+    assert libraries.Cupy().maker("cuda") is None
+    libraries._imported.cache_clear()
 
 
 def test_in_a_context_of_its_own_they_are_pycudas(cuda, monkeypatch):

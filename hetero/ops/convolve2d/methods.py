@@ -80,11 +80,11 @@ def _prepared_on_device(module: str, name: str) -> Callable[..., Any]:
     compute = _lazy(module, name)
 
     def prepare(device: Any, problem: Problem, aligned: int, options: FilterOptions) -> Any:
-        convolve, budget, kept = compute(), load("hetero.devices.budget"), options.filter.at(0)
+        convolve, storage, kept = compute(), load("hetero.devices.storage"), options.filter.at(0)
 
         def run(image: int, filter: int, out: int) -> None:
             given = FilterOptions(kept.at(filter), options.fillvalue)
-            with device.active(), budget.of(memory_limit.current()):
+            with device.active(), storage.limited_to(memory_limit.current()):
                 convolve(device, problem, image, given, out)
 
         return run

@@ -122,7 +122,7 @@ class Method:
         needed = self.memory_needed(f.shape, f.itemsize)
         if needed < _SMALL:
             return
-        available = load("hetero.devices.cpu").available_memory()
+        available = load("hetero.host.cpu").available_memory()
         if needed > available:
             raise MemoryError(
                 f"solve_poisson by {self.name!r} takes about {needed / 2**30:.1f} GiB more for f "

@@ -18,7 +18,7 @@ import numpy as np
 from hetero import devices, registry
 from hetero.arrays import Operand, spec
 from hetero.calling import planner
-from hetero.devices import cpu
+from hetero.host import cpu
 from hetero.ops.benchmark import (
     Benchmark,
     BenchTable,

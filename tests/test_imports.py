@@ -27,7 +27,6 @@ LAYERS = (  # the lowest first
     ("profile",),
     ("pricing",),
     ("moving",),
-    ("blocks",),
     ("calling",),
     ("ops",),
     ("dask", "mpi"),

@@ -19,7 +19,6 @@ import numpy as np
 
 from hetero import devices, registry
 from hetero.arrays import HOST, Operand, describe, release, watched
-from hetero.blocks.shares import moved
 from hetero.calling import planner
 from hetero.devices import at_once, storage
 from hetero.devices.base import Device
@@ -27,10 +26,11 @@ from hetero.errors import DeviceError, HeteroError, MethodNotAvailable
 from hetero.host import pages
 from hetero.imports import load
 from hetero.moving import failures, keeping, results, ski_rental, transfer
+from hetero.moving.shares import Line, line, moved
 from hetero.pricing import memory_limit, pricing
 from hetero.pricing.plan import CPU, Plan, Share
 from hetero.profile import inventory
-from hetero.registry import Arguments, Cut, Implementation
+from hetero.registry import Arguments, Implementation
 from hetero.registry.problem import Problem
 
 _GAIN = 1.25  # times as fast, from which on compiling is worth a line
@@ -89,9 +89,9 @@ class Call(NamedTuple):
             return self
         return self._replace(start=error.x, done=self.done + error.iterations)
 
-    def range(self, cut: Cut, begin: int, end: int, out: np.ndarray) -> Call:
+    def range(self, cut: Line, begin: int, end: int, out: np.ndarray) -> Call:
         """A range of this call, which fills its part of ``out``."""
-        arrays = cut.arrays(begin, end, self.arrays, self.options)
+        arrays = cut.arrays(begin, end, self.arrays)
         operands = tuple([describe(array).unkept() for array in arrays])
         part = cut.output(begin, end, out)
         return Call(arrays, operands, part, describe(part), self.options)
@@ -190,7 +190,8 @@ def _compile(plan: Plan) -> None:
 def _shared(plan: Plan, call: Call) -> Done:
     """Ranges of a host call on several devices at once, each written to its part of the result."""
     chosen, shares = plan.chosen, plan.chosen.shares
-    cut = registry.cut(plan.problem, len(shares))
+    cut = line(plan.problem, len(shares))
+    assert cut is not None  # as it was planned
     out = _apart(call, plan.problem.output)
 
     def do(share: Share) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 
 from hetero import profile, registry, tables
 from hetero.arrays import HOST, watched
-from hetero.blocks.shares import price
 from hetero.devices import here as registered
 from hetero.errors import DeviceNotAvailable, one_of
 from hetero.host import cpu
 from hetero.moving import ski_rental
 from hetero.moving.results import staying
+from hetero.moving.shares import price
 from hetero.pricing import memory_limit as memory_limits
 from hetero.pricing import movement
 from hetero.pricing.plan import CPU, Plan

@@ -71,17 +71,17 @@ def price(
         kinds, where = {devices[name]["kind"] for name in names}, ", ".join(names)
         check_method(method, [i for i in every if i.kind in kinds], f"method on {where}")
     if not _possible(found):
-        found = [_unless(c, device is not None) for c in found]
+        found = [unless(c, device is not None) for c in found]
     if not _possible(found) and CPU in devices and _is_rescued(problem, method, names, devices):
         on_cpu = [row for row in every if all(c.implementation is not row for c in found)]
         # A right result, if not where it was asked for.
-        found += [_unless(c, True) for c in ways({CPU: devices[CPU]}, on_cpu)]
+        found += [unless(c, True) for c in ways({CPU: devices[CPU]}, on_cpu)]
     possible = _possible(found)
     if (device or method) and not possible and all(c.reason != UNKNOWN_THERE for c in found):
         reasons = "; ".join(f"{c.method} on {c.device}: {c.reason}" for c in found)
         raise MethodNotAvailable(f"{problem} cannot be done as asked: {reasons}")
     possible.sort(key=_rank)
-    others = sorted((c for c in found if c.reason), key=_is_last)
+    others = sorted((_without_price(c) for c in found if c.reason), key=_is_last)
     keepable = _keepable(possible, problem)
     return Plan(problem, (*possible, *others), constants.title, keepable=keepable)
 
@@ -102,14 +102,14 @@ def _ways(
         for row in rows
         if row.kind == info["kind"]
     ]
-    return [_unless(c, asked) for c in found] if named else found
+    return [unless(c, asked) for c in found] if named else found
 
 
 def _possible(found: Iterable[Candidate]) -> list[Candidate]:
     return [c for c in found if c.reason is None]
 
 
-def _unless(candidate: Candidate, asked: bool) -> Candidate:
+def unless(candidate: Candidate, asked: bool) -> Candidate:
     """A candidate without its reason, if that is `Unasked`."""
     without_price = candidate.seconds is None and not asked and candidate.device != CPU
     if without_price or not isinstance(candidate.reason, Unasked):
@@ -131,6 +131,13 @@ def _rank(candidate: Candidate) -> tuple[bool, bool, float]:
         row = candidate.implementation
         return True, row is not None and row.from_host, not candidate.device.endswith("*")
     return False, not candidate.leads, candidate.seconds
+
+
+def _without_price(candidate: Candidate) -> Candidate:
+    """A way that is out; what compiling would gain is of interest."""
+    if candidate.reason == registry.NOT_COMPILED:
+        return candidate
+    return candidate._replace(seconds=None, terms={})
 
 
 def _is_last(candidate: Candidate) -> bool:

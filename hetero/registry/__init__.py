@@ -52,8 +52,7 @@ class Operation:
     cases, benchmarks : str
         Modules, imported on use: what calibration measures, and what ``hetero bench`` compares.
     cut : callable or None
-        ``cut(problem, parts)`` gives the `Cut` of a problem of host arrays into at least that many
-        parts, or None where there is nothing to cut, or nothing to gain by it.
+        ``cut(problem)`` gives the `Cut` of a problem of host arrays.
     keeps : callable
         ``keeps(problem)``: whether its calls use copies of operands that stay on a device.
     iterations : callable
@@ -72,7 +71,7 @@ class Operation:
     dims_note: str = ""
     cases: str = ""
     benchmarks: str = ""
-    cut: Callable[[Problem, int], Cut | None] | None = None
+    cut: Callable[[Problem], Cut] | None = None
     keeps: Callable[[Problem], bool] = lambda problem: True
     iterations: Callable[[tuple[int, ...], str], Mapping[str, Iteration]] = lambda dims, dtype: {}
 
@@ -90,27 +89,56 @@ class Iteration(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How a call on host arrays is cut into smaller ones that each compute a range of its result.
+    """How a call on host arrays is cut into ranges, which are smaller calls.
+
+    A range is a box, (begin, end) along each axis, and computes this part of the result.
 
     Attributes
     ----------
-    along : str
-        What the ranges consist of, such as "rows".
-    extent : int
-        The number of these in the result.
+    axes : tuple of (str, int)
+        What can be cut, such as ("rows", 4096); the outermost axis of the result comes first.
+    needs : tuple of tuple of int
+        For each array the axes that decide which part of it a range reads: ranges that agree along
+        these read the same part.
     problem : callable
-        ``problem(begin, end)`` gives the `Problem` of a range.
+        ``problem(box, place)`` gives the `Problem` of a range: of its parts as they lie on "host",
+        or packed on a device.
     arrays : callable
-        ``arrays(begin, end, arrays, options)`` gives the parts of the arrays that the range needs.
+        ``arrays(box, arrays)`` gives for each array the views that, one after the other, are the
+        part that the range reads.
     output : callable
-        ``output(begin, end, out)`` gives the view of the whole's result that the range fills.
+        ``output(box, out)`` gives the view of the whole's result that the range fills.
+    steps : tuple of int
+        A range that is longer than this along an axis is a multiple of it long.
+    whole : callable
+        ``whole(plan, lengths)`` gives the lengths of ranges that the method of a plan computes as
+        it computes the whole; ``lengths``, or a little less.
+    seconds : (float, float)
+        Of the host for a call, whose copies it makes itself, and for each range; about.
+    both : float
+        What copies up and down take together, as a part of one after the other; about.
+    workspace : int
+        Memory that a method may take beside a range and its result, as a multiple of these.
+    priced : callable
+        ``priced(plan, constants)`` gives the plan of a range on a device with what a call of the
+        operation takes beside it.
+    look : callable or None
+        ``look(plan, views, options)`` gives the problem of a range as its values decide it: the
+        plan's, or another one.
     """
 
-    along: str
-    extent: int
-    problem: Callable[[int, int], Problem]
-    arrays: Callable[..., tuple[Any, ...]]
-    output: Callable[[int, int, Any], Any]
+    axes: tuple[tuple[str, int], ...]
+    needs: tuple[tuple[int, ...], ...]
+    problem: Callable[[tuple[tuple[int, int], ...], str], Problem]
+    arrays: Callable[..., tuple[list[Any], ...]]
+    output: Callable[[tuple[tuple[int, int], ...], Any], Any]
+    steps: tuple[int, ...]
+    seconds: tuple[float, float]
+    both: float
+    whole: Callable[[Any, tuple[int, ...]], tuple[int, ...]] = lambda plan, lengths: lengths
+    workspace: int = 0
+    priced: Callable[[Any, Any], Any] = lambda plan, constants: plan
+    look: Callable[[Any, list[Any], Any], Problem] | None = None
 
 
 class Arguments(NamedTuple):
@@ -359,17 +387,17 @@ def operations() -> tuple[Operation, ...]:
     return tuple([_operations[name] for name in _ORDER if name in _operations])
 
 
-def cut(problem: Problem, parts: int) -> Cut | None:
-    """How a problem of host arrays is cut into at least that many parts; None where it is not.
+def cut(problem: Problem) -> Cut | None:
+    """How a problem of host arrays is cut into ranges; None where it is not.
 
-    Parts always move their operands, even if devices hold copies of the whole ones.
+    Ranges always move their operands, even if devices hold copies of the whole ones.
     """
     row = _operations.get(problem.operation)
     if row is None or row.cut is None:
         return None
     inputs = tuple([o._replace(copies=(), kept=None) for o in problem.inputs])
     # They are put together on the host.
-    return row.cut(replace(problem, inputs=inputs, next_device=None), parts)
+    return row.cut(replace(problem, inputs=inputs, next_device=None))
 
 
 def operation(name: str) -> Operation:

@@ -9,7 +9,6 @@ from hetero.arrays import describe
 from hetero.errors import DeviceMemoryError
 from hetero.host.copying.copy_jobs import Copy
 from hetero.moving import transfer
-from hetero.ops.products import tile_times, tiling
 from hetero.pricing import movement
 from hetero.profile import Profile, shipped
 from hetero.registry import problem
@@ -111,16 +110,3 @@ def test_copies_at_once_take_less_than_one_after_the_other():
     assert upload(large, pinned) == pytest.approx(
         alone + constants.link("cuda:0", "upload", "pinned")(large.nbytes)
     )
-
-
-def test_loads_that_follow_one_another_take_less_than_alone():
-    (made,) = tiling.fitted(tiling.Grid((), (64, 64, 8), (1, 32, 32), (), (), 4), 1e12)
-
-    def link(nbytes):
-        return 1.0 + 1e-3 * nbytes
-
-    rates = tile_times.Rates(link, link, lambda nbytes: 0.0, 1e-9, 0.0, 0.0, True)
-    alone = tile_times.predicted(made, rates).whole
-    together = tile_times.predicted(made, rates._replace(together=True)).whole
-    assert alone == pytest.approx(4 * link(1024), rel=1e-6)
-    assert link(4 * 1024) < together < alone

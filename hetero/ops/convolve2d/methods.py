@@ -13,7 +13,8 @@ import numpy as np
 
 from hetero import registry
 from hetero.imports import load
-from hetero.ops.convolve2d import direct_cpu, streamed, work
+from hetero.moving import ranges, streaming
+from hetero.ops.convolve2d import direct_cpu, work
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.window import DIRECT, FFT, NAME, SCIPY, SEPARABLE
 from hetero.pricing import memory_limit
@@ -94,6 +95,12 @@ def _prepared_on_device(module: str, name: str) -> Callable[..., Any]:
 def _prepare_direct(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
     direct_device = load("hetero.ops.convolve2d.direct_device")
     return direct_device.prepared_direct(device, problem, aligned, options)
+
+
+def _streamed(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
+    options = arguments.options
+    held = options._replace(filter=options.filter.held())  # goes up once
+    streaming.run(devices, problem, arguments._replace(options=held))
 
 
 def _loops(problem: Problem) -> tuple[str, ...]:
@@ -181,7 +188,7 @@ registry.register_method(
     kinds=registry.PORTABLE,
     excludes=work.not_streamed,
     work=work.of_direct,
-    run=streamed.STREAMED.run,
+    run=_streamed,
     blocks=registry.ALWAYS,
-    price=streamed.STREAMED.price,
+    price=ranges.price,
 )

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from hetero import registry
 from hetero.arrays import HOST
 from hetero.devices import at_once
-from hetero.pricing import candidate_pricing, movement, pricing
+from hetero.pricing import movement, pricing
 from hetero.pricing.plan import CPU, Candidate, Plan, Share
 from hetero.profile import Profile
 from hetero.registry import Cut, Implementation
@@ -25,6 +27,70 @@ _STEPS = (64, 16, 4)  # ranges begin at multiples of one of these, for tiles and
 _LEAST_STEPS = 16  # of each range
 _HOME = "leaves its result on the host"
 _TOO_LITTLE = f"each device would move less than {at_once.LEAST >> 20} MiB"
+
+
+class Line(NamedTuple):
+    """Ranges along one axis of a cut.
+
+    Attributes
+    ----------
+    cut : Cut
+    axis : int
+    """
+
+    cut: Cut
+    axis: int
+
+    @property
+    def along(self) -> str:
+        """What the ranges consist of, such as "rows"."""
+        return self.cut.axes[self.axis][0]
+
+    @property
+    def extent(self) -> int:
+        """The number of these in the result."""
+        return self.cut.axes[self.axis][1]
+
+    def problem(self, begin: int, end: int) -> Problem:
+        """The problem of a range of host arrays."""
+        return self.cut.problem(self._box(begin, end), HOST)
+
+    def arrays(self, begin: int, end: int, whole: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
+        """The arrays that a range reads: views where they can be."""
+        parts = self.cut.arrays(self._box(begin, end), whole)
+        return tuple([x[0] if len(x) == 1 else joined(x) for x in parts])
+
+    def output(self, begin: int, end: int, out: np.ndarray) -> np.ndarray:
+        """The view of the whole's result that a range fills."""
+        return self.cut.output(self._box(begin, end), out)
+
+    def _box(self, begin: int, end: int) -> tuple[tuple[int, int], ...]:
+        box = [(0, extent) for _, extent in self.cut.axes]
+        box[self.axis] = begin, end
+        return tuple(box)
+
+
+def joined(views: list[np.ndarray]) -> np.ndarray:
+    """Rows one after the other, C-contiguous."""
+    return np.ascontiguousarray(np.concatenate(views, axis=-2))
+
+
+def line(problem: Problem, parts: int) -> Line | None:
+    """How a call is cut for several devices: along the axis that is long enough for the most of
+    them, and along which they read the least; None where each would read all there is."""
+    cut = registry.cut(problem)
+    if cut is None:
+        return None
+    most = sum(o.nbytes for o in problem.inputs)
+    best, key = None, (1, 0, 0)
+    for axis, (_, extent) in enumerate(cut.axes):
+        one = Line(cut, axis)
+        number = min(extent, parts)
+        if number > 1:
+            read = sum(o.nbytes for o in one.problem(0, -(-extent // number)).inputs)
+            if read < most and (number, -read, extent) > key:
+                best, key = one, (number, -read, extent)
+    return best
 
 
 def price(
@@ -80,9 +146,7 @@ def _ranked(plan: Plan, more: list[Candidate]) -> Plan:
         possible = sorted(priced, key=lambda c: c.seconds)
     kept = {id(c) for c in possible}
     rest = [
-        c if c.reason else c._replace(reason=candidate_pricing.UNKNOWN)
-        for c in every
-        if id(c) not in kept
+        c if c.reason else c._replace(reason=pricing.UNKNOWN) for c in every if id(c) not in kept
     ]
     return replace(plan, candidates=(*possible, *rest))
 
@@ -99,7 +163,7 @@ def _candidates(
     for kind, members in _together(devices, device).items():
         if problem.device is not None:
             break
-        cut = registry.cut(problem, len(members))
+        cut = line(problem, len(members))
         if cut is None:
             continue
         together = _Together(kind, members, devices, constants, device is not None)
@@ -154,7 +218,7 @@ class _Together:
         self._at_once = constants.at_once(group)
         self._begin = constants.dispatch(group, "host")
 
-    def candidate(self, problem: Problem, cut: Cut, implementation: Implementation) -> Candidate:
+    def candidate(self, problem: Problem, cut: Line, implementation: Implementation) -> Candidate:
         """All devices, each with its range, by one method; balanced where they differ."""
         name, method = f"{self._kind}:*", implementation.method
         members = self._members[: cut.extent]
@@ -177,7 +241,7 @@ class _Together:
         return _all(name, implementation, chosen, shares, self._asked_for, self._begin)
 
     def _shares(
-        self, cut: Cut, implementation: Implementation, members: list[str], weights: list[float]
+        self, cut: Line, implementation: Implementation, members: list[str], weights: list[float]
     ) -> tuple[Share, ...]:
         """A share for each device, in proportion to the weights; equal devices are priced once."""
         known: dict[tuple[str, Problem], Candidate] = {}
@@ -209,7 +273,9 @@ class _Together:
                 return Candidate(member, implementation.method, None, {}, reason, implementation)
             implementation = same
         row = part, implementation, member, info, constants, self._asked_for
-        candidate = candidate_pricing.candidate(*row)
+        candidate = pricing.candidate(*row)
+        if self._asked_for and candidate.seconds is None:
+            candidate = pricing.unless(candidate, True)
         if implementation.blocks == registry.ALWAYS and constants is self._at_once:
             candidate = _contended(candidate, part, member, constants)
         out = part.output
@@ -260,7 +326,7 @@ def _all(
     reason = next((c.reason for c in chosen if c.reason is not None), None)
     unpriced = any(c.seconds is None for c in chosen)
     if reason is None and unpriced and not asked_for:
-        reason = candidate_pricing.UNKNOWN
+        reason = pricing.UNKNOWN
     if reason is not None or unpriced:
         candidate = Candidate(name, method, None, {}, reason, implementation)
         return candidate if reason is not None else candidate._replace(shares=shares)
@@ -269,7 +335,7 @@ def _all(
         for one in chosen:
             terms = {k: terms.get(k, 0.0) + one.terms.get(k, 0.0) for k in terms | one.terms}
     else:
-        links = candidate_pricing.ALL_AT_ONCE
+        links = pricing.ALL_AT_ONCE
         terms = max(chosen, key=lambda c: c.seconds).terms
     seconds = sum(terms.values())
     candidate = Candidate(name, method, seconds, terms, None, implementation, None, links, shares)

@@ -20,8 +20,9 @@ from hetero.arrays import Spec, describe
 from hetero.calling import planner
 from hetero.devices import at_once
 from hetero.errors import DeviceError, DeviceMemoryError, MethodNotAvailable
+from hetero.moving import shares
 from hetero.ops import matmul
-from hetero.pricing import candidate_pricing, pricing
+from hetero.pricing import pricing
 from hetero.profile import inventory
 
 ALL = "cuda:*"
@@ -492,10 +493,10 @@ def test_a_range_is_the_problem_of_its_arrays(case):
     A, B = (values(*shape) for shape in shapes)
     module = registry.operation(name)
     whole = module.problem(A, B)
-    cut = registry.cut(whole, 2)
+    cut = shares.line(whole, 2)
     out = np.empty(whole.output.shape, "float32")
     for begin, end in ((0, 1), (1, cut.extent), (0, cut.extent)):
-        arrays = cut.arrays(begin, end, (A, B), None)
+        arrays = cut.arrays(begin, end, (A, B))
         part = cut.problem(begin, end)
         assert part.inputs == tuple(map(describe, arrays))
         assert part.output == describe(cut.output(begin, end, out))
@@ -551,7 +552,7 @@ def test_without_constants_it_is_done_only_where_it_is_asked_for():
     assert len(plan.chosen.shares) == 2
     plan = priced(square(8192), constants=constants)
     assert plan.chosen.device == "cpu"
-    assert (shared(plan).reason, shared(plan).shares) == (candidate_pricing.UNKNOWN, ())
+    assert (shared(plan).reason, shared(plan).shares) == (pricing.UNKNOWN, ())
 
 
 def test_streams_of_all_devices_share_what_the_host_copies():
@@ -571,33 +572,6 @@ def test_streams_of_all_devices_share_what_the_host_copies():
     expected = max(copies, compute) + min(copies, compute) / 2
     assert found.seconds == pytest.approx(expected)
     assert found.seconds == pytest.approx(sum(found.terms.values()))
-
-
-def test_pinned_streams_of_all_devices_go_both_ways_at_once():
-    """What is copied by no threads of the host adds up in one direction only."""
-    n = 8192
-    nbytes = 4.0 * n * n
-    rates = {"upload": 1.5e9, "download": 1e9}
-
-    def of(memory):
-        return {way: {memory: link(0.0, rates[way])["pageable"]} for way in rates}
-
-    kinds = {way: {**of("pinned")[way], **of("staged")[way], **BUS[way]} for way in rates}
-    constants = machine(links={"cuda:*": kinds, "cuda*2": kinds})
-    problem = square(n)
-    pinned = tuple(operand._replace(pinned=True) for operand in problem.inputs)
-    both = {"inputs": pinned, "output": problem.output._replace(pinned=True)}
-    up, down = 1.5 * nbytes / rates["upload"], 0.5 * nbytes / rates["download"]
-    for changed, copies in ((both, max(up, down)), ({"inputs": pinned}, max(up, down))):
-        found = shared(
-            priced(dataclasses.replace(problem, **changed), constants=constants), "streamed"
-        )
-        compute = found.terms["compute"]
-        expected = max(copies, compute) + min(copies, compute) / 2
-        assert found.seconds == pytest.approx(expected), changed.keys()
-    staged = shared(priced(problem, constants=constants), "streamed")
-    expected = max(up + down, compute) + min(up + down, compute) / 2
-    assert staged.seconds == pytest.approx(expected)
 
 
 def test_to_begin_on_all_of_them_counts_once():

@@ -381,7 +381,8 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
         if out is not None and _overlap(out, call.arrays):
             out = None  # or the CPU would find operands half overwritten
         values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
-        if result.location == HOST and call.out is None and outcome is None:
+        is_new = result.location == HOST and call.out is None and outcome is None
+        if is_new and memory_limit.current() is None:
             source = problem.operation, problem.dims, problem.dtype
             if (known := watched.note_result(values, source)) is not None:
                 keeping.keep_result(device, values, known, buffer, owner)

@@ -21,7 +21,7 @@ from hetero.arrays import pinned
 from hetero.devices import kinds, peers
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy, begin, copy_now
+from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy, begin
 from hetero.host.copying.staging import Ring
 from hetero.kernels.common.launch import Target
 from hetero.kernels.procedure.card import Card, of_limits
@@ -184,14 +184,14 @@ class Device(abc.ABC):
 
         Returns when ``source`` may change.
         """
-        copy_now(self, UPLOAD, source, target, offset)
+        begin(self, UPLOAD, source, target, offset, overlap=False).wait()
 
     def download(self, source: Any, target: np.ndarray, offset: int = 0) -> None:
         """Copy packed memory from byte ``offset`` of a buffer to a host array of any strides.
 
         Returns when it is there.
         """
-        copy_now(self, DOWNLOAD, target, source, offset)
+        begin(self, DOWNLOAD, target, source, offset, overlap=False).wait()
 
     def begin_upload(
         self,
@@ -204,8 +204,7 @@ class Device(abc.ABC):
         """Begin what `upload` does; `copy_jobs.begin` says what holds until `Copy.wait` returns.
 
         ``after`` is an event that must have come before the target is overwritten; default: all
-        that the default queue holds now. Without ``overlap`` the host has nothing to do meanwhile,
-        and the copy is complete at once where the driver alone is as fast.
+        that the default queue holds now. Without ``overlap`` the host has nothing to do meanwhile.
         """
         return begin(self, UPLOAD, source, target, offset, after, overlap)
 

@@ -20,7 +20,6 @@ from hetero.devices.base import Device
 from hetero.devices.storage import Copy
 from hetero.devices.workspace import Workspace
 from hetero.errors import KeptOperandChanged
-from hetero.pricing import memory_limit
 
 PURPOSE = "kept operands"  # what `hetero.memory` counts the copies as
 SHARE = 0.8  # of a device's memory that copies take at most
@@ -166,8 +165,6 @@ def keep_result(device: Device, array: np.ndarray, known: Kept, buffer: Any, own
     ``known`` is what `watched.note_result` gives: earlier results of the same source were operands
     of later calls.
     """
-    if memory_limit.current() is not None:
-        return
     room = SHARE * device.describe().get("memory_bytes", float("inf"))
     if device.storage().copies.nbytes() + array.nbytes <= room and not device.is_pinned(array):
         _hold(device, array, known, buffer, owner)

@@ -59,7 +59,8 @@ def price(
     rows = [row for row in every if method in (None, row.method)]
     ways = partial(_ways, problem, constants, asked=device is not None, named=method is not None)
     shared = {name: info for name, info in groups(devices).items() if device in (None, name)}
-    together = ways(shared, [row for row in rows if row.shared and row.shared(problem)])
+    by_several = [row for row in rows if row.shared and row.shared(problem)]
+    together = ways(shared, by_several)
     if device is not None and together:  # the first of them does what they cannot do together
         names = shared[device]["members"][:1]
         of_group = f"{shared[device]['constants']}|{problem.operation}|"
@@ -70,8 +71,9 @@ def price(
     if method is not None and not found:
         kinds, where = {devices[name]["kind"] for name in names}, ", ".join(names)
         check_method(method, [i for i in every if i.kind in kinds], f"method on {where}")
-    if not _possible(found):
-        found = [unless(c, device is not None) for c in found]
+    if not _possible(found):  # what is out unless nothing else can
+        ways = partial(ways, named=True)
+        found = ways({name: devices[name] for name in names}, rows) + ways(shared, by_several)
     if not _possible(found) and CPU in devices and _is_rescued(problem, method, names, devices):
         on_cpu = [row for row in every if all(c.implementation is not row for c in found)]
         # A right result, if not where it was asked for.
@@ -97,7 +99,7 @@ def _ways(
     """Candidates of methods on the devices of their kind; ``asked``: the caller names a device;
     ``named``: the method."""
     found = [
-        candidate(problem, row, name, info, constants, asked)
+        candidate(problem, row, name, info, constants, asked, named)
         for name, info in devices.items()
         for row in rows
         if row.kind == info["kind"]
@@ -153,6 +155,7 @@ def candidate(
     info: dict[str, Any],
     constants: Profile,
     asked: bool,
+    named: bool = True,
 ) -> Candidate:
     """One way to do a problem on one device, or on several together, with its price.
 
@@ -167,12 +170,16 @@ def candidate(
     constants : Profile
     asked : bool
         Whether the caller names the device.
+    named : bool
+        Whether the method is wanted: else one that is `Unasked` and priced by others has no price.
     """
     reason = _obstacle(problem, row, name, info, asked)
     way = Candidate(name, row.method, None, {}, reason, row)
     if reason is not None and (not isinstance(reason, Unasked) or reason.otherwise):
         return way
     if name == CPU and problem.device_obstacle:
+        return way
+    if reason is not None and reason != registry.NOT_COMPILED and row.price and not named:
         return way
     elsewhere = info.get("elsewhere", False)
     unknown: str = UNKNOWN_THERE if elsewhere else UNKNOWN

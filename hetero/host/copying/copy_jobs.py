@@ -21,10 +21,8 @@ from hetero.errors import DeviceError
 
 UPLOAD, DOWNLOAD = "upload", "download"
 
-log = logging.getLogger("hetero")
-
-
 _least: dict[str, Mapping[str, float]] = {}  # device -> direction -> bytes, see `believe`
+log = logging.getLogger("hetero")
 
 
 def believe(measured: Mapping[str, Mapping[str, float]]) -> None:
@@ -62,36 +60,13 @@ class Copy:
         """Return when it is complete; raise what made it fail."""
 
 
-def copy_now(device: Any, direction: str, array: np.ndarray, buffer: Any, offset: int) -> None:
-    """Copy a host array of any strides, packed in C order, the faster way; returns when it is done.
-
-    Parameters
-    ----------
-    device : Device
-    direction : {"upload", "download"}
-    array : numpy.ndarray
-    buffer : buffer
-    offset : int
-        Bytes from the buffer's begin.
-    """
-    if _is_large(device, direction, array):
-        staged = _staged(device, direction, array, buffer, offset)
-        if staged is not None:
-            staged.wait()
-            return
-    if array.flags.c_contiguous:
-        device.enqueue(direction, array, buffer, offset)
-    else:
-        copy_packed(device, direction, array, buffer, offset)
-
-
 def begin(
     device: Any,
     direction: str,
     array: np.ndarray,
     buffer: Any,
     offset: int,
-    after: Any,
+    after: Any = None,
     overlap: bool = True,
 ) -> Copy:
     """Begin to copy a host array of any strides, packed in C order.
@@ -103,13 +78,18 @@ def begin(
 
     Parameters
     ----------
-    device, direction, array, buffer, offset
-        As for `copy_now`.
+    device : Device
+    direction : {"upload", "download"}
+    array : numpy.ndarray
+    buffer : buffer
+    offset : int
+        Bytes from the buffer's begin.
     after : event or None
         What must have come before the buffer is touched, as `Device.record` gives it; None: all
         that the default queue holds now.
     overlap : bool
-        Whether the host has something to do meanwhile.
+        Whether the host has something to do meanwhile. Without, the copy is complete at once where
+        the driver alone is as fast.
     """
     if not overlap and _is_large(device, direction, array):
         staged = _staged(device, direction, array, buffer, offset, after)

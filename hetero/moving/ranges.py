@@ -4,9 +4,8 @@ An operation says how its calls are cut (`registry.Cut`). A range reads a part o
 that read the same part share it, so that a product's tiles of C share panels of A and of B. Parts
 lie in slots on the device. Where there is room for all, each goes up once; else as many parts of
 one array are held as have room, and those of the others go by. A part replaces the one that is
-needed again last (Belady's rule, which moves the fewest).
-
-A range is computed by what its plan on the device chooses, and priced by that plan and the links.
+needed again last (Belady's rule, which moves the fewest). What computes a range is what its plan on
+the device chooses; that and the links make the price.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ _OF_LIMIT = 0.95  # of a limit that the caller set: a range's method may allocat
 _MOST = 1 << 14  # ranges; more take longer to begin than the CPU takes for the call
 _IN_WORK = 3  # parts of an array, or results: one moves, one is computed with, one waits
 _LOAD = 2e-5  # seconds of the host for a copy that is begun; H100, 16 cores
+_COMPUTING = "pack", "upload", "overhead", "compute", "download"  # others are the operation's own
 _SIZES = (1 << 30, 256 << 20, 64 << 20, 16 << 20, 4 << 20)  # bytes of a range and its result
 _TIMES = (3, 9, 33)  # likewise, times what it reads beside its own part
 
@@ -67,8 +67,7 @@ def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile)
 
 def room_of(info: dict[str, Any]) -> float:
     """Bytes of a device that ranges may take."""
-    most, limit = _ROOM * info["memory_bytes"], info.get("memory_limit")
-    return most if limit is None else min(most, _OF_LIMIT * limit)
+    return min(_ROOM * info["memory_bytes"], _OF_LIMIT * info.get("memory_limit", inf))
 
 
 # -- Which ranges ----------------------------------------------------------------------------------
@@ -96,7 +95,8 @@ class Ranges(NamedTuple):
     @property
     def counts(self) -> Index:
         """Ranges along each axis."""
-        return _counts(self.cut, self.lengths)
+        pairs = zip(self.lengths, self.cut.axes, strict=True)
+        return tuple(-(-extent // length) for length, (_, extent) in pairs)
 
     def order(self) -> list[Index]:
         """Numbers of the ranges along each axis, in the order in which they are computed."""
@@ -198,10 +198,6 @@ def choose(
     return best
 
 
-def _counts(cut: Cut, lengths: Index) -> Index:
-    return tuple(-(-extent // n) for n, (_, extent) in zip(lengths, cut.axes, strict=True))
-
-
 def _is_tiled(cut: Cut) -> bool:
     """Whether the last two axes are cut together: no array's parts depend on both."""
     last = {len(cut.axes) - 2, len(cut.axes) - 1}
@@ -229,11 +225,9 @@ def _cuts(cut: Cut, room: float) -> Iterator[list[Index]]:
             for extent, count, step in zip(extents, (*outer, *way), cut.steps, strict=True):
                 length = -(-extent // min(count, extent))
                 lengths.append(-(-length // step) * step if extent > length > step else length)
-            lengths = tuple(map(min, lengths, extents))
-            if lengths not in seen:
-                seen.add(lengths)
-                found.append(lengths)
-        yield found
+            found.append(tuple(map(min, lengths, extents)))
+        yield [lengths for lengths in dict.fromkeys(found) if lengths not in seen]
+        seen.update(found)
         number *= 2
 
 
@@ -286,12 +280,12 @@ def _taken(slots: Index, sizes: Sequence[int]) -> int:
 def _slots(cut: Cut, lengths: Index, sizes: list[int], room: float) -> Iterator[tuple[Index, int]]:
     """(slots of each array and of results, the array that is held): all parts that are used again
     where they have room, else as many of one array as have; none where not even one of each has."""
-    counts = _counts(cut, lengths)
+    counts = Ranges(cut, lengths, (), 0).counts
     number = prod(counts)
     parts = [prod(counts[axis] for axis in axes) for axes in cut.needs]
     again = [i for i, n in enumerate(parts) if n < number]
-    every = *(n if i in again else min(n, _IN_WORK) for i, n in enumerate(parts)), _IN_WORK
-    every = *every[:-1], min(number, _IN_WORK)
+    every = [n if i in again else min(n, _IN_WORK) for i, n in enumerate(parts)]
+    every = *every, min(number, _IN_WORK)
     if _taken(every, sizes) <= room:
         yield every, 0
         return
@@ -335,9 +329,9 @@ def _terms(
     ]
     arrays = problem.inputs[: len(cut.needs)]
     loads = [sum(load for _, load in part) for part in ranges.placed()]
-    number, look = prod(counts), chosen.terms.get("look", 0.0)
+    number, beyond = prod(counts), {k: v for k, v in chosen.terms.items() if k not in _COMPUTING}
     share = number * prod(full)  # times what a range in the middle computes
-    compute = chosen.seconds - look
+    compute = chosen.seconds - sum(beyond.values())
     try:
         (*links, down), beside = _links(arrays, problem.output, name, constants)
     except KeyError:
@@ -357,7 +351,7 @@ def _terms(
         waited = max(bus - hidden, 0.0) / ((more + rest) or 1.0)
         more, rest = waited * more, waited * rest
     return {
-        **({"look": look * share} if look else {}),
+        **{name: seconds * share for name, seconds in beyond.items()},
         "upload": first + more,
         "overhead": overhead,
         "compute": compute * share,

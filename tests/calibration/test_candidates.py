@@ -1,12 +1,11 @@
 """Candidates are timed as a program's calls are, not by what the one before them left behind."""
 
-import math
 import time
 from collections import Counter
 
 import pytest
 
-from hetero.calibration.measure import candidates, timing
+from hetero.calibration.measure import candidates
 from hetero.errors import DeviceError
 
 
@@ -52,20 +51,6 @@ def test_what_ran_before_counts_for_nobody(monkeypatch):
     assert host.until < host.now
 
 
-def test_a_program_that_computes_for_ever_is_not_waited_for(monkeypatch):
-    host = Host(monkeypatch)
-    host.until = math.inf
-    timing.wait_until_idle()
-    assert host.now == pytest.approx(0.3, abs=0.01)
-
-
-def test_calls_of_milliseconds_are_warm_too(monkeypatch):
-    host = Host(monkeypatch)
-    calls = {"a": host.call("a", 4e-3), "b": host.call("b", 5e-3)}
-    assert candidates.timed(calls, budget=0.05, failed={}) == pytest.approx({"a": 4e-3, "b": 5e-3})
-    assert not host.slept  # nothing of BLAS's: nothing to wait for
-
-
 def test_what_may_be_best_or_was_chosen_has_the_calls(monkeypatch):
     host = Host(monkeypatch)
     seconds = {"best": 0.03, "near": 0.04, "slow": 0.05, "far": 0.2, "chosen": 0.3}
@@ -76,27 +61,6 @@ def test_what_may_be_best_or_was_chosen_has_the_calls(monkeypatch):
     assert host.count["chosen"] == 2 + 2
     assert host.count["near"] == 2 + 3 * 2  # one to warm up, two that count
     assert host.count["slow"] == 2 + 3
-
-
-def test_what_is_compiled_at_first_is_timed_as_others(monkeypatch):
-    host = Host(monkeypatch)
-    call, left = host.call("compiled", 1e-4), [0.5]
-
-    def compiled():
-        host.now += left.pop() if left else 0.0
-        call()
-
-    calls = {"compiled": compiled, "other": host.call("other", 1.2e-4)}
-    found = candidates.timed(calls, budget=0.05, failed={})
-    assert found == pytest.approx({"compiled": 1e-4, "other": 1.2e-4})
-    assert host.count["compiled"] > candidates._ENOUGH
-
-
-def test_solves_of_seconds_are_timed_a_few_times(monkeypatch):
-    host = Host(monkeypatch)
-    calls = {"a": host.call("a", 0.5, cold=1.0), "b": host.call("b", 0.6, cold=1.0)}
-    assert candidates.timed(calls, budget=0.05, failed={}) == pytest.approx({"a": 0.5, "b": 0.6})
-    assert max(host.count.values()) == 2 + 2
 
 
 def test_what_fails_is_left_out_wherever_it_fails(monkeypatch):

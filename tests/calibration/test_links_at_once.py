@@ -39,14 +39,13 @@ class Timed(FakeCuda):
 
 
 class Bus:
-    """Two devices whose copies take ``ratio`` times as long while both copy; one begins later."""
+    """Two devices whose copies take ``ratio`` times as long while both copy; a clock of its own."""
 
     ways = (*WAYS, (UPLOAD, STAGED), (DOWNLOAD, STAGED))
 
-    def __init__(self, ratio=1.0, late=0.0, seed=0, noise=0.0, spikes=0.0, rate=RATE):
-        self.ratio, self.late, self.rate = ratio, late, rate
-        self.noise, self.spikes = noise, spikes
-        self.draw, self.now = random.Random(seed), 0.0
+    def __init__(self, ratio=1.0, noise=0.0, spikes=0.0, rate=RATE):
+        self.ratio, self.noise, self.spikes, self.rate = ratio, noise, spikes, rate
+        self.draw, self.now = random.Random(0), 0.0
         self.renewed = 0
 
     def renew(self):
@@ -55,33 +54,11 @@ class Bus:
     def alone(self, nbytes):
         return 1e-5 + nbytes / self.rate
 
-    def _work(self, nbytes):
-        far = self.draw.uniform(3.0, 10.0) if self.draw.random() < self.spikes else 1.0
-        return self.alone(nbytes) * far * self.draw.uniform(1.0, 1.0 + self.noise)
-
-    def _run(self, nbytes, number):
-        """Event by event: when each device began and ended its copies."""
-        begins = [self.now, self.now + self.late]
-        marks = [[begin] for begin in begins]
-        left = [self._work(nbytes) for _ in begins]
-        now = self.now
-        while any(len(each) <= number for each in marks):
-            busy = [d for d in (0, 1) if begins[d] <= now and len(marks[d]) <= number]
-            pace = 1.0 / self.ratio if len(busy) == 2 else 1.0
-            step = min([left[d] / pace for d in busy] + [b - now for b in begins if b > now])
-            now += step
-            for d in busy:
-                left[d] -= step * pace
-                if left[d] <= 1e-12:
-                    marks[d].append(now)
-                    left[d] = self._work(nbytes)
-        self.now = now
-        return marks
-
     def once(self, way, nbytes):
-        begin = self.now
-        self._run(nbytes, 1)
-        return self.now - begin
+        far = self.draw.uniform(3.0, 10.0) if self.draw.random() < self.spikes else 1.0
+        seconds = self.ratio * self.alone(nbytes) * far * self.draw.uniform(1.0, 1.0 + self.noise)
+        self.now += seconds
+        return seconds
 
 
 def any_way(way, nbytes):
@@ -89,13 +66,12 @@ def any_way(way, nbytes):
 
 
 @pytest.mark.parametrize("spikes", [0.0, 0.1])
-@pytest.mark.parametrize("late", [0.0, 4e-4])
 @pytest.mark.parametrize("ratio", [1.0, 1.3, 1.9])
-def test_single_copies_are_predicted(ratio, late, spikes):
-    bus = Bus(ratio, late, noise=0.03, spikes=spikes)
+def test_single_copies_are_predicted(ratio, spikes):
+    bus = Bus(ratio, noise=0.03, spikes=spikes)
     found = measured(bus, SIZES, any_way, clock=lambda: bus.now)
     assert bus.renewed == links_at_once._ROUNDS - 1, "each round has other memory"
-    quiet, sharp = Bus(late=late), Bus(ratio, late)
+    quiet, sharp = Bus(), Bus(ratio)
     for way in ((UPLOAD, PINNED), (DOWNLOAD, STAGED)):
         assert tuple(found[way]) == SIZES
         for n in SIZES:
@@ -193,15 +169,6 @@ def test_copies_are_at_once(monkeypatch):
     assert all(found.once(way, 2**13) > 0.0 for way in WAYS)
     assert sorted(done) == sorted(
         2 * ["upload to 0", "upload to 1", "download from 0", "download from 1"]
-    )
-
-
-def test_other_memory(monkeypatch):
-    found = Together([FakeCuda(0), FakeCuda(1)], 2**13)
-    before = [copies._pageable for copies in found._copies]
-    found.renew()
-    assert not any(
-        copies._pageable is old for copies, old in zip(found._copies, before, strict=True)
     )
 
 

@@ -8,15 +8,15 @@ import importlib
 import pytest
 
 from hetero import registry
-from hetero.calibration import modelling, request, worklist
-from hetero.calibration.fit import fit
+from hetero.calibration import machine, modelling, request, worklist
+from hetero.calibration.fit import fit, fit_link
 from hetero.calibration.measure import loop, repeating, sampling
 from hetero.calibration.measure.workbench import Samples
 from hetero.calibration.progress import left_out
 from hetero.calibration.request import FULL
 from hetero.calibration.worklist import WorkItem, all_cases
 from hetero.errors import DeviceError
-from hetero.ops.cases import Case, Passes, Place, SampleGrid
+from hetero.ops.cases import Case, Passes, Place, SampleGrid, TimedSolves, grid
 from hetero.profile import inventory
 
 calibrate = importlib.import_module("hetero.calibration.calibrate")
@@ -118,31 +118,55 @@ def test_a_device_that_is_gone_is_not_asked_again(cuda, monkeypatch):
     assert line.endswith("since it no longer works: unspecified launch failure")
 
 
+BOTH = {
+    "matvec": {"blas", "tiled"},
+    "matmul": {"blas", "tiled"},
+    "convolve2d": {"fft", "direct", "separable"},
+    "cg": {"blas", "numba", "fused", "hybrid"},
+    "poisson": {"dst", "multigrid", "jacobi"},
+    "kmeans": {"lloyd"},
+}
+CPU_ALONE, GPU_ALONE = {"blas", "numba", "fft", "dst"}, {"tiled", "fused", "hybrid"}
+TOGETHER = {"cg": {"fused"}, "poisson": {"multigrid", "jacobi"}, "kmeans": {"lloyd"}}
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_every_method_of_every_place_gets_a_model(quick, two, hasty, monkeypatch, caplog):
+    """Of the CPU, two equal GPUs without libraries, and in full of both together."""
+
+    def take(case, *_, **__):
+        if isinstance(case.how, Passes):
+            return Samples(dict.fromkeys(case.how.knots, 1e-3), passes=1)
+        setup = dict.fromkeys(grid(case.axes), 1e-4) if isinstance(case.how, TimedSolves) else {}
+        return Samples(dict.fromkeys(grid(case.axes), 1e-3), setup=setup)
+
+    equal, line = two[0].describe(), fit_link.segments([1e3, 1e6], [1e-5, 1e-3])
+    links = {way: {"pageable": line, "pinned": line} for way in ("upload", "download")}
+    monkeypatch.setattr(type(two[0]), "describe", lambda device: dict(equal))
+    monkeypatch.setattr(sampling, "take", take)
+    monkeypatch.setattr(machine.compiling, "compile_first", lambda *_: None)
+    monkeypatch.setattr(machine.overheads.quiet_links, "links", lambda *_: links)
+    monkeypatch.setattr(machine.overheads.links_at_once, "together", lambda *_: {})
+    monkeypatch.setattr(machine.overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
+    monkeypatch.setattr(machine.overheads, "pack", lambda budget: line)
+    inventory.changed()
+    data = calibrate.measure_machine(quick, ["cpu", "cuda:0", "cuda:1"], None)
+    assert not [record for record in caplog.records if "leaves out" in record.getMessage()]
+    found = {}
+    for place, operation, method, *_ in (key.split("|") for key in data["models"]):
+        found.setdefault(place, {}).setdefault(operation, set()).add(method)
+    assert found["cpu"] == {name: methods - GPU_ALONE for name, methods in BOTH.items()}
+    gpu = {name: methods - CPU_ALONE for name, methods in BOTH.items()}
+    assert found["cuda:0"] == found["cuda:1"] == gpu
+    assert found.get("cuda*2", {}) == ({} if quick else TOGETHER)
+
+
 def test_knots_that_are_no_full_grid():
     """The smallest one need not be among them: small filters count more taps on small images."""
     seconds = {(16, 10): 2e-6, (64, 10): 5e-6, (256, 6): 9e-6, (256, 10): 1.2e-5}
     model = fit.passes("surface", 1, seconds, {}, list(seconds))
     assert model["constants"]["axes"] == [[16, 64, 256], [6, 10]]
     assert model["constants"]["seconds"] == [2e-6, 2e-6, 5e-6, 5e-6, 9e-6, 1.2e-5]
-
-
-def test_the_cpu_s_convolutions_have_such_knots():
-    (work,) = portions("convolve2d")
-    separable = [case for case in work.cases if case.implementation.method == "separable"]
-    for case in separable:
-        measured = dict.fromkeys(case.how.knots, 1e-3)
-        model = modelling.fitted(loop.Measured(case, work.place, Samples(measured)), {})
-        assert len(model["constants"]["seconds"]) > len(case.how.knots)
-
-
-def test_operands_that_fill_a_device_are_not_measured(cuda):
-    place = Place(cuda.name, {**cuda.describe(), "memory_bytes": 1 << 20}, (cuda,))
-    for work in portions("matvec", "matmul", "convolve2d", place=place):
-        for case in work.cases:
-            sizes = [case.largest] if isinstance(case.how, SampleGrid) else case.how.knots.values()
-            for dims in sizes:
-                problem = case.problem(*dims)
-                assert sum(o.nbytes for o in (*problem.inputs, problem.output)) <= 1 << 19
 
 
 def test_time_is_shared_in_proportion(monkeypatch):

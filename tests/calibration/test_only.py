@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -168,14 +167,3 @@ def test_the_file_that_path_names_is_merged_into(measured, tmp_path):
     found, *_ = measured("matmul", path=path)
     assert {key.split("|")[1] for key in found.data["models"]} == {"matvec", "matmul"}
     assert profile.read(path).data["models"] == found.data["models"]
-
-
-def test_the_knots_are_all_there(measured):
-    found, *_ = measured("matvec")
-    models = found.data["models"]
-    measured_keys = [k for k in models if "|matvec|" in k and models[k]["form"] == "surface"]
-    assert measured_keys
-    for key in measured_keys:
-        model = found.data["models"][key]
-        axes = model["constants"]["axes"]
-        assert len(model["constants"]["seconds"]) == math.prod(map(len, axes)), key

@@ -68,30 +68,6 @@ def test_a_host_held_up_now_and_then_does_not_count(device_seconds, stall):
     assert right >= 39
 
 
-def test_a_launch_longer_than_thought_is_hidden_by_a_longer_copy():
-    device = Timeline(4e-6, launch=6e-5)
-    assert Queue(device).quickly(device.call) == pytest.approx(4e-6, rel=0.02)
-
-
-def test_a_call_that_waits_for_the_device_itself_ends():
-    device = Timeline(4e-6)
-
-    def call(turn):
-        device.call(turn)
-        device.synchronize()
-
-    assert Queue(device).quickly(call) == pytest.approx(4e-6 + 5e-6, rel=0.3)
-
-
-@pytest.mark.parametrize("device_seconds", [3e-4, 2e-3, 2e-2])
-def test_a_long_call_is_no_late_one_if_its_launch_takes_a_little_longer(device_seconds):
-    """Or long calls would count as disturbed, and take all the time there is for repeating."""
-    device = Timeline(device_seconds, launch=4e-5)
-    queue = Queue(device)
-    assert queue.quickly(device.call) == pytest.approx(device_seconds)
-    assert not queue.waited
-
-
 @pytest.mark.parametrize("loading", [0.0, 0.05])
 def test_a_very_long_call_is_made_twice(loading):
     """And one whose code took long to load is timed as others are."""

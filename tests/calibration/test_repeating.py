@@ -8,7 +8,7 @@ import pytest
 
 from hetero.calibration.measure import repeating
 from hetero.calibration.measure.workbench import Samples
-from hetero.calibration.request import FULL, QUICK
+from hetero.calibration.request import FULL
 from hetero.ops.cases import Case, Place, SampleGrid, TimedSolves, grid
 from hetero.profile import inventory
 from hetero.registry import lookup
@@ -80,14 +80,6 @@ def test_marked_samples_are_taken_until_they_are_undisturbed(looks, left, monkey
     samples, taken, found = settled(given, monkeypatch, lambda dims, look: look < looks)
     assert {taken.count(dims) for dims in both} == {min(looks, repeating._ROUNDS)}
     assert (len(samples.marked), found.left) == (left, left)
-
-
-def test_time_ends_it(monkeypatch):
-    marked = Samples(quiet(), marked=frozenset(quiet()))
-    short = replace(QUICK, point=5e-5)
-    given = {"budget": short, "seconds": 0.0}
-    _, looks, found = settled(marked, monkeypatch, lambda dims, look: True, **given)
-    assert len(looks) == found.left == len(marked.seconds)
 
 
 def test_a_solve_whose_times_tell_no_step_is_taken_again():

@@ -9,11 +9,9 @@ import time
 import types
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from hetero import registry
-from hetero.arrays import spec
 from hetero.calibration import worklist
 from hetero.calibration.environment import overheads
 from hetero.calibration.measure import sampling, solving, timing, workbench
@@ -50,20 +48,6 @@ CASE = Case(
 )
 
 
-def measured(host, share=15e-6):
-    return sampling.take(CASE, FakeBench(host), FULL, 10.0, share).seconds
-
-
-def test_what_is_late_is_measured_all_the_same():
-    found = sampling.take(CASE, FakeBench(lambda dims: 12e-6), FULL, -1.0, 15e-6)
-    assert len(found.seconds) == 36
-    assert found.held_out == {}
-
-
-def test_an_unknown_share_is_measured():
-    assert measured(lambda dims: 12e-6, None)[64, 64] == pytest.approx(22e-6)
-
-
 @pytest.mark.parametrize(("waited", "busy"), [(False, True), (True, False)])
 def test_what_a_device_s_clock_tells_is_marked_if_the_device_had_to_wait(waited, busy):
     """Not if the host was busy."""
@@ -72,20 +56,6 @@ def test_what_a_device_s_clock_tells_is_marked_if_the_device_had_to_wait(waited,
     bench.watch.disturbed = lambda: busy
     shapes = sampling._Shapes(CASE, bench, FULL, 15e-6)
     assert shapes.timed((64, 64)) == (pytest.approx(25e-6), waited)
-
-
-@pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_solves_of_few_steps_stand_out_from_the_set_up(kind):
-    """Fewer steps of larger systems, as each takes longer; most of all on the CPU."""
-    row = next(i for i in lookup("cg") if i.kind == kind and i.method in ("numba", "fused"))
-    case = Case(row, "float32", "stencil2", TimedSolves(8, 40))
-    found = [solving.counts(case, 4**power) for power in range(4, 13)]
-    assert found[0] == (8, 59)
-    more = [many - few for few, many in found]
-    assert max(more) <= 512
-    largest = more[more.index(max(more)) :]
-    assert largest == sorted(largest, reverse=True)
-    assert found[-1] == ((4, 12) if kind == "cpu" else (8, 40))
 
 
 class Solver:
@@ -126,16 +96,6 @@ def test_steps_that_hardly_take_time_are_timed_in_numbers(monkeypatch):
     assert max(machine.counts) <= 4 + 512, "or a residual gets subnormal"
 
 
-@pytest.mark.parametrize(("setup", "calls"), [(0.02, 3), (0.04, 2)])
-def test_the_first_call_of_a_long_solve_counts(setup, calls, monkeypatch):
-    machine = Solver(monkeypatch, setup, 1e-3)
-    machine.case = replace(machine.case, axes=[[2**20]])
-    found = machine.taken()
-    assert machine.counts[1:].count(4) == calls, "the first of all compiles"
-    assert machine.counts.count(12) == 2
-    assert found.timed[2**20,] == pytest.approx((setup + 4e-3, setup + 12e-3))
-
-
 def test_small_solves_are_timed_though_the_largest_took_all_the_time(monkeypatch):
     """Beside other load: between the first and the last size nothing would tell what they take."""
     machine = Solver(monkeypatch, 1e-3, 1e-3)
@@ -173,13 +133,6 @@ def transform(points):
     return 7e-5 + 1.5e-10 * points
 
 
-def test_a_short_call_that_took_longer_leaves_nothing_out(passes):
-    """A GPU whose clock is low yet: 0.5 ms for 16 x 16, by whose rate 256 x 256 takes 0.1 s."""
-    found = passes(lambda n, turn: (7.0 if n == 800 else 1.0) * transform(n), 1)
-    assert len(found) == 5
-    assert found[42_300_000] == pytest.approx(transform(42_300_000))
-
-
 def test_what_was_left_out_by_a_slow_first_look_is_measured_in_the_next(passes):
     def slow(n, turn):
         return 2e-3 if n == 800 and turn == 0 else transform(n)
@@ -194,13 +147,6 @@ def test_what_takes_too_long_is_left_out(passes):
     found = passes(lambda n, turn: 1e-8 * n)
     assert set(found) == {800, 182_000, 1_000_000, 2_750_000}
     assert 42_300_000 * 1e-8 > 0.08
-
-
-def test_times_that_tell_no_step_from_the_set_up():
-    timed = {(16,): (1e-4, 2e-4), (64,): (2e-4, 2.01e-4), (256,): (1e-5, 9e-4)}
-    found = solving.parted(timed, dict.fromkeys(timed, (2.0, 18.0)))
-    assert solving.separable(found) == {(16,): True, (64,): False, (256,): False}
-    assert found.setup[256,] + 18 * found.seconds[256,] == pytest.approx(9e-4, rel=1e-3)
 
 
 def test_host_shares_are_of_calls_that_ran_on_the_device(cuda, monkeypatch):
@@ -224,19 +170,6 @@ def test_host_shares_are_of_calls_that_ran_on_the_device(cuda, monkeypatch):
     calls = 2 * len(shares) * overheads._HOST_ROUNDS * (1 + overheads._HOST_CALLS)
     assert cuda.log.count("compute") == calls
     assert set(overheads.host_shares(place, found, 10.0).values()) == {0.0}
-
-
-@pytest.mark.parametrize("room", [1 << 16, 1 << 62], ids=["small room", "more than there is"])
-def test_operands_on_the_host_are_filled_once_and_all_of_them(monkeypatch, room):
-    monkeypatch.setattr(workbench, "_ROOM", room)
-    bench, first = workbench.Bench(), None
-    for shape in ((3,), (5, 7), (100, 100), (64, 3), (300, 400)):
-        array = bench.array(spec(shape, "float32").operand(), 0)
-        assert np.count_nonzero(array) > 0.99 * array.size
-        assert abs(array).max() <= 0.5
-        first = array.flat[:3].tolist() if first is None else first
-        assert array.flat[:3].tolist() == first
-    assert len(bench._pools) == 1
 
 
 @pytest.mark.parametrize("preempted", [True, False])

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import sys
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -80,14 +78,6 @@ def test_memory_by_hand(linear):
     assert solve((8, 10**6), machine).fits_from(machine) is None
 
 
-def test_weak_scaling_by_hand(linear):
-    """250 rows each: 25 ms; two exchange 32 000 bytes and sums on a link of 1 us: 1.32 + 1 us."""
-    machine = Cluster(1, 4, str(linear), Link(100e9, 1e-6))
-    two = forecast(solve((1000, 1000), machine), machine, 2, rows=250)
-    assert two.seconds == pytest.approx(25e-3 + 2.32032 * US)
-    assert two.efficiency == pytest.approx(25e-3 / two.seconds)
-
-
 def test_neighbours_and_all_reduces_count():
     """Within a node of 4: one neighbour for 2, two for 3; a message for each doubling."""
     grid = solve((4096, 4096))
@@ -155,40 +145,6 @@ def test_the_page_says_how_far_it_is_off(card, n):
         row += [f"{measured}", f"{us:.0f}", f"{us / measured - 1:+.0%}"]
     page = (DOCS / "clusters.md").read_text("utf-8")
     assert f"| {' | '.join(row)} |" in page, row
-
-
-# -- Properties ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_better_machines_are_never_slower(seed):
-    draw = random.Random(seed)
-
-    def link():
-        return Link(10 ** draw.uniform(8, 12), 10 ** draw.uniform(-6, -3))
-
-    nodes, gpus = draw.randint(1, 50), draw.randint(1, 8)
-    machine = Cluster(nodes, gpus, "h200", link(), link(), host_seconds=draw.uniform(0, 1e-4))
-    grid = solve((draw.randint(2000, 9999), draw.randint(100, 9999)))
-    parts = draw.randint(1, machine.total)
-    time = forecast(grid, machine, parts).seconds
-    for name in ("gpu_link", "node_link"):
-        given = getattr(machine, name)
-        for better in (given._replace(bytes_per_second=9e17), given._replace(seconds=0.0)):
-            assert forecast(grid, replace(machine, **{name: better}), parts).seconds <= time
-    for better in ({"reductions": 0}, {"host_seconds": 0.0}):
-        assert forecast(grid, replace(machine, **better), parts).seconds <= time
-    assert forecast(grid, replace(machine, reductions=2), parts).seconds >= time
-    terms = forecast(grid, machine, parts)
-    assert terms.seconds == pytest.approx(terms.compute + terms.launch + terms.halo + terms.sums)
-
-
-def test_with_a_constant_rate_efficiency_falls_from_1(linear):
-    machine = Cluster(250, 4, str(linear), FAST, SLOW)
-    grid = solve((4000, 1000), machine)
-    efficiency = [forecast(grid, machine, n).efficiency for n in (1, 2, 4, 8, 64, 512, 1000)]
-    assert efficiency[0] == 1.0
-    assert all(b < a for a, b in pairwise(efficiency))
 
 
 # -- Ranks on CPUs ---------------------------------------------------------------------------------

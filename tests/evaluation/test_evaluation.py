@@ -21,12 +21,10 @@ from hetero.evaluation import bench, calls, demo, report, verify
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Benchmark, Comparison, Iterations
 from hetero.ops.cg import benchmarks as cg
-from hetero.ops.kmeans import benchmarks as kmeans
 from hetero.ops.matmul import benchmarks as matmul
 from hetero.ops.matvec import benchmarks as matvec
 from hetero.ops.poisson import benchmarks as poisson
 from hetero.ops.products import benchmarks
-from hetero.pricing.plan import Candidate, Plan
 
 OPERATIONS = registry.operations()
 
@@ -47,27 +45,6 @@ def test_every_operation_can_be_verified(operation, hasty):
         assert row.problem.operation == operation.name
         assert row.ratio >= 1.0 or row.best != row.chosen
     assert rows
-
-
-def plan_of(**seconds):
-    candidates = tuple(Candidate("cpu", name, s, {}, None, None) for name, s in seconds.items())
-    return Plan(None, candidates, "none")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "measured"),
-    [
-        ({"a": 0.5, "b": 0.9}, {"a", "b"}),
-        ({"a": 0.5, "b": 1.1}, set()),  # the plan might be wrong: all or none
-        ({"a": 0.01, "b": 1.1}, {"a"}),  # nobody needs to see how slow b is
-        ({"a": 2.0, "b": 70.0}, set()),
-        ({"a": 0.5, "b": None}, set()),  # no price, nothing to judge
-        ({}, set()),
-    ],
-)
-def test_which_candidates_are_measured(seconds, measured):
-    found = verify._predicted(plan_of(**seconds))
-    assert {method for _, method in found} == measured
 
 
 @pytest.fixture
@@ -199,17 +176,6 @@ def test_cases_by_name_are_sizes_and_dtype_of_a_report(name, cases, dtype, shape
             assert used in row["case"]
 
 
-def test_a_named_fit_ends_by_labels_and_its_peer_after_as_many_iterations(monkeypatch):
-    made = []
-    monkeypatch.setattr(kmeans, "_scikit_learn", lambda X, k, options: made.append(options) or {})
-    calls = kmeans._until_few_change(20_000, 4, 3, "float32").calls
-    infos = [call(0)[2] for name, call in calls.items() if "automatic" not in name]
-    assert {info["iterations"] for info in infos} == {made[0]["max_iter"]}
-    X, k = kmeans._drawn_around(20_000, 4, 3, "float32"), 3
-    labels = hetero.kmeans(X, k, init=X[:k], tol=0.0)[2]["iterations"]
-    assert made[0]["max_iter"] < labels
-
-
 def test_a_row_without_any_call_is_none(monkeypatch, warnings_of):
     def gone(turn):
         raise hetero.errors.DeviceError("planted")
@@ -268,19 +234,6 @@ def test_demo_shows_losses_and_what_is_not_installed(monkeypatch):
     )
     assert lines["Some"] == "Some library - not installed: pip install some-package"
     assert lines["0.250"] == "0.250 2 ms 500 us fast a case", "the fastest counts"
-
-
-def test_demo_goes_on_after_a_call_that_fails(monkeypatch):
-    def fails(turn):
-        raise hetero.errors.DeviceError("planted: the device has gone")
-
-    def make():
-        found = benchmark.by_itself(OPERATIONS[0], (np.ones((3, 4)), np.ones(4)), {}, {})
-        return found._replace(calls={"automatic": fails})
-
-    rows, text = demonstrated(monkeypatch, Benchmark("a case", make))
-    assert rows == []
-    assert "a case\n  failed: planted: the device has gone" in text
 
 
 def test_demo_goes_on_without_a_library_that_fails(monkeypatch):
@@ -381,26 +334,3 @@ def test_without_a_gpu_movement_says_what_is_missing(monkeypatch):
         monkeypatch.setattr(bench.devices, "proven", lambda proven=proven: proven)
         with pytest.raises(DeviceNotAvailable, match=f"no GPU is here: cuda: this; {end}$"):
             bench.movement()
-
-
-def test_solves_that_are_compared_run_where_their_names_say(opencl, monkeypatch):
-    monkeypatch.setattr(cg, "cuda_device", lambda: opencl)
-    monkeypatch.setattr(cg, "_cupys_solver", lambda: None)
-    plain, asked = cg.solve_cg, []
-
-    def solve(A, b, **options):
-        asked.append((options.get("device"), options["maxiter"]))
-        return plain(A, b, **options)
-
-    monkeypatch.setattr(cg, "solve_cg", solve)
-    monkeypatch.setattr(cg, "GRIDS", ())
-    monkeypatch.setattr(cg, "DENSE", (30,))
-    for case in cg.benchmarks("float64"):
-        asked.clear()
-        for name, call in case.make().calls.items():
-            call(0)
-            device, most = asked[-1]
-            assert name in ("automatic", f"hetero on {device}")
-            assert (name == "automatic") == (device is None)
-            assert f"{most} iterations" in case.case
-        assert {device for device, _ in asked} == {None, "cpu", opencl}

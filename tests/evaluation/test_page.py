@@ -15,7 +15,6 @@ import hetero.ops  # noqa: F401  # registers them
 from hetero import cli, profile, registry
 from hetero.evaluation import last, page, report
 from hetero.ladder import ladder
-from hetero.ops import over_sizes
 from hetero.registry.models import ModelKey
 
 VOID = {"meta", "br"}
@@ -108,30 +107,6 @@ def test_without_matplotlib_there_are_the_answers(made, monkeypatch):
     assert plain(found).partition("Profile")[0] == plain(made).partition("Profile")[0]
     assert "pip install matplotlib" in found
     assert "pip install matplotlib" not in made
-
-
-def test_samples_of_copies_are_drawn_on_their_curve(monkeypatch, tmp_path):
-    data = small()
-    link = data["links"]["cuda:0"]["upload"]["pageable"]
-    link["samples"] = {"bytes": [1024, 4096], "seconds": [1e-3, 2e-3]}
-    given = {}
-    monkeypatch.setattr(page, "_curves", lambda title, *rest: given.setdefault(title, rest) and "")
-    page.page(str(profile.Profile(data).save(tmp_path / "p.json")))
-    *_, curves, samples = given["upload, cuda:0"]
-    assert curves.keys() == samples.keys() == {"pageable"}
-    assert samples["pageable"] == {1024: 1024e3, 4096: 2048e3}
-
-
-def test_what_is_chosen_is_drawn_over_two_sizes(monkeypatch):
-    drawn = []
-    monkeypatch.setattr(page, "svg", lambda title, draw: drawn.append(draw) or title)
-    x, y = over_sizes.Axis("x", 2, 4), over_sizes.Axis("y", 2, 2)
-    plane = over_sizes.Plane("x, y", x, y, lambda x, y: (x, y))
-    assert page._choices("title", plane, lambda dims: {} if dims == (4, 2) else {f"{dims}": 1.0})
-    axes = report.figure(1.0, 1.0).subplots()
-    drawn[0](axes)
-    shown = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
-    assert shown == {"(2, 2)": [[2, 2]], "(3, 2)": [[3, 2]], "none": [[4, 2]]}
 
 
 def test_names_from_a_profile_are_text(tmp_path):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from itertools import pairwise
 
 import pytest
 
 from hetero import profile, registry
 from hetero.evaluation import report, transfer
-from hetero.evaluation.break_even import BreakEven, break_even, calls_from, extents
+from hetero.evaluation.break_even import BreakEven, break_even, calls_from
 from hetero.evaluation.calls import Call
 from hetero.evaluation.transfer import Given
 from hetero.profile import inventory
@@ -38,13 +37,6 @@ def test_extents_keep_their_ratio_to_the_leading_one():
     assert scaled("kmeans", (1000, 10, 2), 7) == (7, 10, 2)
 
 
-@pytest.mark.parametrize(("smallest", "largest"), [(8, 16384), (1, 1), (5, 6), (3, 1000)])
-def test_extents_to_look_at_have_both_ends_and_no_long_gaps(smallest, largest):
-    found = extents(smallest, largest)
-    assert (found[0], found[-1]) == (smallest, largest)
-    assert all(a < b <= max(a + 1, 1.6 * a) for a, b in pairwise(found))
-
-
 @pytest.mark.parametrize("crossing", [9, 64, 65, 100, 511])
 def test_break_even_is_the_first_extent_at_which_the_device_wins(crossing):
     device, cpu = (lambda n: float(crossing)), (lambda n: n + 0.5)
@@ -63,17 +55,6 @@ def test_without_break_even():
     assert break_even(lambda n: 1.0, lambda n: 2.0, [8, 64]) == BreakEven(None, 8, 64)
     assert break_even(lambda n: 2.0, lambda n: 1.0, [8, 64]) == BreakEven(8, 8, 64)
     assert break_even(lambda n: 1.0, lambda n: None, [8, 64]) == BreakEven(None, 8, 64)
-
-
-def test_sizes_that_a_device_has_no_room_for_are_not_asked_about():
-    asked = []
-
-    def device(n):
-        asked.append(n)
-        return None if n > 100 else 2.0
-
-    assert break_even(lambda n: 1.0, device, [8, 64, 512, 4096]) == BreakEven(None, 8, 64)
-    assert asked == [8, 64, 512]
 
 
 def test_calls_from_which_on_a_copy_pays():
@@ -107,18 +88,6 @@ def test_whether_it_pays():
     assert transfer.pays(copies(1.0, 1.0), work(cpu=10.0, device=2.0))["least_gain"] == 1.25
 
 
-def test_what_was_measured_counts():
-    found = transfer.pays(copies(6.0, 2.0, (1.0, 0.5)), work(5.0, 1.0, (10.0, 0.5)))
-    assert found["transfer"] == 1.5
-    assert found["gain"] == 5.0
-
-
-def test_of_a_device_whose_time_is_not_known_the_least_number_of_calls():
-    found = transfer.pays(copies(6.0, 1.0), work(cpu=2.0, device=None))
-    assert (found["gain"], found["calls"], found["calls_staying"]) == (None, 7, 4)
-    assert transfer.pays(copies(6.0, 1.0), None) == {"transfer": 7.0}
-
-
 # -- by a profile --------------------------------------------------------------------------------
 
 
@@ -131,47 +100,6 @@ def test_whites_transfer_by_hand():
     assert found["copies"]["pageable"]["predicted"]["upload"] == pytest.approx(expected, rel=1e-3)
     assert found["copies"]["pageable"]["measured"] is None
     assert found["work"] is None
-
-
-def test_whites_crossover_of_the_matrix_vector_product():
-    """He states the CPU up to n = 2048, sizes being powers of two."""
-    call = Call(registry.operation("matvec"), (4096, 4096), "float32")
-    found = transfer.transfer(None, None, call, constants=profile.shipped("tesla-t10"))
-    assert found["up"] == 4 * (4096**2 + 4096)
-    assert found["down"] == 4 * 4096
-    told = found["pays"]["pageable"]
-    assert told["break_even"]["extent"] == 2535  # as plans turn, see test_tesla_t10
-    assert told["break_even"]["dims"] == [told["break_even"]["extent"]] * 2
-    assert told["gain"] > 1.0
-    assert told["calls"] == 1
-    curves = found["curves"]
-    assert curves["over"] == "M"
-    by_size = dict(zip(curves["at"], curves["seconds"]["cpu"], strict=True))
-    there = dict(zip(curves["at"], curves["seconds"]["cuda:0, pageable"], strict=True))
-    assert by_size[2048] < there[2048]
-    assert by_size[16384] > there[16384]
-
-
-def test_what_is_moved_grows_with_the_operands():
-    """Half of what the operands have is half of it at every size."""
-    call = Call(registry.operation("matmul"), (1024, 1024, 1024), "float32")
-    constants = profile.shipped("h100")
-    whole, half = (
-        transfer.transfer(n * 4 * MB, n * 2 * MB, call, constants=constants) for n in (2, 1)
-    )
-    name = "cuda:0, pinned"
-    assert all(
-        a < b
-        for a, b, n in zip(
-            half["curves"]["seconds"][name],
-            whole["curves"]["seconds"][name],
-            half["curves"]["at"],
-            strict=True,
-        )
-        if n > 1024
-    )
-    sizes = [found["pays"]["pinned"]["break_even"]["extent"] for found in (half, whole)]
-    assert sizes[0] <= sizes[1]
 
 
 @pytest.mark.parametrize("operation", registry.operations(), ids=lambda o: o.function)

@@ -145,44 +145,6 @@ def test_a_lock_keeps_its_holder_and_mends_what_is_half_changed():
     assert mended == [1]
 
 
-FORKS = """
-import os, sys, threading, numpy as np, hetero
-from hetero.calling import planner
-from hetero import profile
-from hetero.ops import matmul
-A = np.ones((700, 700))
-hetero.matmul(A, A)
-constants, stop = profile.current(), False
-
-def plan(first):
-    n = first
-    while not stop:
-        n += 4
-        planner.plan(matmul.problem(A[: n % 699 + 1], A))
-        profile.set_current(constants)
-
-threads = [threading.Thread(target=plan, args=(n,), daemon=True) for n in range(3)]
-for thread in threads:
-    thread.start()
-sys.setswitchinterval(1e-5)
-for turn in range(12):
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)
-        B = np.ones((700, 3 + turn))  # a shape that nobody has planned
-        planner.plan(matmul.problem(A, B))
-        right = np.array_equal(hetero.matmul(A, B), A @ B)
-        os._exit(0 if right else 3)
-    _, status = os.waitpid(child, 0)
-    assert status == 0, status
-stop = True
-"""
-
-
-def test_children_of_a_process_that_plans():
-    run(FORKS)
-
-
 COMPILING = """
 import os, threading
 from numba.core.compiler_lock import global_compiler_lock
@@ -235,37 +197,6 @@ for lock in (tables._all.lock, profile.finding._lock, devices.here.lock):
         assert hetero.matmul(A, A)[0, 0] == 5.0
 """
     run(code)
-
-
-HANDLER = """
-import numpy as np, time, hetero
-from hetero.calling import planner
-from hetero import profile
-from hetero.ops import functions, matmul
-A = np.ones((300, 300))
-hetero.matmul(A, A)
-constants, calls = profile.current(), []
-
-def handler(*_):
-    n = len(calls) % 290 + 1
-    calls.append(n)
-    assert planner.plan(matmul.problem(A[:n], A)).chosen.method == "blas"
-    assert hetero.matmul(A[:n], A)[0, 0] == 300.0
-
-signal.signal(signal.SIGPROF, handler)
-signal.setitimer(signal.ITIMER_PROF, 0.001, 0.001)
-end, n = time.monotonic() + 1.5, 0
-while time.monotonic() < end:
-    n += 1
-    planner.plan(matmul.problem(A[: n % 290 + 1], A))
-    profile.set_current(constants)
-signal.setitimer(signal.ITIMER_PROF, 0)
-assert len(calls) > 20, len(calls)
-"""
-
-
-def test_a_handler_that_calls_again_and_again():
-    run(HANDLER)
 
 
 def test_a_handler_in_the_middle_of_a_solve_gets_its_own_room():
@@ -488,30 +419,3 @@ def test_a_call_in_the_middle_of_a_launch(opencl, monkeypatch):
     np.testing.assert_array_equal(hetero.matmul(A, B, device=opencl), first)
     assert not come
     assert not devices.troubles()
-
-
-def test_who_has_its_programs_does_not_wait_for_others_to_compile(opencl, monkeypatch):
-    A, device = np.arange(12.0).reshape(3, 4), devices.get(opencl)
-    expected = hetero.matvec(A, A[0], device=opencl)
-    compiling, done, built = threading.Event(), threading.Event(), device._built
-
-    def slowly(*program):
-        compiling.set()
-        assert done.wait(60)
-        return built(*program)
-
-    def call():  # a thread has its own kernels
-        np.testing.assert_array_equal(hetero.matvec(A, A[0], device=opencl), expected)
-        seen.append(not done.is_set())
-
-    monkeypatch.setattr(device, "_built", slowly)
-    seen, new = [], ("probe.cu", "probe", (("BLOCK", 16),))
-    threads = [threading.Thread(target=device.build, args=new), threading.Thread(target=call)]
-    threads[0].start()
-    assert compiling.wait(60)
-    threads[1].start()
-    threads[1].join(20)
-    done.set()
-    for thread in threads:
-        thread.join()
-    assert seen == [True]

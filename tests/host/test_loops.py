@@ -33,8 +33,6 @@ from hetero.ops.convolve2d import value_ranges
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.window import window_of
 from hetero.ops.kmeans import compiled_cpu
-from hetero.ops.kmeans.compiled_cpu import BoundedBackend
-from hetero.ops.kmeans.fit import Fit, fit
 from hetero.ops.krylov import cg_products
 from hetero.ops.linear_systems import loops as solver_loops
 from hetero.ops.linear_systems.types import Stencil
@@ -187,23 +185,6 @@ def test_read_only_arrays_compile_nothing_anew():
 
 
 # -- What serves meanwhile -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("n", [1, 100, 40_000])
-def test_vectors_by_numpy(dtype, n):
-    rng = np.random.default_rng(n)
-    first = rng.standard_normal((4, n)).astype(dtype)
-    rtol = 1e-5 if dtype == "float32" else 1e-12
-    results = []
-    for module in (vectors, vectors_numpy):
-        x, r, p, q = first.copy()
-        found = [module.dot(x, q), module.norm(x), module.step(x, r, p, q, 0.3)]
-        module.scale_and_add(p, 0.7, r)
-        assert module.times_zero(x) == 0.0
-        results.append((found, np.array([x, r, p])))
-    assert_allclose(results[0][0], results[1][0], rtol=rtol, atol=rtol * n)
-    assert_allclose(results[0][1], results[1][1], rtol=rtol, atol=rtol)
 
 
 @pytest.mark.parametrize("module", [vectors, vectors_numpy], ids=lambda m: m.__name__)
@@ -373,18 +354,6 @@ def test_examples_call_every_loop_and_threads_need_no_other_code(module, monkeyp
     for example in EXAMPLES[module]:
         example(np.dtype("float32"))
     assert {name: len(found.signatures) for name, found in made_of.items()} == before
-
-
-def test_a_fit_with_bounds_needs_no_other_code(monkeypatch):
-    monkeypatch.setattr(compiled_cpu, "_MOVED", 1.0)  # bounds from the first iteration on
-    monkeypatch.setattr(compiled_cpu, "most_looked_at", lambda n, k, d: np.inf)
-    made_of = [f for name in ("assign", "between") for f in dispatchers(vars(kmeans_bounds)[name])]
-    compiled_cpu.compile_bounds(np.dtype("float32"))
-    before = [len(found.signatures) for found in made_of]
-    rows = BoundedBackend(np.random.default_rng(0).random((300, 3)).astype(np.float32), None)
-    fit(rows, Fit(3, 0.0, "random", random=np.random.RandomState(0), exactly=True), 5)
-    assert [len(found.signatures) for found in made_of] == before
-    assert rows._bounds is not None
 
 
 # -- Numba's cache ---------------------------------------------------------------------------------

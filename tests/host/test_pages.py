@@ -72,34 +72,6 @@ def test_the_memory_of_an_array_that_is_gone_is_that_of_the_next_one(kept):
     assert (other == 8.0).all()
 
 
-def test_what_has_room_and_is_not_much_larger_is_taken(kept):
-    arrays = {n: pages.empty((n * PAGE,), np.uint8) for n in (4, 5, 6, 9)}
-    places = {n: address(array) for n, array in arrays.items()}
-    del arrays
-    assert len(kept) == 4
-    first = pages.empty((5 * PAGE,), np.uint8)
-    assert address(first) == places[5]
-    second = pages.empty((5 * PAGE - 3,), np.uint8)
-    assert address(second) == places[6]
-    third = pages.empty((7 * PAGE,), np.uint8)
-    assert address(third) not in places.values()
-    assert len(kept) == 2
-
-
-def test_no_more_than_a_share_of_the_memory_is_kept(kept, monkeypatch):
-    assert PAGE < pages._most() < 1 << 45
-    monkeypatch.setattr(pages, "_most", lambda: 8 * PAGE)
-    arrays = [pages.empty((2 * PAGE + n * PAGE,), np.uint8) for n in range(3)]
-    del arrays[0]
-    del arrays[0]
-    assert [block.nbytes // PAGE for block in kept] == [2, 3]
-    del arrays[0]
-    assert {block.nbytes // PAGE for block in kept} == {3, 4}  # what was used longest ago goes
-    big = pages.empty((9 * PAGE,), np.uint8)
-    del big
-    assert not kept
-
-
 def test_no_more_is_kept_than_a_share_of_what_the_process_may_have(kept, monkeypatch):
     limits = dict.fromkeys(pages._LIMITS, pages.resource.RLIM_INFINITY)
     monkeypatch.setattr(pages.resource, "getrlimit", lambda which: (limits[which], -1))
@@ -111,13 +83,6 @@ def test_no_more_is_kept_than_a_share_of_what_the_process_may_have(kept, monkeyp
         del arrays
         assert len(kept) == 2
         limits[limit] = pages.resource.RLIM_INFINITY
-
-
-def test_a_system_that_does_not_tell_its_memory_keeps_none(monkeypatch):
-    pages.close()
-    monkeypatch.setattr(pages, "_physical", lambda: 0.0)
-    pages.open_()
-    assert pages.empty(SHAPE, np.float32).flags.owndata
 
 
 OTHERS = [((1000,), "f4"), ((), "f8"), ((0, 5), "f8"), (SHAPE, "f4,f4"), (SHAPE, "O")]
@@ -202,15 +167,6 @@ def test_the_system_may_have_what_lies_unused_for_a_moment_and_not_sooner(kept, 
     assert rested[2] is large
 
 
-def test_very_large_memory_the_system_may_have_at_once(kept, monkeypatch):
-    monkeypatch.setattr(pages, "_VERY_LARGE", 4 * PAGE)
-    rested = []
-    monkeypatch.setattr(pages._Block, "rest", lambda block: rested.append(block.nbytes))
-    arrays = [pages.empty((n * PAGE,), np.uint8) for n in (3, 4)]
-    del arrays
-    assert rested == [4 * PAGE]
-
-
 def test_what_the_system_may_have_is_whole_until_it_is_taken_again(kept):
     """Memory that rests while others take theirs is never that of two."""
     wrong = []
@@ -231,24 +187,6 @@ def test_what_the_system_may_have_is_whole_until_it_is_taken_again(kept):
         thread.join()
     assert not wrong
     assert len({id(block) for block in kept}) == len(kept) <= 6
-
-
-def test_many_threads(kept):
-    wrong = []
-
-    def work(value):
-        for _ in range(50):
-            array = pages.empty((2 * PAGE,), np.uint8)
-            array[::4096] = value
-            wrong.extend([value] * (not (array[::4096] == value).all()))
-
-    threads = [threading.Thread(target=work, args=(value,)) for value in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    assert 1 <= len(kept) <= 8  # two of each thread
 
 
 ENDING = """

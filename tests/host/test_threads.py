@@ -4,15 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from numba.core import config
 from numba.np.ufunc import parallel
 
-from hetero.host import parts, threading_layer
-from hetero.host.parts import part
-from hetero.host.threads import capped, task_count, threaded
+from hetero.host import threading_layer
 
 needs_tbb = pytest.mark.skipif(
     threading_layer.installed() is None, reason="the package tbb is not here"
@@ -29,28 +28,26 @@ def unstarted(monkeypatch):
     return monkeypatch
 
 
-def test_it_is_said_that_tbb_is_not_installed(unstarted):
-    unstarted.setattr(threading_layer, "_PACKAGE", "no-such-package")
-    unstarted.setattr(threading_layer, "_LIBRARY", "libnosuch.so.12")
-    assert threading_layer.describe().endswith("TBB is not installed: pip install no-such-package")
+OLD = SimpleNamespace(TBB_runtime_interface_version=lambda: 12050)
+NONE = {"_PACKAGE": "no-such-package", "_LIBRARY": "libnosuch.so.12"}
+DAMAGED = Path(__file__)  # no library
+REASONS = [
+    (NONE, "TBB is not installed: pip install no-such-package"),
+    ({**NONE, "_COMES_FOR": ("another", "system")}, "does not come for"),
+    ({"_LIBRARY": "libnosuch.so.12", "installed": lambda: DAMAGED}, "cannot be loaded"),
+    ({"_loaded": [OLD]}, "too old: its interface is 12050"),
+    (
+        {"_running": lambda: "omp", "installed": lambda: DAMAGED},
+        "omp, because Numba's threads were started before hetero's loops",
+    ),
+]
 
 
-def test_it_is_said_that_tbb_cannot_be_loaded(unstarted, tmp_path):
-    damaged = tmp_path / "libtbb.so.12"
-    damaged.write_bytes(b"no library")
-    unstarted.setattr(threading_layer, "_LIBRARY", "libnosuch.so.12")
-    unstarted.setattr(threading_layer, "installed", lambda: damaged)
-    assert f"because {damaged} cannot be loaded" in threading_layer.describe()
-
-
-def test_an_old_tbb_is_not_used(unstarted):
-    class Old:
-        @staticmethod
-        def TBB_runtime_interface_version():
-            return 12050
-
-    unstarted.setattr(threading_layer, "_loaded", [Old])
-    assert "too old: its interface is 12050" in threading_layer.describe()
+@pytest.mark.parametrize(("changes", "said"), REASONS, ids=[said[:15] for _, said in REASONS])
+def test_why_loops_do_not_run_on_tbb(unstarted, changes, said):
+    for name, value in changes.items():
+        unstarted.setattr(threading_layer, name, value)
+    assert said in threading_layer.describe()
 
 
 @pytest.mark.parametrize("choice", ["omp", "workqueue"])
@@ -58,23 +55,6 @@ def test_nothing_is_loaded_where_the_user_wants_another(unstarted, choice):
     unstarted.setattr(config, "THREADING_LAYER", choice)
     unstarted.setattr(threading_layer, "installed", lambda: pytest.fail("looked for TBB"))
     assert threading_layer.describe() == f"{choice}, as Numba's configuration says"
-
-
-def test_threads_that_run_already_stay(unstarted):
-    unstarted.setattr(parallel, "_threading_layer", "omp")
-    unstarted.setattr(threading_layer, "installed", lambda: "libtbb.so.12")
-    unstarted.setattr(threading_layer.ctypes, "CDLL", lambda path: pytest.fail(f"loaded {path}"))
-    assert (
-        threading_layer.describe()
-        == "omp, because Numba's threads were started before hetero's loops"
-    )
-
-
-def test_another_systems_line_says_why(unstarted):
-    unstarted.setattr(threading_layer, "_LIBRARY", "libnosuch.so.12")
-    unstarted.setattr(threading_layer, "_PACKAGE", "no-such-package")
-    unstarted.setattr(threading_layer, "_COMES_FOR", ("another", "system"))
-    assert "does not come for" in threading_layer.describe()
 
 
 PROGRAM = """
@@ -141,34 +121,6 @@ def test_a_fork_that_python_does_not_know_of(threads_of):
 
 
 # -- tasks -----------------------------------------------------------------------------------------
-
-
-@part
-def _noted(first, last, taken):
-    for k in range(first, last):
-        taken[k] = first
-
-
-@threaded
-def _tasks(team, taken):
-    _noted(team, taken.size, (taken,))
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
-@pytest.mark.parametrize(
-    ("tasks", "count", "number"), [(1, 100, 2), (2, 100, 4), (2, 3, 3), (7, 100, 14)]
-)
-def test_each_thread_has_more_than_one_task(tasks, count, number, monkeypatch):
-    """So those that come late, or not at all, leave the others little more to do."""
-    monkeypatch.setattr(parts, "TASKS", tasks)
-    taken = np.full(count, -1)
-    capped(2, _tasks, taken)
-    assert capped(2, task_count) == 2 * tasks
-    begins = sorted(set(taken))
-    assert begins == [k * count // number for k in range(number)]
-    assert capped(1, task_count) == 1
-    capped(1, _tasks, taken)
-    assert set(taken) == {0}
 
 
 INTERRUPTED = """

@@ -190,16 +190,6 @@ def test_what_others_may_write_to_is_not_watched_before_it_is_touched(
     assert (watched(array) is None) == (mode != "own")
 
 
-def test_memory_that_is_refused_is_left_to_others(watched):
-    shared = np.frombuffer(mmap.mmap(-1, N), np.uint8)
-    shared[:] = 1
-    assert watched(shared) is None
-    other = write_tracking._Tracker()
-    with pytest.raises(write_tracking.Unavailable, match="other processes"):
-        other.add(write_tracking.Watch(*span(shared)), *span(shared))
-    other.forget()
-
-
 @pytest.mark.parametrize("steps", range(1, 3))
 def test_an_interrupt_while_pages_are_protected_hides_no_write(watched, monkeypatch, steps):
     array = bytes_of(2 * N)

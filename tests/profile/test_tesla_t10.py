@@ -64,17 +64,25 @@ def explain(capsys):
     return run
 
 
-def cases(sizes, last_on_cpu):
-    return [(n, "cpu" if n <= last_on_cpu else "cuda:0") for n in sizes]
-
-
 # -- What he states ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "device"), cases([512, 1024, 2048, 4096, 8192, 16384], 2048))
-def test_matvec_crossover(explain, n, device):
-    """Section 4.6.1: on the CPU if n <= 2048."""
-    assert explain("matvec", n, n)[0] == device
+# Operation, its dimensions at a size, sizes, the last one that the CPU computes.
+CROSSOVERS = [
+    ("matvec", lambda n: (n, n), (512, 1024, 2048, 4096, 8192, 16384), 2048),  # section 4.6.1
+    ("matmul", lambda n: (n, n, n), (8, 16, 32, 64, 128, 256, 512, 4096, 16384), 64),  # 4.6.2
+    ("convolve2d", lambda n: (n, n, 3, 3), (16, 32, 64, 128, 256, 512, 4096), 64),  # 5.1.6: FS = 3
+    ("convolve2d", lambda n: (n, n, n, n), (4, 8, 10, 11, 12, 13, 16, 64), 11),  # 5.1.6: FS ~ n
+    ("convolve2d", lambda n: (n, n, 63, 63), (1024, 8192), 0),  # figures 5.22 and 5.23
+    ("convolve2d", lambda n: (n, n, 513, 513), (1024, 8192), 0),
+]
+
+
+@pytest.mark.parametrize(("operation", "dims", "sizes", "last_on_cpu"), CROSSOVERS)
+def test_crossovers(explain, operation, dims, sizes, last_on_cpu):
+    for n in sizes:
+        device = "cpu" if n <= last_on_cpu else "cuda:0"
+        assert explain(operation, *dims(n))[0] == device, n
 
 
 @pytest.mark.parametrize(("operation", "axes", "n"), [("matvec", 2, 2535), ("matmul", 3, 95)])
@@ -103,38 +111,6 @@ def test_transfer_has_the_crossover_of_convolutions(taps, mode, n):
     sizes = range(8, 130)
     devices = [call.of_size(size).chosen(machine, "host").device for size in sizes]
     assert devices == ["cpu"] * (n - 8) + ["cuda:0"] * (130 - n)
-
-
-def test_the_docs_have_that_crossover():
-    docs = Path(__file__).parents[2] / "docs"
-    assert " 2535 2535\n" in (docs / "movement.md").read_text("utf-8")
-    words = " ".join((docs / "models.md").read_text("utf-8").split())
-    assert "faster at every size from 2535 on" in words
-
-
-@pytest.mark.parametrize(("n", "device"), cases([8, 16, 32, 64, 128, 256, 512, 4096, 16384], 64))
-def test_matmul_crossover(explain, n, device):
-    """Section 4.6.2: on the CPU if n <= 64."""
-    assert explain("matmul", n, n, n)[0] == device
-
-
-@pytest.mark.parametrize(("n", "device"), cases([16, 32, 64, 128, 256, 512, 4096], 64))
-def test_convolution_crossover_with_the_smallest_filter(explain, n, device):
-    """Section 5.1.6: FS = 3, on the CPU if n <= 64."""
-    assert explain("convolve2d", n, n, 3, 3)[0] == device
-
-
-@pytest.mark.parametrize(("n", "device"), cases([4, 8, 10, 11, 12, 13, 16, 64], 11))
-def test_convolution_crossover_with_a_filter_as_large_as_the_image(explain, n, device):
-    """Section 5.1.6: FS ~ n, on the CPU if n <= 11."""
-    assert explain("convolve2d", n, n, n, n)[0] == device
-
-
-@pytest.mark.parametrize("filter_size", [63, 513])
-@pytest.mark.parametrize("n", [1024, 8192])
-def test_large_filters_belong_on_the_gpu(explain, n, filter_size):
-    """Figures 5.22 and 5.23."""
-    assert explain("convolve2d", n, n, filter_size, filter_size)[0] == "cuda:0"
 
 
 # -- The figures behind it -----------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from itertools import product
 
@@ -14,6 +13,7 @@ import hetero
 from hetero import devices, profile, registry
 from hetero.calling import planner
 from hetero.moving import pipeline, ranges, shares, streaming
+from hetero.ops.convolve2d import ranges as cut
 from hetero.ops.convolve2d import value_ranges
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.profile import inventory
@@ -178,7 +178,6 @@ def test_values_are_looked_at_before_anything_moves(opencl, monkeypatch, cut_int
         said.append("load")
         return start(*given, **options)
 
-    cut = sys.modules["hetero.ops.convolve2d.ranges"]
     monkeypatch.setattr(cut, "FFT", "direct")  # which looks at no values
     monkeypatch.setattr(streaming, "_LOOKED_AHEAD", share)
     monkeypatch.setattr(value_ranges, "is_wide", looked)

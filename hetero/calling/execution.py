@@ -19,13 +19,14 @@ import numpy as np
 
 from hetero import devices, registry
 from hetero.arrays import HOST, Operand, describe, release
+from hetero.arrays.kept import Kept
 from hetero.calling import planner
 from hetero.devices import at_once, budget
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, HeteroError, MethodNotAvailable
 from hetero.host import pages
 from hetero.imports import load
-from hetero.moving import failures, keeping, results, ski_rental, transfer
+from hetero.moving import failures, keeping, passing, results, ski_rental, transfer
 from hetero.moving.shares import Line, line, moved
 from hetero.pricing import memory_limit, pricing
 from hetero.pricing.plan import CPU, Plan, Share
@@ -89,10 +90,15 @@ class Call(NamedTuple):
             return self
         return self._replace(start=error.x, done=self.done + error.iterations)
 
-    def range(self, cut: Line, begin: int, end: int, out: np.ndarray) -> Call:
-        """A range of this call, which fills its part of ``out``."""
+    def range(
+        self, cut: Line, begin: int, end: int, out: np.ndarray, copies: dict[int, Kept | None]
+    ) -> Call:
+        """A range of this call, which fills its part of ``out``; of some arrays, by number, the
+        devices may hold copies."""
         arrays = cut.arrays(begin, end, self.arrays)
-        operands = tuple([describe(array).unkept() for array in arrays])
+        operands = tuple(
+            [describe(x).unkept()._replace(kept=copies.get(i)) for i, x in enumerate(arrays)]
+        )
         part = cut.output(begin, end, out)
         return Call(arrays, operands, part, describe(part), self.options)
 
@@ -193,14 +199,21 @@ def _shared(plan: Plan, call: Call) -> Done:
     cut = line(plan.problem, len(shares))
     assert cut is not None  # as it was planned
     out = _apart(call, plan.problem.output)
+    used = [devices.get(share.plan.candidates[0].device) for share in shares]
+    copies: dict[int, Kept | None] = {}
 
     def do(share: Share) -> None:
-        part = call.range(cut, share.begin, share.end, out)
+        part = call.range(cut, share.begin, share.end, out, copies)
         run(share.plan, part, f"the CPU does its {share.along}")
 
-    used = [devices.get(share.plan.candidates[0].device) for share in shares]
-    nbytes = min(moved(share.plan.problem) for share in shares)
-    at_once.run(used, [partial(do, share) for share in shares], nbytes)
+    try:
+        if not any(share.plan.candidates[0].implementation.from_host for share in shares):
+            copies = {i: passing.placed(used, call.arrays[i]) for i in cut.read_whole}
+        nbytes = min(moved(share.plan.problem) for share in shares)
+        at_once.run(used, [partial(do, share) for share in shares], nbytes)
+    finally:
+        for copy in filter(None, copies.values()):
+            copy.drop()
     return Done(_delivered(out, plan.problem, call), None, chosen.device, chosen.method)
 
 

@@ -51,6 +51,11 @@ class Line(NamedTuple):
         """The number of these in the result."""
         return self.cut.axes[self.axis][1]
 
+    @property
+    def read_whole(self) -> list[int]:
+        """Numbers of the arrays that every range reads whole."""
+        return [i for i, axes in enumerate(self.cut.needs) if self.axis not in axes]
+
     def problem(self, begin: int, end: int) -> Problem:
         """The problem of a range of host arrays."""
         return self.cut.problem(self._box(begin, end), HOST)

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from hetero.calibration.calibrate import calibrate as calibrate
     from hetero.calling.overview import machine as machine
     from hetero.calling.planner import use as use
-    from hetero.moving.downloads import to_host as to_host
     from hetero.moving.failures import reset as reset
     from hetero.moving.keeping import keep as keep
     from hetero.moving.memory import clear_memory as clear_memory
+    from hetero.moving.memory import empty_pinned as empty_pinned
     from hetero.moving.memory import memory as memory
-    from hetero.moving.pinned_arrays import empty_pinned as empty_pinned
+    from hetero.moving.results import to_host as to_host
     from hetero.ops import plan as plan
     from hetero.ops.functions import *  # noqa: F403
     from hetero.ops.linear_systems.operators import Poisson as Poisson
@@ -67,7 +67,7 @@ _OPERATIONS = {
 _HOMES = {
     "calibrate": "hetero.calibration",
     "clear_memory": "hetero.moving.memory",
-    "empty_pinned": "hetero.moving.pinned_arrays",
+    "empty_pinned": "hetero.moving.memory",
     "install": "hetero.accel",
     "keep": "hetero.moving.keeping",
     "machine": "hetero.calling.overview",
@@ -78,7 +78,7 @@ _HOMES = {
     "Profile": "hetero.profile",
     "reset": "hetero.moving.failures",
     "spec": "hetero.arrays",
-    "to_host": "hetero.moving.downloads",
+    "to_host": "hetero.moving.results",
     "uninstall": "hetero.accel",
     "use": "hetero.calling.planner",
 }

@@ -1,4 +1,13 @@
-"""Where hetero keeps files, and which files only this user can have written."""
+"""Where hetero keeps files, which of them are the user's own for sure; a cache of compiled code.
+
+The cache is in a folder that is this user's alone (`private_folder`), and each file begins with a
+keyed digest of its name and content. A file that was damaged, renamed or made by another user is
+not read. Where nothing can be kept, everything works, and is compiled again in the next process.
+
+File names depend on sources, compilers and processors, and outdated ones cannot be recognised. A
+file's time of modification is that of its last use; files that were not used for long are removed,
+and the oldest beyond a total size.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +24,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from hetero.imports import load
+
 ABANDONED = 3600.0  # seconds after which no process still writes a temporary file
 TEMPORARY = ".hetero-tmp"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # in this file system
+_BYTES = 32  # of a digest, and of the key
+_UNUSED = 30 * 86400.0  # seconds without use, after which a file of the cache is removed
+_MOST = 256 << 20  # bytes of one kind
+_NOTED = 86400.0  # seconds: a file's time of use is not updated more often
+_NOT_KEPT = (".lock", TEMPORARY)  # suffixes of files that are no entries
 _refused: set[Path] = set()
+_swept: set[Path] = set()
 
 log = logging.getLogger("hetero")
 
@@ -249,3 +266,109 @@ def sweep(folder: Path, name: str | None = None, seconds: float = ABANDONED) -> 
                 os.unlink(entry.path)
     except OSError as error:  # another process sweeps, too, or access is denied
         log.debug("%s was not swept: %s", folder, error)
+
+
+def cached(kind: str, name: str) -> bytes | None:
+    """The content of an entry of the cache; None where there is none, or its digest does not match.
+
+    Parameters
+    ----------
+    kind : str
+        Category, and name of the subdirectory: "cubin".
+    name : str
+        A file's name, which says all that the content depends on.
+    """
+    folder = private_folder(kind)
+    if folder is None:
+        return None
+    try:
+        content = read_own_file(folder / name)
+        key = read_own_file(folder.parent / "key")
+    except OSError:
+        return None
+    except ValueError as error:  # put there while others could write to the folder
+        log.info("the file %s or its key is not used: %s", folder / name, error)
+        return None
+    digest, content = content[:_BYTES], content[_BYTES:]
+    if len(key) != _BYTES or not load("hmac").compare_digest(digest, _digest(key, name, content)):
+        log.info("the file %s is damaged and is not used", folder / name)
+        return None
+    _note(folder / name)
+    return content
+
+
+def cache(kind: str, name: str, content: bytes) -> None:
+    """Keep bytes under a name for `cached`; a failure to write is only logged."""
+    folder = private_folder(kind)
+    if folder is None:
+        return
+    try:
+        if folder not in _swept:
+            _swept.add(folder)
+            sweep(folder)
+            _remove_unused(folder)
+        replace_file(folder / name, _digest(_key(folder.parent), name, content) + content)
+    except OSError as error:
+        log.info("%s cannot be kept in %s: %s", name, folder, error)
+
+
+def _note(path: Path) -> None:
+    """Update a file's time of use."""
+    with contextlib.suppress(OSError):  # it may belong to root, who may write here
+        if time.time() - path.stat().st_mtime > _NOTED:
+            os.utime(path)
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove files that were not used for long, and the oldest ones beyond the total size."""
+    now, total = time.time(), 0
+    try:
+        with os.scandir(folder) as entries:
+            files = [
+                (entry.stat(follow_symlinks=False), entry.path)
+                for entry in entries
+                if entry.is_file(follow_symlinks=False) and not entry.name.endswith(_NOT_KEPT)
+            ]
+        for info, path in sorted(files, key=lambda one: one[0].st_mtime, reverse=True):
+            total += info.st_size
+            if now - info.st_mtime > _UNUSED or total > _MOST:
+                Path(path).unlink(missing_ok=True)  # another process may have been faster
+    except OSError as error:
+        log.debug("%s was not cleared of what is unused: %s", folder, error)
+
+
+def _digest(key: bytes, name: str, content: bytes) -> bytes:
+    """The keyed digest of an entry, of `_BYTES` bytes."""
+    digest = load("hashlib").blake2b(name.encode() + b"\0", digest_size=_BYTES, key=key)
+    digest.update(content)
+    return digest.digest()
+
+
+def _key(folder: Path) -> bytes:
+    """The user's key, made where there is none."""
+    path, new = folder / "key", os.urandom(_BYTES)
+    try:
+        key = read_own_file(path)
+    except FileNotFoundError:
+        _put_first(path, new)
+        return path.read_bytes()
+    except ValueError:  # others may know it
+        key = b""
+    if len(key) == _BYTES:
+        return key
+    replace_file(path, new)  # what was made with the old one is lost
+    return path.read_bytes()
+
+
+def _put_first(path: Path, content: bytes) -> None:
+    """Create a file atomically, unless another process was faster."""
+    temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}{TEMPORARY}")
+    replace_file(temporary, content)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    except OSError:  # no links in this file system
+        os.replace(temporary, path)
+        return
+    os.unlink(temporary)

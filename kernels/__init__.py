@@ -11,8 +11,7 @@ README.md tells its idea and what was tried; `hetero.kernels.cpu` holds the loop
 ['matvec_rows']
 """
 
-from .common.launch import Launch, LaunchPlan
-from .common.sources import kernel_text, prelude, source
+from .common.launch import Launch, LaunchPlan, kernel_text, prelude, source
 from .matmul.plan import plan_matmul
 from .matvec.plan import plan_matvec
 

@@ -48,14 +48,13 @@ def _keep_programs(cache):
     OpenCL's, and what `compiled.remembered` keeps.
     """
     from hetero import paths
-    from hetero.host import disk_cache
 
     os.makedirs(cache, 0o700)
     for kind in ("opencl", "compiled"):
         folder = paths.private_folder(kind)
         if folder is None:
             return
-        disk_cache.write(kind, "tests", b"")  # makes the key, which files are read with
+        paths.cache(kind, "tests", b"")  # makes the key, which files are read with
         shutil.copy(folder.parent / "key", cache)
         os.symlink(folder, os.path.join(cache, folder.name))
 

@@ -45,11 +45,11 @@ SMOKE = """if True:
 # NVRTC needs no driver.
 NVRTC = """if True:
     from hetero import kernels
-    from hetero.devices.cuda import cubin
-    assert cubin.compiler().startswith("NVRTC")
+    from hetero.devices.cuda import compiler
+    assert compiler.version().startswith("NVRTC")
     text = kernels.prelude("cuda") + kernels.source("probe.cu")
-    assert cubin.cubin(text, "sm_90", (("BLOCK", 64),))
-    print(f"{cubin.compiler()} compiles a kernel")
+    assert compiler.cubin(text, "sm_90", (("BLOCK", 64),))
+    print(f"{compiler.version()} compiles a kernel")
 """
 
 

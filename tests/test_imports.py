@@ -26,7 +26,6 @@ LAYERS = (  # the lowest first
     ("profile",),
     ("pricing",),
     ("moving",),
-    ("blocks",),
     ("calling",),
     ("ops",),
     ("dask", "mpi"),

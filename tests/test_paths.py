@@ -11,7 +11,6 @@ import time
 import pytest
 
 from hetero import paths
-from hetero.host import disk_cache
 
 
 @pytest.fixture
@@ -83,8 +82,8 @@ def test_nowhere_to_write(monkeypatch):
     for place in ("/dev/null/x", "/proc/nowhere"):
         monkeypatch.setenv("XDG_CACHE_HOME", place)
         assert paths.private_folder("cubin") is None
-        disk_cache.write("cubin", "a", b"x")
-        assert disk_cache.read("cubin", "a") is None
+        paths.cache("cubin", "a", b"x")
+        assert paths.cached("cubin", "a") is None
 
 
 def test_a_relative_cache_variable_is_ignored(monkeypatch, tmp_path):
@@ -111,12 +110,12 @@ def test_a_user_without_a_home(monkeypatch, tmp_path):
 
 
 def test_what_is_kept_is_found_again(home):
-    assert disk_cache.read("cubin", "a") is None
-    disk_cache.write("cubin", "a", b"1")
-    disk_cache.write("cubin", "b", b"")
-    disk_cache.write("cubin", "a", b"2")
-    assert (disk_cache.read("cubin", "a"), disk_cache.read("cubin", "b")) == (b"2", b"")
-    assert disk_cache.read("numba", "a") is None
+    assert paths.cached("cubin", "a") is None
+    paths.cache("cubin", "a", b"1")
+    paths.cache("cubin", "b", b"")
+    paths.cache("cubin", "a", b"2")
+    assert (paths.cached("cubin", "a"), paths.cached("cubin", "b")) == (b"2", b"")
+    assert paths.cached("numba", "a") is None
     assert {f.name for f in home.rglob("*") if f.is_file()} == {"a", "b", "key"}
     for file in home.rglob("*"):
         assert not file.stat().st_mode & 0o077
@@ -124,47 +123,47 @@ def test_what_is_kept_is_found_again(home):
 
 def test_a_changed_file_is_not_believed(home):
     content = bytes(range(256))
-    disk_cache.write("cubin", "a", content)
+    paths.cache("cubin", "a", content)
     file = home / "cubin" / "a"
     whole = file.read_bytes()
     for position in range(0, len(whole), 7):
         file.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-        assert disk_cache.read("cubin", "a") is None
+        assert paths.cached("cubin", "a") is None
         file.write_bytes(whole[:position])
-        assert disk_cache.read("cubin", "a") is None
+        assert paths.cached("cubin", "a") is None
     file.write_bytes(whole)
-    assert disk_cache.read("cubin", "a") == content
+    assert paths.cached("cubin", "a") == content
     (home / "cubin" / "b").write_bytes(whole)
-    assert disk_cache.read("cubin", "b") is None, "in another's place"
+    assert paths.cached("cubin", "b") is None, "in another's place"
 
 
 def test_a_file_cannot_bring_its_own_digest(home, monkeypatch):
     """One made by whoever does not know this user's key."""
-    disk_cache.write("cubin", "a", b"mine")
+    paths.cache("cubin", "a", b"mine")
     monkeypatch.setenv("XDG_CACHE_HOME", str(home.parent / "theirs"))
-    disk_cache.write("cubin", "a", b"theirs")
+    paths.cache("cubin", "a", b"theirs")
     theirs = (home.parent / "theirs" / "hetero" / "cubin" / "a").read_bytes()
     monkeypatch.setenv("XDG_CACHE_HOME", str(home.parent))
     (home / "cubin" / "a").write_bytes(theirs)
-    assert disk_cache.read("cubin", "a") is None
+    assert paths.cached("cubin", "a") is None
 
 
 @pytest.mark.parametrize("key", [b"", b"short", None])
 def test_a_lost_key_loses_what_was_kept_and_no_more(key, home):
-    disk_cache.write("cubin", "a", b"1")
+    paths.cache("cubin", "a", b"1")
     (home / "key").unlink()
     if key is not None:
         (home / "key").write_bytes(key)
-    assert disk_cache.read("cubin", "a") is None
-    disk_cache.write("cubin", "a", b"1")
-    assert disk_cache.read("cubin", "a") == b"1"
+    assert paths.cached("cubin", "a") is None
+    paths.cache("cubin", "a", b"1")
+    assert paths.cached("cubin", "a") == b"1"
 
 
 def test_nothing_is_read_from_or_written_to_a_folder_of_others(home):
-    disk_cache.write("cubin", "a", b"1")
+    paths.cache("cubin", "a", b"1")
     (home / "cubin").chmod(0o777)
-    assert disk_cache.read("cubin", "a") is None
-    disk_cache.write("cubin", "b", b"1")
+    assert paths.cached("cubin", "a") is None
+    paths.cache("cubin", "b", b"1")
     assert not (home / "cubin" / "b").exists()
 
 
@@ -192,23 +191,23 @@ def spoil(file, how):
 )
 def test_a_file_that_others_may_have_written_is_not_believed(which, how, home):
     """Though the folder is this user's alone by now, and the digest is right."""
-    disk_cache.write("cubin", "a", b"1")
+    paths.cache("cubin", "a", b"1")
     key = (home / "key").read_bytes()
     spoil(home / which, how)
-    assert disk_cache.read("cubin", "a") is None
-    disk_cache.write("cubin", "a", b"2")
-    assert disk_cache.read("cubin", "a") == b"2", "it is replaced"
+    assert paths.cached("cubin", "a") is None
+    paths.cache("cubin", "a", b"2")
+    assert paths.cached("cubin", "a") == b"2", "it is replaced"
     assert ((home / "key").read_bytes() == key) == (which != "key")
 
 
 def test_a_full_disk_costs_time_only(home, monkeypatch):
-    disk_cache.write("cubin", "a", b"1")
+    paths.cache("cubin", "a", b"1")
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    disk_cache.write("cubin", "a", b"2")
+    paths.cache("cubin", "a", b"2")
     monkeypatch.undo()
     assert [f.name for f in (home / "cubin").iterdir()] == ["a"]
 
@@ -230,13 +229,11 @@ def test_temporary_files_of_killed_processes_are_swept(tmp_path):
 
 
 def test_processes_that_make_the_key_at_once_agree(home):
-    code = (
-        "import sys; from hetero.host import disk_cache; disk_cache.write('k', sys.argv[1], b'x')"
-    )
+    code = "import sys; from hetero import paths; paths.cache('k', sys.argv[1], b'x')"
     names = [str(n) for n in range(4)]
     running = [subprocess.Popen([sys.executable, "-c", code, name]) for name in names]
     assert [process.wait(60) for process in running] == [0] * 4
-    assert [disk_cache.read("k", name) for name in names] == [b"x"] * 4
+    assert [paths.cached("k", name) for name in names] == [b"x"] * 4
 
 
 # -- What nobody uses ------------------------------------------------------------------------------
@@ -249,14 +246,14 @@ def kept(home, monkeypatch):
     """``kept(name, days)``: a file that was last used so long ago; and a process that writes."""
 
     def keep(name, days, content=b"x"):
-        disk_cache.write("cubin", name, content)
+        paths.cache("cubin", name, content)
         then = time.time() - days * DAY
         os.utime(home / "cubin" / name, (then, then))
         return home / "cubin" / name
 
     def write():
-        monkeypatch.setattr(disk_cache, "_swept", set())  # as in another process
-        disk_cache.write("cubin", "new", b"x")
+        monkeypatch.setattr(paths, "_swept", set())  # as in another process
+        paths.cache("cubin", "new", b"x")
         return {path.name for path in (home / "cubin").iterdir()}
 
     keep.write = write
@@ -268,23 +265,20 @@ def test_what_was_not_used_for_long_is_removed(kept):
     kept("old", 31)
     kept("younger", 29)
     assert kept.write() == {lock.name, "younger", "new"}
-    assert disk_cache.read("cubin", "old") is None
+    assert paths.cached("cubin", "old") is None
 
 
 def test_what_is_used_stays(kept):
-    """Reading it, or saying so, is a use; noting that costs a change of the file once a day."""
-    read, named, today = kept("read", 29), kept("named", 29), kept("today", 0.5)
+    """Noting a use costs a change of the file once a day."""
+    read, today = kept("read", 29), kept("today", 0.5)
     before = today.stat().st_mtime
-    assert disk_cache.read("cubin", "read") == disk_cache.read("cubin", "today") == b"x"
-    assert disk_cache.in_use("cubin", ["named"])
-    assert not disk_cache.in_use("cubin", ["named", "missing"])
-    for path in (read, named):
-        assert time.time() - path.stat().st_mtime < 60.0
+    assert paths.cached("cubin", "read") == paths.cached("cubin", "today") == b"x"
+    assert time.time() - read.stat().st_mtime < 60.0
     assert today.stat().st_mtime == before
 
 
 def test_beyond_a_size_the_oldest_goes(kept, monkeypatch):
-    monkeypatch.setattr(disk_cache, "_MOST", 3500)
+    monkeypatch.setattr(paths, "_MOST", 3500)
     for days in (5, 2, 4, 3):
         kept(f"{days} days", days, bytes(1000))
     assert kept.write() == {"2 days", "3 days", "4 days", "new"}

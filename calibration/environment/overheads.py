@@ -174,7 +174,7 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[
             if not isinstance(case.how, SampleGrid) or key in calls:
                 continue
             problem = case.problem(*(_SMALLEST for _ in case.axes))
-            if row.excludes(problem, place.info) is not None:
+            if row.obstacle(problem, place.info) is not None:
                 continue
             arrays = [device.new_array(a.shape, a.dtype)[0] for a in problem.inputs]
             function = registry.operation(row.operation).call

@@ -127,7 +127,7 @@ def measure(
 
 def _calm(case: Case, place: Place) -> None:
     """Wait for BLAS's idle threads to sleep before a case of the CPU that does not use them."""
-    if not place.devices and BLAS not in case.implementation.uses:
+    if not place.devices and case.implementation.method != BLAS:
         wait_until_idle()
 
 

@@ -12,10 +12,9 @@ import numpy as np
 from hetero.arrays import Operand
 from hetero.calibration.measure.queue import Queue
 from hetero.calibration.measure.timing import Watch, measure, own_time
-from hetero.devices import cpu
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
-from hetero.host import pages
+from hetero.host import cpu, pages
 from hetero.host.blas import one_thread
 from hetero.ops.cases import Case, Dims
 from hetero.registry import BLAS, Arguments
@@ -174,7 +173,7 @@ class Bench:
             measured = measure(call, budget=budget, most=30, own=self.own)
             self.watch.note(measured.disturbed)
             seconds = measured.seconds
-            if measured.ever and seconds < _HELD_UP and BLAS in case.implementation.uses:
+            if measured.ever and seconds < _HELD_UP and case.implementation.method == BLAS:
                 # One of several threads may have been held up in all of them. No call takes longer
                 # than one thread computes; where in between it lies, the mean of both ends tells.
                 with one_thread():
@@ -207,7 +206,7 @@ class Bench:
             inputs, _, options = arguments
             result = problem.output
             # As calls make it: a product's is NumPy's own.
-            is_numpys = BLAS in case.implementation.uses
+            is_numpys = case.implementation.method == BLAS
             empty = np.empty if is_numpys else pages.maker(result.nbytes)
 
             def call_here() -> None:

@@ -1,6 +1,6 @@
 """What an array is: one adapter for each library, and operands, which are arrays without data.
 
-To add a library: a module with a `Library`, and its line in the list below.
+To add a library: a `Library`, and its line in the list below.
 """
 
 from __future__ import annotations
@@ -11,12 +11,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hetero.arrays.cupy import Cupy
+from hetero.arrays import kept, watched
 from hetero.arrays.dlpack import Dlpack
-from hetero.arrays.interface import INTERFACE, Interface, Numba
-from hetero.arrays.library import Access, Library, layouts
-from hetero.arrays.numpy import Numpy
-from hetero.arrays.opencl import OpenCL
+from hetero.arrays.libraries import (
+    INTERFACE,
+    Access,
+    Cupy,
+    Interface,
+    Library,
+    Numba,
+    OpenCL,
+    Torch,
+    layouts,
+)
 from hetero.arrays.operand import (
     HOST,
     UNKNOWN_STREAM,
@@ -25,12 +32,13 @@ from hetero.arrays.operand import (
     alignment,
     dense,
     element_strides,
+    key_of,
     name_of,
     overlap,
     spec,
 )
+from hetero.arrays.pinned import RANGES, holds
 from hetero.arrays.pycuda import Own, PyCuda
-from hetero.arrays.torch import Torch
 
 __all__ = [
     "HOST",
@@ -59,9 +67,33 @@ __all__ = [
 
 Array = TypeVar("Array")  # an operand's type, which the result has too
 
-_numpy, _interface, _dlpack = Numpy(), Interface(), Dlpack()
+
+class Numpy(Library):
+    """NumPy's arrays, on the host."""
+
+    def recognises(self, kind: type) -> bool:
+        return issubclass(kind, np.ndarray)
+
+    def on_device(self, array: Any) -> bool:
+        return False
+
+    def describe(self, array: np.ndarray) -> Operand:
+        return _on_host(array, watched.peek(array))
+
+
+def _on_host(array: np.ndarray, known: kept.Kept | None) -> Operand:
+    facts, writeable = (array.shape, array.strides, array.dtype, HOST), array.flags.writeable
+    if not writeable:
+        known = kept.find(array) or known
+    copies = () if known is None else known.copies
+    if writeable and known is None and not RANGES:
+        return Operand(*facts)
+    return Operand(*facts, 0, not writeable, None, copies, known, bool(RANGES) and holds(array))
+
+
+_interface, _dlpack = Interface(), Dlpack()
 LIBRARIES: tuple[Library, ...] = (
-    _numpy,
+    Numpy(),
     Cupy(),
     Torch(),
     PyCuda(),
@@ -110,7 +142,11 @@ def describe_used(array: Any, other: Any = None) -> Operand:
     """As `describe`, for an input of a call that runs: an array of NumPy's that was used before is
     watched, so that devices may hold copies. With the same memory as another input it counts once.
     """
-    return _numpy.describe_used(array, other) if type(array) is np.ndarray else describe(array)
+    if type(array) is not np.ndarray:
+        return describe(array)
+    same = getattr(other, "nbytes", -1) == array.nbytes and type(other) is np.ndarray
+    same = same and key_of(array) == key_of(other)
+    return _on_host(array, watched.peek(array) if same else watched.note(array))
 
 
 def describe(array: Any) -> Operand:
@@ -122,7 +158,7 @@ def describe(array: Any) -> Operand:
         For anything else, and for a device array without a usable description.
     """
     if type(array) is np.ndarray:
-        return _numpy.describe(array)
+        return _on_host(array, watched.peek(array))
     if isinstance(array, Spec):
         return array.operand()
     library = library_of(array)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays.library import Library, NewArray
+from hetero.arrays.libraries import Library, NewArray
 from hetero.arrays.operand import UNKNOWN_STREAM, Operand, element_strides
 
 _CUDA, _CUDA_MANAGED = 2, 13  # kDLCUDA, kDLCUDAManaged

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from hetero.arrays.operand import addresses, key_of
+
 LEAST = 4096  # bytes: moving a smaller operand takes no longer than starting any copy
 _MOST = 1024  # blocks of one root, such as the rows of a matrix, that are remembered without a copy
 FLOATS = "fd"  # what devices compute in
@@ -144,7 +146,7 @@ def keep(array: np.ndarray, uses: int, where: str) -> np.ndarray:
     if not fixed:
         known = _roots.get(id(root)) or _add(root)
         if id(array) not in known.spans:
-            known.spans[id(array)] = _span(array)
+            known.spans[id(array)] = addresses(array)
             weakref.finalize(array, _end, id(root), id(array)).atexit = False
     kept = find(array)
     if kept is not None:
@@ -156,25 +158,9 @@ def keep(array: np.ndarray, uses: int, where: str) -> np.ndarray:
 def written(array: np.ndarray) -> None:
     """Free the copies of an array's memory, which hetero has written to."""
     known = _roots.get(id(root_of(array)[0])) if _roots else None
-    for _, _, _, block in () if known is None else known.within(*_span(array)):
+    for _, _, _, block in () if known is None else known.within(*addresses(array)):
         block.drop()
         block.checksum = None
-
-
-def _span(array: np.ndarray) -> tuple[int, int]:
-    """Addresses of its first byte, and of that after its last one."""
-    if not array.flags.forc:
-        return np.lib.array_utils.byte_bounds(array)
-    begin = array.__array_interface__["data"][0]
-    return begin, begin + array.nbytes
-
-
-def key_of(array: np.ndarray) -> tuple[Any, tuple[int, int]]:
-    """What arrays have in common whose elements fill the same block, and the block's addresses."""
-    low, high = _span(array)
-    if array.flags.forc:
-        return (low, high), (low, high)
-    return (low, array.shape, array.strides, array.itemsize), (low, high)
 
 
 def root_of(array: np.ndarray) -> tuple[np.ndarray, bool]:

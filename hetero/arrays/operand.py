@@ -231,3 +231,19 @@ def alignment(*buffers: Any) -> int:
         if isinstance(buffer, int):
             bits |= buffer
     return bits & -bits
+
+
+def addresses(array: np.ndarray) -> tuple[int, int]:
+    """Addresses of its first byte, and of that after its last one."""
+    if not array.flags.forc:
+        return np.lib.array_utils.byte_bounds(array)
+    begin = array.__array_interface__["data"][0]
+    return begin, begin + array.nbytes
+
+
+def key_of(array: np.ndarray) -> tuple[Any, tuple[int, int]]:
+    """What arrays have in common whose elements fill the same block, and the block's addresses."""
+    low, high = addresses(array)
+    if array.flags.forc:
+        return (low, high), (low, high)
+    return (low, array.shape, array.strides, array.itemsize), (low, high)

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays.interface import Interface, ordinal_of_address
-from hetero.arrays.library import Access, each, layouts
+from hetero.arrays.libraries import Access, Interface, each, layouts, ordinal_of_address
 from hetero.arrays.operand import dense
 from hetero.imports import load
 

@@ -23,7 +23,8 @@ import numpy as np
 from hetero import locks
 from hetero.arrays import kept
 from hetero.arrays.kept import Kept
-from hetero.arrays.pinned import holds
+from hetero.arrays.operand import key_of
+from hetero.arrays.pinned import RANGES, holds
 from hetero.host import write_tracking
 
 LEAST = 1 << 20  # bytes: what is smaller is moved in the time that a call takes anyway
@@ -44,8 +45,8 @@ class _Seen:
 
     Attributes
     ----------
-    block : Kept
-        What plans know.
+    block : Kept or None
+        What plans know, while it is watched.
     used : float
         When a call had it last, in seconds of `time.monotonic`.
     source : Any
@@ -58,8 +59,8 @@ class _Seen:
     )
 
     def __init__(self, array: np.ndarray, span: tuple[int, int]) -> None:
-        self.block, self._span, self.source = Kept(array), span, None
-        self.block.watched = True
+        self.block: Kept | None = None
+        self._span, self.source = span, None
         self.used = time.monotonic()
         self._sample = _sample(array)
         self._watch: write_tracking.Watch | None = None
@@ -85,10 +86,15 @@ class _Seen:
             self._sample = _sample(array)
         return self._watch is not None
 
-    def watch_now(self) -> bool:
+    def watch_now(self, array: np.ndarray) -> bool:
         """Watch a new result; whether that is possible."""
-        self._watch = write_tracking.watch(*self._span)
+        self._set(array, write_tracking.watch(*self._span))
         return self._watch is not None
+
+    def _set(self, array: np.ndarray, watch: write_tracking.Watch | None) -> None:
+        self.block = Kept(array)
+        self.block.watched = True
+        self._intact, self._watch = 0, watch
 
     def look(self) -> None:
         """Drop the copies if the memory was written to or given back; the array may be gone."""
@@ -119,7 +125,7 @@ class _Seen:
         elif self._watch is not None:  # a signal handler's call began one, and may have a copy
             watch.close()
         else:
-            self._intact, self._watch = 0, watch
+            self._set(array, watch)
 
     def release(self) -> None:
         """Drop the copies, and stop watching.
@@ -127,16 +133,17 @@ class _Seen:
         A call in another thread may be about to make a copy for the block that it was given: a
         later watch has another block, which never has that copy.
         """
-        old, self.block = self.block, Kept(self.block)
-        self.block.watched = old.over = True
-        old.drop()
+        old, self.block = self.block, None
+        if old is not None:
+            old.over = True
+            old.drop()
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()
 
 
 _lock = locks.new()
-_seen: OrderedDict[Any, _Seen] = OrderedDict()
+remembered: OrderedDict[Any, _Seen] = OrderedDict()
 _results: OrderedDict[Any, tuple[Any, bytes]] = OrderedDict()  # key -> (source, sample)
 _credit: dict[Any, int] = {}  # source -> how many results stay on the device, used or not
 _unseen: dict[int, int] = {}  # id of an array, or of what it is a view of -> calls that it is left
@@ -164,25 +171,25 @@ def note(array: np.ndarray) -> Kept | None:
     if left and same:
         _unseen[same] = left - 1
         return None
-    if obstacle():
+    if _off():
         return None
-    key, span = kept.key_of(array)
+    key, span = key_of(array)
     if span[1] - span[0] > _SPREAD * array.nbytes:
         return None
     with _lock:
-        seen = _seen.get(key)
+        seen = remembered.get(key)
         _look_at_oldest(key)
         if seen is None:
             source, sample = _results.pop(key, (None, b""))
             if source is not None and sample == _sample(array):
                 _trust(source)
-            if not holds(array):
-                _seen.setdefault(key, _Seen(array, span))
+            if not (RANGES and holds(array)):
+                remembered.setdefault(key, _Seen(array, span))
             return None
-        _seen[key] = _seen.pop(key, seen)  # the last one
+        remembered[key] = remembered.pop(key, seen)  # the last one
         seen.used = time.monotonic()
         intact = seen.is_intact(array)
-        if _seen.get(key) is not seen:  # a signal handler forgot it meanwhile
+        if remembered.get(key) is not seen:  # a signal handler forgot it meanwhile
             seen.release()
             return None
         if seen.source is not None and intact:
@@ -198,9 +205,9 @@ def note_result(array: np.ndarray, source: Any) -> Kept | None:
     this one is watched from now on, and what is known of it is returned: then it can stay on the
     device. Each that stays takes one of the source's credits, and gives two when a call has it.
     """
-    if array.dtype.char not in kept.FLOATS or obstacle():
+    if array.nbytes < LEAST or array.dtype.char not in kept.FLOATS or _off():
         return None
-    key, span = kept.key_of(array)
+    key, span = key_of(array)
     with _lock:
         _unseen.pop(_id(array), None)
         _forget(key)  # of an array that is gone
@@ -211,10 +218,10 @@ def note_result(array: np.ndarray, source: Any) -> Kept | None:
             return None
         _credit[source] -= 1
         seen = _Seen(array, span)
-        if not seen.watch_now():
+        if not seen.watch_now(array):
             return None
         _look_at_oldest(key)
-        seen.source, _seen[key] = source, seen
+        seen.source, remembered[key] = source, seen
         return seen.block
 
 
@@ -230,11 +237,11 @@ def _look_at_oldest(present: Any) -> None:
 
     A weak reference would tell its end, but NumPy resizes no array that has one.
     """
-    key = [*_seen, present][0]
-    oldest = _seen.get(key)
+    key = [*remembered, present][0]
+    oldest = remembered.get(key)
     if key == present or oldest is None:
         return
-    if len(_seen) >= _MOST or time.monotonic() - oldest.used > _IDLE:
+    if len(remembered) >= _MOST or time.monotonic() - oldest.used > _IDLE:
         _forget(key)
     else:
         oldest.look()
@@ -242,37 +249,42 @@ def _look_at_oldest(present: Any) -> None:
 
 def peek(array: np.ndarray) -> Kept | None:
     """What is known of an array that is watched and was not written to; counts no call."""
-    if not _seen or array.nbytes < LEAST or obstacle():
+    if not remembered or array.nbytes < LEAST or _off():
         return None
-    seen = _seen.get(kept.key_of(array)[0])
+    seen = remembered.get(key_of(array)[0])
     block = None if seen is None else seen.block  # before it is asked: later it may be another one
     return block if block is not None and seen.is_clean() else None
 
 
 def obstacle() -> str | None:
     """Why arrays are not watched; None where they are."""
+    return _off() or write_tracking.obstacle()
+
+
+def _off() -> str | None:
+    """Who switched it off."""
     wanted = asked.get()
     if wanted is False or (wanted is None and os.environ.get(OFF) == "0"):
         return f"{OFF}=0" if wanted is None else "switched off by hetero.use"
-    return write_tracking.obstacle()
+    return None
 
 
 def _forget(key: Any) -> None:
-    seen = _seen.pop(key, None)
+    seen = remembered.pop(key, None)
     if seen is not None:
         seen.release()
 
 
 def every() -> list[Kept]:
     """All that is known now."""
-    return [seen.block for seen in list(_seen.values())]
+    return [block for seen in list(remembered.values()) if (block := seen.block) is not None]
 
 
 def clear() -> None:
     """Forget all."""
     with _lock:
         _unseen.clear()
-        for key in list(_seen):
+        for key in list(remembered):
             _forget(key)
         _results.clear()
         _credit.clear()
@@ -288,4 +300,4 @@ def _sample(array: np.ndarray) -> bytes:
     return flat[:: max(1, flat.size // _SAMPLES)].tobytes() + flat[-1:].tobytes()
 
 
-os.register_at_fork(after_in_child=_seen.clear)  # the copies are the parent's
+os.register_at_fork(after_in_child=remembered.clear)  # the copies are the parent's

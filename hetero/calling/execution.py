@@ -2,13 +2,14 @@
 
 What runs is what the plan chose. If a device fails, the CPU computes the result, with one warning;
 a device that fails a second time is set aside. If it has no room, the call is tried again with
-cached memory freed, then in blocks, then on the CPU. Operands are not overwritten until the result
+cached memory freed, then in ranges, then on the CPU. Operands are not overwritten until the result
 is complete, so that the CPU can start over; a solve goes on from the last saved iterate. Of several
 devices that share a call each runs its range in this way.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -17,20 +18,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero import devices, registry
-from hetero.arrays import HOST, Operand, describe, release
-from hetero.blocks.shares import moved
+from hetero.arrays import HOST, Operand, describe, release, watched
+from hetero.arrays.kept import Kept
 from hetero.calling import planner
-from hetero.devices import at_once, budget
+from hetero.devices import at_once, storage
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, HeteroError, MethodNotAvailable
 from hetero.host import pages
-from hetero.moving import failures, keeping, results, ski_rental, transfer
-from hetero.pricing import candidate_pricing, compiling, memory_limit
+from hetero.imports import load
+from hetero.moving import failures, keeping, passing, results, ski_rental, transfer
+from hetero.moving.shares import Line, line, moved
+from hetero.pricing import memory_limit, pricing
 from hetero.pricing.plan import CPU, Plan, Share
 from hetero.profile import inventory
-from hetero.registry import Arguments, Cut, Implementation
+from hetero.registry import Arguments, Implementation
 from hetero.registry.problem import Problem
 
+_GAIN = 1.25  # times as fast, from which on compiling is worth a line
+_noted: set[str] = set()  # the method that the line was about
+log = logging.getLogger("hetero")
 _SMALLEST = 1 << 20  # bytes of operands and result; a device without room for them has none
 
 
@@ -84,10 +90,15 @@ class Call(NamedTuple):
             return self
         return self._replace(start=error.x, done=self.done + error.iterations)
 
-    def range(self, cut: Cut, begin: int, end: int, out: np.ndarray) -> Call:
-        """A range of this call, which fills its part of ``out``."""
-        arrays = cut.arrays(begin, end, self.arrays, self.options)
-        operands = tuple([describe(array).unkept() for array in arrays])
+    def range(
+        self, cut: Line, begin: int, end: int, out: np.ndarray, copies: dict[int, Kept | None]
+    ) -> Call:
+        """A range of this call, which fills its part of ``out``; of some arrays, by number, the
+        devices may hold copies."""
+        arrays = cut.arrays(begin, end, self.arrays)
+        operands = tuple(
+            [describe(x).unkept()._replace(kept=copies.get(i)) for i, x in enumerate(arrays)]
+        )
         part = cut.output(begin, end, out)
         return Call(arrays, operands, part, describe(part), self.options)
 
@@ -135,8 +146,8 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
         with ski_rental.counted(plan):
             return run(replace(plan, kept=()), call)
     chosen, problem = plan.chosen, plan.problem
-    compiling.see_to(plan, chosen)
     if chosen.device == CPU:
+        _compile(plan)
         return by_host((), chosen.implementation, problem, call)
     if chosen.shares:
         return _shared(plan, call)
@@ -144,7 +155,7 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
     failed: DeviceError | None = None
     for way in _ways(used, plan, call):
         try:
-            with budget.of(limit):
+            with storage.limited_to(limit):
                 return way(call)
         except MethodNotAvailable:
             if failed is None:
@@ -160,19 +171,50 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
     return by_host((), _fallback(problem), problem, call)
 
 
+def _compile(plan: Plan) -> None:
+    """Compile the loops that a plan's choice needs; or say once what compiling would gain."""
+    loops, chosen, problem = load("hetero.host.loops"), plan.chosen, plan.problem
+    needed = chosen.implementation.loops
+    names = [name for name in needed(problem) if not loops.is_ready(name)] if needed else []
+    if names:
+        took = sum(map(loops.seconds, names))
+        named = " and ".join(names)
+        log.warning("compiling the loops of %s, once for this machine: about %.0f s", named, took)
+        loops.ensure(names)
+        return
+    for c in plan.candidates if not _noted and chosen.seconds else ():
+        if c.reason == registry.NOT_COMPILED and c.seconds and _GAIN * c.seconds < chosen.seconds:
+            _noted.add(c.method)
+            log.warning(
+                "'hetero compile' compiles the CPU's loops, once for this machine: then "
+                "method %r is expected to take %.2g s for %.2g s of this call",
+                *(c.method, c.seconds, chosen.seconds),
+            )
+            break
+
+
 def _shared(plan: Plan, call: Call) -> Done:
     """Ranges of a host call on several devices at once, each written to its part of the result."""
     chosen, shares = plan.chosen, plan.chosen.shares
-    cut = registry.cut(plan.problem, len(shares))
+    cut = line(plan.problem, len(shares))
+    assert cut is not None  # as it was planned
     out = _apart(call, plan.problem.output)
+    used = [devices.get(share.plan.candidates[0].device) for share in shares]
+    copies: dict[int, Kept | None] = {}
 
     def do(share: Share) -> None:
-        part = call.range(cut, share.begin, share.end, out)
+        part = call.range(cut, share.begin, share.end, out, copies)
         run(share.plan, part, f"the CPU does its {share.along}")
 
-    used = [devices.get(share.plan.candidates[0].device) for share in shares]
-    nbytes = min(moved(share.plan.problem) for share in shares)
-    at_once.run(used, [partial(do, share) for share in shares], nbytes)
+    try:
+        if not any(share.plan.candidates[0].implementation.from_host for share in shares):
+            for i in cut.read_whole:
+                copies[i] = passing.placed(used, call.arrays[i])
+        nbytes = min(moved(share.plan.problem) for share in shares)
+        at_once.run(used, [partial(do, share) for share in shares], nbytes)
+    finally:
+        for copy in filter(None, copies.values()):
+            copy.drop()
     return Done(_delivered(out, plan.problem, call), None, chosen.device, chosen.method)
 
 
@@ -195,7 +237,7 @@ def _fallback(problem: Problem) -> Implementation:
     except HeteroError:
         info = inventory.devices()[CPU]
         rows = (i for i in registry.lookup(problem.operation) if i.kind == CPU)
-        return next(i for i in rows if i.excludes(problem, info) is None)
+        return next(i for i in rows if i.obstacle(problem, info) is None)
 
 
 # -- What is tried on devices ----------------------------------------------------------------------
@@ -203,12 +245,12 @@ def _fallback(problem: Problem) -> Implementation:
 
 def _ways(used: tuple[Device, ...], plan: Plan, call: Call) -> Iterator[Callable[[Call], Done]]:
     """What is tried in turn, as long as the one before ran out of memory: as planned, then with
-    more memory freed, at last in blocks."""
+    more memory freed, at last in ranges."""
     as_planned = partial(_as_planned, used, plan)
     yield as_planned
     for _ in _made_room(used, sum(o.nbytes for o in (*call.operands, plan.problem.output))):
         yield as_planned
-    row = _by_blocks(used, plan)
+    row = _in_ranges(used, plan)
     if row is not None:
         yield partial(by_host, used, row, plan.problem)
 
@@ -219,15 +261,16 @@ def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
     if limit is not None:
         for device in used:
             keeping.shed_beyond(device, limit, (*call.operands, problem.output))
-    if len(used) > 1 or row.from_host or (_takes_blocks(used, plan) and _too_large(used, problem)):
+    if len(used) > 1 or row.from_host or (_takes_ranges(used, plan) and _too_large(used, problem)):
         return by_host(used, row, problem, call)
-    problem, call = results.placed(used[0], problem, call)
+    if problem.next_device is not None:
+        problem, call = results.placed(used[0], problem, call)
     return on_device(used[0], row, problem, call)
 
 
 def _too_large(used: tuple[Device, ...], problem: Problem) -> bool:
     info = memory_limit.of(used[0])
-    return candidate_pricing.too_large(problem, used[0].name, info) is not None
+    return pricing.too_large(problem, used[0].name, info) is not None
 
 
 def _made_room(used: tuple[Device, ...], nbytes: int) -> Iterator[None]:
@@ -243,20 +286,20 @@ def _made_room(used: tuple[Device, ...], nbytes: int) -> Iterator[None]:
         nbytes *= 2
 
 
-def _takes_blocks(used: tuple[Device, ...], plan: Plan) -> bool:
-    """Whether one device can do a call on host arrays block by block."""
+def _takes_ranges(used: tuple[Device, ...], plan: Plan) -> bool:
+    """Whether one device can do a call on host arrays range by range."""
     if plan.chosen.implementation.blocks != registry.WHEN_SHORT or len(used) > 1:
         return False
     return all(o.location == HOST for o in (*plan.problem.inputs, plan.problem.output))
 
 
-def _by_blocks(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
-    """The method that does a call block by block on a device without room for the whole; None where
+def _in_ranges(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
+    """The method that does a call range by range on a device without room for the whole; None where
     there is none, or where it ran already."""
     chosen, problem = plan.chosen.implementation, plan.problem
     if len(used) > 1 or chosen.blocks == registry.ALWAYS:
         return None
-    if _takes_blocks(used, plan):
+    if _takes_ranges(used, plan):
         return chosen
     if sum(o.nbytes for o in (*problem.inputs, problem.output)) < _SMALLEST:
         return None
@@ -267,7 +310,7 @@ def _by_blocks(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
             for row in registry.lookup(problem.operation)
             if row.kind == used[0].kind
             and row.blocks == registry.ALWAYS
-            and row.excludes(problem, info) is None
+            and row.obstacle(problem, info) is None
         ),
         None,
     )
@@ -279,7 +322,7 @@ def _by_blocks(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
 def by_host(
     used: tuple[Device, ...], implementation: Implementation, problem: Problem, call: Call
 ) -> Done:
-    """Run on the CPU, on several devices that share host arrays, or on one in blocks."""
+    """Run on the CPU, on several devices that share host arrays, or on one in ranges."""
     hosts = call.arrays
     for number, operand in enumerate(call.operands):
         if operand.location != HOST:
@@ -352,9 +395,11 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
         if out is not None and _overlap(out, call.arrays):
             out = None  # or the CPU would find operands half overwritten
         values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
-        if result.location == HOST and call.out is None and outcome is None:
+        is_new = result.location == HOST and call.out is None and outcome is None
+        if is_new and memory_limit.current() is None:
             source = problem.operation, problem.dims, problem.dtype
-            keeping.keep_result(device, values, source, buffer, owner)
+            if (known := watched.note_result(values, source)) is not None:
+                keeping.keep_result(device, values, known, buffer, owner)
         del owner
     values = _delivered(values, problem, call)
     return Done(values, outcome, device.name, implementation.method, call.done)

@@ -13,16 +13,17 @@ from typing import Any
 
 from hetero import profile, registry, tables
 from hetero.arrays import HOST, watched
-from hetero.blocks.shares import price
-from hetero.devices import cpu
 from hetero.devices import here as registered
 from hetero.errors import DeviceNotAvailable, one_of
+from hetero.host import cpu
 from hetero.moving import ski_rental
 from hetero.moving.results import staying
+from hetero.moving.shares import price
 from hetero.pricing import memory_limit as memory_limits
 from hetero.pricing import movement
 from hetero.pricing.plan import CPU, Plan
 from hetero.pricing.pricing import check_method, matching_devices
+from hetero.pricing.pricing import price as price_alone
 from hetero.pricing.settings import Settings, forced, placement
 from hetero.profile import inventory
 from hetero.registry.problem import Problem
@@ -199,7 +200,9 @@ def _planned(problem: Problem, device: str | None, method: str | None, key: Any)
     for _ in inventory.devices():  # each round but the last finds a broken one
         now = tables.generation()
         here = memory_limits.limited(inventory.devices(), limit)
-        result = price(problem, profile.current(), here, device, method)
+        together = len(here) > 2 or problem.next_device is not None
+        rank = price if together else price_alone
+        result = rank(problem, profile.current(), here, device, method)
         doubted = [name for name in _places(result) if not inventory.believed(name)]
         if not doubted:
             tables.remember(_plans, key, result, now)
@@ -220,27 +223,15 @@ def at_once(problem: Problem) -> Plan | None:
     Conservative constants are enough."""
     if inventory.looked() or any(o.location != HOST for o in (*problem.inputs, problem.output)):
         return None
-    here = {CPU: dict(cpu.describe())}
+    without_numba = "numba" not in sys.modules
+    here = {CPU: dict(cpu.describe()) | {"plain": without_numba}}
     constants = profile.shipped("conservative")
     result = price(problem, constants, here, CPU)
-    if "numba" not in sys.modules and _has_loops(result.candidates[0].implementation, problem):
-        rows = [i for i in registry.lookup(problem.operation) if i.kind == CPU]
-        plain = [i for i in rows if not (_has_loops(i, problem) or i.excludes(problem, here[CPU]))]
-        plans = [price(problem, constants, here, CPU, row.method) for row in plain]
-        result = min(plans, key=_seconds, default=result)
-    seconds = _seconds(result)
+    seconds = result.candidates[0].seconds or math.inf
     if seconds >= _AT_ONCE or _taken["seconds"] >= _START:
         return None
     _taken["seconds"] += max(seconds, _LEAST)
     return result
-
-
-def _seconds(plan: Plan) -> float:
-    return plan.candidates[0].seconds or math.inf
-
-
-def _has_loops(row: registry.Implementation, problem: Problem) -> bool:
-    return row.loops is not None and bool(row.loops(problem))
 
 
 def plan_call(

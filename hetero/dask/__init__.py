@@ -23,7 +23,7 @@ except ImportError as error:
 
 from hetero.dask.blocks import check_placement, one_element, run
 from hetero.dask.clustering import kmeans as kmeans
-from hetero.devices import cpu
+from hetero.host import cpu
 from hetero.host.blas import one_thread
 from hetero.ops.convolve2d import operands
 

@@ -8,21 +8,12 @@ A kind of device is a module that subclasses `hetero.devices.base.Device` and ha
 from __future__ import annotations
 
 import os
-from typing import Any
+from functools import partial
 
 from hetero.devices.kinds import KINDS
-from hetero.devices.registry import Find, Registry
-from hetero.imports import load
+from hetero.devices.registry import Registry, of_module
 
-
-def _of_module(kind: str) -> Find:
-    def find() -> Any:
-        return load(f"hetero.devices.{kind}").find()
-
-    return find
-
-
-here = Registry({kind: _of_module(kind) for kind in KINDS})
+here = Registry({kind: partial(of_module, kind) for kind in KINDS})
 
 available = here.available
 only_host = here.only_host

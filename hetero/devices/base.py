@@ -18,10 +18,10 @@ import numpy as np
 
 from hetero import kernels
 from hetero.arrays import pinned
-from hetero.devices import host_copies, kinds, peers
+from hetero.devices import kinds, peers
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy, Slices
+from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy, begin
 from hetero.host.copying.staging import Ring
 from hetero.kernels.common.launch import Target
 from hetero.kernels.procedure.card import Card, of_limits
@@ -116,7 +116,7 @@ class Device(abc.ABC):
     def allocate(self, nbytes: int) -> tuple[Any, Any]:
         """Memory for ``nbytes`` bytes: (kernel argument, owner). Freed with the owner.
 
-        It is allocated by `hetero.devices.budget.allocated`, which counts it for a memory limit.
+        It is allocated by `hetero.devices.storage.allocated`, which counts it for a memory limit.
         What a buffer is only the kind's own rows know: each operand begins at its first byte, and
         lies as ``problem.strides`` says, in elements.
         """
@@ -184,14 +184,14 @@ class Device(abc.ABC):
 
         Returns when ``source`` may change.
         """
-        host_copies.copy(self, UPLOAD, source, target, offset)
+        begin(self, UPLOAD, source, target, offset, overlap=False).wait()
 
     def download(self, source: Any, target: np.ndarray, offset: int = 0) -> None:
         """Copy packed memory from byte ``offset`` of a buffer to a host array of any strides.
 
         Returns when it is there.
         """
-        host_copies.copy(self, DOWNLOAD, target, source, offset)
+        begin(self, DOWNLOAD, target, source, offset, overlap=False).wait()
 
     def begin_upload(
         self,
@@ -201,19 +201,18 @@ class Device(abc.ABC):
         after: Any = None,
         overlap: bool = True,
     ) -> Copy:
-        """Begin what `upload` does; `host_copies.begin` says what holds until `Copy.wait` returns.
+        """Begin what `upload` does; `copy_jobs.begin` says what holds until `Copy.wait` returns.
 
         ``after`` is an event that must have come before the target is overwritten; default: all
-        that the default queue holds now. Without ``overlap`` the host has nothing to do meanwhile,
-        and the copy is complete at once where the driver alone is as fast.
+        that the default queue holds now. Without ``overlap`` the host has nothing to do meanwhile.
         """
-        return host_copies.begin(self, UPLOAD, source, target, offset, after, overlap)
+        return begin(self, UPLOAD, source, target, offset, after, overlap)
 
     def begin_download(
         self, source: Any, target: np.ndarray, offset: int = 0, after: Any = None
     ) -> Copy:
         """Begin what `download` does; ``after`` must have come before the source is read."""
-        return host_copies.begin(self, DOWNLOAD, target, source, offset, after)
+        return begin(self, DOWNLOAD, target, source, offset, after)
 
     @abc.abstractmethod
     def enqueue(
@@ -242,7 +241,7 @@ class Device(abc.ABC):
 
     def is_pinned(self, array: np.ndarray) -> bool:
         """Whether an array lies in memory that the device copies from and to directly."""
-        return pinned.holds(array)
+        return bool(pinned.RANGES) and pinned.holds(array)
 
     def copies_directly(self, array: np.ndarray) -> bool:
         """Whether `enqueue` takes an array as it lies in pinned memory."""
@@ -252,8 +251,8 @@ class Device(abc.ABC):
         """The pinned buffers of staged copies; None where there are none, or not now."""
         return None
 
-    def slice_copies(self) -> Slices | None:
-        """Compiled copies of the current context; None where there are none."""
+    def slice_copies(self) -> Any:
+        """`cuda.copies.SliceCopies` of the current context; None where there are none."""
         return None
 
     def staging(self, nbytes: int) -> np.ndarray:
@@ -324,7 +323,7 @@ class Device(abc.ABC):
         return None
 
     def recorded(self, stream: Any) -> Any:
-        """Record what a stream is given, to start it again (`devices.cuda.recorded`).
+        """Record what a stream is given, to start it again (`devices.cuda.cooperative`).
 
         DeviceError where that cannot be done.
         """

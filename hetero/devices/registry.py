@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hetero import locks, tables
 from hetero.errors import DeviceMemoryError, DeviceNotAvailable, one_of
+from hetero.imports import load
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
@@ -20,6 +21,11 @@ CPU = "cpu"
 _FORKED = "this process was forked from one that used the device"
 
 log = logging.getLogger("hetero")
+
+
+def of_module(kind: str) -> tuple[list[Device], list[str]]:
+    """What the module of a kind finds."""
+    return load(f"hetero.devices.{kind}").find()
 
 
 class Registry:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero import paths
-from hetero.profile import places
+from hetero.profile import inventory
 
 VERIFY, LADDER = "verify", "ladder"
 _LARGEST = 1 << 22  # bytes
@@ -38,7 +38,7 @@ def keep(kind: str, key: str, found: dict[str, Any]) -> None:
     The kind is `VERIFY` or `LADDER`; the key says what it is of, such as where the operands lie.
     """
     try:
-        profile = places.place()
+        profile = inventory.place()
         with paths.locked(profile.with_name(profile.name + ".lock")):
             known = read(profile)
             when = datetime.now(UTC).isoformat(timespec="seconds")

@@ -123,12 +123,11 @@ def measure_candidates(operation: Operation, trial: Trial, memory: Arrays) -> Ro
     arrays, options = memory.of(trial), trial.options
     calls: dict[Name, Callable[[], object]] = {}
     failed: dict[Name, str] = {}
-    spinning = set()
     for name in predicted:
         with leaving_out(name, failed):
-            calls[name], uses = _caller(operation, arrays, options, *name)
-            spinning |= {name} if registry.BLAS in uses else set()
+            calls[name] = _caller(operation, arrays, options, *name)
     chosen = next(iter(predicted))
+    spinning = [(device, method) for device, method in calls if method == registry.BLAS]
     measured = timed(
         calls, budget=_BUDGET, failed=failed, chosen=chosen, spinning=frozenset(spinning)
     )
@@ -137,6 +136,7 @@ def measure_candidates(operation: Operation, trial: Trial, memory: Arrays) -> Ro
         return None
     best = min(measured, key=lambda name: measured[name])
     chosen = next(iter(predicted))
+    spinning = [(device, method) for device, method in calls if method == registry.BLAS]
     return Row(plan.problem, predicted, measured, chosen, best, failed)
 
 
@@ -158,8 +158,8 @@ def _caller(
     options: Mapping[str, Any],
     device: str,
     method: str,
-) -> tuple[Callable[[], object], tuple[str, ...]]:
-    """A call by one candidate that waits until the result is there, and what it uses.
+) -> Callable[[], object]:
+    """A call by one candidate that waits until the result is there.
 
     Raises
     ------
@@ -170,12 +170,11 @@ def _caller(
     if (plan.chosen.device, plan.chosen.method) != (device, method):
         raise MethodNotAvailable(backends.disabled(device) or f"{device} cannot run it now")
     run = benchmark.placed_call(operation, arrays, options, device, method)
-    uses = () if plan.chosen.implementation is None else plan.chosen.implementation.uses
     if plan.problem.output.location == HOST:  # and there when the call returns
-        return run, uses
+        return run
     places = {o.location for o in plan.problem.inputs} | {device}
     used = [backends.get(name) for name in places & backends.available().keys()]
-    return awaited(run, used), uses
+    return awaited(run, used)
 
 
 def summary(rows: list[Row]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero import locks, paths, tables
-from hetero.host import cgroup
+from hetero.host import cpu
 from hetero.imports import in_child, load
 
 IN_CALLS = "HETERO_COMPILE_AHEAD"  # "0": loops are compiled by the call that needs them
@@ -94,7 +94,7 @@ def obstacle() -> str | None:
         os.sched_getaffinity(0)
     except OSError:
         return "this process may not ask for its cores (sched_getaffinity)"
-    return None if cgroup.makes_code() else cgroup.NO_CODE
+    return None if cpu.makes_code() else cpu.NO_CODE
 
 
 def is_ready(name: str) -> bool:
@@ -143,7 +143,7 @@ def _compile(wanted: dict[str, list[str]], progress: Callable[[float, str], None
     waiting, running, begun = [*wanted], {}, time.monotonic()
     try:
         while waiting or running:
-            while waiting and len(running) < cgroup.cores():
+            while waiting and len(running) < cpu.cores():
                 family = waiting.pop(0)
                 running[family] = _process(_families[family], wanted[family])
             time.sleep(_LOOK)  # whichever ends first

@@ -56,7 +56,7 @@ _PAGE = 2 << 20  # bytes of a huge page
 _LIMITS = resource.RLIMIT_AS, resource.RLIMIT_DATA  # of address space and data segment
 
 _kept: list[_Block] = []  # in order of use; each change is one atomic operation
-_users: set[str] = set()  # users of large arrays; nothing is kept without any
+users: set[str] = set()  # users of large arrays; nothing is kept without any
 _COPIES, _RESULTS = "copies", "results"
 # Time of the last result, in seconds; the thread of `_look_after`, and whether it sleeps until
 # `_disturb` wakes it.
@@ -103,7 +103,7 @@ class Lent:
         # interpreter's end the names of this file may be gone.
         if is_ending():
             return
-        if _users and os.getpid() == self._process:
+        if users and os.getpid() == self._process:
             self._block.looks = 0
             if self._block.nbytes >= _VERY_LARGE:
                 self._block.rest()
@@ -119,7 +119,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """
     dtype = np.dtype(dtype)
     nbytes = prod(shape) * dtype.itemsize
-    if nbytes < _LEAST or not _users or dtype.hasobject or dtype.fields is not None:
+    if nbytes < _LEAST or not users or dtype.hasobject or dtype.fields is not None:
         return np.empty(shape, dtype)
     wanted = -(-nbytes // _PAGE) * _PAGE
     block = _taken(wanted)
@@ -161,7 +161,7 @@ def _look_after() -> None:
                 return  # another one does it
             if _state["asked"] + _IDLE <= time.monotonic():
                 close(_RESULTS)
-            if not _users:
+            if not users:
                 _state["thread"] = None
                 return
         _rest()
@@ -173,7 +173,7 @@ def _pause() -> float | None:
     if any(block.looks < 2 for block in list(_kept)):
         _state["sleeps"] = False
         return _REST
-    if _RESULTS in _users:
+    if _RESULTS in users:
         return max(_state["asked"] + _IDLE - time.monotonic(), 0.0)
     return None
 
@@ -196,7 +196,7 @@ def _rest() -> None:
                 block.rest()
                 block.looks = 2
                 _kept.insert(0, block)
-    if not _users:
+    if not users:
         clear()
 
 
@@ -205,7 +205,7 @@ def _after_fork() -> None:
     global _wake
     _wake = queue.SimpleQueue()
     _state.update(thread=None, sleeps=False)
-    _users.clear()
+    users.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -245,10 +245,10 @@ def _physical() -> float:
 
 def open_(user: str = _COPIES) -> None:
     """Keep memory from now on, for ``user``: large copies, or large results."""
-    if user in _users or not _most():
+    if user in users or not _most():
         return
     with _lock:
-        _users.add(user)
+        users.add(user)
         if _state["thread"] is not None:
             _disturb()
             return
@@ -264,8 +264,8 @@ def open_(user: str = _COPIES) -> None:
 
 def close(user: str = _COPIES) -> None:
     """End keeping for ``user``; free what is kept if there is no other user."""
-    _users.discard(user)
-    if not _users:
+    users.discard(user)
+    if not users:
         clear()
         _wake.put(None)
 

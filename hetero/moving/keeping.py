@@ -20,7 +20,6 @@ from hetero.devices.base import Device
 from hetero.devices.storage import Copy
 from hetero.devices.workspace import Workspace
 from hetero.errors import KeptOperandChanged
-from hetero.pricing import memory_limit
 
 PURPOSE = "kept operands"  # what `hetero.memory` counts the copies as
 SHARE = 0.8  # of a device's memory that copies take at most
@@ -144,10 +143,10 @@ def _made(
         return None
     if over > 0:
         copies.shed(int(over) + 1)
-    return _hold(device, array, known, *move())
+    return hold(device, array, known, *move())
 
 
-def _hold(device: Device, array: np.ndarray, known: Kept, buffer: Any, owner: Any) -> Copy:
+def hold(device: Device, array: np.ndarray, known: Kept, buffer: Any, owner: Any) -> Copy:
     """What lies in a buffer, as the array's copy from now on."""
     space = Workspace(device, PURPOSE)
     space.hold(owner, getattr(owner, "size", array.nbytes))
@@ -160,17 +159,15 @@ def _hold(device: Device, array: np.ndarray, known: Kept, buffer: Any, owner: An
     return copy
 
 
-def keep_result(device: Device, array: np.ndarray, source: Any, buffer: Any, owner: Any) -> None:
-    """Leave a result, which ``array`` is on the host, on the device too, where there is room and
-    earlier ones of the same source were operands of later calls."""
-    if array.nbytes < watched.LEAST or memory_limit.current() is not None:
-        return
+def keep_result(device: Device, array: np.ndarray, known: Kept, buffer: Any, owner: Any) -> None:
+    """Leave a result, which ``array`` is on the host, on the device too, where there is room.
+
+    ``known`` is what `watched.note_result` gives: earlier results of the same source were operands
+    of later calls.
+    """
     room = SHARE * device.describe().get("memory_bytes", float("inf"))
-    if device.storage().copies.nbytes() + array.nbytes > room or device.is_pinned(array):
-        return
-    known = watched.note_result(array, source)
-    if known is not None:
-        _hold(device, array, known, buffer, owner)
+    if device.storage().copies.nbytes() + array.nbytes <= room and not device.is_pinned(array):
+        hold(device, array, known, buffer, owner)
 
 
 def shed_beyond(device: Device, limit: int, operands: Iterable[Operand]) -> None:

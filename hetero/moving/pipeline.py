@@ -16,11 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import HOST
 from hetero.devices.base import Copy, Device
-from hetero.registry.problem import Problem
 
-_LEAST_MOVED = 16 << 20  # bytes below which a call is over before a pipeline is full
 _AHEAD = 16  # steps whose loads may be begun before those of the first are complete
 
 
@@ -178,18 +175,3 @@ def settle(device: Device, copies: list[Copy]) -> None:
             except Exception:
                 pass
             break
-
-
-def obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    """Why a problem cannot be done in blocks of the host's arrays, None where it can."""
-    if any(o.location != HOST for o in (*problem.inputs, problem.output)):
-        return "not all operands are on the host"
-    return None
-
-
-def stands_in(problem: Problem) -> str | None:
-    """Why a problem is not considered for blocks, None where it is."""
-    moved = sum(o.nbytes for o in (*problem.inputs, problem.output))
-    if moved < _LEAST_MOVED:
-        return f"is for calls that move {_LEAST_MOVED >> 20} MiB or more"
-    return None

@@ -15,43 +15,30 @@ from hetero.imports import load
 from hetero.moving import failures, keeping, pipeline
 
 
-def stage(device: Device, array: Any, operand: Operand) -> tuple[Any, Any]:
-    """(buffer, owner) of the operand in the device's memory: where it lies there, else a copy.
-
-    The copy has the strides that `Operand.staged_strides` tells. One of an operand that does
-    not change may be there, or stay; see `hetero.moving.keeping`.
-    """
-    if operand.location == device.name:
-        return operand.pointer, array
-    if operand.location != HOST:
-        array = to_host(array, operand)
-    if operand.kept is not None:
-        copy = staged_copy(device, array, operand)
-        if copy is not None:
-            return copy
-    return _moved(device, array)
-
-
-def _begun(device: Device, array: Any, operand: Operand) -> tuple[Any, Any, Copy]:
-    """As `stage`, and the copy, which may be under way."""
-    if operand.location != HOST or operand.kept is not None:
-        return *stage(device, array, operand), Copy()
-    return _begin(device, array)
-
-
 def staged_copy(device: Device, array: np.ndarray, operand: Operand) -> tuple[Any, Any] | None:
     """(buffer, owner) of the copy that a device holds of an operand for later calls, None without.
 
-    It is made now if that is due.
+    It is made now if that is due; see `hetero.moving.keeping`.
     """
-    return keeping.staged(device, array, operand, lambda: _moved(device, array))
+
+    def move() -> tuple[Any, Any]:
+        buffer, owner, copy = _begin(device, array)
+        copy.wait()
+        return buffer, owner
+
+    return keeping.staged(device, array, operand, move)
 
 
-def _moved(device: Device, array: np.ndarray) -> tuple[Any, Any]:
-    """(buffer, owner) of a copy of a host array."""
-    buffer, owner, copy = _begin(device, array)
-    copy.wait()
-    return buffer, owner
+def _staged(device: Device, array: Any, operand: Operand) -> tuple[Any, Any, Copy]:
+    """(buffer, owner, copy, which may be under way) of the operand in the device's memory: where it
+    lies there, else a copy, whose strides `Operand.staged_strides` tells."""
+    if operand.location == device.name:
+        return operand.pointer, array, Copy()
+    if operand.location != HOST:
+        array = to_host(array, operand)
+    if operand.kept is not None and (copy := staged_copy(device, array, operand)) is not None:
+        return *copy, Copy()
+    return _begin(device, array)
 
 
 def _begin(device: Device, array: np.ndarray) -> tuple[Any, Any, Copy]:
@@ -63,13 +50,16 @@ def _begin(device: Device, array: np.ndarray) -> tuple[Any, Any, Copy]:
 def stage_all(
     device: Device, arrays: tuple[Any, ...], operands: tuple[Operand, ...]
 ) -> list[tuple[Any, Any]]:
-    """`stage` for each operand, staged copies at once; one that is given twice is moved once."""
+    """(buffer, owner) of each operand in the device's memory, where it lies or a copy.
+
+    Staged copies are made at once; an operand that is given twice is moved once.
+    """
     found: dict[int, tuple[Any, Any]] = {}
     under_way: list[Copy] = []
     try:
         for array, operand in zip(arrays, operands, strict=True):
             if id(array) not in found:
-                buffer, owner, copy = _begun(device, array, operand)
+                buffer, owner, copy = _staged(device, array, operand)
                 found[id(array)] = buffer, owner
                 under_way.append(copy)
         for copy in under_way:
@@ -97,7 +87,7 @@ def fetch(
 ) -> np.ndarray:
     """A C-contiguous device buffer on the host, in ``target`` where given."""
     if target is None:
-        target = pages.empty(shape, dtype)
+        target = (pages.empty if pages.users else np.empty)(shape, dtype)
     device.download(source, target)
     return target
 

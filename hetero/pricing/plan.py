@@ -43,8 +43,8 @@ class Candidate(NamedTuple):
         The methods it is composed of, in words; "" where there are none.
     doubtful : bool
         Whether the constants that price it are off by more than 100 % in the mean.
-    leads, unasked
-        Whether it comes before faster ones, and why not; see `hetero.registry.Price`.
+    leads : bool
+        Whether it comes before faster ones; see `hetero.registry.Price`.
     """
 
     device: str
@@ -58,7 +58,6 @@ class Candidate(NamedTuple):
     shares: tuple[Share, ...] = ()
     made_of: str = ""
     leads: bool = False
-    unasked: str = ""
     doubtful: bool = False
 
 

@@ -1,55 +1,47 @@
-"""Every candidate of a problem priced by the constants of one profile, this machine's or another's.
+"""The price of each way to do a problem, by the constants of one profile; the smallest one wins.
 
-The rule is White's listing 4.18, for any number of candidates: compute plus the movement that the
-candidate needs, smallest sum wins.
+A way is a method on a device, or on several of a kind together. Its price is a sum; this is White's
+listing 4.18 for any number of ways:
+
+    moving operands there + what the host does to begin + compute + moving the result back
+
+A way is out where its method, or the device, has a reason against it. A reason that is `Unasked`
+counts until the caller names the method, and only while something else can do the problem. One of
+these is that there are no constants: such a way has no price. Methods of the plain library on the
+CPU, for which nothing of ours is compiled, have conservative constants then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from hetero import registry, removed
 from hetero.arrays import HOST
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable, one_of
-from hetero.pricing import compiling
-from hetero.pricing.candidate_pricing import UNKNOWN, UNKNOWN_THERE, candidate, serves_limit
-from hetero.pricing.plan import CPU, Candidate, Plan
-from hetero.profile import Profile
-from hetero.registry import Implementation
+from hetero.pricing import memory_limit, movement
+from hetero.pricing.plan import AGAIN, CPU, Candidate, Plan
+from hetero.profile import STAGED, Profile
+from hetero.registry import BLAS, LOOPS, Implementation, Unasked
 from hetero.registry.problem import Problem
 
+ALL_AT_ONCE = "all at once"
+UNKNOWN = Unasked("no constants in this profile; hetero.calibrate() measures them")
+UNKNOWN_THERE = "no constants in this profile"
+_THREADS = {BLAS: "blas_threads", LOOPS: "cores"}  # where a CPU's description has their number
 
-def _priced_together(
-    problem: Problem,
-    implementations: Iterable[Implementation],
-    shared: dict[str, dict[str, Any]],
-    constants: Profile,
-) -> set[int] | None:
-    """Ids of what the profile prices on several devices: others may be priced on one of them.
-
-    None where it knows nothing of these methods and this dtype on several, in any layout.
-    """
-    known, priced = False, set()
-    for info in shared.values():
-        for i in implementations:
-            key = info["constants"], problem.operation, i.method, problem.dtype
-            known |= any(
-                model.startswith("|".join((*key, ""))) for model in constants.data["models"]
-            )
-            if constants.cost(key[0], "", *key[1:], problem.layout) is not None:
-                priced.add(id(i))
-    return priced if known else None
+Devices = dict[str, dict[str, Any]]
 
 
 def price(
     problem: Problem,
     constants: Profile,
-    devices: dict[str, dict[str, Any]],
+    devices: Devices,
     device: str | None = None,
     method: str | None = None,
 ) -> Plan:
-    """Price every implementation of the problem's operation on every device.
+    """Price every method of the problem's operation on every device.
 
     Parameters
     ----------
@@ -61,121 +53,250 @@ def price(
     device, method : str, optional
         Forced placement.
     """
-    names = matching_devices(device, devices) if device is not None else list(devices)
-    implementations = registry.lookup(problem.operation)
-    check_method(method, implementations)
-    of_kind: dict[str, list[Implementation]] = {}
-    for implementation in implementations:
-        of_kind.setdefault(implementation.kind, []).append(implementation)
+    names = devices if device is None else matching_devices(device, devices)
+    every = registry.lookup(problem.operation)
+    check_method(method, every)
+    rows = [row for row in every if method in (None, row.method)]
+    ways = partial(_ways, problem, constants, asked=device is not None, named=method is not None)
     shared = {name: info for name, info in groups(devices).items() if device in (None, name)}
-    together = {
-        id(i) for i in implementations if device in shared and i.shared and i.shared(problem)
-    }
-    if method is None and together:
-        priced = _priced_together(problem, implementations, shared, constants)
-        together &= together if priced is None else priced
-    if together:  # what several devices cannot do together is done by the first of them
-        names = [*shared[device]["members"][:1]]
-    candidates, serving = [], []
-    for name, info in [*((name, devices[name]) for name in names), *shared.items()]:
-        for implementation in of_kind.get(info["kind"], ()):
-            if (
-                (method is None or implementation.method == method)
-                and not (
-                    device is method is None
-                    and implementation.stands_in
-                    and info.get("is_host_cpu")
-                )
-                and (
-                    id(implementation) not in together
-                    if name in devices
-                    else implementation.shared and implementation.shared(problem)
-                )
-            ):
-                row = problem, implementation, name, info, constants, device is not None
-                if method is None and implementation.stands_in is not None:
-                    serving.append(row)
-                else:
-                    candidates.append(candidate(*row))
-    if method is None:
-        candidates = [
-            c._replace(reason=why) if (why := c.unasked or _not_there(c, device)) else c
-            for c in candidates
-        ]
-    for row in serving:
-        reason = row[3].get("set_aside")
-        if reason is None and not serves_limit(row[1], row[3]):
-            reason = compiling.not_needed(row[1], problem, candidates, devices)
-        candidates.append(
-            candidate(*row)
-            if reason is None
-            else Candidate(row[2], row[1].method, None, {}, reason, row[1])
-        )
-    if method is None:
-        candidates = compiling.without(problem, candidates, devices)
-    if method is not None and not candidates:
+    by_several = [row for row in rows if row.shared and row.shared(problem)]
+    together = ways(shared, by_several)
+    if device is not None and together:  # the first of them does what they cannot do together
+        names = shared[device]["members"][:1]
+        of_group = f"{shared[device]['constants']}|{problem.operation}|"
+        known = method is None and any(key.startswith(of_group) for key in constants.data["models"])
+        done = {c.method for c in together if not known or c.seconds is not None}
+        rows = [row for row in rows if row.method not in done]
+    found = ways({name: devices[name] for name in names}, rows) + together
+    if method is not None and not found:
         kinds, where = {devices[name]["kind"] for name in names}, ", ".join(names)
-        if there := [i for i in implementations if i.kind in kinds]:
-            check_method(method, there, f"method on {where}")
-        raise MethodNotAvailable(f"{problem.operation} has no method on {where}, got {method!r}")
-    possible = [c for c in candidates if c.reason is None]
-    if (
-        not possible
-        and CPU in devices
-        and (
-            method is None
-            or problem.device_obstacle
-            or all(devices[name].get("set_aside") for name in names)
-        )
-    ):  # a right result, if not where it was asked for
-        candidates += [
-            candidate(problem, implementation, CPU, devices[CPU], constants, True)
-            for implementation in implementations
-            if implementation.kind == CPU
-            and implementation.run is not None
-            and all(c.implementation is not implementation for c in candidates)
-        ]
-        possible = [c for c in candidates if c.reason is None]
-    there = any(c.reason == UNKNOWN_THERE for c in candidates)
-    if (device or method) and not possible and not there:
-        reasons = "; ".join(f"{c.method} on {c.device}: {c.reason}" for c in candidates)
-        raise MethodNotAvailable(
-            f"{problem} cannot be done as asked: "
-            + (reasons or f"there is no {problem.operation} on {', '.join(names)}")
-        )
-    short = {
-        c.method: why
-        for c in possible
-        if c.implementation.falls_short is not None
-        and (why := c.implementation.falls_short(problem)) is not None
-    }
-    if short and any(c.method not in short for c in possible):
-        candidates = [
-            c._replace(reason=short.get(c.method)) if c.reason is None else c for c in candidates
-        ]
-        possible = [c for c in candidates if c.reason is None]
-    if any(c.seconds is not None for c in possible):
-        # A candidate without constants is taken only where there is no other.
-        candidates = [
-            c._replace(reason=UNKNOWN) if c.reason is None and c.seconds is None else c
-            for c in candidates
-        ]
-        possible = [c for c in candidates if c.reason is None]
-        possible.sort(key=lambda c: (not c.leads, c.seconds))
-    else:  # what computes there alone comes first
-        possible.sort(key=lambda c: c.implementation.from_host)
-    others = [c for c in candidates if c.reason is not None]
-    candidates = (*possible, *others)
+        check_method(method, [i for i in every if i.kind in kinds], f"method on {where}")
+    if not _possible(found):  # what is out unless nothing else can
+        ways = partial(ways, named=True)
+        found = ways({name: devices[name] for name in names}, rows) + ways(shared, by_several)
+    if not _possible(found) and CPU in devices and _is_rescued(problem, method, names, devices):
+        on_cpu = [row for row in every if all(c.implementation is not row for c in found)]
+        # A right result, if not where it was asked for.
+        found += [unless(c, True) for c in ways({CPU: devices[CPU]}, on_cpu)]
+    possible = _possible(found)
+    if (device or method) and not possible and all(c.reason != UNKNOWN_THERE for c in found):
+        reasons = "; ".join(f"{c.method} on {c.device}: {c.reason}" for c in found)
+        raise MethodNotAvailable(f"{problem} cannot be done as asked: {reasons}")
+    possible.sort(key=_rank)
+    others = sorted((_without_price(c) for c in found if c.reason), key=_is_last)
     keepable = _keepable(possible, problem)
-    named = problem, candidates, constants.title
-    return Plan(*named, keepable=keepable)
+    return Plan(problem, (*possible, *others), constants.title, keepable=keepable)
 
 
-def _not_there(candidate: Candidate, device: str | None) -> str:
-    """Why a method that leads is none for a device that is named; "" where it may be."""
-    if device is None or not candidate.leads:
-        return ""
-    return f"begins on the CPU; name it with method={candidate.method!r} to use it"
+def _ways(
+    problem: Problem,
+    constants: Profile,
+    devices: Devices,
+    rows: Iterable[Implementation],
+    asked: bool,
+    named: bool,
+) -> list[Candidate]:
+    """Candidates of methods on the devices of their kind; ``asked``: the caller names a device;
+    ``named``: the method."""
+    found = [
+        candidate(problem, row, name, info, constants, asked, named)
+        for name, info in devices.items()
+        for row in rows
+        if row.kind == info["kind"]
+    ]
+    return [unless(c, asked) for c in found] if named else found
+
+
+def _possible(found: Iterable[Candidate]) -> list[Candidate]:
+    return [c for c in found if c.reason is None]
+
+
+def unless(candidate: Candidate, asked: bool) -> Candidate:
+    """A candidate without its reason, if that is `Unasked`."""
+    without_price = candidate.seconds is None and not asked and candidate.device != CPU
+    if without_price or not isinstance(candidate.reason, Unasked):
+        return candidate
+    return candidate._replace(reason=candidate.reason.otherwise)
+
+
+def _is_rescued(
+    problem: Problem, method: str | None, names: Iterable[str], devices: Devices
+) -> bool:
+    """Whether the CPU does what the devices that were asked for cannot do."""
+    no_method = method is None or problem.device_obstacle is not None
+    return no_method or all(devices[name].get("set_aside") for name in names)
+
+
+def _rank(candidate: Candidate) -> tuple[bool, bool, float]:
+    """The least is chosen; of ways without a price, what computes there alone comes first."""
+    if candidate.seconds is None:
+        row = candidate.implementation
+        return True, row is not None and row.from_host, not candidate.device.endswith("*")
+    return False, not candidate.leads, candidate.seconds
+
+
+def _without_price(candidate: Candidate) -> Candidate:
+    """A way that is out; what compiling would gain is of interest."""
+    if candidate.reason == registry.NOT_COMPILED:
+        return candidate
+    return candidate._replace(seconds=None, terms={})
+
+
+def _is_last(candidate: Candidate) -> bool:
+    """Whether a way that is out is printed behind others: it is hardly ever in."""
+    row = candidate.implementation
+    return isinstance(candidate.reason, Unasked) or (row and row.blocks) == registry.ALWAYS
+
+
+def candidate(
+    problem: Problem,
+    row: Implementation,
+    name: str,
+    info: dict[str, Any],
+    constants: Profile,
+    asked: bool,
+    named: bool = True,
+) -> Candidate:
+    """One way to do a problem on one device, or on several together, with its price.
+
+    Parameters
+    ----------
+    problem : Problem
+    row : Implementation
+    name : str
+        The device's.
+    info : dict
+        Its description.
+    constants : Profile
+    asked : bool
+        Whether the caller names the device.
+    named : bool
+        Whether the method is wanted: else one that is `Unasked` and priced by others has no price.
+    """
+    reason = _obstacle(problem, row, name, info, asked)
+    way = Candidate(name, row.method, None, {}, reason, row)
+    if reason is not None and (not isinstance(reason, Unasked) or reason.otherwise):
+        return way
+    if name == CPU and problem.device_obstacle:
+        return way
+    if reason is not None and reason != registry.NOT_COMPILED and row.price and not named:
+        return way
+    elsewhere = info.get("elsewhere", False)
+    unknown: str = UNKNOWN_THERE if elsewhere else UNKNOWN
+    try:
+        way = _priced(way, problem, row, info, constants, asked)
+    except (KeyError, ValueError) as error:  # a link, or other dimensions
+        covered = f"the profile's constants do not cover it: {error}"
+        unknown = Unasked(covered) if name == CPU and not elsewhere else covered
+    return way if way.seconds is not None or way.reason else way._replace(reason=unknown)
+
+
+def _obstacle(
+    problem: Problem, row: Implementation, name: str, info: dict[str, Any], asked: bool
+) -> str | None:
+    """Why a way is none, None where it is one."""
+    reason, short = info.get("set_aside"), None
+    if reason is None and not asked:
+        if info.get("is_host_cpu"):
+            reason = f"{name} {AGAIN}; name it with device= to use it"
+        elif info.get("same_as") and problem.device != name:
+            reason = f"the same as {info['same_as']}"
+    if reason is None and name != CPU:
+        reason = problem.device_obstacle or _elsewhere(problem, name)
+        if row.blocks != registry.ALWAYS:
+            short = too_large(problem, name, info)
+        if short is not None and row.blocks == registry.WHEN_SHORT:
+            short = Unasked(short)
+        elif reason is None:
+            reason = short
+    reason = row.excludes(problem, info) if reason is None else reason
+    return reason or short
+
+
+def _priced(
+    way: Candidate,
+    problem: Problem,
+    row: Implementation,
+    info: dict[str, Any],
+    constants: Profile,
+    asked: bool,
+) -> Candidate:
+    """A candidate with its price, if there are constants for it.
+
+    Raises
+    ------
+    KeyError, ValueError
+        If they do not cover the problem.
+    """
+    name, group = way.device, info.get("constants")
+    if row.price is not None:  # by those of other methods
+        terms, made_of, reason, leads = row.price(problem, name, info, constants)
+        if terms is None:
+            return way._replace(reason=reason or way.reason, made_of=made_of)
+        if row.from_host:
+            terms = {**terms, **movement.upload_next(problem, constants)}
+        if leads and asked:
+            reason = Unasked(f"begins on the CPU; name it with method={row.method!r} to use it")
+        how = {"reason": reason or way.reason, "made_of": made_of, "leads": leads}
+        return way._replace(seconds=sum(terms.values()), terms=terms, **how)
+    of_row = problem.operation, row.method, problem.dtype, problem.layout
+    key = (group or name, "" if group else row.kind, *of_row)
+    cost = constants.cost(*key)
+    if cost is None and name == CPU and row.loops is None and not info.get("elsewhere"):
+        cost = Profile.conservative().cost(CPU, CPU, *of_row)
+    if cost is None:
+        return way
+    work = row.work(problem, info)
+    overhead, compute = cost(work)
+    overhead *= work.calls
+    # Calls that several devices share go through the host, and are priced from there.
+    before, after = movement.of(problem, CPU if group else name, constants)
+    links = []
+    if group and constants.moves_apart(*key):
+        shares = movement.to_all(problem, info, constants)
+        before, after = movement.total(before, shares[0]), movement.total(shares[1], after)
+        links.append(ALL_AT_ONCE)
+    elif not group:
+        overhead += _dispatch(problem, name, constants)
+        if (before or after) and movement.is_staged(problem, name, constants):
+            links.append(STAGED)
+    terms = movement.total({**before, "overhead": overhead, "compute": compute}, after)
+    pool = row.pool
+    return way._replace(
+        seconds=sum(terms.values()),
+        terms=terms,
+        threads=info.get(_THREADS[pool]) if pool else None,
+        links=", ".join(links),
+        doubtful=constants.is_doubtful(*key),
+    )
+
+
+def _dispatch(problem: Problem, name: str, constants: Profile) -> float:
+    """Seconds of the host's own work: staging for a device, or the way back from one."""
+    if name != CPU:
+        return constants.dispatch(name, "device" if problem.device else "host")
+    there = problem.device
+    return constants.dispatch(there, "detour") if there else 0.0
+
+
+def _elsewhere(problem: Problem, name: str) -> str | None:
+    """Why operands of another device cannot be moved: only dense blocks are."""
+    for operand in (*problem.inputs, problem.output):
+        if operand.location not in (HOST, name) and not operand.is_c_contiguous():
+            return f"an operand on {operand.location} is not contiguous"
+    return None
+
+
+def too_large(problem: Problem, name: str, info: dict[str, Any]) -> str | None:
+    """Why a device has no room for a problem's operands, None where it has.
+
+    With a memory limit, copies that are on the device already count as well.
+    """
+    needed, limited = 0, "memory_limit" in info
+    for operand in (*problem.inputs, problem.output):
+        if operand.location != name and (limited or name not in operand.copies):
+            needed += operand.nbytes
+    return memory_limit.too_much(needed, info)
 
 
 def _keepable(possible: list[Candidate], problem: Problem) -> bool:

@@ -23,27 +23,36 @@ for "C aligned" and "C odd", "* odd" for everything odd. Those that come with he
 samples.
 
 =============  =================================================================================
-`places`       where profiles are kept: one file for each machine
+`inventory`    this machine, whether a profile is of it, and where profiles are kept
 `constants`    `Profile`: constants, ready to be asked; the bytes of a file, and their checksum
-`links`        its models of copies
-`reading`      files checked and read
-`validity`     whether a profile is of this machine
-`finding`      the profile of this machine; the current one
+`finding`      files checked and read; the profile of this machine; the current one
 =============  =================================================================================
 """
 
-from hetero.profile.constants import LARGEST, SCHEMA_VERSION, UNITS, Profile, digest, encode
+from hetero.profile.constants import (
+    LARGEST,
+    PAGEABLE,
+    PINNED,
+    SCHEMA_VERSION,
+    STAGED,
+    UNITS,
+    Profile,
+    digest,
+    encode,
+)
 from hetero.profile.finding import (
     Stored,
+    believed,
     current,
     held,
+    named,
+    parse,
+    read,
     set_current,
+    shipped,
     survey,
 )
-from hetero.profile.links import PAGEABLE, PINNED, STAGED
-from hetero.profile.places import default_path, place, stored
-from hetero.profile.reading import believed, named, parse, read, shipped
-from hetero.profile.validity import obstacle
+from hetero.profile.inventory import default_path, obstacle, place, stored
 
 __all__ = [
     "LARGEST",

@@ -1,13 +1,22 @@
-"""The CPU and the devices at hand, described; and the fingerprint that a profile carries."""
+"""This machine: CPU and devices, the fingerprint that a profile carries, where profiles are kept.
+
+A profile is of this machine by its CPU, its threads, and its cards by name. Profiles are kept in a
+file for each machine, in the user's cache directory: nodes of a cluster share a home directory, and
+a batch job gets other cores and another card.
+"""
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import json
 import os
+from pathlib import Path
 from typing import Any
 
 from hetero import devices as backends
-from hetero import tables
-from hetero.devices import cpu
+from hetero import paths, tables
+from hetero.host import cpu
 from hetero.imports import load
 
 _PACKAGES = (
@@ -62,7 +71,7 @@ def looked() -> bool:
 
 
 def fingerprint() -> dict[str, Any]:
-    """The machine that a profile was measured on; `hetero.profile.validity` compares it."""
+    """The machine that a profile was measured on; `obstacle` compares it."""
     processor = cpu.describe()
     return {
         "cpu": {
@@ -104,3 +113,110 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+# The parts of the fingerprint that must be the same, but for the devices.
+PARTS = ("hetero", "cpu name", "cpu cores", "cpu loops", "blas blas", "blas blas_threads")
+
+
+def obstacle(was: dict[str, Any]) -> str | None:
+    """Why a profile with this fingerprint is not of this machine; None where it is.
+
+    Each device here must be in the fingerprint, the same card under the same name. Those that are
+    not here do not matter.
+    """
+    now = fingerprint()
+    for part in PARTS:
+        before, after = (_part(of, part.split()) for of in (was, now))
+        if before != after:
+            return f"{part} was {before!r}, is {after!r}"
+    for name in sorted(now["devices"].keys() - host_devices()):
+        before, after = (_part(of, ["devices", name, "name"]) for of in (was, now))
+        if before != after:
+            return f"{name} was {before!r}, is {after!r}" if before else f"{name} is new"
+    return None
+
+
+def _part(value: Any, path: list[str]) -> Any:
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+_MOST = 32  # files that are read, the newest ones
+
+
+def default_path() -> Path:
+    """Where this machine's profile is kept.
+
+    That is the file that ``HETERO_PROFILE`` names, or one in the user's cache directory, named by a
+    hash of what makes this machine.
+    """
+    named = os.environ.get("HETERO_PROFILE")
+    return Path(named) if named else _folder() / f"{_identity()}.json"
+
+
+def stored() -> list[Path]:
+    """The files that may hold a profile of this machine, the newest first.
+
+    With ``HETERO_PROFILE`` there is one.
+    """
+    named = os.environ.get("HETERO_PROFILE")
+    if named:
+        candidates = [Path(named)]
+    else:
+        try:
+            names = sorted(os.listdir(_folder()))
+        except OSError:
+            names = []
+        candidates = [_folder() / name for name in names if name.endswith(".json")]
+    dated = [(_changed(path), path) for path in candidates]
+    there = [(date, path) for date, path in dated if date is not None]
+    return [path for _, path in sorted(there, reverse=True)[:_MOST]]
+
+
+def place(path: str | os.PathLike[str] | None = None) -> Path:
+    """The file of a profile to store, with the user's own links resolved; its folder is made.
+
+    Raises
+    ------
+    OSError
+        If nothing can be stored there.
+    """
+    tempfile = load("tempfile")
+    target = Path(path) if path is not None else default_path()
+    # In a shared folder a link of another user could point to a file of this one.
+    if target.is_symlink() and os.lstat(target).st_uid in (os.geteuid(), 0):
+        target = Path(os.path.realpath(target))
+    for folder in (target.parent.parent, target.parent):  # the cache directory is private too
+        if not folder.exists():
+            folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    tempfile.TemporaryFile(dir=target.parent).close()
+    return target
+
+
+def _folder() -> Path:
+    return paths.cache_directory() / "profiles"
+
+
+def _identity() -> str:
+    """A hash of what makes this machine: what `obstacle` compares."""
+    now = fingerprint()
+    cards = {name: info["name"] for name, info in now["devices"].items()}
+    parts = {
+        **{part: _part(now, part.split()) for part in PARTS},
+        "devices": {n: card for n, card in cards.items() if n not in host_devices()},
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _changed(path: Path) -> float | None:
+    """When a file changed; None where there is none, 0 where it cannot be read."""
+    try:
+        return os.lstat(path).st_mtime
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return None if error.errno == errno.ENAMETOOLONG else 0.0

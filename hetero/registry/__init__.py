@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hetero.devices.kinds import PORTABLE  # noqa: F401  for rows of methods
 from hetero.errors import one_of
+from hetero.imports import load
 
 if TYPE_CHECKING:
     from hetero.registry.models import Work
@@ -51,8 +52,7 @@ class Operation:
     cases, benchmarks : str
         Modules, imported on use: what calibration measures, and what ``hetero bench`` compares.
     cut : callable or None
-        ``cut(problem, parts)`` gives the `Cut` of a problem of host arrays into at least that many
-        parts, or None where there is nothing to cut, or nothing to gain by it.
+        ``cut(problem)`` gives the `Cut` of a problem of host arrays.
     keeps : callable
         ``keeps(problem)``: whether its calls use copies of operands that stay on a device.
     iterations : callable
@@ -71,7 +71,7 @@ class Operation:
     dims_note: str = ""
     cases: str = ""
     benchmarks: str = ""
-    cut: Callable[[Problem, int], Cut | None] | None = None
+    cut: Callable[[Problem], Cut] | None = None
     keeps: Callable[[Problem], bool] = lambda problem: True
     iterations: Callable[[tuple[int, ...], str], Mapping[str, Iteration]] = lambda dims, dtype: {}
 
@@ -89,27 +89,56 @@ class Iteration(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How a call on host arrays is cut into smaller ones that each compute a range of its result.
+    """How a call on host arrays is cut into ranges, which are smaller calls.
+
+    A range is a box, (begin, end) along each axis, and computes this part of the result.
 
     Attributes
     ----------
-    along : str
-        What the ranges consist of, such as "rows".
-    extent : int
-        The number of these in the result.
+    axes : tuple of (str, int)
+        What can be cut, such as ("rows", 4096); the outermost axis of the result comes first.
+    needs : tuple of tuple of int
+        For each array the axes that decide which part of it a range reads: ranges that agree along
+        these read the same part.
     problem : callable
-        ``problem(begin, end)`` gives the `Problem` of a range.
+        ``problem(box, place)`` gives the `Problem` of a range: of its parts as they lie on "host",
+        or packed on a device.
     arrays : callable
-        ``arrays(begin, end, arrays, options)`` gives the parts of the arrays that the range needs.
+        ``arrays(box, arrays)`` gives for each array the views that, one after the other, are the
+        part that the range reads.
     output : callable
-        ``output(begin, end, out)`` gives the view of the whole's result that the range fills.
+        ``output(box, out)`` gives the view of the whole's result that the range fills.
+    steps : tuple of int
+        A range that is longer than this along an axis is a multiple of it long.
+    whole : callable
+        ``whole(plan, lengths)`` gives the lengths of ranges that the method of a plan computes as
+        it computes the whole; ``lengths``, or a little less.
+    seconds : (float, float)
+        Of the host for a call, whose copies it makes itself, and for each range; about.
+    both : float
+        What copies up and down take together, as a part of one after the other; about.
+    workspace : int
+        Memory that a method may take beside a range and its result, as a multiple of these.
+    priced : callable
+        ``priced(plan, constants)`` gives the plan of a range on a device with what a call of the
+        operation takes beside it.
+    look : callable or None
+        ``look(plan, views, options)`` gives the problem of a range as its values decide it: the
+        plan's, or another one.
     """
 
-    along: str
-    extent: int
-    problem: Callable[[int, int], Problem]
-    arrays: Callable[..., tuple[Any, ...]]
-    output: Callable[[int, int, Any], Any]
+    axes: tuple[tuple[str, int], ...]
+    needs: tuple[tuple[int, ...], ...]
+    problem: Callable[[tuple[tuple[int, int], ...], str], Problem]
+    arrays: Callable[..., tuple[list[Any], ...]]
+    output: Callable[[tuple[tuple[int, int], ...], Any], Any]
+    steps: tuple[int, ...]
+    seconds: tuple[float, float]
+    both: float
+    whole: Callable[[Any, tuple[int, ...]], tuple[int, ...]] = lambda plan, lengths: lengths
+    workspace: int = 0
+    priced: Callable[[Any, Any], Any] = lambda plan, constants: plan
+    look: Callable[[Any, list[Any], Any], Problem] | None = None
 
 
 class Arguments(NamedTuple):
@@ -145,19 +174,75 @@ class Price(NamedTuple):
     leads : bool
         Whether it is taken although others are faster by the number of iterations to expect: it
         learns that number, and changes over in time.
-    unasked : str
-        Why it is not taken unless the caller names the method; "" where it may be.
     """
 
     terms: dict[str, float] | None
     made_of: str = ""
     reason: str | None = None
     leads: bool = False
-    unasked: str = ""
 
 
-# Threads of the CPU that a method may run on, in `Implementation.uses`: BLAS's; the loops'.
-BLAS, LOOPS = "blas", "loops"
+BLAS, LOOPS = "blas", "loops"  # threads of the CPU that a method may run on
+
+
+class Unasked(str):
+    """A reason against a method that holds unless the caller names it, or nothing else can.
+
+    Attributes
+    ----------
+    otherwise : str or None
+        The reason that holds then.
+    """
+
+    otherwise: str | None
+
+    def __new__(cls, reason: str, otherwise: str | None = None) -> Unasked:
+        """With the reason as its text."""
+        self = super().__new__(cls, reason)
+        self.otherwise = otherwise
+        return self
+
+
+NOT_COMPILED = Unasked("its loops are not compiled on this machine; 'hetero compile' does it")
+_NOT_LOADED = Unasked("to load its loops takes longer than the call")
+
+
+class Can(NamedTuple):
+    """Whether a method can do a problem, and what it needs for it.
+
+    Attributes
+    ----------
+    obstacle : callable
+        ``obstacle(problem, info)`` gives the reason why it cannot do the problem on the device that
+        the dict ``info`` describes, which may be `Unasked`; None where it can.
+    shared : callable, optional
+        ``shared(problem)`` gives whether several devices of the kind can do the problem together.
+    loops : callable, optional
+        ``loops(problem)`` names the compiled loops that it needs on the CPU, as
+        `hetero.host.loops.Family.of` does. Where the description has "plain" none are called.
+    """
+
+    obstacle: Callable[[Problem, dict[str, Any]], str | None]
+    shared: Callable[[Problem], bool] | None = None
+    loops: Callable[[Problem], tuple[str, ...]] | None = None
+
+    def __call__(self, problem: Problem, info: dict[str, Any]) -> str | None:
+        reason = self.obstacle(problem, info)
+        if reason is not None and not isinstance(reason, Unasked):
+            return reason
+        return reason if self.loops is None else missing(self.loops(problem), info) or reason
+
+
+def missing(names: tuple[str, ...], info: dict[str, Any]) -> str | None:
+    """Why compiled loops cannot be called on a CPU, or are not to be unasked."""
+    if not names or info.get("elsewhere"):
+        return None
+    loops = load("hetero.host.loops")
+    if not all(map(loops.is_ready, names)):
+        return loops.obstacle() or NOT_COMPILED
+    return _NOT_LOADED if info.get("plain") else None
+
+
 # When a device gets arrays on the host.
 ALWAYS, WHEN_SHORT, IN_TURN = "always", "when short", "in turn"
 
@@ -179,8 +264,6 @@ class Implementation:
         ``run(devices, problem, arguments)`` computes `Arguments.output`, and gives how it ended, or
         None where there is nothing to report. ``devices`` is a tuple: empty on the CPU, one active
         device, or several. None: can be priced, cannot be run yet.
-    shared : callable or None
-        ``shared(problem)`` gives whether several devices of the kind can do the problem together.
     blocks : str
         When ``run`` takes one device with arrays on the host, of which it moves blocks itself:
         `ALWAYS`; or `WHEN_SHORT`, where the device has no room for them, a way that a plan takes
@@ -190,23 +273,9 @@ class Implementation:
         ``prepare(device, problem, alignment, options)`` gives the launch of ``run`` for addresses
         that ``alignment`` divides, as ``launch(a, b, c)`` of the operands and the result, in
         the current context. An operation on one array gets its address twice.
-    falls_short : callable or None
-        ``falls_short(problem)`` gives the reason why the implementation is not expected to reach
-        the tolerance within the caller's limit; it is chosen only where all others are out.
-    uses : tuple of str
-        What its speed depends on but the CPU's cores or the device: packages, "blas", and
-        "loops", the number of threads of the CPU's compiled loops.
-    loops : callable or None
-        ``loops(problem)`` names the compiled loops that it needs on the CPU, as
-        `hetero.host.loops.Family.of` does.
-    stands_in : callable or None
-        Of a method that runs where others are not compiled, or only where it is named:
-        ``stands_in(problem)`` gives why it is not considered otherwise, or None where it is.
     price : callable or None
         Of a method that is made of others: ``price(problem, device's name, info, profile)``
         gives its `Price` by theirs and by the links. None: it has models of its own.
-    traits : Any
-        What else the operation's own planning and cases ask of a method, in place of its name.
     """
 
     operation: str
@@ -215,15 +284,24 @@ class Implementation:
     excludes: Callable[[Problem, dict[str, Any]], str | None]
     work: Callable[[Problem, dict[str, Any]], Work]
     run: Callable[..., Any] | None = None
-    shared: Callable[[Problem], bool] | None = None
     prepare: Callable[[Any, Problem, int, Any], Callable[..., None]] | None = None
-    falls_short: Callable[[Problem], str | None] | None = None
-    uses: tuple[str, ...] = ()
-    loops: Callable[[Problem], tuple[str, ...]] | None = None
-    stands_in: Callable[[Problem], str | None] | None = None
     blocks: str = ""
     price: Callable[..., Price] | None = None
-    traits: Any = None
+
+    @property
+    def shared(self) -> Callable[[Problem], bool] | None:
+        """Of its `Can`."""
+        return getattr(self.excludes, "shared", None)
+
+    @property
+    def loops(self) -> Callable[[Problem], tuple[str, ...]] | None:
+        """Of its `Can`."""
+        return getattr(self.excludes, "loops", None)
+
+    def obstacle(self, problem: Problem, info: dict[str, Any]) -> str | None:
+        """Why it cannot do a problem even where it is named."""
+        reason = self.excludes(problem, info)
+        return reason.otherwise if isinstance(reason, Unasked) else reason
 
     @property
     def from_host(self) -> bool:
@@ -232,11 +310,10 @@ class Implementation:
 
     @property
     def pool(self) -> str | None:
-        """`BLAS` or `LOOPS`, where the CPU's threads that it runs on are of one of them alone."""
-        blas, loops = BLAS in self.uses, LOOPS in self.uses
-        if self.kind != "cpu" or blas == loops:
-            return None
-        return BLAS if blas else LOOPS
+        """`BLAS` or `LOOPS`, where it runs on these threads of the CPU alone."""
+        if self.loops is not None:
+            return LOOPS
+        return BLAS if self.method == BLAS and self.operation in ("matvec", "matmul") else None
 
     def __repr__(self) -> str:
         return f"<{self.operation} {self.method} on {self.kind}>"
@@ -277,14 +354,17 @@ def register_method(
     work: Callable[[Problem, dict[str, Any]], Work],
     run: Callable[..., Any],
     excludes: Callable[[Problem, dict[str, Any]], str | None] = no_obstacle,
+    shared: Callable[[Problem], bool] | None = None,
+    loops: Callable[[Problem], tuple[str, ...]] | None = None,
     **more: Any,
 ) -> None:
     """Add one way to do an operation: a row for each kind of device, `PORTABLE` or named.
 
-    The fields are those of `Implementation`.
+    The arguments are fields of `Implementation` and of `Can`.
     """
+    can = excludes if shared is loops is None else Can(excludes, shared, loops)
     for kind in kinds:
-        register(Implementation(operation, method, kind, excludes, work, run, **more))
+        register(Implementation(operation, method, kind, can, work, run, **more))
 
 
 def lookup(operation: str) -> tuple[Implementation, ...]:
@@ -307,17 +387,17 @@ def operations() -> tuple[Operation, ...]:
     return tuple([_operations[name] for name in _ORDER if name in _operations])
 
 
-def cut(problem: Problem, parts: int) -> Cut | None:
-    """How a problem of host arrays is cut into at least that many parts; None where it is not.
+def cut(problem: Problem) -> Cut | None:
+    """How a problem of host arrays is cut into ranges; None where it is not.
 
-    Parts always move their operands, even if devices hold copies of the whole ones.
+    Ranges always move their operands, even if devices hold copies of the whole ones.
     """
     row = _operations.get(problem.operation)
     if row is None or row.cut is None:
         return None
     inputs = tuple([o._replace(copies=(), kept=None) for o in problem.inputs])
     # They are put together on the host.
-    return row.cut(replace(problem, inputs=inputs, next_device=None), parts)
+    return row.cut(replace(problem, inputs=inputs, next_device=None))
 
 
 def operation(name: str) -> Operation:

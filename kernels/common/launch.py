@@ -1,19 +1,14 @@
-"""What a launch plan is made of: launches, their order, and the names of element types."""
+"""What a launch plan is made of: launches, their order, element types, and the kernels' text.
+
+Preludes make one text serve CUDA C and OpenCL C 1.2.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-__all__ = [
-    "ELEMENT_BYTES",
-    "REAL",
-    "VECTOR_BYTES",
-    "Launch",
-    "LaunchPlan",
-    "Target",
-    "ceil_div",
-    "check_dtype",
-]
+import re
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
 
 # The C name of each element type, and its bytes; those of the widest load and store in use.
 REAL = {"float32": "float", "float64": "double"}
@@ -101,3 +96,110 @@ def check_dtype(dtype: str) -> int:
     except KeyError:
         valid = ", ".join(ELEMENT_BYTES)
         raise ValueError(f"dtype must be one of {valid}, got {dtype!r}") from None
+
+
+# What the dialect adds to plain C, as seen by the two compilers. OpenCL C has address spaces and
+# functions where CUDA C has qualifiers and variables. 16-byte vectors are spelled alike in both,
+# but only their components (.x .y .z .w) are used, since CUDA C has no vector arithmetic.
+# Constant memory belongs to a file in CUDA C, where `Device.constant_memory` finds it, and is an
+# argument in OpenCL C: a file declares it by CONSTANT_MEMORY, and a kernel's argument by CONSTANT.
+_CUDA = """\
+#define KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
+#define DEVICE static __device__ __forceinline__
+#define GLOBAL
+#define SHARED __shared__
+#define LOCAL
+#define CONSTANT_MEMORY(type, name, elements) __constant__ type name[elements];
+#define CONSTANT(type, name) type *RESTRICT name##_address
+#define RESTRICT __restrict__
+#define UNROLL _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
+#define LOAD_ONCE(pointer) __ldcs(pointer)
+typedef long long index_t;
+"""
+
+_OPENCL = """\
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+#define KERNEL(threads, blocks) __kernel __attribute__((reqd_work_group_size(threads, 1, 1))) void
+#define DEVICE static inline
+#define GLOBAL __global
+#define SHARED __local
+#define LOCAL __local
+#define CONSTANT_MEMORY(type, name, elements)
+#define CONSTANT(type, name) __constant type *name
+#define RESTRICT restrict
+#define UNROLL _Pragma("unroll")
+#define NO_UNROLL
+#define LOAD_ONCE(pointer) (*(pointer))
+#define threadIdx ((uint3)(get_local_id(0), get_local_id(1), get_local_id(2)))
+#define blockIdx ((uint3)(get_group_id(0), get_group_id(1), get_group_id(2)))
+#define __syncthreads() barrier(CLK_LOCAL_MEM_FENCE)
+typedef long index_t;
+"""
+
+_INCLUDE = re.compile(r'^#include "(\w+\.cu)"$', re.MULTILINE)
+_PRELUDES = {"cuda": _CUDA, "opencl": _OPENCL}
+
+
+@cache
+def source(name: str) -> str:
+    """Return the text of one kernel file of any family.
+
+    Parameters
+    ----------
+    name : str
+        File name, such as ``"matvec.cu"``, or with its family, such as ``"matvec/ladder.cu"``.
+
+    Returns
+    -------
+    str
+        The text, to be compiled with a `prelude` in front of it. Files that it includes
+        are in place, so that a compiler needs no search path.
+    """
+    text = _files()[name].read_text(encoding="utf-8")
+    return _INCLUDE.sub(lambda match: source(match[1]), text)
+
+
+@cache
+def kernel_text(name: str, dialect: str) -> str:
+    """A kernel file with the dialect's `prelude` in front."""
+    return prelude(dialect) + "\n" + source(name)
+
+
+@cache
+def _files() -> dict[str, Any]:
+    """Every family's kernel files by name; no two have the same one, but for the ladders."""
+    families = resources.files(__package__.rpartition(".")[0])
+    return {
+        f"{family.name}/{file.name}" if file.name == "ladder.cu" else file.name: file
+        for family in families.iterdir()
+        if family.is_dir()
+        for file in family.iterdir()
+        if file.name.endswith(".cu")
+    }
+
+
+def prelude(dialect: str) -> str:
+    """Return what goes in front of a kernel's text for one compiler.
+
+    Parameters
+    ----------
+    dialect : {"cuda", "opencl"}
+
+    Returns
+    -------
+    str
+        Macros and types of the portable dialect.
+
+    Raises
+    ------
+    ValueError
+        If there is no such dialect.
+    """
+    try:
+        return _PRELUDES[dialect]
+    except KeyError:
+        valid = ", ".join(_PRELUDES)
+        raise ValueError(f"dialect must be one of {valid}, got {dialect!r}") from None

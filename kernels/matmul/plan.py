@@ -1,14 +1,54 @@
-"""Launch plans of C = A B."""
+"""Launch plans of C = A B: tiles are chosen by White's execution metrics."""
 
 from __future__ import annotations
 
-from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, ceil_div, check_dtype
-from ..common.partial import sum_partials
-from .tiles import Product, choose, chunk_of
+import math
+from functools import cache
+from typing import NamedTuple
 
-__all__ = ["plan_matmul"]
+from ..common.launch import (
+    ELEMENT_BYTES,
+    REAL,
+    VECTOR_BYTES,
+    Launch,
+    LaunchPlan,
+    ceil_div,
+    check_dtype,
+)
+from ..common.partial import sum_partials
+from .tiles import PIPELINED, PORTABLE, SPEEDS, TENSOR, Tile
 
 _VARIANTS = {"matmul.cu": "tile", "matmul_pipelined.cu": "pipelined", "matmul_tensor.cu": "tensor"}
+_LEAST_CHUNK = 64  # of k, in a part
+_CHUNK_MULTIPLE = 32  # and of the tile's own depth
+_ASYNCHRONOUS = (8, 0)  # the least compute capability with copies that need no registers
+_FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
+
+
+class Product(NamedTuple):
+    """What the choice depends on.
+
+    Attributes
+    ----------
+    m, n, k, batch : int
+    dtype : str
+    layout : (bool, bool)
+        Whether k is the fast dimension of A, and of B.
+    multiprocessors, block_limit, shared_limit : int
+        Of the device.
+    capability : (int, int) or None
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    layout: tuple[bool, bool]
+    multiprocessors: int
+    block_limit: int
+    shared_limit: int
+    capability: tuple[int, int] | None
 
 
 def plan_matmul(
@@ -90,7 +130,7 @@ def plan_matmul(
         and (batch == 1 or to_strides[1] % width == 0)
     )
     real = REAL[dtype]
-    resident = tile.resident
+    resident = len(tile.rates)
     if not loads and tile.source != "matmul.cu":
         resident = max(resident - 1, 1)  # copies one by one need more registers
     variant = f"{_VARIANTS[tile.source]}{tile.m}x{tile.n}" + ("" if loads else "s")
@@ -172,3 +212,90 @@ def _loads_aligned(
         and (slow_extent == 1 or slow % width == 0)
         and (batch == 1 or batch_stride % width == 0)
     )
+
+
+@cache
+def tiles(dtype: str, capability: tuple[int, int] | None) -> tuple[Tile, ...]:
+    """The tiles there are for a dtype, on CUDA devices of a compute capability; None: others."""
+    if dtype == "float64" and capability in _FLOAT64_TENSOR_CORES:
+        return TENSOR
+    if dtype == "float32" and capability is not None and capability >= _ASYNCHRONOUS:
+        return PORTABLE[dtype][:1] + PIPELINED
+    return PORTABLE[dtype]
+
+
+def chunk_of(tile: Tile, k: int, split_k: int) -> int:
+    """How much of k a part has, of about ``split_k`` parts: whole steps of the tile."""
+    multiple = max(_CHUNK_MULTIPLE, tile.depth)
+    return -(-k // (split_k * multiple)) * multiple
+
+
+def fits(product: Product, tile: Tile) -> bool:
+    """Whether the device has the threads and the shared memory for a tile."""
+    a_k, b_k = product.layout
+    return tile.threads <= product.block_limit and tile.shared[a_k][b_k] <= product.shared_limit
+
+
+def resident(product: Product, tile: Tile) -> int:
+    """Blocks that a multiprocessor holds."""
+    a_k, b_k = product.layout
+    if own := tile.shared[a_k][b_k]:  # a block that fits alone leaves 1 KB of a multiprocessor
+        return min(len(tile.rates), (product.shared_limit + 1024) // (own + 1024))
+    return len(tile.rates)
+
+
+def splits(product: Product, tile: Tile) -> set[int]:
+    """The numbers of parts of k that are weighed: 1, and what fills the device."""
+    count = -(-product.m // tile.m) * -(-product.n // tile.n) * product.batch
+    active = resident(product, tile) * product.multiprocessors
+    choices = {1}
+    if count <= active // 2 and product.k >= 2 * _LEAST_CHUNK:
+        most = product.k // _LEAST_CHUNK
+        for blocks in (active, 2 * product.multiprocessors, product.multiprocessors):
+            choices.add(max(min(blocks // count, most), 1))
+    return choices
+
+
+def seconds(product: Product, tile: Tile, wanted: int) -> tuple[int, float]:
+    """Return how many parts of k there are if about ``wanted`` are, and the predicted time.
+
+    As White's execution metrics have it: blocks run in waves of as many as the device holds, and
+    the last wave is a fragment, in which a multiprocessor has fewer blocks than it could.
+    """
+    m, n, k, batch, dtype, _, multiprocessors, *_ = product
+    speeds, element = SPEEDS[dtype], ELEMENT_BYTES[dtype]
+    outputs_bytes = m * n * batch * element
+    chunk = chunk_of(tile, k, wanted)
+    split_k = -(-k // chunk)
+    blocks = -(-m // tile.m) * -(-n // tile.n) * batch * split_k
+    stored = tile.m * tile.n * element / tile.stored
+    flops = 2.0 * tile.m * tile.n * tile.depth * -(-min(chunk, k) // tile.depth)
+    most = resident(product, tile)
+    waves, rest = divmod(blocks, most * multiprocessors)
+    computing = waves * (tile.start + most * (stored + flops / tile.rates[most - 1]))
+    if rest:
+        held = -(-rest // multiprocessors)
+        computing += tile.start + held * (stored + flops / tile.rates[held - 1])
+    moving = (m + n) * k * batch * element / speeds.read
+    if split_k == 1:
+        moving += outputs_bytes / speeds.written
+    total = speeds.launch + math.hypot(computing, moving)
+    if split_k > 1:
+        total += speeds.second_launch + (split_k + 1) * outputs_bytes / speeds.summed
+    return split_k, total
+
+
+def choose(product: Product) -> tuple[Tile, int, float]:
+    """Return the tile and the number of parts with the least predicted time, and that time."""
+    timed = [
+        (*seconds(product, tile, wanted), tile)
+        for tile in tiles(product.dtype, product.capability)
+        if fits(product, tile)
+        for wanted in splits(product, tile)
+    ]
+    if timed:
+        split_k, least, tile = min(timed, key=lambda one: one[1])
+        return tile, split_k, least
+    if product.capability is None:
+        raise ValueError(f"block_limit must be at least 64, got {product.block_limit}")
+    return choose(product._replace(capability=None))

@@ -12,7 +12,7 @@ from scipy import signal
 import hetero
 import hetero.ops
 from hetero import registry, tables
-from hetero.arrays import Access, cupy, layouts
+from hetero.arrays import Access, layouts, libraries
 from hetero.calling import execution
 from hetero.errors import DeviceError
 from hetero.registry import Arguments
@@ -58,7 +58,7 @@ def cuda(monkeypatch):
         lambda: device.ordered,
         lambda: device.context,
     )
-    monkeypatch.setattr(cupy.Cupy, "access", lambda *_: access)
+    monkeypatch.setattr(libraries.Cupy, "access", lambda *_: access)
     monkeypatch.setattr(device, "context_handle", lambda: device.context)
     monkeypatch.setattr(device, "errors", (DriverError,))
     execute = execution.execute

@@ -124,7 +124,8 @@ def test_equal_gpus_together_are_a_candidate(number):
     limited = {name: {**info, "memory_limit": 1000} for name, info in here.items()}
     assert pricing.groups(limited)["cuda:*"]["memory_limit"] == number * 1000
     together = dataclasses.replace(
-        next(i for i in registry.lookup("matmul") if i.kind == "cuda"), shared=lambda problem: True
+        next(i for i in registry.lookup("matmul") if i.kind == "cuda"),
+        excludes=registry.Can(registry.no_obstacle, shared=lambda problem: True),
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "lookup", lambda operation: (together,))
@@ -226,19 +227,28 @@ def test_a_twin_that_holds_the_operands_is_considered():
     assert plan.chosen.device == "cuda:1"
 
 
-def test_without_constants_the_cpu_is_taken_unpriced():
+def test_without_constants_the_cpu_is_taken():
+    """NumPy's method by conservative ones; what is compiled here has no price."""
     plan = priced(square(999), constants=machine(models={}))
     assert plan.chosen.device == "cpu"
-    assert plan.seconds is None
-    assert "not priced" in str(plan)
+    assert plan.seconds == priced(square(999), constants=profile.shipped("conservative")).seconds
+    sweeps = hetero.plan("solve_poisson", Spec((9, 9)), maxiter=5, rtol=0.0, method="jacobi")
+    unknown = priced(sweeps.problem, constants=machine(models={}))
+    assert (unknown.chosen.device, unknown.chosen.method, unknown.seconds) == (
+        "cpu",
+        "jacobi",
+        None,
+    )
+    assert "not priced" in str(unknown)
     on_device = priced(square(999, "cuda:0"), constants=machine(models={}, links={}))
     assert on_device.chosen.device == "cpu"
 
 
 def test_a_priced_candidate_goes_before_one_without_constants():
-    some = {k: m for k, m in machine().data["models"].items() if k.startswith("cuda")}
-    plan = priced(square(10), constants=machine(models=some))
-    assert plan.chosen.device == "cuda:0"
+    some = {k: m for k, m in machine().data["models"].items() if "blas" in k}
+    plan = priced(square(999), constants=machine(models=some))
+    assert (plan.chosen.device, plan.chosen.method) == ("cpu", "blas")
+    assert candidate(plan, "cuda:0", "tiled").reason == pricing.UNKNOWN
 
 
 def test_nothing_possible():

@@ -9,7 +9,7 @@ from command_line import NO_CHOICE, OK, refused
 
 import hetero
 from hetero import profile
-from hetero.devices import cpu
+from hetero.host import cpu
 from hetero.ops.convolve2d import tiles
 
 pytestmark = pytest.mark.usefixtures("hasty")

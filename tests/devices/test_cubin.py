@@ -7,10 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hetero.devices.cuda import cubin
-from hetero.devices.cuda import launch as cuda_launch
+from hetero import paths
+from hetero.devices.cuda import compiler
 from hetero.errors import KernelCompileError
-from hetero.host import disk_cache
 
 
 @pytest.fixture
@@ -23,13 +22,13 @@ def compiled(monkeypatch, tmp_path):
         return f"code of {text}".encode()
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(cubin, "_compile", compile_)
-    monkeypatch.setattr(cubin, "compiler", lambda: "a compiler")
+    monkeypatch.setattr(compiler, "_compile", compile_)
+    monkeypatch.setattr(compiler, "version", lambda: "a compiler")
     return seen
 
 
 def get(text):
-    return cubin.cubin(text, "sm_90", (("N", 4),))
+    return compiler.cubin(text, "sm_90", (("N", 4),))
 
 
 def test_a_kernel_is_compiled_once(compiled):
@@ -39,15 +38,15 @@ def test_a_kernel_is_compiled_once(compiled):
 
 def test_what_was_compiled_ahead_is_not_looked_up_again(compiled, monkeypatch):
     """Every fit of k-means asks for its files: reading them took most of its set-up."""
-    monkeypatch.setattr(cuda_launch, "kernel_text", lambda text, dialect: text)
+    monkeypatch.setattr(compiler, "kernel_text", lambda text, dialect: text)
     device = SimpleNamespace(dialect="cuda", arch="sm_90", driver=None)
-    ahead = cuda_launch.Kernels(device).compile_ahead
+    ahead = compiler.Kernels(device).compile_ahead
     wanted = [(text, (("N", 4),)) for text in "abb"]
     ahead(wanted)
     assert sorted(compiled) == ["a", "b"]
     assert get("a") == b"code of a"
-    read, names = disk_cache.read, []
-    monkeypatch.setattr(disk_cache, "read", lambda *a: names.append(a) or read(*a))
+    read, names = paths.cached, []
+    monkeypatch.setattr(paths, "cached", lambda *a: names.append(a) or read(*a))
     ahead(wanted)
     assert not names
     ahead([*wanted, ("c", ())])
@@ -56,8 +55,8 @@ def test_what_was_compiled_ahead_is_not_looked_up_again(compiled, monkeypatch):
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the path")
 def test_nvcc_serves_where_there_is_no_nvrtc(monkeypatch):
-    monkeypatch.setattr(cubin, "_nvrtc_version", lambda: None)
+    monkeypatch.setattr(compiler, "_nvrtc_version", lambda: None)
     text = 'extern "C" __global__ void kernel(float *x) { x[0] = N; }'
-    assert cubin._compile(text, "sm_90", ("-DN=4",))[:4] == b"\x7fELF"
+    assert compiler._compile(text, "sm_90", ("-DN=4",))[:4] == b"\x7fELF"
     with pytest.raises(KernelCompileError, match="is undefined"):
-        cubin._compile(text, "sm_90", ())
+        compiler._compile(text, "sm_90", ())

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hetero.devices.cuda.pool import Pool
+from hetero.devices.storage import Pool
 
 
 class Allocation:

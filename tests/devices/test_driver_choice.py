@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 from types import ModuleType
 
 import pytest
 
 from hetero.devices import cuda
-from hetero.devices.cuda import drivers, library
 
-BINDINGS = "hetero.devices.cuda.drivers.bindings"
+BINDINGS = "hetero.devices.cuda.bindings"
 
 
 @pytest.fixture(autouse=True)
 def anew(monkeypatch):
     """The choice is made in each test."""
     monkeypatch.delenv("HETERO_DRIVER", raising=False)
-    drivers.chosen.cache_clear()
+    cuda.chosen.cache_clear()
     yield
-    drivers.chosen.cache_clear()
+    cuda.chosen.cache_clear()
 
 
 @pytest.fixture
@@ -27,14 +27,16 @@ def here(monkeypatch):
     packages = {}
 
     def load(name):
+        if name.startswith("hetero.") and name != BINDINGS:
+            return importlib.import_module(name)
         found = packages.get(name, ModuleNotFoundError(f"No module {name}", name=name))
         if isinstance(found, Exception):
             raise found
         return found
 
-    monkeypatch.setattr(library, "driver", lambda: None)
-    monkeypatch.setattr(drivers, "load", load)
-    monkeypatch.setattr(drivers, "version", lambda package: "1.2")
+    monkeypatch.setattr(cuda, "libcuda", lambda: None)
+    monkeypatch.setattr(cuda, "load", load)
+    monkeypatch.setattr(cuda, "version", lambda package: "1.2")
     packages["pycuda"] = packages["pycuda.driver"] = ModuleType("pycuda.driver")
     packages[BINDINGS] = ModuleType(BINDINGS)
     return packages
@@ -45,21 +47,21 @@ def is_absent(packages, name="pycuda"):
 
 
 def test_pycuda_is_taken_where_it_is_installed(here):
-    assert drivers.chosen() == (here["pycuda.driver"], "PyCUDA 1.2", None)
+    assert cuda.chosen() == (here["pycuda.driver"], "PyCUDA 1.2", None)
 
 
 def test_else_the_bindings_serve(here):
     is_absent(here)
-    assert drivers.chosen() == (here[BINDINGS], "cuda-bindings 1.2", None)
+    assert cuda.chosen() == (here[BINDINGS], "cuda-bindings 1.2", None)
 
 
 def test_one_can_be_forced(here, monkeypatch):
     monkeypatch.setenv("HETERO_DRIVER", "bindings")
-    assert drivers.chosen().name == "cuda-bindings 1.2"
-    drivers.chosen.cache_clear()
+    assert cuda.chosen().name == "cuda-bindings 1.2"
+    cuda.chosen.cache_clear()
     monkeypatch.setenv("HETERO_DRIVER", "pycuda")
-    assert drivers.chosen().name == "PyCUDA 1.2"
-    drivers.chosen.cache_clear()
+    assert cuda.chosen().name == "PyCUDA 1.2"
+    cuda.chosen.cache_clear()
     is_absent(here)
     assert cuda.find()[0] == []
 
@@ -76,7 +78,7 @@ def test_a_broken_pycuda_is_told(here, name):
         count = staticmethod(lambda: 1)
 
     vars(here[BINDINGS]).update(init=lambda: None, Device=Device, Error=RuntimeError)
-    assert drivers.chosen().refused == f"No module {name}"
+    assert cuda.chosen().refused == f"No module {name}"
     _, missing = cuda.find()
     assert missing[0] == f"cuda: PyCUDA does not load; cuda-bindings 1.2 is used (No module {name})"
 
@@ -88,12 +90,12 @@ def test_what_is_missing_is_told(here, monkeypatch):
         (sentence,) = missing
         return sentence
 
-    def driver():
+    def libcuda():
         raise OSError("libcuda.so.1: cannot open shared object file")
 
     is_absent(here)
     with monkeypatch.context() as patch:
-        patch.setattr(library, "driver", driver)
+        patch.setattr(cuda, "libcuda", libcuda)
         assert "no NVIDIA driver; for an NVIDIA GPU install it (libcuda.so.1" in told()
     here[BINDINGS] = ModuleNotFoundError("No module named 'cuda'", name="cuda")
     assert "pip install cuda-bindings nvidia-cuda-nvrtc" in told()

@@ -12,7 +12,6 @@ from hetero import paths
 from hetero.devices import opencl as backend
 from hetero.devices.opencl import OpenCLDevice
 from hetero.devices.opencl import programs as opencl_programs
-from hetero.host import disk_cache
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ def test_what_the_driver_refuses_is_built_again(sources):
     """The file is whole, and what is in it is another driver's."""
     sources()
     (file,) = kept()
-    disk_cache.write("opencl", file.name, b"no machine code")
+    paths.cache("opencl", file.name, b"no machine code")
     assert [sources(), sources()] == [2, 2]
 
 

@@ -12,9 +12,9 @@ from hetero import registry
 from hetero.arrays import HOST, spec
 from hetero.devices import kinds
 from hetero.devices.base import Device
+from hetero.devices.cuda.compiler import Kernels
+from hetero.devices.cuda.context import Local
 from hetero.devices.cuda.device import CudaDevice
-from hetero.devices.cuda.launch import Kernels
-from hetero.devices.cuda.state import Local
 from hetero.devices.storage import Storage
 from hetero.ops.convolve2d import direct_device
 from hetero.ops.convolve2d.filters import Filter, FilterOptions

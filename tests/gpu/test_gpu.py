@@ -13,7 +13,7 @@ from layouts import LAYOUTS
 import hetero
 from hetero import devices
 from hetero.arrays import describe
-from hetero.devices.cuda import drivers
+from hetero.devices import cuda
 from hetero.moving import transfer
 
 pytestmark = pytest.mark.gpu
@@ -333,7 +333,7 @@ def test_failing_out_of_memory(gpu, monkeypatch, warnings_of):
 
 
 def test_failing_compilation(gpu, monkeypatch, warnings_of):
-    monkeypatch.setattr("hetero.devices.cuda.launch.kernel_text", lambda *_: "this is no C")
+    monkeypatch.setattr("hetero.devices.cuda.compiler.kernel_text", lambda *_: "this is no C")
     with gpu.active():
         monkeypatch.setattr(gpu.state(), "kernels", {})
     a = rng.random((50, 50), np.float32)
@@ -408,7 +408,7 @@ def test_exit_code(script):
 
 def test_pycuda_autoinit(gpu):
     """Its context is not the primary one: arrays of both must be served, and the exit be clean."""
-    if not drivers.chosen().name.startswith("PyCUDA"):
+    if not cuda.chosen().name.startswith("PyCUDA"):
         pytest.skip("cuda-bindings call the driver, not PyCUDA")
     out = run(
         """

@@ -12,8 +12,8 @@ import scipy.signal
 from numpy.testing import assert_allclose
 
 import hetero
-from hetero import cli, profile, tables
-from hetero.calling import planner
+from hetero import cli, profile, registry, tables
+from hetero.calling import execution, planner
 from hetero.host import loops, threads
 from hetero.kernels.cpu import (
     cg,
@@ -35,7 +35,6 @@ from hetero.ops.kmeans import compiled_cpu
 from hetero.ops.krylov import cg_products
 from hetero.ops.linear_systems import loops as solver_loops
 from hetero.ops.linear_systems.types import Stencil
-from hetero.pricing import compiling
 
 LONG = 120.0  # seconds; on a busy machine
 
@@ -47,7 +46,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.delenv(loops.IN_CALLS)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(loops, "_known", {})
-    monkeypatch.setattr(compiling, "_noted", set())
+    monkeypatch.setattr(execution, "_noted", set())
     tables.forget()
     yield tmp_path / "cache"
     tables.forget()
@@ -73,7 +72,7 @@ def test_methods_that_are_not_compiled_are_no_candidates(compiled):
     plan = hetero.plan("solve_poisson", hetero.spec((200, 300)), device="cpu")
     assert plan.chosen.method == "dst"
     reasons = {c.method: c.reason for c in plan.candidates}
-    assert reasons == dict.fromkeys(("multigrid", "jacobi"), compiling.NOT_COMPILED) | {"dst": None}
+    assert reasons == dict.fromkeys(("multigrid", "jacobi"), registry.NOT_COMPILED) | {"dst": None}
     image, taps = np.ones((400, 400)), np.ones((31, 31))
     image[0, 0] = np.nan  # which a transform would spread
     assert hetero.plan("convolve2d", image, taps, device="cpu").chosen.method == "scipy"
@@ -142,7 +141,7 @@ def test_another_machines_plans_know_of_no_loops_here(cache):
         (900, 900), "float64", "host"
     )
     reasons = {c.reason for c in machine.plan(problem).candidates}
-    assert compiling.NOT_COMPILED not in reasons
+    assert registry.NOT_COMPILED not in reasons
 
 
 def test_stand_ins_take_as_many_iterations():

@@ -27,13 +27,13 @@ PAGE = pages._PAGE
 def _kept():
     """As if large copies were being made, and nothing else; the memory that is kept."""
     gc.collect()
-    pages._users.clear()  # other tests' calls are users for a minute
+    pages.users.clear()  # other tests' calls are users for a minute
     pages.close()
     until(lambda: pages._state["thread"] is None)
     pages._state["asked"] = 0.0
     pages.open_()
     yield pages._kept
-    pages._users.clear()
+    pages.users.clear()
     pages.close()
     until(lambda: pages._state["thread"] is None)
 
@@ -237,7 +237,7 @@ def _results(monkeypatch):
     until(lambda: pages._state["thread"] is None)
     yield
     until(lambda: pages._state["thread"] is None)
-    assert not pages._users
+    assert not pages.users
 
 
 def result(shape, dtype):
@@ -255,7 +255,7 @@ def test_results_that_malloc_does_not_keep_are_ours(nbytes, is_ours):
 def test_memory_of_results_of_the_cpu_is_kept_until_there_were_none_for_long(results, kept):
     others = threading.enumerate()  # those of other tests end by themselves
     assert result((4, 1 << 20), np.uint8).flags.owndata
-    assert not pages._users
+    assert not pages.users
     first = result(SHAPE, np.float32)
     place = address(first)
     del first
@@ -287,7 +287,7 @@ def test_a_forked_child_keeps_its_own(results):
     array = result(SHAPE, np.float32)
     child = os.fork()
     if child == 0:
-        right = pages._state["thread"] is None and not pages._users
+        right = pages._state["thread"] is None and not pages.users
         del array
         array = result(SHAPE, np.float32)
         os._exit(0 if right and pages._state["thread"] is not None else 1)

@@ -18,7 +18,7 @@ from hetero import devices, profile
 from hetero.arrays import describe, pinned
 from hetero.errors import DeviceError
 from hetero.host.copying import copy_jobs, staging
-from hetero.moving import pinned_arrays
+from hetero.moving import memory
 from hetero.pricing import pricing
 
 SLICE, REGION = 1000, 6000
@@ -338,8 +338,8 @@ def test_pinned_arrays_are_told_by_their_address(device, monkeypatch):
 def test_without_a_gpu_pinned_arrays_are_ordinary_ones_and_one_warning_says_so(
     warnings_of, monkeypatch
 ):
-    monkeypatch.setattr(pinned_arrays, "_state", {"warned": False})
-    monkeypatch.setattr(pinned_arrays.devices, "available", dict)
+    monkeypatch.setattr(memory, "_state", {"warned": False})
+    monkeypatch.setattr(memory.devices, "available", dict)
     for shape in (5, (3, 4), [2], (), (0, 3)):
         assert hetero.empty_pinned(shape).shape == np.empty(shape).shape
     (text,) = warnings_of()
@@ -409,17 +409,17 @@ def test_devices_take_what_the_current_profile_says(device, monkeypatch):
     buffer, _owner = device.allocate(array.nbytes)
     device.upload(array, buffer)
     assert not asked  # a CPU's own memory is never staged
-    monkeypatch.setitem(staging._least, device.name, {"upload": 1 << 20, "download": np.inf})
+    monkeypatch.setitem(copy_jobs._least, device.name, {"upload": 1 << 20, "download": np.inf})
     device.upload(array, buffer)
     assert len(asked) == 1
     device.upload(array[1:], buffer)
     device.download(buffer, array)
     assert len(asked) == 1
     profile.set_current(staged_profile(staged=curve(3e-4, 3e10)))
-    assert staging.least("cuda:0")["upload"] > 2**20
-    assert staging.least(device.name) is None
+    assert copy_jobs._least["cuda:0"]["upload"] > 2**20
+    assert copy_jobs._least.get(device.name) is None
     profile.set_current(None)
-    assert staging.least("cuda:0") is None
+    assert copy_jobs._least.get("cuda:0") is None
 
 
 def test_a_plan_says_that_copies_are_staged():

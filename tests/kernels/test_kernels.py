@@ -32,7 +32,7 @@ from kernel_runs import (
 )
 
 from hetero import kernels
-from hetero.kernels.matmul import tiles as matmul_tiles
+from hetero.kernels.matmul import plan as matmul_tiles
 from hetero.kernels.matvec import shapes as matvec_shapes
 
 try:

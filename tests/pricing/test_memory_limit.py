@@ -10,7 +10,7 @@ import pytest
 
 import hetero
 from hetero import devices, profile
-from hetero.devices import budget
+from hetero.devices import storage
 from hetero.errors import DeviceMemoryError, MethodNotAvailable
 from hetero.pricing import memory_limit
 from hetero.profile import inventory
@@ -185,18 +185,18 @@ def test_other_machines_have_limits_too():
 
 
 def test_a_budget_counts_what_is_held():
-    with budget.of(1000):
-        owners = [budget.allocated("x", 400, object), budget.allocated("y", 900, object)]
+    with storage.limited_to(1000):
+        owners = [storage.allocated("x", 400, object), storage.allocated("y", 900, object)]
         with pytest.raises(DeviceMemoryError, match=r"700 bytes beside 400 .* limit, 1000"):
-            budget.allocated("x", 700, object)
-        owners.append(budget.allocated("x", 600, object))
+            storage.allocated("x", 700, object)
+        owners.append(storage.allocated("x", 600, object))
         del owners[0]
         with pytest.raises(ZeroDivisionError):
-            budget.allocated("x", 400, lambda: 1 / 0)
-        owners.append(budget.allocated("x", 400, object))
-        with budget.of(None):
-            budget.allocated("x", 10**9, object)
-    budget.allocated("x", 10**9, object)
+            storage.allocated("x", 400, lambda: 1 / 0)
+        owners.append(storage.allocated("x", 400, object))
+        with storage.limited_to(None):
+            storage.allocated("x", 10**9, object)
+    storage.allocated("x", 10**9, object)
     inventory.changed()
 
 
@@ -206,7 +206,7 @@ def test_a_plan_has_no_more_tiles_than_are_worth_it(opencl, held, warnings_of):
     begin = time.perf_counter()
     with hetero.use(device=opencl, memory_limit=50_000):
         result = hetero.matmul(A, B)
-        assert "there is no room for tiles" in str(hetero.plan("matmul", A, B))
+        assert "there is no room for the smallest range" in str(hetero.plan("matmul", A, B))
     assert time.perf_counter() - begin < 2.0
     assert held.most <= 50_000
     np.testing.assert_array_equal(result, np.full((1100, 1300), 900, np.float32))

@@ -10,7 +10,7 @@ import pytest
 
 import hetero
 from hetero import profile
-from hetero.profile import inventory, places
+from hetero.profile import inventory
 
 
 def measured(name="mine", **changes):
@@ -86,12 +86,12 @@ def test_a_damaged_file_beside_does_no_harm(home, warnings_of):
 
 
 def test_only_some_files_are_looked_at(home, monkeypatch):
-    for number in range(places._MOST + 3):
+    for number in range(inventory._MOST + 3):
         path = home / "profiles" / f"{number}.json"
         path.write_bytes(b"{}")
         os.utime(path, (time.time() - number,) * 2)
-    assert len(places.stored()) == places._MOST
-    assert places.stored()[0].name == "0.json"
+    assert len(inventory.stored()) == inventory._MOST
+    assert inventory.stored()[0].name == "0.json"
 
 
 # -- What makes a machine ------------------------------------------------------------------------

@@ -14,8 +14,7 @@ from importlib import metadata
 
 import pytest
 
-from hetero import kernels
-from hetero.host import disk_cache
+from hetero import kernels, paths
 
 
 def remembered(make: Callable[[], bytes], *made_of: object) -> bytes:
@@ -28,10 +27,10 @@ def remembered(make: Callable[[], bytes], *made_of: object) -> bytes:
         Texts, options and the compiler's version; what has another `repr` is made anew.
     """
     name = hashlib.sha256(repr(made_of).encode()).hexdigest()
-    found = disk_cache.read("compiled", name)
+    found = paths.cached("compiled", name)
     if found is None:
         found = make()
-        disk_cache.write("compiled", name, found)
+        paths.cache("compiled", name, found)
     return found
 
 

@@ -16,10 +16,10 @@ fake = fake_cuda.Driver()
 
 import numpy as np  # noqa: E402  PyCUDA must find the fake driver loaded
 
-from hetero.devices.cuda import drivers  # noqa: E402
-from hetero.devices.cuda.state import Lent  # noqa: E402
+from hetero.devices.cuda import chosen  # noqa: E402
+from hetero.devices.cuda.context import Lent  # noqa: E402
 
-driver, name, refused = drivers.chosen()
+driver, name, refused = chosen()
 wanted = {"pycuda": "PyCUDA ", "bindings": "cuda-bindings "}[os.environ["HETERO_DRIVER"]]
 assert name.startswith(wanted), name
 assert refused is None

@@ -16,11 +16,11 @@ import numpy as np  # noqa: E402
 import hetero  # noqa: E402
 from hetero import devices, profile  # noqa: E402
 from hetero.devices.base import Device  # noqa: E402
-from hetero.devices.cuda import cubin  # noqa: E402
+from hetero.devices.cuda import compiler  # noqa: E402
 
 del devices.here.kinds["opencl"]
 Device.probe = lambda device: None
-cubin._compile = lambda text, arch, options: b"machine code"
+compiler._compile = lambda text, arch, options: b"machine code"
 profile.set_current(profile.shipped("conservative"))
 rng = np.random.default_rng(5)
 A, B = rng.random((60, 60)), rng.random((60, 60))

@@ -11,7 +11,8 @@ import pytest
 
 import hetero
 from hetero import devices
-from hetero.devices.cuda import drivers
+from hetero.devices import cuda
+from hetero.devices.cuda.driver import array_type
 
 DEVICE = "cuda:0"
 
@@ -37,13 +38,13 @@ def _torch():
 
 
 def _pycuda():
-    if not drivers.chosen().name.startswith("PyCUDA"):
+    if not cuda.chosen().name.startswith("PyCUDA"):
         pytest.skip("cuda-bindings call the driver, not PyCUDA")
     return _made_by_hetero("pycuda")
 
 
 def _own():
-    if drivers.chosen().name.startswith("PyCUDA"):
+    if cuda.chosen().name.startswith("PyCUDA"):
         pytest.skip("PyCUDA calls the driver, and makes the arrays")
     return _made_by_hetero("own")
 
@@ -51,7 +52,7 @@ def _own():
 def _made_by_hetero(name):
     return SimpleNamespace(
         name=name,
-        type=drivers.array_type(),
+        type=array_type(cuda.chosen().driver),
         put=devices.get(DEVICE).array_of,
         get=hetero.to_host,
         negative=True,

@@ -162,7 +162,7 @@ def on_fake(entry: registry.Implementation) -> Callable[..., Any]:
     same = [i for i in cpu if i.method == entry.method]
 
     def solve(devices: Any, problem: Any, arguments: Any) -> Any:
-        able = [i for i in same or cpu if i.excludes(problem, {"kind": "cpu"}) is None]
+        able = [i for i in same or cpu if i.obstacle(problem, {"kind": "cpu"}) is None]
         o = problem.output
         b, x = (
             fakes.view(v, o.shape, o.dtype, o.strides) if isinstance(v, int) else v

@@ -1,4 +1,7 @@
-"""CUDA devices through PyCUDA, or through `cuda-bindings` where that is not installed (`drivers`).
+"""CUDA devices by PyCUDA, or by NVIDIA's ``cuda-bindings`` under the same names (`bindings`).
+
+PyCUDA is taken wherever it is installed; it is built from source, with a compiler and the CUDA
+toolkit. Without it `bindings` is used, which needs wheels alone. The choice holds for the process.
 
 The primary context is retained, never made current at import, pushed around each use and popped
 after it, so that CuPy, torch, numba and cuBLAS share it and nothing is left on the stack at exit.
@@ -6,25 +9,80 @@ A thread that has a PyCUDA context of its own on the device (``pycuda.autoinit``
 one, because its arrays live there. Work goes to the legacy default stream, unless it is given one
 made by `CudaDevice.new_stream`, which the legacy stream neither waits for nor holds up.
 
-`device` has the device, whose parts are `context`, its contexts; `launch`, its kernels; `copies`,
-what its copies from and to the host take. `state` is what belongs to one context.
+`device` has the device, whose parts are `context`, its contexts and what belongs to each; `pinned`,
+memory of the host; `compiler`, its kernels; `copies`, what its copies from and to
+the host take; `driver`, calls that PyCUDA does not make.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+import os
+import warnings
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hetero.devices.cuda import drivers
+from hetero.devices.cuda.driver import PYCUDA, libcuda
 from hetero.imports import INSTALL, load
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
 
 
+CHOICES = ("pycuda", "bindings")
+
+
+class Chosen(NamedTuple):
+    """What calls the driver.
+
+    Attributes
+    ----------
+    driver : module
+        ``pycuda.driver``, or `bindings`, which has the same names.
+    name : str
+        With its version, such as "PyCUDA 2026.1".
+    refused : str or None
+        Why PyCUDA, which is installed, cannot be used.
+    """
+
+    driver: Any
+    name: str
+    refused: str | None = None
+
+
+@functools.cache
+def chosen() -> Chosen:
+    """What calls the driver in this process; HETERO_DRIVER, "pycuda" or "bindings", forces one.
+
+    Raises
+    ------
+    ValueError
+        If HETERO_DRIVER is something else.
+    ImportError, OSError
+        If neither package, or no driver, is here.
+    """
+    wish, refused = os.environ.get("HETERO_DRIVER"), None
+    if wish and wish not in CHOICES:
+        raise ValueError(f"HETERO_DRIVER must be one of {', '.join(CHOICES)}, got {wish!r}")
+    if wish != "bindings":
+        try:
+            with warnings.catch_warnings():  # it warns before it raises
+                warnings.simplefilter("ignore")
+                return Chosen(load(PYCUDA), f"PyCUDA {version('pycuda')}")
+        except Exception as error:
+            if wish:
+                raise
+            missing = isinstance(error, ModuleNotFoundError) and error.name == "pycuda"
+            refused = None if missing else str(error)
+    libcuda()  # OSError without one; the bindings would say so at their first call
+    driver = load("hetero.devices.cuda.bindings")
+    return Chosen(driver, f"cuda-bindings {version('cuda-bindings')}", refused)
+
+
 def find() -> tuple[list[Device], list[str]]:
     """The CUDA devices here, and a sentence for each thing that is missing."""
     try:
-        driver, name, refused = drivers.chosen()
+        package, name, refused = chosen()
     except ValueError as error:
         return [], [f"cuda: {error}"]
     except ModuleNotFoundError as error:
@@ -32,14 +90,14 @@ def find() -> tuple[list[Device], list[str]]:
     except Exception as error:
         return [], [f"cuda: there is no NVIDIA driver; for an NVIDIA GPU install it ({error})"]
     try:
-        driver.init()
-        count = driver.Device.count()
-    except driver.Error as error:
+        package.init()
+        count = package.Device.count()
+    except package.Error as error:
         return [], [f"cuda: the driver finds no device ({error})"]
     if not count:
         return [], ["cuda: the driver finds no device"]
     missing = [f"cuda: PyCUDA does not load; {name} is used ({refused})"] if refused else []
-    if load("hetero.devices.cuda.cubin").compiler() is None:
+    if load("hetero.devices.cuda.compiler").version() is None:
         missing.append(f"cuda: neither NVRTC nor nvcc to compile kernels with; {INSTALL['cuda']}")
     try:
         load("nvmath.bindings.cublas")
@@ -49,7 +107,7 @@ def find() -> tuple[list[Device], list[str]]:
     found: list[Device] = []
     for ordinal in range(count):
         try:
-            found.append(device.CudaDevice(ordinal))
-        except driver.Error as error:
+            found.append(device.CudaDevice(ordinal, package, name))
+        except package.Error as error:
             missing.append(f"cuda:{ordinal}: the driver does not describe it ({error})")
     return found, missing

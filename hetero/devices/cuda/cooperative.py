@@ -1,7 +1,8 @@
-"""Cooperative launches on CUDA: all blocks are on the device at once and may wait for each other.
+"""Launches on CUDA that PyCUDA does not have: cooperative ones, and those recorded as one graph.
 
-PyCUDA has no such launch. The kernel's binary is therefore loaded a second time through
-`cuda.bindings`, in the context that PyCUDA made current; both call the same driver.
+In a cooperative launch all blocks are on the device at once and may wait for each other. The
+kernel's binary is loaded for it a second time through `cuda.bindings`, in the context that PyCUDA
+made current; both call the same driver.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 from typing import Any
 
 from hetero import imports
-from hetero.devices.cuda import cubin
+from hetero.devices.cuda.compiler import Defines, cubin
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 from hetero.kernels import kernel_text
 
@@ -21,8 +22,6 @@ _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY, a code of the driver
 # cooperative launch, not supported.
 _UNABLE = frozenset({1, 209, 218, 222, 500, 720, 801})
 log = logging.getLogger("hetero")
-
-Defines = tuple[tuple[str, int | str], ...]
 
 
 class CooperativeKernel:
@@ -101,7 +100,7 @@ def _load(
     able = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
     if not check(driver.cuDeviceGetAttribute(able, ordinal)):
         return None
-    code = cubin.cubin(kernel_text(text, device.dialect), device.arch, defines)
+    code = cubin(kernel_text(text, device.dialect), device.arch, defines)
     module = check(driver.cuModuleLoadData(code))
     function = check(driver.cuModuleGetFunction(module, kernel.encode()))
     allowed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -127,3 +126,37 @@ def check(result: tuple) -> Any:
         kind = DeviceMemoryError if code == _OUT_OF_MEMORY else DeviceError
         raise (_Unable if code in _UNABLE else kind)(f"CUDA driver: {status!r}")
     return values[0] if values else None
+
+
+class Recorded:
+    """What a stream was given between the making of this object and `end`.
+
+    It is recorded and not done. To be used inside the device's `active`.
+    """
+
+    def __init__(self, device: Any, stream: Any) -> None:
+        self._driver = imports.load("cuda.bindings.driver")
+        self._device, self._place, self._stream = device, device.place(), stream
+        self._executable: Any = None
+        mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        check(self._driver.cuStreamBeginCapture(stream.handle, mode))
+
+    def end(self) -> None:
+        """From now on the stream does what it is given, and `launch` what was recorded."""
+        graph = check(self._driver.cuStreamEndCapture(self._stream.handle))
+        try:
+            self._executable = check(self._driver.cuGraphInstantiate(graph, 0))
+        finally:
+            check(self._driver.cuGraphDestroy(graph))
+
+    def launch(self) -> None:
+        """Let the stream do all of it; returns at once."""
+        check(self._driver.cuGraphLaunch(self._executable, self._stream.handle))
+
+    def __del__(self) -> None:
+        if self._executable is not None and self._device.holds(self._place):
+            try:
+                with self._device.active():
+                    self._driver.cuGraphExecDestroy(self._executable)
+            except Exception:  # the process is ending, and the driver frees it
+                return

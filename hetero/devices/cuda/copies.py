@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hetero.devices.cuda.library import driver, error_text
-from hetero.devices.cuda.state import Lent, State
+from hetero.devices.cuda.context import Lent, State
+from hetero.devices.cuda.driver import error_text, libcuda
 from hetero.errors import DeviceError
 from hetero.host.copying import slices
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, pieces
@@ -95,7 +95,7 @@ def copy_rows(direction: str, array: np.ndarray, address: int, stream: int) -> N
     source, target = (here, there) if direction == UPLOAD else (there, here)
     extents = {f"src{k}": v for k, v in source.items()} | {f"dst{k}": v for k, v in target.items()}
     copy = _Copy(WidthInBytes=nbytes, Height=number, **extents)
-    status = driver().cuMemcpy2DAsync_v2(ctypes.byref(copy), ctypes.c_void_p(stream))
+    status = libcuda().cuMemcpy2DAsync_v2(ctypes.byref(copy), ctypes.c_void_p(stream))
     if status:
         raise DeviceError(f"a pinned {direction} failed: {error_text(status)}")
 
@@ -122,7 +122,7 @@ def enqueue(
 
 
 class SliceCopies:
-    """What `hetero.host.copying.copy_jobs.Slices` asks of a context.
+    """Compiled code (`hetero.host.copying.slices`) that copies for a context.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def _functions(direction: str) -> dict[str, int]:
         "query": "cuEventQuery",
         "drain": "cuStreamSynchronize",
     }
-    library = driver()
+    library = libcuda()
     return {
         name: ctypes.cast(getattr(library, function), ctypes.c_void_p).value or 0
         for name, function in names.items()

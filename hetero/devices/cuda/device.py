@@ -11,14 +11,12 @@ import numpy as np
 
 from hetero import locks
 from hetero.arrays.pinned import known
-from hetero.devices import budget
 from hetero.devices.base import Defines, Device
-from hetero.devices.cuda import cooperative, copies, cubin, cufft, drivers, library, pinned
-from hetero.devices.cuda.context import Active, Contexts
-from hetero.devices.cuda.launch import UNASKED_SHARED_BYTES, Kernels, packed
-from hetero.devices.cuda.recorded import Recorded
-from hetero.devices.cuda.state import Lent, Local, State
-from hetero.devices.storage import Storage
+from hetero.devices.cuda import compiler, cooperative, copies, cufft, driver, pinned
+from hetero.devices.cuda.compiler import UNASKED_SHARED_BYTES, Kernels, packed
+from hetero.devices.cuda.context import Active, Contexts, Lent, Local, State
+from hetero.devices.cuda.cooperative import Recorded
+from hetero.devices.storage import Storage, allocated, rounded
 from hetero.host.copying import slices
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
 from hetero.host.copying.staging import PURPOSE, Ring
@@ -27,6 +25,7 @@ from hetero.kernels import LaunchPlan
 from hetero.kernels.procedure.card import Card, of_attributes
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
+_ring_lock = locks.new()
 _COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32 bits
 
 
@@ -36,11 +35,15 @@ class CudaDevice(Device):
     Parameters
     ----------
     ordinal : int
+    package : module
+        ``pycuda.driver``, or `hetero.devices.cuda.bindings`.
+    package_name : str
+        With its version.
 
     Attributes
     ----------
     driver : module
-        ``pycuda.driver``, or `hetero.devices.cuda.drivers.bindings`.
+        The package.
     arch : str
         Such as "sm_90".
     contexts : Contexts
@@ -57,21 +60,20 @@ class CudaDevice(Device):
     meets = True
     least_staged = MappingProxyType({UPLOAD: 8 << 20, DOWNLOAD: 8 << 20})  # before calibration
 
-    def __init__(self, ordinal: int) -> None:
-        self.driver = driver = drivers.chosen().driver
-        self.errors = (driver.Error,)
+    def __init__(self, ordinal: int, package: Any, package_name: str) -> None:
+        self.driver = package
+        self.errors = (package.Error,)
         self.ordinal = ordinal
         self.name = f"cuda:{ordinal}"
         self.contexts, self.kernels, self.local = Contexts(self), Kernels(self), Local()
-        self._ring_lock = locks.new()
-        self._device = driver.Device(ordinal)
-        attribute = driver.device_attribute
+        self._device = package.Device(ordinal)
+        attribute = package.device_attribute
         self.multiprocessors = self._device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
         self.block_limit = self._device.get_attribute(attribute.MAX_THREADS_PER_BLOCK)
         self.shared_limit = self._device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         self.capability = self._device.compute_capability()
         self.arch = "sm_{}{}".format(*self.capability)
-        self._description = self._describe()
+        self._description = self._describe(package_name)
         self._card: Card | None = None
 
     # -- what it is
@@ -94,7 +96,7 @@ class CudaDevice(Device):
         driver, driver_api, toolkit, library."""
         return dict(self._description)
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe(self, package_name: str) -> dict[str, Any]:
         version = self.driver.get_driver_version()
         return {
             "kind": self.kind,
@@ -106,8 +108,8 @@ class CudaDevice(Device):
             "shared_limit": self.shared_limit,
             "arch": self.arch,
             "driver": f"{version // 1000}.{version % 1000 // 10}",
-            "driver_api": drivers.chosen().name,
-            "toolkit": cubin.compiler(),
+            "driver_api": package_name,
+            "toolkit": compiler.version(),
             "library": _library_version(),
         }
 
@@ -130,7 +132,7 @@ class CudaDevice(Device):
     def same_in_threads(self) -> bool:
         return self.contexts.is_usual()
 
-    context_handle = staticmethod(library.current_context)
+    context_handle = staticmethod(driver.current_context)
 
     def reopen(self) -> None:
         self.contexts.renew()
@@ -139,13 +141,15 @@ class CudaDevice(Device):
 
     def allocate(self, nbytes: int) -> tuple[int, Any]:
         pool = self.state().pool
-        owner = budget.allocated(self.name, budget.rounded(nbytes), lambda: pool.allocate(nbytes))
+        owner = allocated(self.name, rounded(nbytes), lambda: pool.allocate(nbytes))
         return int(owner), owner
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
         """A C-contiguous array from the pool, PyCUDA's where that is used, and its address."""
         with self.active():
-            made = drivers.array_type()(shape, dtype, allocator=self.state().pool.allocate)
+            made = driver.array_type(self.driver)(
+                shape, dtype, allocator=self.state().pool.allocate
+            )
         return made, int(made.gpudata or 0)
 
     def array_of(self, host: np.ndarray) -> Any:
@@ -153,7 +157,9 @@ class CudaDevice(Device):
         is_c = host.flags.c_contiguous
         with self.active():
             allocate, order = self.state().pool.allocate, "C" if is_c else "F"
-            made = drivers.array_type()(host.shape, host.dtype, allocator=allocate, order=order)
+            made = driver.array_type(self.driver)(
+                host.shape, host.dtype, allocator=allocate, order=order
+            )
             if host.size:
                 self.upload(host if is_c else host.T, int(made.gpudata))
         return made
@@ -257,7 +263,7 @@ class CudaDevice(Device):
             return None
         state = self.state()
         if state.ring is None:
-            with self._ring_lock:
+            with _ring_lock:
                 if state.ring is None:
                     state.ring = Ring(self)
         return state.ring
@@ -364,10 +370,10 @@ class CudaDevice(Device):
             stream.raw.wait_for_event(event.raw)
 
     def follow_stream(self, handle: int) -> None:
-        library.order(handle, library.LEGACY)
+        driver.order(handle, driver.LEGACY)
 
     def precede_stream(self, handle: int) -> None:
-        library.order(library.LEGACY, handle)
+        driver.order(driver.LEGACY, handle)
 
 
 def _library_version() -> str | None:

@@ -1,8 +1,8 @@
 """Pinned host memory of CUDA: pages that devices copy from and to directly.
 
-The pages are our own, and the driver registers them (``cuMemHostRegister``). Memory that
-the driver allocates is gone with its context, which a device that failed loses; these stay what
-they are, only slower. They are huge pages where the system gives them.
+The pages are our own, and the driver registers them (``cuMemHostRegister``). Memory that the driver
+allocates is gone with its context, which a device that failed loses; these stay what they are, only
+slower. They are huge pages where the system gives them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from hetero.devices import at_once
-from hetero.devices.cuda.library import driver, error_text
+from hetero.devices.cuda.driver import error_text, libcuda
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.host import cgroup
+from hetero.host import cpu
 
 _HUGE_PAGE = 2 << 20  # bytes of a huge page
 _TOUCHED = 4 << 20  # bytes for each thread that touches pages, at least
@@ -37,7 +37,7 @@ def driver_knows(array: np.ndarray) -> bool:
     """Whether the CUDA driver says that an array lies in pinned memory, whoever made it."""
     kind = ctypes.c_uint(0)
     address = ctypes.c_uint64(array.__array_interface__["data"][0])
-    status = driver().cuPointerGetAttribute(ctypes.byref(kind), _MEMORY_TYPE, address)
+    status = libcuda().cuPointerGetAttribute(ctypes.byref(kind), _MEMORY_TYPE, address)
     return status == 0 and kind.value == _HOST
 
 
@@ -83,7 +83,7 @@ class _CudaPages(mmap.mmap):
         made.offset = -address % _HUGE_PAGE if room > nbytes else 0
         address += made.offset
         _touch(address, nbytes)
-        status = driver().cuMemHostRegister_v2(
+        status = libcuda().cuMemHostRegister_v2(
             ctypes.c_void_p(address), ctypes.c_size_t(nbytes), _PORTABLE
         )
         if status:
@@ -95,7 +95,7 @@ class _CudaPages(mmap.mmap):
         if not getattr(self, "_address", 0) or os.getpid() != self._process:
             return
         # In the primary context, if it is still there: any thread may be the last to hold them.
-        library, device = driver(), ctypes.c_int()
+        library, device = libcuda(), ctypes.c_int()
         flags, active, context = ctypes.c_uint(), ctypes.c_int(), ctypes.c_void_p()
         library.cuDeviceGet(ctypes.byref(device), self._ordinal)
         library.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
@@ -112,7 +112,7 @@ def _touch(address: int, nbytes: int) -> None:
 
     It would do so with one, and nobody else could copy meanwhile.
     """
-    count = min(nbytes // _TOUCHED, _MOST_THREADS, cgroup.cores() // 2)
+    count = min(nbytes // _TOUCHED, _MOST_THREADS, cpu.cores() // 2)
     if count < 2:
         return
     part = -(-nbytes // count // _HUGE_PAGE) * _HUGE_PAGE
@@ -134,11 +134,11 @@ def _twice(function: Any, argument: Any) -> None:
 def sleeping_event() -> int:
     """A CUDA event of the current context's; who waits for it sleeps."""
     made = ctypes.c_void_p()
-    if status := driver().cuEventCreate(ctypes.byref(made), _NO_TIMING | _BLOCKING_SYNC):
+    if status := libcuda().cuEventCreate(ctypes.byref(made), _NO_TIMING | _BLOCKING_SYNC):
         raise DeviceError(f"no event could be made: {error_text(status)}")
     return made.value or 0
 
 
 def end_event(handle: int) -> None:
     """Give an event of `sleeping_event` back to the driver."""
-    driver().cuEventDestroy_v2(ctypes.c_void_p(handle))
+    libcuda().cuEventDestroy_v2(ctypes.c_void_p(handle))

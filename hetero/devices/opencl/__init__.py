@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.arrays.opencl import set_name
+from hetero.arrays.libraries import set_name
 from hetero.arrays.pinned import known
-from hetero.devices import budget
 from hetero.devices.base import Defines, Device, short_host
 from hetero.devices.opencl import programs as opencl_programs
 from hetero.devices.opencl import runtime as opencl_runtime
 from hetero.devices.opencl.programs import cause
-from hetero.devices.storage import Storage
+from hetero.devices.storage import Storage, allocated
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
-from hetero.host import cgroup
+from hetero.host import cpu
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
 from hetero.host.copying.staging import Ring
 from hetero.imports import INSTALL, load
@@ -56,8 +55,8 @@ def find() -> tuple[list[Device], list[str]]:
             continue
         try:
             here = platform.get_devices()
-            if not cgroup.makes_code() and any(d.type & cl.device_type.CPU for d in here):
-                raise DeviceError(cgroup.NO_CODE)  # some runtimes end the process
+            if not cpu.makes_code() and any(d.type & cl.device_type.CPU for d in here):
+                raise DeviceError(cpu.NO_CODE)  # some runtimes end the process
             found += [OpenCLDevice(len(found) + i, d) for i, d in enumerate(here)]
         except Exception as error:  # of one runtime; another may still do
             missing.append(f"opencl: no device of {platform.name} can be used ({error})")
@@ -175,7 +174,7 @@ class OpenCLDevice(Device):
 
     def allocate(self, nbytes: int) -> tuple[Any, Any]:
         context, flags = self._open()[0], self.cl.mem_flags.READ_WRITE
-        owner = budget.allocated(self.name, nbytes, lambda: self.cl.Buffer(context, flags, nbytes))
+        owner = allocated(self.name, nbytes, lambda: self.cl.Buffer(context, flags, nbytes))
         return getattr(owner, "owner", owner), owner
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, Any]:

@@ -1,7 +1,7 @@
 """OpenCL programs: built from source once, and kept on disk as machine code for the next process.
 
 A CPU's runtime takes 0.1 to 2 seconds for a program, and 3 ms for one that was kept. PyOpenCL's own
-cache is unchecked pickles in a folder that others may read; here it is `hetero.host.disk_cache`.
+cache is unchecked pickles in a folder that others may read; here it is `hetero.paths`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from hetero.host import disk_cache
+from hetero import paths
 from hetero.imports import load
 
 _KIND = "opencl"  # of things in the cache
@@ -41,7 +41,7 @@ def built(context: Any, device: Any, text: str, options: list[str]) -> Any:
         # PyOpenCL warns of every compiler that says anything at all.
         warnings.simplefilter("ignore", cl.CompilerWarning)
         name = _name(device, text, options)
-        code = None if name is None else disk_cache.read(_KIND, name)
+        code = None if name is None else paths.cached(_KIND, name)
         if code is not None:
             try:
                 return loaded(code)
@@ -51,7 +51,7 @@ def built(context: Any, device: Any, text: str, options: list[str]) -> Any:
         try:
             (code,) = program.get_info(cl.program_info.BINARIES)
             if name is not None and code:
-                disk_cache.write(_KIND, name, code)
+                paths.cache(_KIND, name, code)
             return loaded(code)  # with the program go some MB that its compiler holds
         except Exception as error:  # a runtime that gives no code, or takes none
             log.info("the program %s cannot be kept: %s", name, cause(error))

@@ -1,4 +1,8 @@
-"""What is copied between host and device: parts of arrays, and copies that were begun."""
+"""Copies between host and device: by the driver, directly from pinned memory, or staged.
+
+Callers have `Device.upload`, `download`, `begin_upload` and `begin_download`; which way a copy goes
+is chosen here. `hetero.host.copying.staging` stages it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,8 @@ import math
 import os
 import queue
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -18,46 +21,24 @@ from hetero.errors import DeviceError
 
 UPLOAD, DOWNLOAD = "upload", "download"
 
+_least: dict[str, Mapping[str, float]] = {}  # device -> direction -> bytes, see `believe`
 log = logging.getLogger("hetero")
 
 
-class Slices(Protocol):
-    """How compiled code (`hetero.host.copying.slices`) copies for a device."""
+def believe(measured: Mapping[str, Mapping[str, float]]) -> None:
+    """Take what was measured in place of what was known.
 
-    def copy(
-        self,
-        direction: str,
-        array: np.ndarray,
-        address: Any,
-        region: np.ndarray,
-        threads: int,
-        stream: Any,
-    ) -> None:
-        """As `hetero.host.copying.slices.copy`."""
-
-    def close(self) -> None:
-        """Give back to the device what copies need."""
-
-
-class Device(Protocol):
-    """What staging needs of a `hetero.devices.base.Device`."""
-
-    name: str
-    active: Callable[[], AbstractContextManager[Any]]
-    place: Callable[[], Any]
-    pinned: Callable[..., np.ndarray]
-    new_stream: Callable[[], Any]
-    record: Callable[..., Any]
-    wait: Callable[..., None]
-    enqueue: Callable[..., Any]
-    await_event: Callable[[Any], None]
-    synchronize: Callable[..., None]
-    passed: Callable[[Any], bool]
-    slice_copies: Callable[[], Slices | None]
+    Parameters
+    ----------
+    measured : dict
+        Device -> direction -> bytes from which on staged copies of pageable memory are faster.
+    """
+    global _least
+    _least = dict(measured)
 
 
 def copy_packed(
-    device: Device, direction: str, array: np.ndarray, buffer: Any, offset: int = 0
+    device: Any, direction: str, array: np.ndarray, buffer: Any, offset: int = 0
 ) -> None:
     """Let the driver copy a host array of any strides, packed in C order, at once."""
     if not array.nbytes:
@@ -77,6 +58,68 @@ class Copy:
 
     def wait(self) -> None:
         """Return when it is complete; raise what made it fail."""
+
+
+def begin(
+    device: Any,
+    direction: str,
+    array: np.ndarray,
+    buffer: Any,
+    offset: int,
+    after: Any = None,
+    overlap: bool = True,
+) -> Copy:
+    """Begin to copy a host array of any strides, packed in C order.
+
+    Until `Copy.wait` returns, neither what is read nor what is written may be written to, and
+    nothing that is begun on the device may use what is written. Copies of one direction go in the
+    order of their start, both directions at once. A copy that is dropped without having been waited
+    for is cancelled. Where the device has no `ring`, the copy is complete at once.
+
+    Parameters
+    ----------
+    device : Device
+    direction : {"upload", "download"}
+    array : numpy.ndarray
+    buffer : buffer
+    offset : int
+        Bytes from the buffer's begin.
+    after : event or None
+        What must have come before the buffer is touched, as `Device.record` gives it; None: all
+        that the default queue holds now.
+    overlap : bool
+        Whether the host has something to do meanwhile. Without, the copy is complete at once where
+        the driver alone is as fast.
+    """
+    if not overlap and _is_large(device, direction, array):
+        staged = _staged(device, direction, array, buffer, offset, after)
+        if staged is not None:
+            return staged
+    ring = device.ring() if overlap else None
+    if ring is None or not array.nbytes:
+        if after is not None:
+            device.wait(after)
+        copy_packed(device, direction, array, buffer, offset)
+        return Copy()
+    if after is None:
+        after = device.record()
+    start = ring.start_pinned if device.copies_directly(array) else ring.start
+    return start(direction, array, buffer, offset, after)
+
+
+def _is_large(device: Any, direction: str, array: np.ndarray) -> bool:
+    """Whether staged copies of that many bytes are the faster ones, if they are pageable."""
+    return array.nbytes >= (_least.get(device.name) or device.least_staged)[direction]
+
+
+def _staged(
+    device: Any, direction: str, array: np.ndarray, buffer: Any, offset: int, after: Any = None
+) -> Copy | None:
+    """Begin a staged copy if that is faster than the driver alone; None where it is not."""
+    ring = device.ring()
+    if ring is None or (array.flags.c_contiguous and device.is_pinned(array)):
+        return None
+    return ring.start(direction, array, buffer, offset, after or device.record())
 
 
 class Outcome:
@@ -111,7 +154,7 @@ class Staged(Copy):
     outcome : Outcome
     """
 
-    def __init__(self, device: Device, outcome: Outcome) -> None:
+    def __init__(self, device: Any, outcome: Outcome) -> None:
         self._device, self._outcome, self._process = device, outcome, os.getpid()
         self._is_over = False
 
@@ -174,7 +217,7 @@ class Direct(Copy):
         Kept alive until then.
     """
 
-    def __init__(self, device: Device, marks: list[Any], array: np.ndarray) -> None:
+    def __init__(self, device: Any, marks: list[Any], array: np.ndarray) -> None:
         self._device, self._marks, self._array = device, marks, array
 
     def wait(self) -> None:

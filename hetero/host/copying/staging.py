@@ -19,22 +19,19 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from hetero import locks
 from hetero.errors import DeviceError
-from hetero.host import cgroup, pages
+from hetero.host import cpu, pages
 from hetero.host.copying.copy_jobs import (
     DOWNLOAD,
     UPLOAD,
     Copy,
-    Device,
     Direct,
     Outcome,
-    Slices,
     Staged,
     copy_packed,
     here,
@@ -53,18 +50,6 @@ _NAME = "hetero-copy"  # the names of its threads begin so
 
 log = logging.getLogger("hetero")
 _rings: weakref.WeakSet[Ring] = weakref.WeakSet()
-_least: dict[str, Mapping[str, float]] = {}  # device -> direction -> bytes, see `believe`
-
-
-def least(name: str) -> Mapping[str, float] | None:
-    """Direction -> bytes from which on staged copies of a device are faster, where measured."""
-    return _least.get(name)
-
-
-def believe(measured: Mapping[str, Mapping[str, float]]) -> None:
-    """Take what was measured for `least`, of all devices, in place of what was known."""
-    global _least
-    _least = dict(measured)
 
 
 class Ring:
@@ -85,7 +70,7 @@ class Ring:
 
     def __init__(
         self,
-        device: Device,
+        device: Any,
         threads: int | None = None,
         slice_bytes: int = _SLICE,
         region_bytes: int = _REGION,
@@ -184,7 +169,7 @@ class _Way:
             self._packers = executor(self._threads, f"{_NAME} packer", _is_ours)
         self._stream: Any = None
         self._region = np.empty(0, np.uint8)
-        self._slices: Slices | None = None
+        self._slices: Any = None
 
     def start(self, array: np.ndarray, buffer: Any, offset: int, after: Any) -> Outcome:
         """Have a copy made."""
@@ -338,4 +323,4 @@ def _close_at_exit() -> None:
 @functools.cache
 def usual_lanes() -> int:
     """Threads for each direction: half the cores that this process may use, but not too many."""
-    return max(1, min(_MOST_LANES, cgroup.cores() // 2))
+    return max(1, min(_MOST_LANES, cpu.cores() // 2))

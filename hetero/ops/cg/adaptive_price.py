@@ -36,7 +36,7 @@ from hetero.ops.cg.operands import NAME, least_iterations
 from hetero.pricing import movement
 from hetero.pricing.plan import CPU
 from hetero.profile import Profile, inventory
-from hetero.registry import Price
+from hetero.registry import Price, Unasked
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
 
@@ -148,7 +148,7 @@ def price(
     how = {
         "made_of": f"begins on the CPU; {name} {pays}",
         "leads": not why,
-        "unasked": why,
+        "reason": Unasked(why) if why else None,
     }
     if (count - _FIRST) * (c - g) <= _MARGIN * move:
         return Price({"overhead": cpu, "compute": count * c}, **how)

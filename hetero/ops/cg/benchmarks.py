@@ -13,7 +13,7 @@ import numpy as np
 
 from hetero.arrays import spec
 from hetero.calling import planner
-from hetero.devices import cpu
+from hetero.host import cpu
 from hetero.ops.benchmark import (
     Benchmark,
     Comparison,

@@ -16,7 +16,7 @@ from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.imports import load
 from hetero.ops.cases import Budget, Case, Place, TimedSolves, numbers
-from hetero.ops.cg.methods import OF_OTHERS
+from hetero.ops.cg.methods import ADAPTIVE
 from hetero.ops.cg.operands import CgOptions
 from hetero.ops.cg.system import System
 from hetero.ops.linear_systems.cases import (
@@ -65,9 +65,9 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
                     functools.partial(_arguments, layout, dtype),
                     seconds=SECONDS,
                 )
-                if row.traits == OF_OTHERS or (row.price is not None and layout != "dense"):
+                if row.method == ADAPTIVE or (row.price is not None and layout != "dense"):
                     continue  # 'hybrid' moves the vectors, which are most of the work there
-                if row.excludes(case.problem(*case.smallest), place.info) is None:
+                if row.obstacle(case.problem(*case.smallest), place.info) is None:
                     yield case
 
 

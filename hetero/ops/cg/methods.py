@@ -29,7 +29,7 @@ _LEAST_SHARED = 1024  # unknowns from which several devices may share
 _SPARSE = ("csr", "stencil2", "stencil3")
 _DENSE_TERMS = ((), (0,), (0, 0))  # launches, vectors, the matrix
 _ADAPTIVE = "hetero.ops.cg.adaptive_price"
-OF_OTHERS = "has no constants of its own"
+ADAPTIVE = "adaptive"  # which has no constants of its own
 _MATRICES = {
     "dense": "dense matrices",
     "csr": "sparse matrices",
@@ -49,6 +49,13 @@ def _obstacle(*layouts: str) -> Callable[[Problem, dict[str, Any]], str | None]:
         return None
 
     return excludes
+
+
+def _plain_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    own = _obstacle(*_SPARSE)(problem, info)
+    if registry.missing(_loops(problem), info):
+        return own
+    return registry.Unasked("is used only while 'numba' is compiled", own)
 
 
 def _hybrid_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
@@ -136,7 +143,6 @@ def _price(module: str, *problem: Any) -> registry.Price:
 
 
 _run_plain = functools.partial(_run, plain=True)
-_COMPILED = ("loops", "numba")
 registry.register_method(
     operation=NAME,
     method="blas",
@@ -144,7 +150,6 @@ registry.register_method(
     excludes=_obstacle("dense"),
     work=_work,
     run=_run_plain,
-    uses=("blas", "numpy", *_COMPILED),
 )
 registry.register_method(
     operation=NAME,
@@ -154,16 +159,14 @@ registry.register_method(
     work=_work,
     run=_run,
     loops=_loops,
-    uses=_COMPILED,
 )
 registry.register_method(
     operation=NAME,
     method="scipy",
     kinds=("cpu",),
-    excludes=_obstacle(*_SPARSE),
+    excludes=_plain_obstacle,
     work=_work,
     run=_run_plain,
-    stands_in=lambda problem: "is used only while 'numba' is compiled",
 )
 registry.register_method(
     operation=NAME,
@@ -172,7 +175,6 @@ registry.register_method(
     excludes=_obstacle("operator"),
     work=_work,
     run=_run_plain,
-    uses=_COMPILED,
 )
 registry.register_method(
     operation=NAME,
@@ -190,19 +192,16 @@ registry.register_method(
     excludes=_hybrid_obstacle,
     work=_work,
     run=_run_hybrid,
-    uses=_COMPILED,
     blocks=registry.IN_TURN,
     price=functools.partial(_price, "hetero.ops.cg.hybrid_price"),
 )
 registry.register_method(
     operation=NAME,
-    method="adaptive",
+    method=ADAPTIVE,
     kinds=registry.PORTABLE,
     excludes=_adaptive_obstacle,
     work=_work,
     run=_run_adaptive,
-    uses=_COMPILED,
     blocks=registry.IN_TURN,
     price=functools.partial(_price, _ADAPTIVE),
-    traits=OF_OTHERS,
 )

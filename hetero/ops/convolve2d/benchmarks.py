@@ -31,11 +31,11 @@ from hetero.ops.benchmark import (
     of_candidates,
     rotating,
 )
-from hetero.ops.convolve2d import OPERATION, demonstration, traits
+from hetero.ops.convolve2d import OPERATION, demonstration
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import LARGEST_DOWNLOADED, filter_of
 from hetero.ops.convolve2d.value_ranges import is_wide
-from hetero.ops.convolve2d.window import BOUNDARIES, MODES
+from hetero.ops.convolve2d.window import BOUNDARIES, FFT, MODES
 from hetero.ops.over_sizes import Axis, Line, Plane
 from hetero.pricing.plan import CPU, Candidate, Plan
 from hetero.registry.problem import DEVICE_DTYPES
@@ -95,7 +95,7 @@ def remembered(
         return None
     dtype = np.dtype(plan.problem.dtype)
     inputs = plan.problem.inputs[:1]
-    looks = traits.of_row(plan.chosen.implementation).transforms
+    looks = plan.chosen.method == FFT
 
     def run() -> Any:
         given = FilterOptions(filter_of(values, dtype), 0.0)

@@ -15,8 +15,7 @@ from hetero.imports import load
 from hetero.ops.cases import Budget, Case, Dims, Passes, Place, grid, thinned
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import described
-from hetero.ops.convolve2d.traits import of_row
-from hetero.ops.convolve2d.window import NAME, window_of
+from hetero.ops.convolve2d.window import DIRECT, FFT, NAME, SEPARABLE, window_of
 from hetero.registry import Implementation
 from hetero.registry.problem import DEVICE_DTYPES, Problem
 
@@ -24,30 +23,38 @@ _IMAGES = {
     "cpu": (4, 16, 64, 128, 256, 512, 1024, 4096),
     "opencl": (4, 16, 64, 256),
 }
+_IMAGES_TRANSFORMED = (4, 16, 32, 64, 128, 256, 512, 768, 1024, 2048, 4096)  # on the CPU
 _IMAGES_OTHERS = (16, 256, 1024, 4096, 8192)
 _FILTERS = (1, 2, 3, 5, 11, 31, 63, 129)
 _DEVICE_FILTERS = (1, 3, 7, 15, 63)  # fewer: each takes some kernels to compile
+_FACTORS, _DEVICE_FACTORS = (3, 7, 15, 31, 63), (3, 15, 63)  # filters of rank 1
 _HELD_OUT = ((100, 4), (300, 13), (700, 6), (1500, 3), (2900, 20))
 _HELD_OUT_DEVICE = ((300, 13), (2900, 20))  # a transform of a new size takes long to prepare
 _LONGEST = 0.02  # seconds of one call; with images alone to go through, four times that
 _PASSES, _PASSES_FEWER = 3, 2  # on the CPU, where noise lasts longest; quickly, and on devices
 _KNOT, _DEVICE_KNOT = 0.006, 0.1  # seconds for one in a pass, at most in proportion to other cases
 _EXAMPLE = (64, 5)
+_MEASURED = (DIRECT, SEPARABLE, FFT)
 
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation at a place, by dtype."""
     for implementation in registry.lookup(NAME):
-        if implementation.kind == place.kind and implementation.stands_in is None:
+        if implementation.kind == place.kind and implementation.method in _MEASURED:
             yield from _measured(implementation, place, budget)
 
 
 def _measured(implementation: Implementation, place: Place, budget: Budget) -> Iterator[Case]:
-    row, on_cpu = of_row(implementation), not place.devices
+    method, on_cpu = implementation.method, not place.devices
+    form = "surface" if method == FFT else "filter"
     step = budget.step**0.5  # methods are close to one another
-    images = row.images or _IMAGES.get(place.kind, _IMAGES_OTHERS)
-    filters = row.filters or (_FILTERS if on_cpu else _DEVICE_FILTERS)
-    if row.form == "surface":  # small beside the image
+    images = _IMAGES.get(place.kind, _IMAGES_OTHERS)
+    filters = _FILTERS if on_cpu else _DEVICE_FILTERS
+    if method == SEPARABLE:
+        filters = _FACTORS if on_cpu else _DEVICE_FACTORS
+    if form == "surface" and on_cpu:
+        images = _IMAGES_TRANSFORMED
+    if form == "surface":  # small beside the image
         sizes = [(n, min(33, max(n // 48, 3))) for n in thinned(images, step)]
     else:
         sizes = grid([thinned(images, step), thinned(filters, step)])
@@ -55,25 +62,25 @@ def _measured(implementation: Implementation, place: Place, budget: Budget) -> I
     for dtype in DEVICE_DTYPES:
         problem = functools.partial(_problem, implementation, dtype, place.operands_on)
         host = functools.partial(_problem, implementation, dtype, HOST)
-        if implementation.excludes(host(images[-1], 5), place.info) is not None:
+        if implementation.obstacle(host(images[-1], 5), place.info) is not None:
             continue
         block = 1
-        if on_cpu and row.compiled:
+        if on_cpu and form == "filter":
             direct_cpu = load("hetero.ops.convolve2d.direct_cpu")
             block = direct_cpu.block_width(np.dtype(dtype))
-        between = _HELD_OUT if on_cpu or row.form == "filter" else _HELD_OUT_DEVICE
+        between = _HELD_OUT if on_cpu or form == "filter" else _HELD_OUT_DEVICE
         knots, held_out = (
-            _by_work(implementation, problem, points, row.form, block)
+            _by_work(implementation, problem, points, form, block)
             for points in (sizes, [size for size in between if size[0] <= images[-1]])
         )
         number = _PASSES if on_cpu and not budget.quick else _PASSES_FEWER
-        longest = _LONGEST * (4.0 if row.form == "surface" else 1.0)
+        longest = _LONGEST * (4.0 if form == "surface" else 1.0)
         points = len(knots) + len(held_out)
         yield Case(
             implementation,
             dtype,
             "*",
-            Passes(row.form, knots, held_out, longest, number, block),
+            Passes(form, knots, held_out, longest, number, block),
             problem=problem,
             options=lambda made: options(made.inputs[1].shape, made.dtype),
             inputs=1,
@@ -88,7 +95,7 @@ def _problem(
     """An image of n x n, filtered to the same size; the filter of rank 1 where that is measured."""
     shapes = (n, n), (filter_size, filter_size)
     image, filter = (spec(shape, dtype, on=on).operand() for shape in shapes)
-    rank = int(of_row(implementation).factors)
+    rank = int(implementation.method == SEPARABLE)
     found = window_of(*shapes, "same", rank=rank)
     return described(image, filter._replace(location=HOST), np.dtype(dtype), found)
 
@@ -101,7 +108,7 @@ def _by_work(
     info = {"kind": implementation.kind}
     for size in sizes:
         made = problem(*size)
-        if implementation.excludes(made, info) is None:
+        if implementation.obstacle(made, info) is None:
             dims = implementation.work(made, info).dims
             if form == "filter":
                 dims = dims[0] * -(-dims[1] // block) * block, dims[2] * dims[3]

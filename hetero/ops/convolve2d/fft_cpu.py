@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import fft
 
-from hetero.devices import cpu
-from hetero.host import pages
+from hetero.host import cpu, pages
 from hetero.imports import load
 from hetero.ops.convolve2d import direct_cpu, tiles
 from hetero.ops.convolve2d.filters import FilterOptions, computed_once, exact_zeros, is_whole

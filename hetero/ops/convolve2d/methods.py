@@ -1,7 +1,6 @@
 """The ways to convolve: the rows of the registry, and what each runs.
 
-A row is one method on some kinds of devices. `traits` says what else a row may tell of its method;
-a new one copies the row that is most like it.
+A row is one method on some kinds of devices; a new one copies the row that is most like it.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ import numpy as np
 
 from hetero import registry
 from hetero.imports import load
-from hetero.moving import pipeline
-from hetero.ops.convolve2d import direct_cpu, streamed, work
+from hetero.moving import ranges, streaming
+from hetero.ops.convolve2d import direct_cpu, work
 from hetero.ops.convolve2d.filters import FilterOptions
-from hetero.ops.convolve2d.traits import Traits
-from hetero.ops.convolve2d.window import NAME
+from hetero.ops.convolve2d.window import DIRECT, FFT, NAME, SCIPY, SEPARABLE
 from hetero.pricing import memory_limit
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
@@ -56,6 +54,16 @@ def _by_scipy(devices: tuple[()], problem: Problem, arguments: Arguments) -> Non
     out[...] = direct_cpu.by_scipy(image, options, problem.options)
 
 
+def _plain_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    """SciPy's loop takes long: it is for what no other method computes, or can here."""
+    if (reason := work.no_mode(problem, info)) is not None or work.not_real(problem, info):
+        return reason
+    if registry.missing(_loops_of_direct(problem), info):
+        return None
+    other = f"for dtypes that no other method computes, not {problem.dtype}"
+    return registry.Unasked(other)
+
+
 def _on_device(module: str, name: str) -> Callable[..., Any]:
     """``run`` of a function of the device, the problem, the image, the options and the result."""
     compute = _lazy(module, name)
@@ -72,11 +80,11 @@ def _prepared_on_device(module: str, name: str) -> Callable[..., Any]:
     compute = _lazy(module, name)
 
     def prepare(device: Any, problem: Problem, aligned: int, options: FilterOptions) -> Any:
-        convolve, budget, kept = compute(), load("hetero.devices.budget"), options.filter.at(0)
+        convolve, storage, kept = compute(), load("hetero.devices.storage"), options.filter.at(0)
 
         def run(image: int, filter: int, out: int) -> None:
             given = FilterOptions(kept.at(filter), options.fillvalue)
-            with device.active(), budget.of(memory_limit.current()):
+            with device.active(), storage.limited_to(memory_limit.current()):
                 convolve(device, problem, image, given, out)
 
         return run
@@ -89,6 +97,12 @@ def _prepare_direct(device: Any, problem: Problem, aligned: int, options: Any) -
     return direct_device.prepared_direct(device, problem, aligned, options)
 
 
+def _streamed(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
+    options = arguments.options
+    held = options._replace(filter=options.filter.held())  # goes up once
+    streaming.run(devices, problem, arguments._replace(options=held))
+
+
 def _loops(problem: Problem) -> tuple[str, ...]:
     return (direct_cpu.SUMS.of(problem.dtype),)
 
@@ -99,96 +113,74 @@ def _loops_of_direct(problem: Problem) -> tuple[str, ...]:
     return () if few or direct_cpu.is_one(problem.options, problem.batch) else _loops(problem)
 
 
-_COMPILED, _SCIPY = ("loops", "numba"), ("scipy",)
-_CUFFT = ("nvmath-python", "nvidia-cufft")
-
 registry.register_method(
     operation=NAME,
-    method="direct",
+    method=DIRECT,
     kinds=("cpu",),
     excludes=work.not_real,
     work=work.of_direct_on_cpu,
     run=_on_cpu("direct_cpu", "direct"),
     loops=_loops_of_direct,
-    uses=_COMPILED,
-    traits=Traits(few=True, compiled=True),
 )
 registry.register_method(
     operation=NAME,
-    method="separable",
+    method=SEPARABLE,
     kinds=("cpu",),
     excludes=work.high_rank,
     work=work.of_separable_on_cpu,
     run=_on_cpu("direct_cpu", "separable"),
     loops=_loops,
-    uses=_COMPILED,
-    traits=Traits(spreads=True, factors=True, compiled=True, filters=(3, 7, 15, 31, 63)),
 )
 registry.register_method(
     operation=NAME,
-    method="fft",
+    method=FFT,
     kinds=("cpu",),
     excludes=work.loses,
     work=work.of_fft_on_cpu,
     run=_on_cpu("fft_cpu", "convolve"),
-    uses=_SCIPY,
-    traits=Traits(
-        spreads=True,
-        transforms=True,
-        form="surface",
-        images=(4, 16, 32, 64, 128, 256, 512, 768, 1024, 2048, 4096),
-    ),
 )
 registry.register_method(
     operation=NAME,
-    method="scipy",
+    method=SCIPY,
     kinds=("cpu",),
-    excludes=work.no_mode,
+    excludes=_plain_obstacle,
     work=work.of_direct,
     run=_by_scipy,
-    stands_in=work.for_other_dtypes,
-    uses=_SCIPY,
-    traits=Traits(any_dtype=True),
 )
 registry.register_method(
     operation=NAME,
-    method="direct",
+    method=DIRECT,
     kinds=("cuda",),
     excludes=work.not_real,
     work=work.of_direct,
     run=_on_device("direct_device", "direct"),
     prepare=_prepare_direct,
-    traits=Traits(compiled=True),
 )
 registry.register_method(
     operation=NAME,
-    method="direct",
+    method=DIRECT,
     kinds=("opencl",),
     excludes=work.not_real,
     work=work.of_direct,
     run=_on_device("direct_device", "direct"),
-    traits=Traits(compiled=True),
 )
 registry.register_method(
     operation=NAME,
-    method="separable",
+    method=SEPARABLE,
     kinds=registry.PORTABLE,
     excludes=work.high_rank_or_large,
     work=work.of_separable,
     run=_on_device("direct_device", "separable"),
     prepare=_prepared_on_device("direct_device", "separable"),
-    traits=Traits(spreads=True, factors=True, compiled=True, filters=(3, 15, 63)),
 )
 registry.register_method(
     operation=NAME,
-    method="fft",
+    method=FFT,
     kinds=("cuda",),
     excludes=work.loses_or_no_cufft,
     work=work.of_fft_on_device,
     run=_on_device("fft_device", "convolve"),
     prepare=_prepared_on_device("fft_device", "convolve"),
-    uses=_CUFFT,
-    traits=Traits(spreads=True, transforms=True, form="surface"),
 )
 registry.register_method(
     operation=NAME,
@@ -196,8 +188,7 @@ registry.register_method(
     kinds=registry.PORTABLE,
     excludes=work.not_streamed,
     work=work.of_direct,
-    run=streamed.STREAMED.run,
+    run=_streamed,
     blocks=registry.ALWAYS,
-    price=streamed.STREAMED.price,
-    stands_in=pipeline.stands_in,
+    price=ranges.price,
 )

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero import registry, tables
+from hetero import tables
 from hetero.arrays import HOST, Operand, Spec, dense, describe, is_device_array
 from hetero.calling import call_cache, execution, planner
 from hetero.calling.planner import HERE
 from hetero.host import pages
 from hetero.imports import load
 from hetero.moving import results
-from hetero.ops.convolve2d import traits, value_ranges
+from hetero.ops.convolve2d import value_ranges
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import (
     LARGEST_DOWNLOADED,
@@ -38,9 +38,14 @@ from hetero.ops.convolve2d.operands import (
 from hetero.ops.convolve2d.window import (
     ALIASES,
     BOUNDARIES,
+    DIRECT,
     FEW_PRODUCTS,
+    FFT,
     MODES,
     NAME,
+    SCIPY,
+    SEPARABLE,
+    SPREADS,
     Window,
     window_of,
 )
@@ -73,7 +78,7 @@ def planned(call: CheckedCall) -> Task:
     if _needs_host(call):
         return _by_way_of_host(call)
     only_scipys = call.dtype.char not in "fdFD" or not call.a.size * call.b.size
-    if only_scipys or (call.dtype.kind == "c" and traits.of(call.method).any_dtype):
+    if only_scipys or (call.dtype.kind == "c" and call.method == SCIPY):
         return _by_scipy(call)
     if call.is_of_filters:
         return _one_by_one(call)
@@ -285,7 +290,8 @@ def _has_few(
 
 def _leaves_few(plan: Plan) -> bool:
     """Whether a plan's first way leaves few products to SciPy's loop."""
-    return traits.of_row(plan.candidates[0].implementation).few
+    first = plan.candidates[0]
+    return first.device == CPU and first.method == DIRECT
 
 
 # -- One convolution of float32 or float64 ---------------------------------------------------------
@@ -348,7 +354,7 @@ def _host_key(call: CheckedCall) -> tuple[Any, ...] | None:
     a, b = call.a, call.b
     if not (call.machine.is_here and a.location == b.location == HOST) or call.stays:
         return None
-    if traits.of(call.method).spreads:
+    if call.method in SPREADS:
         return None
     placed = () if call.device is call.method is None else (call.device, call.method)
     arrays = a.shape, a.strides, a.dtype, b.shape, b.dtype
@@ -372,7 +378,7 @@ def _by_rank(key: tuple[Any, ...]) -> Function:
 def _bound(plan: Plan, a: Operand) -> Function:
     """``run(image, filter)`` of calls on the host by a plan; None where one is to be made anew."""
     row, problem, shape = plan.chosen.implementation, plan.problem, plan.problem.output.shape
-    transforms, on_cpu = traits.of_row(row).transforms, plan.chosen.device == CPU
+    transforms, on_cpu = row.method == FFT, plan.chosen.device == CPU
     compute, empty, dtype = row.run, pages.maker(problem.output.nbytes), problem.output.dtype
 
     def run(image: np.ndarray, filter: Filter) -> Any:
@@ -414,7 +420,7 @@ def _filter(call: CheckedCall) -> Filter:
     if isinstance(call.filter, np.ndarray):
         return filter_of(call.filter, call.dtype)
     elsewhere = a.location != b.location or call.dtype != b.dtype
-    if is_device_array(call.filter) and (elsewhere or traits.of(call.method).factors):
+    if is_device_array(call.filter) and (elsewhere or call.method == SEPARABLE):
         return _downloaded(call)
     return Filter(None, call.filter, b)
 
@@ -426,7 +432,7 @@ def _downloaded(call: CheckedCall) -> Filter:
 
 def _is_finite(call: CheckedCall) -> bool:
     """Of values that a plan depends on: a method that spreads others is refused by name only."""
-    if not (finite := isfinite(call.fillvalue)) or not traits.of(call.method).spreads:
+    if not (finite := isfinite(call.fillvalue)) or call.method not in SPREADS:
         return finite
     return value_ranges.are_finite(_known(call.image), _known(call.filter))
 
@@ -438,7 +444,7 @@ def _known(x: Any) -> np.ndarray | None:
 def _by_values(call: CheckedCall, filter: Filter, window: Window) -> Plan:
     """The plan; made again where it transforms an image that turns out to lose small values."""
     plan = _priced(call, filter, window)
-    if call.method is None and traits.of_row(plan.candidates[0].implementation).transforms:
+    if call.method is None and plan.candidates[0].method == FFT:
         given = _known(call.image), filter, window, call.fillvalue
         wide = filter.array is not None and value_ranges.is_wide(*given)
         seen = window._replace(finite=wide is not None, wide_range=bool(wide))
@@ -462,6 +468,5 @@ def _priced(call: CheckedCall, filter: Filter, window: Window) -> Plan:
         look = value_ranges.seconds(problem, call.machine.devices())
         plan = value_ranges.priced(plan, look)
     if not _leaves_few(plan) and _are_few(call):  # as it will be again
-        few = next(row for row in registry.lookup(NAME) if traits.of_row(row).few)
-        plan = call.machine.plan(problem, CPU, few.method)
+        plan = call.machine.plan(problem, CPU, DIRECT)
     return plan

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import inf, log2
 from typing import NamedTuple
 
-from hetero.devices import cpu
+from hetero.host import cpu
 from hetero.imports import load
 from hetero.ops.convolve2d.window import Window
 

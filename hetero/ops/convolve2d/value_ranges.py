@@ -17,9 +17,8 @@ import numpy as np
 from hetero.host import loops
 from hetero.imports import load
 from hetero.ops import cpu_vectors
-from hetero.ops.convolve2d import traits
 from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED, Filter
-from hetero.ops.convolve2d.window import Window
+from hetero.ops.convolve2d.window import FFT, Window
 from hetero.pricing.plan import CPU, Plan
 from hetero.registry.problem import Problem
 
@@ -191,7 +190,7 @@ def priced(plan: Plan, look: float) -> Plan:
     known = [c for c in plan.candidates if c.reason is None and c.seconds is not None]
     dearer = []
     for c in known:
-        if traits.of_row(c.implementation).transforms:
+        if c.method == FFT:
             c = c._replace(seconds=c.seconds + look, terms={TERM: look, **c.terms})
         dearer.append(c)
     dearer.sort(key=lambda c: c.seconds)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 NAME = "convolve2d"
+DIRECT, SEPARABLE, FFT, SCIPY = "direct", "separable", "fft", "scipy"  # methods
+# Methods that add up more than the filter covers: NaN and infinity would spread.
+SPREADS = frozenset({SEPARABLE, FFT})
 MODES = ("full", "same", "valid")
 BOUNDARIES = ("fill", "wrap", "symm")
 ALIASES = {"pad": "fill", "circular": "wrap", "symmetric": "symm"}  # as SciPy

@@ -10,7 +10,7 @@ import numpy as np
 
 from hetero.arrays import HOST
 from hetero.imports import load
-from hetero.moving import pipeline
+from hetero.moving import ranges
 from hetero.ops.convolve2d import tiles
 from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED
 from hetero.ops.convolve2d.window import mode_of
@@ -37,7 +37,7 @@ def not_real(problem: Problem, info: Info) -> str | None:
 
 def not_streamed(problem: Problem, info: Info) -> str | None:
     """Parts move between the host's arrays and the device."""
-    return not_real(problem, info) or pipeline.obstacle(problem, info)
+    return not_real(problem, info) or ranges.obstacle(problem, info)
 
 
 def no_mode(problem: Problem, info: Info) -> str | None:
@@ -45,13 +45,6 @@ def no_mode(problem: Problem, info: Info) -> str | None:
     if mode_of(problem.options) is None:
         return "the part of the convolution that is wanted is none of SciPy's modes"
     return None
-
-
-def for_other_dtypes(problem: Problem) -> str | None:
-    """SciPy's loop takes long, but for real numbers there is nothing to compile."""
-    if not_real(problem, {}) is not None:
-        return None
-    return f"for dtypes that no other method computes, not {problem.dtype}"
 
 
 def spreads(problem: Problem, info: Info) -> str | None:

@@ -4,9 +4,8 @@
 - `CompiledBackend` (`compiled_cpu.py`): on the CPU, packed for compiled loops; its subclass
   `BoundedBackend` skips rows by bounds
 - `DeviceBackend` (`device.py`): on one device, which iterates by itself
-- `PartitionBackend` (`partition.py`): on several devices, a part on each
-- `BlockBackend`, `PartitionedBlocks` (`blocks.py`): on the host, from where they go through one
-  device, or several, in blocks
+- `RangeBackend` (`ranges.py`): on the host, from where they go to several devices, or through
+  those that have no room, in ranges
 
 All but `DeviceBackend` are a `SteppedBackend`: they label rows and add them up, and the host makes
 centroids of the sums. What their methods do is written here alone.

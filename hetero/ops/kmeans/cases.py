@@ -20,7 +20,7 @@ from hetero.devices.base import Device
 from hetero.ops import kmeans
 from hetero.ops.cases import Budget, Case, Place, TimedSolves, grid, numbers
 from hetero.ops.kmeans.fit import Fit
-from hetero.ops.kmeans.methods import seeding_iterations
+from hetero.ops.kmeans.methods import PLAIN, seeding_iterations
 from hetero.ops.kmeans.operands import DENSE, PLUS_PLUS, SEEDED
 from hetero.registry import Arguments
 from hetero.registry.models import ModelKey, Work, bind
@@ -52,7 +52,7 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
     rows_of_kind = [
         row
         for row in registry.lookup(kmeans.OPERATION.name)
-        if row.kind == place.kind and row.run is not None and row.stands_in is None
+        if row.kind == place.kind and row.method != PLAIN
     ]
     for row in rows_of_kind:
         how = _STEPS if place.kind == "cpu" else _STEPS_ON_DEVICES
@@ -71,7 +71,7 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
                     functools.partial(_arguments, layout, dtype),
                     seconds=0.5,
                 )
-                if row.excludes(case.problem(*case.smallest), place.info) is None:
+                if row.obstacle(case.problem(*case.smallest), place.info) is None:
                     yield case
 
 

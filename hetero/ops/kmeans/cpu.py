@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.devices import cpu
+from hetero.host import cpu
 from hetero.host.blas import one_thread
 from hetero.imports import load
 from hetero.ops.kmeans.backend import Run, Seeding, SteppedBackend

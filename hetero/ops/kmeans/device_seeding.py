@@ -136,7 +136,7 @@ class PartitionSeeding(Seeding):
 
     Parameters
     ----------
-    parts : sequence of hetero.ops.kmeans.partition.Part
+    parts : sequence of hetero.ops.kmeans.ranges.Range
     X : (n, d) array
         Of all of them, on the host.
     mean : (d,) array

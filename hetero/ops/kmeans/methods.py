@@ -90,7 +90,7 @@ def _on_device(devices: tuple[Device, ...], problem: Problem, arguments: Argumen
     """``run`` on a device; on several, and on one that has no room, of rows on the host."""
     fit = load("hetero.ops.kmeans.fit").fit
     if isinstance(arguments.output, np.ndarray):
-        rows = _split(devices, problem, arguments)
+        rows = _in_ranges(devices, problem, arguments)
         outcome, arguments.output[...] = fit(rows, arguments.options, problem.dims[2])
         return outcome
     DeviceBackend = load("hetero.ops.kmeans.device").DeviceBackend
@@ -100,20 +100,12 @@ def _on_device(devices: tuple[Device, ...], problem: Problem, arguments: Argumen
     return outcome
 
 
-def _split(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Any:
-    """The backend of rows on the host, for several devices or in blocks for one."""
-    blocks = load("hetero.ops.kmeans.blocks")
+def _in_ranges(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Any:
+    """The backend of rows on the host, for several devices or for one without room."""
+    ranges = load("hetero.ops.kmeans.ranges")
     X, weights = _on_host(arguments)
-    given = arguments.options.given
-    HostRows, counted = (
-        load("hetero.ops.kmeans.partition").HostRows,
-        arguments.options.label_tol > 0,
-    )
-    rows = HostRows(problem, X, weights, given, counted)
-    if len(devices) > 1:
-        backend = blocks.partitioned(devices, rows)
-    else:
-        backend = blocks.BlockBackend(devices[0], rows)
+    given, counted = arguments.options.given, arguments.options.label_tol > 0
+    backend = ranges.RangeBackend(devices, ranges.HostRows(problem, X, weights, given, counted))
     _check(X, backend.mean_variance() if given is None else None)
     return backend
 
@@ -150,12 +142,14 @@ def _loops(problem: Problem) -> tuple[str, ...]:
     return CLUSTERS.of(problem.dtype), BOUNDS.of(problem.dtype)
 
 
-def _stands_in(problem: Problem) -> str | None:
+def _plain_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     """Sparse rows are NumPy's and SciPy's in any case."""
-    return None if problem.layout == SPARSE else "is used only while 'lloyd' is compiled"
+    if problem.layout == SPARSE or registry.missing(_loops(problem), info):
+        return None
+    return registry.Unasked("is used only while 'lloyd' is compiled")
 
 
-_COMPILED = ("loops", "numba", "scipy")
+PLAIN = "products"  # the method that needs NumPy and SciPy alone
 registry.register_method(
     operation=NAME,
     method="lloyd",
@@ -164,15 +158,14 @@ registry.register_method(
     work=_work,
     run=on_cpu(_bounded),
     loops=_loops,
-    uses=_COMPILED,
 )
 registry.register_method(
     operation=NAME,
-    method="products",
+    method=PLAIN,
     kinds=("cpu",),
+    excludes=_plain_obstacle,
     work=_work,
     run=on_cpu(_numpy),
-    stands_in=_stands_in,
 )
 registry.register_method(
     operation=NAME,

@@ -9,8 +9,8 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import Array
 from hetero.ops.products import operands
-from hetero.ops.products.pieces import cut
 from hetero.ops.products.public import product
+from hetero.ops.products.ranges import cut
 from hetero.registry.problem import Problem, check_dims
 
 
@@ -41,7 +41,7 @@ def matmul(
         of operands that lie on the host. Default: where it is fastest.
     method : str, optional
         "blas" on the CPU; "tiled" (own kernels), "library" (cuBLAS) or "streamed" (operands on the
-        host in tiles that move while others are computed) on a GPU.
+        host in ranges that move while others are computed) on a GPU.
     **options
         ``casting``, ``order``, ``dtype``, ``subok``, ``axes``, ``axis``: NumPy's own, computed by
         NumPy.

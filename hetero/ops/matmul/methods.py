@@ -9,7 +9,8 @@ import numpy as np
 
 from hetero import kernels, registry
 from hetero.arrays import alignment
-from hetero.ops.products import cublas, operands, streaming
+from hetero.moving import ranges, streaming
+from hetero.ops.products import cublas, operands
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
@@ -95,7 +96,6 @@ registry.register_method(
     kinds=("cpu",),
     work=operands.cpu_work,
     run=_run_blas,
-    uses=("blas", "numpy"),
 )
 registry.register_method(
     operation=NAME,
@@ -113,7 +113,6 @@ registry.register_method(
     work=operands.gpu_work,
     run=_run_library,
     prepare=_prepare_library,
-    uses=("nvmath-python", "nvidia-cublas"),
 )
 registry.register_method(
     operation=NAME,
@@ -122,4 +121,13 @@ registry.register_method(
     work=operands.gpu_work,
     run=_run_tiled,
 )
-streaming.register(NAME)
+registry.register_method(
+    operation=NAME,
+    method="streamed",
+    kinds=registry.PORTABLE,
+    excludes=ranges.obstacle,
+    work=operands.gpu_work,
+    run=streaming.run,
+    blocks=registry.ALWAYS,
+    price=ranges.price,
+)

@@ -90,7 +90,6 @@ registry.register_method(
     kinds=("cpu",),
     work=_cpu_work,
     run=_run_blas,
-    uses=("blas", "numpy"),
 )
 registry.register_method(
     operation=NAME,

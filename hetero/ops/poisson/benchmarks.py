@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import spec
-from hetero.devices import cpu
+from hetero.host import cpu
 from hetero.ops.benchmark import (
     Benchmark,
     Comparison,

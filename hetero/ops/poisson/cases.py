@@ -47,7 +47,7 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
                     functools.partial(_arguments, ndim, dtype, direct),
                     seconds=SECONDS,
                 )
-                if row.excludes(case.problem(*case.smallest), place.info) is None:
+                if row.obstacle(case.problem(*case.smallest), place.info) is None:
                     yield case
 
 

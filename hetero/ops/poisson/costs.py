@@ -50,7 +50,6 @@ class Method:
             "method": self.name,
             "excludes": self.excludes,
             "work": self.work,
-            "falls_short": self.falls_short,
         }
         registry.register_method(**(common | row))
 
@@ -86,14 +85,11 @@ class Method:
         """See `registry.Implementation`."""
         if problem.options.exactly and self.name != JACOBI:
             return "does not sweep, and a number of sweeps was asked for"
-        return None
-
-    def falls_short(self, problem: Problem) -> str | None:
-        """See `registry.Implementation`."""
         wanted, limit = self.expected_iterations(problem), problem.options.limit
         if not self.iterations or wanted <= limit:
             return None
-        return f"takes about {wanted:.3g} {self.iterations}, {limit} are allowed"
+        short = f"takes about {wanted:.3g} {self.iterations}, {limit} are allowed"
+        return registry.Unasked(short)
 
     def memory_needed(self, shape: tuple[int, ...], itemsize: int) -> float:
         """Bytes that it takes on the CPU beside f, its result included; an upper estimate."""
@@ -126,7 +122,7 @@ class Method:
         needed = self.memory_needed(f.shape, f.itemsize)
         if needed < _SMALL:
             return
-        available = load("hetero.devices.cpu").available_memory()
+        available = load("hetero.host.cpu").available_memory()
         if needed > available:
             raise MemoryError(
                 f"solve_poisson by {self.name!r} takes about {needed / 2**30:.1f} GiB more for f "

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.fft import dstn, idstn
 
-from hetero.devices import cpu
-from hetero.host import loops
+from hetero.host import cpu, loops
 from hetero.ops.linear_systems.loops import CYCLES
 from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
 from hetero.profile.inventory import loop_threads

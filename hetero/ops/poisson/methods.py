@@ -94,8 +94,8 @@ DST = Method(
     lines=40.0,
     cost=costs.transform_cost,
 )
-DST.register(kinds=("cpu",), run=DST.on_cpu, uses=("scipy",))
-DST.register(kinds=("cuda",), run=_dst, excludes=_no_cufft, uses=("nvmath-python", "nvidia-cufft"))
+DST.register(kinds=("cpu",), run=DST.on_cpu)
+DST.register(kinds=("cuda",), run=_dst, excludes=_no_cufft)
 
 MULTIGRID = Method(
     name="multigrid",
@@ -110,7 +110,6 @@ MULTIGRID = Method(
 MULTIGRID.register(
     kinds=("cpu",),
     run=MULTIGRID.on_cpu,
-    uses=("loops", "numba"),
     loops=lambda problem: (CYCLES.of(problem.dtype),),
 )
 MULTIGRID.register(
@@ -130,7 +129,6 @@ JACOBI = Method(
 JACOBI.register(
     kinds=("cpu",),
     run=JACOBI.on_cpu,
-    uses=("loops", "numba"),
     loops=lambda problem: (SWEEPS.of(problem.dtype),),
 )
 JACOBI.register(kinds=registry.PORTABLE, run=_jacobi, shared=_shared, excludes=_solid)

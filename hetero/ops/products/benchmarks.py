@@ -18,7 +18,7 @@ import numpy as np
 from hetero import devices, registry
 from hetero.arrays import Operand, spec
 from hetero.calling import planner
-from hetero.devices import cpu
+from hetero.host import cpu
 from hetero.ops.benchmark import (
     Benchmark,
     BenchTable,
@@ -200,7 +200,7 @@ def _on_device(problem: Problem, device: Any, pools: list[Any]) -> Comparison:
     calls = {
         f"{row.method} on {device.name}": rotating(partial(run, row), addresses)
         for row in registry.lookup(problem.operation)
-        if row.kind == device.kind and not row.excludes(problem, info)
+        if row.kind == device.kind and not row.obstacle(problem, info)
     }
     small = sum(o.nbytes for o in operands) < 1 << 28
     return Comparison(

@@ -17,6 +17,7 @@ from hetero.ops.matmul import methods as _matmul  # noqa: F401  # registers them
 from hetero.ops.matvec import methods as _matvec  # noqa: F401  # what has one row or column
 from hetero.ops.products.operands import build
 from hetero.pricing.plan import CPU, Plan
+from hetero.pricing.settings import forced
 
 Function = Callable[..., Any]
 
@@ -40,19 +41,22 @@ def on_host(
     problem = build(function.__name__, describe(A).unkept(), describe(B).unkept(), target)
     if problem is None:
         return refused(function, device, method)  # it raises or casts
-    if out is None:
+    if out is None and forced.get() is not None:
         problem = results.staying(problem, device)
     plan = planner.plan(problem, device, method)
     run = host_call(plan, function)
     if not plan.keepable:
         return run
-    large = any(o.nbytes >= watched.LEAST for o in problem.inputs)
-    pays = large and ski_rental.may_pay(problem, lambda p: planner.plan(p, device, method))
+    pays = None if any(o.nbytes >= watched.LEAST for o in problem.inputs) else False
 
     def by_copies(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
         """Plan anew where an operand may have a kept copy."""
-        if A.flags.writeable and B.flags.writeable and (not pays or watched.obstacle()):
-            return run(A, B, out)
+        nonlocal pays
+        if A.flags.writeable and B.flags.writeable and (pays is False or watched.remembered):
+            if pays is None:  # not before an array may be used again
+                pays = ski_rental.may_pay(problem, lambda p: planner.plan(p, device, method))
+            if not pays or watched.obstacle():
+                return run(A, B, out)
         inputs = describe_used(A), describe_used(B, A)
         if inputs[0].kept is None and inputs[1].kept is None:
             return run(A, B, out)

@@ -87,7 +87,7 @@ def product_cases(
                         less,
                         layouts[0] if first_is_reference and layout != layouts[0] else "",
                     )
-                    if implementation.excludes(case.problem(*case.largest), place.info) is None:
+                    if implementation.obstacle(case.problem(*case.largest), place.info) is None:
                         yield case
 
 

@@ -315,7 +315,7 @@ def test_streams_on_gpus():
 @pytest.mark.gpu
 def test_large_shared_memory(monkeypatch):
     """More than 48 KB is given to a kernel that asks for it at its launch."""
-    from hetero.devices.cuda import launch as cuda_launch
+    from hetero.devices.cuda import compiler
 
     text = """
 extern __shared__ int values[];
@@ -325,7 +325,7 @@ extern "C" __global__ void reverse(int *out, long long n)
     __syncthreads();
     for (int i = threadIdx.x; i < n; i += 32) out[i] = values[i];
 }"""
-    monkeypatch.setattr(cuda_launch, "kernel_text", lambda source, dialect: source)
+    monkeypatch.setattr(compiler, "kernel_text", lambda source, dialect: source)
     device = devices.get("cuda:0")
     n = 64 << 8
     assert device.shared_limit >= 4 * n

@@ -12,126 +12,112 @@ from scipy import signal
 import hetero
 from hetero import devices, profile, registry
 from hetero.calling import planner
-from hetero.errors import DeviceMemoryError
-from hetero.moving import pipeline
-from hetero.ops.convolve2d import part_choice, streamed, traits, value_ranges
+from hetero.moving import pipeline, ranges, shares, streaming
+from hetero.ops.convolve2d import ranges as cut
+from hetero.ops.convolve2d import value_ranges
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.profile import inventory
 
 rng = np.random.default_rng(31)
 
 
+def both(opencl, *call, limit=None):
+    """In ranges, with a limit of memory, and as a whole on the same device."""
+    with hetero.use(device=opencl, method="streamed", memory_limit=limit):
+        made_of = hetero.plan("convolve2d", *call).leaves()
+        assert limit is None or any("parts of" in leaf.chosen.made_of for leaf in made_of)
+        result = hetero.convolve2d(*call)
+    return result, hetero.convolve2d(*call, device=opencl, method="direct")
+
+
 @pytest.fixture
-def streaming(monkeypatch, opencl):
-    """Parts of at most 20 kB on a device with room; the shapes of those that were convolved."""
-    monkeypatch.setattr(part_choice, "SIZES", (20_000,))
-    monkeypatch.setattr(part_choice, "_TIMES", ())
-    inventory.changed()
-    real, seen = streamed._Ways.seen, []
+def cut_into(monkeypatch):
+    """``cut_into(images, rows)``: ranges of so many are the only choice."""
 
-    def noted(self, views, window):
-        seen.append((window.height, window.width))
-        return real(self, views, window)
+    def only(images, rows):
+        monkeypatch.setattr(ranges, "_cuts", lambda cut, room: [[(images, rows)]])
+        inventory.changed()
 
-    monkeypatch.setattr(streamed._Ways, "seen", noted)
-    yield seen
+    yield only
     monkeypatch.undo()
     inventory.changed()
 
 
-def cut_into(monkeypatch, images, rows):
-    """Groups of so many images, or bands of so many rows, are the only choice."""
-    monkeypatch.setattr(part_choice, "_cuts", lambda *given: [part_choice.Cut(images, rows)])
-    inventory.changed()
-
-
-def both(opencl, *call):
-    """By bands, and as a whole on the same device."""
-    return (
-        hetero.convolve2d(*call, device=opencl, method=method) for method in ("streamed", "direct")
-    )
-
-
 @pytest.mark.parametrize("boundary", ["fill", "wrap", "symm"])
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
-def test_bands_make_the_whole(streaming, opencl, mode, boundary):
+def test_bands_make_the_whole(opencl, mode, boundary):
     """Bit for bit what the same sum gives of the whole image."""
     for height, dtype in ((6, "float64"), (200, "float32"))[: 1 + (mode == "full")]:
         a, b = rng.random((150, 61)).astype(dtype), rng.random((height, 2)).astype(dtype)
-        streaming.clear()
-        result, expected = both(opencl, a, b, mode, boundary, 0.5)
+        result, expected = both(opencl, a, b, mode, boundary, 0.5, limit=100_000)
         np.testing.assert_array_equal(result, expected)
-        assert len(streaming) > 3
-        assert height > 6 or all(shape[0] < 150 for shape in streaming)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 6, 7, 149, 150, 151])
-def test_heights_of_bands(streaming, opencl, rows, monkeypatch):
+def test_heights_of_bands(opencl, rows, cut_into):
     """One row, one less and one more than the filter has, and around the whole image."""
     a, b = rng.random((150, 13)), rng.random((6, 5))
-    cut_into(monkeypatch, 1, rows)
+    cut_into(1, rows)
     for mode, boundary in product(("full", "same", "valid"), ("fill", "wrap", "symm")):
         result, expected = both(opencl, a, b, mode, boundary)
         np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("images", [1, 2, 3, 7, 8])
-def test_stacks(streaming, opencl, images, monkeypatch):
+def test_stacks(opencl, images, cut_into):
     """Groups of whole images, the last one smaller; and bands of each."""
     stack, b = rng.random((7, 20, 13)), rng.random((3, 3))
     for rows in (20, 6) if images == 1 else (20,):
-        cut_into(monkeypatch, images, rows)
+        cut_into(images, rows)
         for a in (stack, stack.reshape(7, 1, 20, 13), stack[:, ::-1, ::-2]):
             result, expected = both(opencl, a, b, "same", "wrap")
             np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "float32"])
-def test_arrays_of_all_kinds(streaming, opencl, dtype):
+def test_arrays_of_all_kinds(opencl, dtype):
     """Complex numbers as parts; transposed images, and every other pixel: bands are packed."""
     a, b = rng.random((150, 128)).astype("float32"), rng.random((6, 4)).astype("float32")
     a, b = (x[:, ::2] if dtype == "float32" else x.view(dtype) for x in (a, b))
     for image in (a, np.asfortranarray(a), a[::-2, ::3]):
-        result, _ = both(opencl, image, b, "same")
+        result, _ = both(opencl, image, b, "same", limit=50_000)
         _, expected = both(opencl, np.ascontiguousarray(image), b, "same")
         np.testing.assert_array_equal(result, expected)
-    assert len(streaming) > 10
 
 
-def test_what_is_not_finite_spreads_as_in_the_sum(streaming, opencl):
+def test_what_is_not_finite_spreads_as_in_the_sum(opencl):
     a, b = rng.random((150, 61)), np.outer(np.ones(9), np.ones(9))
     a[77, 30] = np.nan
-    result, expected = both(opencl, a, b, "same")
+    result, expected = both(opencl, a, b, "same", limit=50_000)
     np.testing.assert_array_equal(np.isnan(result), np.isnan(expected))
     np.testing.assert_allclose(result, expected, rtol=1e-12)
 
 
-def test_bands_by_transforms_look_at_their_values(streaming, opencl, monkeypatch):
+def test_bands_by_transforms_look_at_their_values(opencl, monkeypatch, cut_into):
     """A band whose values range widely is summed up, the others are transformed."""
-    plan, used = planner.plan, []
+    plan, used = ranges.planned, []
 
-    def planned(problem, device=None, method=None):
-        made = plan(problem, device, method)
+    def planned(cut, problem, *given):
+        made = plan(cut, problem, *given)
         lose = problem.options.wide_range or not problem.options.finite
         used.append("direct" if lose else "fft")
-        row = replace(made.chosen.implementation, traits=traits.Traits(transforms=not lose))
-        direct = made.chosen._replace(method=used[-1], implementation=row)
+        direct = made.chosen._replace(method=used[-1])
         return replace(made, candidates=(direct, *made.candidates[1:]))
 
-    monkeypatch.setattr(planner, "plan", planned)
-    cut_into(monkeypatch, 1, 50)
+    monkeypatch.setattr(ranges, "planned", planned)
+    cut_into(1, 50)
     a, b = rng.random((150, 61)), rng.random((6, 5))
     a[75, 10] = 1e20
     out = np.empty_like(a)
     problem = registry.operation("convolve2d").problem(a, b, "same")
     problem = replace(problem, options=problem.options._replace(wide_range=False))
     given = registry.Arguments((a,), out, FilterOptions(Filter(b), 0.0))
-    streamed.STREAMED.run((devices.get(opencl),), problem, given)
-    assert used == ["fft", "fft", "direct", "fft"]
+    streaming.run((devices.get(opencl),), problem, given)
+    assert used == ["fft", "fft", "fft", "fft", "direct"]
     np.testing.assert_allclose(out, signal.convolve2d(a, b, "same"), rtol=1e-12)
 
 
-def test_a_large_filter_goes_up_once(streaming, opencl, monkeypatch):
+def test_a_large_filter_goes_up_once(opencl, monkeypatch, cut_into):
     a, b = rng.random((300, 70)), rng.random((70, 60))
     sent, real = [], type(devices.get(opencl)).upload
 
@@ -140,7 +126,7 @@ def test_a_large_filter_goes_up_once(streaming, opencl, monkeypatch):
         return real(self, source, *where)
 
     monkeypatch.setattr(type(devices.get(opencl)), "upload", upload)
-    cut_into(monkeypatch, 1, 100)
+    cut_into(1, 100)
     result = hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
     assert sent.count(b.nbytes) == 1
     np.testing.assert_allclose(result, signal.convolve2d(a, b, "same"), rtol=1e-12)
@@ -154,7 +140,7 @@ def test_images_larger_than_the_device(opencl, monkeypatch):
     }
     monkeypatch.setattr(inventory, "devices", lambda: here)
     monkeypatch.setattr(type(devices.get(opencl)), "describe", lambda self: here[opencl])
-    monkeypatch.setattr(pipeline, "_LEAST_MOVED", 0)
+    monkeypatch.setattr(ranges, "_LEAST_MOVED", 0)
     inventory.changed()
     slots, real = [], pipeline.slots
 
@@ -178,70 +164,8 @@ def test_images_larger_than_the_device(opencl, monkeypatch):
     inventory.changed()
 
 
-def test_every_allocation_may_fail(streaming, opencl, monkeypatch):
-    """Parts get smaller; the result is right and nothing stays behind."""
-    device = devices.get(opencl)
-    a, b = rng.random((150, 61)), rng.random((6, 5))
-    expected = signal.convolve2d(a, b, "same")
-    real, made, failing = type(device).allocate, [], [0]
-
-    def allocate(self, nbytes):
-        made.append(nbytes)
-        if len(made) == failing[0]:
-            raise DeviceMemoryError("no room")
-        return real(self, nbytes)
-
-    monkeypatch.setattr(type(device), "allocate", allocate)
-    hetero.clear_memory()
-    hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
-    before = hetero.memory()
-    for number in range(1, len(made) + 1):
-        hetero.clear_memory()
-        made.clear()
-        failing[0] = number
-        result = hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
-        np.testing.assert_allclose(result, expected, rtol=1e-13)
-        assert len(made) > number
-    assert hetero.memory() == before
-    monkeypatch.setattr(type(device), "allocate", full)
-    hetero.clear_memory()
-    result = hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
-    np.testing.assert_allclose(result, expected, rtol=1e-13)
-    assert not devices.disabled(opencl)
-
-
-def full(self, nbytes):
-    raise DeviceMemoryError("no room")
-
-
-def test_an_interrupt_in_the_middle(streaming, opencl, monkeypatch):
-    a, b = rng.random((150, 61)), rng.random((6, 5))
-    given, kept = a.copy(), hetero.memory()
-    real, seen = streamed._Ways.seen, []
-
-    def interrupted(*given):
-        way = real(*given)
-
-        def begin(*buffers):
-            seen.append(given)
-            if len(seen) == 4:
-                raise KeyboardInterrupt
-            way(*buffers)
-
-        return begin
-
-    monkeypatch.setattr(streamed._Ways, "seen", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
-    np.testing.assert_array_equal(a, given)
-    result = hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
-    np.testing.assert_allclose(result, signal.convolve2d(a, b, "same"), rtol=1e-13)
-    hetero.clear_memory()
-    assert sum(hetero.memory()[opencl].values()) <= sum(kept[opencl].values())
-
-
 @pytest.mark.parametrize(("share", "first"), [(0.5, "look"), (0.0, "load")])
-def test_values_are_looked_at_before_anything_moves(streaming, opencl, monkeypatch, share, first):
+def test_values_are_looked_at_before_anything_moves(opencl, monkeypatch, cut_into, share, first):
     """Beside copies that takes longer; what hardly fits memory is read once only."""
     said, device = [], devices.get(opencl)
     start = type(device).begin_upload
@@ -254,15 +178,16 @@ def test_values_are_looked_at_before_anything_moves(streaming, opencl, monkeypat
         said.append("load")
         return start(*given, **options)
 
-    monkeypatch.setattr(traits, "of_row", lambda row: traits.Traits(transforms=True))
-    monkeypatch.setattr(streamed, "_LOOKED_AHEAD", share)
-    monkeypatch.setattr(streamed, "is_wide", looked)
+    monkeypatch.setattr(cut, "FFT", "direct")  # which looks at no values
+    monkeypatch.setattr(streaming, "_LOOKED_AHEAD", share)
+    monkeypatch.setattr(value_ranges, "is_wide", looked)
+    cut_into(1, 20)
     monkeypatch.setattr(type(device), "begin_upload", loaded)
     a, b = rng.random((150, 61)), rng.random((6, 5))
     result = hetero.convolve2d(a, b, "same", "wrap", device=opencl, method="streamed")
     np.testing.assert_allclose(result, signal.convolve2d(a, b, "same", "wrap"), rtol=1e-13)
     looks = said.count("look")
-    assert looks == len(streaming) > 3
+    assert looks == 8
     assert said[0] == first
     assert (said[:looks] == ["look"] * looks) == (first == "look")
 
@@ -338,21 +263,18 @@ def test_copies_that_go_on_beside_the_computation_are_priced_so(staged, pinned):
     found = registry.operation("convolve2d").problem(image, filter)
     image, filter = (o._replace(pinned=pinned) for o in found.inputs)
     found = replace(found, inputs=(image, filter), output=found.output._replace(pinned=pinned))
-    choice = streamed.choose(found, "cuda:0", info, h100, 3e9)
-    number = choice.cut.number(1, found.options.out_height)
-    link = h100.link("cuda:0", "upload", image.memory)
-    moved = [link(nbytes) for nbytes in part_choice.nbytes_of(found, choice.cut)]
-    in_turn = sum(moved) * (number - 1)
-    copies = choice.terms["upload"] + choice.terms["download"]
-    assert number > 1
+    terms, made_of, *_ = ranges.price(found, "cuda:0", info, h100)
+    assert terms is not None
+    one_way = found.output.nbytes / (5e10 if pinned else 4e10 if staged else 5e9)
+    copies = terms["upload"] + terms["download"]
     if pinned:  # each way has the bus of its own
-        assert max(moved) * (number - 1) < sum(choice.terms.values())
-        assert copies < 0.7 * in_turn
+        assert one_way < sum(terms.values())
+        assert copies < 1.5 * one_way
     elif staged:
-        assert 0.7 * in_turn < sum(choice.terms.values())
-        assert copies < 1.1 * in_turn
+        assert 1.1 * one_way < copies < 1.9 * one_way
     else:
-        assert copies > in_turn
+        assert copies > 1.99 * one_way
+    assert made_of.startswith("1 part ") != (pinned or staged)
 
 
 # -- What several devices share --------------------------------------------------------------------
@@ -363,21 +285,21 @@ def test_copies_that_go_on_beside_the_computation_are_priced_so(staged, pinned):
     [
         ((100, 40), 3, 2, "rows"),
         ((100, 40), 50, 2, "rows"),  # 50 rows of the result are made of 99
-        ((100, 40), 51, 2, None),  # of all 100: each would read the whole image
+        ((100, 40), 101, 2, None),  # of all 100: each would read the whole image
         ((100, 40), 51, 4, "rows"),
         ((1, 40), 1, 2, None),
         ((2, 100, 40), 90, 2, "images"),
-        ((1, 100, 40), 3, 2, None),
+        ((1, 100, 40), 3, 2, "rows"),
     ],
 )
 def test_what_is_cut_reads_less_than_the_whole(shape, filter_rows, parts, along):
     image, filter = np.ones(shape), np.ones((filter_rows, 3))
     problem = hetero.plan("convolve2d", image, filter, mode="same", device="cpu").problem
-    found = registry.cut(problem, parts)
+    found = shares.line(problem, parts)
     assert (found and found.along) == along
     if found is not None:
-        assert found.extent == shape[0]
+        assert found.extent == (shape[-2] if along == "rows" else shape[0])
         for begin in range(0, found.extent, -(-found.extent // parts)):
             end = min(begin + -(-found.extent // parts), found.extent)
-            (part,) = found.arrays(begin, end, (image,), None)
+            (part,) = found.arrays(begin, end, (image,))
             assert part.size < image.size

@@ -15,16 +15,15 @@ from hetero import devices, registry
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host import loops
 from hetero.ops import kmeans as operation
-from hetero.ops.kmeans import blocks as moving
 from hetero.ops.kmeans import device as fits
 from hetero.ops.kmeans import problem
+from hetero.ops.kmeans import ranges as moving
 from hetero.ops.kmeans.backend import Run
-from hetero.ops.kmeans.blocks import BlockBackend, PartitionedBlocks, partitioned
 from hetero.ops.kmeans.compiled_cpu import CompiledBackend
 from hetero.ops.kmeans.cpu import NumpyBackend
 from hetero.ops.kmeans.device_rows import DeviceRows
 from hetero.ops.kmeans.fit import Fit, fit
-from hetero.ops.kmeans.partition import HostRows, Part, PartitionBackend
+from hetero.ops.kmeans.ranges import HostRows, Range, RangeBackend
 from hetero.profile import inventory
 from hetero.registry import Arguments
 
@@ -45,11 +44,7 @@ def parted(used, X, k, weights=None, rows=None, room=1 << 20, **asked):
     asked = {"maxiter": 300, "tol": 1e-4, "init": "k-means++", **asked}
     made = problem(X, k, sample_weight=weights)
     hosted = HostRows(made, X, weights)
-    given = (
-        BlockBackend(used[0], hosted, room, rows)
-        if len(used) == 1
-        else PartitionBackend(used, hosted)
-    )
+    given = RangeBackend(used, hosted, *((room, rows) if len(used) == 1 else ()))
     outcome, centroids = fit(given, Fit(**asked, random=np.random.RandomState(5)), k)
     return centroids, outcome.labels, outcome.run
 
@@ -71,8 +66,6 @@ def test_several_devices(device, number, weighted):
     for init in ("k-means++", "random", X[:4].copy()):
         found = parted([device] * number, X, 4, weights, init=init)
         agrees(found, X, 4, init=init, sample_weight=weights)
-    parts = PartitionBackend([device] * 2, HostRows(problem(X, 4), X, None))._parts
-    assert [part.first for part in parts] == [0, 200]
 
 
 @pytest.mark.parametrize("rows", [1, 99, 100, 101, 300])
@@ -173,14 +166,13 @@ def test_several_devices_without_room_take_blocks(device, number, monkeypatch):
     monkeypatch.setattr(moving, "_LEAST", 1)
     info = {**device.describe(), "memory_bytes": 10 * X.nbytes}
     monkeypatch.setattr(type(device), "describe", lambda self: info)
-    taken = count(monkeypatch, Part, "take")
+    taken = count(monkeypatch, Range, "take")
     for init in ("k-means++", X[:4].copy()):
         made = problem(X, 4, sample_weight=weights)
-        given = partitioned([device] * number, HostRows(made, X, weights))
+        given = RangeBackend([device] * number, HostRows(made, X, weights))
         asked = Fit(maxiter=300, tol=1e-4, init=init, random=np.random.RandomState(5))
         outcome, centroids = fit(given, asked, 4)
         agrees((centroids, outcome.labels, outcome.run), X, 4, init=init, sample_weight=weights)
-    assert isinstance(given, PartitionedBlocks)
     assert len(taken) > 4 * number
     assert not devices.troubles()
 
@@ -201,11 +193,11 @@ def test_rows_as_near_to_two_centroids_get_the_labels_of_the_whole(device, way, 
         whole.begin_step(init - whole.mean)
         expected, added = whole.fetch_labels(), whole.sums()[0]
     if way == "blocks":
-        found = BlockBackend(device, hosted, 1 << 20, 700)
+        found = RangeBackend([device], hosted, 1 << 20, 700)
     elif way == "parts":
-        found = PartitionBackend([device] * 3, hosted)
+        found = RangeBackend([device] * 3, hosted)
     else:
-        found = PartitionedBlocks([device] * 2, hosted, 700)
+        found = RangeBackend([device] * 2, hosted, size=700)
     np.testing.assert_array_equal(found.mean, whole.mean)
     assert whole.mean.any() == (offset > 0)
     found.restart(40)
@@ -235,7 +227,7 @@ def test_parts_far_from_each_other(device):
 
 def test_the_variance_is_that_of_all_rows(device):
     X = np.concatenate([points(100, 3, 2) + 50, points(51, 3, 2, seed=1)])
-    found = PartitionBackend([device] * 3, HostRows(problem(X, 2), X, None))
+    found = RangeBackend([device] * 3, HostRows(problem(X, 2), X, None))
     np.testing.assert_allclose(found.mean_variance(), X.var(axis=0).mean(), rtol=1e-12)
 
 
@@ -305,7 +297,7 @@ def test_rows_that_the_device_has_no_room_for(device, monkeypatch):
     assert hetero.plan("kmeans", X, 4).chosen.device == "cpu"
     plan = hetero.plan("kmeans", X, 4, device=device.name)
     assert (plan.chosen.device, plan.chosen.method) == (device.name, "lloyd")
-    loaded = count(monkeypatch, Part, "take")
+    loaded = count(monkeypatch, Range, "take")
     found = hetero.kmeans(X, 4, random_state=5, device=device.name)
     assert found[2]["device"] == device.name
     assert len(loaded) > 40, "blocks of ten rows"

@@ -9,10 +9,10 @@ import pytest
 from runtimes import opencl_device
 
 import hetero
-from hetero.ops.kmeans import blocks, problem
+from hetero.ops.kmeans import problem
 from hetero.ops.kmeans.backend import most_changed
 from hetero.ops.kmeans.fit import Fit, fit
-from hetero.ops.kmeans.partition import HostRows, PartitionBackend
+from hetero.ops.kmeans.ranges import HostRows, RangeBackend
 
 N, K = 2601, 5  # more rows than the threads of all blocks that count, on two cores
 
@@ -68,11 +68,11 @@ def test_rows_in_parts(kind):
     for share, iterations in cases():
         hosted = HostRows(problem(rows(), K), rows(), None, counted=share > 0)
         if kind == "parts":
-            backend = PartitionBackend([device] * 3, hosted)
+            backend = RangeBackend([device] * 3, hosted)
         elif kind == "blocks":
-            backend = blocks.BlockBackend(device, hosted, 1 << 20, 700)
+            backend = RangeBackend([device], hosted, 1 << 20, 700)
         else:
-            backend = blocks.PartitionedBlocks([device] * 2, hosted, 700)
+            backend = RangeBackend([device] * 2, hosted, size=700)
         asked = Fit(300, 0.0, rows()[:K], label_tol=share)
         assert fit(backend, asked, K)[0].run[1:] == (iterations, True), share
 

@@ -11,8 +11,7 @@ import pytest
 from test_solve_poisson import exact
 
 import hetero
-from hetero.devices import cpu
-from hetero.host import cgroup
+from hetero.host import cpu
 from hetero.ops.poisson import costs
 from hetero.ops.poisson.methods import BY_NAME
 
@@ -74,7 +73,7 @@ def control_group(request, tmp_path, monkeypatch):
             return read(self, *arguments, **options)
 
         monkeypatch.setattr(Path, "read_text", planted)
-        monkeypatch.setattr(cgroup, "_MOUNTED", tmp_path)
+        monkeypatch.setattr(cpu, "_MOUNTED", tmp_path)
 
     return plant
 

@@ -1,4 +1,4 @@
-"""Calls of the CUDA driver that PyCUDA does not make, by its library."""
+"""Calls of the CUDA driver that PyCUDA does not make, by the driver's library."""
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
+from hetero.arrays.pycuda import DeviceArray
 from hetero.errors import DeviceError
+from hetero.imports import load
 
+PYCUDA = "pycuda.driver"  # the module
 LEGACY = 0  # the default stream of the current context, where our work goes
 _NO_TIMING = 2  # the driver's CU_EVENT_DISABLE_TIMING
 
 
+def array_type(package: Any) -> Any:
+    """What arrays on devices are made of, ``type(shape, dtype, allocator=allocate)``."""
+    return load("pycuda.gpuarray").GPUArray if package.__name__ == PYCUDA else DeviceArray
+
+
 @functools.cache
-def driver() -> Any:
+def libcuda() -> Any:
     """The CUDA driver's library."""
     return ctypes.CDLL("libcuda.so.1")
-
-
-def is_here() -> bool:
-    """Whether there is a CUDA driver; it is asked nothing."""
-    try:
-        return driver() is not None
-    except OSError:
-        return False
 
 
 def error_text(status: int) -> str:
     """What the CUDA driver says of an error's number."""
     text = ctypes.c_char_p()
-    driver().cuGetErrorString(status, ctypes.byref(text))
+    libcuda().cuGetErrorString(status, ctypes.byref(text))
     return f"{(text.value or b'unknown').decode()} (error {status})"
 
 
 def current_context() -> int | None:
     """The handle of the context that is current in this thread, None without one."""
     handle = ctypes.c_void_p()
-    driver().cuCtxGetCurrent(ctypes.byref(handle))
+    libcuda().cuCtxGetCurrent(ctypes.byref(handle))
     return handle.value
 
 
 def pop_context() -> None:
     """Leave the context that is current in this thread."""
-    driver().cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+    libcuda().cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 
 
 def release_primary_context(ordinal: int) -> None:
     """Give a device's primary context back once."""
     device = ctypes.c_int()
-    driver().cuDeviceGet(ctypes.byref(device), ordinal)
-    driver().cuDevicePrimaryCtxRelease_v2(device)
+    libcuda().cuDeviceGet(ctypes.byref(device), ordinal)
+    libcuda().cuDevicePrimaryCtxRelease_v2(device)
 
 
 def order(first: int, then: int) -> None:
@@ -63,7 +63,7 @@ def order(first: int, then: int) -> None:
         _call("cuEventRecord", event, ctypes.c_void_p(first))
         _call("cuStreamWaitEvent", ctypes.c_void_p(then), event, ctypes.c_uint(0))
     finally:  # the driver keeps it until the wait is over
-        driver().cuEventDestroy_v2(event)
+        libcuda().cuEventDestroy_v2(event)
 
 
 @contextlib.contextmanager
@@ -84,8 +84,6 @@ def _context_of(stream: int) -> Iterator[None]:
 
 
 def _call(function: str, *arguments: Any) -> None:
-    status = getattr(driver(), function)(*arguments)
+    status = getattr(libcuda(), function)(*arguments)
     if status:
-        text = ctypes.c_char_p()
-        driver().cuGetErrorString(status, ctypes.byref(text))
-        raise DeviceError(f"{function} failed: {(text.value or b'').decode()} ({status})")
+        raise DeviceError(f"{function} failed: {error_text(status)}")

@@ -1,8 +1,8 @@
-"""What the system allows this process: cores, code, and memory by control groups (1 and 2).
+"""The CPU, and what the system allows this process of it: cores, code, and memory.
 
-A container is a control group. Groups are nested, and each of those around the process may have a
-limit. The kernel counts the page cache of files as used memory, and takes it back when a program
-needs the room; so what is in the page cache counts as available here.
+A container is a control group (versions 1 and 2). Groups are nested, and each of those around the
+process may have a limit. The kernel counts the page cache of files as used memory, and takes it
+back when a program needs the room; so what is in the page cache counts as available here.
 
 References
 ----------
@@ -17,7 +17,60 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from hetero.imports import load
+
+
+@functools.cache
+def describe() -> dict[str, Any]:
+    """Description of the CPU and the BLAS that NumPy calls.
+
+    Returns
+    -------
+    dict
+        kind, name, cores (those this process may use), memory_bytes, blas, blas_version,
+        blas_threads.
+    """
+    load("numpy")  # whose BLAS is looked at
+    threadpool_info = load("threadpoolctl").threadpool_info
+    pools = [p for p in threadpool_info() if p["user_api"] == "blas"]
+    pool = next((p for p in pools if "numpy" in p["filepath"]), pools[0] if pools else {})
+    count = cores()
+    return {
+        "kind": "cpu",
+        "name": _cpu_model(),
+        "cores": count,
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "blas": pool.get("internal_api", "unknown"),
+        "blas_version": pool.get("version") or "unknown",
+        "blas_threads": min(pool.get("num_threads", count), count),
+    }
+
+
+def available_memory() -> int:
+    """Bytes that can be had now: of the machine, and of the container that the process is in."""
+    available = int(describe()["memory_bytes"])
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                available = int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    limited = _within_groups()
+    return available if limited is None else min(available, limited)
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    platform = load("platform")
+    return platform.processor() or platform.machine()
+
 
 NO_CODE = "this process may not make memory executable"
 _MOUNTED = Path("/sys/fs/cgroup")  # where every common distribution and container runtime has them
@@ -56,7 +109,7 @@ def makes_code() -> bool:
     return ctypes.CDLL(None).mprotect(place, *access) == 0
 
 
-def available_memory() -> int | None:
+def _within_groups() -> int | None:
     """Bytes that this process may still take within its control groups; None without a limit."""
     remaining = [_left(folder, version) for folder, version in _groups()]
     return min((left for left in remaining if left is not None), default=None)

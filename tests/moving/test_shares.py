@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import threading
 
+import fakes
 import numpy as np
 import pytest
 from fakes import Cupy, convolve
@@ -18,10 +19,11 @@ import hetero
 from hetero import devices, profile, registry
 from hetero.arrays import Spec, describe
 from hetero.calling import planner
-from hetero.devices import at_once
+from hetero.devices import at_once, peers
 from hetero.errors import DeviceError, DeviceMemoryError, MethodNotAvailable
+from hetero.moving import keeping, shares
 from hetero.ops import matmul
-from hetero.pricing import candidate_pricing, pricing
+from hetero.pricing import pricing
 from hetero.profile import inventory
 
 ALL = "cuda:*"
@@ -30,8 +32,6 @@ ALL = "cuda:*"
 @pytest.fixture
 def several(monkeypatch, request):
     """Equal fake devices, two of them unless a test says how many; the sum of a convolution too."""
-    import fakes
-
     found = fakes.install(monkeypatch, getattr(request, "param", 2))
     for operation in ("convolve2d", "matmul"):  # there are no launches to prepare
         entries = [
@@ -263,6 +263,59 @@ def test_on_opencl_devices(opencl, monkeypatch):
     assert not devices.troubles()
 
 
+# -- By way of each other --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def peered(several, monkeypatch):
+    """Devices with direct paths to each other, and the bytes of each copy from the host."""
+    monkeypatch.setattr(at_once, "LEAST", 0)
+    monkeypatch.setattr(peers, "trusted", lambda one, other: True)
+    sizes, enqueue = [], fakes.FakeCuda.enqueue
+
+    def noted(self, direction, array, *where, **options):
+        if direction == "upload":
+            sizes.append(array.nbytes)
+        return enqueue(self, direction, array, *where, **options)
+
+    monkeypatch.setattr(fakes.FakeCuda, "enqueue", noted)
+    return several, sizes
+
+
+@pytest.mark.parametrize("several", [2, 3], indirect=True)
+@pytest.mark.parametrize("layout", ["C", "F", "strided"])
+@pytest.mark.parametrize("case", ["rows", "columns", "a batch of A", "batches"])
+def test_what_all_of_them_need_goes_up_once(peered, case, layout):
+    """But for an array with gaps, which each of them packs."""
+    _, sizes = peered
+    _, *shapes = PRODUCTS[case]
+    A, B = (LAYOUTS[layout](values(*shape)) for shape in shapes)
+    found = hetero.matmul(A, B, device=ALL)
+    np.testing.assert_array_equal(found, A @ B)
+    assert (sum(sizes) == A.nbytes + B.nbytes) == (layout != "strided" or case == "batches")
+    assert not any(hetero.memory().get(f"cuda:{n}", {}).get(keeping.PURPOSE) for n in range(3))
+
+
+@pytest.mark.parametrize("error", [DeviceError, DeviceMemoryError])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_path_that_fails(peered, monkeypatch, which, error):
+    """Each has all of it from the host then; nobody computes on the CPU."""
+    found, sizes = peered
+    monkeypatch.setattr(found[which], "copy_from_peer", broken("no path", error))
+    A, B = values(40, 30), values(30, 20)
+    np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
+    assert not devices.troubles()
+    assert sum(sizes) == A.nbytes + 3 * B.nbytes
+
+
+def test_an_interrupt_on_the_way_leaves_no_copies(peered, monkeypatch):
+    found, _ = peered
+    monkeypatch.setattr(found[1], "copy_from_peer", broken("", KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        hetero.matmul(values(40, 30), values(30, 20), device=ALL)
+    assert not any(device.storage().copies.nbytes() for device in found)
+
+
 # -- Failures -------------------------------------------------------------------------------------
 
 
@@ -492,10 +545,10 @@ def test_a_range_is_the_problem_of_its_arrays(case):
     A, B = (values(*shape) for shape in shapes)
     module = registry.operation(name)
     whole = module.problem(A, B)
-    cut = registry.cut(whole, 2)
+    cut = shares.line(whole, 2)
     out = np.empty(whole.output.shape, "float32")
     for begin, end in ((0, 1), (1, cut.extent), (0, cut.extent)):
-        arrays = cut.arrays(begin, end, (A, B), None)
+        arrays = cut.arrays(begin, end, (A, B))
         part = cut.problem(begin, end)
         assert part.inputs == tuple(map(describe, arrays))
         assert part.output == describe(cut.output(begin, end, out))
@@ -551,7 +604,7 @@ def test_without_constants_it_is_done_only_where_it_is_asked_for():
     assert len(plan.chosen.shares) == 2
     plan = priced(square(8192), constants=constants)
     assert plan.chosen.device == "cpu"
-    assert (shared(plan).reason, shared(plan).shares) == (candidate_pricing.UNKNOWN, ())
+    assert (shared(plan).reason, shared(plan).shares) == (pricing.UNKNOWN, ())
 
 
 def test_streams_of_all_devices_share_what_the_host_copies():
@@ -571,33 +624,6 @@ def test_streams_of_all_devices_share_what_the_host_copies():
     expected = max(copies, compute) + min(copies, compute) / 2
     assert found.seconds == pytest.approx(expected)
     assert found.seconds == pytest.approx(sum(found.terms.values()))
-
-
-def test_pinned_streams_of_all_devices_go_both_ways_at_once():
-    """What is copied by no threads of the host adds up in one direction only."""
-    n = 8192
-    nbytes = 4.0 * n * n
-    rates = {"upload": 1.5e9, "download": 1e9}
-
-    def of(memory):
-        return {way: {memory: link(0.0, rates[way])["pageable"]} for way in rates}
-
-    kinds = {way: {**of("pinned")[way], **of("staged")[way], **BUS[way]} for way in rates}
-    constants = machine(links={"cuda:*": kinds, "cuda*2": kinds})
-    problem = square(n)
-    pinned = tuple(operand._replace(pinned=True) for operand in problem.inputs)
-    both = {"inputs": pinned, "output": problem.output._replace(pinned=True)}
-    up, down = 1.5 * nbytes / rates["upload"], 0.5 * nbytes / rates["download"]
-    for changed, copies in ((both, max(up, down)), ({"inputs": pinned}, max(up, down))):
-        found = shared(
-            priced(dataclasses.replace(problem, **changed), constants=constants), "streamed"
-        )
-        compute = found.terms["compute"]
-        expected = max(copies, compute) + min(copies, compute) / 2
-        assert found.seconds == pytest.approx(expected), changed.keys()
-    staged = shared(priced(problem, constants=constants), "streamed")
-    expected = max(up + down, compute) + min(up + down, compute) / 2
-    assert staged.seconds == pytest.approx(expected)
 
 
 def test_to_begin_on_all_of_them_counts_once():

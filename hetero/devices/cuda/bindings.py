@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.devices.cuda import library
+from hetero.devices.cuda import driver
 from hetero.imports import load
 
 _api = load("cuda.bindings.driver")
@@ -51,7 +51,7 @@ _KINDS = {
 
 def _error(function: Callable[..., Any], status: int) -> Error:
     kind = _KINDS.get(int(status), LogicError)
-    return kind(f"{function.__name__} failed: {library.error_text(int(status))}")
+    return kind(f"{function.__name__} failed: {driver.error_text(int(status))}")
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -191,8 +191,8 @@ class Context:
     def get_current() -> Context | None:
         stack = _thread.contexts
         while stack and not stack[-1].is_alive:  # another thread detached it
-            if library.current_context() == stack.pop().handle:
-                library.pop_context()
+            if driver.current_context() == stack.pop().handle:
+                driver.pop_context()
         return stack[-1] if stack else None
 
     @staticmethod
@@ -233,7 +233,7 @@ class _Owned:
 
     An array of NumPy's tells when, because the collector of cycles ends objects of Python's, and
     their weak references, while they can still come back: a stream does by the
-    `hetero.devices.cuda.state.Lent` of the same cycle, which puts it in a list.
+    `hetero.devices.cuda.context.Lent` of the same cycle, which puts it in a list.
     """
 
     _end: Callable[[Any], Any]
@@ -340,7 +340,7 @@ class Stream(_Owned):
 
 
 def _queue(stream: Stream | None) -> int:
-    return library.LEGACY if stream is None else stream.handle
+    return driver.LEGACY if stream is None else stream.handle
 
 
 class Event(_Owned):

@@ -1,0 +1,264 @@
+"""Compiled kernels: made by NVRTC (or nvcc), kept in a cache of our own that is checked on reading.
+
+The cache's folder must be the user's alone, which keeps out code that others put there. Each file's
+digest is of its name, which stands for source and options, and its content, made with the user's
+secret key: neither a changed file nor one for another kernel is taken, wherever it came from.
+
+NVRTC comes first because it compiles in tens of milliseconds, in this process; nvcc takes the
+better part of a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hetero import locks, paths
+from hetero.devices.base import Defines
+from hetero.devices.cuda.context import Constants
+from hetero.errors import KernelCompileError
+from hetero.imports import load
+from hetero.kernels import Launch, LaunchPlan, kernel_text
+
+_KIND = "cubin"  # of things in the cache
+
+log = logging.getLogger("hetero")
+
+
+def version() -> str | None:
+    """Which compiler there is: "NVRTC 13.0", "nvcc (path)", or None."""
+    nvrtc = _nvrtc_version()
+    if nvrtc:
+        return f"NVRTC {nvrtc}"
+    nvcc = shutil.which("nvcc")
+    return f"nvcc ({nvcc})" if nvcc else None
+
+
+def cubin(text: str, arch: str, defines: Defines) -> bytes:
+    """Machine code for one architecture, such as "sm_90", from the cache where it is there.
+
+    Raises
+    ------
+    KernelCompileError
+        With the compiler's own words.
+    """
+    name = _name(text, arch, defines)
+    code = paths.cached(_KIND, name)
+    if code is None:
+        code = _compile(text, arch, _options(defines))
+        paths.cache(_KIND, name, code)
+    return code
+
+
+def keep(text: str, arch: str, defines: Defines) -> None:
+    """Leave in the cache what will be asked of `cubin`.
+
+    Whatever fails here fails again, and is reported, where it is asked for.
+    """
+    if paths.private_folder(_KIND) is not None:  # else it would be compiled twice
+        with contextlib.suppress(KernelCompileError):
+            cubin(text, arch, defines)
+
+
+def make_ahead(wanted: Iterable[tuple[str, str, Defines]]) -> None:
+    """`keep` several, compiled at the same time."""
+    if paths.private_folder(_KIND) is None:
+        return
+    missing = [one for one in dict.fromkeys(wanted) if paths.cached(_KIND, _name(*one)) is None]
+    if len(missing) < 2:
+        return
+    # Not above: whatever imports this for the first time when the interpreter ends could not.
+    ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
+    with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
+        list(pool.map(lambda one: keep(*one), missing))
+
+
+def _name(text: str, arch: str, defines: Defines) -> str:
+    """A file's name, by all that the code depends on."""
+    parts = (text, arch, *_options(defines), str(version()))
+    return f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin"
+
+
+def _options(defines: Defines) -> tuple[str, ...]:
+    return tuple(f"-D{name}={value}" for name, value in defines)
+
+
+@functools.cache
+def _nvrtc_version() -> str | None:
+    try:
+        nvrtc = load("cuda.bindings.nvrtc")
+        status, major, minor = nvrtc.nvrtcVersion()
+    except Exception:  # package or library missing: both mean there is no NVRTC
+        return None
+    return f"{major}.{minor}" if int(status) == 0 else None
+
+
+def _compile(text: str, arch: str, options: tuple[str, ...]) -> bytes:
+    if _nvrtc_version():
+        return nvrtc_compile(text, arch, options)[0]
+    if not shutil.which("nvcc"):
+        raise KernelCompileError(
+            "there is neither NVRTC nor nvcc; pip install cuda-bindings nvidia-cuda-nvrtc"
+        )
+    with tempfile.TemporaryDirectory(prefix="hetero-") as folder:
+        source, code = Path(folder, "kernel.cu"), Path(folder, "kernel.cubin")
+        source.write_text(text, "utf-8")
+        command = ["nvcc", "-cubin", f"-arch={arch}", *options, "-o", str(code), str(source)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            log.debug("nvcc: %s", done.stderr)
+            return code.read_bytes()
+        except (OSError, subprocess.CalledProcessError) as error:
+            words = getattr(error, "stderr", None) or error
+            raise KernelCompileError(f"nvcc failed for {arch}: {words}") from error
+
+
+def nvrtc_compile(text: str, arch: str, options: tuple[str, ...]) -> tuple[bytes, str]:
+    """Compile with NVRTC: (machine code, the compiler's log)."""
+    nvrtc = load("cuda.bindings.nvrtc")
+
+    def check(result: tuple) -> tuple:
+        if int(result[0]) != 0:
+            raise KernelCompileError(f"NVRTC: {result[0]!r}")
+        return result[1:]
+
+    (program,) = check(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], []))
+    try:
+        flags = [o.encode() for o in (f"--gpu-architecture={arch}", *options)]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+        (size,) = check(nvrtc.nvrtcGetProgramLogSize(program))
+        words = bytearray(size)
+        check(nvrtc.nvrtcGetProgramLog(program, words))
+        message = words.rstrip(b"\0").decode(errors="replace")
+        if int(status) != 0:
+            raise KernelCompileError(f"NVRTC failed for {arch}: {message or status!r}")
+        (size,) = check(nvrtc.nvrtcGetCUBINSize(program))
+        code = bytearray(size)
+        check(nvrtc.nvrtcGetCUBIN(program, code))
+        return bytes(code), message
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+UNASKED_SHARED_BYTES = 48 << 10  # more of it a kernel gets only after `Kernels.allow`
+
+
+class Kernels:
+    """The kernels of a device, which belong to the context that is active.
+
+    Parameters
+    ----------
+    device : CudaDevice
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._device, self._driver = device, device.driver
+        self._ahead: set[tuple[str, Any]] = set()  # files that were compiled, with macros
+
+    def compiled(self, text: str, defines: Defines) -> bytes:
+        """Machine code of a kernel file, which stays in the cache on disk. Any thread may ask."""
+        return cubin(kernel_text(text, self._device.dialect), self._device.arch, defines)
+
+    def compile_ahead(self, wanted: Iterable[tuple[str, Defines]]) -> None:
+        """As `Device.compile_ahead`."""
+        # Reading them from the cache on disk, to see that they are there, takes every fit's time.
+        new = [one for one in dict.fromkeys(wanted) if one not in self._ahead]
+        if new:
+            dialect, arch = self._device.dialect, self._device.arch
+            make_ahead([(kernel_text(text, dialect), arch, defines) for text, defines in new])
+            self._ahead.update(new)
+
+    def load(self, text: str, kernel: str, defines: Defines) -> Any:
+        """A kernel that was not loaded yet."""
+        made = self._module(text, defines).get_function(kernel)
+        self._device.state().kernels[text, kernel, defines] = made
+        return made
+
+    def _module(self, text: str, defines: Defines) -> Any:
+        module = self._driver.module_from_buffer(self.compiled(text, defines))
+        self._device.state().modules.append(module)
+        return module
+
+    @contextlib.contextmanager
+    def constant_memory(
+        self, text: str, kernel: str, defines: Defines, name: str
+    ) -> Iterator[tuple[Any, int]]:
+        """As `Device.constant_memory`."""
+
+        def load() -> Constants:
+            module = self._module(text, defines)
+            return Constants(module.get_function(kernel), *module.get_global(name))
+
+        known, key = self._device.state().constants, (text, kernel, defines, name)
+        found = known.get(key) or known.setdefault(key, load())
+        with locks.sole(found, load) as mine:
+            yield mine.kernel, mine.address
+
+    def allow(self, kernel: Any, shared_bytes: int) -> None:
+        """Let a kernel have that much dynamic shared memory."""
+        allowed = self._device.state().shared_bytes
+        if allowed.get(kernel, 0) < shared_bytes:
+            name = self._driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
+            kernel.set_attribute(name, shared_bytes)
+            allowed[kernel] = shared_bytes
+
+    def prepared(
+        self, launch_plan: LaunchPlan, names: tuple[str, str, str], itemsize: int, **numbers: float
+    ) -> Callable[[int, int, int], None]:
+        """As `CudaDevice.prepared`."""
+        launches = [
+            self._prepared(launch, (*names, "partial"), numbers) for launch in launch_plan.launches
+        ]
+        if not launch_plan.workspace:
+            (only,) = launches
+            return only
+        allocate, nbytes = self._device.state().pool.allocate, launch_plan.workspace * itemsize
+
+        def run(a: int, b: int, c: int) -> None:
+            scratch = allocate(nbytes)
+            for launch in launches:
+                launch(a, b, c, scratch.address)
+
+        return run
+
+    def _prepared(
+        self, planned: Launch, names: tuple[str, ...], numbers: dict[str, float]
+    ) -> Callable[..., None]:
+        """A launch as a function of the named addresses; the numbers that follow are packed."""
+        kernel = self._device.build(planned.source, planned.kernel, planned.defines)
+        if planned.shared_bytes > UNASKED_SHARED_BYTES:
+            self.allow(kernel, planned.shared_bytes)
+        given = [numbers.get(a, a) if type(a) is str else a for a in planned.arguments]
+        used = [argument for argument in given if type(argument) is str]
+        pack, rest = struct.Struct(f"{len(used)}q").pack, packed(given[len(used) :])
+        order = [names.index(name) for name in used]
+        launch, grid, block = kernel._launch_kernel, (planned.grid, 1, 1), (planned.block, 1, 1)
+        shared_bytes = planned.shared_bytes
+        if order == [0, 1, 2]:
+
+            def as_given(a: int, b: int, c: int, scratch: int = 0) -> None:
+                launch(grid, block, pack(a, b, c) + rest, shared_bytes, None)
+
+            return as_given
+
+        def run(*addresses: int) -> None:
+            arguments = pack(*[addresses[i] for i in order]) + rest
+            launch(grid, block, arguments, shared_bytes, None)
+
+        return run
+
+
+def packed(arguments: list[Any]) -> bytes:
+    """Arguments of a launch; all of ours are 64-bit."""
+    types = "".join(["d" if type(argument) is float else "q" for argument in arguments])
+    return struct.pack(types, *arguments)

@@ -1,0 +1,377 @@
+"""method="streamed": a call on host arrays in ranges that move while others are computed.
+
+An operation says how its calls are cut (`registry.Cut`). A range reads a part of each array; ranges
+that read the same part share it, so that a product's tiles of C share panels of A and of B. Parts
+lie in slots on the device. Where there is room for all, each goes up once; else as many parts of
+one array are held as have room, and those of the others go by. A part replaces the one that is
+needed again last (Belady's rule, which moves the fewest). What computes a range is what its plan on
+the device chooses; that and the links make the price.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import product
+from math import inf, prod
+from operator import mul
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hetero import registry
+from hetero.arrays import HOST, Operand
+from hetero.devices.storage import rounded
+from hetero.moving import placement
+from hetero.pricing import pricing
+from hetero.pricing.plan import Candidate, Plan
+from hetero.profile import PINNED, STAGED
+from hetero.registry import Cut, Price, Unasked
+from hetero.registry.problem import Problem
+
+if TYPE_CHECKING:
+    from hetero.profile import Profile
+
+Index = tuple[int, ...]
+_LEAST_MOVED = 16 << 20  # bytes below which a call is over before copies and computation overlap
+_ROOM = 0.8  # of a device's memory: its pool rounds sizes up, and others use it too
+_OF_LIMIT = 0.95  # of a limit that the caller set: a range's method may allocate memory, too
+_MOST = 1 << 14  # ranges; more take longer to begin than the CPU takes for the call
+_IN_WORK = 3  # parts of an array, or results: one moves, one is computed with, one waits
+_LOAD = 2e-5  # seconds of the host for a copy that is begun; H100, 16 cores
+_COMPUTING = "pack", "upload", "overhead", "compute", "download"  # others are the operation's own
+_SIZES = (1 << 30, 256 << 20, 64 << 20, 16 << 20, 4 << 20)  # bytes of a range and its result
+_TIMES = (3, 9, 33)  # likewise, times what it reads beside its own part
+
+
+def obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    """Why a problem cannot be done in ranges of the host's arrays, None where it can.
+
+    Few bytes are only where the caller says so, or limits the device's memory.
+    """
+    if any(o.location != HOST for o in (*problem.inputs, problem.output)):
+        return "not all operands are on the host"
+    moved = sum(o.nbytes for o in (*problem.inputs, problem.output))
+    if moved < _LEAST_MOVED and "memory_limit" not in info:
+        return Unasked(f"is for calls that move {_LEAST_MOVED >> 20} MiB or more")
+    return None
+
+
+def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile) -> Price:
+    """``price`` of the method's rows: that of the fastest ranges."""
+    ranges = choose(problem, name, info, constants, room_of(info))
+    if ranges is None:
+        return Price(None, reason="there is no room for the smallest range")
+    if ranges.plan is None or ranges.plan.candidates[0].reason is not None:
+        return Price(None, reason=pricing.UNKNOWN_THERE)
+    return Price(ranges.terms, str(ranges))
+
+
+def room_of(info: dict[str, Any]) -> float:
+    """Bytes of a device that ranges may take."""
+    return min(_ROOM * info["memory_bytes"], _OF_LIMIT * info.get("memory_limit", inf))
+
+
+# -- Which ranges ----------------------------------------------------------------------------------
+
+
+class Ranges(NamedTuple):
+    """A call in ranges, and what of it lies on the device at once.
+
+    Attributes
+    ----------
+    cut : Cut
+    lengths : tuple of int
+        Of a range along each axis; those at the end may be shorter.
+    slots : tuple of int
+        For how many parts of each array there is room, and for how many results.
+    held : int
+        The array whose parts are held while those of the others go by.
+    plan : Plan or None
+        Of a range in the middle, on the device.
+    nbytes : int
+        Of the device's memory.
+    terms : dict of str to float or None
+        Predicted seconds, which add up to the whole; None where they are not known.
+    """
+
+    cut: Cut
+    lengths: Index
+    slots: Index = ()
+    held: int = 0
+    plan: Plan | None = None
+    nbytes: int = 0
+    terms: dict[str, float] | None = None
+
+    @property
+    def counts(self) -> Index:
+        """Ranges along each axis."""
+        pairs = zip(self.lengths, self.cut.axes, strict=True)
+        return tuple(-(-extent // length) for length, (_, extent) in pairs)
+
+    def order(self) -> list[Index]:
+        """Numbers of the ranges along each axis, in the order in which they are computed."""
+        if not _is_tiled(self.cut):
+            return list(product(*map(range, self.counts)))
+        *outer, down, across = self.counts
+        a, b, _ = self.slots
+        tiles = placement.order(down, across, a, b)
+        if self.held == 1:
+            tiles = [(i, j) for j, i in placement.order(across, down, b, a)]
+        return [(*index, *tile) for index in product(*map(range, outer)) for tile in tiles]
+
+    def placed(self) -> list[list[tuple[int, bool]]]:
+        """For each array and each range in turn: the slot of its part, and whether to load it."""
+        order = self.order()
+        return [
+            placement.placed([tuple(index[axis] for axis in axes) for index in order], number)
+            for axes, number in zip(self.cut.needs, self.slots, strict=False)
+        ]
+
+    def box(self, index: Index) -> tuple[tuple[int, int], ...]:
+        """(begin, end) of a range along each axis."""
+        return tuple(
+            (i * length, min((i + 1) * length, extent))
+            for i, length, (_, extent) in zip(index, self.lengths, self.cut.axes, strict=True)
+        )
+
+    def __str__(self) -> str:
+        number, items = prod(self.counts), prod(self.lengths[:-2])
+        is_cut = self.lengths[-1] < self.cut.axes[-1][1] or len(self.lengths) < 2
+        length, (name, _) = self.lengths[-is_cut], self.cut.axes[-is_cut]
+        what, size = "part", f"{length} {name if length > 1 else name[:-1]}"
+        if _is_tiled(self.cut):
+            what, size = "tile", "x".join(map(str, (items, *self.lengths[-2:])[items < 2 :]))
+        method = "" if self.plan is None else f" by {self.plan.candidates[0].method}"
+        return f"{number} {what}{'s' * (number > 1)} of {size}{method}"
+
+
+def choose(
+    problem: Problem, name: str, info: dict[str, Any], constants: Profile, room: float
+) -> Ranges | None:
+    """The fastest ranges that fit so many bytes of a device; None where none fit.
+
+    The smallest are tried without memory for their method where they do not fit with it.
+    """
+    cut = registry.cut(problem)
+    assert cut is not None
+    best: Ranges | None = None
+    for workspace in (cut.workspace, 0):
+        least, since = inf, 0
+        for ways in _cuts(cut, room):
+            for lengths in ways:
+                plan, whole = None, lengths
+                middle, sizes, taken = _measured(cut, lengths, name, workspace)
+                if any(_slots(cut, lengths, sizes, room - taken)):
+                    plan = planned(cut, middle, name, info, constants)
+                    whole = cut.whole(plan, lengths)
+                if whole != lengths:
+                    lengths = whole
+                    middle, sizes, taken = _measured(cut, lengths, name, workspace)
+                    plan = planned(cut, middle, name, info, constants)
+                for slots, held in _slots(cut, lengths, sizes, room - taken):
+                    nbytes = taken + _taken(slots, sizes)
+                    ranges = Ranges(cut, lengths, slots, held, plan, nbytes)
+                    terms = _terms(problem, ranges, sizes, plan.candidates[0], name, constants)
+                    if terms is None:
+                        return ranges
+                    if sum(terms.values()) < least:
+                        best, least, since = ranges._replace(terms=terms), sum(terms.values()), 0
+            since += best is not None
+            if since > 2:
+                break
+        if best is not None or not cut.workspace:
+            break
+    return best
+
+
+def _is_tiled(cut: Cut) -> bool:
+    """Whether the last two axes are cut together: no array's parts depend on both."""
+    last = {len(cut.axes) - 2, len(cut.axes) - 1}
+    return len(cut.axes) > 1 and not any(last <= set(axes) for axes in cut.needs)
+
+
+def _cuts(cut: Cut, room: float) -> Iterator[list[Index]]:
+    """Lengths of ranges, longer ones first: of two axes by halves, both or one alone; else by the
+    bytes of a range, which is some of the outer axis or a part of the inner one."""
+    extents = [extent for _, extent in cut.axes]
+    if not _is_tiled(cut):
+        yield from ([lengths] for lengths in dict.fromkeys(_by_bytes(cut, extents, room)))
+        return
+    number, seen = 1, set()
+    while number <= min(_MOST, 2 * prod(extents)):
+        rest, outer = number, []
+        for extent in extents[:-2]:
+            outer.append(min(extent, rest))
+            rest = -(-rest // outer[-1])
+        side = 1 << rest.bit_length() // 2
+        other = -(-rest // side)
+        found = []
+        for way in sorted({(side, other), (other, side), (rest, 1), (1, rest)}):
+            lengths = []
+            for extent, count, step in zip(extents, (*outer, *way), cut.steps, strict=True):
+                length = -(-extent // min(count, extent))
+                lengths.append(-(-length // step) * step if extent > length > step else length)
+            found.append(tuple(map(min, lengths, extents)))
+        yield [lengths for lengths in dict.fromkeys(found) if lengths not in seen]
+        seen.update(found)
+        number *= 2
+
+
+def _by_bytes(cut: Cut, extents: list[int], room: float) -> Iterator[Index]:
+    """Lengths of ranges along one axis, or along the inner of two, by `_SIZES`."""
+    *outer, extent = extents
+
+    def nbytes(length: int) -> int:
+        begin = (extent - length) // 2  # where it reads most
+        box = (*((0, 1) for _ in outer), (begin, begin + length))
+        return sum(_sizes(cut, cut.problem(box, HOST)))
+
+    whole, least = nbytes(extent), nbytes(1)
+    each = max((whole - least) / max(extent - 1, 1), 1)
+    beside = least - each  # what a range reads beside its own part
+    for size in (*_SIZES, *(beside * times for times in _TIMES)):
+        size = min(size, room / (_IN_WORK + cut.workspace))
+        if whole <= size:
+            yield *(int(min(max(size // whole, 1), n)) for n in outer), extent
+        else:
+            yield *(1 for _ in outer), int(min(max((size - beside) // each, 1), extent))
+
+
+def _measured(
+    cut: Cut, lengths: Index, name: str, workspace: int
+) -> tuple[Problem, list[int], int]:
+    """A range in the middle, the most bytes of each part and of a result, and those beside."""
+    whole = Ranges(cut, lengths)
+    places = zip(*(((n - 1) // 2, 0, n - 1) for n in whole.counts), strict=True)
+    problems = [cut.problem(whole.box(index), name) for index in places]
+    sizes = [_sizes(cut, problem) for problem in problems]
+    return problems[0], [max(each) for each in zip(*sizes, strict=True)], workspace * sum(sizes[0])
+
+
+def _sizes(cut: Cut, problem: Problem) -> list[int]:
+    """Bytes of the part of each array that is cut, and of the result, of a range."""
+    return [o.nbytes for o in problem.inputs[: len(cut.needs)]] + [problem.output.nbytes]
+
+
+def _taken(slots: Index, sizes: Sequence[int]) -> int:
+    return sum(number * rounded(size) for number, size in zip(slots, sizes, strict=True))
+
+
+def _slots(cut: Cut, lengths: Index, sizes: list[int], room: float) -> Iterator[tuple[Index, int]]:
+    """(slots of each array and of results, the array that is held): all parts that are used again
+    where they have room, else as many of one array as have; none where not even one of each has."""
+    counts = Ranges(cut, lengths).counts
+    number = prod(counts)
+    parts = [prod(counts[axis] for axis in axes) for axes in cut.needs]
+    again = [i for i, n in enumerate(parts) if n < number]
+    every = [n if i in again else min(n, _IN_WORK) for i, n in enumerate(parts)]
+    every = *every, min(number, _IN_WORK)
+    if _taken(every, sizes) <= room:
+        yield every, 0
+        return
+    for held in again or [0]:
+        for passing in range(_IN_WORK, 0, -1):  # with one there is no room to load ahead
+            slots = [*(min(n, passing) for n in parts), min(number, passing)]
+            slots[held] = 0
+            more = int((room - _taken(tuple(slots), sizes)) // rounded(sizes[held]))
+            slots[held] = min(more, parts[held] if held in again else passing)
+            if slots[held] >= min(parts[held], passing):
+                yield tuple(slots), held
+                break
+
+
+def planned(cut: Cut, part: Problem, name: str, info: dict[str, Any], constants: Profile) -> Plan:
+    """The plan of a range on a device."""
+    return cut.priced(pricing.price(part, constants, {name: info}, name), constants)
+
+
+def _terms(
+    problem: Problem,
+    ranges: Ranges,
+    sizes: list[int],
+    chosen: Candidate,
+    name: str,
+    constants: Profile,
+) -> dict[str, float] | None:
+    """Seconds of a call in ranges; None where they are not known.
+
+    The parts of the first range go up alone, the last result comes down alone. Between them copies
+    go on beside the computation, and what takes longer counts. Copies of both directions that the
+    host's threads make are one after the other. Where the driver makes them nothing overlaps.
+    """
+    if chosen.reason is not None or chosen.seconds is None:
+        return None
+    cut, counts = ranges.cut, ranges.counts
+    full = [
+        extent / (n * count)
+        for (_, extent), n, count in zip(cut.axes, ranges.lengths, counts, strict=True)
+    ]
+    arrays = problem.inputs[: len(cut.needs)]
+    loads = [sum(load for _, load in part) for part in ranges.placed()]
+    number, beyond = prod(counts), {k: v for k, v in chosen.terms.items() if k not in _COMPUTING}
+    share = number * prod(full)  # times what a range in the middle computes
+    compute = chosen.seconds - sum(beyond.values())
+    try:
+        (*links, down), beside = _links(arrays, problem.output, name, constants)
+    except KeyError:
+        return None
+    (call, each), last = cut.seconds, down(sizes[-1])
+    times = [
+        n * prod(full[axis] for axis in axes) for n, axes in zip(loads, cut.needs, strict=True)
+    ]
+    first, up = _in_turn(links, sizes, [1] * len(times)), _in_turn(links, sizes, times)
+    more, rest = max(up - first, 0.0), last * (share - 1.0)
+    overhead = constants.dispatch(name, "host") + _LOAD * sum(loads) + each * number
+    if beside:
+        overhead += call
+        pinned = all(o.pinned for o in (*arrays, problem.output))
+        bus = max(more, rest) if pinned else cut.both * (more + rest)
+        hidden = (compute + each + _LOAD * len(links)) * max(share - 1.0, 0.0)
+        waited = max(bus - hidden, 0.0) / ((more + rest) or 1.0)
+        more, rest = waited * more, waited * rest
+    return {
+        **{name: seconds * share for name, seconds in beyond.items()},
+        "upload": first + more,
+        "overhead": overhead,
+        "compute": compute * share,
+        "download": last + rest,
+    }
+
+
+def _in_turn(links: list[Callable[[float], float]], sizes: list[int], times: list[float]) -> float:
+    """Seconds of copies up that follow one another: one begins while the one before waits for the
+    bus, so that they take less than alone, but more than a single copy of them all."""
+    pairs = list(zip(sizes, times, strict=False))
+    alone = sum(n * link(size) for link, (size, n) in zip(links, pairs, strict=True))
+    if len(links) < 2:
+        return alone
+    together = max(link(sum(n * size for size, n in pairs)) for link in links)
+    return (alone + min(alone, together)) / 2
+
+
+def _of_whole(link: Callable[[float], float], whole: int) -> Callable[[float], float]:
+    """Seconds of a part's copy: by its own size, and no less than its share of the whole's."""
+    rate = link(whole) / max(whole, 1)
+    return lambda nbytes: max(link(nbytes), nbytes * rate)
+
+
+def _links(
+    arrays: Sequence[Operand], output: Operand, name: str, constants: Profile
+) -> tuple[list[Callable[[float], float]], bool]:
+    """Seconds of copies of each array and of the result by their bytes, and whether they go on
+    beside the computation. The driver's own are no faster than those of the whole.
+
+    Raises
+    ------
+    KeyError
+        If the profile does not know them.
+    """
+    moved = [*((o, "upload") for o in arrays), (output, "download")]
+    with contextlib.suppress(KeyError):
+        kinds = [PINNED if o.pinned else STAGED for o, _ in moved]
+        found = [constants.link(name, way, k) for (_, way), k in zip(moved, kinds, strict=True)]
+        if len(arrays) < 2:  # else they follow one another
+            found = [_of_whole(link, o.nbytes) for link, (o, _) in zip(found, moved, strict=True)]
+        return found, True
+    rates = [constants.link(name, way, o.memory)(o.nbytes) / max(o.nbytes, 1) for o, way in moved]
+    return [partial(mul, rate) for rate in rates], False

@@ -1,0 +1,160 @@
+"""Calls on host arrays go through a device range by range; `ranges` says in which.
+
+While one range is computed, parts of those after it go up and results of those before it come down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero import profile, tables
+from hetero.arrays import Operand
+from hetero.errors import DeviceMemoryError
+from hetero.moving import failures, pipeline, ranges, results
+from hetero.moving.pipeline import Load, Slot, Step, Store
+from hetero.pricing import memory_limit
+from hetero.pricing.plan import CPU, Plan
+from hetero.profile import inventory
+from hetero.registry import Arguments
+from hetero.registry.problem import Problem
+
+if TYPE_CHECKING:
+    from hetero.devices.base import Device
+
+_ALIGNED = 16  # bytes that divide the addresses of slots
+_LOOKED_AHEAD = 0.5  # of the host's memory: a larger array is a file, which is read but once
+_choices = tables.new_table()
+
+
+def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
+    """``run`` of the method's rows; smaller ranges where the device runs out of memory.
+
+    Raises
+    ------
+    DeviceMemoryError
+        Where there is no room for the smallest ranges.
+    """
+    (device,) = devices
+    room = ranges.room_of(memory_limit.of(device))
+    while (choice := _remembered(problem, device, room)) is not None:
+        try:
+            with device.active():  # turns the driver's errors into ours
+                _go_through(device, arguments, choice)
+            return
+        except DeviceMemoryError as error:
+            failures.release(error)
+        device.trim()
+        room = choice.nbytes / 2
+    raise DeviceMemoryError(f"{device.name} has no room for the smallest range")
+
+
+def _remembered(problem: Problem, device: Device, room: float) -> ranges.Ranges | None:
+    """The choice with this machine's constants."""
+    key = problem, device.name, room
+    choice = _choices.get(key)
+    if choice is None:
+        now = tables.generation()
+        info = inventory.devices()[device.name]
+        choice = ranges.choose(problem, device.name, info, profile.current(), room)
+        tables.remember(_choices, key, choice, now)
+    return choice
+
+
+def _go_through(device: Device, arguments: Arguments, choice: ranges.Ranges) -> None:
+    """Compute range after range; the device is active."""
+    cut, slots_of = choice.cut, choice.slots
+    whole, out, options = arguments
+    placed = choice.placed()
+    boxes = [choice.box(index) for index in choice.order()]
+    parts = [cut.arrays(box, whole) for box in boxes]
+    info, constants = inventory.devices()[device.name], profile.current()
+
+    @cache
+    def planned(part: Problem) -> Plan:
+        return ranges.planned(cut, part, device.name, info, constants)
+
+    @cache
+    def launch(part: Problem) -> Callable[..., None]:
+        return _launch(device, planned(part), options, len(cut.needs))
+
+    def chosen(at: int) -> Problem:
+        part = cut.problem(boxes[at], device.name)
+        return cut.look(planned(part), parts[at][0], options) if cut.look else part
+
+    sizes = [
+        max(sum(v.nbytes for v in views) for views in column) for column in zip(*parts, strict=True)
+    ]
+    sizes.append(max(cut.output(box, out).nbytes for box in boxes))
+    slots = [
+        pipeline.slots(device, size, number) for size, number in zip(sizes, slots_of, strict=True)
+    ]
+    # Before anything moves: beside copies a look takes four times as long.
+    ahead: list[Problem] = []
+    memory = inventory.devices()[CPU].get("memory_bytes", inf)
+    if cut.look is None or sum(array.nbytes for array in whole) <= _LOOKED_AHEAD * memory:
+        ahead = [chosen(at) for at in range(len(boxes))]
+        for part in dict.fromkeys(ahead):
+            launch(part)
+
+    def step(at: int) -> Step:
+        part = cut.problem(boxes[at], device.name)
+        used, loads = [], []
+        for number, (views, operand) in enumerate(zip(parts[at], part.inputs, strict=False)):
+            slot, load = placed[number][at]
+            used.append(slots[number][slot])
+            loads += _loads(views, operand, used[-1]) if load else []
+        target = slots[-1][at % len(slots[-1])]
+
+        def compute() -> None:
+            buffers = [slot.buffer for slot in (*used, target)]
+            launch(ahead[at] if ahead else chosen(at))(*buffers)
+
+        store = Store(target, _as_packed(cut.output(boxes[at], out), part.output))
+        return Step(compute, tuple(loads), (store,), tuple(used))
+
+    pipeline.run(device, map(step, range(len(boxes))))
+
+
+def _loads(views: list[np.ndarray], operand: Operand, slot: Slot) -> list[Load]:
+    """The views of a part, one after the other in its slot."""
+    loads, offset = [], 0
+    for view in views:
+        loads.append(Load(_as_packed(view, operand), slot, offset))
+        offset += view.nbytes
+    return loads
+
+
+def _as_packed(view: np.ndarray, operand: Operand) -> np.ndarray:
+    """A view whose C order is that of an operand on the device."""
+    by_columns = operand.strides[-1] > operand.strides[-2]
+    return np.swapaxes(view, -1, -2) if by_columns else view
+
+
+def _launch(device: Device, plan: Plan, options: Any, number: int) -> Callable[..., None]:
+    """``launch(*parts, result)`` of buffers begins a range."""
+    row, problem = plan.chosen.implementation, plan.problem
+    if row.prepare is not None:  # launches with less overhead
+        prepared = row.prepare(device, problem, _ALIGNED, options)
+
+        def begin(*buffers: Any) -> None:
+            prepared(*(buffers if number > 1 else (buffers[0], *buffers)))
+
+    else:
+
+        def begin(*buffers: Any) -> None:
+            row.run((device,), problem, Arguments(buffers[:-1], buffers[-1], options))
+
+    look = results.look.get()
+    if look is None:
+        return begin
+
+    def begin_and_look(*buffers: Any) -> None:
+        begin(*buffers)
+        look(device, problem.dtype, buffers[-1], problem.output.size)
+
+    return begin_and_look

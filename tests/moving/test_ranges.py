@@ -1,0 +1,332 @@
+"""Calls on host arrays in ranges that move while others are computed: results, failures, prices."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+
+import numpy as np
+import pytest
+from layouts import LAYOUTS
+from scipy import signal
+
+import hetero
+from hetero import devices, profile
+from hetero.errors import DeviceError, DeviceMemoryError, MethodNotAvailable
+from hetero.ops import matmul
+from hetero.pricing import pricing
+
+SHAPES = [
+    ((64, 48), (48, 64)),
+    ((61, 48), (48, 67)),
+    ((3, 48), (48, 505)),
+    ((505, 17), (17, 3)),
+    ((3, 40, 48), (3, 48, 40)),
+    ((27, 13, 14), (27, 14, 13)),
+    ((27, 13, 14), (14, 13)),
+    ((40, 48), (5, 48, 40)),
+    ((2, 3, 29, 38), (2, 3, 38, 27)),
+]
+
+
+def integers(shape, seed=0, dtype=np.float32):
+    """Numbers whose products and sums are exact."""
+    return np.random.default_rng(seed).integers(-8, 9, shape).astype(dtype)
+
+
+def streamed(opencl, limit=None):
+    return hetero.use(device=opencl, method="streamed", memory_limit=limit)
+
+
+def number_of(plan):
+    """Ranges of a plan."""
+    return int(plan.chosen.made_of.split()[0])
+
+
+@pytest.fixture
+def moved(opencl, monkeypatch):
+    """Bytes of each copy up that the device began."""
+    device, sizes = type(devices.get(opencl)), []
+    plain = device.begin_upload
+
+    def begin_upload(self, source, *where, **options):
+        sizes.append(source.nbytes)
+        return plain(self, source, *where, **options)
+
+    monkeypatch.setattr(device, "begin_upload", begin_upload)
+    return sizes
+
+
+# -- Results ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [2.0, 0.75, 0.3])
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_products(opencl, shapes, share):
+    """With room for all, for more than half, and for little."""
+    A, B = (integers(shape, number) for number, shape in enumerate(shapes))
+    expected = np.matmul(A, B)
+    limit = int(share * (A.nbytes + B.nbytes + expected.nbytes))
+    with streamed(opencl, limit):
+        result = hetero.matmul(A, B)
+        ranges = number_of(hetero.plan("matmul", A, B))
+    assert type(result) is np.ndarray
+    assert not devices.troubles()
+    np.testing.assert_array_equal(result, expected)
+    assert ranges > 1 or share == 2.0
+
+
+@pytest.mark.parametrize("second", ["C", "F", "strided", "reversed"])
+@pytest.mark.parametrize("first", ["F", "padded", "reversed"])
+def test_operands_of_all_strides(opencl, first, second):
+    A, B = integers((63, 48), 1), integers((48, 61), 2)
+    A, B = LAYOUTS[first](A), LAYOUTS[second](B)
+    with streamed(opencl, 20_000):
+        assert number_of(hetero.plan("matmul", A, B)) > 1
+        np.testing.assert_array_equal(hetero.matmul(A, B), A @ B)
+
+
+def test_a_result_that_is_given(opencl):
+    A, B = integers((63, 48), 1), integers((48, 61), 2)
+    whole = np.full((126, 122), 5, np.float32)
+    with streamed(opencl, 20_000):
+        for out in (
+            np.empty((63, 61), np.float32),
+            np.empty((61, 63), np.float32).T,
+            whole[1::2, ::-2],
+        ):
+            assert hetero.matmul(A, B, out) is out
+            np.testing.assert_array_equal(out, A @ B)
+        assert (whole[::2] == 5).all(), "wrote beside its result"
+        square = integers((59, 59), 3)
+        expected = square @ square
+        for overlapping in (square, square.T):
+            operand = square.copy()
+            out = operand if overlapping is square else operand.T
+            hetero.matmul(operand, operand.copy(), out)
+            np.testing.assert_array_equal(out, expected)
+
+
+def test_what_every_range_reads_goes_up_once(opencl, moved):
+    """B, and each part of A; where there is room for parts only, those of B go by again."""
+    A, B = integers((900, 64), 1), integers((64, 40), 2)
+    with streamed(opencl, B.nbytes + A.nbytes // 2):
+        result = hetero.matmul(A, B)
+        assert number_of(hetero.plan("matmul", A, B)) > 2
+    np.testing.assert_array_equal(result, A @ B)
+    assert sum(moved) == A.nbytes + B.nbytes
+    moved.clear()
+    A, B = integers((600, 400), 1), integers((400, 600), 2)
+    with streamed(opencl, A.nbytes):
+        result = hetero.matmul(A, B)
+    np.testing.assert_array_equal(result, A @ B)
+    assert A.nbytes + B.nbytes < sum(moved) < 5 * A.nbytes
+
+
+def test_bits_repeat_and_one_range_is_the_plain_product(opencl):
+    rng = np.random.default_rng(4)
+    A, B = rng.random((130, 99), np.float32), rng.random((99, 120), np.float32)
+    plain = hetero.matmul(A, B, device=opencl, method="tiled")
+    with streamed(opencl):
+        np.testing.assert_array_equal(hetero.matmul(A, B), plain)
+    with streamed(opencl, 60_000):
+        first, second = hetero.matmul(A, B), hetero.matmul(A, B)
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_allclose(first, plain, rtol=1e-5)
+
+
+def test_operands_on_disk(opencl, tmp_path):
+    """Of a memmap, a subclass of ndarray, NumPy computes; its array goes through in ranges."""
+    A = np.memmap(tmp_path / "A", np.float32, "w+", shape=(40, 30))
+    A[:] = integers((40, 30), 1)
+    B = integers((30, 20), 2)
+    with streamed(opencl, 5_000):
+        np.testing.assert_array_equal(hetero.matmul(A, B), A @ B)
+        np.testing.assert_array_equal(hetero.matmul(np.asarray(A), B), A @ B)
+
+
+# -- Failures --------------------------------------------------------------------------------------
+
+CALLS = {
+    "matmul": ((integers((63, 48), 1), integers((48, 61), 2)), np.matmul),
+    "convolve2d": ((integers((150, 61), 1), integers((6, 5), 2)), signal.convolve2d),
+}
+
+
+@pytest.fixture(params=CALLS)
+def call(request):
+    """``run()`` makes a call in several ranges; the operands, and what it is to give."""
+    operands, plain = CALLS[request.param]
+    run = getattr(hetero, request.param)
+    return lambda: run(*operands), operands, plain(*operands)
+
+
+@pytest.mark.parametrize("limit", [None, 20_000])
+def test_every_allocation_may_fail(opencl, call, monkeypatch, warnings_of, limit):
+    """The result is right whichever finds no room; operands and memory are as before."""
+    run, operands, expected = call
+    before = [x.copy() for x in operands]
+    device = devices.get(opencl)
+    allocate, made = type(device).allocate, []
+
+    def count(self, nbytes):
+        made.append(nbytes)
+        if len(made) == fails:
+            raise DeviceMemoryError("planted")
+        return allocate(self, nbytes)
+
+    monkeypatch.setattr(type(device), "allocate", count)
+    fails, number = 0, 1
+    while fails <= number:
+        hetero.clear_memory()
+        made.clear()
+        fails += 1
+        with streamed(opencl, limit):
+            result = run()
+        number = max(number, len(made))
+        np.testing.assert_array_equal(result, expected)
+    assert number > 2
+    for operand, was in zip(operands, before, strict=True):
+        np.testing.assert_array_equal(operand, was)
+    assert devices.disabled(opencl) is None
+    hetero.clear_memory()
+    gc.collect()
+    assert not sum(device.memory_held().values())
+
+
+@pytest.mark.parametrize("method", ["begin_upload", "begin_download", "launch"])
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_a_device_that_fails_in_the_middle(opencl, call, monkeypatch, warnings_of, method, number):
+    run, _, expected = call
+    device, calls = type(devices.get(opencl)), []
+    plain = getattr(device, method)
+
+    def fails(*arguments, **options):
+        calls.append(method)
+        if len(calls) == number:
+            raise DeviceError("planted")
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(device, method, fails)
+    with streamed(opencl, 20_000):
+        result = run()
+    np.testing.assert_array_equal(result, expected)
+    assert len(calls) == number
+    (text,) = warnings_of()
+    assert "the CPU computes this call" in text
+
+
+def test_an_interrupt_in_the_middle(opencl, call, monkeypatch):
+    run, _, expected = call
+    device, calls = type(devices.get(opencl)), []
+    plain = device.begin_download
+
+    def interrupted(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return plain(*arguments, **options)
+
+    with streamed(opencl, 20_000):
+        with monkeypatch.context() as patch:
+            patch.setattr(device, "begin_download", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                run()
+        assert devices.disabled(opencl) is None
+        np.testing.assert_array_equal(run(), expected)
+
+
+# -- Prices ----------------------------------------------------------------------------------------
+
+
+def constants(links=("pageable",)):
+    """A device of 1 TFLOP/s behind a bus of 10 GB/s each way."""
+    one = {"below": None, "bytes_per_second": 1e10, "seconds_per_byte": 0.0, "seconds": 1e-5}
+    way = {name: {"form": "segments", "constants": [one]} for name in links}
+    rates = {"overhead": 1e-5, "flops_per_second": 1e12, "bytes_per_second": 1e12}
+    data = {
+        "name": "made up",
+        "devices": {},
+        "links": {"cuda:*": {"upload": way, "download": way}},
+        "host": {"pack": way["pageable"], "dispatch": {}},
+        "models": {
+            f"cuda:*|{operation}|tiled|float32|*": {"form": "roofline", "constants": rates}
+            for operation in ("matmul", "matvec")
+        },
+    }
+    return profile.Profile(data)
+
+
+GPU = {
+    "kind": "cuda",
+    "name": "made up",
+    "multiprocessors": 132,
+    "block_limit": 1024,
+    "memory_bytes": 80 << 30,
+    "library": None,
+}
+
+
+def priced(n, links=("pageable",), **changes):
+    problem = matmul.problem(*[hetero.spec((n, n), "float32")] * 2)
+    return pricing.price(problem, constants(links), {"cuda:0": {**GPU, **changes}}, "cuda:0")
+
+
+@pytest.mark.parametrize("n", [2048, 4096, 8192, 16384])
+@pytest.mark.parametrize("pinned", [False, True])
+def test_where_copies_go_on_beside_the_larger_of_both_is_paid(n, pinned):
+    """Copies of both directions are one after the other where the same threads do them."""
+    found = matmul.problem(*[hetero.spec((n, n), "float32")] * 2)
+    found = dataclasses.replace(
+        found,
+        inputs=tuple(o._replace(pinned=pinned) for o in found.inputs),
+        output=found.output._replace(pinned=pinned),
+    )
+    links = constants(("pageable", "staged", "pinned"))
+    plan = pricing.price(found, links, {"cuda:0": GPU}, "cuda:0")
+    assert plan.chosen.method == "streamed"
+    moved, computed = 4 * n * n / 1e10, 2 * n**3 / 1e12
+    bus = (2 if pinned else 3) * moved
+    assert max(bus, computed) < plan.seconds
+    assert plan.seconds < 1.3 * max(bus, computed) + 0.3 * moved
+    assert plan.seconds == pytest.approx(sum(plan.chosen.terms.values()))
+    assert "by tiled" in plan.chosen.made_of
+    assert plan.chosen.made_of in str(plan)
+
+
+@pytest.mark.parametrize("n", [2048, 8192])
+def test_where_copies_hold_up_the_host_the_plain_way_is_taken(n):
+    plan = priced(n)
+    assert plan.chosen.method == "tiled"
+    (streamed,) = (c for c in plan.candidates if c.method == "streamed")
+    assert plan.seconds < streamed.seconds
+
+
+def test_larger_than_the_device():
+    whole = priced(16384, ("pageable", "staged"))
+    part = priced(16384, ("pageable", "staged"), memory_bytes=1 << 30)
+    reasons = {c.method: c.reason for c in part.candidates}
+    assert reasons["tiled"] == "needs 3.0 GiB, the device has 1.0 GiB"
+    assert part.chosen.method == "streamed"
+    assert whole.seconds < part.seconds < 1.2 * whole.seconds
+
+
+def test_what_moves_little_is_not_cut():
+    reasons = {c.method: c.reason for c in priced(500, ("pageable", "staged")).candidates}
+    assert reasons["streamed"] == "is for calls that move 16 MiB or more"
+    problem = matmul.problem(*[hetero.spec((500, 500), "float32")] * 2)
+    there = pricing.price(problem, constants(), {"cuda:0": GPU}, "cuda:0", "streamed")
+    assert there.chosen.method == "streamed"
+
+
+def test_operands_on_a_device_are_not_brought_back():
+    problem = matmul.problem(*[hetero.spec((5000, 5000), "float32", on="cuda:0")] * 2)
+    plan = pricing.price(problem, constants(), {"cuda:0": GPU}, "cuda:0")
+    reasons = {c.method: c.reason for c in plan.candidates}
+    assert reasons["streamed"] == "not all operands are on the host"
+
+
+def test_named_alone_it_says_what_else_to_name(opencl):
+    """Another name of this machine's CPU is taken by name only."""
+    with pytest.raises(MethodNotAvailable, match="name it with device= to use it"):
+        hetero.plan("matmul", np.ones((64, 64)), np.ones((64, 64)), method="streamed")

@@ -2,7 +2,7 @@
 
 What runs is what the plan chose. If a device fails, the CPU computes the result, with one warning;
 a device that fails a second time is set aside. If it has no room, the call is tried again with
-cached memory freed, then in blocks, then on the CPU. Operands are not overwritten until the result
+cached memory freed, then in ranges, then on the CPU. Operands are not overwritten until the result
 is complete, so that the CPU can start over; a solve goes on from the last saved iterate. Of several
 devices that share a call each runs its range in this way.
 """
@@ -19,13 +19,14 @@ import numpy as np
 
 from hetero import devices, registry
 from hetero.arrays import HOST, Operand, describe, release, watched
+from hetero.arrays.kept import Kept
 from hetero.calling import planner
 from hetero.devices import at_once, storage
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, HeteroError, MethodNotAvailable
 from hetero.host import pages
 from hetero.imports import load
-from hetero.moving import failures, keeping, results, ski_rental, transfer
+from hetero.moving import failures, keeping, passing, results, ski_rental, transfer
 from hetero.moving.shares import Line, line, moved
 from hetero.pricing import memory_limit, pricing
 from hetero.pricing.plan import CPU, Plan, Share
@@ -89,10 +90,15 @@ class Call(NamedTuple):
             return self
         return self._replace(start=error.x, done=self.done + error.iterations)
 
-    def range(self, cut: Line, begin: int, end: int, out: np.ndarray) -> Call:
-        """A range of this call, which fills its part of ``out``."""
+    def range(
+        self, cut: Line, begin: int, end: int, out: np.ndarray, copies: dict[int, Kept | None]
+    ) -> Call:
+        """A range of this call, which fills its part of ``out``; of some arrays, by number, the
+        devices may hold copies."""
         arrays = cut.arrays(begin, end, self.arrays)
-        operands = tuple([describe(array).unkept() for array in arrays])
+        operands = tuple(
+            [describe(x).unkept()._replace(kept=copies.get(i)) for i, x in enumerate(arrays)]
+        )
         part = cut.output(begin, end, out)
         return Call(arrays, operands, part, describe(part), self.options)
 
@@ -193,14 +199,22 @@ def _shared(plan: Plan, call: Call) -> Done:
     cut = line(plan.problem, len(shares))
     assert cut is not None  # as it was planned
     out = _apart(call, plan.problem.output)
+    used = [devices.get(share.plan.candidates[0].device) for share in shares]
+    copies: dict[int, Kept | None] = {}
 
     def do(share: Share) -> None:
-        part = call.range(cut, share.begin, share.end, out)
+        part = call.range(cut, share.begin, share.end, out, copies)
         run(share.plan, part, f"the CPU does its {share.along}")
 
-    used = [devices.get(share.plan.candidates[0].device) for share in shares]
-    nbytes = min(moved(share.plan.problem) for share in shares)
-    at_once.run(used, [partial(do, share) for share in shares], nbytes)
+    try:
+        if not any(share.plan.candidates[0].implementation.from_host for share in shares):
+            for i in cut.read_whole:
+                copies[i] = passing.placed(used, call.arrays[i])
+        nbytes = min(moved(share.plan.problem) for share in shares)
+        at_once.run(used, [partial(do, share) for share in shares], nbytes)
+    finally:
+        for copy in filter(None, copies.values()):
+            copy.drop()
     return Done(_delivered(out, plan.problem, call), None, chosen.device, chosen.method)
 
 
@@ -231,12 +245,12 @@ def _fallback(problem: Problem) -> Implementation:
 
 def _ways(used: tuple[Device, ...], plan: Plan, call: Call) -> Iterator[Callable[[Call], Done]]:
     """What is tried in turn, as long as the one before ran out of memory: as planned, then with
-    more memory freed, at last in blocks."""
+    more memory freed, at last in ranges."""
     as_planned = partial(_as_planned, used, plan)
     yield as_planned
     for _ in _made_room(used, sum(o.nbytes for o in (*call.operands, plan.problem.output))):
         yield as_planned
-    row = _by_blocks(used, plan)
+    row = _in_ranges(used, plan)
     if row is not None:
         yield partial(by_host, used, row, plan.problem)
 
@@ -247,7 +261,7 @@ def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
     if limit is not None:
         for device in used:
             keeping.shed_beyond(device, limit, (*call.operands, problem.output))
-    if len(used) > 1 or row.from_host or (_takes_blocks(used, plan) and _too_large(used, problem)):
+    if len(used) > 1 or row.from_host or (_takes_ranges(used, plan) and _too_large(used, problem)):
         return by_host(used, row, problem, call)
     if problem.next_device is not None:
         problem, call = results.placed(used[0], problem, call)
@@ -272,20 +286,20 @@ def _made_room(used: tuple[Device, ...], nbytes: int) -> Iterator[None]:
         nbytes *= 2
 
 
-def _takes_blocks(used: tuple[Device, ...], plan: Plan) -> bool:
-    """Whether one device can do a call on host arrays block by block."""
+def _takes_ranges(used: tuple[Device, ...], plan: Plan) -> bool:
+    """Whether one device can do a call on host arrays range by range."""
     if plan.chosen.implementation.blocks != registry.WHEN_SHORT or len(used) > 1:
         return False
     return all(o.location == HOST for o in (*plan.problem.inputs, plan.problem.output))
 
 
-def _by_blocks(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
-    """The method that does a call block by block on a device without room for the whole; None where
+def _in_ranges(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
+    """The method that does a call range by range on a device without room for the whole; None where
     there is none, or where it ran already."""
     chosen, problem = plan.chosen.implementation, plan.problem
     if len(used) > 1 or chosen.blocks == registry.ALWAYS:
         return None
-    if _takes_blocks(used, plan):
+    if _takes_ranges(used, plan):
         return chosen
     if sum(o.nbytes for o in (*problem.inputs, problem.output)) < _SMALLEST:
         return None
@@ -308,7 +322,7 @@ def _by_blocks(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
 def by_host(
     used: tuple[Device, ...], implementation: Implementation, problem: Problem, call: Call
 ) -> Done:
-    """Run on the CPU, on several devices that share host arrays, or on one in blocks."""
+    """Run on the CPU, on several devices that share host arrays, or on one in ranges."""
     hosts = call.arrays
     for number, operand in enumerate(call.operands):
         if operand.location != HOST:

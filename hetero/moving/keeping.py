@@ -143,10 +143,10 @@ def _made(
         return None
     if over > 0:
         copies.shed(int(over) + 1)
-    return _hold(device, array, known, *move())
+    return hold(device, array, known, *move())
 
 
-def _hold(device: Device, array: np.ndarray, known: Kept, buffer: Any, owner: Any) -> Copy:
+def hold(device: Device, array: np.ndarray, known: Kept, buffer: Any, owner: Any) -> Copy:
     """What lies in a buffer, as the array's copy from now on."""
     space = Workspace(device, PURPOSE)
     space.hold(owner, getattr(owner, "size", array.nbytes))
@@ -167,7 +167,7 @@ def keep_result(device: Device, array: np.ndarray, known: Kept, buffer: Any, own
     """
     room = SHARE * device.describe().get("memory_bytes", float("inf"))
     if device.storage().copies.nbytes() + array.nbytes <= room and not device.is_pinned(array):
-        _hold(device, array, known, buffer, owner)
+        hold(device, array, known, buffer, owner)
 
 
 def shed_beyond(device: Device, limit: int, operands: Iterable[Operand]) -> None:

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hetero import registry
 from hetero.arrays import HOST, Operand
 from hetero.devices.storage import rounded
+from hetero.moving import placement
 from hetero.pricing import pricing
-from hetero.pricing.plan import Plan
+from hetero.pricing.plan import Candidate, Plan
 from hetero.profile import PINNED, STAGED
 from hetero.registry import Cut, Price, Unasked
 from hetero.registry.problem import Problem
@@ -57,12 +58,12 @@ def obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 
 def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile) -> Price:
     """``price`` of the method's rows: that of the fastest ranges."""
-    choice = choose(problem, name, info, constants, room_of(info))
-    if choice is None:
+    ranges = choose(problem, name, info, constants, room_of(info))
+    if ranges is None:
         return Price(None, reason="there is no room for the smallest range")
-    if choice.plan.candidates[0].reason is not None:
+    if ranges.plan is None or ranges.plan.candidates[0].reason is not None:
         return Price(None, reason=pricing.UNKNOWN_THERE)
-    return Price(choice.terms, str(choice))
+    return Price(ranges.terms, str(ranges))
 
 
 def room_of(info: dict[str, Any]) -> float:
@@ -85,12 +86,21 @@ class Ranges(NamedTuple):
         For how many parts of each array there is room, and for how many results.
     held : int
         The array whose parts are held while those of the others go by.
+    plan : Plan or None
+        Of a range in the middle, on the device.
+    nbytes : int
+        Of the device's memory.
+    terms : dict of str to float or None
+        Predicted seconds, which add up to the whole; None where they are not known.
     """
 
     cut: Cut
     lengths: Index
-    slots: Index
-    held: int
+    slots: Index = ()
+    held: int = 0
+    plan: Plan | None = None
+    nbytes: int = 0
+    terms: dict[str, float] | None = None
 
     @property
     def counts(self) -> Index:
@@ -104,16 +114,16 @@ class Ranges(NamedTuple):
             return list(product(*map(range, self.counts)))
         *outer, down, across = self.counts
         a, b, _ = self.slots
-        tiles = _order(down, across, a, b)
+        tiles = placement.order(down, across, a, b)
         if self.held == 1:
-            tiles = [(i, j) for j, i in _order(across, down, b, a)]
+            tiles = [(i, j) for j, i in placement.order(across, down, b, a)]
         return [(*index, *tile) for index in product(*map(range, outer)) for tile in tiles]
 
     def placed(self) -> list[list[tuple[int, bool]]]:
         """For each array and each range in turn: the slot of its part, and whether to load it."""
         order = self.order()
         return [
-            _placed([tuple(index[axis] for axis in axes) for index in order], number)
+            placement.placed([tuple(index[axis] for axis in axes) for index in order], number)
             for axes, number in zip(self.cut.needs, self.slots, strict=False)
         ]
 
@@ -125,49 +135,26 @@ class Ranges(NamedTuple):
         )
 
     def __str__(self) -> str:
-        number = prod(self.counts)
-        if _is_tiled(self.cut):
-            items = prod(self.lengths[:-2])
-            size = "x".join(map(str, (*[items] * (items > 1), *self.lengths[-2:])))
-            return f"{number} tile{'s' * (number > 1)} of {size}"
+        number, items = prod(self.counts), prod(self.lengths[:-2])
         is_cut = self.lengths[-1] < self.cut.axes[-1][1] or len(self.lengths) < 2
         length, (name, _) = self.lengths[-is_cut], self.cut.axes[-is_cut]
-        return f"{number} part{'s' * (number > 1)} of {length} {name if length > 1 else name[:-1]}"
-
-
-class Choice(NamedTuple):
-    """Ranges of a problem, priced.
-
-    Attributes
-    ----------
-    ranges : Ranges
-    plan : Plan
-        Of a range in the middle, on the device.
-    nbytes : int
-        Of the device's memory.
-    terms : dict of str to float or None
-        Predicted seconds, which add up to the whole; None where they are not known.
-    """
-
-    ranges: Ranges
-    plan: Plan
-    nbytes: int
-    terms: dict[str, float] | None
-
-    def __str__(self) -> str:
-        return f"{self.ranges} by {self.plan.candidates[0].method}"
+        what, size = "part", f"{length} {name if length > 1 else name[:-1]}"
+        if _is_tiled(self.cut):
+            what, size = "tile", "x".join(map(str, (items, *self.lengths[-2:])[items < 2 :]))
+        method = "" if self.plan is None else f" by {self.plan.candidates[0].method}"
+        return f"{number} {what}{'s' * (number > 1)} of {size}{method}"
 
 
 def choose(
     problem: Problem, name: str, info: dict[str, Any], constants: Profile, room: float
-) -> Choice | None:
+) -> Ranges | None:
     """The fastest ranges that fit so many bytes of a device; None where none fit.
 
     The smallest are tried without memory for their method where they do not fit with it.
     """
     cut = registry.cut(problem)
     assert cut is not None
-    best: Choice | None = None
+    best: Ranges | None = None
     for workspace in (cut.workspace, 0):
         least, since = inf, 0
         for ways in _cuts(cut, room):
@@ -182,14 +169,13 @@ def choose(
                     middle, sizes, taken = _measured(cut, lengths, name, workspace)
                     plan = planned(cut, middle, name, info, constants)
                 for slots, held in _slots(cut, lengths, sizes, room - taken):
-                    ranges = Ranges(cut, lengths, slots, held)
-                    terms = _terms(problem, ranges, sizes, plan, name, constants)
                     nbytes = taken + _taken(slots, sizes)
-                    choice = Choice(ranges, plan, nbytes, terms)
+                    ranges = Ranges(cut, lengths, slots, held, plan, nbytes)
+                    terms = _terms(problem, ranges, sizes, plan.candidates[0], name, constants)
                     if terms is None:
-                        return choice
+                        return ranges
                     if sum(terms.values()) < least:
-                        best, least, since = choice, sum(terms.values()), 0
+                        best, least, since = ranges._replace(terms=terms), sum(terms.values()), 0
             since += best is not None
             if since > 2:
                 break
@@ -255,17 +241,11 @@ def _measured(
     cut: Cut, lengths: Index, name: str, workspace: int
 ) -> tuple[Problem, list[int], int]:
     """A range in the middle, the most bytes of each part and of a result, and those beside."""
-    whole = Ranges(cut, lengths, (), 0)
-    middle, *ends = (
-        cut.problem(whole.box(index), name)
-        for index in (
-            [(count - 1) // 2 for count in whole.counts],
-            [0] * len(lengths),
-            [count - 1 for count in whole.counts],
-        )
-    )
-    sizes = [_sizes(cut, problem) for problem in (middle, *ends)]
-    return middle, [max(pair) for pair in zip(*sizes, strict=True)], workspace * sum(sizes[0])
+    whole = Ranges(cut, lengths)
+    places = zip(*(((n - 1) // 2, 0, n - 1) for n in whole.counts), strict=True)
+    problems = [cut.problem(whole.box(index), name) for index in places]
+    sizes = [_sizes(cut, problem) for problem in problems]
+    return problems[0], [max(each) for each in zip(*sizes, strict=True)], workspace * sum(sizes[0])
 
 
 def _sizes(cut: Cut, problem: Problem) -> list[int]:
@@ -280,7 +260,7 @@ def _taken(slots: Index, sizes: Sequence[int]) -> int:
 def _slots(cut: Cut, lengths: Index, sizes: list[int], room: float) -> Iterator[tuple[Index, int]]:
     """(slots of each array and of results, the array that is held): all parts that are used again
     where they have room, else as many of one array as have; none where not even one of each has."""
-    counts = Ranges(cut, lengths, (), 0).counts
+    counts = Ranges(cut, lengths).counts
     number = prod(counts)
     parts = [prod(counts[axis] for axis in axes) for axes in cut.needs]
     again = [i for i, n in enumerate(parts) if n < number]
@@ -309,7 +289,7 @@ def _terms(
     problem: Problem,
     ranges: Ranges,
     sizes: list[int],
-    plan: Plan,
+    chosen: Candidate,
     name: str,
     constants: Profile,
 ) -> dict[str, float] | None:
@@ -319,7 +299,6 @@ def _terms(
     go on beside the computation, and what takes longer counts. Copies of both directions that the
     host's threads make are one after the other. Where the driver makes them nothing overlaps.
     """
-    chosen = plan.candidates[0]
     if chosen.reason is not None or chosen.seconds is None:
         return None
     cut, counts = ranges.cut, ranges.counts
@@ -396,53 +375,3 @@ def _links(
         return found, True
     rates = [constants.link(name, way, o.memory)(o.nbytes) / max(o.nbytes, 1) for o, way in moved]
     return [partial(mul, rate) for rate in rates], False
-
-
-# -- In which order, and what lies where -----------------------------------------------------------
-
-
-def _order(held: int, passing: int, a: int, b: int) -> list[tuple[int, int]]:
-    """Tiles by numbers of a panel that is held and one that goes by, with slots for a and b.
-
-    As soon as panels are there all their tiles are computed: what is computed grows with the square
-    of what was moved. Each time the other way along, so that panels which are there come first.
-    """
-    together = held if a >= held else max(a - 1, 1)
-    few = passing if b >= passing else max(b - 1, 1)
-    tiles: list[tuple[int, int]] = []
-    along = list(range(passing))
-    for begin in range(0, held, together):
-        holding = range(begin, min(begin + together, held))
-        head, tail = along[:few], along[few:]
-        if tiles:  # the first of those that go by are on the device already
-            tiles += [(h, p) for h in holding for p in head]
-        else:
-            for n in range(max(len(holding), len(head))):
-                tiles += [(h, p) for h in holding[n : n + 1] for p in head[:n]]
-                tiles += [(h, p) for p in head[n : n + 1] for h in holding[: n + 1]]
-        tiles += [(h, p) for p in tail for h in holding]
-        along = along[::-1]
-    return tiles
-
-
-def _placed(keys: Sequence[Index], slots: int) -> list[tuple[int, bool]]:
-    """(slot, whether to load) of each key in turn."""
-    again: list[float] = [inf] * len(keys)
-    later: dict[Index, int] = {}
-    for at in range(len(keys) - 1, -1, -1):
-        again[at] = later.get(keys[at], inf)
-        later[keys[at]] = at
-    where: dict[Index, int] = {}
-    holds: list[Any] = [None] * slots
-    wanted: list[tuple[float, int]] = [(inf, -1)] * slots  # when next, and minus when last
-    steps = []
-    for at, key in enumerate(keys):
-        slot = where.get(key)
-        load = slot is None
-        if slot is None:
-            slot = wanted.index(max(wanted, key=lambda use: (use[0], -use[1])))
-            where.pop(holds[slot], None)
-            holds[slot], where[key] = key, slot
-        wanted[slot] = again[at], at
-        steps.append((slot, load))
-    return steps

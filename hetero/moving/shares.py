@@ -6,8 +6,8 @@ long as the slowest of them, with links as fast as they are when all copy at onc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +50,11 @@ class Line(NamedTuple):
     def extent(self) -> int:
         """The number of these in the result."""
         return self.cut.axes[self.axis][1]
+
+    @property
+    def read_whole(self) -> list[int]:
+        """Numbers of the arrays that every range reads whole."""
+        return [i for i, axes in enumerate(self.cut.needs) if self.axis not in axes]
 
     def problem(self, begin: int, end: int) -> Problem:
         """The problem of a range of host arrays."""
@@ -160,23 +165,17 @@ def _candidates(
 ) -> list[Candidate]:
     """A candidate for each kind with several devices in use, and each method that may be taken."""
     candidates: list[Candidate] = []
-    for kind, members in _together(devices, device).items():
-        if problem.device is not None:
-            break
+    for kind, members in _together(devices, device).items() if problem.device is None else ():
         cut = line(problem, len(members))
-        if cut is None:
-            continue
-        together = _Together(kind, members, devices, constants, device is not None)
-        for implementation in registry.lookup(problem.operation):
-            if implementation.kind == kind and method in (None, implementation.method):
-                candidates.append(together.candidate(problem, cut, implementation))
-    return _later(candidates, problem, constants)
-
-
-def _later(candidates: list[Candidate], problem: Problem, constants: Profile) -> list[Candidate]:
-    """Add to each price the upload that the next call pays for a result on the host."""
-    later = movement.upload_next(problem, constants)
-    return [with_terms(c, later) for c in candidates] if later else candidates
+        if cut is not None:
+            group = _Group(kind, members, devices, constants, device is not None)
+            candidates += [
+                group.candidate(problem, cut, row)
+                for row in registry.lookup(problem.operation)
+                if row.kind == kind and method in (None, row.method)
+            ]
+    # The upload that the next call pays for a result on the host.
+    return [_with(c, movement.upload_next(problem, constants)) for c in candidates]
 
 
 def _together(devices: Devices, device: str | None) -> dict[str, list[str]]:
@@ -186,170 +185,141 @@ def _together(devices: Devices, device: str | None) -> dict[str, list[str]]:
         return groups
     for name, info in devices.items():
         kind = info["kind"]
-        if device is None:
-            wanted = kind != CPU and not info.get("is_host_cpu")
-        else:
+        wanted = kind != CPU and not info.get("is_host_cpu")
+        if device is not None:
             wanted = f"{kind}:*" == device
         if wanted and not info.get("set_aside"):
             groups.setdefault(kind, []).append(name)
     return {kind: names for kind, names in groups.items() if len(names) > 1}
 
 
-class _Together:
-    """Prices a call that several devices of a kind share."""
+class _Group(NamedTuple):
+    """Devices of a kind that share a call.
 
-    def __init__(
-        self,
-        kind: str,
-        members: list[str],
-        devices: Devices,
-        constants: Profile,
-        asked_for: bool,
-    ) -> None:
-        self._kind, self._members, self._asked_for = kind, members, asked_for
-        # Each is priced as itself, whether or not it equals another one.
-        self._infos = {
-            name: {key: value for key, value in devices[name].items() if key != "same_as"}
-            for name in members
-        }
-        self._twin = {name: devices[name].get("same_as", name) for name in members}
-        self._alone = constants
-        group = f"{kind}*{len(members)}"
-        self._at_once = constants.at_once(group)
-        self._begin = constants.dispatch(group, "host")
+    Attributes
+    ----------
+    kind : str
+    members : list of str
+    devices : dict
+        Device name -> description.
+    constants : Profile
+    asked : bool
+        Whether the caller names them.
+    """
 
-    def candidate(self, problem: Problem, cut: Line, implementation: Implementation) -> Candidate:
-        """All devices, each with its range, by one method; balanced where they differ."""
-        name, method = f"{self._kind}:*", implementation.method
-        members = self._members[: cut.extent]
-        nbytes = sum(o.nbytes for o in (*problem.inputs, problem.output))
-        little = nbytes < at_once.LEAST * len(members)
-        if (little and not self._asked_for) or len(members) < 2:
-            return Candidate(name, method, None, {}, _TOO_LITTLE, implementation)
-        equal = len({self._twin[member] for member in members}) == 1
-        weights = [1.0] * len(members)
-        for _ in range(1 if equal else _ROUNDS):
-            shares = self._shares(cut, implementation, members, weights)
-            chosen = [share.plan.candidates[0] for share in shares]
-            times = [c.seconds for c in chosen]
+    kind: str
+    members: list[str]
+    devices: Devices
+    constants: Profile
+    asked: bool
+
+    def candidate(self, problem: Problem, cut: Line, row: Implementation) -> Candidate:
+        """All devices, each with its range, by one method; balanced where they differ.
+
+        It takes as long as the slowest, or as all of them where they run one after another. To
+        begin on all of them takes some time more than on one.
+        """
+        members = self.members[: cut.extent]
+        way = Candidate(f"{self.kind}:*", row.method, None, {}, _TOO_LITTLE, row)
+        little = moved(problem) < at_once.LEAST * len(members)
+        if (little and not self.asked) or len(members) < 2:
+            return way
+        equal = len({self.devices[name].get("same_as", name) for name in members}) == 1
+        shares = self._shares(cut, row, members, [1.0] * len(members))
+        for _ in range(0 if equal else _ROUNDS - 1):
+            lengths = [share.end - share.begin for share in shares]
+            times = [share.plan.candidates[0].seconds for share in shares]
             if not all(times):
                 break
-            weights = [
-                (share.end - share.begin) / seconds
-                for share, seconds in zip(shares, times, strict=True)
-            ]
-        return _all(name, implementation, chosen, shares, self._asked_for, self._begin)
+            weights = [n / seconds for n, seconds in zip(lengths, times, strict=True)]
+            shares = self._shares(cut, row, members, weights)
+        chosen = [share.plan.candidates[0] for share in shares]
+        reason = next((c.reason for c in chosen if c.reason is not None), None)
+        if any(c.seconds is None for c in chosen):
+            reason = reason if reason or self.asked else pricing.UNKNOWN
+        if reason is not None:
+            return way._replace(reason=reason)
+        way = way._replace(reason=None, shares=shares)
+        if any(c.seconds is None for c in chosen):
+            return way
+        way = way._replace(seconds=0.0)
+        if min(moved(share.plan.problem) for share in shares) < at_once.LEAST:
+            return _with(way, *(c.terms for c in chosen))
+        begin = self.constants.dispatch(f"{self.kind}*{len(self.members)}", "host")
+        way = _with(way, max(chosen, key=lambda c: c.seconds).terms, {"overhead": begin})
+        return way._replace(links=pricing.ALL_AT_ONCE)
 
     def _shares(
-        self, cut: Line, implementation: Implementation, members: list[str], weights: list[float]
+        self, cut: Line, row: Implementation, members: list[str], weights: list[float]
     ) -> tuple[Share, ...]:
         """A share for each device, in proportion to the weights; equal devices are priced once."""
         known: dict[tuple[str, Problem], Candidate] = {}
         cuts = bounds(cut.extent, weights)
-        problems = [cut.problem(begin, end) for begin, end in cuts]
-        least = min(moved(p) for p in problems)
-        constants = self._alone if least < at_once.LEAST else self._at_once
+        problems = [cut.problem(*ends) for ends in cuts]
+        at_the_same_time = min(map(moved, problems)) >= at_once.LEAST
         shares = []
-        for member, (begin, end), part in zip(members, cuts, problems, strict=True):
-            key = self._twin[member], part
+        for name, ends, part in zip(members, cuts, problems, strict=True):
+            key = self.devices[name].get("same_as", name), part
             if key not in known:
-                known[key] = self._priced(part, implementation, member, constants)
-            one = known[key]._replace(device=member)
-            plan = Plan(part, (one,), constants.title)
-            shares.append(Share(cut.along, begin, end, plan))
+                known[key] = self._priced(part, row, name, at_the_same_time)
+            plan = Plan(part, (known[key]._replace(device=name),), self.constants.title)
+            shares.append(Share(cut.along, *ends, plan))
         return tuple(shares)
 
     def _priced(
-        self, part: Problem, implementation: Implementation, member: str, constants: Profile
+        self, part: Problem, row: Implementation, name: str, at_the_same_time: bool
     ) -> Candidate:
         """A range on one device, with what it loses to the others' copies."""
-        info = self._infos[member]
-        if part.operation != implementation.operation:  # as a single row may be another's
-            named = implementation.kind, implementation.method
-            rows = registry.lookup(part.operation)
-            same = next((i for i in rows if (i.kind, i.method) == named), None)
-            if same is None:
-                reason = f"{part.operation} has no such method"
-                return Candidate(member, implementation.method, None, {}, reason, implementation)
-            implementation = same
-        row = part, implementation, member, info, constants, self._asked_for
-        candidate = pricing.candidate(*row)
-        if self._asked_for and candidate.seconds is None:
+        rows = registry.lookup(part.operation)  # as a single row may be another's
+        same = next((i for i in rows if (i.kind, i.method) == (row.kind, row.method)), None)
+        if same is None:
+            reason = f"{part.operation} has no such method"
+            return Candidate(name, row.method, None, {}, reason, row)
+        constants = self.constants
+        if at_the_same_time:
+            constants = constants.at_once(f"{self.kind}*{len(self.members)}")
+        # It is priced as itself, whether or not it equals another one.
+        info = {key: value for key, value in self.devices[name].items() if key != "same_as"}
+        candidate = pricing.candidate(part, same, name, info, constants, self.asked)
+        if self.asked and candidate.seconds is None:
             candidate = pricing.unless(candidate, True)
-        if implementation.blocks == registry.ALWAYS and constants is self._at_once:
-            candidate = _contended(candidate, part, member, constants)
-        out = part.output
-        if candidate.seconds is None or out.is_c_contiguous():
+        if row.blocks == registry.ALWAYS and at_the_same_time:
+            candidate = _contended(candidate, part, name, constants)
+        if part.output.is_c_contiguous():
             return candidate
         # The copy from a dense range to a result of the whole that has gaps.
-        return with_terms(candidate, {"pack": constants.pack(out.nbytes)})
+        return _with(candidate, {"pack": constants.pack(part.output.nbytes)})
 
 
-def _contended(candidate: Candidate, part: Problem, member: str, constants: Profile) -> Candidate:
-    """The price of a method that moves blocks both ways while it computes, on all devices at once.
+def _contended(candidate: Candidate, part: Problem, name: str, constants: Profile) -> Candidate:
+    """The price of a method that moves ranges both ways while it computes, on all devices at once.
 
     Staged copies of all devices share the host's threads: their times add up over both directions.
-    Pinned memory needs no threads and moves both ways at once. A block is at most half an operand,
+    Pinned memory needs no threads and moves both ways at once. A range is at most half an operand,
     so half of the shorter of copying and computing overlaps with the longer.
     """
-    moves = [(o, "upload") for o in part.inputs] + [(part.output, "download")]
+    if candidate.seconds is None:
+        return candidate
     compute = candidate.terms.get("compute", 0.0)
     staged, by_way = 0.0, {"upload": 0.0, "download": 0.0}
     try:
-        for operand, way in moves:
-            link = constants.link(member, way, operand.memory)
-            seconds = 2 * link(operand.nbytes // 2)
+        for operand, way in [*((o, "upload") for o in part.inputs), (part.output, "download")]:
+            seconds = 2 * constants.link(name, way, operand.memory)(operand.nbytes // 2)
             by_way[way] += seconds
             staged += 0.0 if operand.pinned else seconds
     except KeyError:
         return candidate
-    if candidate.seconds is None:
-        return candidate
     copies = max(staged, *by_way.values())
     more = max(copies, compute) + min(copies, compute) / 2 - candidate.seconds
-    return candidate if more <= 0 else with_terms(candidate, {"upload": more})
+    return _with(candidate, {"upload": max(more, 0.0)})
 
 
-def _all(
-    name: str,
-    implementation: Implementation,
-    chosen: list[Candidate],
-    shares: tuple[Share, ...],
-    asked_for: bool,
-    begin: float,
-) -> Candidate:
-    """One candidate for all devices: the slowest, or the sum where they run one after another.
-
-    Starting on all of them takes ``begin`` seconds longer than on one.
-    """
-    method = implementation.method
-    reason = next((c.reason for c in chosen if c.reason is not None), None)
-    unpriced = any(c.seconds is None for c in chosen)
-    if reason is None and unpriced and not asked_for:
-        reason = pricing.UNKNOWN
-    if reason is not None or unpriced:
-        candidate = Candidate(name, method, None, {}, reason, implementation)
-        return candidate if reason is not None else candidate._replace(shares=shares)
-    if min(moved(share.plan.problem) for share in shares) < at_once.LEAST:
-        terms, links = {}, ""
-        for one in chosen:
-            terms = {k: terms.get(k, 0.0) + one.terms.get(k, 0.0) for k in terms | one.terms}
-    else:
-        links = pricing.ALL_AT_ONCE
-        terms = max(chosen, key=lambda c: c.seconds).terms
-    seconds = sum(terms.values())
-    candidate = Candidate(name, method, seconds, terms, None, implementation, None, links, shares)
-    return with_terms(candidate, {"overhead": begin}) if links and begin else candidate
-
-
-def with_terms(candidate: Candidate, later: Mapping[str, float]) -> Candidate:
+def _with(candidate: Candidate, *more: dict[str, float]) -> Candidate:
     """A candidate with additional terms; unchanged where it has no price."""
     if candidate.seconds is None:
         return candidate
-    terms = dict(candidate.terms)
-    for name, seconds in later.items():
-        terms[name] = terms.get(name, 0.0) + seconds
-    return candidate._replace(terms=terms, seconds=candidate.seconds + sum(later.values()))
+    terms = reduce(movement.total, more, candidate.terms)
+    return candidate._replace(terms=terms, seconds=sum(terms.values()))
 
 
 def moved(problem: Problem) -> int:

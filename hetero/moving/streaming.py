@@ -53,7 +53,7 @@ def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
     raise DeviceMemoryError(f"{device.name} has no room for the smallest range")
 
 
-def _remembered(problem: Problem, device: Device, room: float) -> ranges.Choice | None:
+def _remembered(problem: Problem, device: Device, room: float) -> ranges.Ranges | None:
     """The choice with this machine's constants."""
     key = problem, device.name, room
     choice = _choices.get(key)
@@ -65,12 +65,12 @@ def _remembered(problem: Problem, device: Device, room: float) -> ranges.Choice 
     return choice
 
 
-def _go_through(device: Device, arguments: Arguments, choice: ranges.Choice) -> None:
+def _go_through(device: Device, arguments: Arguments, choice: ranges.Ranges) -> None:
     """Compute range after range; the device is active."""
-    cut, slots_of = choice.ranges.cut, choice.ranges.slots
+    cut, slots_of = choice.cut, choice.slots
     whole, out, options = arguments
-    placed = choice.ranges.placed()
-    boxes = [choice.ranges.box(index) for index in choice.ranges.order()]
+    placed = choice.placed()
+    boxes = [choice.box(index) for index in choice.order()]
     parts = [cut.arrays(box, whole) for box in boxes]
     info, constants = inventory.devices()[device.name], profile.current()
 

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import threading
 
+import fakes
 import numpy as np
 import pytest
 from fakes import Cupy, convolve
@@ -18,9 +19,9 @@ import hetero
 from hetero import devices, profile, registry
 from hetero.arrays import Spec, describe
 from hetero.calling import planner
-from hetero.devices import at_once
+from hetero.devices import at_once, peers
 from hetero.errors import DeviceError, DeviceMemoryError, MethodNotAvailable
-from hetero.moving import shares
+from hetero.moving import keeping, shares
 from hetero.ops import matmul
 from hetero.pricing import pricing
 from hetero.profile import inventory
@@ -31,8 +32,6 @@ ALL = "cuda:*"
 @pytest.fixture
 def several(monkeypatch, request):
     """Equal fake devices, two of them unless a test says how many; the sum of a convolution too."""
-    import fakes
-
     found = fakes.install(monkeypatch, getattr(request, "param", 2))
     for operation in ("convolve2d", "matmul"):  # there are no launches to prepare
         entries = [
@@ -262,6 +261,59 @@ def test_on_opencl_devices(opencl, monkeypatch):
         alone = call(*operands, device=f"{kind}:0", method=method)
         np.testing.assert_array_equal(call(*operands, device=f"{kind}:*", method=method), alone)
     assert not devices.troubles()
+
+
+# -- By way of each other --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def peered(several, monkeypatch):
+    """Devices with direct paths to each other, and the bytes of each copy from the host."""
+    monkeypatch.setattr(at_once, "LEAST", 0)
+    monkeypatch.setattr(peers, "trusted", lambda one, other: True)
+    sizes, enqueue = [], fakes.FakeCuda.enqueue
+
+    def noted(self, direction, array, *where, **options):
+        if direction == "upload":
+            sizes.append(array.nbytes)
+        return enqueue(self, direction, array, *where, **options)
+
+    monkeypatch.setattr(fakes.FakeCuda, "enqueue", noted)
+    return several, sizes
+
+
+@pytest.mark.parametrize("several", [2, 3], indirect=True)
+@pytest.mark.parametrize("layout", ["C", "F", "strided"])
+@pytest.mark.parametrize("case", ["rows", "columns", "a batch of A", "batches"])
+def test_what_all_of_them_need_goes_up_once(peered, case, layout):
+    """But for an array with gaps, which each of them packs."""
+    _, sizes = peered
+    _, *shapes = PRODUCTS[case]
+    A, B = (LAYOUTS[layout](values(*shape)) for shape in shapes)
+    found = hetero.matmul(A, B, device=ALL)
+    np.testing.assert_array_equal(found, A @ B)
+    assert (sum(sizes) == A.nbytes + B.nbytes) == (layout != "strided" or case == "batches")
+    assert not any(hetero.memory().get(f"cuda:{n}", {}).get(keeping.PURPOSE) for n in range(3))
+
+
+@pytest.mark.parametrize("error", [DeviceError, DeviceMemoryError])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_path_that_fails(peered, monkeypatch, which, error):
+    """Each has all of it from the host then; nobody computes on the CPU."""
+    found, sizes = peered
+    monkeypatch.setattr(found[which], "copy_from_peer", broken("no path", error))
+    A, B = values(40, 30), values(30, 20)
+    np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
+    assert not devices.troubles()
+    assert sum(sizes) == A.nbytes + 3 * B.nbytes
+
+
+def test_an_interrupt_on_the_way_leaves_no_copies(peered, monkeypatch):
+    found, _ = peered
+    monkeypatch.setattr(found[1], "copy_from_peer", broken("", KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        hetero.matmul(values(40, 30), values(30, 20), device=ALL)
+    assert not any(device.storage().copies.nbytes() for device in found)
 
 
 # -- Failures -------------------------------------------------------------------------------------

@@ -103,8 +103,8 @@ class FakeCuda(Device):
         self.log.append("copy")
         ctypes.memmove(target, source, nbytes)
 
-    def copy_from_peer(self, target, peer, source, nbytes):
-        ctypes.memmove(target, source, nbytes)
+    def copy_from_peer(self, target, peer, source, nbytes, target_offset=0, source_offset=0):
+        ctypes.memmove(target + target_offset, source + source_offset, nbytes)
 
     def build(self, text, kernel, defines):
         raise NotImplementedError("kernels of the fake device are replaced by compute()")

@@ -246,6 +246,21 @@ def two(monkeypatch):
 
 
 @pytest.fixture
+def general(monkeypatch):
+    """One for each call that was not remembered."""
+    from hetero.calling import execution
+
+    execute, found = execution.execute, []
+
+    def counted(*arguments):
+        found.append(1)
+        return execute(*arguments)
+
+    monkeypatch.setattr(execution, "execute", counted)
+    return found
+
+
+@pytest.fixture
 def hasty(monkeypatch):
     """As `hasten`, for one test."""
     hasten(monkeypatch)

@@ -4,8 +4,7 @@
 
 Mutants are drawn with a seed from the modules that ``mutants.toml`` names, which also says which
 test files are asked, most likely ones first, and which mutants a person has found to change no
-result, with the reason. Every mutant is tested in a copy of the tree. The log, a JSON file, grows
-with each; started again with the same log, seed and count, the run goes on where it stopped.
+result, with the reason. Every mutant is tested in a copy of the tree.
 
 Exit status 1: fewer than 95 % were killed.
 """
@@ -15,7 +14,6 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import difflib
-import json
 import os
 import queue
 import random
@@ -150,14 +148,14 @@ def excluded(table: dict[str, Any], module: str, source: bytes, mutation: Mutati
 
 
 def test(tree: Tree, module: str, mutation: Mutation, tests: list[str], limit: float) -> dict:
-    """Plant a mutant, run its tests, take it out again; what the log keeps of it."""
+    """Plant a mutant, run its tests, take it out again; what is told of it."""
     path = tree.folder / module
     source, times = path.read_bytes(), path.stat()
     mutant = mutation.apply(source)
     try:
         path.write_bytes(mutant)
         fresh = module.startswith("kernels/")
-        outcome, seconds, tail = tree.run(tests, limit, fresh)
+        outcome, seconds, _ = tree.run(tests, limit, fresh)
     finally:
         path.write_bytes(source)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -171,20 +169,12 @@ def test(tree: Tree, module: str, mutation: Mutation, tests: list[str], limit: f
         "outcome": outcome,
         "seconds": round(seconds, 1),
         "diff": "\n".join(diff),
-        "seen_by": tail,
     }
 
 
-def identity(module: str, mutation: Mutation) -> tuple[Any, ...]:
-    """What tells a mutant in the log."""
-    return module, mutation.function, mutation.line, mutation.change
-
-
-def run(table: dict[str, Any], drawn: list, log: Path, jobs: int, head: dict[str, Any]) -> list:
-    """Test what the log does not have yet; the log's entries, old and new."""
-    entries = json.loads(log.read_text())["mutants"] if log.exists() else []
-    known = {(e["module"], e["function"], e["line"], e["change"]) for e in entries}
-    left = [(module, m) for module, m in drawn if identity(module, m) not in known]
+def run(table: dict[str, Any], drawn: list, jobs: int) -> list:
+    """Test what was drawn; what is told of each."""
+    entries: list[dict] = []
     limits: dict[tuple[str, ...], float] = {}
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         trees: queue.Queue[Tree] = queue.Queue()
@@ -210,10 +200,9 @@ def run(table: dict[str, Any], drawn: list, log: Path, jobs: int, head: dict[str
                 trees.put(tree)
 
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            for done in concurrent.futures.as_completed([pool.submit(one, x) for x in left]):
+            for done in concurrent.futures.as_completed([pool.submit(one, x) for x in drawn]):
                 entry = done.result()
                 entries.append(entry)
-                log.write_text(json.dumps({**head, "mutants": entries}, indent=1))
                 print(
                     f"{len(entries)}/{len(drawn)} {entry['outcome']}: {entry['module']}:"
                     f"{entry['line']} {entry['change']} ({entry['seconds']} s)",
@@ -227,18 +216,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=150)
     parser.add_argument("-j", "--jobs", type=int, default=1)
-    parser.add_argument("--log", type=Path, default=Path("mutants.json"))
     parser.add_argument("--only", default="", help="modules with this in their path")
-    parser.add_argument("--list", action="store_true", help="only show what is drawn")
     arguments = parser.parse_args()
     table = tomllib.loads((ROOT / "tests" / "mutants.toml").read_text())
     drawn = draw(table, arguments.seed, arguments.count, arguments.only)
-    if arguments.list:
-        for module, mutation in drawn:
-            print(f"{module}:{mutation.line} {mutation.function}: {mutation.change}")
-        return 0
-    head = {"seed": arguments.seed, "count": arguments.count}
-    entries = run(table, drawn, arguments.log, arguments.jobs, head)
+    entries = run(table, drawn, arguments.jobs)
     survived = [e for e in entries if e["outcome"] == "survived"]
     for entry in survived:
         print(f"\nsurvived in {entry['function'] or 'the module'}:\n{entry['diff']}")

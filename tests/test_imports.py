@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import ast
 import functools
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 import hetero
@@ -133,8 +132,7 @@ def test_modules_are_imported_in_any_order_and_what_is_first_loads_nothing_heavy
     first = [n for n in names if n in roots or unit(n) in ("evaluation", "calibration")]
     rest = [name for name in names if name not in first]
     code = IMPORTING.format(first=first[::step], heavy=HEAVY, rest=rest[::step])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    processes.python("-c", code)
 
 
 def in_functions(tree):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
@@ -47,19 +46,6 @@ def test_what_is_planted():
     assert "+ -> -" not in found, "a message computes nothing"
 
 
-def test_which_lengths_meet_is_no_choice():
-    assert not mutations(b"def pairs(a):\n    return zip(a, a, strict=True)\n")
-
-
-def test_every_mutant_changes_its_place_and_compiles():
-    for mutation in mutations(SOURCE):
-        mutant = mutation.apply(SOURCE)
-        assert mutant != SOURCE
-        assert mutant[: mutation.start] == SOURCE[: mutation.start]
-        assert mutant.splitlines()[: mutation.line - 1] == SOURCE.splitlines()[: mutation.line - 1]
-        compile(mutant, "mutant", "exec")
-
-
 TABLE = """
 [[group]]
 modules = ["hetero/sign.py"]
@@ -101,17 +87,14 @@ def test_survivors_are_listed(tmp_path, monkeypatch, capsys):
         (tmp_path / name).write_text(text)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
-    log = tmp_path / "log.json"
-    monkeypatch.setattr(sys, "argv", ["mutants.py", "--log", str(log), "--seed", "3"])
+    monkeypatch.setattr(sys, "argv", ["mutants.py", "--seed", "3"])
     assert mutants.main() == 1
-    outcomes = {e["change"]: e["outcome"] for e in json.loads(log.read_text())["mutants"]}
-    assert outcomes == {
-        "< -> <=": "survived",
-        "0 -> 1": "survived",
-        "x < 0 -> (not (x < 0))": "killed",
-    }
     printed = capsys.readouterr().out
+    for change, outcome in (
+        ("< -> <=", "survived"),
+        ("0 -> 1", "survived"),
+        ("x < 0 -> (not (x < 0))", "killed"),
+    ):
+        assert f"{outcome}: hetero/sign.py:2 {change} (" in printed
     assert "+    if x <= 0:" in printed
     assert "1 of 3 killed" in printed
-    monkeypatch.setattr(mutants.Tree, "run", None)  # nothing is run again
-    assert mutants.main() == 1

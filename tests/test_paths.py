@@ -228,21 +228,6 @@ def test_temporary_files_of_killed_processes_are_swept(tmp_path):
     assert set(os.listdir(tmp_path)) == theirs
 
 
-def test_what_a_killed_process_leaves_has_a_name_that_is_swept(tmp_path, monkeypatch):
-    """Killed between writing and renaming: nothing cleans up."""
-    for gone in ("unlink", "replace"):
-        monkeypatch.setattr(os, gone, lambda *_: (_ for _ in ()).throw(OSError("killed")))
-    for name in ("a", "p.json"):
-        with pytest.raises(OSError, match="killed"):
-            paths.replace_file(tmp_path / name, b"")
-    monkeypatch.undo()
-    assert len(os.listdir(tmp_path)) == 2
-    paths.sweep(tmp_path, "p.json", 0.0)
-    assert len(os.listdir(tmp_path)) == 1
-    paths.sweep(tmp_path, seconds=0.0)
-    assert not os.listdir(tmp_path)
-
-
 def test_processes_that_make_the_key_at_once_agree(home):
     code = "import sys; from hetero import paths; paths.cache('k', sys.argv[1], b'x')"
     names = [str(n) for n in range(4)]

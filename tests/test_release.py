@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import configparser
 import re
-import subprocess
 from pathlib import Path
 
-import pytest
 import release
 import yaml
 
@@ -65,58 +63,3 @@ def test_the_citation_is_that_of_the_package():
     method = " ".join((ROOT / "docs/method.md").read_text("utf-8").split())
     assert source["title"] in method
     assert f"{source['institution']['name']}, {source['year']}" in method
-
-
-@pytest.fixture
-def tagged(tmp_path, monkeypatch):
-    """A repository whose one commit may be released."""
-    number = hetero.__version__
-    files = {
-        "hetero/__init__.py": f'__version__ = "{number}"\n',
-        "CHANGELOG.md": f"# Changelog\n\n## {number} (2030-01-31)\n",
-        "CITATION.cff": f"cff-version: 1.2.0\nversion: {number}\nlicense: MIT\n",
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    monkeypatch.setattr(release, "ROOT", tmp_path)
-    git(tmp_path, "init", "-q")
-    commit(tmp_path)
-    return tmp_path
-
-
-def git(folder, *words):
-    names = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-    subprocess.run(["git", *names, *words], cwd=folder, check=True, capture_output=True)
-
-
-def commit(folder):
-    git(folder, "add", "-A")
-    git(folder, "commit", "-q", "--allow-empty", "-m", "all")
-    git(folder, "tag", "-f", f"v{hetero.__version__}")
-
-
-def test_a_tagged_clean_commit_is_released(tagged):
-    release.check_marks()
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "reason"),
-    [
-        ("CHANGELOG.md", f"## {hetero.__version__} (unreleased)\n", "CHANGELOG.md has no heading"),
-        ("CITATION.cff", "cff-version: 1.2.0\nversion: 9.9.9\n", "CITATION.cff does not say"),
-        ("docs.md", "not committed", "not clean"),
-    ],
-)
-def test_a_release_is_refused(name, text, reason, tagged, capsys):
-    (tagged / name).write_text(text)
-    if "clean" not in reason:
-        commit(tagged)
-    assert release.main([]) == 1
-    assert reason in capsys.readouterr().err
-
-
-def test_a_release_without_its_tag_is_refused(tagged, capsys):
-    git(tagged, "commit", "-q", "--allow-empty", "-m", "later")
-    assert release.main([]) == 1
-    assert f"no tag v{hetero.__version__}" in capsys.readouterr().err

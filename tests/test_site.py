@@ -1,4 +1,4 @@
-"""The site builds without a warning, lists everything, and is drawn on a phone and on a desk."""
+"""The site builds without a warning, and lists everything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from html import unescape
 from pathlib import Path
 from urllib.parse import unquote
 
-import browser
 import pytest
 
 import hetero
@@ -19,7 +18,6 @@ from hetero import errors
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(p.relative_to(DOCS).with_suffix("").as_posix() for p in DOCS.glob("*.md"))
-PHONE, DESK = 360, 1280
 
 
 def module(name):
@@ -135,18 +133,3 @@ def test_pictures_are_what_the_script_draws(tmp_path, monkeypatch):
     for file in drawn:
         kept = DOCS / "pictures" / file.name
         assert kept.read_text("utf-8") == file.read_text("utf-8"), f"{file.name}: make pictures"
-
-
-@pytest.mark.skipif(browser.FOUND is None, reason="no Chromium is installed")
-@pytest.mark.parametrize("page", ["docs/index", "docs/start", "docs/functions", "docs/benchmarks"])
-@pytest.mark.parametrize(("width", "options"), [(PHONE, ("--force-dark-mode",)), (DESK, ())])
-def test_pages_are_drawn_and_none_is_too_wide(site, tmp_path, page, width, options):
-    file = site / f"{page}.html"
-    html = file.read_text("utf-8").replace("<head>", "<head><style></style>", 1)
-    found = browser.look(html, file.parent, width, *options)
-    assert found["problems"] == []
-    # The theme notes what it does; the browser, that a frame's message came too late.
-    assert [line for line in found["log"] if "[PST]: " not in line and "mojo/" not in line] == []
-    assert (found["width"], found["scroll"]) == (width, width)
-    dark = found["ground"] != "rgb(255, 255, 255)"
-    assert dark == bool(options), found["ground"]

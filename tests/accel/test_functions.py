@@ -24,7 +24,6 @@ import threadpoolctl
 import hetero
 from hetero import accel
 from hetero.accel import products
-from hetero.accel.notes import Book, Note
 from hetero.accel.session import Attempt, Session
 from hetero.pricing.plan import Candidate
 from hetero.profile import inventory
@@ -430,21 +429,6 @@ def test_the_summary_is_shown_as_it_is_printed(all_calls):
     assert "\n1 call taken, 0 left alone, " in text
 
 
-def test_what_was_saved_is_known_from_two_calls_without_hetero_on():
-    book = Book()
-    for code, seconds, sums, saved in (
-        ("first", 9.0, "0 calls taken, 1 left alone, ", ""),
-        ("taken", 3.0, "; what 1 call saved is not known", "not known"),
-        ("slower", 1.0, "; about 2 s lost, ", "-2 s"),
-        ("taken", 0.5, "; about 1.5 s lost, ", "-1.5 s"),
-    ):
-        book.add(Note("f", "2x2 float64", "a.py:1", code, "", seconds))
-        assert sums in book.sums()[0]
-        assert [row[4] for row in book.table() if row[-1].startswith("taken")] == [saved][
-            : bool(saved)
-        ]
-
-
 def test_tables_forget_the_oldest_of_many_sizes():
     session, codes = Session(), ("option", "an option")
     for size in range(5000):
@@ -452,10 +436,3 @@ def test_tables_forget_the_oldest_of_many_sizes():
     assert len(session.book.table()) == len(session._known) == 4096
     assert session.book.table()[-1][1] != "f 0"
     assert "5000 left alone" in session.book.sums()[0]
-
-
-def test_what_a_plain_call_calls_is_not_looked_at():
-    session, inside = Session(), []
-    session.run("f", attempt(0.05), lambda: inside.append(session.looks(1.0)))
-    assert inside == [False]
-    assert session.looks(1.0)

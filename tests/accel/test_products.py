@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import traceback
-from unittest import mock
 
 import fakes
 import numpy as np
@@ -18,7 +17,6 @@ import pytest
 import hetero
 from hetero import accel, profile, tables
 from hetero.accel import gate, products
-from hetero.accel.patching import Standin
 from hetero.arrays import watched
 from hetero.ops.convolve2d import direct_device
 
@@ -259,30 +257,6 @@ def test_signals_at_any_time_lose_neither_product_nor_exception(kind):
     assert outcomes == [True] * 20
 
 
-def test_what_a_trace_function_raises_is_raised_after_the_product(all_calls):
-    def trace(frame, event, argument):
-        if frame.f_code.co_name == "_called":
-            raise Late
-        return trace
-
-    assert isinstance(raised(Late, lambda: sys.settrace(trace)), Late)
-
-
-def test_an_exception_that_another_thread_sends_is_raised_after_the_product(all_calls, monkeypatch):
-    send = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    identity = ctypes.c_ulong
-
-    def views(*_):
-        send(identity(threading.get_ident()), ctypes.py_object(Late))
-
-    monkeypatch.setattr(products, "_views", views)
-    found = []
-    thread = threading.Thread(target=lambda: found.append(raised(Late, lambda: None)))
-    thread.start()
-    thread.join()
-    assert isinstance(found[0], Late)
-
-
 def test_a_product_near_the_recursion_limit_is_computed(all_calls):
     A, wrong = np.ones((30, 30)), []
 
@@ -332,13 +306,6 @@ def test_threads_install_and_multiply():
     [thread.join() for thread in threads]
     assert not wrong
     assert loops() == before
-
-
-def test_a_gate_keeps_no_lock(all_calls):
-    """The interpreter's lock, which a thread in a loop may or may not hold."""
-    assert ctypes.pythonapi.PyGILState_Check()
-    np.ones((40, 40)) @ np.ones((40, 40))
-    assert ctypes.pythonapi.PyGILState_Check()
 
 
 class Dispatched:
@@ -414,23 +381,3 @@ def test_a_result_of_einsum_lies_as_numpys(all_calls, first, second):
             assert made.strides == numpys.strides, (subscripts, one)
             assert made.flags.owndata
             np.testing.assert_allclose(made, numpys, rtol=1e-12)
-
-
-def test_uninstalling_after_somebody_restored_the_importers():
-    before = loops(), np.dot, np.einsum
-    with mock.patch.object(sys, "meta_path", sys.meta_path[:]):
-        hetero.install(recording=True)
-    for _ in range(2):
-        hetero.uninstall()
-        assert before == (loops(), np.dot, np.einsum)
-        assert not isinstance(np.dot, Standin)
-        hetero.install(recording=True)
-    assert loops() != before[0]
-    hetero.uninstall()
-
-
-def test_installing_again_keeps_the_gates():
-    with hetero.install(recording=True):
-        first = loops()
-    with hetero.install(recording=True):
-        assert loops() == first

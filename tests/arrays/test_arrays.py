@@ -12,7 +12,6 @@ import pytest
 from scipy import signal
 
 import hetero
-from hetero import arrays
 from hetero.arrays import (
     UNKNOWN_STREAM,
     Operand,
@@ -21,10 +20,9 @@ from hetero.arrays import (
     describe,
     is_device_array,
     library_of,
-    overlap,
     pinned,
 )
-from hetero.arrays.pycuda import DeviceArray, PyCuda
+from hetero.arrays.pycuda import DeviceArray
 
 
 class Foreign:
@@ -115,17 +113,6 @@ def test_an_interface():
     assert is_device_array(Foreign())
 
 
-def test_strides_may_be_none_or_anything():
-    assert describe(Foreign(strides=None)).strides == (16, 4)
-    assert describe(Foreign(strides=(-64, 8))).strides == (-64, 8)
-    assert describe(Foreign(shape=(), strides=None)).strides == ()
-    assert describe(Foreign(shape=[3, 4], strides=[16, 4])).shape == (3, 4)
-
-
-def test_older_interfaces_have_no_stream():
-    assert describe(Foreign(version=2)).stream is None
-
-
 def test_masks_are_refused():
     with pytest.raises(TypeError, match="mask"):
         describe(Foreign(mask=Foreign()))
@@ -212,17 +199,6 @@ def test_a_library_is_known_by_its_module(name, adapter):
 def test_numpys_subclasses_are_numpys():
     assert library_of(np.zeros(3).view(np.ma.MaskedArray)) is library_of(np.zeros(3))
     assert library_of([1.0]) is library_of(None) is library_of("text") is None
-
-
-def test_remembered_calls_take_pycudas_arrays_that_tell_their_device(monkeypatch):
-    pycuda, gpuarray = types.ModuleType("pycuda"), types.ModuleType("pycuda.gpuarray")
-    pycuda.gpuarray, gpuarray.GPUArray = gpuarray, type("GPUArray", (), {})
-    monkeypatch.setitem(sys.modules, "pycuda", pycuda)
-    monkeypatch.setitem(sys.modules, "pycuda.gpuarray", gpuarray)
-    access = PyCuda().access(gpuarray.GPUArray, several=True)
-    for place, usable in ((None, False), (0x1000, False), (types.SimpleNamespace(ordinal=1), True)):
-        assert access.usable(types.SimpleNamespace(gpudata=place)) == usable
-    assert PyCuda().access(type("Other", (), {}), several=True) is None
 
 
 def test_a_tensor_may_lie_on_the_host():
@@ -353,21 +329,6 @@ def test_an_array_of_our_own_without_elements_has_no_memory():
     assert array[:, 2:].shape == (0, 3)
     full = DeviceArray((4, 5), "float64", allocator=Memory)
     assert full[4:].gpudata is None
-
-
-def test_remembered_calls_take_arrays_of_our_own():
-    array = DeviceArray((4, 5), "float64", allocator=Memory)
-    access = library_of(array).access(DeviceArray, several=True)
-    assert access.usable(array)
-    assert access.address(array[1:]) == int(array.gpudata) + 40
-    facts = access.facts(array, array[::2], None)
-    assert facts == (((4, 5), (40, 8), array.dtype, 1), ((2, 5), (80, 8), array.dtype, 1), False)
-    pool = types.SimpleNamespace(allocate=Memory)
-    device = types.SimpleNamespace(state=lambda: types.SimpleNamespace(pool=pool))
-    made = access.maker(device)((2, 3), "float32", array)
-    assert type(made) is DeviceArray
-    assert (made.shape, made.nbytes) == ((2, 3), 24)
-    assert library_of(array).access(type("Heir", (DeviceArray,), {}), several=True) is None
 
 
 # -- DLPack --------------------------------------------------------------------------------------
@@ -511,52 +472,3 @@ def test_dlpack_of_cupy():
             expected = A.get() @ B.get()
             np.testing.assert_array_equal(out.get(), expected)
         np.testing.assert_array_equal(hetero.to_host(result), expected)
-
-
-def test_a_library_is_a_file_and_a_line(cuda, monkeypatch):
-    """Arrays that neither interface knows: an adapter says all that calls need."""
-
-    class Toy(arrays.Library):
-        modules = frozenset({"toy"})
-
-        def describe(self, array):
-            return describe(array.held)
-
-        def empty(self, like, shape, dtype, new_array):
-            made = fakes.Cupy.empty(shape, dtype, cuda)
-            return ToyArray(made), made.pointer
-
-    monkeypatch.setattr(arrays, "LIBRARIES", (Toy(), *arrays.LIBRARIES))
-    monkeypatch.setattr(arrays, "_of_type", arrays._of_type.__wrapped__)
-    for place in (None, "cpu", "cuda"):
-        first, second = (ToyArray(fakes.Cupy.of(x, cuda)) for x in (HOST_VALUES, HOST_VALUES.T))
-        result = hetero.matmul(first, second, device=place)
-        assert type(result) is ToyArray
-        np.testing.assert_array_equal(result.held.get(), HOST_VALUES @ HOST_VALUES.T)
-
-
-class ToyArray:
-    __module__ = "toy.arrays"
-
-    def __init__(self, held):
-        self.held = held
-
-
-@pytest.mark.parametrize(
-    ("start", "strides", "meets"),
-    [
-        (0x1000, (16, 4), True),
-        (0x1000 + 48, (16, 4), False),
-        (0x1000 + 44, (16, 4), True),
-        (0x1000 - 48, (16, 4), False),
-        (0x1000 - 44, (16, 4), True),
-        (0x1000 + 48 + 32, (-16, 4), False),
-        (0x1000 + 48 + 28, (-16, 4), True),
-    ],
-)
-def test_overlap(start, strides, meets):
-    first, second = describe(Foreign()), describe(Foreign(data=(start, False), strides=strides))
-    assert overlap(first, second) is meets
-    assert overlap(second, first) is meets
-    assert not overlap(first, second._replace(location="cuda:1"))
-    assert not overlap(first, second._replace(shape=(0, 4)))

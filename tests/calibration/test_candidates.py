@@ -6,7 +6,6 @@ from collections import Counter
 import pytest
 
 from hetero.calibration.measure import candidates
-from hetero.errors import DeviceError
 
 
 class Host:
@@ -49,37 +48,3 @@ def test_what_ran_before_counts_for_nobody(monkeypatch):
     assert found == pytest.approx({"product": 2e-4, "loop": 1e-4, "device": 1.5e-4})
     assert not failed
     assert host.until < host.now
-
-
-def test_what_may_be_best_or_was_chosen_has_the_calls(monkeypatch):
-    host = Host(monkeypatch)
-    seconds = {"best": 0.03, "near": 0.04, "slow": 0.05, "far": 0.2, "chosen": 0.3}
-    calls = {name: host.call(name, s, cold=1.0) for name, s in seconds.items()}
-    found = candidates.timed(calls, budget=0.01, failed={}, chosen="chosen")
-    assert found == pytest.approx(seconds)
-    assert host.count["far"] == 2 + 1
-    assert host.count["chosen"] == 2 + 2
-    assert host.count["near"] == 2 + 3 * 2  # one to warm up, two that count
-    assert host.count["slow"] == 2 + 3
-
-
-def test_what_fails_is_left_out_wherever_it_fails(monkeypatch):
-    host = Host(monkeypatch)
-    good = host.call("good", 1e-4)
-    left = {"first": 0, "later": 4}
-
-    def failing(name):
-        def run():
-            if not left[name]:
-                raise DeviceError(f"{name} is broken")
-            left[name] -= 1
-            host.call(name, 1e-4)()
-
-        return run
-
-    failed = {}
-    calls = {"first": failing("first"), "good": good, "later": failing("later")}
-    assert candidates.timed(calls, budget=0.05, failed=failed) == {"good": pytest.approx(1e-4)}
-    assert failed == {"first": "first is broken", "later": "later is broken"}
-    failed = {}
-    assert candidates.timed({"first": failing("first")}, budget=0.05, failed=failed) == {}

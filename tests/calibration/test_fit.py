@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from hetero.calibration.fit import fit, fit_link
-from hetero.calibration.fit.fit import residuals
 from hetero.registry.models import Work, bind, bind_link
 
 SIZES = [2**i for i in range(10, 31)]
@@ -77,25 +76,6 @@ def test_segments_never_fall_with_size_nor_below_zero():
         assert all(slope >= -1e-15 for slope in slopes(model))
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_segments_of_few_points(count):
-    model = fit_link.segments(SIZES[:count], [planted(s) for s in SIZES[:count]])
-    link = bind_link(model)
-    for size in SIZES[:count]:
-        assert link(size) == pytest.approx(planted(size), rel=1e-6)
-
-
-# -- Residuals -----------------------------------------------------------------------------------
-
-
-def test_residuals():
-    found = residuals([1.1, 0.8, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0])
-    assert found["mean"] == pytest.approx(0.075)
-    assert found["worst"] == pytest.approx(0.2)
-    assert found["p95"] == pytest.approx(0.1 + 0.85 * 0.1)
-    assert found["count"] == 4
-
-
 # -- Surface -------------------------------------------------------------------------------------
 
 AXES = [[4, 16, 64, 256], [8, 64, 512]]
@@ -152,16 +132,6 @@ def test_a_surface_by_ratio_another_keeps_its_steps():
         for k, ratio in ((16, 1.0), (32, 2**0.5), (64, 2.0), (128, 2.0), (256, 2.0)):
             assert sum(cost(Work((m, k), 0.0, 0.0))) == pytest.approx(step(m, k) * ratio, rel=1e-4)
     assert model["residuals"]["worst"] < 0.2
-
-
-def test_a_surface_by_ratio_another_beyond_what_was_measured():
-    """Knots too slow to measure get the ratio of the largest smaller one."""
-    axes = [[16, 32, 64, 128]] * 2
-    reference = fit.surface(axes, {d: 1e-9 * d[0] * d[1] for d in fit.grid(axes)}, {})
-    coarse = {(16, 16): 3e-9 * 256, (16, 64): 3e-9 * 1024, (64, 16): 3e-9 * 1024}
-    cost = bind(fit.surface_by_ratio(reference, coarse, {}))
-    for dims in fit.grid(axes):
-        assert sum(cost(Work(dims, 0.0, 0.0))) == pytest.approx(3e-9 * dims[0] * dims[1], rel=1e-3)
 
 
 def test_waves_follow_steps_that_no_knot_shows():

@@ -136,15 +136,6 @@ def test_what_calls_copy_is_measured():
     assert not asked((UPLOAD, STAGED), 2**28)
 
 
-def test_times_as_long():
-    kinds = {PINNED: segments(0.0, 1e10)}
-    seconds = {(UPLOAD, PINNED): {2**24: 1.5 * 2**24 / 1e10, 2**26: 0.9 * 2**26 / 1e10}}
-    seconds[UPLOAD, STAGED] = {2**24: 1.0}
-    seconds[UPLOAD, PINNED][3 << 24] = 1.04 * (3 << 24) / 1e10  # no knot, and noise
-    found = times({UPLOAD: kinds}, seconds)
-    assert found == {(UPLOAD, PINNED): {2**24: pytest.approx(1.5), 2**26: 1.0, 3 << 24: 1.0}}
-
-
 # -- On devices ------------------------------------------------------------------------------------
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 
 import hetero
 from hetero import profile, registry
-from hetero.calibration import machine, worklist
+from hetero.calibration import machine
 from hetero.calibration.measure import sampling
 from hetero.calibration.measure.workbench import Samples
 from hetero.cli import main
@@ -139,17 +138,6 @@ def test_an_unknown_name_is_an_error_that_lists_the_valid_ones(name, measured, p
         assert repr(valid) in str(error.value)
     assert repr(name) in str(error.value)
     assert not profile_file.exists()
-
-
-def test_an_operation_is_listed_once():
-    """By its function's name; the other one is taken too."""
-    case = SimpleNamespace(implementation=SimpleNamespace(method="dst"))
-    place, cg = SimpleNamespace(name="cpu", kind="cpu"), registry.operation("solve_cg")
-    items = [worklist.WorkItem(cg, place, (case,))]
-    with pytest.raises(ValueError, match="must be one of 'cpu', 'dst', 'solve_cg', got 'x'"):
-        worklist.selected(items, ["x"])
-    for name in ("cg", "solve_cg"):
-        assert worklist.selected(items, [name]) == items
 
 
 def test_on_the_command_line(measured, profile_file, capsys):

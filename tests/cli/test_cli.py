@@ -16,7 +16,6 @@ from command_line import FAILED, NO_CHOICE, OK, USAGE, refused
 import hetero
 from hetero import cli, devices, errors, profile, registry, terminal
 from hetero.calibration import request
-from hetero.profile import inventory
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -204,44 +203,12 @@ def test_verify(data, run):
     assert "matmul" not in out
 
 
-def test_verify_draws_the_same_problems_again():
-    from random import Random
-
-    from hetero.ops import benchmark
-
-    for operation in registry.operations():
-        draw = benchmark.of(operation, "draw")
-        first, second = (
-            [
-                str(operation.problem(*trial.operands, **trial.options))
-                for trial in (draw(source, "host", 256) for _ in range(3))
-            ]
-            for source in (Random(5), Random(5))
-        )
-        assert first == second
-
-
 def test_verify_that_measures_nothing(run):
     code, out, _ = run("verify", "--count", 0, "--json")
     assert code == NO_CHOICE
     assert json.loads(out)["problems"] == 0
     code, _, _ = run("verify", "--count", 0)
     assert code == NO_CHOICE
-
-
-@pytest.mark.parametrize(
-    ("arguments", "naming"),
-    [
-        (("sort",), ("'matvec'", "'matmul'", "'sort'")),
-        (("--on", "mars"), ("'cpu'", "'mars'")),
-        (("--largest", "1"), ("--largest", "1")),
-        (("--largest", "-5"), ("--largest", "-5")),
-        (("--count", "few"), ("few",)),
-    ],
-    ids=str,
-)
-def test_verify_refuses(run, arguments, naming):
-    refused(run, "verify", *arguments, naming=naming)
 
 
 def test_verify_on_a_device_without_arrays(run, opencl):
@@ -314,18 +281,6 @@ def test_module_and_script():
     assert json.loads(done.stdout)["chosen"]["device"] == "cuda:0"
 
 
-def test_a_bar_on_a_terminal_only(monkeypatch, capsys):
-    assert terminal.progress_bar() is None
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    show = terminal.progress_bar()
-    show(0.5, "half")
-    show(1.0, "done")
-    err = capsys.readouterr().err
-    assert "half" in err
-    assert err.endswith("\n")
-    assert err.count("#") == 15 + 30
-
-
 def test_a_reader_that_has_seen_enough():
     """As `hetero explain ... | head -1`."""
     reader, writer = os.pipe()
@@ -335,25 +290,6 @@ def test_a_reader_that_has_seen_enough():
         done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 0
     assert "pipe" not in done.stderr.lower()
-
-
-def test_info_names_a_profile_file_only_where_there_is_one(data, profile_file):
-    found = data("info")["profile"]
-    assert found == {
-        "name": "conservative",
-        "disturbed": None,
-        "doubtful": [],
-        "file": None,
-        "calibrate_writes": str(profile_file),
-    }
-    profile_file.parent.mkdir(parents=True)
-    profile_file.write_text("{}")  # there, and of no use
-    profile.set_current(None)
-    assert data("info")["profile"]["file"] is None
-    content = profile.shipped("h200").data | {"fingerprint": inventory.fingerprint()}
-    profile.Profile(content).save(profile_file)
-    profile.set_current(None)
-    assert data("info")["profile"]["file"] == str(profile_file)
 
 
 @pytest.mark.parametrize("operation", ["matvec", "matmul"])
@@ -375,22 +311,6 @@ def test_bench_of_products_on_the_cpu(run, data, monkeypatch, operation, order):
         code, out, err = run("bench", operation)
         assert code == OK, err
         assert "times the fastest" in out
-
-
-def test_bench_counts_from_the_fastest_of_all():
-    """A peer that is faster than every method is the one that counts as 1."""
-    from hetero.evaluation import report
-
-    seconds = {"direct on cpu": 2e-3, "SciPy ndimage": 1e-3, "fft on cpu": 4e-3}
-    text = report.benchmarks([{"case": "one", "what": "call", "seconds": seconds}])
-    cells = [
-        [c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines() if "ms" in line
-    ]
-    assert cells == [
-        ["SciPy ndimage", "1 ms", "1.00"],
-        ["direct on cpu", "2 ms", "2.00"],
-        ["fft on cpu", "4 ms", "4.00"],
-    ]
 
 
 def test_version(run):

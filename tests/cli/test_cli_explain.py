@@ -80,17 +80,13 @@ def test_explain_another_machine_from_a_file(data, tmp_path):
         (("matmul", 5, 5), ("3 dimensions, M N K", "got 2")),
         (("convolve2d", 5, 5), ("4 dimensions, H W FH FW", "got 2")),
         (("matmul", -1, 5, 5), ("-1",)),
-        (("matmul", "many", 5, 5), ("many",)),
         (("matmul",), ("DIM",)),
         (("matmul", 5, 5, 5, "--dtype", "floaty"), ("floaty",)),
         (("matmul", 5, 5, 5, "--on", "mars"), ("'host'", "mars")),
-        (("matmul", 5, 5, 5, "--on", "gpu:banana"), ("'host'", "gpu:banana")),
         (("matmul", 5, 5, 5, "--device", "mars"), ("'cpu'", "'mars'")),
         (("matmul", 5, 5, 5, "--method", "magic"), ("'blas'", "'magic'")),
         (("matmul", 5, 5, 5, "--profile", "mars"), ("'tesla-t10'", "'mars'")),
         (("matmul", 5, 5, 5, "--profile", __file__), ("JSON",)),
-        (("matmul", 5, 5, 5, "--profile", "/"), ("/",)),
-        (("matmul", 5, 5, 5, "--nonsense"), ("--nonsense",)),
     ],
     ids=str,
 )
@@ -135,14 +131,6 @@ def test_explain_answers_as_plan_does(data, operation):
 def test_explain_of_a_grid_answers_as_plan_does(data):
     found = hetero.plan("cg", hetero.Poisson((30, 40)), hetero.spec(1200)).to_dict()
     assert data("explain", "cg", 30, 40) == found
-
-
-@pytest.mark.parametrize("mode", ["full", "same", "valid"])
-def test_explain_of_each_mode(data, mode):
-    found = data("explain", "convolve2d", 64, 48, 3, 5, "--mode", mode)
-    assert (
-        found == hetero.plan("convolve2d", *map(hetero.spec, SHAPES["convolve2d"]), mode).to_dict()
-    )
 
 
 def test_a_solve_by_its_functions_name(data):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
 import sys
 
 import pytest
@@ -54,28 +51,6 @@ def test_a_bar_on_a_terminal_and_none_in_a_pipe(command, small, monkeypatch, cap
     assert "\r" not in captured.out
     # In the end the line is free: the bar is taken away, or a new line was begun.
     assert captured.err.endswith(("\n", " \r"))
-
-
-def test_on_a_real_terminal():
-    """The bar goes to the terminal, the answer to the pipe, and the last line is clean."""
-    leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "hetero", "verify", "matvec", "--count", "1"]
-    with subprocess.Popen(
-        [*command, "--largest", "16", "--json"], stdout=subprocess.PIPE, stderr=follower
-    ) as running:
-        os.close(follower)
-        out = running.stdout.read()
-        shown = b""
-        try:
-            while part := os.read(leader, 4096):
-                shown += part
-        except OSError:  # the other end is closed
-            pass
-    os.close(leader)
-    assert running.returncode == 0
-    assert out.startswith(b"{")
-    assert b"[" in shown
-    assert b"matvec" in shown
 
 
 def test_a_warning_has_a_line_of_its_own(monkeypatch, capsys):

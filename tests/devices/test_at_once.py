@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
-import time
-import weakref
 
 import numpy as np
+import processes
 import pytest
 from cg_systems import solve, system_of, vectors
 from fakes import FakeCuda
@@ -150,28 +147,6 @@ def test_threads_are_used_again(alone):
     assert all(thread.daemon for thread in more), "the interpreter's end waits for none"
 
 
-def test_tasks_that_have_tasks_do_not_wait_for_each_other(alone):
-    tasks, done = meeting(4)
-
-    def two(first):
-        at_once.side_by_side(tasks[first : first + 2])
-
-    at_once.side_by_side([lambda: two(0), lambda: two(2)])
-    assert sorted(which for which, _ in done) == [0, 1, 2, 3]
-
-
-def test_what_a_task_holds_is_let_go(alone):
-    held = np.zeros(1)
-    gone = weakref.ref(held)
-
-    def tasks(held):
-        return [lambda: None, lambda: held.fill(1.0)]
-
-    at_once.side_by_side(tasks(held))
-    del held
-    assert gone() is None
-
-
 def test_settings_hold_in_a_thread_that_waited(alone):
     ours()
     found = []
@@ -188,54 +163,6 @@ def test_a_thread_without_a_task_ends(alone, monkeypatch):
     assert not thread.is_alive()
     assert not at_once._waiting
     assert ours() != {thread}
-
-
-def test_a_thread_that_was_just_taken_stays(alone, monkeypatch):
-    """Its time is over when somebody has it already, and not yet given it a task."""
-    monkeypatch.setattr(at_once, "_IDLE", 0.01)
-    monkeypatch.setattr(at_once, "_waiting", TakenAtOnce())
-    done = []
-    at_once.side_by_side([lambda: None, lambda: done.append(1)])
-    (thread,) = at_once._waiting.taken
-    time.sleep(0.05)
-    assert thread.is_alive()
-    ended = at_once._Ended()
-    thread.tasks.put((lambda: done.append(2), ended))
-    ended.wait()
-    assert done == [1, 2]
-    thread.tasks.put(None)
-    thread.join(20.0)
-
-
-class TakenAtOnce(list):
-    """Threads that somebody takes as soon as they wait."""
-
-    taken: list = []  # noqa: RUF012
-
-    def append(self, thread):
-        if thread not in self.taken:
-            self.taken.append(thread)
-
-
-def test_an_interrupt_that_comes_when_the_end_is_told(alone):
-    """The wait goes on where it was, and is over."""
-    ended = at_once._Ended()
-
-    class Told:
-        asked = 0
-
-        def get(self):
-            Told.asked += 1
-            ended.tell()
-            raise KeyboardInterrupt
-
-        def put(self, _):
-            pass
-
-    ended._told = Told()
-    with pytest.raises(KeyboardInterrupt):
-        at_once._wait([ended])
-    assert Told.asked == 1
 
 
 def test_a_forked_child_has_threads_of_its_own(alone):
@@ -256,8 +183,7 @@ if not child:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 both()
 """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], timeout=60)
-    assert done.returncode == 0, "and the interpreter ends with a thread that waits"
+    processes.python("-W", "ignore", "-c", script, timeout=60)  # ends, though a thread waits
 
 
 # -- Solves ---------------------------------------------------------------------------------------

@@ -6,27 +6,25 @@ that is missing, by the lack of PyOpenCL.
 
 from __future__ import annotations
 
-import logging
 import os
-import subprocess
 import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 import runtimes
 
 import hetero
 from hetero import cli, devices, registry
-from hetero.calibration.measure import candidates
 from hetero.calling import planner
 from hetero.devices import opencl as backend
 from hetero.devices.opencl import runtime as opencl_runtime
 from hetero.errors import DeviceError, DeviceNotAvailable, KernelCompileError
-from hetero.evaluation import bench, verify
+from hetero.evaluation import verify
 from hetero.evaluation.calls import Arrays
-from hetero.ops.benchmark import Benchmark, Comparison, Trial
+from hetero.ops.benchmark import Trial
 from hetero.profile import inventory
 
 NO_BUILD = {"PYOPENCL_BUILD_OPTIONS": "-Dfloat=@@ -Dlong=@@"}  # errors in every line of a kernel
@@ -103,21 +101,6 @@ def test_no_plan_sees_a_broken_device(no_build, warnings_of, monkeypatch, tmp_pa
     assert not warnings_of()
 
 
-def test_explain_does_not_list_it(no_build, capsys):
-    assert cli.main(["explain", "matmul", "64", "64", "64"]) == 0
-    captured = capsys.readouterr()
-    assert "opencl" not in captured.out
-    assert "probe.cu" not in captured.err
-
-
-def test_the_whole_text_is_in_the_log_for_debugging_alone(no_build, caplog):
-    with caplog.at_level(logging.DEBUG, "hetero"):
-        devices.proven()
-    texts = [r for r in caplog.records if r.name == "hetero"]
-    assert all(record.levelno == logging.DEBUG for record in texts)
-    assert any("error" in r.getMessage() and r.getMessage().count("\n") > 2 for r in texts)
-
-
 def test_a_broken_device_stays_part_of_the_fingerprint(monkeypatch, opencl):
     """What is known of it must not decide whether a stored profile is this machine's."""
     for name, value in NO_BUILD.items():
@@ -165,7 +148,7 @@ def test_none_says_what_to_install(none):
 @pytest.mark.parametrize("planted", ["no build", "no package"])
 def test_calls_of_a_new_process(planted, tmp_path):
     """Import and calls, from the very start, with one line for the missing profile and no more."""
-    environment = dict(os.environ, HETERO_PROFILE=str(tmp_path / "none.json"))
+    environment = {"HETERO_PROFILE": str(tmp_path / "none.json")}
     if planted == "no build":
         environment |= NO_BUILD
     else:
@@ -184,9 +167,7 @@ def test_calls_of_a_new_process(planted, tmp_path):
         print(hetero.plan("matmul", A, A.T), hetero.machine())
         assert not [name for name in devices.available() if name.startswith("opencl")]
     """
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = processes.python("-c", code, **environment)
     assert len(done.stderr.splitlines()) <= 1, done.stderr
 
 
@@ -251,18 +232,6 @@ def test_a_candidate_set_aside_is_not_measured_elsewhere(opencl, monkeypatch):
     row = measured(monkeypatch, (opencl, "tiled"))
     assert "planted" in row.failed[opencl, "tiled"]
     assert (opencl, "tiled") not in row.measured
-
-
-def test_bench_leaves_out_what_fails(warnings_of):
-    def gone(turn):
-        raise DeviceError("planted\nand more")
-
-    calls = {"fft on x": gone, "direct on cpu": lambda turn: None}
-    case = Benchmark("a case", lambda: Comparison(calls))
-    failed = {}
-    assert bench.row(case, None, failed)["seconds"].keys() == {"direct on cpu"}
-    candidates.warn(failed)
-    assert warnings_of() == ["fft on x is left out: planted"]
 
 
 # -- The probe -----------------------------------------------------------------------------------
@@ -382,11 +351,9 @@ def test_a_home_that_cannot_be_written(opencl, tmp_path):
         assert (hetero.matmul(A, A, device="%s") == A @ A).all()
         print(hetero.machine()["broken"])
     """
-    environment = {**os.environ, "HOME": home, "XDG_CACHE_HOME": f"{home}/cache"}
+    environment = {"HOME": home, "XDG_CACHE_HOME": f"{home}/cache"}
     environment["HETERO_PROFILE"] = str(tmp_path / "none.json")
-    command = [sys.executable, "-c", code % opencl]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = processes.python("-c", code % opencl, **environment)
     assert done.stdout == "{}\n"
     assert "Traceback" not in done.stderr
 
@@ -395,11 +362,8 @@ def test_a_damaged_cache_of_pyopencls_takes_no_device_away(opencl, tmp_path):
     """PyOpenCL's database of pickles, where it puts it itself and where hetero once put it."""
 
     def run(code, home):
-        environment = {**os.environ, "XDG_CACHE_HOME": str(home), "TMPDIR": str(tmp_path)}
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        environment = {"XDG_CACHE_HOME": str(home), "TMPDIR": str(tmp_path)}
+        return processes.python("-c", code, **environment).stdout
 
     for home in (tmp_path, tmp_path / "hetero" / "pyopencl"):
         home.mkdir(mode=0o700, parents=True, exist_ok=True)

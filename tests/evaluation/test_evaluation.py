@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from functools import partial
 from types import SimpleNamespace
@@ -17,25 +16,17 @@ from hetero import profile, registry
 from hetero.arrays import watched
 from hetero.calibration.measure import candidates, queue
 from hetero.errors import DeviceNotAvailable
-from hetero.evaluation import bench, calls, demo, report, verify
+from hetero.evaluation import bench, demo, report, verify
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Benchmark, Comparison, Iterations
 from hetero.ops.cg import benchmarks as cg
+from hetero.ops.kmeans import benchmarks as kmeans
 from hetero.ops.matmul import benchmarks as matmul
 from hetero.ops.matvec import benchmarks as matvec
 from hetero.ops.poisson import benchmarks as poisson
 from hetero.ops.products import benchmarks
 
 OPERATIONS = registry.operations()
-
-
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
-def test_what_is_drawn_can_be_called(operation):
-    source = random.Random(1)
-    for _ in range(5):
-        trial = benchmark.of(operation, "draw")(source, "host", 24)
-        operands = calls.Arrays("host").of(trial)
-        operation.call(*operands, **trial.options)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
@@ -176,6 +167,17 @@ def test_cases_by_name_are_sizes_and_dtype_of_a_report(name, cases, dtype, shape
             assert used in row["case"]
 
 
+def test_a_named_fit_ends_by_labels_and_its_peer_after_as_many_iterations(monkeypatch):
+    made = []
+    monkeypatch.setattr(kmeans, "_scikit_learn", lambda X, k, options: made.append(options) or {})
+    calls = kmeans._until_few_change(20_000, 4, 3, "float32").calls
+    infos = [call(0)[2] for name, call in calls.items() if "automatic" not in name]
+    assert {info["iterations"] for info in infos} == {made[0]["max_iter"]}
+    X, k = kmeans._drawn_around(20_000, 4, 3, "float32"), 3
+    labels = hetero.kmeans(X, k, init=X[:k], tol=0.0)[2]["iterations"]
+    assert made[0]["max_iter"] < labels
+
+
 def test_a_row_without_any_call_is_none(monkeypatch, warnings_of):
     def gone(turn):
         raise hetero.errors.DeviceError("planted")
@@ -234,6 +236,19 @@ def test_demo_shows_losses_and_what_is_not_installed(monkeypatch):
     )
     assert lines["Some"] == "Some library - not installed: pip install some-package"
     assert lines["0.250"] == "0.250 2 ms 500 us fast a case", "the fastest counts"
+
+
+def test_demo_goes_on_after_a_call_that_fails(monkeypatch):
+    def fails(turn):
+        raise hetero.errors.DeviceError("planted: the device has gone")
+
+    def make():
+        found = benchmark.by_itself(OPERATIONS[0], (np.ones((3, 4)), np.ones(4)), {}, {})
+        return found._replace(calls={"automatic": fails})
+
+    rows, text = demonstrated(monkeypatch, Benchmark("a case", make))
+    assert rows == []
+    assert "a case\n  failed: planted: the device has gone" in text
 
 
 def test_demo_goes_on_without_a_library_that_fails(monkeypatch):

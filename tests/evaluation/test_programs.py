@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+import processes
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "benchmarks" / "programs.py"
 
 
 def test_two_programs_in_every_variant():
-    command = [sys.executable, SCRIPT, "power", "potential", "--quick", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = processes.python(SCRIPT, "power", "potential", "--quick", "--json")
     rows = [row for row in json.loads(done.stdout) if row["variant"] != "CuPy"]
     assert [(row["program"], row["variant"]) for row in rows] == [
         *(("power", variant) for variant in ("NumPy", "hetero", "hetero, kept")),
@@ -23,9 +21,3 @@ def test_two_programs_in_every_variant():
         assert row["same"] is True
         assert min(row["first"], row["later"], row["gain"]) > 0.0
     assert rows[0]["gain"] == 1.0
-
-
-def test_an_unknown_program_is_refused():
-    done = subprocess.run([sys.executable, SCRIPT, "sorting"], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "sorting; there are logistic, " in done.stderr

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import sys
+from itertools import pairwise
 
 import pytest
 
 from hetero import profile, registry
 from hetero.evaluation import report, transfer
-from hetero.evaluation.break_even import BreakEven, break_even, calls_from
+from hetero.evaluation.break_even import BreakEven, break_even, calls_from, extents
 from hetero.evaluation.calls import Call
 from hetero.evaluation.transfer import Given
 from hetero.profile import inventory
@@ -35,6 +36,13 @@ def test_extents_keep_their_ratio_to_the_leading_one():
     assert scaled("convolve2d", (4096, 2048, 3, 3), 1024) == (1024, 512, 3, 3)
     assert scaled("matmul", (4096, 2048, 3), 1024) == (1024, 512, 1)
     assert scaled("kmeans", (1000, 10, 2), 7) == (7, 10, 2)
+
+
+@pytest.mark.parametrize(("smallest", "largest"), [(8, 16384), (1, 1), (5, 6), (3, 1000)])
+def test_extents_to_look_at_have_both_ends_and_no_long_gaps(smallest, largest):
+    found = extents(smallest, largest)
+    assert (found[0], found[-1]) == (smallest, largest)
+    assert all(a < b <= max(a + 1, 1.6 * a) for a, b in pairwise(found))
 
 
 @pytest.mark.parametrize("crossing", [9, 64, 65, 100, 511])
@@ -89,17 +97,6 @@ def test_whether_it_pays():
 
 
 # -- by a profile --------------------------------------------------------------------------------
-
-
-def test_whites_transfer_by_hand():
-    """b / T_x + c0 b + c1 (eq. 3.14) for 64 MB up: T_x = 3.5 GB/s, c0 = 3.2 ms a GB, c1 = 0.19."""
-    found = transfer.transfer(64 * MB, 0, constants=profile.shipped("tesla-t10"))
-    gigabytes = 64 * MB / 2**30
-    expected = gigabytes / 3.5 + 3.2e-3 * gigabytes + 0.19e-3
-    assert found["copies"].keys() == {"pageable"}
-    assert found["copies"]["pageable"]["predicted"]["upload"] == pytest.approx(expected, rel=1e-3)
-    assert found["copies"]["pageable"]["measured"] is None
-    assert found["work"] is None
 
 
 @pytest.mark.parametrize("operation", registry.operations(), ids=lambda o: o.function)

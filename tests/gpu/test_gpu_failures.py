@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
+import processes
 import pytest
 
 pytestmark = pytest.mark.gpu
@@ -103,27 +101,15 @@ assert "set_aside" not in hetero.machine()["devices"]["cuda:0"]
 """
 
 
-def run(*parts: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", "".join(parts)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-
-
 @pytest.mark.alone
 def test_out_of_memory_is_done_in_pieces_and_the_device_stays():
-    done = run(BEGIN, SHORT)
-    assert done.returncode == 0, done.stderr
+    done = processes.python("-c", BEGIN + SHORT)
     assert done.stdout.split()[-1:] == ["right"]
 
 
 @pytest.mark.parametrize("parts", [(DEAD,), (DEAD, RESET), (OVER,)], ids=["dead", "reset", "over"])
 def test_a_device_that_fails_is_two_warnings(parts):
-    done = run(BEGIN, *parts)
-    assert done.returncode == 0, done.stderr
+    done = processes.python("-c", "".join([BEGIN, *parts]))
     lines = [line for line in done.stderr.splitlines() if line.startswith("hetero: cuda:0")]
     assert len(lines) == 2, done.stderr
     assert "PyCUDA" not in done.stderr, done.stderr

@@ -12,7 +12,6 @@ import itertools
 import os
 import pkgutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ import traceback
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 
 import hetero
@@ -33,15 +33,7 @@ LOCKS = (type(threading.Lock()), type(threading.RLock()))
 def run(code, *arguments, seconds=60):
     """Run a script in a process of its own, ended by an alarm if it hangs."""
     script = f"import signal; signal.alarm({seconds})\n{code}"
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=seconds + 30,
-        check=False,
-    )
-    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr[-3000:])
-    return done.stdout
+    return processes.python("-c", script, *arguments, timeout=seconds + 30).stdout
 
 
 # -- Forks ---------------------------------------------------------------------------------------

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 
+import processes
 import pytest
 
 import hetero.calibration
@@ -108,14 +107,7 @@ sys.exit(1 if failed else 0)
 
 
 def run(script, *arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", CALLS + script, *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return processes.python("-c", CALLS + script, *arguments, **environment)
 
 
 @pytest.mark.parametrize("time", range(TIMES))
@@ -125,8 +117,7 @@ def test_eight_threads_make_the_first_calls_at_once(time, tmp_path):
     drawn = random.Random(time).sample(names, 7 if time % 10 == 0 else 8)
     drawn += ["calibrate"] * (time % 10 == 0)
     cold = {"XDG_CACHE_HOME": str(tmp_path / "cache")} if time in COLD else {}
-    done = run(AT_ONCE, ",".join(drawn), HERE=str(tmp_path), **cold)
-    assert done.returncode == 0, f"{drawn}: {done.stderr}"
+    run(AT_ONCE, ",".join(drawn), HERE=str(tmp_path), **cold)
 
 
 FORKS = """
@@ -164,8 +155,7 @@ sys.exit(f"children ended with {codes}" if any(codes) else 0)
 @pytest.mark.parametrize("milliseconds", [5, 60])
 @pytest.mark.parametrize("name", ["convolve2d", "KMeans"])
 def test_a_fork_beside_the_first_call_of_another_thread(name, milliseconds):
-    done = run(FORKS, name, str(milliseconds / 1000))
-    assert done.returncode == 0, done.stderr
+    run(FORKS, name, str(milliseconds / 1000))
 
 
 ALONE = """
@@ -182,8 +172,7 @@ for _ in range(2):
 
 def test_calls_of_a_process_that_may_not_start_threads(tmp_path):
     names = "matvec,convolve2d,solve_cg,multigrid,dst,kmeans,KMeans,machine,plan,matmul,opencl"
-    done = run(ALONE, names, XDG_CACHE_HOME=str(tmp_path / "cache"))
-    assert done.returncode == 0, done.stderr
+    run(ALONE, names, XDG_CACHE_HOME=str(tmp_path / "cache"))
 
 
 HELD = ("HETERO_COMPILE_AHEAD", "NUMBA_CACHE_DIR")  # by the other tests
@@ -220,32 +209,13 @@ def test_what_compiles_imports_nothing_from_the_scripts_folder(how, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     arguments = {"script": ["program.py"], "module": ["-m", "program"], "command": ["-c", PROGRAM]}
     names = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HERE": str(tmp_path)}
-    environment = {k: v for k, v in os.environ.items() if k not in HELD}
-    done = subprocess.run(
-        [sys.executable, *arguments[how]],
-        cwd=tmp_path,
-        env={**environment, **names},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    processes.python(*arguments[how], cwd=tmp_path, **dict.fromkeys(HELD), **names)
     assert not (tmp_path / "met").exists()
 
 
 def fresh(code, **environment):
     """What a process of its own prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return processes.python("-c", code, **environment).stdout
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 
 import numpy as np
+import processes
 import pytest
 import scipy.signal
 from numpy.testing import assert_allclose
@@ -309,10 +308,7 @@ os._exit(0)
 def test_no_first_call_takes_two_seconds(call, cache, monkeypatch):
     """In a fresh environment, on the CPU: nothing was ever compiled there."""
     monkeypatch.setenv("HETERO_PROFILE", str(cache / "none"))
-    program = [sys.executable, "-c", TIMED, FIRST[call]]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=LONG, check=False)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 2.0
+    assert float(processes.python("-c", TIMED, FIRST[call], timeout=LONG).stdout) < 2.0
     assert not list(cache.rglob("*.nbi")), "nobody compiles unasked"
 
 
@@ -385,16 +381,8 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_nothing_can_be_kept(obstacle, tmp_path):
-    environment = {k: v for k, v in os.environ.items() if k not in ("HOME", "NUMBA_CACHE_DIR")}
-    done = subprocess.run(
-        [sys.executable, "-c", OBSTACLES[obstacle] + CALLS],
-        env={**environment, "XDG_CACHE_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    homes = {"HOME": None, "NUMBA_CACHE_DIR": None, "XDG_CACHE_HOME": str(tmp_path)}
+    processes.python("-c", OBSTACLES[obstacle] + CALLS, **homes)
     left = [f for f in (tmp_path / "hetero").rglob("*") if f.is_file()]
     assert not [f for f in left if "pyopencl" not in f.parts]  # which keeps its own, by SQLite
 
@@ -402,13 +390,11 @@ def test_nothing_can_be_kept(obstacle, tmp_path):
 @pytest.mark.parametrize("damage", ["empty", "cut", "text"])
 def test_damaged_files_are_compiled_anew(damage, tmp_path):
     """Index and code alike; the result is right, and no error comes out of the call."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", CALLS]
-    subprocess.run(command, env=environment, check=True, timeout=LONG)
+    processes.python("-c", CALLS, NUMBA_CACHE_DIR=str(tmp_path))
     files = [path for path in tmp_path.rglob("vectors.*") if path.suffix in (".nbi", ".nbc")]
     assert {path.suffix for path in files} == {".nbi", ".nbc"}
     for path in files:
         content = path.read_bytes()
         spoiled = {"empty": b"", "cut": content[: len(content) // 2], "text": b"no pickle\n"}
         path.write_bytes(spoiled[damage])
-    subprocess.run(command, env=environment, check=True, timeout=LONG)
+    processes.python("-c", CALLS, NUMBA_CACHE_DIR=str(tmp_path))

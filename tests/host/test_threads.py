@@ -1,12 +1,10 @@
 """Whose threads run the loops."""
 
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import processes
 import pytest
 from numba.core import config
 from numba.np.ufunc import parallel
@@ -76,10 +74,9 @@ print(parallel.threading_layer(), threading_layer.describe())
 
 @needs_tbb
 def test_loops_run_on_tbb():
-    kept = {key: x for key, x in os.environ.items() if "NUMBA_THREADING" not in key}
-    command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, env=kept, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (0, "tbb TBB\n"), done.stderr
+    unset = dict.fromkeys(key for key in os.environ if "NUMBA_THREADING" in key)
+    done = processes.python("-c", PROGRAM, **unset)
+    assert done.stdout == "tbb TBB\n", done.stderr
     assert "fork" not in done.stderr
 
 
@@ -109,64 +106,4 @@ loop()
 @pytest.mark.parametrize("threads_of", ["tbb", "omp"])
 def test_a_fork_that_python_does_not_know_of(threads_of):
     """None of Python's functions for forks is called; the child has no threads."""
-    done = subprocess.run(
-        [sys.executable, "-c", SILENT_FORK],
-        env={**os.environ, "NUMBA_THREADING_LAYER": threads_of},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-
-
-# -- tasks -----------------------------------------------------------------------------------------
-
-
-INTERRUPTED = """
-import os, signal, threading, time
-from hetero.host import threads
-
-
-class Interrupt(Exception):
-    pass
-
-
-inside = [False]
-
-
-def interrupt(*arguments):
-    if inside[0]:
-        raise Interrupt
-
-
-signal.signal(signal.SIGALRM, interrupt)
-threads.thread_count()
-number, end = 0, time.monotonic() + 1.0
-signal.setitimer(signal.ITIMER_REAL, 0.0007, 0.0003)
-while time.monotonic() < end:
-    try:
-        inside[0] = True
-        for _ in range(50):
-            threads.thread_count()
-        inside[0] = False
-    except Interrupt:
-        inside[0] = False
-        number += 1
-signal.setitimer(signal.ITIMER_REAL, 0)
-counted = threading.Event()
-
-
-def count():
-    threads.thread_count()
-    counted.set()
-
-
-threading.Thread(target=count, daemon=True).start()
-os._exit(0 if number > 100 and counted.wait(20) else 1)
-"""
-
-
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="POSIX alone has interval timers")
-def test_interrupts_leave_no_lock_that_another_thread_waits_for():
-    subprocess.run([sys.executable, "-c", INTERRUPTED], check=True, timeout=60)
+    processes.python("-c", SILENT_FORK, timeout=120, NUMBA_THREADING_LAYER=threads_of)

@@ -9,6 +9,7 @@ import sys
 import threading
 
 import numpy as np
+import processes
 import pytest
 
 from hetero.host import write_tracking
@@ -332,7 +333,7 @@ array[1000] = 2
 assert second.is_written()
 assert len([os.fstat(other) for other in others]) == 4
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    processes.python("-c", code)
 
 
 def test_where_the_system_call_is_forbidden():

@@ -21,7 +21,7 @@ from hetero.kernels.common.exchange import WORDS, exchange
 from hetero.kernels.common.launch import Target
 
 PATIENCE = 4000  # turns that a device waits for another one: no device stops for so long
-LOST, FLAGS = 0, 4  # places of words: kernels/common/peer_flags.cu
+LOST = 0  # place of a word: kernels/common/peer_flags.cu
 RUNNING, CONVERGED = 0, 1
 SPACING = (0.9, 1.2)
 
@@ -357,19 +357,9 @@ def cg_is_right(edit=None):
 STAMPS = "(unsigned int)(first >> 32) == stamp && (unsigned int)(second >> 32) == stamp"
 CG_MISTAKES = {
     "no stamp": (f"return {STAMPS}", "return 1"),
-    "stamp of half a value": (f"return {STAMPS}", "return (unsigned int)(second >> 32) == stamp"),
-    "an edge row is not given": ("GIVE_ROWS(2, put(", "GIVE_ROWS(1, put("),
     "sums go to some devices": ("if (device == rank) continue;", "if (device <= rank) continue;"),
-    "p is not given to the next launch": ("GIVE_ROWS(2, PEER", "GIVE_ROWS(1, PEER"),
-    "r is not given to the next launch": ("GIVE_ROWS(1, PEER", "GIVE_ROWS(0, PEER"),
-    "an edge is one row": ("(row < 2 || row >= own - 2)", "(row < 1 || row >= own - 1)"),
     "stamps stand still": ("        ++now;\n", ""),
-    "edges of one turn alone": ("*edges = turn ? edges1", "*edges = 0 ? edges1"),
     "no barrier before edges are used": ("        BARRIER();\n        LOCAL", "        LOCAL"),
-    "no barrier before edges are given": (
-        "        __syncthreads();\n#if PEERS > 1\n        GIVE",
-        "#if PEERS > 1\n        GIVE",
-    ),
 }  # fmt: skip
 
 
@@ -391,23 +381,16 @@ def meetings_are_right(edit=None):
 
 
 AWAIT = "        await(own, thread, meeting, patience);\n"
-TELL = "        tell((unsigned int *)words[thread], rank, meeting);\n"
 EARLY = """
     if (blockIdx.x == 0 && thread < devices)
         tell((unsigned int *)words[thread], rank, own[MEETINGS] + 1);
 """
-ALONE = "    if (thread == 0) {\n"
 FENCE = "        __threadfence_system();\n        is_last"
 MEETING_MISTAKES = {
     "waits for nobody": (AWAIT, ""),
-    "tells nobody": (TELL, ""),
     "tells before it copies": ("    for (const", EARLY + "    for (const"),
-    "the first block tells": ("blocks - 1;", "0u;"),
     "no fence after copies": (FENCE, "        is_last"),
-    "no barrier after copies": (f"    __syncthreads();\n{ALONE}{FENCE}", ALONE + FENCE),
     "tickets are not taken back": ("        own[TICKETS] = 0;\n", ""),
-    "meetings have no number": ("own[MEETINGS] + 1", "1"),
-    "the last copy is left out": ("3 * count;", "3 * (count - 1);"),
 }  # fmt: skip
 
 

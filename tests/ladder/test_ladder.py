@@ -96,21 +96,6 @@ def test_what_takes_long_is_left_out(data, place, monkeypatch):
     assert printed.count("rows2 is left out: no such memory") == 1
 
 
-def test_a_size_is_tried_by_smaller_ones_that_double():
-    of, tried = FAMILIES["matvec"], []
-
-    def once(dims):
-        tried.append(dims)
-        return 1e-9 * of.work(*dims)[0]
-
-    assert running.too_long((8192, 8192), 0.1, of, once) == "would take about 134 ms"
-    assert tried == [(512, 512), (1024, 1024), (2048, 2048), (4096, 4096)]
-    for limit, sizes in ((2.0, 1), (0.2, 4)):
-        tried.clear()
-        assert running.too_long((8192, 8192), limit, of, once) is None
-        assert len(tried) == sizes
-
-
 def test_a_rung_that_is_wrong_is_told(place, monkeypatch):
     right = FAMILIES["matvec"]
     wrong = right._replace(expected=lambda a, repeats: {"y": a["A"] @ a["x"] + 1})
@@ -213,21 +198,6 @@ def test_groups_are_those_of_figure_3_7():
     assert found[2]["by"] == ["n", "grid x", "block x"]
     assert [one["percent"] for one in found[2:]] == [0.0, 0.0]
     assert len(found) == 4
-
-
-def test_blocks_of_one_dimension_are_drawn_over_their_threads(place):
-    """White's figure 4.6: results of a thread change the number of threads."""
-    figure = pytest.importorskip("matplotlib.figure").Figure()
-    blocks = [
-        {"grid": [1, 32 // each], "block": [8, 1, each], "seconds": 1.0 * each}
-        for each in (1, 2, 4)
-    ]
-    size = {"dims": [256, 9], "blocks": blocks, "chosen": [8, 1, 1]}
-    sweep.draw({"operation": "matvec", "method": "spread", "sizes": [size]}, figure)
-    (line,) = figure.axes[0].lines
-    assert [*line.get_xdata()] == [64, 128, 256]
-    assert [*line.get_ydata()] == [4.0, 2.0, 1.0]
-    assert "matvec 256 x 9 by spread" in figure.get_suptitle()
 
 
 def test_sizes_of_a_ladder_and_its_picture(place, monkeypatch, tmp_path, run):

@@ -6,10 +6,10 @@ and moves the matrix in the time that ten products take on the CPU.
 
 from __future__ import annotations
 
-import copy
 import gc
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import fakes
 import numpy as np
@@ -175,15 +175,6 @@ def test_what_hetero_writes_to_is_not_taken_from_an_older_copy(device):
         A[...] = rng.random(A.shape)
 
 
-def test_where_nothing_is_kept_calls_are_as_before(device):
-    A, x = operands()
-    for _ in range(30):
-        hetero.matvec(A, x)
-    assert not device.uploads
-    assert hetero.plan("matvec", A, x).kept == ()
-    assert "kept" not in hetero.plan("matvec", A, x).to_dict()
-
-
 def test_what_a_device_computes_anyway_stays_there_at_once(device):
     A, B = (rng.random((N, N), np.float32) for _ in range(2))
     K = hetero.keep(A)
@@ -314,36 +305,17 @@ def test_any_step_may_fail(device, monkeypatch, what, error):
     assert n > 3
 
 
-def test_ten_thousand_calls_leave_nothing(device):
-    x = rng.random(64, np.float32)
-    fixed = hetero.keep(rng.random((64, 64), np.float32))
-    for i in range(10_000):
-        if i % 10 == 0:
-            A = hetero.keep(rng.random((64, 64), np.float32))
-        hetero.matvec(A if i % 2 else fixed, x, device="cuda:0")
-    assert device.live == 2 * fixed.nbytes
-    A = fixed = None
-    assert device.live == 0
-    assert not device.storage().copies.nbytes()
-
-
 def test_threads_make_one_copy(device):
     A, x = operands()
-    K, right, wrong = hetero.keep(A), A @ x, []
-    barrier = threading.Barrier(4)
+    K, right, barrier = hetero.keep(A), A @ x, threading.Barrier(4)
 
-    def work():
+    def work(_):
         barrier.wait()
         for _ in range(10):
-            if not np.allclose(hetero.matvec(K, x, device="cuda:0"), right, rtol=1e-4):
-                wrong.append(1)
+            np.testing.assert_allclose(hetero.matvec(K, x, device="cuda:0"), right, rtol=1e-4)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert device.live == A.nbytes
     assert kept.find(K).copies == ("cuda:0",)
 
@@ -358,16 +330,6 @@ def test_a_forked_child_has_no_copies(device):
         os._exit(0 if right else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert kept.find(K).copies == ("cuda:0",)
-
-
-def test_a_plan_with_kept_operands_is_copied_without_them(device):
-    A, x = operands()
-    K = hetero.keep(A)
-    plan = hetero.plan("matvec", K, x)
-    assert plan.problem.inputs[0].kept is kept.find(K)
-    made = copy.deepcopy(plan)
-    assert made.problem.inputs[0].kept is None
-    assert str(made) == str(plan)
 
 
 # -- What was written all the same ---------------------------------------------------------------
@@ -441,26 +403,6 @@ def test_every_operation_uses_the_copy(opencl, uploads, layout):
     known = len({kept.find(A), kept.find(A.T)})
     assert len(uploads) == known
     assert hetero.memory()[opencl][KEPT] == known * M.nbytes
-
-
-def test_plans_of_convolutions_tell_of_a_copy_that_came_meanwhile(opencl, uploads):
-    A, filter = hetero.keep(rng.random((120, 120))), rng.random((3, 3))
-    hetero.convolve2d(A, filter)
-    assert not any(one.operand.copies for one in hetero.plan("convolve2d", A, filter).kept)
-    hetero.matmul(A, A, device=opencl)
-    plan = hetero.plan("convolve2d", A, filter)
-    assert plan.kept[0].operand.copies == (opencl,)
-    there = next(c for c in plan.candidates if c.device == opencl)
-    assert "upload" not in there.terms
-
-
-def test_plans_on_a_device_are_what_runs(opencl, uploads):
-    A, x = hetero.keep(rng.random((200, 200))), rng.random(200)
-    for expected in (1, 1, 1):
-        plan = hetero.plan("matvec", A, x, device=opencl)
-        assert bool(plan.kept[0].moves_to) == (not uploads)
-        np.testing.assert_allclose(hetero.matvec(A, x, device=opencl), A @ x)
-        assert len(uploads) == expected
 
 
 def test_a_device_that_is_opened_anew_has_no_copies(opencl, uploads):

@@ -28,36 +28,6 @@ def device():
     assert not made.damaged
 
 
-# -- A workspace ---------------------------------------------------------------------------------
-
-
-def test_buffers_have_names_and_are_freed_together(device):
-    values = np.arange(6.0)
-    work = Workspace(device, "solves")
-    last = work.allocate(100, "a", "b")
-    assert last == work.buffers["b"]
-    assert work.upload(values, "x") == work.buffers["x"]
-    work.upload(values[:2] + 10, "x", offset=16)
-    np.testing.assert_array_equal(work.download("x", np.empty(6)), [0, 1, 10, 11, 4, 5])
-    np.testing.assert_array_equal(work.download("x", np.empty(2), offset=32), [4, 5])
-    work.upload(values)
-    assert set(work.buffers) == {"a", "b", "x"}
-    assert work.nbytes == device.live == 2 * 100 + 2 * 48
-    assert device.memory_held() == {"solves": work.nbytes}
-    del work
-    gc.collect()
-    assert device.live == 0
-    assert device.memory_held() == {}
-
-
-def test_a_stream_is_waited_for(device):
-    work = Workspace(device, "solves", stream="a stream")
-    work.upload(np.ones(3), "x")
-    assert device.log == ["allocate", "upload", "synchronize"]
-    work.download("x", np.empty(3))
-    assert device.log[3:] == ["synchronize", "download"]
-
-
 # -- What is kept --------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from scipy import signal, sparse
 
 import hetero
 from hetero import devices, profile, registry
-from hetero.arrays import HOST, describe, libraries
+from hetero.arrays import HOST, describe
 from hetero.errors import DeviceError, DeviceMemoryError
 
 rng = np.random.default_rng(11)
@@ -85,19 +85,6 @@ def test_without_it_each_call_moves_its_result(cuda):
     assert moves(cuda.log).count("download") == 3
 
 
-def test_a_host_operand_is_uploaded_once_in_each_call(cuda):
-    other = rng.random((N, N), np.float32)
-    with hetero.use(device="cuda", results="device"):
-        A = hetero.matmul(X, X)
-        cuda.log.clear()
-        B = hetero.matmul(A, other)
-        assert moves(cuda.log) == ["upload"]
-        C = hetero.matmul(other, other)
-        assert moves(cuda.log) == ["upload"] * 2
-        np.testing.assert_allclose(hetero.to_host(B), X @ X @ other, rtol=1e-5)
-        np.testing.assert_allclose(hetero.to_host(C), other @ other, rtol=1e-5)
-
-
 def test_remembered_plans_keep_apart(cuda):
     """The same call inside and outside, more than once each."""
     for _ in range(2):
@@ -121,44 +108,6 @@ def test_without_cupy_they_are_of_the_devices_own_library(cuda, monkeypatch):
         C = hetero.matmul(X, X)
     assert type(C) is fakes.Array, "PyCUDA's stand-in"
     np.testing.assert_allclose(hetero.to_host(C), X @ X, rtol=1e-5)
-
-
-def test_a_cupy_that_does_not_load_is_none(monkeypatch):
-    monkeypatch.delitem(sys.modules, "cupy", raising=False)
-    libraries._imported.cache_clear()
-
-    def fails(name):
-        raise ImportError("another CUDA")
-
-    monkeypatch.setattr(libraries, "load", fails)
-    assert libraries.Cupy().maker("cuda") is None
-    libraries._imported.cache_clear()
-
-
-def test_in_a_context_of_its_own_they_are_pycudas(cuda, monkeypatch):
-    """CuPy works in the primary one."""
-    monkeypatch.setattr(cuda, "same_in_threads", lambda: False)
-    with hetero.use(device="cuda", results="device"):
-        assert type(hetero.matmul(X, X)) is fakes.Array
-
-
-def test_an_array_made_on_another_stream_is_waited_for(cuda, monkeypatch):
-    """CuPy's memory may be in use on its current stream, and the result is used there."""
-    empty = sys.modules["cupy"].empty
-
-    def on_a_stream(shape, dtype):
-        made = empty(shape, dtype)
-        made.stream = 77
-        return made
-
-    monkeypatch.setattr(sys.modules["cupy"], "empty", on_a_stream)
-    with hetero.use(device="cuda", results="device"):
-        C = hetero.matmul(X, X)
-        rest = [x for x in cuda.log if x != "allocate"]
-        assert rest == ["upload", "follow 77", "compute", "precede 77"]
-        cuda.log.clear()
-        hetero.to_host(C)
-        assert cuda.log == ["follow 77", "download"]
 
 
 def test_out_is_where_the_result_goes(cuda):
@@ -284,23 +233,6 @@ def test_what_staying_saves_decides(cuda):
     assert found == sorted(found), "the larger the product, the better the device"
 
 
-def test_operands_on_a_device_are_priced_as_ever(cuda):
-    shapes = [hetero.spec((300, 300), "float32", on="cuda:0"), hetero.spec((300, 300), "float32")]
-    usual = hetero.plan("matmul", *shapes)
-    with hetero.use(results="device"):
-        assert hetero.plan("matmul", *shapes).to_dict() == usual.to_dict()
-
-
-def test_the_plan_is_that_of_the_call(cuda, monkeypatch):
-    with hetero.use(results="device"):
-        plan = hetero.plan("matmul", X, X)
-        assert plan.chosen.device == "cpu"
-        assert type(hetero.matmul(X, X)) is np.ndarray
-        large = rng.random((1500, 1500), np.float32)
-        assert hetero.plan("matmul", large, large).chosen.device == "cuda:0"
-        assert type(hetero.matmul(large, large)) is fakes.Cupy
-
-
 def test_what_several_devices_share_is_on_the_host(two):
     """And charged the upload; its parts are priced as ever."""
     shapes = (4000, 4000), (4000, 4000)
@@ -334,16 +266,6 @@ def test_devices_that_bring_the_result_home_are_taken_by_name_only(two):
         assert rows(*shapes, device="cuda:*")[0].chosen.device == "cuda:*"
         assert rows(*shapes, method="streamed")[0].chosen.method == "streamed"
     assert rows(*shapes)[0].chosen.device == "cuda:*"
-
-
-def test_the_next_call_is_expected_on_the_device_that_is_named(two):
-    with hetero.use(results="device"):
-        assert rows((9, 9), (9, 9))[0].problem.next_device == "cuda:0"
-        assert rows((9, 9), (9, 9), device="cuda")[0].problem.next_device == "cuda:0"
-        assert rows((9, 9), (9, 9), device="cuda:1")[0].problem.next_device == "cuda:1"
-        assert rows((9, 9), (9, 9), device="cpu")[0].problem.next_device is None
-        C = hetero.matmul(X, X, device="cuda:1")
-        assert describe(C).location == "cuda:1"
 
 
 # -- Bringing arrays to the host -----------------------------------------------------------------
@@ -417,28 +339,6 @@ def test_a_download_that_fails_is_tried_once_more(cuda, monkeypatch, warnings_of
     tries.clear()
     with pytest.raises(DeviceError, match="planted"):
         hetero.to_host(array, wait=False).wait()
-
-
-def test_one_that_is_begun_is_waited_for_once(cuda, monkeypatch):
-    """It is there when `wait` returns, and not before it was asked for."""
-    array, begun = fakes.Cupy.of(VALUES, cuda), []
-
-    class Copy:
-        def __init__(self, source, target, offset):
-            begun.append(self)
-            self.move = lambda: cuda.download(source, target, offset)
-
-        def wait(self):
-            self.move()
-            begun.remove(self)
-
-    monkeypatch.setattr(cuda, "begin_download", Copy)
-    pending = hetero.to_host(array, wait=False)
-    assert len(begun) == 1
-    got = pending.wait()
-    np.testing.assert_array_equal(got, VALUES)
-    assert not begun
-    assert pending.wait() is got
 
 
 # -- On a real device of the ordinary suite ------------------------------------------------------

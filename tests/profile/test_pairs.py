@@ -32,14 +32,6 @@ def test_what_was_timed(data, name, n, device):
     )
 
 
-@pytest.mark.parametrize(("name", "n"), CALLS)
-def test_the_faster_number_is_chosen(data, name, n):
-    words = ("solve_cg", n, n, "--iterations", 300, "--profile", name)
-    one, both = TIMED[name][n]
-    expected = "cuda:0" if one < both else "cuda:*"
-    assert data("explain", *words)["chosen"]["device"] == expected
-
-
 @pytest.mark.parametrize("n", MULTIGRID)
 def test_multigrid_takes_the_faster_number(data, n):
     """Within 25 %, but for both beyond the largest grid of the profile: 42 % too long."""

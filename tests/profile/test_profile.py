@@ -11,13 +11,15 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
+import processes
 import pytest
 
 import hetero
 import hetero.ops
-from hetero import profile, tables
+from hetero import paths, profile, tables
 from hetero.calling import planner
 from hetero.errors import ProfileError
 from hetero.profile import inventory
@@ -166,6 +168,21 @@ def test_temporary_files_of_killed_runs_are_swept(data, tmp_path):
     assert set(os.listdir(tmp_path)) == {"p.json", "p.json.lock", *theirs}
 
 
+def test_without_locks_only_old_temporary_files_are_swept(data, tmp_path, monkeypatch):
+    """A young one may be another process's, which is writing it."""
+
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(paths.fcntl, "flock", no_locks)
+    for name, age in (("young", 60), ("old", 7200)):
+        file = tmp_path / f"p.json.{name}.hetero-tmp"
+        file.write_text("half a profile")
+        os.utime(file, (time.time() - age,) * 2)
+    profile.Profile(data).save(tmp_path / "p.json")
+    assert set(os.listdir(tmp_path)) == {"p.json", "p.json.lock", "p.json.young.hetero-tmp"}
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_a_profile_that_is_a_link_stays_one(data, there, tmp_path, monkeypatch):
     """As in a folder of settings under version control, say."""
@@ -230,9 +247,7 @@ def test_a_named_file_that_is_not_there_is_named(tmp_path, monkeypatch, warnings
 @pytest.mark.parametrize("setup", ["", "import logging; logging.basicConfig(format='%(message)s')"])
 def test_a_line_of_the_log_has_the_name_where_nobody_set_up_logging(setup, tmp_path):
     code = f"{setup}\nimport numpy as np, hetero\nhetero.plan('matmul', np.eye(3), np.eye(3))"
-    environment = {**os.environ, "HETERO_PROFILE": str(tmp_path / "typo.json")}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    done = processes.python("-c", code, HETERO_PROFILE=str(tmp_path / "typo.json"))
     assert done.stderr.startswith("HETERO_PROFILE" if setup else "hetero: HETERO_PROFILE")
 
 
@@ -300,12 +315,9 @@ def spoiled(data, *path_and_value):
 DAMAGE = {
     "empty": (lambda d: b"", "JSON"),
     "truncated": (lambda d: profile.encode(d)[:-40], "JSON"),
-    "half": (lambda d: profile.encode(d)[: len(profile.encode(d)) // 2], "JSON"),
     "binary": (lambda d: bytes(range(256)) * 4, "JSON"),
-    "not JSON": (lambda d: b"hello", "JSON"),
     "too deep": (lambda d: b"[" * 100000, "JSON"),
     "a list": (lambda d: b"[1, 2]", "object"),
-    "a number": (lambda d: b"5", "object"),
     "bit flipped": (flipped, "sha256"),
     "no checksum": (lambda d: json.dumps(d).encode(), "sha256"),
     "no schema": (
@@ -313,14 +325,12 @@ DAMAGE = {
         "schema_version",
     ),
     "newer schema": (lambda d: {**d, "schema_version": 99}, "schema_version"),
-    "older schema": (lambda d: {**d, "schema_version": 0}, "schema_version"),
     "no links": (lambda d: {k: v for k, v in d.items() if k != "links"}, "'links'"),
     "models a list": (lambda d: {**d, "models": []}, "'models'"),
     "fingerprint null": (lambda d: {**d, "fingerprint": None}, "'fingerprint'"),
     "name a number": (lambda d: {**d, "name": 5}, "name"),
     "time a number": (lambda d: {**d, "created": 5}, "created"),
     "other CPU": (lambda d: spoiled(d, "fingerprint", "cpu", "name", "Z80"), "cpu name"),
-    "other cores": (lambda d: spoiled(d, "fingerprint", "cpu", "cores", 999), "cpu cores"),
     "other BLAS": (lambda d: spoiled(d, "fingerprint", "blas", "blas", "mkl"), "blas was 'mkl'"),
     "other threads": (lambda d: spoiled(d, "fingerprint", "blas", "blas_threads", 99), "blas_thr"),
     "older hetero": (lambda d: spoiled(d, "fingerprint", "hetero", "0.0.1"), "hetero"),

@@ -7,20 +7,11 @@ import math
 
 import pytest
 
-from hetero.registry.models import Work, bind, bind_link
+from hetero.registry.models import Work, bind
 
 
 def cost(form, constants):
     return bind({"form": form, "constants": constants})
-
-
-def test_unknown_forms():
-    with pytest.raises(KeyError):
-        bind({"form": "tea leaves", "constants": {}})
-    with pytest.raises(KeyError, match="tea leaves"):
-        bind_link({"form": "tea leaves", "constants": []})
-    with pytest.raises(KeyError, match="kind of bandwidth"):
-        cost("bandwidth", {"bandwidth": {"kind": "narrow", "unit": 1.0}})
 
 
 # -- Roofline ------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
+from hetero import devices
 from hetero.ops.krylov import cg_device
 from hetero.ops.linear_systems import types
 
@@ -88,3 +89,9 @@ def recurrence(A, b, x, tolerance, maxiter, M=None):
         p = z + r_z / before * p
         iterates.append(x)
     return iterates
+
+
+def gpus(parts):
+    """That many GPUs; one may come several times."""
+    found = [d for d in devices.available().values() if d.kind == "cuda"]
+    return [found[i % len(found)] for i in range(parts)]

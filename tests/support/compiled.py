@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import metadata
 
@@ -67,3 +69,11 @@ def compile_cuda(launch, arch, *options):
     spilled = re.findall(r"(\d+) bytes spill stores", log)
     assert spilled, f"no report in {log!r}"
     return sum(map(int, spilled))
+
+
+def spilling(launches, arch):
+    """Those of some launches, compiled at the same time, that spill registers."""
+    launches = [*launches]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        spilled = pool.map(lambda launch: compile_cuda(launch, arch), launches)
+        return [launch for launch, size in zip(launches, spilled, strict=True) if size]

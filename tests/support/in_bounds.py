@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+
+import processes
 
 
 def check(program: str) -> None:
     """Run a program that calls loops; ``np`` and ``hetero`` are there, and warnings are none."""
     cache = Path(os.environ["NUMBA_CACHE_DIR"]) / "in-bounds"  # Numba's key does not tell them
     start = "import warnings\nimport numpy as np\nimport hetero\nwarnings.simplefilter('ignore')\n"
-    done = subprocess.run(
-        [sys.executable, "-c", start + program],
-        env={**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    environment = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache)}
+    processes.python("-c", start + program, **environment)

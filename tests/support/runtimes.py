@@ -53,7 +53,7 @@ def simulator():
     return device
 
 
-def simulated(script, case):
+def simulated(script, case="good"):
     """What the simulator reports of a test file run as a script, in a process of its own, since
     the checks are switched on by the environment."""
     if reason := _simulator()[1]:

@@ -1,24 +1,20 @@
 """Conjugate gradients on devices, against the recurrence in NumPy.
 
-As a script this file is what Oclgrind simulates: ``python tests/ops/cg/test_cg_device.py good``, or
-``race``.
+As a script this file is what Oclgrind simulates.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import os
-import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import compiled
 import numpy as np
 import pytest
 import runtimes
 import scipy.sparse as sp
-from cg_systems import KINDS, poisson, recurrence, solve, system_of, vectors
+from cg_systems import KINDS, gpus, poisson, recurrence, solve, system_of, vectors
 
 from hetero import devices
 from hetero.devices import meetings
@@ -30,7 +26,6 @@ from hetero.kernels.common.launch import Target
 from hetero.ops.krylov import cg_device, cg_persistent
 from hetero.ops.linear_systems import types
 from hetero.ops.linear_systems.exchange import Exchange
-from hetero.ops.multigrid import multigrid_device
 
 DTYPES = ("float64", "float32")
 
@@ -86,40 +81,6 @@ def test_agrees_with_the_recurrence(device, kind, dtype, diagonal):
     assert outcome.residual == pytest.approx(true, rel=1e-2)
 
 
-@pytest.mark.parametrize("case", ["multigrid", "rows", "stencil", "cycles"])
-def test_what_a_first_solve_needs_is_compiled_together(device, monkeypatch, case):
-    """A kernel file takes tenths of a second; one after the other they took 2.4 s."""
-    wanted, built, build = [], set(), device.build
-
-    def recorded(source, kernel, defines):
-        built.add((source, defines))
-        return build(source, kernel, defines)
-
-    monkeypatch.setattr(device, "compile_ahead", lambda files: wanted.append(set(files)))
-    monkeypatch.setattr(device, "build", recorded)
-    monkeypatch.setattr(cg_device, "persistent", lambda *_: None)  # it loads its one kernel itself
-    stencil = types.Stencil((90, 80), (1.0, 1.0))
-    b, x0 = vectors(90 * 80, "float64")
-    if case == "cycles":
-        with device.active():
-            x, f = (device.allocate(b.nbytes) for _ in range(2))
-            device.upload(b, f[0])
-            device.upload(x0, x[0])
-        limits = {"dtype": b.dtype, "rtol": 1e-8, "maxiter": 1}
-        multigrid_device.solve(device, stencil, f[0], x[0], **limits)
-    else:
-        system, M = stencil, None
-        if case == "rows":
-            system, A = system_of("csr", "float64")
-            b, x0 = vectors(A.shape[0], "float64")
-        elif case == "multigrid":
-            with device.active():
-                M = multigrid_device.DeviceHierarchy(device, stencil, b.dtype)
-        solve([device], system, b, x0, maxiter=2, preconditioner=M)
-    assert wanted[0] == built
-    assert len(built) > 1
-
-
 @pytest.mark.parametrize(
     ("kind", "parts", "diagonal"),
     [
@@ -159,16 +120,6 @@ def test_grid_too_small_to_share(device):
     np.testing.assert_allclose(x, expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (5, 1), (1, 2, 1)])
-def test_smallest_grids(device, shape):
-    system = types.Stencil(shape, (1.0, 0.5, 2.0)[: len(shape)])
-    A = poisson(shape, system.spacing, "float64").toarray()
-    b, x0 = vectors(len(A), "float64")
-    outcome, x = solve([device], system, b, x0, rtol=1e-10)
-    assert outcome.status == types.CONVERGED
-    np.testing.assert_allclose(x, np.linalg.solve(A, b), rtol=0, atol=1e-8)
-
-
 def test_an_ill_conditioned_matrix_takes_no_longer(device):
     """The predicted coefficients cost no iterations against those of Hestenes and Stiefel."""
     generator = np.random.default_rng(0)
@@ -198,45 +149,6 @@ def test_result_does_not_depend_on_when_the_host_looks(device, kind):
     again = solve([device], system, b, x0, rtol=1e-6)
     assert again[0] == results[0][0]
     np.testing.assert_array_equal(again[1], results[0][1])
-
-
-@pytest.mark.parametrize("kind", ["stencil2", "csr"])
-def test_callback_sees_every_iterate(device, kind):
-    system, A = system_of(kind, "float64")
-    b, x0 = vectors(A.shape[0], "float64")
-    seen = []
-    outcome, x = solve([device], system, b, x0, rtol=1e-3, callback=lambda x: seen.append(x.copy()))
-    iterates = recurrence(A, b, x0, 1e-3 * np.linalg.norm(b), 2000)[1:]
-    assert len(seen) == outcome.iterations
-    for mine, theirs in zip(seen, iterates, strict=False):
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-10)
-    np.testing.assert_array_equal(seen[-1], x)
-
-
-@pytest.mark.parametrize("kind", ["stencil2", "odd3", "csr", "dense"])
-@pytest.mark.parametrize("maxiter", [0, 1, 2, 5, 12])
-def test_limit(device, kind, maxiter):
-    system, A = system_of(kind, "float64")
-    b, x0 = vectors(A.shape[0], "float64")
-    outcome, x = solve([device], system, b, x0, maxiter=maxiter)
-    assert outcome.status == types.LIMIT
-    assert outcome.iterations == maxiter
-    expected = recurrence(A, b, x0, 0, maxiter)[maxiter]
-    np.testing.assert_allclose(x, expected, rtol=0, atol=1e-11)
-    assert outcome.residual == pytest.approx(np.linalg.norm(b - A @ x))
-
-
-@pytest.mark.parametrize("kind", ["stencil2", "csr", "dense"])
-def test_nothing_to_do(device, kind):
-    system, A = system_of(kind, "float64")
-    b, x0 = vectors(A.shape[0], "float64")
-    outcome, x = solve([device], system, np.zeros_like(b), x0)
-    assert outcome[:3] == (types.CONVERGED, 0, 0.0)
-    assert not x.any()
-    outcome, x = solve([device], system, A @ x0, x0, atol=1e-8)
-    assert outcome.status == types.CONVERGED
-    assert outcome.iterations == 0
-    np.testing.assert_array_equal(x, x0)
 
 
 # -- Devices -------------------------------------------------------------------------------------
@@ -361,12 +273,6 @@ def test_cooperative_launches(monkeypatch, shape, dtype):
     assert abs(outcome.iterations - expected.iterations) <= 1 + outcome.iterations // 100
 
 
-def gpus(parts):
-    """That many GPUs; one may come several times."""
-    found = [d for d in devices.available().values() if d.kind == "cuda"]
-    return [found[i % len(found)] for i in range(parts)]
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("meet", [True, False])
 @pytest.mark.parametrize("parts", [2, 3])
@@ -481,32 +387,13 @@ def every_launch():
 def test_compiles_without_spills(arch):
     # In turn: for Hopper half of them, for Ampere a quarter.
     launches = list(every_launch())[::2] if arch == "sm_90" else list(every_launch())[1::4]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        spilled = list(pool.map(lambda one: compiled.compile_cuda(one, arch), launches))
-    bad = [launch for launch, size in zip(launches, spilled, strict=True) if size]
-    assert not bad, f"{len(bad)} of {len(launches)} variants spill: {bad[:4]}"
+    assert compiled.spilling(launches, arch) == []
 
 
 @pytest.mark.parametrize(("arch", "dtype"), [("sm_80", "float32"), ("sm_90", "float64")])
 def test_vectors_over_ranks_compile_without_spills(arch, dtype):
     launch = plan_cg.ranks(4096, Target(132), dtype=dtype)["ranks_reduce"]
     assert not compiled.compile_cuda(launch, arch)
-
-
-def test_every_row_is_some_tiles():
-    """Tiles cover the grid: their number times their size, less the overlap, is no less."""
-    for rows, columns, dtype in itertools.product((1, 7, 512, 5000), (1, 30, 512, 4098), DTYPES):
-        grid = plan_cg_stencil.GridShare(rows, 1, columns, (1.0, 0.0, 1.0))
-        down, up = plan_cg_stencil.sweeps(
-            grid, Target(132), dtype=dtype, halo=0, x_halo=0, aligned=True, diagonal=False
-        )
-        macros = dict(down.defines)
-        at = down.arguments.index(rows)
-        chunk, strips, bands, tiles, blocks = down.arguments[at + 9 : at + 14]
-        useful = (macros["COLUMNS"] - 2 * -(-2 // macros["WIDTH"])) * macros["WIDTH"]
-        assert strips * useful >= columns
-        assert tiles == strips * bands * -(-rows // chunk)
-        assert down.grid == up.grid == blocks <= min(tiles, 1056)
 
 
 def test_a_grid_too_large_for_one_launch():
@@ -521,24 +408,12 @@ def test_a_grid_too_large_for_one_launch():
 # -- Oclgrind ------------------------------------------------------------------------------------
 
 
-def simulate(case):
-    """Run every kernel once, whole or without the barriers."""
+def simulate():
+    """Run every kernel once."""
     from hetero.devices import opencl
 
-    simulator = runtimes.simulator()  # it is believed for a kernel that has its barriers
-    if case == "race":
-        text = opencl.kernel_text
-
-        def edited(name, dialect):
-            return text(name, dialect).replace("barrier(CLK_LOCAL_MEM_FENCE)", "")
-
-        opencl.kernel_text = edited
-    device = opencl.OpenCLDevice(0, simulator)
+    device = opencl.OpenCLDevice(0, runtimes.simulator())
     device.multiprocessors, device.block_limit = 2, 64
-    if case == "race":
-        b, x0 = vectors(99, "float64")
-        solve([device], types.Stencil((3, 33), (1.0, 1.0)), b, x0, maxiter=1, check_every=1)
-        return
     for shape in ((9, 33), (3, 6, 8)):
         b, x0 = vectors(math.prod(shape), "float64")
         system = types.Stencil(shape, (1.0,) * len(shape))
@@ -559,19 +434,9 @@ def simulate(case):
     solve([device], types.Stencil((6, 10), (1.0, 1.0)), b, x0, maxiter=3)
 
 
-def oclgrind(case):
-    """What the simulator says of `simulate`."""
-    return runtimes.simulated(__file__, case)
-
-
 def test_no_races_nor_bounds():
-    assert oclgrind("good") == ""
-
-
-def test_a_race_is_seen():
-    report = oclgrind("race")
-    assert "data race" in report
+    assert runtimes.simulated(__file__) == ""
 
 
 if __name__ == "__main__":
-    simulate(sys.argv[1])
+    simulate()

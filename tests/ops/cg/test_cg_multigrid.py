@@ -12,11 +12,10 @@ import runtimes
 from cg_systems import poisson, solve
 
 import hetero
-from hetero import devices, profile, registry
+from hetero import devices, profile
 from hetero.calling import execution
 from hetero.devices import meetings
 from hetero.errors import DeviceError
-from hetero.kernels.cg import plan as plan_cg
 from hetero.ops.cg import operands
 from hetero.ops.cg.system import System
 from hetero.ops.krylov import cg_device
@@ -116,20 +115,6 @@ def test_what_the_host_sees_meanwhile(found, meet):
         np.testing.assert_array_equal(y, x)
 
 
-@pytest.mark.parametrize(
-    ("columns", "dtype", "aligned"),
-    [(64, "float64", True), (65, "float64", False), (66, "float32", False)],
-)
-def test_wide_loads_need_rows_that_begin_there(found, monkeypatch, columns, dtype, aligned):
-    seen, dots = [], plan_cg.dots
-    monkeypatch.setattr(
-        plan_cg, "dots", lambda *n, **how: seen.append(how["aligned"]) or dots(*n, **how)
-    )
-    stencil = Stencil((64, columns), (1.0, 1.0))
-    preconditioned(found, 3, stencil, vectors(stencil, np.dtype(dtype))[0], maxiter=1)
-    assert set(seen) == {aligned}
-
-
 @pytest.mark.parametrize("shape", [(31, 80), (40, 40)])
 def test_grids_that_are_not_divided_are_one_device_s(found, shape):
     """Of too few rows, or of too few points."""
@@ -139,14 +124,6 @@ def test_grids_that_are_not_divided_are_one_device_s(found, shape):
     outcome, y = preconditioned(found, 2, stencil, b, np.zeros_like(b), rtol=1e-8)
     assert outcome == alone
     np.testing.assert_array_equal(y, x)
-
-
-def test_more_devices_than_planes_for_each(found):
-    stencil = Stencil((33, 9, 9), (1.0, 1.0, 1.0))
-    b, _ = vectors(stencil)
-    _, x = preconditioned(found, 1, stencil, b, rtol=1e-9)
-    _, y = preconditioned(found, 17, stencil, b, rtol=1e-9)
-    np.testing.assert_allclose(y, x, rtol=0, atol=1e-8 * np.abs(x).max())
 
 
 def test_what_is_not_finite_leaves_nothing_behind(found):
@@ -287,21 +264,6 @@ def test_all_gpus_are_considered_with_constants_of_their_own(monkeypatch, n):
         assert plan.chosen.device == ("cuda:*" if n > 2000 else "cuda:0")
         there = {c.device for c in plan.candidates if c.method == "fused" and c.seconds}
         assert ("cuda:*" in there) == (n > 2000)
-
-
-def test_which_systems_are_shared():
-    (row,) = (i for i in registry.lookup("cg") if (i.kind, i.method) == ("cuda", "fused"))
-    for layout, n, expected, *where in (
-        ("stencil2-multigrid", 2000, True),
-        ("stencil3-multigrid", 1999, False),
-        ("stencil2", 1024, True),
-        ("csr", 1023, False),
-        ("dense", 1024, True),
-        ("dense", 1024, False, "cuda:0"),
-    ):
-        inputs = [SimpleNamespace(location=place) for place in where or ["host"]]
-        problem = SimpleNamespace(layout=layout, dims=(n, 5 * n), inputs=inputs)
-        assert row.shared(problem) == expected
 
 
 @pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])

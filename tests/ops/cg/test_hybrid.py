@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,13 +10,10 @@ import scipy.sparse as sp
 
 import hetero
 from hetero import devices, profile
-from hetero.arrays import dense, describe
-from hetero.calibration.measure import solving
-from hetero.calibration.request import FULL
+from hetero.arrays import describe
 from hetero.errors import DeviceError, MethodNotAvailable
 from hetero.moving import transfer
-from hetero.ops.cases import Place
-from hetero.ops.cg import cases, operands
+from hetero.ops.cg import operands
 from hetero.pricing import pricing
 
 GRID = (9, 14)
@@ -150,43 +145,11 @@ def test_a_multigrid_cycle_is_not_its(opencl):
         hetero.solve_cg(A, np.ones(N), M="multigrid", device=opencl, method="hybrid")
 
 
-def test_calibration_solves_dense_systems_on_the_host(opencl, monkeypatch):
-    device = devices.get(opencl)
-    every = cases.cases(Place(opencl, hetero.machine()["devices"][opencl], (device,)), FULL)
-    taken = [case for case in every if case.implementation.method == "hybrid"]
-    assert {(case.layout, case.dtype) for case in taken} == {
-        ("dense", "float32"),
-        ("dense", "float64"),
-    }
-    bench = SimpleNamespace(device=device, devices=(device,))
-    call, download, count = solving.prepared(taken[0], (64,), bench), type(device).download, []
-    monkeypatch.setattr(type(device), "download", lambda *a: count.append(1) or download(*a))
-    for steps in (2, 9):
-        count.clear()
-        call(steps)
-        assert len(count) == steps + 1  # and the residual at the end
-
-
 # -- Its price -----------------------------------------------------------------------------------
 
 
 def hybrid(plan):
     return next(c for c in plan.candidates if c.method == "hybrid")
-
-
-@pytest.mark.parametrize(
-    ("name", "dims"),
-    [
-        *(("conservative", dims) for dims in ((64,), (4096,), (512, 512))),
-        *((name, (512, 512)) for name in ("h100", "h200")),
-    ],
-)
-def test_without_constants_it_is_not_chosen(name, dims):
-    constants = profile.shipped(name)
-    known = {"cpu": {"kind": "cpu"}, "cuda:0": {"kind": "cuda", "memory_bytes": 2**36}}
-    plan = pricing.price(operands.from_dims(dims, "float64", "host"), constants, known)
-    assert "no constants" in hybrid(plan).reason
-    assert plan.chosen.seconds is not None
 
 
 def test_without_constants_it_is_not_taken_where_a_device_is_named(opencl):
@@ -223,13 +186,3 @@ def test_the_faster_is_chosen(seconds, chosen):
     constants = measured(seconds)
     problem = operands.from_dims((1024,), "float32", "host", iterations=9)
     assert pricing.price(problem, constants, constants.machine()).chosen.method == chosen
-
-
-def test_a_result_that_is_used_on_the_device_next_is_uploaded_once():
-    constants = profile.shipped("tesla-t10")
-    problem = operands.from_dims((1024,), "float32", "host", iterations=9)
-    staying = replace(problem, next_device="cuda:0")
-    plans = [pricing.price(p, constants, constants.machine()) for p in (problem, staying)]
-    more = hybrid(plans[1]).seconds - hybrid(plans[0]).seconds
-    place = dense((1024,), np.dtype("float32"), "host")
-    assert more == pytest.approx(constants.link("cuda:0", "upload")(place.nbytes))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 
 import numpy as np
 import pytest
+from cg_systems import gpus
 from fakes import FakeCuda
 
 from hetero import devices
@@ -16,34 +16,9 @@ from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.ops.linear_systems.exchange import BufferCopies, Exchange, Part
 from hetero.ops.linear_systems.partition import (
     Copy,
-    Slab,
     halo_copies,
     slabs,
-    split,
 )
-
-# -- Cutting -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rows", [1, 2, 7, 64, 1000])
-@pytest.mark.parametrize("parts", [1, 2, 3, 8])
-@pytest.mark.parametrize("least", [1, 3, 50])
-def test_split_covers_the_rows_evenly(rows, parts, least):
-    cuts = split(rows, parts, least)
-    sizes = [end - begin for begin, end in cuts]
-    assert cuts[0][0] == 0
-    assert cuts[-1][1] == rows
-    assert all(a[1] == b[0] for a, b in itertools.pairwise(cuts))
-    assert max(sizes) - min(sizes) <= 1
-    assert len(cuts) == max(1, min(parts, rows // least))
-    assert len(cuts) == 1 or min(sizes) >= least
-
-
-def test_slabs_hold_their_neighbours_rows():
-    assert slabs(10, 3, 2) == [Slab(0, 4, 0, 2), Slab(4, 7, 2, 2), Slab(7, 10, 2, 0)]
-    assert slabs(10, 1, 2) == [Slab(0, 10, 0, 0)]
-    assert [(s.own, s.held) for s in slabs(10, 3, 2)] == [(4, 6), (3, 7), (3, 5)]
-
 
 # -- Exchanging ----------------------------------------------------------------------------------
 
@@ -118,12 +93,6 @@ def test_no_stream_stays_recorded(opencl, monkeypatch, fails):
     assert exchange.recorded(lambda: None) is None
     assert set(ended) == set(began)
     assert len(began) == (1 if fails == "begin" else 3)
-
-
-def gpus(parts):
-    """That many GPUs; one may come several times."""
-    found = [d for d in devices.available().values() if d.kind == "cuda"]
-    return [found[i % len(found)] for i in range(parts)]
 
 
 @pytest.mark.gpu
@@ -268,12 +237,6 @@ def test_no_room_for_the_check_is_no_verdict(monkeypatch):
         short.setattr(two, "allocate", full)
         assert not peers.trusted(one, two)
     assert peers.trusted(one, two)
-
-
-def test_no_path():
-    one, two = Linked(0), Linked(1, path=False)
-    assert moved(one, two, 20 << 20)
-    assert one.direct == two.direct == 0
 
 
 def test_pairs_are_judged_one_by_one():

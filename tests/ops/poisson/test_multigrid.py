@@ -21,10 +21,9 @@ from hetero import devices
 from hetero.kernels import Launch
 from hetero.kernels.common.launch import Target
 from hetero.kernels.multigrid import plan as plan_multigrid
-from hetero.kernels.multigrid import transfers
 from hetero.ops.linear_systems.operators import Poisson
 from hetero.ops.linear_systems.types import CONVERGED, LIMIT, ROUNDING, Stencil
-from hetero.ops.multigrid import grids, multigrid_cpu, multigrid_device
+from hetero.ops.multigrid import multigrid_cpu, multigrid_device
 
 PLANES = [(127, 127), (128, 128), (97, 113), (101, 3), (40, 530)]
 BOXES = [(33, 33, 33), (32, 30, 29), (5, 40, 71)]
@@ -211,50 +210,6 @@ def test_one_cycle_is_symmetric_and_positive_definite(place, shape):
     assert error @ (A @ error) < 0.4**2 * (x @ (A @ x))
 
 
-def test_grids():
-    levels = grids.hierarchy(Stencil((127, 63), (1.0, 1.0)), 200)
-    assert [g.shape for g in levels] == [(127, 1, 63), (63, 1, 31), (31, 1, 15), (15, 1, 7)]
-    transfer = levels[0].transfers[2]
-    assert transfer.weight[:4].tolist() == [0.5, 0.0, 0.5, 0.0]
-    assert transfer.taps[0].tolist() == [0.25, 0.5, 0.25, 0.0]
-    stretched = grids.hierarchy(Stencil((100, 100), (1.0, 0.1)), 200)
-    assert stretched[1].shape == (100, 1, 50)
-
-
-@pytest.mark.parametrize("points", [1, 3, 32])
-@pytest.mark.parametrize(("n", "m"), [(127, 63), (64, 32), (7, 7), (3, 1), (2, 1), (1, 1)])
-def test_tiles_hold_what_their_coarse_points_take_from(n, m, points):
-    t = transfers.transfer(n, m)
-    cut = transfers.tiles(t, points)
-    own = [i for begin, end, *_ in cut for i in range(begin, end)]
-    assert own == list(range(n))
-    assert [j for *_, begin, end in cut for j in range(begin, end)] == list(range(m))
-    for begin, _, last, coarse, coarse_end in cut:
-        taken = [
-            t.first[j] + k for j in range(coarse, coarse_end) for k in range(4) if t.taps[j, k]
-        ]
-        assert begin <= min(taken)
-        assert max(taken) < last <= n
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_windows_hold_tiles_with_their_halos(dtype):
-    """Along x one point more, to begin at an even one; sums of a plane have a thread each."""
-    sizes = (1, 2, 3, 50, 51, 255, 256, 1000)
-    for n, coarsened, flat in itertools.product(sizes, (False, True), (False, True)):
-        m = n // 2 if coarsened and n > 1 else n
-        t = transfers.transfer(n, m)
-        for limit in (256, 1024):
-            y = (1, 1) if flat else (n, m)
-            plan = plan_multigrid.plan_sweep((9, y[0], n), (4, y[1], m), dtype, Target(132, limit))
-            assert plan.pairs * plan.rows <= limit
-            assert plan.tile[1] * plan.tile[2] <= plan.pairs * plan.rows
-            for begin, _, last, *_ in transfers.tiles(t, plan.tile[2]):
-                assert last + 3 <= (begin - 3) // 2 * 2 + 2 * plan.pairs
-            for begin, _, last, *_ in transfers.tiles(t, plan.tile[1]) if y[0] > 1 else ():
-                assert last + 3 <= begin - 3 + plan.rows
-
-
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_compiles_without_spills(dtype, arch):
@@ -293,17 +248,12 @@ def simulate(case):
         assert case == "race" or outcome.residual < 0.3 * np.linalg.norm(f)
 
 
-def oclgrind(case):
-    """What the simulator says of `simulate`."""
-    return runtimes.simulated(__file__, case)
-
-
 def test_no_races_nor_bounds():
-    assert oclgrind("good") == ""
+    assert runtimes.simulated(__file__, "good") == ""
 
 
 def test_a_race_is_seen():
-    assert "data race" in oclgrind("race")
+    assert "data race" in runtimes.simulated(__file__, "race")
 
 
 if __name__ == "__main__":

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import runtimes
 
-from hetero import devices, registry
+from hetero import devices
 from hetero.devices import meetings
 from hetero.errors import DeviceError
 from hetero.ops.linear_systems.types import CONVERGED, DeviceFailed, Stencil
@@ -90,15 +88,6 @@ def test_each_of_many_devices_has_planes(found, shape):
         np.testing.assert_array_equal(together(found, parts, stencil, f, **limits)[1], u)
 
 
-def test_thin_grids_are_not_divided():
-    """Their points are many, but there are too few planes for several devices."""
-    (row,) = (i for i in registry.lookup("poisson") if (i.kind, i.method) == ("cuda", "multigrid"))
-    for shape, expected in (((31, 9999), False), ((32, 9999), True), ((4, 64, 64), False)):
-        problem = SimpleNamespace(dims=shape)
-        assert row.shared(problem) == expected
-        assert grids.hierarchy(Stencil(shape, (1.0,) * len(shape)), 64)[0].shared == expected
-
-
 def test_zero_and_what_is_not_finite(found):
     stencil, f = Stencil((100, 90), (1.0, 1.0)), np.zeros((100, 90))
     outcome, u = together(found, 2, stencil, f, rtol=1e-8, maxiter=9)
@@ -123,20 +112,6 @@ def test_a_hierarchy_is_kept_until_a_device_lets_go(found, monkeypatch):
                 found[-1].storage().drop()
         together(found, 2, stencil, f, rtol=1e-8, maxiter=20)
         assert len(made) == number
-
-
-def test_its_memory_is_free_when_a_device_lets_go(found):
-    stencil, f = Stencil((120, 91), (1.0, 1.0)), source((120, 91))
-    with found[0].active():
-        found[0].storage().drop()
-    together(found, 2, stencil, f, rtol=1e-8, maxiter=20)
-    for one, expected in ((found[0], True), (found[-1], False)):
-        with one.active():
-            if not expected:
-                one.storage().drop()
-            assert ("multigrid" in one.storage().sizes()) == expected
-    with found[0].active():
-        assert "multigrid" not in found[0].storage().sizes()
 
 
 @pytest.mark.gpu

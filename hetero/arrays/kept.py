@@ -56,7 +56,7 @@ class Kept:
         *("over", "shape", "line", "uses", "watched"),
     )
 
-    def __init__(self, array: np.ndarray | Kept) -> None:
+    def __init__(self, array: Any, watched: bool = False) -> None:
         self.shape, self.dtype, self.nbytes = array.shape, array.dtype, array.nbytes
         self.held: dict[Any, str] = {}
         self.lost: dict[str, tuple[float, int]] = {}
@@ -64,7 +64,7 @@ class Kept:
         self.uses = self.calls = 0
         self.line = ""
         self.checksum: bytes | None = None
-        self.watched = self.over = False
+        self.watched, self.over = watched, False
 
     @property
     def copies(self) -> tuple[str, ...]:

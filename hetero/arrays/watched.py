@@ -88,13 +88,9 @@ class _Seen:
 
     def watch_now(self, array: np.ndarray) -> bool:
         """Watch a new result; whether that is possible."""
-        self._set(array, write_tracking.watch(*self._span))
+        self.block = Kept(array, watched=True)
+        self._watch = write_tracking.watch(*self._span)
         return self._watch is not None
-
-    def _set(self, array: np.ndarray, watch: write_tracking.Watch | None) -> None:
-        self.block = Kept(array)
-        self.block.watched = True
-        self._intact, self._watch = 0, watch
 
     def look(self) -> None:
         """Drop the copies if the memory was written to or given back; the array may be gone."""
@@ -119,13 +115,13 @@ class _Seen:
         if _sample(array) != self._sample:
             self._left = _UNSEEN
             return
-        watch = write_tracking.watch(*self._span)
+        block, watch = Kept(array, watched=True), write_tracking.watch(*self._span)
         if watch is None:
             self._left = _MOST_PATIENCE
         elif self._watch is not None:  # a signal handler's call began one, and may have a copy
             watch.close()
         else:
-            self._set(array, watch)
+            self.block, self._intact, self._watch = block, 0, watch
 
     def release(self) -> None:
         """Drop the copies, and stop watching.

@@ -28,7 +28,7 @@ from hetero.host import pages
 from hetero.imports import load
 from hetero.moving import failures, keeping, passing, results, ski_rental, transfer
 from hetero.moving.shares import Line, line, moved
-from hetero.pricing import memory_limit, pricing
+from hetero.pricing import memory_limit, places
 from hetero.pricing.plan import CPU, Plan, Share
 from hetero.profile import inventory
 from hetero.registry import Arguments, Implementation
@@ -270,7 +270,7 @@ def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
 
 def _too_large(used: tuple[Device, ...], problem: Problem) -> bool:
     info = memory_limit.of(used[0])
-    return pricing.too_large(problem, used[0].name, info) is not None
+    return places.too_large(problem, used[0].name, info) is not None
 
 
 def _made_room(used: tuple[Device, ...], nbytes: int) -> Iterator[None]:

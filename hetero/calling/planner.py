@@ -21,8 +21,8 @@ from hetero.moving.results import staying
 from hetero.moving.shares import price
 from hetero.pricing import memory_limit as memory_limits
 from hetero.pricing import movement
+from hetero.pricing.places import check_method, matching_devices
 from hetero.pricing.plan import CPU, Plan
-from hetero.pricing.pricing import check_method, matching_devices
 from hetero.pricing.pricing import price as price_alone
 from hetero.pricing.settings import Settings, forced, placement
 from hetero.profile import inventory

@@ -168,7 +168,8 @@ def _candidates(
     for kind, members in _together(devices, device).items() if problem.device is None else ():
         cut = line(problem, len(members))
         if cut is not None:
-            group = _Group(kind, members, devices, constants, device is not None)
+            asked = device is not None, not (device is method is None)
+            group = _Group(kind, members, devices, constants, *asked)
             candidates += [
                 group.candidate(problem, cut, row)
                 for row in registry.lookup(problem.operation)
@@ -203,8 +204,8 @@ class _Group(NamedTuple):
     devices : dict
         Device name -> description.
     constants : Profile
-    asked : bool
-        Whether the caller names them.
+    asked, named : bool
+        Whether the caller names them, and whether one or the other, them or the method.
     """
 
     kind: str
@@ -212,6 +213,7 @@ class _Group(NamedTuple):
     devices: Devices
     constants: Profile
     asked: bool
+    named: bool
 
     def candidate(self, problem: Problem, cut: Line, row: Implementation) -> Candidate:
         """All devices, each with its range, by one method; balanced where they differ.
@@ -280,9 +282,8 @@ class _Group(NamedTuple):
             constants = constants.at_once(f"{self.kind}*{len(self.members)}")
         # It is priced as itself, whether or not it equals another one.
         info = {key: value for key, value in self.devices[name].items() if key != "same_as"}
-        candidate = pricing.candidate(part, same, name, info, constants, self.asked)
-        if self.asked and candidate.seconds is None:
-            candidate = pricing.unless(candidate, True)
+        asked = self.asked, self.named
+        candidate = pricing.candidate(part, same, name, info, constants, *asked)
         if row.blocks == registry.ALWAYS and at_the_same_time:
             candidate = _contended(candidate, part, name, constants)
         if part.output.is_c_contiguous():

@@ -72,6 +72,7 @@ def _go_through(device: Device, arguments: Arguments, choice: ranges.Ranges) -> 
     placed = choice.placed()
     boxes = [choice.box(index) for index in choice.order()]
     parts = [cut.arrays(box, whole) for box in boxes]
+    problems = [cut.problem(box, device.name) for box in boxes]
     info, constants = inventory.devices()[device.name], profile.current()
 
     @cache
@@ -83,8 +84,8 @@ def _go_through(device: Device, arguments: Arguments, choice: ranges.Ranges) -> 
         return _launch(device, planned(part), options, len(cut.needs))
 
     def chosen(at: int) -> Problem:
-        part = cut.problem(boxes[at], device.name)
-        return cut.look(planned(part), parts[at][0], options) if cut.look else part
+        look, part = cut.look, problems[at]
+        return look(planned(part), parts[at][0], options) if look else part
 
     sizes = [
         max(sum(v.nbytes for v in views) for views in column) for column in zip(*parts, strict=True)
@@ -102,8 +103,7 @@ def _go_through(device: Device, arguments: Arguments, choice: ranges.Ranges) -> 
             launch(part)
 
     def step(at: int) -> Step:
-        part = cut.problem(boxes[at], device.name)
-        used, loads = [], []
+        part, used, loads = problems[at], [], []
         for number, (views, operand) in enumerate(zip(parts[at], part.inputs, strict=False)):
             slot, load = placed[number][at]
             used.append(slots[number][slot])

@@ -247,6 +247,43 @@ def missing(names: tuple[str, ...], info: dict[str, Any]) -> str | None:
 ALWAYS, WHEN_SHORT, IN_TURN = "always", "when short", "in turn"
 
 
+class HostRun(NamedTuple):
+    """``run`` of a method that takes one device with arrays on the host, of which it moves ranges.
+
+    Attributes
+    ----------
+    run : callable
+    when : str
+        `ALWAYS`; or `WHEN_SHORT`, where the device has no room for them, a way that a plan takes
+        only where the device is named; or `IN_TURN`, always, to compute with them on the CPU in
+        turn with the device.
+    """
+
+    run: Callable[..., Any]
+    when: str
+
+    def __call__(self, *given: Any) -> Any:
+        return self.run(*given)
+
+
+class Composed(NamedTuple):
+    """``work`` of a method that is made of others.
+
+    Attributes
+    ----------
+    work : callable
+    price : callable
+        ``price(problem, device's name, info, profile)`` gives its `Price` by theirs and by the
+        links.
+    """
+
+    work: Callable[[Problem, dict[str, Any]], Work]
+    price: Callable[..., Price]
+
+    def __call__(self, problem: Problem, info: dict[str, Any]) -> Work:
+        return self.work(problem, info)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Implementation:
     """One way to do an operation on one kind of device.
@@ -264,18 +301,10 @@ class Implementation:
         ``run(devices, problem, arguments)`` computes `Arguments.output`, and gives how it ended, or
         None where there is nothing to report. ``devices`` is a tuple: empty on the CPU, one active
         device, or several. None: can be priced, cannot be run yet.
-    blocks : str
-        When ``run`` takes one device with arrays on the host, of which it moves blocks itself:
-        `ALWAYS`; or `WHEN_SHORT`, where the device has no room for them, a way that a plan takes
-        only where the device is named; or `IN_TURN`, always, to compute with them on the CPU in
-        turn with the device. "": never.
     prepare : callable or None
         ``prepare(device, problem, alignment, options)`` gives the launch of ``run`` for addresses
         that ``alignment`` divides, as ``launch(a, b, c)`` of the operands and the result, in
         the current context. An operation on one array gets its address twice.
-    price : callable or None
-        Of a method that is made of others: ``price(problem, device's name, info, profile)``
-        gives its `Price` by theirs and by the links. None: it has models of its own.
     """
 
     operation: str
@@ -285,8 +314,6 @@ class Implementation:
     work: Callable[[Problem, dict[str, Any]], Work]
     run: Callable[..., Any] | None = None
     prepare: Callable[[Any, Problem, int, Any], Callable[..., None]] | None = None
-    blocks: str = ""
-    price: Callable[..., Price] | None = None
 
     @property
     def shared(self) -> Callable[[Problem], bool] | None:
@@ -297,6 +324,16 @@ class Implementation:
     def loops(self) -> Callable[[Problem], tuple[str, ...]] | None:
         """Of its `Can`."""
         return getattr(self.excludes, "loops", None)
+
+    @property
+    def blocks(self) -> str:
+        """Of its `HostRun`; "" where its run is none."""
+        return getattr(self.run, "when", "")
+
+    @property
+    def price(self) -> Callable[..., Price] | None:
+        """Of its `Composed` work; None where it has models of its own."""
+        return getattr(self.work, "price", None)
 
     def obstacle(self, problem: Problem, info: dict[str, Any]) -> str | None:
         """Why it cannot do a problem even where it is named."""

@@ -42,8 +42,8 @@ def bounded(
         raise ValueError("a grid's knots and seconds must be positive")
     by_less = by_more = table  # the most by what knots of less work take, and of more
     for number, (axis, power) in enumerate(zip(axes, powers, strict=True)):
-        work = np.asarray(axis, float) ** power
-        work.shape = [-1 if n == number else 1 for n in range(len(axes))]
+        along = [-1 if n == number else 1 for n in range(len(axes))]
+        work = np.reshape(np.asarray(axis, float) ** power, along)
         by_less = np.minimum.accumulate(by_less / work, number) * work
         by_more = np.flip(np.minimum.accumulate(np.flip(by_more, number), number), number)
     return np.minimum(table, slack * np.minimum(by_less, by_more)).ravel()

@@ -190,18 +190,14 @@ registry.register_method(
     method="hybrid",
     kinds=registry.PORTABLE,
     excludes=_hybrid_obstacle,
-    work=_work,
-    run=_run_hybrid,
-    blocks=registry.IN_TURN,
-    price=functools.partial(_price, "hetero.ops.cg.hybrid_price"),
+    work=registry.Composed(_work, functools.partial(_price, "hetero.ops.cg.hybrid_price")),
+    run=registry.HostRun(_run_hybrid, registry.IN_TURN),
 )
 registry.register_method(
     operation=NAME,
     method=ADAPTIVE,
     kinds=registry.PORTABLE,
     excludes=_adaptive_obstacle,
-    work=_work,
-    run=_run_adaptive,
-    blocks=registry.IN_TURN,
-    price=functools.partial(_price, _ADAPTIVE),
+    work=registry.Composed(_work, functools.partial(_price, _ADAPTIVE)),
+    run=registry.HostRun(_run_adaptive, registry.IN_TURN),
 )

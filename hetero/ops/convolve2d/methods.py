@@ -187,8 +187,6 @@ registry.register_method(
     method="streamed",
     kinds=registry.PORTABLE,
     excludes=work.not_streamed,
-    work=work.of_direct,
-    run=_streamed,
-    blocks=registry.ALWAYS,
-    price=ranges.price,
+    work=registry.Composed(work.of_direct, ranges.price),
+    run=registry.HostRun(_streamed, registry.ALWAYS),
 )

@@ -173,7 +173,6 @@ registry.register_method(
     kinds=registry.PORTABLE,
     excludes=_dense_alone,
     work=_work,
-    run=_on_device,
+    run=registry.HostRun(_on_device, registry.WHEN_SHORT),
     shared=_shared,
-    blocks=registry.WHEN_SHORT,
 )

@@ -219,6 +219,7 @@ class Share:
             with self.device.active():
                 for part in self.ranges:
                     part.leave()
+                self._staying, self._where = {}, {}
                 freed = self.device.trim()
             if self.stays and not self._failed:
                 size = self._size if freed else self._by_room()

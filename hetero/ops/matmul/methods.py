@@ -126,8 +126,6 @@ registry.register_method(
     method="streamed",
     kinds=registry.PORTABLE,
     excludes=ranges.obstacle,
-    work=operands.gpu_work,
-    run=streaming.run,
-    blocks=registry.ALWAYS,
-    price=ranges.price,
+    work=registry.Composed(operands.gpu_work, ranges.price),
+    run=registry.HostRun(streaming.run, registry.ALWAYS),
 )

@@ -189,7 +189,8 @@ def calibrated(monkeypatch, hasty, profile_file, two):
             registry, "_operations", {n: registry._operations[n] for n in ("matvec", "matmul")}
         )
         rows = registry.lookup("matmul")
-        rows = [dataclasses.replace(row, shared=lambda problem: True) for row in rows]
+        together = [registry.Can(row.excludes, lambda problem: True) for row in rows]
+        rows = [dataclasses.replace(r, excludes=can) for r, can in zip(rows, together, strict=True)]
         patch.setitem(registry._implementations, "matmul", rows)
         patch.setattr(sampling, "take", lambda case, *_: Samples(dict.fromkeys(grid(case.axes), 1)))
         patch.setattr(loop.repeating, "settle", lambda *_: (0, 0, 0))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import dropwhile, takewhile
 from typing import NamedTuple
 
 Seconds = Callable[[int], float | None]  # of a leading extent; None: not known, or no room
@@ -52,24 +53,16 @@ def break_even(cpu: Seconds, device: Seconds, sizes: Sequence[int]) -> BreakEven
         there, here = device(extent), cpu(extent)
         return None if there is None or here is None else there < here
 
-    seen: dict[int, bool] = {}
-    for size in sizes:
-        wins = faster(size)
-        if wins is None and seen:
-            break
-        if wins is not None:  # the smallest ones may be what a device does not do
-            seen[size] = wins
+    compared = ((size, faster(size)) for size in sizes)
+    known = dropwhile(lambda one: one[1] is None, compared)  # the smallest ones may be what a
+    seen = [*takewhile(lambda one: one[1] is not None, known)]  # device does not do
     if not seen:
         return BreakEven(None, sizes[0], sizes[-1])
-    every = [*seen]
-    smallest, largest = every[0], every[-1]
-    lost = [size for size in every if not seen[size]]
-    if not lost:
-        return BreakEven(smallest, smallest, largest)
-    if lost[-1] == largest:
-        return BreakEven(None, smallest, largest)
-    low = lost[-1]
-    high = every[every.index(low) + 1]
+    smallest, largest = seen[0][0], seen[-1][0]
+    won = [size for size, _ in takewhile(lambda one: one[1], reversed(seen))]
+    if not won or len(won) == len(seen):
+        return BreakEven(won[-1] if won else None, smallest, largest)
+    low, high = seen[-len(won) - 1][0], won[-1]
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if faster(middle) else (middle, high)
@@ -78,16 +71,7 @@ def break_even(cpu: Seconds, device: Seconds, sizes: Sequence[int]) -> BreakEven
 
 def calls_from(once: float, each: float, cpu: float) -> int | None:
     """The number of calls from which on ``once + calls x each`` is less than ``calls x cpu``; None
-    where no number is enough.
-
-    Parameters
-    ----------
-    once : float
-        Seconds that are paid once: operands that stay on the device for all calls.
-    each : float
-        Seconds of each call there.
-    cpu : float
-        Seconds of each call on the CPU.
+    where no number is enough. All are seconds.
 
     Examples
     --------

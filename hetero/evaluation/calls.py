@@ -16,6 +16,7 @@ from hetero import profile
 from hetero.arrays import HOST, Operand, Spec
 from hetero.calling.planner import Machine
 from hetero.errors import DeviceError, MethodNotAvailable, NotPriced, ProfileError
+from hetero.imports import load
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Trial
 from hetero.pricing.plan import Candidate, Plan
@@ -30,12 +31,7 @@ _LONGEST = 5.0  # predicted seconds of a call that is measured
 
 
 def known(named: str | None) -> tuple[Profile, dict[str, dict[str, Any]]]:
-    """Constants and devices of this machine, or of another one by its profile.
-
-    Parameters
-    ----------
-    named : str, optional
-        A profile that comes with hetero, or a profile's file. Default: this machine.
+    """Constants and devices of this machine, or of another one by its profile: its name, or a file.
 
     Raises
     ------
@@ -96,10 +92,9 @@ class Arrays:
 
     def _filled(self, operand: Operand, number: int) -> Any:
         key = (number, operand.dtype.name)
-        pool = self._pools.get(key)
-        if pool is None or pool.size < operand.size:
-            pool = np.resize(self._block.astype(operand.dtype), operand.size)
-            self._pools[key] = pool
+        if key not in self._pools or self._pools[key].size < operand.size:
+            self._pools[key] = np.resize(self._block.astype(operand.dtype), operand.size)
+        pool = self._pools[key]
         host = np.ndarray(operand.shape, operand.dtype, pool, 0, operand.strides)
         if operand.location == HOST:
             return host
@@ -111,16 +106,7 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of an operation, by its dimensions.
-
-    Attributes
-    ----------
-    operation : Operation
-    dims : tuple of int
-    dtype : str
-    options : mapping
-        The operation's own.
-    """
+    """A call of an operation, by its dimensions; ``options`` are the operation's own."""
 
     operation: Operation
     dims: tuple[int, ...]
@@ -155,7 +141,7 @@ class Call:
 
     @property
     def extent(self) -> int:
-        """The dimension that tells how large it is."""
+        """That dimension."""
         return self.dims[self.growing[0]]
 
     @property
@@ -167,22 +153,16 @@ class Call:
 
     def of_size(self, extent: int) -> Call:
         """The same call with another leading dimension; others that grow keep their ratio to it."""
-        factor = extent / self.extent
-        dims = (
-            max(1, round(size * factor)) if axis in self.growing else size
-            for axis, size in enumerate(self.dims)
-        )
+        dims = list(self.dims)
+        for axis in self.growing:
+            dims[axis] = max(1, round(dims[axis] * (extent / self.extent)))
         return replace(self, dims=tuple(dims))
 
     def measured(self, candidate: Candidate | None, on: str) -> float | None:
-        """Seconds of it by a candidate.
-
-        None where the dimensions do not tell its operands, the device has no arrays, or it would
-        take too long.
+        """Seconds of it by a candidate; None where the dimensions do not tell its operands, the
+        device has no arrays, or it would take too long.
         """
-        from hetero.calibration.measure import (
-            candidates,
-        )  # which `hetero explain` does not wait for
+        candidates = load("hetero.calibration.measure.candidates")  # `hetero explain` waits not
 
         if candidate is None or not (candidate.seconds or 0.0) < _LONGEST:
             return None
@@ -196,8 +176,7 @@ class Call:
                 return None
             arrays = Arrays(on).of(Trial(operands))
             call = partial(self.operation.call, *arrays, device=candidate.device, **self.options)
-            return candidates.typical(
-                candidates.awaited(call, () if on == HOST else (backends.get(on),))
-            )
+            places = () if on == HOST else (backends.get(on),)
+            return float(candidates.typical(candidates.awaited(call, places)))
         except (TypeError, ValueError, DeviceError, MemoryError):
             return None

@@ -115,22 +115,20 @@ def _checked(name: str, data: Any, keys: tuple[str, ...]) -> dict[str, Any]:
         raise ValueError(f"{name} has no key {wrong[0]!r:.60}; keys are {names}")
     if missing := [key for key in keys[:2] if key not in data]:
         raise ValueError(f"{name} must have {missing[0]}; keys are {names}")
-    return {key: _value(key, value) for key, value in data.items()}
-
-
-def _value(key: str, value: Any) -> Any:
-    """The checked value of a key."""
-    if key in _LINKS:
-        return Link(**_checked(key, value, Link._fields))
-    if key == "profile":
-        right, wanted = isinstance(value, str) and value and "\0" not in value, "a name or a file"
-    else:
-        least = _LEAST[key]
-        right = type(value) in (int, type(least)) and least <= value <= 1e18
-        wanted = f"a {'whole ' * isinstance(least, int)}number from {least:g} to 1e18"
-    if not right:
-        raise ValueError(f"{key} must be {wanted}, got {value!r:.60}")
-    return value
+    for key, value in data.items():
+        if key in _LINKS:
+            continue
+        if key == "profile":
+            right = isinstance(value, str) and value and "\0" not in value
+            wanted = "a name or a file"
+        else:
+            least = _LEAST[key]
+            right = type(value) in (int, type(least)) and least <= value <= 1e18
+            wanted = f"a {'whole ' * isinstance(least, int)}number from {least:g} to 1e18"
+        if not right:
+            raise ValueError(f"{key} must be {wanted}, got {value!r:.60}")
+    links = {key: Link(**_checked(key, data[key], Link._fields)) for key in _LINKS if key in data}
+    return {**data, **links}
 
 
 class Solve(NamedTuple):
@@ -184,14 +182,8 @@ class Forecast(NamedTuple):
 def forecast(solve: Solve, cluster: Cluster, parts: int, rows: int | None = None) -> Forecast:
     """An iteration of a solve on a number of devices.
 
-    Parameters
-    ----------
-    solve : Solve
-    cluster : Cluster
-    parts : int
-    rows : int, optional
-        Of each device, and then efficiency = T(1) / T(parts). Default: the solve's own are divided,
-        and efficiency = T(1) / (parts T(parts)).
+    Where ``rows`` of each device are given, efficiency = T(1) / T(parts); else the solve's own are
+    divided, and efficiency = T(1) / (parts T(parts)).
     """
     what, own, halo, sums = solve.iteration, rows or -(-solve.call.dims[0] // parts), 0.0, 0.0
     launch, compute = solve.step(own)

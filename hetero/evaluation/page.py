@@ -50,12 +50,7 @@ Curves = Mapping[str, Mapping[int, float]]  # label -> size -> value
 
 
 def page(named: str | None = None) -> str:
-    """What is known of this machine, or of another one by its profile.
-
-    Parameters
-    ----------
-    named : str, optional
-        A profile that comes with hetero, or a profile's file. Default: this machine.
+    """What is known of this machine, or of another one by its profile, which is a name or a file.
 
     Raises
     ------

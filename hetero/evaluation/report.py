@@ -217,13 +217,9 @@ def benchmarks(
 ) -> str:
     """The rows of `hetero.evaluation.bench` in Markdown.
 
-    Parameters
-    ----------
-    rows : sequence of dict
-    columns : callable, optional
-        ``columns(rows)`` gives all of them as one `BenchTable`, with the geometric means of its
-        ratios below. Without it, or where it gives None, each row is a table: seconds, and each
-        over the fastest of all.
+    ``columns(rows)`` gives all of them as one `BenchTable`, with the geometric means of its ratios
+    below. Without it, or where it gives None, each row is a table: seconds, and each over the
+    fastest of all.
     """
     if not rows:
         return "no shape could be measured"

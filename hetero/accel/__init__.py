@@ -8,7 +8,7 @@ for the process that calls it. What is caught, and what is left alone and why: d
 `gate`         machine code in front of NumPy's loops of products, which offers large ones
 `session`      whether a call is looked at, what its plan says, who computes it
 `products`     ``@`` and all that is one; `images` convolutions; `solves` CG and k-means
-`notes`        what was taken and what was not, with the reasons; `page` for a browser
+`notes`        what was taken and what was not, with the reasons
 `advice`       what another machine would do
 =============  =====================================================================================
 """

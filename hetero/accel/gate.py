@@ -189,18 +189,11 @@ class Unknown(Exception):
 
 
 class Gate:
-    """The gates of all product loops.
+    """The gates of all product loops; `Unknown` where there can be none.
 
-    Parameters
-    ----------
-    take : callable
-        ``take(function, dtype, pointers, extents, strides, loop)`` computes a large product, and
-        returns whether it did; the pointers are those of two operands and the result, and
-        ``loop()`` computes it as NumPy does. What it raises is raised once the product is done.
-
-    Raises
-    ------
-    Unknown
+    ``take(function, dtype, pointers, extents, strides, loop)`` computes a large product, and
+    returns whether it did; the pointers are those of two operands and the result, and ``loop()``
+    computes it as NumPy does. What it raises is raised once the product is done.
     """
 
     def __init__(self, take: Taker) -> None:

@@ -19,14 +19,9 @@ log = logging.getLogger("hetero")
 class Patches:
     """What is to be replaced, and what was; one of `sys.meta_path`.
 
-    Parameters
-    ----------
-    names : mapping
-        Module -> names in it, such as "dot", or "KMeans.fit" of a class's method.
-    replace : callable
-        ``replace("module.name", original)`` gives what stands there from now on.
-    done : callable
-        ``done(module)`` is called when all of a module is replaced.
+    ``names`` are by module, such as "dot", or "KMeans.fit" of a class's method.
+    ``replace("module.name", original)`` gives what stands there from now on, ``done(module)`` is
+    called when all of a module is replaced.
     """
 
     def __init__(
@@ -62,15 +57,9 @@ class Patches:
     def missed(self) -> list[str]:
         """Names by which other modules hold what is replaced: "script.convolve2d"."""
         wanted, own = set(map(id, self._originals.values())), set(map(_package, self._names))
-        return sorted(
-            {
-                f"{module.__name__}.{key}"
-                for module in _modules()
-                if _package(module.__name__) not in own
-                for key, value in list(vars(module).items())
-                if id(value) in wanted
-            }
-        )
+        others = [m for m in _modules() if _package(m.__name__) not in own]
+        held = ((m.__name__, key, value) for m in others for key, value in [*vars(m).items()])
+        return sorted({f"{name}.{key}" for name, key, value in held if id(value) in wanted})
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The other finders' answer; the module is patched once it was executed."""

@@ -11,13 +11,8 @@ _API, _LIBRARY = "hetero", "numba"
 _PREFIXES = ("tbbpool", "omppool", "workqueue")  # of the library with the threads of Numba's loops
 
 
-def others(session: Any, module: str) -> list[Any]:
-    """What is restored when hetero.accel is."""
-    return [_Registered()]
-
-
 class _Registered:
-    """The controller, known to threadpoolctl until it is restored."""
+    """The controller, known to threadpoolctl until hetero.accel is restored."""
 
     def __init__(self) -> None:
         library = sys.modules["threadpoolctl"]
@@ -32,6 +27,11 @@ class _Registered:
         library = sys.modules["threadpoolctl"]
         getattr(getattr(library, "_CDLL_CACHE", None), "_controller_cache", {}).clear()
         getattr(library, "reset_cached_controller", lambda: None)()
+
+
+def others(session: Any, module: str) -> list[Any]:
+    """What is restored when hetero.accel is."""
+    return [_Registered()]
 
 
 def _controller(base: Any) -> Any:

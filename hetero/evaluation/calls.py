@@ -1,13 +1,16 @@
-"""Calls of operations, drawn at random or given by their dimensions, with operands in memory, and
-the machine that they are planned for."""
+"""Calls of operations, drawn at random or given by their dimensions, with operands in memory; the
+machine that they are planned for; and from which size and how many of them on a device pays."""
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from itertools import dropwhile, takewhile
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +28,9 @@ from hetero.registry import Operation
 from hetero.registry.problem import Problem
 
 _LONGEST = 5.0  # predicted seconds of a call that is measured
+Seconds = Callable[[int], float | None]  # of a leading extent; None: not known, or no room
+
+_STEPS = 2  # sizes from one to twice as much
 
 
 # -- Machines --------------------------------------------------------------------------------------
@@ -180,3 +186,71 @@ class Call:
             return float(candidates.typical(candidates.awaited(call, places)))
         except (TypeError, ValueError, DeviceError, MemoryError):
             return None
+
+
+# -- When a device pays: arithmetic on seconds -----------------------------------------------------
+
+
+class BreakEven(NamedTuple):
+    """From which leading extent on a device with its copies is faster than the CPU."""
+
+    extent: int | None  # None where it is not within the sizes that were looked at
+    smallest: int  # the first and the last of these
+    largest: int
+
+
+def extents(smallest: int, largest: int) -> list[int]:
+    """Leading extents to look at, evenly on a logarithmic scale, both ends included.
+
+    Examples
+    --------
+    >>> extents(8, 32)
+    [8, 11, 16, 23, 32]
+    """
+    number = 1 + math.ceil(_STEPS * math.log2(largest / smallest))
+    return list(dict.fromkeys(np.geomspace(smallest, largest, number).round().astype(int).tolist()))
+
+
+def break_even(cpu: Seconds, device: Seconds, sizes: Sequence[int]) -> BreakEven:
+    """The smallest extent from which on the device is faster than the CPU.
+
+    It is faster at every one of ``sizes`` above it. Between two of these it is looked for by
+    halving. Sizes that one of the two cannot do end the search.
+
+    Examples
+    --------
+    >>> break_even(lambda n: n**3 * 1e-9, lambda n: 1e-3 + n**2 * 1e-9, [8, 64, 512])
+    BreakEven(extent=101, smallest=8, largest=512)
+    """
+
+    def faster(extent: int) -> bool | None:
+        there, here = device(extent), cpu(extent)
+        return None if there is None or here is None else there < here
+
+    compared = ((size, faster(size)) for size in sizes)
+    known = dropwhile(lambda one: one[1] is None, compared)  # the smallest ones may be what a
+    seen = [*takewhile(lambda one: one[1] is not None, known)]  # device does not do
+    if not seen:
+        return BreakEven(None, sizes[0], sizes[-1])
+    smallest, largest = seen[0][0], seen[-1][0]
+    won = [size for size, _ in takewhile(lambda one: one[1], reversed(seen))]
+    if not won or len(won) == len(seen):
+        return BreakEven(won[-1] if won else None, smallest, largest)
+    low, high = seen[-len(won) - 1][0] + 1, won[-1]
+    first = bisect_left(range(high), True, low, key=lambda extent: bool(faster(extent)))
+    return BreakEven(first, smallest, largest)
+
+
+def calls_from(once: float, each: float, cpu: float) -> int | None:
+    """The number of calls from which on ``once + calls x each`` is less than ``calls x cpu``; None
+    where no number is enough. All are seconds.
+
+    Examples
+    --------
+    >>> calls_from(10.0, 1.0, 4.0), calls_from(9.0, 1.0, 4.0), calls_from(1.0, 4.0, 4.0)
+    (4, 4, None)
+    """
+    gained = cpu - each
+    if gained <= 0.0:
+        return None
+    return math.floor(once / gained) + 1

@@ -7,15 +7,18 @@ profile measured on one device; a message of b bytes takes b / T_x + c1 (White 2
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetero import paths, registry
 from hetero.evaluation import calls
+from hetero.evaluation.report import markdown
 from hetero.pricing import memory_limit
 from hetero.pricing.plan import CPU
 from hetero.profile import Profile
+from hetero.times import readable
 
 _LARGEST_FILE = 1 << 20  # bytes
 _MOST = 10**6  # devices
@@ -25,6 +28,14 @@ _LEAST = {  # by key; of whole numbers, and of others
     "nodes": 1, "gpus_per_node": 0, "ranks": 1, "reductions": 0, "allreduce_seconds": 0.0,
     "host_seconds": 0.0, "saturating_ranks": 1.0, "bytes_per_second": 1.0, "seconds": 0.0,
 }  # fmt: skip
+PICTURE = (11.0, 4.5)  # inches
+_TERMS = {"compute": "--", "launch": "-.", "halo": ":", "sums": (0, (5, 1, 1, 1, 1, 1))}
+_BINDS = {
+    "compute": "computing binds: each one's own rows",
+    "launch": "launches bind: larger grids pay, more of them do not",
+    "halo": "halos bind: a message keeps its length, however many share the grid",
+    "sums": "sums bind: all wait for the all-reduce",
+}
 
 
 class Link(NamedTuple):
@@ -254,3 +265,55 @@ def scaling(call: calls.Call, cluster: Cluster, method: str | None = None) -> di
         "strong": [one._asdict() for one in tried if one.parts in counts],
         "weak": [forecast(solve, cluster, n, rows)._asdict() for n in counts],
     }
+
+
+def text(scaled: Mapping[str, Any]) -> str:
+    """What `scaling` gives: the whole cluster, one device, the best numbers, both ways to scale."""
+    one, *_, last = scaled["strong"][0], *scaled["strong"]
+    unit, fits, fastest = scaled["unit"], scaled["fits_from"], scaled["fastest"]
+    lines = [
+        f"{scaled['call']} by {scaled['method']}: {scaled['devices']:,} {unit} (nodes: "
+        f"{scaled['nodes']:,}), constants of {scaled['device']}",
+        f"   on {last['parts']:,}: an iteration takes {readable(last['seconds'])} = "
+        + " + ".join(f"{name} {readable(last[name])}" for name in _TERMS),
+        f"   on 1: {readable(one['seconds'])}, {one['seconds'] / last['seconds']:.3g} times as "
+        f"long; efficiency {last['efficiency']:.0%}",
+        f"   {_BINDS[last['binds']]}",
+        f"   about {scaled['iterations']:,} iterations: "
+        + readable(scaled["iterations"] * last["seconds"]),
+        f"   memory: no number of {unit} has room for the vectors"
+        if fits is None
+        else f"   memory: there is room for the vectors from {fits:,} of the {unit} on",
+        f"   fastest on {fastest['parts']:,}, {readable(fastest['seconds'])}; efficiency 50% and "
+        f"more up to {scaled['half_efficient']:,}",
+    ]
+    heads = {"strong": "Strong scaling, this grid", "weak": "Weak scaling, as many rows on each"}
+    for way, title in heads.items():
+        head = (unit, "rows of one", "iteration", *_TERMS, "efficiency", "binds")
+        cells = [
+            [f"{row['parts']:,}", f"{row['rows']:,}"]
+            + [readable(row[name]) for name in ("seconds", *_TERMS)]
+            + [f"{row['efficiency']:.0%}", row["binds"]]
+            for row in scaled[way]
+        ]
+        lines += ["", f"{title}:", "", *markdown(head, cells)]
+    return "\n".join(lines)
+
+
+def draw(scaled: Mapping[str, Any], picture: Any) -> None:
+    """Draw both ways to scale, next to each other, on a figure of matplotlib's."""
+    sides = picture.subplots(1, 2)
+    for axes, way in zip(sides, ("strong", "weak"), strict=True):
+        rows = scaled[way]
+        parts = [row["parts"] for row in rows]
+        axes.plot(parts, [row["seconds"] for row in rows], "ko-", label="an iteration")
+        ideal = [rows[0]["seconds"] / (n if way == "strong" else 1) for n in parts]
+        axes.plot(parts, ideal, color="0.7", label="at efficiency 1")
+        for name, style in _TERMS.items():
+            axes.plot(parts, [row[name] or None for row in rows], linestyle=style, label=name)
+        axes.set(xlabel=scaled["unit"], ylabel="seconds, forecast", title=f"{way} scaling")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.grid(alpha=0.3)
+    sides[0].legend(fontsize="small")
+    picture.suptitle(f"{scaled['call']} by {scaled['method']}")

@@ -24,7 +24,7 @@ from hetero.arrays import HOST
 from hetero.calling import overview
 from hetero.calling.planner import OtherMachine
 from hetero.evaluation import calls, last, report
-from hetero.evaluation.break_even import break_even
+from hetero.evaluation.calls import break_even
 from hetero.evaluation.markup import boxes, document, paragraph, table
 from hetero.host import loops
 from hetero.imports import load

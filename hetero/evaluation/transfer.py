@@ -20,8 +20,7 @@ from hetero.calibration.measure import candidates
 from hetero.calling.planner import Machine, OtherMachine
 from hetero.errors import DeviceNotAvailable, one_of
 from hetero.evaluation import calls
-from hetero.evaluation.break_even import break_even, calls_from, extents
-from hetero.evaluation.calls import Call
+from hetero.evaluation.calls import Call, break_even, calls_from, extents
 from hetero.pricing.plan import CPU, Candidate
 from hetero.profile import PAGEABLE, PINNED, STAGED, Profile, inventory
 

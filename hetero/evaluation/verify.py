@@ -162,6 +162,10 @@ def summary(rows: list[Row]) -> dict[str, Any]:
         for name, predicted in row.predicted.items():
             key = _function(row.problem), *name
             pairs.setdefault(key, []).append((predicted, row.measured[name]))
+    left_out = dict(backends.broken())  # device -> why measuring something there failed first
+    for row in rows:
+        for (device, method), reason in row.failed.items():
+            left_out.setdefault(device, f"{method}, {row.problem}: {reason}")
     chosen = zip(
         *((row.predicted[row.chosen], row.measured[row.chosen]) for row in rows), strict=True
     )
@@ -181,18 +185,9 @@ def summary(rows: list[Row]) -> dict[str, Any]:
         "fastest": dict(fastest),
         "prediction_error": errors,
         "chosen_error": residuals(*map(list, chosen)),
-        "left_out": left_out(rows),
+        "left_out": left_out,
     }
 
 
 def _function(problem: Problem) -> str:
     return registry.operation(problem.operation).function
-
-
-def left_out(rows: list[Row]) -> dict[str, str]:
-    """Device -> why measuring something there failed first; what is broken from the start, too."""
-    found = dict(backends.broken())
-    for row in rows:
-        for (device, method), reason in row.failed.items():
-            found.setdefault(device, f"{method}, {row.problem}: {reason}")
-    return found

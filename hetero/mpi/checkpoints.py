@@ -118,7 +118,7 @@ class Checkpoint:
     def ask(self) -> None:
         """Ask the ranks to save with the next sum, where it is time; rank 0 asks."""
         if self._ranks.rank == 0 and time.monotonic() - self._saved_at >= self._every:
-            self._ranks.ask()
+            self._ranks.asks = True
 
     def save(self, x: Callable[[], np.ndarray], iterations: int) -> None:
         """Write the file, with what x gives on each rank; a collective call."""

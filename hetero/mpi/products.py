@@ -69,14 +69,9 @@ class Vectors:
             self._ranks.attempt(self.own.subtract, x.values, alpha, p.values)
         return square
 
-    def multiplier(self, diagonal: np.ndarray) -> Callable[[Vector, Vector], None]:
-        """``f(r, z)`` that writes z = diagonal * r."""
-        m = self.made(self.own.hold, diagonal).values
-
-        def multiply(r: Vector, z: Vector) -> None:
-            self._ranks.attempt(self.own.multiply, m, r.values, z.values)
-
-        return multiply
+    def multiply(self, m: Vector, r: Vector, z: Vector) -> None:
+        """z = m r, element by element."""
+        self._ranks.attempt(self.own.multiply, m.values, r.values, z.values)
 
 
 class HostVectors:
@@ -90,18 +85,11 @@ class HostVectors:
         loops = load("hetero.kernels.cpu.vectors")
         self.dot, self.step, self.scale_and_add = loops.dot, loops.step, loops.scale_and_add
         self.copy, self.difference, self.multiply = np.copy, np.subtract, np.multiply
+        self.hold = self.on_host = np.asarray  # these functions take what is there
 
     def subtract(self, y: np.ndarray, alpha: float, x: np.ndarray) -> None:
         """y -= alpha x."""
         y -= y.dtype.type(alpha) * x
-
-    def hold(self, x: np.ndarray) -> np.ndarray:
-        """An array of the host where these functions take it."""
-        return x
-
-    def on_host(self, x: np.ndarray) -> np.ndarray:
-        """What `hold` gave, on the host."""
-        return x
 
 
 class Halo:

@@ -47,7 +47,7 @@ class Ranks:
 
     What a rank does alone goes through `attempt` or `agreed`, and collective calls are made outside
     of these: so a rank that fails never leaves the others waiting. ``save``: whether a rank asked
-    for it with `ask`, as known since the last sum.
+    for it with ``asks``, as known since the last sum.
     """
 
     def __init__(self, comm: Any) -> None:
@@ -59,13 +59,9 @@ class Ranks:
 
     def forget(self) -> None:
         """Withdraw what was asked for, and what failed."""
-        self.save = self._asks = False
+        self.save = self.asks = False
         self._error: Exception | None = None
         self._said = ""
-
-    def ask(self) -> None:
-        """Let all ranks know with the next sum that it is time to save."""
-        self._asks = True
 
     def attempt(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """What this rank's own work gives.
@@ -110,7 +106,7 @@ class Ranks:
 
     def _of_all(self, number: Any) -> np.ndarray:
         """Each rank's number; all raise where one failed before."""
-        each = self.gather(number, self._asks, self._error is not None)
+        each = self.gather(number, self.asks, self._error is not None)
         _, self.save, failed = each.any(axis=0)
         if failed:
             self.agree()

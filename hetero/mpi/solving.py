@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import operator
 import os
 from collections.abc import Callable
@@ -150,7 +151,8 @@ def run(
             own, product = of_device(ranks, place, rows, b.dtype)
         vectors = Vectors(ranks, own, b.dtype)
         if isinstance(preconditioner, np.ndarray):
-            preconditioner = vectors.multiplier(preconditioner)
+            diagonal = vectors.made(own.hold, preconditioner)
+            preconditioner = functools.partial(vectors.multiply, diagonal)
         saved = None
         if goal.checkpoint is not None:
             each = ranks.every(ranks.agreed(sums))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import random
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -236,9 +235,11 @@ def break_even(cpu: Seconds, device: Seconds, sizes: Sequence[int]) -> BreakEven
     won = [size for size, _ in takewhile(lambda one: one[1], reversed(seen))]
     if not won or len(won) == len(seen):
         return BreakEven(won[-1] if won else None, smallest, largest)
-    low, high = seen[-len(won) - 1][0] + 1, won[-1]
-    first = bisect_left(range(high), True, low, key=lambda extent: bool(faster(extent)))
-    return BreakEven(first, smallest, largest)
+    low, high = seen[-len(won) - 1][0], won[-1]
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if faster(middle) else (middle, high)
+    return BreakEven(high, smallest, largest)
 
 
 def calls_from(once: float, each: float, cpu: float) -> int | None:

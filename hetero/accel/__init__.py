@@ -7,8 +7,8 @@ for the process that calls it. What is caught, and what is left alone and why: d
 `patching`     functions of other packages replaced, and put back
 `gate`         machine code in front of NumPy's loops of products, which offers large ones
 `session`      whether a call is looked at, what its plan says, who computes it
-`products`     ``@`` and all that is one; `images` convolutions; `solves` CG and k-means
-`notes`        what was taken and what was not, with the reasons; `page` for a browser
+`products`     ``@`` and all that is one; `functions` convolutions, CG and k-means
+`notes`        what was taken and what was not, with the reasons
 `advice`       what another machine would do
 =============  =====================================================================================
 """
@@ -30,11 +30,11 @@ log = logging.getLogger("hetero")
 _SIGNAL = "convolve2d", "fftconvolve", "oaconvolve", "correlate2d", "convolve"
 _HOMES = {  # module -> where its replacements are made, and of which of its names
     "numpy": ("products", ("dot", "einsum")),
-    "scipy.signal": ("images", _SIGNAL),
-    "scipy.ndimage": ("images", ("convolve", "correlate")),
-    "scipy.sparse.linalg": ("solves", ("cg",)),
-    "sklearn.cluster": ("solves", ("KMeans.fit",)),
-    "threadpoolctl": ("thread_limits", ()),
+    "scipy.signal": ("functions", _SIGNAL),
+    "scipy.ndimage": ("functions", ("convolve", "correlate")),
+    "scipy.sparse.linalg": ("functions", ("cg",)),
+    "sklearn.cluster": ("functions", ("KMeans.fit",)),
+    "threadpoolctl": ("patching", ()),
 }
 _ON, _OFF = ("1", "yes", "true", "on"), ("0", "no", "false", "off")  # HETERO_ACCEL
 _lock = locks.new()

@@ -27,6 +27,7 @@ usage: python -m hetero.accel [-v] [--report FILE] [--dry-run] (script.py | -m m
   --report FILE  write the table as a page for a browser
   --dry-run      decide, and take no call"""
 
+_MARK = b"<!-- by hetero.accel -->"  # the end of a report, which another one may replace
 _FILE_INPUT = 257  # Py_file_input of Python's C API
 
 
@@ -56,8 +57,8 @@ def main(arguments: Sequence[str]) -> int:
     if not (module or file == "-" or os.access(file, os.R_OK)):
         print(f"hetero.accel: there is no file {file} to read", file=sys.stderr)
         return 2
-    if report is not None and (obstacle := load("hetero.accel.page").obstacle(report)):
-        print(f"hetero.accel: {obstacle}", file=sys.stderr)
+    if report is not None and (why := _obstacle(report)):
+        print(f"hetero.accel: {why}", file=sys.stderr)
         return 2
     installed = accel.install(noisy, dry_run, recording=report is not None)
     if noisy or report is not None:  # after threads and the script's own handlers
@@ -75,9 +76,41 @@ def _end(
         print(f"\n{installed.session.book}", file=sys.stderr)
     if report is not None:
         try:
-            load("hetero.accel.page").write(report, command, installed)
+            if why := _obstacle(report):
+                raise FileExistsError(why)
+            page = _page(command, installed).encode() + _MARK
+            paths = load("hetero.paths")
+            paths.replace_file(paths.Path(report), page)
         except OSError as error:
             print(f"hetero.accel: no report: {error}", file=sys.stderr)
+
+
+def _obstacle(file: str) -> str | None:
+    """Why no report is written to a file: it is there, and is none."""
+    path = load("hetero.paths").Path(file)
+    if not path.exists() or (path.is_file() and path.read_bytes().endswith(_MARK)):
+        return None
+    return f"{file} is there already, and is no report of hetero.accel's"
+
+
+def _page(command: list[str], installed: accel.Installed) -> str:
+    """The table as a page for a browser, in the style of `hetero report`'s."""
+    markup, book = load("hetero.evaluation.markup"), installed.session.book
+    rows, (first, *advice) = book.table(), book.sums()
+    taken = [row for row in rows if row[-1].startswith("taken")]
+    texts = {
+        "To gain more": (advice, "None."),
+        "Not caught": (installed.missed, "No module had imported a function by name before."),
+    }
+    sections = {}
+    for title, shown in (("Taken", taken), ("Left alone", [r for r in rows if r not in taken])):
+        head = load("hetero.accel.notes").HEAD  # without columns that are empty: for telephones
+        used = [column for column in zip(head, *shown, strict=True) if any(column[1:])]
+        table = markup.paragraph("Longest first.") + markup.table(zip(*used, strict=True))
+        sections[title] = table if shown else markup.paragraph("None.")
+    for title, (lines, none) in texts.items():
+        sections[title] = "".join(map(markup.paragraph, lines or [none]))
+    return str(markup.document(" ".join(command), markup.paragraph(first), sections))
 
 
 def run(module: bool, command: list[str]) -> None:

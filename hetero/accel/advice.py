@@ -19,6 +19,7 @@ import numpy as np
 from hetero import registry
 from hetero.accel import __main__ as running
 from hetero.accel import install, uninstall
+from hetero.accel.notes import calls_in_words
 from hetero.accel.session import LOADING, MEASURED, SAMPLES, Attempt, copies_of
 from hetero.arrays import describe_used, watched
 from hetero.calling.planner import OtherMachine, use
@@ -32,55 +33,37 @@ _NOTABLE = 0.8  # times as long, at most: another way that is worth a line
 
 @dataclass
 class Line:
-    """All calls of one size from one line of a script, here and there.
-
-    Attributes
-    ----------
-    place, call : str
-        Where it stands; the function with shapes and dtypes.
-    count : int
-    here : float
-        Seconds of all calls, measured.
-    iterations : int
-        Of all solves; 0 of what has none.
-    unchanged : list of int
-        For each operand the number of calls before which nobody had written to it.
-    way : str
-        What hetero would do each call by; "" where it cannot, with the reason in ``notes``.
-    each : float
-        Seconds of a call there by that, on average.
-    left : int
-        Calls that hetero.accel leaves to the library although that is faster.
-    there, plain : float
-        Seconds of all calls there, with hetero.accel and without. Where the profile has no price of
-        the plain library, its calls take as long there as here.
-    notes : list of str
-        What to keep; what float32, or a copy that is there already, would change.
-    """
+    """All calls of one size from one line of a script, here and there."""
 
     place: str
-    call: str
+    call: str  # the function with shapes and dtypes
     count: int = 0
-    here: float = 0.0
-    iterations: int = 0
+    here: float = 0.0  # seconds of all calls, measured
+    iterations: int = 0  # of all solves
+    # For each operand the number of calls before which nobody had written to it.
     unchanged: list[int] = field(default_factory=list)
-    way: str = ""
-    each: float = 0.0
-    left: int = 0
+    way: str = ""  # what hetero would do each call by; where it cannot, the notes say why
+    each: float = 0.0  # seconds of a call there by that, on average
+    left: int = 0  # calls that hetero.accel leaves to the library although that is faster
+    # Seconds of all calls there, with hetero.accel and without. Where the profile has no price of
+    # the plain library, its calls take as long there as here.
     there: float = 0.0
     plain: float = 0.0
+    # What to keep; what float32, or a copy that is there already, would change.
     notes: list[str] = field(default_factory=list)
 
     def text(self, where: str) -> str:
         """What is printed; ``where``: "there", or "with hetero" of this machine."""
-        lines = [f"{self.place}: {self.call}: {_calls(self.count)}, {readable(self.here)} here"]
+        lines = [
+            f"{self.place}: {self.call}: {calls_in_words(self.count)}, {readable(self.here)} here"
+        ]
         if self.way:
             gain = f"{self.plain / self.there:.3g} times as fast".removeprefix("1 times ")
             each = f"{readable(self.each)} a call by {self.way}"
             lines.append(f"{where} {readable(self.there)}, {gain} as without hetero; {each}")
         if self.left:
-            text = f"{_calls(self.left)} of these are left to the library: those before hetero is "
-            lines.append(text + "loaded, and the first of a size, which are measured")
+            text = f"{calls_in_words(self.left)} of these are left to the library: those before "
+            lines.append(text + "hetero is loaded, and the first of a size, which are measured")
         return "\n   ".join([*lines, *self.notes])
 
 
@@ -90,31 +73,16 @@ _Noted = tuple[Line, Problem | None, Attempt]
 
 @dataclass
 class Advice:
-    """The lines of a script, those that take most time here first.
+    """The lines of a script, those that take most time here first."""
 
-    Attributes
-    ----------
-    machine : str
-        The profile's name.
-    own : bool
-        Whether it is this machine: the plain library takes as long as was measured.
-    lines : list of Line
-    rest : float
-        Seconds of what hetero does not do, measured here.
-    loading : float
-        Seconds of them with hetero.accel in which it is loaded; 0 where it is not.
-    here, there, plain : float
-        Seconds of the whole script: here; there by hetero.accel; there without.
-    """
-
-    machine: str
-    own: bool
+    machine: str  # the profile's name
+    own: bool  # it is this machine: the plain library takes as long as was measured
     lines: list[Line]
-    rest: float
-    loading: float
-    here: float
-    there: float
-    plain: float
+    rest: float  # seconds of what hetero does not do, measured here
+    loading: float  # seconds of ``there`` in which hetero is loaded; 0 where it is not
+    here: float  # seconds of the whole script
+    there: float  # the same there by hetero.accel
+    plain: float  # and there without
 
     def __str__(self) -> str:
         here, there, plain, rest = map(readable, (self.here, self.there, self.plain, self.rest))
@@ -136,27 +104,11 @@ class Advice:
 def advise(
     command: list[str], on: str | None, module: bool = False
 ) -> tuple[Advice, BaseException | None]:
-    """Run a script here, and price its calls on another machine, or on this one.
+    """Run a script, or a module, with its arguments here, and price its calls on another machine,
+    or on this one.
 
-    Parameters
-    ----------
-    command : list of str
-        The script, or a module's name, and its arguments.
-    on : str or None
-        A profile that comes with hetero, such as "h100", or a profile's file.
-    module : bool
-        Whether the command begins with a module's name.
-
-    Returns
-    -------
-    Advice
-    BaseException or None
-        What the script ended with, SystemExit too.
-
-    Raises
-    ------
-    ValueError
-        If there is no such profile.
+    ``on`` is a profile that comes with hetero, such as "h100", or a profile's file; ValueError if
+    there is none. Gives what the script ended with, too: an exception, SystemExit or None.
     """
     try:
         constants, devices = calls.known(on)
@@ -164,18 +116,16 @@ def advise(
         raise ValueError(f"--on: {error}") from None
     order, rest, ending = _noted(lambda: running.run(module, command))
     machine = OtherMachine(constants, devices)
-    others = (info for name, info in machine.devices().items() if name != CPU)
+    others = (info for name, info in devices.items() if name != CPU)
     has_gpu = any(not info.get("is_host_cpu") for info in others)
     noted = {id(each[0]): each for each in order}.values()
     for each in noted:
         _price(*each, machine, own=on is None)
     loading = _done(order, has_gpu)
     lines = sorted((line for line, _, _ in noted), key=lambda line: -line.here)
-    sums = [sum(getattr(line, name) for line in lines) for name in ("here", "there", "plain")]
-    here, there, plain = (rest + seconds for seconds in sums)
-    return Advice(
-        constants.name, on is None, lines, rest, loading, here, there + loading, plain
-    ), ending
+    sums = {n: rest + sum(getattr(line, n) for line in lines) for n in ("here", "there", "plain")}
+    sums["there"] += loading
+    return Advice(constants.name, on is None, lines, rest, loading, **sums), ending
 
 
 def _noted(run: Callable[[], object]) -> tuple[list[_Noted], float, BaseException | None]:
@@ -244,10 +194,6 @@ def _done(order: list[_Noted], has_gpu: bool) -> float:
             samples[line.call] += 1
             line.left += line.each < plain
     return loading * is_loaded
-
-
-def _calls(number: int) -> str:
-    return f"{number} call{'s' * (number != 1)}"
 
 
 def _price(

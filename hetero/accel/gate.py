@@ -140,36 +140,22 @@ _PAGE, _ROOM = 4096, 512  # bytes of all gates, and of each
 _API = ctypes.pythonapi
 _WORD = ctypes.c_void_p
 _LOOP = ctypes.CFUNCTYPE(None, _WORD, _WORD, _WORD, _WORD)
+# Products of at least so many multiplications are offered, those with a vector of so many others;
+# ``small`` counts the rest. What begins with Py is a function of Python's.
+_NAMES = (
+    *("matrices", "small", "vectors", "numpys", "PyGILState_Ensure", "python", "format"),
+    *("PyObject_CallFunction", "Py_DecRef", "PyGILState_Release", "recursion"),
+    *("PyErr_ExceptionMatches", "PyMem_RawMalloc", "PyErr_Fetch", "PyThread_get_thread_ident"),
+    *("main", "Py_AddPendingCall", "PyThreadState_SetAsyncExc", "PyErr_Clear", "PyErr_Restore"),
+    *("raise_", "PyMem_RawFree"),
+)
 Taker = Callable[[str, str, Any, Any, Any, Callable[[], None]], bool]
 
 
 class _Cells(ctypes.Structure):
     """What the code of a gate reads, at the places that it names."""
 
-    _fields_ = (
-        ("matrices", ctypes.c_int64),  # the least number of multiplications that is offered
-        ("small", ctypes.c_int64),  # how many products were smaller
-        ("vectors", ctypes.c_int64),  # the least number with a vector
-        ("numpys", _WORD),
-        ("PyGILState_Ensure", _WORD),
-        ("python", _WORD),
-        ("format", _WORD),
-        ("PyObject_CallFunction", _WORD),
-        ("Py_DecRef", _WORD),
-        ("PyGILState_Release", _WORD),
-        ("recursion", _WORD),
-        ("PyErr_ExceptionMatches", _WORD),
-        ("PyMem_RawMalloc", _WORD),
-        ("PyErr_Fetch", _WORD),
-        ("PyThread_get_thread_ident", _WORD),
-        ("main", ctypes.c_ulong),
-        ("Py_AddPendingCall", _WORD),
-        ("PyThreadState_SetAsyncExc", _WORD),
-        ("PyErr_Clear", _WORD),
-        ("PyErr_Restore", _WORD),
-        ("raise_", _WORD),
-        ("PyMem_RawFree", _WORD),
-    )
+    _fields_ = tuple((name, ctypes.c_uint64) for name in _NAMES)
 
 
 class _Call(ctypes.Structure):
@@ -189,18 +175,11 @@ class Unknown(Exception):
 
 
 class Gate:
-    """The gates of all product loops.
+    """The gates of all product loops; `Unknown` where there can be none.
 
-    Parameters
-    ----------
-    take : callable
-        ``take(function, dtype, pointers, extents, strides, loop)`` computes a large product, and
-        returns whether it did; the pointers are those of two operands and the result, and
-        ``loop()`` computes it as NumPy does. What it raises is raised once the product is done.
-
-    Raises
-    ------
-    Unknown
+    ``take(function, dtype, pointers, extents, strides, loop)`` computes a large product, and
+    returns whether it did; the pointers are those of two operands and the result, and ``loop()``
+    computes it as NumPy does. What it raises is raised once the product is done.
     """
 
     def __init__(self, take: Taker) -> None:
@@ -210,7 +189,7 @@ class Gate:
         begin = ctypes.addressof(ctypes.c_char.from_buffer(page))
         code = _code(_RAISE)
         page[: len(code)] = code
-        called = (name for name, _ in _Cells._fields_ if name.startswith("Py"))
+        called = (name for name in _NAMES if name.startswith("Py"))
         addresses = {name: ctypes.cast(getattr(_API, name), _WORD).value for name in called}
         self._held = [page, form := ctypes.create_string_buffer(b"K"), RecursionError]
         self._loops: list[tuple[Any, Any, int, _Cells]] = []  # function, types, gate, its cells

@@ -36,27 +36,15 @@ _LIBRARIES = ("numpy", "scipy", "sklearn", "skimage", "hetero")
 
 
 class Note(NamedTuple):
-    """One call.
+    """One call."""
 
-    Attributes
-    ----------
-    function, what, line : str
-        Its name, such as "scipy.signal.fftconvolve"; shapes and dtypes; "script.py:12".
-    code, text : str
-        The reason, one of `CODES`, and its figures.
-    seconds : float
-        Measured.
-    moved : int
-        Bytes to devices and back.
-    """
-
-    function: str
-    what: str
-    line: str
-    code: str
-    text: str
-    seconds: float
-    moved: int = 0
+    function: str  # its name, such as "scipy.signal.fftconvolve"
+    what: str  # shapes and dtypes
+    line: str  # "script.py:12"
+    code: str  # the reason, one of `CODES`
+    text: str  # with its figures
+    seconds: float  # measured
+    moved: int = 0  # bytes to devices and back
 
     def __str__(self) -> str:
         return f"{self.line}: {self.function} {self.what}: {self.code}: {self.text}"
@@ -95,9 +83,8 @@ class Book:
             saved = self._saved(key, row)
             gain = "not known" * (code == "taken") if saved is None else readable(saved)
             bytes_ = f"{moved / 1e6:.3g} MB" if moved else ""
-            rows.append(
-                [line, call, str(calls), readable(seconds), gain, bytes_, f"{code}: {text}"]
-            )
+            cells = line, call, str(calls), readable(seconds), gain, bytes_, f"{code}: {text}"
+            rows.append([*cells])
         return rows
 
     def _saved(self, key: tuple[str, ...], row: list[Any]) -> float | None:
@@ -113,17 +100,19 @@ class Book:
         saved, unknown = sum(s for s, _ in known), calls["taken"] - sum(n for _, n in known)
         sign, about = "lost" if saved < 0 else "saved", readable(abs(saved))
         lines = [
-            f"{_calls(calls['taken'])} taken, {calls.total() - calls['taken']} left alone, in "
-            + whole
+            f"{calls_in_words(calls['taken'])} taken, "
+            + f"{calls.total() - calls['taken']} left alone, in {whole}"
             + f"; about {about} {sign}, by the least time of such a call without hetero"
             * bool(known)
-            + f"; what {_calls(unknown)} saved is not known" * bool(unknown)
+            + f"; what {calls_in_words(unknown)} saved is not known" * bool(unknown)
             + f"; {self._moved / 1e6:.4g} MB moved" * bool(self._moved)
         ]
         if small := self.small.total():
-            lines.append(f"{_calls(small)} not looked at: too small, or nothing that hetero does")
+            lines.append(
+                f"{calls_in_words(small)} not looked at: too small, or nothing that hetero does"
+            )
         return lines + [
-            f"{code}, {_calls(calls[code])}: to gain more, {advice}"
+            f"{code}, {calls_in_words(calls[code])}: to gain more, {advice}"
             for code, advice in CODES.items()
             if calls[code] and advice
         ]
@@ -146,17 +135,16 @@ def row_of(table: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
     return table.setdefault(key, make())
 
 
-def _calls(number: int) -> str:
+def calls_in_words(number: int) -> str:
+    """A number of calls: "1 call", "2 calls"."""
     return f"{number} call{'s' * (number != 1)}"
 
 
 def line_of_script() -> str:
     """The innermost line that runs and is of none of the libraries."""
     files = (getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES)
-    folders, frame = (
-        ("<frozen ", *(os.path.dirname(f) + os.sep for f in files if f)),
-        sys._getframe(1),
-    )
+    folders = "<frozen ", *(os.path.dirname(f) + os.sep for f in files if f)
+    frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(folders):

@@ -13,20 +13,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from hetero.imports import load
+
 log = logging.getLogger("hetero")
+_API, _LIBRARY = "hetero", "numba"
+_PREFIXES = ("tbbpool", "omppool", "workqueue")  # of the library with the threads of Numba's loops
 
 
 class Patches:
     """What is to be replaced, and what was; one of `sys.meta_path`.
 
-    Parameters
-    ----------
-    names : mapping
-        Module -> names in it, such as "dot", or "KMeans.fit" of a class's method.
-    replace : callable
-        ``replace("module.name", original)`` gives what stands there from now on.
-    done : callable
-        ``done(module)`` is called when all of a module is replaced.
+    ``names`` are by module, such as "dot", or "KMeans.fit" of a class's method.
+    ``replace("module.name", original)`` gives what stands there from now on, ``done(module)`` is
+    called when all of a module is replaced.
     """
 
     def __init__(
@@ -62,15 +61,9 @@ class Patches:
     def missed(self) -> list[str]:
         """Names by which other modules hold what is replaced: "script.convolve2d"."""
         wanted, own = set(map(id, self._originals.values())), set(map(_package, self._names))
-        return sorted(
-            {
-                f"{module.__name__}.{key}"
-                for module in _modules()
-                if _package(module.__name__) not in own
-                for key, value in list(vars(module).items())
-                if id(value) in wanted
-            }
-        )
+        others = [m for m in _modules() if _package(m.__name__) not in own]
+        held = ((m.__name__, key, value) for m in others for key, value in [*vars(m).items()])
+        return sorted({f"{name}.{key}" for name, key, value in held if id(value) in wanted})
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The other finders' answer; the module is patched once it was executed."""
@@ -178,3 +171,50 @@ def _modules() -> Iterator[Any]:
 
 def _package(name: str) -> str:
     return name.partition(".")[0]
+
+
+# -- hetero's loops as threadpoolctl sees them, so that its limits hold for them too ---------------
+
+
+class _Registered:
+    """The controller, known to threadpoolctl until hetero.accel is restored."""
+
+    def __init__(self) -> None:
+        library = sys.modules["threadpoolctl"]
+        lists = ("_ALL_CONTROLLERS", "_ALL_USER_APIS", "_ALL_INTERNAL_APIS", "_ALL_PREFIXES")
+        self._lists = [(names := getattr(library, name), list(names)) for name in lists]
+        library.register(_controller(library.LibController))
+
+    def restore(self) -> None:
+        """Have threadpoolctl forget it."""
+        for now, before in self._lists:
+            now[:] = before
+        library = sys.modules["threadpoolctl"]
+        getattr(getattr(library, "_CDLL_CACHE", None), "_controller_cache", {}).clear()
+        getattr(library, "reset_cached_controller", lambda: None)()
+
+
+def others(session: Any, module: str) -> list[Any]:
+    """What is restored when hetero.accel is."""
+    return [_Registered()]
+
+
+def _controller(base: Any) -> Any:
+    class Controller(base):  # type: ignore[misc,valid-type]
+        """Numba's threads, of which each of Python's threads has a number of its own."""
+
+        user_api, internal_api, filename_prefixes = _API, _LIBRARY, _PREFIXES
+
+        def get_num_threads(self) -> int:
+            return int(load("hetero.host.threads").thread_count())
+
+        def set_num_threads(self, num_threads: int) -> None:
+            threads = load("hetero.host.threads")
+            threads.thread_count()  # starts them
+            most = load("numba").config.NUMBA_NUM_THREADS
+            threads.layers._set_num_threads(max(1, min(num_threads, most)))
+
+        def get_version(self) -> str:
+            return str(load("numba").__version__)
+
+    return Controller

@@ -33,7 +33,6 @@ _NODES = ("/dev/nvidia[0-9]*", "/dev/dxg")
 _OPENCLS = "/dev/dri/renderD*"
 _AXES = {"matmul": ("mk", "kn", "mn"), "matvec": ("mk", "k", "m"), "vecmat": ("k", "km", "m")}
 _OWN = ("blas",)  # the method that is NumPy's
-_MOST = 4096  # kinds of products that are remembered
 _SKI_RENTAL = "hetero.moving.ski_rental"
 
 
@@ -79,12 +78,18 @@ def gates() -> Gate:
     return Gate(lambda *call: False)
 
 
+@functools.cache
+def settled() -> dict[Any, Any]:
+    """The kinds of products that are NumPy's, until plans become out of date."""
+    return load("hetero.tables").new_table()  # type: ignore[no-any-return]
+
+
 class _Products:
     """The gates, and what they offer."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._settled: dict[Any, int] = {}  # NumPy's kinds of products -> plans' generation
+        settled().clear()
         self._gate = gates()
         self._gate.take = self._take
         self._gate.limit(*((1, 1) if session.eager else (MATRICES, VECTORS)))
@@ -100,21 +105,17 @@ class _Products:
         self, name: str, dtype: str, pointers: Any, extents: Any, strides: Any, loop: Any
     ) -> bool:
         kind = name, dtype, extents, strides
-        settled = self._settled.get(kind)
-        if self._session.is_inside() or (
-            settled is not None and settled == load("hetero.tables").generation()
-        ):
+        if self._session.is_inside() or kind in settled():
             return False
         arrays = _views(name, dtype, pointers, extents, strides)
 
         def plan() -> Any:
-            now, made = load("hetero.tables").generation(), numpys.plan()
+            tables = load("hetero.tables")
+            now, made = tables.generation(), numpys.plan()
             if numpys.is_plain(made.chosen) and not made.kept and not _is_placed():
                 planner, ski_rental = map(load, ("hetero.calling.planner", _SKI_RENTAL))
                 if not ski_rental.may_pay(made.problem, planner.plan):
-                    if len(self._settled) >= _MOST:
-                        self._settled.clear()
-                    self._settled[kind] = now
+                    tables.remember(settled(), kind, True, now)
             return made
 
         numpys = attempted("matmul" if name == "matmul" else "matvec", *arrays)

@@ -44,37 +44,18 @@ _COMPUTING = (sys.stdlib_module_names - {"bdb"}) | {
 
 
 class Attempt(NamedTuple):
-    """A call that hetero could do.
+    """A call that hetero could do."""
 
-    Attributes
-    ----------
-    what : str
-        Shapes and dtypes.
-    seconds : float
-        Expected of the plain library, roughly.
-    obstacle : (code, text) or None
-        Why it is the plain library's in any case.
-    plan, compute : callable
-        ``plan()`` gives hetero's plan, ``compute(plan)`` the result; None where that must be the
-        plain library's.
-    own : tuple of str
-        The methods on the CPU that are the plain library's way.
-    operands : tuple of array
-        Those that may stay on a device.
-    again : bool
-        Whether calls before count: what is known of operands decides.
-    iterates : bool
-        Whether its work is known only when it is done: prices are for another number of iterations.
-    """
-
-    what: str
-    seconds: float
-    obstacle: tuple[str, str] | None = None
-    plan: Callable[[], Any] = lambda: None
-    own: tuple[str, ...] = ()
+    what: str  # shapes and dtypes
+    seconds: float  # expected of the plain library, roughly
+    obstacle: tuple[str, str] | None = None  # (code, text): why it is that library's in any case
+    plan: Callable[[], Any] = lambda: None  # gives hetero's plan
+    own: tuple[str, ...] = ()  # the methods on the CPU that are the plain library's way
+    # The result by a plan; None where that must be the plain library's.
     compute: Callable[[Any], Any] = lambda plan: None
-    operands: tuple[Any, ...] = ()
-    again: bool = False
+    operands: tuple[Any, ...] = ()  # those that may stay on a device
+    again: bool = False  # whether calls before count: what is known of operands decides
+    # Its work is known only when it is done: prices are for another number of iterations.
     iterates: bool = False
 
     def is_plain(self, candidate: Any) -> bool:
@@ -101,16 +82,9 @@ class _Known:
 class Session:
     """What one installation knows and has seen.
 
-    Parameters
-    ----------
-    verbose : bool
-        Print the first note of each line, call and reason on the standard error.
-    dry : bool
-        Decide, and leave all calls to the plain libraries.
-    recording : bool
-        Note also what nothing can be done about.
-    watcher : callable, optional
-        ``watcher(call, attempt, line, seconds, iterations)`` sees each call; none is taken.
+    ``verbose`` prints the first note of each line, call and reason on the standard error; ``dry``
+    leaves all calls to the plain libraries; ``recording`` notes also what nothing can be done
+    about. ``watcher(call, attempt, line, seconds, iterations)`` sees each call; none is taken then.
     """
 
     def __init__(

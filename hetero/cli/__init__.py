@@ -65,13 +65,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.strerror and error.filename is not None:
             text = f"{error.filename}: {error.strerror}"
         print(f"hetero: {text[:_LONGEST_MESSAGE]}", file=sys.stderr)
-        return _code(error)
-
-
-def _code(error: Exception) -> int:
-    """The exit code of an error that a command ended with."""
-    if isinstance(error, NotPriced):
-        return NO_CHOICE
-    if isinstance(error, (ValueError, TypeError, ArithmeticError)):
-        return USAGE
-    return FAILED
+        if isinstance(error, NotPriced):
+            return NO_CHOICE
+        return USAGE if isinstance(error, (ValueError, TypeError, ArithmeticError)) else FAILED

@@ -77,7 +77,10 @@ def explain(arguments: argparse.Namespace) -> int:
     problem = operation.from_dims(dims, arguments.dtype, arguments.on, **options)
     machine = OtherMachine(constants, devices)
     plan = calls.plan(operation, problem, machine, arguments.device, arguments.method, options)
-    notes, content = _notes(arguments, devices), plan.to_dict()
+    notes, content = list[str](), plan.to_dict()
+    alike = [n for n, i in devices.items() if f"{i['kind']}:*" == arguments.device]
+    if len(alike) == 1:
+        notes = [f"   {arguments.device} is {alike[0]} alone: there is no other of that kind"]
     if arguments.again is not None:
         from hetero.moving import again
 
@@ -86,7 +89,7 @@ def explain(arguments: argparse.Namespace) -> int:
         content["again"] = course and course.to_dict()
         notes += [f"{arguments.again} calls in a loop over the same operands", str(course)]
     show(arguments, content, lambda: "\n".join([plan.text(arguments.all), *notes]))
-    if plan.to_dict()["chosen"]:
+    if content["chosen"]:
         return DONE
     functions = {o.name: o.function for o in registry.operations()}
     known = ", ".join(
@@ -103,41 +106,27 @@ def explain(arguments: argparse.Namespace) -> int:
 
 def _on_cluster(call: Any, arguments: argparse.Namespace) -> int:
     """Forecast a solve on a cluster; its file names the profile and all devices."""
-    from hetero.evaluation import cluster, cluster_report
+    from hetero.evaluation import cluster
 
     usual = {"on": "host", "device": None, "profile": None, "again": None}
     if others := [name for name, value in usual.items() if getattr(arguments, name) != value]:
         raise ValueError(f"--{others[0]} is not for --cluster: its file says what there is")
     values.check_picture(arguments.plot)
     scaled = cluster.scaling(call, cluster.read(arguments.cluster), arguments.method)
-    show(arguments, scaled, lambda: cluster_report.text(scaled))
-    return values.plot(arguments, scaled, cluster_report)
+    show(arguments, scaled, lambda: cluster.text(scaled))
+    return values.plot(arguments, scaled, cluster)
 
 
 def _options(operation: Any, arguments: argparse.Namespace) -> dict[str, str]:
     """The operation's own options among the arguments; ValueError for another one's."""
-    having: dict[str, list[str]] = {}
-    for other in values.operations():
-        for name in other.options:
-            having.setdefault(name, []).append(other.function)
-    given = {name: value for name in having if (value := getattr(arguments, name)) is not None}
+    every = values.operations()
+    names = dict.fromkeys(name for other in every for name in other.options)
+    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     for name in given:
         if name not in operation.options:
-            raise ValueError(
-                f"--{name} is an option of {', '.join(having[name])}, not of {operation.function}"
-            )
+            having = ", ".join(other.function for other in every if name in other.options)
+            raise ValueError(f"--{name} is an option of {having}, not of {operation.function}")
     return given
-
-
-def _notes(arguments: argparse.Namespace, devices: dict[str, Any]) -> list[str]:
-    """What a plan does not say: what a kind of device comes down to."""
-    notes = []
-    if str(arguments.device).endswith(":*"):
-        alike = [n for n, i in devices.items() if i["kind"] == arguments.device[:-2]]
-        if len(alike) == 1:
-            text = f"{arguments.device} is {alike[0]} alone: there is no other of that kind"
-            notes.append(f"   {text}")
-    return notes
 
 
 # -- verify ----------------------------------------------------------------------------------------
@@ -175,15 +164,9 @@ def verify(arguments: argparse.Namespace) -> int:
     values.check("--seconds", arguments.seconds, 0, 10**6)
     operations = named or verify.usual()
     values.compile_first(operations)
-    rows = verify.verify(
-        operations,
-        on=arguments.on,
-        count=arguments.count,
-        seconds=arguments.seconds,
-        seed=arguments.seed,
-        largest=arguments.largest,
-        progress=progress_bar(),
-    )
+    names = "on", "count", "seconds", "seed", "largest"
+    given = {name: getattr(arguments, name) for name in names}
+    rows = verify.verify(operations, **given, progress=progress_bar())
     found = {**verify.summary(rows), "worst_choices": report.worst_choices(rows)}
     if rows:
         names = ", ".join(operation.function for operation in operations)
@@ -241,18 +224,10 @@ def transfer(arguments: argparse.Namespace) -> int:
     from hetero.evaluation import calls, transfer, transfer_report
 
     values.check_picture(arguments.plot)
-    if arguments.case is not None:
-        work = _named(arguments)
-    else:
-        work = None if arguments.work is None else _work(arguments)
-    found = transfer.transfer(
-        arguments.up,
-        arguments.down,
-        work,
-        device=arguments.device,
-        constants=None if arguments.profile is None else calls.known(arguments.profile)[0],
-        progress=progress_bar(),
-    )
+    work = _work(arguments) if arguments.case is None else _named(arguments)
+    other = None if arguments.profile is None else calls.known(arguments.profile)[0]
+    given = {"device": arguments.device, "constants": other, "progress": progress_bar()}
+    found = transfer.transfer(arguments.up, arguments.down, work, **given)
     show(arguments, found, lambda: transfer_report.text(found))
     return values.plot(arguments, found, transfer_report)
 
@@ -281,6 +256,8 @@ def _work(arguments: argparse.Namespace) -> Any:
     from hetero.evaluation.calls import Call
     from hetero.evaluation.transfer import Given
 
+    if arguments.work is None:
+        return None
     first, *rest = arguments.work
     seconds = [_number(word) for word in arguments.work]
     if seconds[0] is not None:

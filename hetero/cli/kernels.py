@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from hetero import terminal
@@ -61,11 +62,18 @@ def bench(arguments: argparse.Namespace) -> int:
     names = [o.function for o in registry.operations()] + [MOVEMENT]
     if arguments.operation not in (*names, *(o.name for o in registry.operations())):
         raise ValueError(one_of("operation", names, arguments.operation))
-    _refuse_others(arguments)
+    operations = registry.operations() if moves else (registry.operation(arguments.operation),)
+    options = ["device"] if moves else ["cases", *benchmark.of(*operations, "OPTIONS", ())]
+    taken = ["dtype", *options]
+    for option in ("dtype", "device", "order", "cases"):
+        if getattr(arguments, option) and option not in taken:
+            having = ", ".join(f"--{one}" for one in taken)
+            raise ValueError(
+                f"hetero bench {arguments.operation} has no --{option}; it has {having}"
+            )
     given = {"device": arguments.device, "progress": progress_bar()}
     if moves:
         bench.place(arguments.device)  # or there is nothing to compile for
-    operations = registry.operations() if moves else (registry.operation(arguments.operation),)
     values.compile_first(operations)
     if moves:
         found = bench.movement(arguments.dtype, **given)
@@ -76,22 +84,6 @@ def bench(arguments: argparse.Namespace) -> int:
     columns = benchmark.of(*operations, "columns")
     show(arguments, rows, lambda: report.benchmarks(rows, columns))
     return DONE
-
-
-def _refuse_others(arguments: argparse.Namespace) -> None:
-    """ValueError for an option of bench that is not for what is compared."""
-    from hetero import registry
-    from hetero.ops import benchmark
-
-    name = arguments.operation
-    if name == MOVEMENT:
-        taken = ["dtype", "device"]
-    else:
-        taken = ["dtype", "cases", *benchmark.of(registry.operation(name), "OPTIONS", ())]
-    for option in ("dtype", "device", "order", "cases"):
-        if getattr(arguments, option) and option not in taken:
-            having = ", ".join(f"--{one}" for one in taken)
-            raise ValueError(f"hetero bench {name} has no --{option}; it has {having}")
 
 
 # -- ladder, sweep, probe --------------------------------------------------------------------------
@@ -153,36 +145,36 @@ def ladder(arguments: argparse.Namespace) -> int:
     from hetero.evaluation import last
     from hetero.ladder import ladder
 
-    def climb(*what: Any, **given: Any) -> dict[str, Any]:
-        given |= {"threads": arguments.threads, "limit": arguments.limit}
-        found = ladder.ladder(*what, **given, curve=arguments.plot is not None)
-        last.keep_ladder(found)
-        return found
-
-    return _measured(arguments, climb, ladder)
+    own = {"threads": arguments.threads, "limit": arguments.limit}
+    own["curve"] = arguments.plot is not None
+    return _measured(
+        arguments, partial(ladder.ladder, arguments.operation, **own), ladder, keep=last.keep_ladder
+    )
 
 
 def sweep(arguments: argparse.Namespace) -> int:
     """Time a rung with every legal block."""
     from hetero.ladder import sweep
 
-    def swept(function: str, *what: Any, **given: Any) -> dict[str, Any]:
-        if arguments.method is None:
-            raise ValueError("--method names the rung to sweep, and is not given")
-        return sweep.sweep(function, arguments.method, *what, **given)
-
-    return _measured(arguments, swept, sweep, every=arguments.all)
+    if arguments.method is None:
+        raise ValueError("--method names the rung to sweep, and is not given")
+    measure = partial(sweep.sweep, arguments.operation, arguments.method)
+    return _measured(arguments, measure, sweep, every=arguments.all)
 
 
 def _measured(
-    arguments: argparse.Namespace, measure: Callable[..., Any], module: Any, **shown: Any
+    arguments: argparse.Namespace,
+    measure: Callable[..., Any],
+    module: Any,
+    names: Sequence[str] = ("sizes", "dims", "device", "filter", "dtype"),
+    keep: Callable[[Any], object] = lambda found: None,
+    **shown: Any,
 ) -> int:
-    """Measure, print, and draw where that is asked for."""
+    """Measure by the arguments of these names, keep, print, and draw where that is asked for."""
     values.check_picture(arguments.plot)
-    given = {name: getattr(arguments, name) for name in ("sizes", "dims", "device", "filter")}
-    given["dtype"] = arguments.dtype
-    given["progress"] = progress_bar() or terminal.Lines()
-    found = measure(arguments.operation, **given)
+    given = {name: getattr(arguments, name) for name in names}
+    found = measure(**given, progress=progress_bar() or terminal.Lines())
+    keep(found)
     show(arguments, found, lambda: module.text(found, **shown))
     return values.plot(arguments, found, module)
 
@@ -202,8 +194,4 @@ def probe(arguments: argparse.Namespace) -> int:
     """Time a pattern of access to memory."""
     from hetero.ladder import probe
 
-    values.check_picture(arguments.plot)
-    progress = progress_bar() or terminal.Lines()
-    figures = probe.probe(arguments.probe, device=arguments.device, progress=progress)
-    show(arguments, figures, lambda: probe.text(figures))
-    return values.plot(arguments, figures, probe)
+    return _measured(arguments, partial(probe.probe, arguments.probe), probe, ("device",))

@@ -12,6 +12,25 @@ from hetero.cli.values import USAGE
 from hetero.errors import one_of
 
 Options = Callable[[argparse.ArgumentParser], None]
+# Each has a function of its name in one of the modules, and its options in NAME_options.
+_MODULES = machine, comparisons, kernels, accel
+_RUN = {"compile": "compile_loops"}
+_COMMANDS = {
+    "info": "What is here: CPU, BLAS, devices, links, the profile, and what is missing.",
+    "calibrate": "Measure this machine and store its profile.",
+    "compile": "Compile the CPU's loops now, not when a program first needs them.",
+    "explain": "Price every candidate for a problem; run nothing.",
+    "verify": "Measure every candidate of random problems.",
+    "bench": "Time every method, and the libraries that are installed.",
+    "ladder": "Each kernel of an operation from the first idea to the best: time, rates, gain.",
+    "sweep": "Time a kernel with every legal shape of its blocks; how far its own is off.",
+    "probe": "What a pattern of access to memory costs: camping, banks, coalescing.",
+    "transfer": "Is it worth moving this to a GPU? The copies compared with the work there.",
+    "advise": "Run a script here, and predict how fast its calls would be on another machine.",
+    "accel": "Let scripts of this environment run with hetero.accel, or no longer.",
+    "report": "What is known of a machine, as a page for a browser.",
+    "demo": "Compare real calls with other libraries; without a stored profile calibrate quickly.",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -50,39 +69,11 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
     made.add_argument("--version", action="version", version=f"hetero {hetero.__version__}")
     subparsers = made.add_subparsers(metavar="COMMAND", parser_class=_Command)
 
-    def add(name: str, run: Callable[..., int], options: Options | None, text: str) -> None:
+    for name, text in _COMMANDS.items():
+        module = next(module for module in _MODULES if hasattr(module, _RUN.get(name, name)))
         sub = subparsers.add_parser(name, help=text, description=text, epilog=made.epilog)
         sub.add_argument("--json", action="store_true", help="print JSON")
         sub.add_argument("--markdown", action="store_true", help="print tables as Markdown")
-        sub.set_defaults(run=run)
-        sub.options = options
-
-    text = "What is here: CPU, BLAS, devices, links, the profile, and what is missing."
-    add("info", machine.info, machine.info_options, text)
-    text = "Measure this machine and store its profile."
-    add("calibrate", machine.calibrate, machine.calibrate_options, text)
-    text = "Compile the CPU's loops now, not when a program first needs them."
-    add("compile", machine.compile_loops, None, text)
-    text = "Price every candidate for a problem; run nothing."
-    add("explain", comparisons.explain, comparisons.explain_options, text)
-    text = "Measure every candidate of random problems."
-    add("verify", comparisons.verify, comparisons.verify_options, text)
-    text = "Time every method, and the libraries that are installed."
-    add("bench", kernels.bench, kernels.bench_options, text)
-    text = "Each kernel of an operation from the first idea to the best: time, rates, gain."
-    add("ladder", kernels.ladder, kernels.ladder_options, text)
-    text = "Time a kernel with every legal shape of its blocks; how far its own is off."
-    add("sweep", kernels.sweep, kernels.sweep_options, text)
-    text = "What a pattern of access to memory costs: camping, banks, coalescing."
-    add("probe", kernels.probe, kernels.probe_options, text)
-    text = "Is it worth moving this to a GPU? The copies compared with the work there."
-    add("transfer", comparisons.transfer, comparisons.transfer_options, text)
-    text = "Run a script here, and predict how fast its calls would be on another machine."
-    add("advise", accel.advise, accel.advise_options, text)
-    text = "Let scripts of this environment run with hetero.accel, or no longer."
-    add("accel", accel.accel, accel.accel_options, text)
-    text = "What is known of a machine, as a page for a browser."
-    add("report", machine.report, machine.report_options, text)
-    text = "Compare real calls with other libraries; without a stored profile calibrate quickly."
-    add("demo", machine.demo, machine.demo_options, text)
-    return made, [*subparsers.choices]
+        sub.set_defaults(run=getattr(module, _RUN.get(name, name)))
+        sub.options = getattr(module, f"{name}_options", None)
+    return made, [*_COMMANDS]

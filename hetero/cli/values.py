@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero import terminal
+from hetero.imports import load
 
 DONE = 0
 FAILED = 1  # a file that cannot be written, a device that fails, a calibration not to trust
@@ -95,11 +96,19 @@ def check_file(option: str, path: str | None, folder: bool = True) -> None:
 
 def check_picture(path: str | None) -> None:
     """Likewise of a picture; ValueError if matplotlib does not write such files."""
-    from hetero.evaluation import report
+    if path is None:
+        return
+    check_file("--plot", path)
+    if (empty := load("hetero.evaluation.report").figure(1.0, 1.0)) is None:
+        return
+    kinds = empty.canvas.get_supported_filetypes()
+    if _kind(path) not in kinds:
+        ends = ", ".join(f".{kind}" for kind in sorted(kinds))
+        raise ValueError(f"a picture's file must end in one of {ends}, got {path!r}")
 
-    if path is not None:
-        check_file("--plot", path)
-        report.check_picture(path)
+
+def _kind(path: str) -> str:
+    return Path(path).suffix[1:].lower() or "png"
 
 
 def check(option: str, value: float | None, least: float, most: float) -> None:
@@ -131,14 +140,13 @@ def show(arguments: argparse.Namespace, found: Any, text: Callable[[], str]) -> 
 
 def plot(arguments: argparse.Namespace, found: Any, module: Any) -> int:
     """Save a picture where that is asked for; its size and how it is drawn is the module's."""
-    from hetero.evaluation import report
-
     if arguments.plot is None:
         return DONE
+    report = load("hetero.evaluation.report")
     picture = report.figure(*module.PICTURE)
     if picture is None:
         print(f"hetero: {report.INSTALL}", file=sys.stderr)
         return FAILED
     module.draw(found, picture)
-    report.save(picture, arguments.plot)
+    picture.savefig(arguments.plot, format=_kind(arguments.plot))
     return DONE

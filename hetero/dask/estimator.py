@@ -11,10 +11,7 @@ from hetero.dask.clustering import by_rows, kmeans, labelled
 from hetero.ops.kmeans import estimator
 from hetero.ops.kmeans.operands import float_dtype
 
-_OPTIONS = (
-    *("n_clusters", "init", "n_init", "max_iter", "tol", "label_tol", "random_state"),
-    *("device", "method"),
-)
+_UNUSED = "verbose", "copy_x", "algorithm"
 
 
 class KMeans(estimator.KMeans):
@@ -33,7 +30,7 @@ class KMeans(estimator.KMeans):
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
         """Compute the centroids of (n, d) rows; gives the estimator."""
-        options = {name: getattr(self, name) for name in _OPTIONS}
+        options = {k: value for k, value in self.get_params(False).items() if k not in _UNUSED}
         fitted = kmeans(X, sample_weight=sample_weight, **options)
         self.cluster_centers_, self.labels_, self.info_ = fitted
         self.inertia_, self.n_iter_ = self.info_["inertia"], self.info_["iterations"]

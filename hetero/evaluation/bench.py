@@ -46,25 +46,11 @@ def bench(
 ) -> list[dict[str, Any]]:
     """Seconds of each call that an operation compares, for each of its cases.
 
-    Parameters
-    ----------
-    operation : Operation
-    dtype : str, optional
-        Default: the operation's own choice.
-    device, order : str, optional
-        For operations that offer a choice. Default: the first GPU, "cpu" without one; by rows.
-    cases : str, optional
-        Those of a name, of operations that have such.
-    progress : callable, optional
-        As in `hetero.calibrate`.
-
-    Returns
-    -------
-    list of dict
-        case, what (is timed: "call", "solve", "iteration"), chosen, seconds by "method on device"
-        or peer, peers (which of them those are), iterations that each made where a number was
-        asked, copy_bandwidth of the device whose clock was read,
-        and what else the operation tells.
+    ``device`` (default: the first GPU, "cpu" without one) and ``order`` are for operations that
+    offer a choice; ``cases`` names those that others measured. A row has case, what (is timed:
+    "call", "solve", "iteration"), chosen, seconds by "method on device" or peer, peers (which of
+    them those are), iterations that each made where a number was asked, copy_bandwidth of the
+    device whose clock was read, and what else the operation tells.
 
     Raises
     ------
@@ -104,13 +90,8 @@ def bench(
 def row(case: Benchmark, queue: Queue | None, failed: dict[str, str]) -> dict[str, Any]:
     """Seconds of each call of one case, as `bench` gives them.
 
-    Parameters
-    ----------
-    case : Benchmark
-    queue : Queue or None
-        Of the device by whose clock calls are timed; None: each on the wall's.
-    failed : dict
-        Takes the calls that failed, and why.
+    ``queue`` is of the device by whose clock calls are timed, None for the wall's. ``failed`` takes
+    the calls that failed, and why.
     """
     compared: Comparison = case.make()
     seconds, iterations = {}, {}
@@ -122,9 +103,12 @@ def row(case: Benchmark, queue: Queue | None, failed: dict[str, str]) -> dict[st
                 if "asked" in case.facts:
                     one = isinstance(call, Iterations)
                     _, iterations[name] = call.run(call.many) if one else call(0)
-            else:
-                with queue.device.active():  # whose errors are ours
-                    seconds[name] = _on_the_device(compared, queue, call, peer)
+                continue
+            with queue.device.active():  # whose errors are ours
+                few = (3, compared.peer_seconds) if peer else ()
+                known = compared.count is not None
+                timed = partial(queue.seconds, call, compared.count, *few)
+                seconds[name] = timed() if known else queue.quickly(call)
     made = {"case": case.case, "what": case.what, **case.facts, "seconds": seconds}
     made["peers"] = [name for name in compared.peers if name in seconds]
     if iterations:
@@ -146,14 +130,6 @@ def _on_the_wall(case: Benchmark, call: Any) -> float:
     return median((once(many) - once(few)) / steps for _ in range(_DIFFERENCES))
 
 
-def _on_the_device(compared: Comparison, queue: Queue, call: Any, peer: bool) -> float:
-    if compared.count is None:
-        return queue.quickly(call)
-    if peer:
-        return queue.seconds(call, compared.count, 3, compared.peer_seconds)
-    return queue.seconds(call, compared.count)
-
-
 # -- Movement --------------------------------------------------------------------------------------
 
 
@@ -164,25 +140,10 @@ def movement(
     sizes: tuple[int, ...] = SIZES,
     progress: Callable[[float, str], None] | None = None,
 ) -> dict[str, Any]:
-    """Speed of copies, and seconds of calls on host operands.
+    """Speed of copies of ``sizes`` bytes, for which there is room, and of calls on host operands.
 
-    Parameters
-    ----------
-    dtype : str, optional
-        Of the calls. Default: each operation's own choice.
-    device : str, optional
-        Default: the first GPU.
-    sizes : tuple of int
-        Bytes of a copy. What the device has no room for is left out.
-    progress : callable, optional
-        As in `hetero.calibrate`.
-
-    Returns
-    -------
-    dict
-        device; copies: a dict for each size, with bytes and the bytes per second of each kind of
-        copy; beside: seconds of a product of NumPy's alone, and while another thread copies;
-        calls: rows as `hetero.evaluation.bench.bench` gives them.
+    Gives device; copies: for each size bytes and the bytes per second of each kind of copy; beside:
+    seconds of a product of NumPy's alone, and while another thread copies; calls: rows as `bench`.
 
     Raises
     ------
@@ -215,13 +176,7 @@ def movement(
 
 
 def place(device: str | None) -> Device:
-    """The device that is named, else the first GPU.
-
-    Raises
-    ------
-    DeviceNotAvailable
-        If there is none, which says what is missing.
-    """
+    """The device that is named, else the first GPU; DeviceNotAvailable says what is missing."""
     name = device or benchmark.cuda_device()
     if name is not None:
         return devices.get(name)
@@ -283,8 +238,7 @@ def _by_cupy(device: Device, values: np.ndarray) -> dict[str, Callable[[], objec
 def product_beside_copies(device: Device, nbytes: int) -> dict[str, float]:
     """Seconds of a product of NumPy's: alone, and while another thread uploads and downloads."""
     A = np.random.default_rng(1).random((_PRODUCT, _PRODUCT), np.float32)
-    values, ended = np.ones(nbytes, np.uint8), threading.Event()
-    begun = threading.Event()
+    values, begun, ended = np.ones(nbytes, np.uint8), threading.Event(), threading.Event()
 
     def move() -> None:
         with device.active():
@@ -294,19 +248,18 @@ def product_beside_copies(device: Device, nbytes: int) -> dict[str, float]:
                 begun.set()
                 device.download(there, values)
 
-    alone = _product(A)
+    def product() -> float:
+        """Median seconds of some products, after one that does not count."""
+        _, *taken = (once(lambda: A @ A) for _ in range(1 + _PRODUCTS))
+        return median(taken)
+
+    alone = product()
     thread = threading.Thread(target=move, name="hetero-beside")
     thread.start()
     try:
         begun.wait(10.0)
-        beside = _product(A)
+        beside = product()
     finally:
         ended.set()
         thread.join()
     return {"alone": alone, "beside copies": beside}
-
-
-def _product(A: np.ndarray) -> float:
-    """Median seconds of some products, after one that does not count."""
-    _, *taken = (once(lambda: A @ A) for _ in range(1 + _PRODUCTS))
-    return median(taken)

@@ -1,13 +1,15 @@
-"""Calls of operations, drawn at random or given by their dimensions, with operands in memory, and
-the machine that they are planned for."""
+"""Calls of operations, drawn at random or given by their dimensions, with operands in memory; the
+machine that they are planned for; and from which size and how many of them on a device pays."""
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from itertools import dropwhile, takewhile
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from hetero import profile
 from hetero.arrays import HOST, Operand, Spec
 from hetero.calling.planner import Machine
 from hetero.errors import DeviceError, MethodNotAvailable, NotPriced, ProfileError
+from hetero.imports import load
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Trial
 from hetero.pricing.plan import Candidate, Plan
@@ -24,18 +27,16 @@ from hetero.registry import Operation
 from hetero.registry.problem import Problem
 
 _LONGEST = 5.0  # predicted seconds of a call that is measured
+Seconds = Callable[[int], float | None]  # of a leading extent; None: not known, or no room
+
+_STEPS = 2  # sizes from one to twice as much
 
 
 # -- Machines --------------------------------------------------------------------------------------
 
 
 def known(named: str | None) -> tuple[Profile, dict[str, dict[str, Any]]]:
-    """Constants and devices of this machine, or of another one by its profile.
-
-    Parameters
-    ----------
-    named : str, optional
-        A profile that comes with hetero, or a profile's file. Default: this machine.
+    """Constants and devices of this machine, or of another one by its profile: its name, or a file.
 
     Raises
     ------
@@ -96,10 +97,9 @@ class Arrays:
 
     def _filled(self, operand: Operand, number: int) -> Any:
         key = (number, operand.dtype.name)
-        pool = self._pools.get(key)
-        if pool is None or pool.size < operand.size:
-            pool = np.resize(self._block.astype(operand.dtype), operand.size)
-            self._pools[key] = pool
+        if key not in self._pools or self._pools[key].size < operand.size:
+            self._pools[key] = np.resize(self._block.astype(operand.dtype), operand.size)
+        pool = self._pools[key]
         host = np.ndarray(operand.shape, operand.dtype, pool, 0, operand.strides)
         if operand.location == HOST:
             return host
@@ -111,16 +111,7 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of an operation, by its dimensions.
-
-    Attributes
-    ----------
-    operation : Operation
-    dims : tuple of int
-    dtype : str
-    options : mapping
-        The operation's own.
-    """
+    """A call of an operation, by its dimensions; ``options`` are the operation's own."""
 
     operation: Operation
     dims: tuple[int, ...]
@@ -155,7 +146,7 @@ class Call:
 
     @property
     def extent(self) -> int:
-        """The dimension that tells how large it is."""
+        """That dimension."""
         return self.dims[self.growing[0]]
 
     @property
@@ -167,22 +158,16 @@ class Call:
 
     def of_size(self, extent: int) -> Call:
         """The same call with another leading dimension; others that grow keep their ratio to it."""
-        factor = extent / self.extent
-        dims = (
-            max(1, round(size * factor)) if axis in self.growing else size
-            for axis, size in enumerate(self.dims)
-        )
+        dims = list(self.dims)
+        for axis in self.growing:
+            dims[axis] = max(1, round(dims[axis] * (extent / self.extent)))
         return replace(self, dims=tuple(dims))
 
     def measured(self, candidate: Candidate | None, on: str) -> float | None:
-        """Seconds of it by a candidate.
-
-        None where the dimensions do not tell its operands, the device has no arrays, or it would
-        take too long.
+        """Seconds of it by a candidate; None where the dimensions do not tell its operands, the
+        device has no arrays, or it would take too long.
         """
-        from hetero.calibration.measure import (
-            candidates,
-        )  # which `hetero explain` does not wait for
+        candidates = load("hetero.calibration.measure.candidates")  # `hetero explain` waits not
 
         if candidate is None or not (candidate.seconds or 0.0) < _LONGEST:
             return None
@@ -196,8 +181,77 @@ class Call:
                 return None
             arrays = Arrays(on).of(Trial(operands))
             call = partial(self.operation.call, *arrays, device=candidate.device, **self.options)
-            return candidates.typical(
-                candidates.awaited(call, () if on == HOST else (backends.get(on),))
-            )
+            places = () if on == HOST else (backends.get(on),)
+            return float(candidates.typical(candidates.awaited(call, places)))
         except (TypeError, ValueError, DeviceError, MemoryError):
             return None
+
+
+# -- When a device pays: arithmetic on seconds -----------------------------------------------------
+
+
+class BreakEven(NamedTuple):
+    """From which leading extent on a device with its copies is faster than the CPU."""
+
+    extent: int | None  # None where it is not within the sizes that were looked at
+    smallest: int  # the first and the last of these
+    largest: int
+
+
+def extents(smallest: int, largest: int) -> list[int]:
+    """Leading extents to look at, evenly on a logarithmic scale, both ends included.
+
+    Examples
+    --------
+    >>> extents(8, 32)
+    [8, 11, 16, 23, 32]
+    """
+    number = 1 + math.ceil(_STEPS * math.log2(largest / smallest))
+    return list(dict.fromkeys(np.geomspace(smallest, largest, number).round().astype(int).tolist()))
+
+
+def break_even(cpu: Seconds, device: Seconds, sizes: Sequence[int]) -> BreakEven:
+    """The smallest extent from which on the device is faster than the CPU.
+
+    It is faster at every one of ``sizes`` above it. Between two of these it is looked for by
+    halving. Sizes that one of the two cannot do end the search.
+
+    Examples
+    --------
+    >>> break_even(lambda n: n**3 * 1e-9, lambda n: 1e-3 + n**2 * 1e-9, [8, 64, 512])
+    BreakEven(extent=101, smallest=8, largest=512)
+    """
+
+    def faster(extent: int) -> bool | None:
+        there, here = device(extent), cpu(extent)
+        return None if there is None or here is None else there < here
+
+    compared = ((size, faster(size)) for size in sizes)
+    known = dropwhile(lambda one: one[1] is None, compared)  # the smallest ones may be what a
+    seen = [*takewhile(lambda one: one[1] is not None, known)]  # device does not do
+    if not seen:
+        return BreakEven(None, sizes[0], sizes[-1])
+    smallest, largest = seen[0][0], seen[-1][0]
+    won = [size for size, _ in takewhile(lambda one: one[1], reversed(seen))]
+    if not won or len(won) == len(seen):
+        return BreakEven(won[-1] if won else None, smallest, largest)
+    low, high = seen[-len(won) - 1][0], won[-1]
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if faster(middle) else (middle, high)
+    return BreakEven(high, smallest, largest)
+
+
+def calls_from(once: float, each: float, cpu: float) -> int | None:
+    """The number of calls from which on ``once + calls x each`` is less than ``calls x cpu``; None
+    where no number is enough. All are seconds.
+
+    Examples
+    --------
+    >>> calls_from(10.0, 1.0, 4.0), calls_from(9.0, 1.0, 4.0), calls_from(1.0, 4.0, 4.0)
+    (4, 4, None)
+    """
+    gained = cpu - each
+    if gained <= 0.0:
+        return None
+    return math.floor(once / gained) + 1

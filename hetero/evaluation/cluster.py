@@ -7,15 +7,18 @@ profile measured on one device; a message of b bytes takes b / T_x + c1 (White 2
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetero import paths, registry
 from hetero.evaluation import calls
+from hetero.evaluation.report import markdown
 from hetero.pricing import memory_limit
 from hetero.pricing.plan import CPU
 from hetero.profile import Profile
+from hetero.times import readable
 
 _LARGEST_FILE = 1 << 20  # bytes
 _MOST = 10**6  # devices
@@ -25,6 +28,14 @@ _LEAST = {  # by key; of whole numbers, and of others
     "nodes": 1, "gpus_per_node": 0, "ranks": 1, "reductions": 0, "allreduce_seconds": 0.0,
     "host_seconds": 0.0, "saturating_ranks": 1.0, "bytes_per_second": 1.0, "seconds": 0.0,
 }  # fmt: skip
+PICTURE = (11.0, 4.5)  # inches
+_TERMS = {"compute": "--", "launch": "-.", "halo": ":", "sums": (0, (5, 1, 1, 1, 1, 1))}
+_BINDS = {
+    "compute": "computing binds: each one's own rows",
+    "launch": "launches bind: larger grids pay, more of them do not",
+    "halo": "halos bind: a message keeps its length, however many share the grid",
+    "sums": "sums bind: all wait for the all-reduce",
+}
 
 
 class Link(NamedTuple):
@@ -115,22 +126,20 @@ def _checked(name: str, data: Any, keys: tuple[str, ...]) -> dict[str, Any]:
         raise ValueError(f"{name} has no key {wrong[0]!r:.60}; keys are {names}")
     if missing := [key for key in keys[:2] if key not in data]:
         raise ValueError(f"{name} must have {missing[0]}; keys are {names}")
-    return {key: _value(key, value) for key, value in data.items()}
-
-
-def _value(key: str, value: Any) -> Any:
-    """The checked value of a key."""
-    if key in _LINKS:
-        return Link(**_checked(key, value, Link._fields))
-    if key == "profile":
-        right, wanted = isinstance(value, str) and value and "\0" not in value, "a name or a file"
-    else:
-        least = _LEAST[key]
-        right = type(value) in (int, type(least)) and least <= value <= 1e18
-        wanted = f"a {'whole ' * isinstance(least, int)}number from {least:g} to 1e18"
-    if not right:
-        raise ValueError(f"{key} must be {wanted}, got {value!r:.60}")
-    return value
+    for key, value in data.items():
+        if key in _LINKS:
+            continue
+        if key == "profile":
+            right = isinstance(value, str) and value and "\0" not in value
+            wanted = "a name or a file"
+        else:
+            least = _LEAST[key]
+            right = type(value) in (int, type(least)) and least <= value <= 1e18
+            wanted = f"a {'whole ' * isinstance(least, int)}number from {least:g} to 1e18"
+        if not right:
+            raise ValueError(f"{key} must be {wanted}, got {value!r:.60}")
+    links = {key: Link(**_checked(key, data[key], Link._fields)) for key in _LINKS if key in data}
+    return {**data, **links}
 
 
 class Solve(NamedTuple):
@@ -184,14 +193,8 @@ class Forecast(NamedTuple):
 def forecast(solve: Solve, cluster: Cluster, parts: int, rows: int | None = None) -> Forecast:
     """An iteration of a solve on a number of devices.
 
-    Parameters
-    ----------
-    solve : Solve
-    cluster : Cluster
-    parts : int
-    rows : int, optional
-        Of each device, and then efficiency = T(1) / T(parts). Default: the solve's own are divided,
-        and efficiency = T(1) / (parts T(parts)).
+    Where ``rows`` of each device are given, efficiency = T(1) / T(parts); else the solve's own are
+    divided, and efficiency = T(1) / (parts T(parts)).
     """
     what, own, halo, sums = solve.iteration, rows or -(-solve.call.dims[0] // parts), 0.0, 0.0
     launch, compute = solve.step(own)
@@ -262,3 +265,55 @@ def scaling(call: calls.Call, cluster: Cluster, method: str | None = None) -> di
         "strong": [one._asdict() for one in tried if one.parts in counts],
         "weak": [forecast(solve, cluster, n, rows)._asdict() for n in counts],
     }
+
+
+def text(scaled: Mapping[str, Any]) -> str:
+    """What `scaling` gives: the whole cluster, one device, the best numbers, both ways to scale."""
+    one, *_, last = scaled["strong"][0], *scaled["strong"]
+    unit, fits, fastest = scaled["unit"], scaled["fits_from"], scaled["fastest"]
+    lines = [
+        f"{scaled['call']} by {scaled['method']}: {scaled['devices']:,} {unit} (nodes: "
+        f"{scaled['nodes']:,}), constants of {scaled['device']}",
+        f"   on {last['parts']:,}: an iteration takes {readable(last['seconds'])} = "
+        + " + ".join(f"{name} {readable(last[name])}" for name in _TERMS),
+        f"   on 1: {readable(one['seconds'])}, {one['seconds'] / last['seconds']:.3g} times as "
+        f"long; efficiency {last['efficiency']:.0%}",
+        f"   {_BINDS[last['binds']]}",
+        f"   about {scaled['iterations']:,} iterations: "
+        + readable(scaled["iterations"] * last["seconds"]),
+        f"   memory: no number of {unit} has room for the vectors"
+        if fits is None
+        else f"   memory: there is room for the vectors from {fits:,} of the {unit} on",
+        f"   fastest on {fastest['parts']:,}, {readable(fastest['seconds'])}; efficiency 50% and "
+        f"more up to {scaled['half_efficient']:,}",
+    ]
+    heads = {"strong": "Strong scaling, this grid", "weak": "Weak scaling, as many rows on each"}
+    for way, title in heads.items():
+        head = (unit, "rows of one", "iteration", *_TERMS, "efficiency", "binds")
+        cells = [
+            [f"{row['parts']:,}", f"{row['rows']:,}"]
+            + [readable(row[name]) for name in ("seconds", *_TERMS)]
+            + [f"{row['efficiency']:.0%}", row["binds"]]
+            for row in scaled[way]
+        ]
+        lines += ["", f"{title}:", "", *markdown(head, cells)]
+    return "\n".join(lines)
+
+
+def draw(scaled: Mapping[str, Any], picture: Any) -> None:
+    """Draw both ways to scale, next to each other, on a figure of matplotlib's."""
+    sides = picture.subplots(1, 2)
+    for axes, way in zip(sides, ("strong", "weak"), strict=True):
+        rows = scaled[way]
+        parts = [row["parts"] for row in rows]
+        axes.plot(parts, [row["seconds"] for row in rows], "ko-", label="an iteration")
+        ideal = [rows[0]["seconds"] / (n if way == "strong" else 1) for n in parts]
+        axes.plot(parts, ideal, color="0.7", label="at efficiency 1")
+        for name, style in _TERMS.items():
+            axes.plot(parts, [row[name] or None for row in rows], linestyle=style, label=name)
+        axes.set(xlabel=scaled["unit"], ylabel="seconds, forecast", title=f"{way} scaling")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.grid(alpha=0.3)
+    sides[0].legend(fontsize="small")
+    picture.suptitle(f"{scaled['call']} by {scaled['method']}")

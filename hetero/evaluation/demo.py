@@ -36,22 +36,12 @@ def demo(
 
     Else the machine is measured quickly, for this process alone. Nothing is watched between calls:
     each moves its operands and its result, as the plan of a first call and the other libraries do.
+    ``picture`` names a PGM file for the filtered photograph; that of few colours is next to it.
 
-    Parameters
-    ----------
-    largest : int, optional
-        Largest extent.
-    picture : str, optional
-        PGM file to save the filtered photograph in; the photograph of few colours is next to it.
-    progress, show : callable
-
-    Returns
-    -------
-    list of dict
-        For each call: what it is, device and method, predicted and measured seconds, iterations
-        where there are some; ``libraries``, name -> seconds, iterations, and how far the result is
-        from hetero's, as a share of the largest number; what ``failed``, and why; and what is
-        ``missing``, with the package that brings it.
+    Gives for each call what it is, device and method, predicted and measured seconds, iterations
+    where there are some; ``libraries``, name -> seconds, iterations, and how far the result is from
+    hetero's, as a share of the largest number; what ``failed``, and why; and what is ``missing``,
+    with the package that brings it.
     """
     start = time.perf_counter()
     tell = progress or (lambda fraction, text: None)

@@ -24,7 +24,7 @@ from hetero.arrays import HOST
 from hetero.calling import overview
 from hetero.calling.planner import OtherMachine
 from hetero.evaluation import calls, last, report
-from hetero.evaluation.break_even import break_even
+from hetero.evaluation.calls import break_even
 from hetero.evaluation.markup import boxes, document, paragraph, table
 from hetero.host import loops
 from hetero.imports import load
@@ -50,12 +50,7 @@ Curves = Mapping[str, Mapping[int, float]]  # label -> size -> value
 
 
 def page(named: str | None = None) -> str:
-    """What is known of this machine, or of another one by its profile.
-
-    Parameters
-    ----------
-    named : str, optional
-        A profile that comes with hetero, or a profile's file. Default: this machine.
+    """What is known of this machine, or of another one by its profile, which is a name or a file.
 
     Raises
     ------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -82,28 +81,6 @@ def figure(width: float, height: float) -> Any | None:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def check_picture(path: str) -> None:
-    """Raise ValueError, before anything is measured, for a kind of file that matplotlib does not
-    write; nothing without matplotlib."""
-    if (empty := figure(1.0, 1.0)) is None:
-        return
-    kinds = empty.canvas.get_supported_filetypes()
-    if _kind(path) not in kinds:
-        raise ValueError(
-            f"a picture's file must end in one of {', '.join('.' + kind for kind in sorted(kinds))}"
-            f", got {path!r}"
-        )
-
-
-def save(picture: Any, path: str) -> None:
-    """Write a picture to a file, of the kind that its name ends in, else PNG."""
-    picture.savefig(path, format=_kind(path))
-
-
-def _kind(path: str) -> str:
-    return Path(path).suffix[1:].lower() or "png"
-
-
 # -- Calibration -----------------------------------------------------------------------------------
 
 
@@ -145,11 +122,9 @@ def calibration(profile: Profile, every: bool = True) -> str:
             f"{device} host work around a call: {readable(profile.dispatch(device, 'host'))}, "
             f"operands there: {readable(profile.dispatch(device, 'device'))}"
         )
-    wrong = not_acceptable(profile)
-    head, *errors = _errors("error of the fit at shapes not fitted", profile.residuals(), 52)
-    names = profile.residuals()
-    lines += [head]
-    lines += [
+    wrong, names = not_acceptable(profile), profile.residuals()
+    head, *errors = _errors("error of the fit at shapes not fitted", names, 52)
+    lines += [head] + [
         line.replace("|", " ") + " !" * (name in wrong)
         for name, line in zip(names, errors, strict=True)
         if every or name in wrong
@@ -173,23 +148,17 @@ def calibration(profile: Profile, every: bool = True) -> str:
 # -- Verification ----------------------------------------------------------------------------------
 
 
-def chosen_over_best(figures: dict[str, float]) -> str:
-    """The four figures in one line."""
-    return (
-        f"chosen / best: geometric mean {figures['geometric_mean']:.3f}, "
-        f"95th percentile {figures['p95']:.3f}, 99th {figures['p99']:.3f}, "
-        f"worst {figures['worst']:.3f}"
-    )
-
-
 def verification(found: Mapping[str, Any]) -> str:
     """Summary of `hetero.evaluation.verify`, with the worst choices."""
     left_out = [f"left out: {name}: {why}" for name, why in found["left_out"].items()]
     if not found["problems"]:
         return "\n".join(["no problem could be measured", *left_out])
-    lines = [f"{found['problems']} random problems", chosen_over_best(found["chosen_over_best"])]
-    lines += [
-        f"  fastest {count} times: {name}" for name, count in sorted(found["fastest"].items())
+    over = found["chosen_over_best"]
+    lines = [
+        f"{found['problems']} random problems",
+        f"chosen / best: geometric mean {over['geometric_mean']:.3f}, 95th percentile "
+        f"{over['p95']:.3f}, 99th {over['p99']:.3f}, worst {over['worst']:.3f}",
+        *(f"  fastest {count} times: {name}" for name, count in sorted(found["fastest"].items())),
     ]
     lines += _errors("prediction error", found["prediction_error"], 44)
     return "\n".join([*lines, *found["worst_choices"], *left_out])
@@ -217,13 +186,9 @@ def benchmarks(
 ) -> str:
     """The rows of `hetero.evaluation.bench` in Markdown.
 
-    Parameters
-    ----------
-    rows : sequence of dict
-    columns : callable, optional
-        ``columns(rows)`` gives all of them as one `BenchTable`, with the geometric means of its
-        ratios below. Without it, or where it gives None, each row is a table: seconds, and each
-        over the fastest of all.
+    ``columns(rows)`` gives all of them as one `BenchTable`, with the geometric means of its ratios
+    below. Without it, or where it gives None, each row is a table: seconds, and each over the
+    fastest of all.
     """
     if not rows:
         return "no shape could be measured"

@@ -20,8 +20,7 @@ from hetero.calibration.measure import candidates
 from hetero.calling.planner import Machine, OtherMachine
 from hetero.errors import DeviceNotAvailable, one_of
 from hetero.evaluation import calls
-from hetero.evaluation.break_even import break_even, calls_from, extents
-from hetero.evaluation.calls import Call
+from hetero.evaluation.calls import Call, break_even, calls_from, extents
 from hetero.pricing.plan import CPU, Candidate
 from hetero.profile import PAGEABLE, PINNED, STAGED, Profile, inventory
 
@@ -51,31 +50,12 @@ def transfer(
     constants: Profile | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> dict[str, Any]:
-    """Whether it pays to move bytes to a device, and its results back.
+    """Whether it pays to move bytes to a device, and its results back, as plain data.
 
-    Parameters
-    ----------
-    up, down : int or None
-        Bytes. None: those of a `Call`.
-    work : Given or Call, optional
-        What is done there. Default: nothing is known of it.
-    device : str, optional
-        Default: the first one that is not the host's CPU.
-    constants : Profile, optional
-        Of another machine, where nothing is measured. Default: this one, priced and measured.
-    progress : callable, optional
-        As in `hetero.calibrate`.
-
-    Returns
-    -------
-    dict
-        device, profile, up, down (bytes);
-        copies: kind of host memory -> "predicted", "measured" -> None, or the seconds "upload" and
-        "download";
-        work: None, or "what" it is, "cpu" and "device" with the seconds "predicted" and "measured"
-        and the "method", and "chosen", what a call with operands on the host comes down to;
-        pays: kind of host memory -> what `pays` tells, with "break_even" of a `Call`;
-        curves: predicted seconds of a `Call` over its leading dimension, else of copies over bytes.
+    ``up`` and ``down`` are bytes, None for those of a `Call`; ``constants`` those of another
+    machine, where nothing is measured. ``copies`` are by kind of host memory, ``pays`` what `pays`
+    tells with the "break_even" of a `Call`, ``curves`` predicted seconds of a `Call` over its
+    leading dimension, else of copies over bytes.
 
     Raises
     ------
@@ -124,7 +104,11 @@ def transfer(
         over, given = work.leading, work.extent
     else:
         sizes = extents(_LEAST_BYTES, max(_FURTHER * max(up, down), _MOST_BYTES))
-        curves = _curves_of_copies(constants, name, copies)
+        curves = {}
+        for memory in copies:
+            for way in WAYS:
+                with suppress(KeyError):  # what the profile does not know
+                    curves[f"{way}, {memory}"] = _curve(constants, name, memory, way)
         over, given = "bytes", None
     seconds = {label: [curve(n) for n in sizes] for label, curve in curves.items()}
     return {
@@ -142,12 +126,9 @@ def transfer(
 def _device(device: str | None, devices: Mapping[str, Mapping[str, Any]], is_here: bool) -> str:
     """The device that is asked about."""
     others = [name for name in devices if name != CPU]
-    if device in others:
-        return device
-    if device is None:
-        usual = [name for name in others if not devices[name].get("is_host_cpu")]
-        if usual:
-            return usual[0]
+    for name in others:
+        if name == device or (device is None and not devices[name].get("is_host_cpu")):
+            return name
     said = "no GPU is here"
     if others and device is not None:
         said = one_of("--device", others, device)
@@ -198,11 +179,10 @@ def _measured_copies(name: str, up: int, down: int) -> dict[str, dict[str, float
 
 def _work(work: Given | Call, machine: Machine, name: str, is_here: bool) -> dict[str, Any]:
     """What the work takes on the CPU, and on the device."""
-    if isinstance(work, Given):
-        seconds = {CPU: work.cpu, "device": work.device}
-        given = {where: _taken(None, s, None) for where, s in seconds.items()}
-        return {"what": str(work), **given, "chosen": None}
     found: dict[str, Any] = {"what": str(work)}
+    if isinstance(work, Given):
+        given = {CPU: _taken(None, work.cpu, None), "device": _taken(None, work.device, None)}
+        return {**found, **given, "chosen": None}
     for where, device, on in ((CPU, CPU, HOST), ("device", name, name)):
         one = work.chosen(machine, on, device)
         taken = work.measured(one, on) if is_here else None
@@ -225,29 +205,18 @@ def _best(taken: Mapping[str, Any]) -> Any:
 
 
 def pays(copies: Mapping[str, Any], work: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Whether moving pays, by the copies of one kind of host memory.
+    """Whether moving pays, by the copies of one kind of host memory: measured, else predicted.
 
-    Parameters
-    ----------
-    copies, work
-        As in what `transfer` gives. What was measured counts, else what is predicted.
-
-    Returns
-    -------
-    dict
-        transfer: seconds of both copies. Of work whose time on the CPU is known also
-        gain: the CPU's time over that of the device with both copies; None where that is not known;
-        least_gain: how many times as fast as the CPU the device must compute for a gain of 1; None
-        where the copies alone take longer than the CPU;
-        calls: from how many calls on it pays, if operands go up once and each result comes down;
-        None where no number does;
-        calls_staying: the same if results stay there but for the last one.
-        Where the device's time is not known both are as if it took none.
+    transfer: seconds of both copies. Of work whose time on the CPU is known also gain: the CPU's
+    time over that of the device with both copies; least_gain: how many times as fast as the CPU the
+    device must compute for a gain of 1; calls: from how many calls on it pays, if operands go up
+    once and each result comes down; calls_staying: if results stay there but for the last one. None
+    where there is no such number; without the device's time calls are as if it took none.
     """
     moves = _best(copies)
     up, down = (moves[way] for way in WAYS)
     cpu = None if work is None else _best(work[CPU])
-    if work is None or cpu is None:
+    if cpu is None:
         return {"transfer": up + down}
     device, left = _best(work["device"]), cpu - up - down
     return {
@@ -290,15 +259,3 @@ def _curves(
         f"{name} without copies": partial(alone, name),
         **{f"{name}, {memory}": partial(moved, memory) for memory in memories},
     }
-
-
-def _curves_of_copies(
-    constants: Profile, name: str, memories: Iterable[str]
-) -> dict[str, Callable[[int], float]]:
-    """Predicted seconds of copies alone over bytes, of those that the profile knows."""
-    found = {}
-    for memory in memories:
-        for way in WAYS:
-            with suppress(KeyError):
-                found[f"{way}, {memory}"] = _curve(constants, name, memory, way)
-    return found

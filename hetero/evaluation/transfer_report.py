@@ -12,6 +12,10 @@ from hetero.times import readable
 
 PICTURE = (8.0, 5.0)  # inches
 _STYLES = ("-", "--", "-.", ":")
+_NOTES = (
+    "gain: the CPU's time over that of the device with both copies, measured or else predicted",
+    "calls: operands go up once, and each result comes down; staying: the last one alone does",
+)
 
 
 def text(found: Mapping[str, Any]) -> str:
@@ -31,7 +35,11 @@ def text(found: Mapping[str, Any]) -> str:
     lines += markdown(head, cells)
     work = found["work"]
     if work is None:
-        return "\n".join([*lines, "", *_without_work(found)])
+        lines.append("")
+        for memory, pays in found["pays"].items():
+            than = f"{readable(pays['transfer'])} longer than {found['device']}"
+            lines.append(f"{memory}: worth it for work that takes the CPU {than}")
+        return "\n".join(lines)
     lines += ["", f"{work['what']}: {_times(CPU, work[CPU])}"]
     if work["device"]["predicted"] is not None:
         lines[-1] += f"; {_times(found['device'] + ' without copies', work['device'])}"
@@ -43,9 +51,10 @@ def text(found: Mapping[str, Any]) -> str:
         )
     if work[CPU]["predicted"] is None and work[CPU]["measured"] is None:
         return "\n".join([*lines, "", f"the profile does not tell what {CPU} takes"])
-    lines += ["", *markdown(*_verdict(found))]
-    known = work["device"]["predicted"] is not None
-    return "\n".join([*lines, "", *_notes(found, known)])
+    lines += ["", *markdown(*_verdict(found)), "", *_NOTES]
+    if work["device"]["predicted"] is None:
+        lines.append(f"{found['device']}'s own time is not known: at least that many calls")
+    return "\n".join(lines)
 
 
 def answer(priced: Mapping[str, Any]) -> str:
@@ -99,14 +108,6 @@ def _times(where: str, taken: Mapping[str, Any]) -> str:
     return f"{where}{method} {predicted}{measured}"
 
 
-def _without_work(found: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{memory}: worth it for work that takes the CPU {readable(pays['transfer'])} longer than "
-        f"{found['device']}"
-        for memory, pays in found["pays"].items()
-    ]
-
-
 def _verdict(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """A row for each kind of memory: whether one call pays, or how many do, and from which size."""
     sizes = any("break_even" in pays for pays in found["pays"].values())
@@ -116,20 +117,12 @@ def _verdict(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     cells = []
     for memory, pays in found["pays"].items():
         gain = pays["gain" if known else "least_gain"]
-        row = [
-            memory,
-            readable(pays["transfer"]),
-            "never" if gain is None else f"{gain:.3g} times",
-        ]
-        row += [_number(pays["calls"]), _number(pays["calls_staying"])]
-        if sizes:
-            row.append(_size(pays.get("break_even")))
-        cells.append(row)
+        counts = (pays["calls"], pays["calls_staying"])
+        row = [memory, readable(pays["transfer"])]
+        row.append("never" if gain is None else f"{gain:.3g} times")
+        row += ["never" if calls is None else f"{calls:,}" for calls in counts]
+        cells.append([*row, *[_size(pays.get("break_even"))] * sizes])
     return head, cells
-
-
-def _number(calls: int | None) -> str:
-    return "never" if calls is None else f"{calls:,}"
 
 
 def _size(at: Mapping[str, Any] | None) -> str:
@@ -138,16 +131,6 @@ def _size(at: Mapping[str, Any] | None) -> str:
     if at["extent"] is None:
         return f"not up to {at['largest']}"
     return " ".join(map(str, at["dims"]))
-
-
-def _notes(found: Mapping[str, Any], known: bool) -> list[str]:
-    lines = [
-        "gain: the CPU's time over that of the device with both copies, measured or else predicted",
-        "calls: operands go up once, and each result comes down; staying: the last one alone does",
-    ]
-    if not known:
-        lines.append(f"{found['device']}'s own time is not known: at least that many calls")
-    return lines
 
 
 def _measured(found: Mapping[str, Any]) -> list[float]:
@@ -172,22 +155,14 @@ def draw(found: Mapping[str, Any], picture: Any) -> None:
     for memory, pays in found["pays"].items():
         if (at := pays.get("break_even")) and at["extent"] is not None:
             axes.axvline(at["extent"], color="0.7", linewidth=0.8)
-            axes.annotate(
-                f"{at['extent']}, {memory}",
-                (at["extent"], 0.02),
-                xycoords=("data", "axes fraction"),
-                rotation=90,
-                fontsize="small",
-                color="0.4",
-            )
+            place, look = (at["extent"], 0.02), {"fontsize": "small", "color": "0.4"}
+            text, ends = f"{at['extent']}, {memory}", ("data", "axes fraction")
+            axes.annotate(text, place, xycoords=ends, rotation=90, **look)
     if work is not None and "bytes" in curves["over"]:
-        axes.axhline(
-            work[CPU]["predicted"], color="0.4", linewidth=0.8, label="the work on the CPU"
-        )
+        label = "the work on the CPU"
+        axes.axhline(work[CPU]["predicted"], color="0.4", linewidth=0.8, label=label)
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xlabel(curves["over"])
-    axes.set_ylabel("seconds, predicted")
-    axes.set_title(work["what"] if work else f"copies to and from {found['device']}")
+    title = work["what"] if work else f"copies to and from {found['device']}"
+    axes.set(xlabel=curves["over"], ylabel="seconds, predicted", yscale="log", title=title)
     axes.grid(alpha=0.3)
     axes.legend()

@@ -63,22 +63,10 @@ def verify(
     largest: int | None = None,
     progress: Callable[[float, str], None] | None = None,
 ) -> list[Row]:
-    """Measure every candidate of random problems.
+    """Measure every candidate of random problems, ``count`` for each operation.
 
-    Parameters
-    ----------
-    operations : tuple of Operation
-    on : str
-        Where the operands lie: "host" or a device.
-    count : int
-        Problems for each operation.
-    seconds : float
-        Time after which no further problem is drawn.
-    seed : int
-    largest : int, optional
-        Largest extent. Default: 4096, 16384 where there is a GPU.
-    progress : callable, optional
-        As in `hetero.calibrate`.
+    Operands lie ``on`` the host or a device; after ``seconds`` no further problem is drawn. The
+    ``largest`` extent is 4096 unless it is given, 16384 where there is a GPU.
     """
     source = random.Random(seed)
     if progress is not None:
@@ -108,13 +96,7 @@ def measure_candidates(operation: Operation, trial: Trial, memory: Arrays) -> Ro
     """Predict and measure every candidate of a call; None if one would take too long.
 
     A candidate that fails is left out, and the choice is the best of those that are left.
-
-    Parameters
-    ----------
-    operation : Operation
-    trial : Trial
-    memory : Arrays
-        Where its operands are made.
+    ``memory`` is where its operands are made.
     """
     plan = planner.plan_call(operation, trial.operands, trial.options)
     predicted = _predicted(plan)
@@ -127,16 +109,12 @@ def measure_candidates(operation: Operation, trial: Trial, memory: Arrays) -> Ro
         with leaving_out(name, failed):
             calls[name] = _caller(operation, arrays, options, *name)
     chosen = next(iter(predicted))
-    spinning = [(device, method) for device, method in calls if method == registry.BLAS]
-    measured = timed(
-        calls, budget=_BUDGET, failed=failed, chosen=chosen, spinning=frozenset(spinning)
-    )
+    spinning = frozenset(name for name in calls if name[1] == registry.BLAS)
+    measured = timed(calls, budget=_BUDGET, failed=failed, chosen=chosen, spinning=spinning)
     predicted = {name: seconds for name, seconds in predicted.items() if name in measured}
     if not predicted:
         return None
-    best = min(measured, key=lambda name: measured[name])
-    chosen = next(iter(predicted))
-    spinning = [(device, method) for device, method in calls if method == registry.BLAS]
+    best, chosen = min(measured, key=measured.__getitem__), next(iter(predicted))
     return Row(plan.problem, predicted, measured, chosen, best, failed)
 
 
@@ -159,12 +137,8 @@ def _caller(
     device: str,
     method: str,
 ) -> Callable[[], object]:
-    """A call by one candidate that waits until the result is there.
-
-    Raises
-    ------
-    MethodNotAvailable
-        If it would not run where it says.
+    """A call by one candidate that waits until the result is there; MethodNotAvailable if it would
+    not run where it says.
     """
     plan = planner.plan_call(operation, arrays, options, device, method)
     if (plan.chosen.device, plan.chosen.method) != (device, method):
@@ -188,10 +162,13 @@ def summary(rows: list[Row]) -> dict[str, Any]:
         for name, predicted in row.predicted.items():
             key = _function(row.problem), *name
             pairs.setdefault(key, []).append((predicted, row.measured[name]))
-    chosen = [
-        [row.predicted[row.chosen] for row in rows],
-        [row.measured[row.chosen] for row in rows],
-    ]
+    left_out = dict(backends.broken())  # device -> why measuring something there failed first
+    for row in rows:
+        for (device, method), reason in row.failed.items():
+            left_out.setdefault(device, f"{method}, {row.problem}: {reason}")
+    chosen = zip(
+        *((row.predicted[row.chosen], row.measured[row.chosen]) for row in rows), strict=True
+    )
     errors = {
         f"{operation} {method} on {device}": residuals(*map(list, zip(*found, strict=True)))
         for (operation, device, method), found in sorted(pairs.items())
@@ -207,19 +184,10 @@ def summary(rows: list[Row]) -> dict[str, Any]:
         },
         "fastest": dict(fastest),
         "prediction_error": errors,
-        "chosen_error": residuals(*chosen),
-        "left_out": left_out(rows),
+        "chosen_error": residuals(*map(list, chosen)),
+        "left_out": left_out,
     }
 
 
 def _function(problem: Problem) -> str:
     return registry.operation(problem.operation).function
-
-
-def left_out(rows: list[Row]) -> dict[str, str]:
-    """Device -> why measuring something there failed first; what is broken from the start, too."""
-    found = dict(backends.broken())
-    for row in rows:
-        for (device, method), reason in row.failed.items():
-            found.setdefault(device, f"{method}, {row.problem}: {reason}")
-    return found

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero.imports import load
-from hetero.mpi import checkpoints, sharing, solving
+from hetero.mpi import checkpoints, solving
 from hetero.mpi.products import DenseRows, sparse_rows
 from hetero.mpi.ranks import ranks_of
 from hetero.mpi.solving import checked_array, checked_vector
@@ -16,7 +16,7 @@ from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, wa
 from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE
 from hetero.ops.linear_systems.vectors import real_dtype
 
-_STOPPED = {LIMIT: 1, INDEFINITE: -1, NOT_FINITE: -2}
+_INFO = {CONVERGED: 0, LIMIT: 1, INDEFINITE: -1, NOT_FINITE: -2}
 
 
 def solve_cg(
@@ -104,8 +104,7 @@ def solve_cg(
         matrix, b, start, inverse = _given(A_rows, b_rows, x0, M)
         limit = checked_limit(maxiter, 10 * matrix.shape[1])
         tolerances = checked_tolerance("rtol", rtol), checked_tolerance("atol", atol)
-        goal = solving.checked_goal(*tolerances, limit, method, checkpoint, every)
-        sharing.check(device)
+        goal = solving.checked_goal(*tolerances, limit, method, device, checkpoint, every)
         layout = "dense" if isinstance(matrix, np.ndarray) else "sparse"
         if layout == "dense" and device not in (None, "cpu"):
             raise ValueError(f"dense rows are multiplied on the CPU, got device={device!r}")
@@ -130,13 +129,11 @@ def solve_cg(
     rows = ranks.agreed(sparse_rows if sparse else DenseRows, ranks, starts, matrix)
     place = device if sparse else "cpu"
     outcome, how = solving.run(ranks, rows, b, x, goal, inverse, callback, known, sums, place)
-    info = 0
-    if outcome.status != CONVERGED:
-        info = _STOPPED[outcome.status]
-        if info < 0:
-            warn("solve_cg", outcome, f"norm(b - A x) is {outcome.residual:.3g}")
-        else:
-            info = max(outcome.iterations, 1)
+    info = _INFO[outcome.status]
+    if info < 0:
+        warn("solve_cg", outcome, f"norm(b - A x) is {outcome.residual:.3g}")
+    elif info:
+        info = max(outcome.iterations, 1)
     return (x, info, how) if return_info else (x, info)
 
 

@@ -61,15 +61,10 @@ def of_matrix(matrix: Any, first: int) -> int:
 
 
 class Checkpoint:
-    """The file of one solve.
+    """The file of one solve, which rank 0 reads and writes.
 
-    Parameters
-    ----------
-    starts : (size + 1,) int64
-    fingerprint : dict
-        Of the problem, for JSON; the same on every rank.
-    every : float
-        Seconds between two of them, by the clock of rank 0.
+    ``fingerprint`` is of the problem, for JSON, the same on every rank; ``every``: seconds between
+    two checkpoints, by the clock of rank 0.
     """
 
     def __init__(
@@ -80,11 +75,7 @@ class Checkpoint:
 
     def read(self, x: np.ndarray) -> int:
         """Bring x to what the file has, where there is one; gives the iterations it took.
-
-        Raises
-        ------
-        ValueError
-            On every rank where the file is of another problem, or damaged.
+        ValueError on every rank where the file is of another problem, or damaged.
         """
         whole, done = self._ranks.agreed(self._last, x.dtype)
         done, length = (int(n) for n in self._ranks.gather(done, whole.size)[0])
@@ -127,7 +118,7 @@ class Checkpoint:
     def ask(self) -> None:
         """Ask the ranks to save with the next sum, where it is time; rank 0 asks."""
         if self._ranks.rank == 0 and time.monotonic() - self._saved_at >= self._every:
-            self._ranks.ask()
+            self._ranks.asks = True
 
     def save(self, x: Callable[[], np.ndarray], iterations: int) -> None:
         """Write the file, with what x gives on each rank; a collective call."""

@@ -18,8 +18,8 @@ import numpy as np
 
 from hetero.imports import load
 from hetero.kernels.multigrid.transfers import Transfer
+from hetero.mpi.products import Vector
 from hetero.mpi.ranks import Ranks
-from hetero.mpi.vectors import Vector
 from hetero.ops.linear_systems.types import Stencil
 from hetero.ops.multigrid import grids
 
@@ -29,12 +29,7 @@ _COARSER = 2  # times by half
 class TwoLevels:
     """The preconditioner of one rank; symmetric positive definite for all of them together.
 
-    Parameters
-    ----------
-    lines : (size + 1,) int64
-        First row of each rank, and the number of all.
-    whole : Stencil
-        Of the whole grid.
+    ``lines`` has the first row of each rank, and the number of all; ``whole`` is of the whole grid.
     """
 
     def __init__(self, ranks: Ranks, lines: np.ndarray, whole: Stencil, dtype: np.dtype) -> None:

@@ -16,9 +16,8 @@ from hetero.imports import load
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil
 from hetero.kernels.common.launch import Launch
-from hetero.mpi.products import Halo, Rows
+from hetero.mpi.products import Halo, Rows, Vector
 from hetero.mpi.ranks import Ranks
-from hetero.mpi.vectors import Vector
 from hetero.ops.krylov.cg_products import Product
 from hetero.ops.linear_systems.exchange import Part
 from hetero.ops.linear_systems.types import Csr
@@ -62,12 +61,12 @@ class DeviceVectors:
 
     def launch(self, launch: Launch, **named: Any) -> None:
         """Start a launch on buffers and numbers by name."""
-        kernel = self._built.get(launch.kernel)
-        if kernel is None:
-            kernel = self.part.device.build(launch.source, launch.kernel, launch.defines)
-            self._built[launch.kernel] = kernel
-        values = self.part.values(launch, **named)
-        self.part.device.launch(kernel, launch.grid, launch.block, values, 0, self.part.stream)
+        device, values = self.part.device, self.part.values(launch, **named)
+        if launch.kernel not in self._built:
+            built = device.build(launch.source, launch.kernel, launch.defines)
+            self._built[launch.kernel] = built
+        kernel = self._built[launch.kernel]
+        device.launch(kernel, launch.grid, launch.block, values, 0, self.part.stream)
 
     def _run(self, name: str, **named: Any) -> None:
         self.launch(self._launches[name], **named)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.mpi import checkpoints, multigrid, sharing, solving
+from hetero.mpi import checkpoints, multigrid, solving
 from hetero.mpi.products import grid_rows
 from hetero.mpi.ranks import ranks_of
 from hetero.ops.linear_systems import operators
@@ -107,13 +107,12 @@ def solve_poisson(
         if M is not None and (not isinstance(M, str) or M != "multigrid"):
             what = repr(M) if isinstance(M, str) else type(M).__name__
             raise ValueError(f"M must be None or 'multigrid', got {what}")
-        sharing.check(device)
         if M and device not in (None, "cpu"):
             raise ValueError(f"M='multigrid' is computed on the CPU, got device={device!r}")
         faces = checked_faces(f.shape, boundary)
         limit = checked_limit(maxiter, UNLIMITED)
         tolerance = RTOL[dtype.name] if rtol is None else checked_tolerance("rtol", rtol)
-        goal = solving.checked_goal(tolerance, 0.0, limit, method, checkpoint, every)
+        goal = solving.checked_goal(tolerance, 0.0, limit, method, device, checkpoint, every)
         facts = {"shape of a row": f.shape[1:], "spacing": distances, "dtype": dtype.name, "M": M}
         return f, x, faces, goal, facts | goal._asdict()
 

@@ -1,4 +1,4 @@
-"""A times a vector, where each rank has the rows of A and of the vector that are its own.
+"""Vectors, and A times a vector, where each rank has the rows of both that are its own.
 
 The rows of a sparse matrix, or of a grid, are kept in two pieces, as in PETSc's MPIAIJ: the columns
 of the rank itself, a square system that the loops of one process multiply with, and the few columns
@@ -15,21 +15,88 @@ import numpy as np
 
 from hetero.imports import load
 from hetero.mpi.ranks import Ranks
-from hetero.mpi.vectors import Vector
 from hetero.ops.krylov import cg_products
 from hetero.ops.linear_systems.operators import Poisson
 from hetero.ops.linear_systems.types import Csr, Stencil
 
 
+class Vector:
+    """This rank's elements of a vector: an array or a buffer, or None after a failure."""
+
+    def __init__(self, vectors: Vectors, values: Any) -> None:
+        self._vectors, self.values, self.dtype = vectors, values, vectors.dtype
+
+    def copy(self) -> Vector:
+        """Another vector of the same elements."""
+        return self._vectors.made(self._vectors.own.copy, self.values)
+
+    def __sub__(self, other: Vector) -> Vector:
+        return self._vectors.made(self._vectors.own.difference, self.values, other.values)
+
+
+class Vectors:
+    """The functions of `hetero.kernels.cpu.vectors` for `cg_cpu.iterate`, and a few more.
+
+    Where a rank's own work fails, it goes on, and all ranks raise with the next sum. ``own`` works
+    on this rank's elements: `HostVectors` or `DeviceVectors`.
+    """
+
+    def __init__(self, ranks: Ranks, own: Any, dtype: np.dtype) -> None:
+        self._ranks, self.own, self.dtype = ranks, own, dtype
+
+    def made(self, work: Callable[..., Any], *values: Any) -> Vector:
+        """A new vector, of what ``work(*values)`` gives."""
+        return Vector(self, self._ranks.attempt(work, *values))
+
+    def dot(self, x: Vector, y: Vector) -> float:
+        """Scalar product."""
+        return self._ranks.total(self._ranks.attempt(self.own.dot, x.values, y.values))
+
+    def norm(self, x: Vector) -> float:
+        """2-norm."""
+        return math.sqrt(self.dot(x, x))
+
+    def scale_and_add(self, y: Vector, scale: float, x: Vector) -> None:
+        """y = scale y + x."""
+        self._ranks.attempt(self.own.scale_and_add, y.values, scale, x.values)
+
+    def step(self, x: Vector, r: Vector, p: Vector, q: Vector, alpha: float) -> float:
+        """r -= alpha q, x += alpha p; gives r.r, NaN where not all is finite: x is as before."""
+        parts = (vector.values for vector in (x, r, p, q))
+        mine = self._ranks.attempt(self.own.step, *parts, alpha)
+        square = self._ranks.total(mine)
+        if math.isnan(square) and not math.isnan(mine):  # another rank did not move
+            self._ranks.attempt(self.own.subtract, x.values, alpha, p.values)
+        return square
+
+    def multiply(self, m: Vector, r: Vector, z: Vector) -> None:
+        """z = m r, element by element."""
+        self._ranks.attempt(self.own.multiply, m.values, r.values, z.values)
+
+
+class HostVectors:
+    """A rank's vectors in the memory of the host: arrays.
+
+    Partial sums are made by the compiled loops, and the first one waits until these are compiled:
+    NumPy adds in another order, and results would not repeat.
+    """
+
+    def __init__(self) -> None:
+        loops = load("hetero.kernels.cpu.vectors")
+        self.dot, self.step, self.scale_and_add = loops.dot, loops.step, loops.scale_and_add
+        self.copy, self.difference, self.multiply = np.copy, np.subtract, np.multiply
+        self.hold = self.on_host = np.asarray  # these functions take what is there
+
+    def subtract(self, y: np.ndarray, alpha: float, x: np.ndarray) -> None:
+        """y -= alpha x."""
+        y -= y.dtype.type(alpha) * x
+
+
 class Halo:
     """Elements that a rank's rows meet and that others own.
 
-    Parameters
-    ----------
-    starts : (size + 1,) int64
-        First element of each rank, and the number of all.
-    foreign : (k,) int64
-        Elements that this rank needs, by their numbers in the whole vector, ascending.
+    ``starts`` has the first element of each rank, and the number of all; ``foreign`` the elements
+    that this rank needs, by their numbers in the whole vector, ascending.
     """
 
     def __init__(
@@ -78,16 +145,9 @@ class Halo:
 class Rows:
     """A rank's rows of a system, for products.
 
-    Parameters
-    ----------
-    own : Csr or Stencil
-        The square piece.
-    foreign : (k,) int64
-        Columns of other ranks, ascending.
-    rest : SciPy array or (bool, bool)
-        The other piece: (own rows, k); of a grid whether rows lie before the slab, and after.
-    add : callable
-        ``add(dtype)`` gives ``f(q, values)``, which adds the other piece's product to q.
+    ``own`` is the square piece, ``foreign`` the columns of other ranks, ascending. ``rest`` is the
+    other piece, (own rows, k); of a grid whether rows lie before the slab, and after.
+    ``add(dtype)`` gives ``f(q, values)``, which adds that piece's product to q.
     """
 
     def __init__(

@@ -21,11 +21,7 @@ _known: dict[str, int] = {}  # the key under which a communicator keeps its `Ran
 
 def ranks_of(comm: Any = None) -> Ranks:
     """The `Ranks` of a communicator, which are made once; a collective call the first time.
-
-    Raises
-    ------
-    PackageMissing
-        Without mpi4py.
+    PackageMissing without mpi4py.
     """
     try:
         MPI = load("mpi4py.MPI")
@@ -47,18 +43,11 @@ def ranks_of(comm: Any = None) -> Ranks:
 
 
 class Ranks:
-    """The ranks of one communicator.
+    """The ranks of one communicator; ``node_rank`` is among those of the same node.
 
     What a rank does alone goes through `attempt` or `agreed`, and collective calls are made outside
-    of these: so a rank that fails never leaves the others waiting.
-
-    Attributes
-    ----------
-    comm : mpi4py.MPI.Comm
-    rank, size, node_rank : int
-        The last among the ranks of the same node.
-    save : bool
-        Whether a rank asked for it with `ask`, as known since the last sum.
+    of these: so a rank that fails never leaves the others waiting. ``save``: whether a rank asked
+    for it with ``asks``, as known since the last sum.
     """
 
     def __init__(self, comm: Any) -> None:
@@ -70,13 +59,9 @@ class Ranks:
 
     def forget(self) -> None:
         """Withdraw what was asked for, and what failed."""
-        self.save = self._asks = False
+        self.save = self.asks = False
         self._error: Exception | None = None
         self._said = ""
-
-    def ask(self) -> None:
-        """Let all ranks know with the next sum that it is time to save."""
-        self._asks = True
 
     def attempt(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """What this rank's own work gives.
@@ -121,7 +106,7 @@ class Ranks:
 
     def _of_all(self, number: Any) -> np.ndarray:
         """Each rank's number; all raise where one failed before."""
-        each = self.gather(number, self._asks, self._error is not None)
+        each = self.gather(number, self.asks, self._error is not None)
         _, self.save, failed = each.any(axis=0)
         if failed:
             self.agree()
@@ -148,12 +133,8 @@ class Ranks:
         return np.cumsum([0, *self.gather(rows)[:, 0]]).astype(np.int64)
 
     def agree(self, **facts: Any) -> None:
-        """Go on only where nothing failed on any rank and all have the same facts.
-
-        Raises
-        ------
-        ValueError
-            On every rank, with the same text, which names ranks and values.
+        """Go on only where nothing failed on any rank and all have the same facts; else ValueError
+        on every rank, with the same text, which names ranks and values.
         """
         error, self._error = self._error, None
         said = None if error is None else f"{type(error).__name__}: {error}"

@@ -1,25 +1,85 @@
-"""A solve over the ranks, whatever the system: the iteration, what watches it, how it went."""
+"""A solve over the ranks, whatever the system: what each takes, the iteration, how it went."""
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import functools
+import operator
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero.calling import planner
+from hetero.devices.base import Device
 from hetero.errors import MethodNotAvailable
 from hetero.imports import load
-from hetero.mpi import sharing
 from hetero.mpi.checkpoints import Checkpoint
-from hetero.mpi.products import DenseRows, Rows
-from hetero.mpi.ranks import Ranks
-from hetero.mpi.vectors import HostVectors, Vector, Vectors
+from hetero.mpi.products import DenseRows, HostVectors, Rows, Vector, Vectors
+from hetero.mpi.ranks import Ranks, ranks_of
 from hetero.ops.krylov.cg_products import is_doubtful
 from hetero.ops.linear_systems import scaling
 from hetero.ops.linear_systems.types import CONVERGED, Outcome
 from hetero.pricing.plan import CPU
+from hetero.pricing.settings import forced
+from hetero.profile import inventory
+
+
+def rows(n: int, comm: Any = None) -> tuple[int, int]:
+    """The rows of n that this rank takes, where all take as many, or one more.
+
+    Parameters
+    ----------
+    n : int
+    comm : mpi4py.MPI.Comm, optional
+        Default: ``MPI.COMM_WORLD``.
+
+    Returns
+    -------
+    begin, end : int
+        First row, and the one after the last.
+
+    Raises
+    ------
+    ValueError
+        Where n is negative.
+
+    Examples
+    --------
+    >>> begin, end = hetero.mpi.rows(1000)  # doctest: +SKIP
+    """
+    ranks = ranks_of(comm)
+    if (n := operator.index(n)) < 0:
+        raise ValueError(f"n must be at least 0, got {n}")
+    return n * ranks.rank // ranks.size, n * (ranks.rank + 1) // ranks.size
+
+
+def place_of(ranks: Ranks, device: str | None, rows: Any, b: np.ndarray) -> Device | None:
+    """The device for a rank's own rows, None for the CPU.
+
+    ``device`` is "cpu", a device, or a kind of them, which ranks of a node share by turns. Default:
+    that of a `use` block, else by the plan of conjugate gradients for the rank's own square piece.
+    """
+    device = planner.placement(device, None)[0]
+    if device is None and b.size and not inventory.is_host_alone(None):
+        square = rows.square(b.dtype)
+        device = contextvars.copy_context().run(_planned, square, b).partition(":")[0]  # its kind
+    if device in (None, CPU) or not b.size:
+        return None
+    available = load("hetero.devices").available()
+    if device in available:
+        return available[device]
+    names = sorted(name for name in available if name.partition(":")[0] == device)
+    return available[names[ranks.node_rank % len(names)]]
+
+
+def _planned(*system: Any) -> str:
+    """The device of a plan, whatever method a `use` block names: that is of another solve."""
+    if (outer := forced.get()) is not None:
+        forced.set(outer._replace(method=None))
+    return load("hetero.ops").plan("cg", *system).chosen.device
 
 
 class Goal(NamedTuple):
@@ -33,13 +93,24 @@ class Goal(NamedTuple):
 
 
 def checked_goal(
-    rtol: float, atol: float, maxiter: int, method: str | None, checkpoint: Any, every: float
+    rtol: float,
+    atol: float,
+    maxiter: int,
+    method: str | None,
+    device: str | None,
+    checkpoint: Any,
+    every: float,
 ) -> Goal:
-    """A `Goal`; ValueError where something of it is no method, path or time."""
+    """A `Goal`; raises where something of it is no method, path or time, or the device, also that
+    of a `use` block, is none that a rank can take."""
     if method not in (None, "cg"):
         raise MethodNotAvailable(f"method must be 'cg', got {method!r}")
     if not float(every) >= 0.0:
         raise ValueError(f"every must be at least 0 seconds, got {every!r}")
+    device = planner.placement(device, None)[0]
+    planner.check_placement("cg", device, None)
+    if device is not None and "*" in device:
+        raise ValueError(f"device must be one device of this rank, got {device!r}")
     path = None if checkpoint is None else os.fsdecode(checkpoint)
     return Goal(rtol, atol, maxiter, path, float(every))
 
@@ -56,33 +127,18 @@ def run(
     sums: Callable[[], dict[str, int]],
     device: str | None,
 ) -> tuple[Outcome, dict[str, Any]]:
-    """Solve A x = b from x, which is overwritten; a collective call.
+    """Solve A x = b from x, which is overwritten; a collective call. Gives how it was done, too.
 
-    Parameters
-    ----------
-    rows : Rows or DenseRows
-        This rank's of A; closed at the end.
-    b, x : (own rows,) ndarray
-    preconditioner : None, (own rows,) ndarray or callable
-        A diagonal, or ``apply(r, z)`` that writes z = M r for `Vector`s.
-    known : dict
-        What tells the problem from others, the same on every rank, for JSON.
-    sums : callable
-        Gives the checksums of this rank's operands, by name.
-    device : str or None
-        See `sharing.place`.
-
-    Returns
-    -------
-    Outcome
-    dict
-        How it was done.
+    ``rows`` are this rank's of A, closed at the end, and b and x its parts of the vectors. The
+    ``preconditioner`` is a diagonal, or ``apply(r, z)`` that writes z = M r for `Vector`s.
+    ``known`` tells the problem from others, the same on every rank, for JSON; ``sums()`` gives the
+    checksums of this rank's operands, by name. ``device``: see `place_of`.
     """
     with contextlib.ExitStack() as stack:
         stack.callback(rows.close)
 
         def placed() -> tuple[Any, ...]:
-            place, of_device = sharing.place(ranks, device, rows, b), None
+            place, of_device = place_of(ranks, device, rows, b), None
             if place is not None:
                 stack.enter_context(place.active())
                 of_device = load("hetero.mpi.on_device").vectors_and_product
@@ -95,7 +151,8 @@ def run(
             own, product = of_device(ranks, place, rows, b.dtype)
         vectors = Vectors(ranks, own, b.dtype)
         if isinstance(preconditioner, np.ndarray):
-            preconditioner = vectors.multiplier(preconditioner)
+            diagonal = vectors.made(own.hold, preconditioner)
+            preconditioner = functools.partial(vectors.multiply, diagonal)
         saved = None
         if goal.checkpoint is not None:
             each = ranks.every(ranks.agreed(sums))

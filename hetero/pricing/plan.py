@@ -45,6 +45,8 @@ class Candidate(NamedTuple):
         Whether the constants that price it are off by more than 100 % in the mean.
     leads : bool
         Whether it comes before faster ones; see `hetero.registry.Price`.
+    unasked : str
+        The reason, where it would not hold if the caller named the method.
     """
 
     device: str
@@ -58,6 +60,7 @@ class Candidate(NamedTuple):
     shares: tuple[Share, ...] = ()
     made_of: str = ""
     leads: bool = False
+    unasked: str = ""
     doubtful: bool = False
 
 

@@ -151,9 +151,9 @@ def _rank(candidate: Candidate) -> tuple[bool, bool, float]:
 
 def _without_price(candidate: Candidate) -> Candidate:
     """A way that is out; what compiling would gain is of interest."""
-    if candidate.reason == registry.NOT_COMPILED:
-        return candidate
-    return candidate._replace(seconds=None, terms={})
+    reason = candidate.reason
+    way = candidate._replace(unasked=reason if isinstance(reason, Unasked) else "")
+    return way if reason == registry.NOT_COMPILED else way._replace(seconds=None, terms={})
 
 
 def _is_last(candidate: Candidate) -> bool:

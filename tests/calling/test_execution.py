@@ -348,9 +348,7 @@ def test_what_a_solve_saved_outlives_a_second_failure(cuda, monkeypatch, second)
         return jacobi.run(used, problem, arguments)
 
     entries = [  # without a way to do it in blocks, which would be tried next
-        dataclasses.replace(i, run=run)
-        if i.method == "jacobi" and i.kind != "opencl"
-        else i
+        dataclasses.replace(i, run=run) if i.method == "jacobi" and i.kind != "opencl" else i
         for i in registry.lookup("poisson")
     ]
     monkeypatch.setitem(registry._implementations, "poisson", entries)

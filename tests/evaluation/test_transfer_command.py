@@ -11,8 +11,7 @@ import pytest
 
 from hetero import profile, registry
 from hetero.evaluation import report, transfer
-from hetero.evaluation.break_even import BreakEven, break_even, calls_from, extents
-from hetero.evaluation.calls import Call
+from hetero.evaluation.calls import BreakEven, Call, break_even, calls_from, extents
 from hetero.evaluation.transfer import Given
 from hetero.profile import inventory
 

@@ -79,10 +79,11 @@ def cut(problem: Problem) -> Cut:
 
 def _whole(window: Window, plan: Plan, lengths: tuple[int, int]) -> tuple[int, int]:
     """Whole rows of the tiles that a transform computes, where some are whole."""
-    (images, rows), tile = lengths, tiles.on_device(window)[0].step
-    if plan.chosen.method != FFT or not tile < rows < window.out_height:
+    (images, rows), height = lengths, window.out_height
+    if rows == height or plan.candidates[0].method != FFT:
         return lengths
-    return images, rows // tile * tile
+    tile = tiles.on_device(window)[0].step
+    return (images, rows // tile * tile) if tile < rows else lengths
 
 
 def _priced(plan: Plan, constants: Profile) -> Plan:

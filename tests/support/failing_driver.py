@@ -95,7 +95,9 @@ def really(implementation):
         return Outcome(CONVERGED, 3, 0.0)
 
     solves = implementation.operation in ("cg", "poisson")
-    return dataclasses.replace(implementation, run=solve if solves else call, prepare=None)
+    given = solve if solves else call
+    taking = run._replace(run=given) if implementation.blocks else given
+    return dataclasses.replace(implementation, run=taking, prepare=None)
 
 
 def libraries() -> None:

@@ -144,7 +144,7 @@ class Machine:
             self.ran.append((devices[0].name if devices else "cpu", entry.method))
             return run(devices, *rest)
 
-        return counted
+        return entry.run._replace(run=counted) if entry.blocks else counted
 
     @staticmethod
     def forget() -> None:

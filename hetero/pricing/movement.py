@@ -10,7 +10,7 @@ from typing import Any
 from hetero.arrays import HOST, Operand
 from hetero.devices import at_once
 from hetero.host.copying import staging
-from hetero.pricing.plan import CPU
+from hetero.pricing.plan import CPU, Candidate
 from hetero.profile import PAGEABLE, Profile
 from hetero.registry.problem import Problem
 
@@ -131,3 +131,28 @@ def by_way_of_host(problem: Problem, constants: Profile) -> dict[str, float]:
     except KeyError:
         return {}
     return {**before, **after}
+
+
+def dispatch(problem: Problem, name: str, constants: Profile) -> float:
+    """Seconds of the host's own work: staging for a device, or the way back from one."""
+    if name != CPU:
+        return constants.dispatch(name, "device" if problem.device else "host")
+    there = problem.device
+    return constants.dispatch(there, "detour") if there else 0.0
+
+
+def keepable(possible: list[Candidate], problem: Problem) -> bool:
+    """Whether uploads decide the choice, or are part of its price.
+
+    ``possible`` are the candidates that can run, the chosen one first.
+    """
+    if not possible or possible[0].seconds is None:
+        return False
+    if all(operand.location != HOST for operand in problem.inputs):
+        return False
+    best = possible[0].seconds
+    return any(
+        c.seconds - c.terms.get("upload", 0.0) - c.terms.get("pack", 0.0) < best
+        for c in possible
+        if c.device != CPU and "upload" in c.terms
+    )

@@ -1,4 +1,4 @@
-"""Which devices and methods a caller's names stand for, and why a method cannot run on a device."""
+"""What names stand for, and why a method cannot run on a device, or nowhere."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from hetero import registry, removed
 from hetero.arrays import HOST
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable, one_of
 from hetero.pricing import memory_limit
-from hetero.pricing.plan import AGAIN, CPU
+from hetero.pricing.plan import AGAIN, CPU, Candidate
 from hetero.registry import Implementation, Unasked
 from hetero.registry.problem import Problem
+
+UNKNOWN_THERE = "no constants in this profile"
+Devices = dict[str, dict[str, Any]]
 
 
 def check_method(
@@ -110,3 +113,31 @@ def too_large(problem: Problem, name: str, info: dict[str, Any]) -> str | None:
         if operand.location != name and (limited or name not in operand.copies):
             needed += operand.nbytes
     return memory_limit.too_much(needed, info)
+
+
+def refuse(
+    problem: Problem,
+    devices: Devices,
+    device: str | None,
+    method: str | None,
+    rows: Iterable[Implementation],
+    found: Iterable[Candidate] = (),
+) -> None:
+    """Raise `MethodNotAvailable`, with what is there, or why it cannot be; but not for a problem
+    that a profile from elsewhere has no constants for."""
+    names = list(devices) if device is None else matching_devices(device, devices)
+    kinds, where = {devices[name]["kind"] for name in names}, ", ".join(names)
+    if not found:
+        check_method(method, [row for row in rows if row.kind in kinds], f"method on {where}")
+    if all(c.reason != UNKNOWN_THERE for c in found):
+        reasons = "; ".join(f"{c.method} on {c.device}: {c.reason}" for c in found)
+        why = reasons or f"there is no {problem.operation} on {where}"
+        raise MethodNotAvailable(f"{problem} cannot be done as asked: {why}")
+
+
+def is_rescued(problem: Problem, devices: Devices, device: str | None, method: str | None) -> bool:
+    """Whether the CPU gives a right result that the devices that were asked for cannot give."""
+    if CPU not in devices or method is None or problem.device_obstacle:
+        return CPU in devices
+    names = devices if device is None else matching_devices(device, devices)
+    return all(devices[name].get("set_aside") for name in names)

@@ -18,10 +18,8 @@ from functools import partial
 from typing import Any
 
 from hetero import registry
-from hetero.arrays import HOST
-from hetero.errors import MethodNotAvailable
-from hetero.pricing import movement
-from hetero.pricing.places import check_method, groups, matching_devices, obstacle
+from hetero.pricing import movement, places
+from hetero.pricing.places import UNKNOWN_THERE, Devices, groups
 from hetero.pricing.plan import CPU, Candidate, Plan
 from hetero.profile import STAGED, Profile
 from hetero.registry import BLAS, LOOPS, Implementation, Unasked
@@ -29,10 +27,7 @@ from hetero.registry.problem import Problem
 
 ALL_AT_ONCE = "all at once"
 UNKNOWN = Unasked("no constants in this profile; hetero.calibrate() measures them")
-UNKNOWN_THERE = "no constants in this profile"
 _THREADS = {BLAS: "blas_threads", LOOPS: "cores"}  # where a CPU's description has their number
-
-Devices = dict[str, dict[str, Any]]
 
 
 def price(
@@ -55,23 +50,23 @@ def price(
         Forced placement.
     """
     every = registry.lookup(problem.operation)
-    check_method(method, every)
+    places.check_method(method, every)
     rows = [row for row in every if method in (None, row.method)]
     ways = partial(_ways, problem, constants, devices, device)
     found = ways(rows, named=method is not None)
     if not found:
-        _refuse(problem, devices, device, method, every)
+        places.refuse(problem, devices, device, method, every)
     if not _possible(found):
         found = ways(rows, named=True)  # with what is out unless nothing else can
-    if not _possible(found) and _is_rescued(problem, devices, device, method):
+    if not _possible(found) and places.is_rescued(problem, devices, device, method):
         done = [c.implementation for c in found]
         on_cpu = _ways(problem, constants, devices, CPU, every, named=True)
         found += [c for c in on_cpu if c.implementation not in done]
     possible = sorted(_possible(found), key=_rank)
     if not possible and not (device is method is None):
-        _refuse(problem, devices, device, method, every, found)
+        places.refuse(problem, devices, device, method, every, found)
     others = sorted((_without_price(c) for c in found if c.reason), key=_is_last)
-    keepable = _keepable(possible, problem)
+    keepable = movement.keepable(possible, problem)
     return Plan(problem, (*possible, *others), constants.title, keepable=keepable)
 
 
@@ -89,15 +84,15 @@ def _ways(
     """
     asked, rows = device is not None, list(rows)
 
-    def on(places: Devices, rows: list[Implementation]) -> list[Candidate]:
+    def on(there: Devices, rows: list[Implementation]) -> list[Candidate]:
         return [
             candidate(problem, row, name, info, constants, asked, named)
-            for name, info in places.items()
+            for name, info in there.items()
             for row in rows
             if row.kind == info["kind"]
         ]
 
-    names = list(devices) if device is None else matching_devices(device, devices)
+    names = list(devices) if device is None else places.matching_devices(device, devices)
     kinds = {name: info for name, info in groups(devices).items() if device in (None, name)}
     together = on(kinds, [row for row in rows if row.shared and row.shared(problem)])
     if device is not None and together:
@@ -111,34 +106,6 @@ def _ways(
 
 def _possible(found: Iterable[Candidate]) -> list[Candidate]:
     return [c for c in found if c.reason is None]
-
-
-def _refuse(
-    problem: Problem,
-    devices: Devices,
-    device: str | None,
-    method: str | None,
-    rows: Iterable[Implementation],
-    found: Iterable[Candidate] = (),
-) -> None:
-    """Raise `MethodNotAvailable`, with what is there, or why it cannot be; but not for a problem
-    that a profile from elsewhere has no constants for."""
-    names = list(devices) if device is None else matching_devices(device, devices)
-    kinds, where = {devices[name]["kind"] for name in names}, ", ".join(names)
-    if not found:
-        check_method(method, [row for row in rows if row.kind in kinds], f"method on {where}")
-    if all(c.reason != UNKNOWN_THERE for c in found):
-        reasons = "; ".join(f"{c.method} on {c.device}: {c.reason}" for c in found)
-        why = reasons or f"there is no {problem.operation} on {where}"
-        raise MethodNotAvailable(f"{problem} cannot be done as asked: {why}")
-
-
-def _is_rescued(problem: Problem, devices: Devices, device: str | None, method: str | None) -> bool:
-    """Whether the CPU gives a right result that the devices that were asked for cannot give."""
-    if CPU not in devices or method is None or problem.device_obstacle:
-        return CPU in devices
-    names = devices if device is None else matching_devices(device, devices)
-    return all(devices[name].get("set_aside") for name in names)
 
 
 def _rank(candidate: Candidate) -> tuple[bool, bool, float]:
@@ -185,7 +152,7 @@ def candidate(
     asked, named : bool
         Whether the caller names the device, and the method.
     """
-    reason = obstacle(problem, row, name, info, asked)
+    reason = places.obstacle(problem, row, name, info, asked)
     way = Candidate(name, row.method, None, {}, _unless(named, reason), row)
     if way.reason not in (None, registry.NOT_COMPILED) or (name == CPU and problem.device_obstacle):
         return way
@@ -245,7 +212,7 @@ def _priced(
         before, after = movement.total(before, shares[0]), movement.total(shares[1], after)
         links.append(ALL_AT_ONCE)
     elif not group:
-        overhead += _dispatch(problem, name, constants)
+        overhead += movement.dispatch(problem, name, constants)
         if (before or after) and movement.is_staged(problem, name, constants):
             links.append(STAGED)
     terms = movement.total({**before, "overhead": overhead, "compute": compute}, after)
@@ -256,29 +223,4 @@ def _priced(
         threads=info.get(_THREADS[pool]) if pool else None,
         links=", ".join(links),
         doubtful=constants.is_doubtful(*key),
-    )
-
-
-def _dispatch(problem: Problem, name: str, constants: Profile) -> float:
-    """Seconds of the host's own work: staging for a device, or the way back from one."""
-    if name != CPU:
-        return constants.dispatch(name, "device" if problem.device else "host")
-    there = problem.device
-    return constants.dispatch(there, "detour") if there else 0.0
-
-
-def _keepable(possible: list[Candidate], problem: Problem) -> bool:
-    """Whether uploads decide the choice, or are part of its price.
-
-    ``possible`` are the candidates that can run, the chosen one first.
-    """
-    if not possible or possible[0].seconds is None:
-        return False
-    if all(operand.location != HOST for operand in problem.inputs):
-        return False
-    best = possible[0].seconds
-    return any(
-        c.seconds - c.terms.get("upload", 0.0) - c.terms.get("pack", 0.0) < best
-        for c in possible
-        if c.device != CPU and "upload" in c.terms
     )

@@ -188,3 +188,29 @@ def test_this_test_sees_imports(tmp_path):
         ["scipy.signal"],
         ["torch"],
     ]
+
+
+FIRST_CALLS = {
+    "convolve2d": "hetero.convolve2d(np.ones((64, 64)), np.ones((3, 3)))",
+    "solve_cg": "hetero.solve_cg(hetero.Poisson((10, 10)), np.ones(100))",
+    "solve_poisson": "hetero.solve_poisson(np.ones((64, 64)))",
+    "kmeans": "hetero.kmeans(np.arange(1200.0).reshape(300, 4), 3, random_state=0)",
+    "matmul": "hetero.matmul(np.ones((4, 4)), np.ones((4, 4)))",
+}
+LOOKED = """
+import sys
+import numpy as np, hetero
+{}
+from hetero.profile import inventory
+print(inventory.looked(), sorted({{"numba", "cupy", "torch"}} & set(sys.modules)))
+hetero.plan("matmul", np.ones((4, 4)), np.ones((4, 4)))
+print(inventory.looked())
+"""
+
+
+@pytest.mark.parametrize("call", FIRST_CALLS)
+def test_a_first_small_call_looks_for_no_device_and_imports_no_compiler(call):
+    """Also where loops are compiled; a plan that is printed knows all devices."""
+    script = LOOKED.format(FIRST_CALLS[call])
+    done = processes.python("-c", script, HETERO_COMPILE_AHEAD="0")
+    assert done.stdout.split("\n")[:2] == ["False []", "True"]

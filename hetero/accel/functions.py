@@ -179,7 +179,7 @@ def _attempt(
 
 
 def _counted(session: Session, original: Any) -> Any:
-    """SciPy's solver, whose iterations are counted for the session's watcher."""
+    """SciPy's solver; its iterations are counted for the session's watcher."""
 
     @functools.wraps(original)
     def cg(*args: Any, callback: Any = None, **options: Any) -> Any:

@@ -334,7 +334,7 @@ class Budget:
             held = self._held.get(device, 0)
             if held + nbytes > self.most:
                 raise DeviceMemoryError(
-                    f"{nbytes} bytes beside {held} are more than the memory limit, {self.most}"
+                    f"{nbytes} bytes and {held} held are more than the memory limit, {self.most}"
                 )
             self._held[device] = held + nbytes
 

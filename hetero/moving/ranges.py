@@ -148,7 +148,7 @@ class Ranges(NamedTuple):
 def choose(
     problem: Problem, name: str, info: dict[str, Any], constants: Profile, room: float
 ) -> Ranges | None:
-    """The fastest ranges that fit so many bytes of a device; None where none fit.
+    """The fastest ranges that fit ``room`` bytes of a device; None where none fit.
 
     The smallest are tried without memory for their method where they do not fit with it.
     """

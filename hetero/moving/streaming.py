@@ -130,7 +130,7 @@ def _loads(views: list[np.ndarray], operand: Operand, slot: Slot) -> list[Load]:
 
 
 def _as_packed(view: np.ndarray, operand: Operand) -> np.ndarray:
-    """A view whose C order is that of an operand on the device."""
+    """A view with the C order of an operand on the device."""
     by_columns = operand.strides[-1] > operand.strides[-2]
     return np.swapaxes(view, -1, -2) if by_columns else view
 

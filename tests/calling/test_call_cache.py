@@ -31,6 +31,7 @@ def cuda(monkeypatch):
     device.context, device.general, device.ordered, device.mixed = 1, 0, True, 0
 
     def prepare(device, problem, alignment, options):
+        assert device.entered  # for the context that it is launched in
         device.log.append(f"prepare {alignment}")
         context = device.context
 

@@ -187,7 +187,7 @@ def test_other_machines_have_limits_too():
 def test_a_budget_counts_what_is_held():
     with storage.limited_to(1000):
         owners = [storage.allocated("x", 400, object), storage.allocated("y", 900, object)]
-        with pytest.raises(DeviceMemoryError, match=r"700 bytes beside 400 .* limit, 1000"):
+        with pytest.raises(DeviceMemoryError, match=r"700 bytes and 400 held .* limit, 1000"):
             storage.allocated("x", 700, object)
         owners.append(storage.allocated("x", 600, object))
         del owners[0]

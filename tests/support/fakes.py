@@ -62,6 +62,7 @@ class FakeCuda(Device):
         self.name = f"cuda:{ordinal}"
         self.memory: list[Memory] = []
         self.log: list[str] = []
+        self.entered = 0  # blocks of `active` that are open
 
     def describe(self):
         return {
@@ -78,11 +79,14 @@ class FakeCuda(Device):
 
     @contextlib.contextmanager
     def active(self):
+        self.entered += 1
         try:
             yield self
         except DeviceError as error:
             error.device = error.device or self.name
             raise
+        finally:
+            self.entered -= 1
 
     def allocate(self, nbytes):
         self.log.append("allocate")

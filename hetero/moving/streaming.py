@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _ALIGNED = 16  # bytes that divide the addresses of slots
 _LOOKED_AHEAD = 0.5  # of the host's memory: a larger array is a file, which is read but once
-_choices = tables.new_table()
+_schedules = tables.new_table()
 
 
 def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
@@ -41,43 +41,58 @@ def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
     """
     (device,) = devices
     room = ranges.room_of(memory_limit.of(device))
-    while (choice := _remembered(problem, device, room)) is not None:
+    while (schedule := _remembered(problem, device, room)) is not None:
         try:
             with device.active():  # turns the driver's errors into ours
-                _go_through(device, arguments, choice)
+                _go_through(device, arguments, schedule)
             return
         except DeviceMemoryError as error:
             failures.release(error)
         device.trim()
-        room = choice.nbytes / 2
+        room = schedule.choice.nbytes / 2
     raise DeviceMemoryError(f"{device.name} has no room for the smallest range")
 
 
-def _remembered(problem: Problem, device: Device, room: float) -> ranges.Ranges | None:
-    """The choice with this machine's constants."""
+class _Schedule(NamedTuple):
+    """What calls of a problem have in common: `ranges.Ranges`, its boxes, their problems, which
+    parts lie where, and the plans of problems."""
+
+    choice: ranges.Ranges
+    boxes: list[tuple[tuple[int, int], ...]]
+    problems: list[Problem]
+    placed: list[list[tuple[int, bool]]]
+    plans: dict[Problem, Plan]
+
+
+def _remembered(problem: Problem, device: Device, room: float) -> _Schedule | None:
+    """With this machine's constants; None where there is no room."""
     key = problem, device.name, room
-    choice = _choices.get(key)
-    if choice is None:
+    schedule = _schedules.get(key)
+    if schedule is None:
         now = tables.generation()
-        info = inventory.devices()[device.name]
-        choice = ranges.choose(problem, device.name, info, profile.current(), room)
-        tables.remember(_choices, key, choice, now)
-    return choice
+        info, constants = inventory.devices()[device.name], profile.current()
+        choice = ranges.choose(problem, device.name, info, constants, room)
+        if choice is None:
+            return None
+        boxes = [choice.box(index) for index in choice.order()]
+        problems = [choice.cut.problem(box, device.name) for box in boxes]
+        schedule = _Schedule(choice, boxes, problems, choice.placed(), {})
+        tables.remember(_schedules, key, schedule, now)
+    return schedule
 
 
-def _go_through(device: Device, arguments: Arguments, choice: ranges.Ranges) -> None:
+def _go_through(device: Device, arguments: Arguments, schedule: _Schedule) -> None:
     """Compute range after range; the device is active."""
+    choice, boxes, problems, placed, plans = schedule
     cut, slots_of = choice.cut, choice.slots
     whole, out, options = arguments
-    placed = choice.placed()
-    boxes = [choice.box(index) for index in choice.order()]
     parts = [cut.arrays(box, whole) for box in boxes]
-    problems = [cut.problem(box, device.name) for box in boxes]
-    info, constants = inventory.devices()[device.name], profile.current()
 
-    @cache
     def planned(part: Problem) -> Plan:
-        return ranges.planned(cut, part, device.name, info, constants)
+        if part not in plans:
+            info, constants = inventory.devices()[device.name], profile.current()
+            plans[part] = ranges.planned(cut, part, device.name, info, constants)
+        return plans[part]
 
     @cache
     def launch(part: Problem) -> Callable[..., None]:

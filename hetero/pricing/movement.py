@@ -44,7 +44,7 @@ def of(problem: Problem, name: str, constants: Profile) -> tuple[Terms, Terms]:
             if is_packed:
                 packing = constants.pack(operand.nbytes)
                 if is_staged:  # packed by the threads that copy
-                    packing = max(packing / staging.usual_lanes() - term, 0.0)
+                    packing = max(packing / staging.usual_threads() - term, 0.0)
                 terms["pack"] = terms.get("pack", 0.0) + packing
             terms["upload"] = terms.get("upload", 0.0) + term
 

@@ -75,6 +75,23 @@ def there_and_back(ring, device, array, offset=0):
     np.testing.assert_array_equal(back, array)
 
 
+def test_a_short_copy_does_not_wait_for_a_long_one(ring, device):
+    long, short = rng.random(4000 * SLICE // 8), rng.random(5)
+    buffers = [device.allocate(array.nbytes) for array in (long, short)]
+    for array, (buffer, _owner) in zip((long, short), buffers, strict=True):
+        device.enqueue("upload", array, buffer)
+    found = np.zeros_like(long), np.zeros_like(short)
+    begun = [
+        ring.start("download", target, buffer, 0, device.record())
+        for target, (buffer, _owner) in zip(found, buffers, strict=True)
+    ]
+    begun[1].wait()
+    np.testing.assert_array_equal(found[1], short)
+    assert found[0][-1] == 0
+    begun[0].wait()
+    np.testing.assert_array_equal(found[0], long)
+
+
 @pytest.mark.parametrize("most", [1, 8, 100, 104, 10**6])
 @pytest.mark.parametrize("name", VIEWS)
 def test_pieces_follow_each_other_and_leave_nothing_out(name, most):

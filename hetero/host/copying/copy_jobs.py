@@ -72,9 +72,9 @@ def begin(
     """Begin to copy a host array of any strides, packed in C order.
 
     Until `Copy.wait` returns, neither what is read nor what is written may be written to, and
-    nothing that is begun on the device may use what is written. Copies of one direction go in the
-    order of their start, both directions at once. A copy that is dropped without having been waited
-    for is cancelled. Where the device has no `ring`, the copy is complete at once.
+    nothing that is begun on the device may use what is written. Copies of one direction begin in
+    the order of their start; two of each may be under way at once. A copy that is dropped is waited
+    for. Where the device has no `ring`, the copy is complete at once.
 
     Parameters
     ----------

@@ -21,21 +21,29 @@
 #include <emmintrin.h>
 #endif
 
-enum { NOT_READY = 600, BUFFERS = 16, PLACES = 16, MOST = 32, ENOUGH = 4 };
+enum { NOT_READY = 600, BUFFERS = 16, PLACES = 16 };
 enum { LOOKS = 1000, QUERY = 50, REST = 20, TURN = 100000, KEEP_POLICY = 8 };
 /* before a rest; that one at the driver, which holds its lock, counts for; us; ns of a time slice */
 
 struct job {                                       /* as in slices.py */
     char *host, *ring, *device;
-    long row, pitch, bytes, slice, chunk, buffers, helpers, past, download;
+    long row, pitch, bytes, slice, chunk, buffers, helpers, threads, past, download;
     void *stream, *event[BUFFERS];
     int (*send)(char *to, char *from, long bytes, void *stream);
     int (*record)(void *event, void *stream), (*query)(void *event), (*drain)(void *stream);
-    atomic_long next, limit, copied[BUFFERS];      /* chunks: taken, to be had, copied */
+    atomic_long copied[BUFFERS];                   /* chunks */
 };
 
-/* Jobs that want help. Whoever counts himself among the users may use the job that he then sees. */
-static struct { _Atomic(struct job *) job; atomic_long users; } places[PLACES];
+/* A job that wants help. Whoever counts himself among the users may use the job that he then sees.
+   Chunks that are taken and that may be had: who only looks for them writes nothing. */
+struct place {
+    _Alignas(64) _Atomic(struct job *) job;
+    atomic_long users, most;
+    atomic_int taken;
+    _Alignas(64) atomic_long next;
+    _Alignas(64) atomic_long limit;
+};
+static struct place places[PLACES];
 static atomic_int jobs, threads, news;             /* news: counts jobs, wakes who sleeps */
 
 static void rest(long looks)                       /* after so many in vain */
@@ -77,11 +85,11 @@ static void copy_past(char *to, const char *from, long bytes)
     memcpy(to, from, bytes);
 }
 
-static int copy_one(struct job *job)               /* whether there was a chunk to be had */
+static int copy_one(struct place *at, struct job *job)   /* whether there was a chunk to be had */
 {
-    long number = atomic_load(&job->next);
-    do if (number >= atomic_load(&job->limit)) return 0;
-    while (!atomic_compare_exchange_weak(&job->next, &number, number + 1));
+    long number = atomic_load(&at->next);
+    do if (number >= atomic_load(&at->limit)) return 0;
+    while (!atomic_compare_exchange_weak(&at->next, &number, number + 1));
     long place = number * job->chunk, end = least(place + job->chunk, job->bytes), size;
     for (; place < end; place += size) {
         char *host = job->host + place / job->row * job->pitch + place % job->row;
@@ -100,13 +108,13 @@ static void *help(void *unused)
     be_prompt();
     for (long looks = 0;;) {
         int seen = atomic_load(&news);
-        for (int i = 0; i < PLACES; i++) {
-            if (!atomic_load(&places[i].job)) continue;
-            long users = atomic_fetch_add(&places[i].users, 1);
-            struct job *job = atomic_load(&places[i].job);
-            if (job && users < job->helpers)
-                while (copy_one(job)) looks = 0;
-            atomic_fetch_sub(&places[i].users, 1);
+        for (struct place *at = places; at < places + PLACES; at++) {
+            if (atomic_load(&at->next) >= atomic_load(&at->limit)) continue;
+            if (atomic_load(&at->users) >= atomic_load(&at->most)) continue;
+            atomic_fetch_add(&at->users, 1);
+            struct job *job = atomic_load(&at->job);
+            while (job && copy_one(at, job)) looks = 0;
+            atomic_fetch_sub(&at->users, 1);
         }
         if (++looks < LOOKS || atomic_load(&jobs)) rest(looks);
         else syscall(SYS_futex, &news, FUTEX_WAIT_PRIVATE, seen, 0), looks = 0;
@@ -114,15 +122,14 @@ static void *help(void *unused)
     return unused;
 }
 
-static int join_in(struct job *job)                /* its place, or -1: then nobody helps */
+static struct place *join_in(struct job *job)      /* its place, or none: then nobody helps */
 {
     pthread_t thread;
-    struct job *none = 0;
-    int place = 0;
-    while (place < PLACES && !atomic_compare_exchange_strong(&places[place].job, &none, job))
-        none = 0, place++;
-    if (place == PLACES) return -1;
-    for (long wanted = least(job->helpers * (atomic_fetch_add(&jobs, 1) + 1), MOST);;) {
+    struct place *at = places;
+    while (at < places + PLACES && atomic_exchange(&at->taken, 1)) at++;
+    if (at == places + PLACES) return 0;
+    atomic_store(&at->next, 0), atomic_store(&at->most, job->helpers), atomic_store(&at->job, job);
+    for (long wanted = least(job->helpers * (atomic_fetch_add(&jobs, 1) + 1), job->threads);;) {
         int count = atomic_load(&threads);
         if (count >= wanted) break;
         if (!atomic_compare_exchange_strong(&threads, &count, count + 1)) continue;
@@ -131,7 +138,7 @@ static int join_in(struct job *job)                /* its place, or -1: then nob
     }
     atomic_fetch_add(&news, 1);
     syscall(SYS_futex, &news, FUTEX_WAKE_PRIVATE, (int)job->helpers);
-    return place;
+    return at;
 }
 
 int copy_slices(struct job *job)                   /* 0, or the driver's first error */
@@ -139,8 +146,9 @@ int copy_slices(struct job *job)                   /* 0, or the driver's first e
     long slices = (job->bytes + job->slice - 1) / job->slice, buffers = job->buffers;
     long moved = 0, open = 0, copied = 0;          /* slices; open: its chunks may be copied */
     long looks = 0;
-    int status = 0, down = job->download, found, place = job->helpers ? join_in(job) : -1;
-    if (place >= 0) be_prompt();
+    int status = 0, down = job->download, found;
+    struct place alone = {0}, *helped = job->helpers ? join_in(job) : 0, *at = helped ? helped : &alone;
+    if (helped) be_prompt();
     while (!status && (down ? copied : moved) < slices) {
         long wanted = chunks(job, copied + 1) - chunks(job, copied), next = moved % buffers;
         if (moved < (down ? least(slices, copied + buffers) : copied)) {
@@ -152,18 +160,16 @@ int copy_slices(struct job *job)                   /* 0, or the driver's first e
             atomic_store(&job->copied[copied++ % buffers], 0);
         else if (open < (down ? moved : least(slices, moved + buffers)) &&
                  (found = job->query(job->event[open % buffers])) != NOT_READY)
-            status = found, atomic_store(&job->limit, chunks(job, ++open));
-        else if ((place >= 0 && places[place].users >= ENOUGH) || !copy_one(job)) {
+            status = found, atomic_store(&at->limit, chunks(job, ++open));
+        else if (!copy_one(at, job)) {
             rest(looks += QUERY);
             continue;
         }
         looks = 0;
     }
-    atomic_store(&job->limit, 0);
-    if (place >= 0) {
-        atomic_store(&places[place].job, 0), atomic_fetch_sub(&jobs, 1);
-        for (looks = 0; atomic_load(&places[place].users);) rest(looks++);
-    }
+    atomic_store(&at->limit, 0), atomic_store(&at->job, 0);
+    for (looks = 0; atomic_load(&at->users);) rest(looks++);
+    if (helped) atomic_store(&at->taken, 0), atomic_fetch_sub(&jobs, 1);
     if (status) job->drain(job->stream);
     return status;
 }

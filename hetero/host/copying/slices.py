@@ -17,10 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from hetero.host import cpu
+
 __all__ = ["BUFFERS", "copy", "library"]
 
 BUFFERS = 16  # of a ring, at most; as in slices.c
-_FEW = 4  # threads, with whom the calling one copies; more it only leads
+_FEW = 4  # threads, of which the one that leads is one; of more it is not
+_OTHERS = 4  # cores without threads that help: for those who lead and for the caller
 _SHARE = 1 << 20  # bytes for which one more thread is worth waking
 _SLICE, _LEAST_SLICE = 4 << 20, 256 << 10  # bytes that the driver copies at once
 _IN_CALLS = 400 << 10  # bytes that are sent in the time of the calls for a slice, 8 us
@@ -40,11 +43,10 @@ class _Job(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("host", "ring", "device")),
         *((name, ctypes.c_long) for name in ("row", "pitch", "bytes", "slice", "chunk")),
-        *((name, ctypes.c_long) for name in ("buffers", "helpers", "past", "download")),
+        *((name, ctypes.c_long) for name in ("buffers", "helpers", "threads", "past", "download")),
         ("stream", ctypes.c_void_p),
         ("event", ctypes.c_void_p * BUFFERS),
         *((name, ctypes.c_void_p) for name in ("send", "record", "query", "drain")),
-        *((name, ctypes.c_long) for name in ("next", "limit")),
         ("copied", ctypes.c_long * BUFFERS),
     ]
 
@@ -118,6 +120,7 @@ def copy(
         *(host, region.__array_interface__["data"][0], address, row, pitch, nbytes, size, chunk),
         buffers=max(min(region.nbytes // size, BUFFERS), 1),
         helpers=min(threads - (threads <= _FEW), nbytes // _SHARE),
+        threads=max(cpu.cores() - _OTHERS, threads),
         past=_NEVER if is_new or (not is_download and nbytes >= _LONG) else _PAST,
         download=is_download,
         stream=stream,

@@ -4,9 +4,10 @@ A driver copies ordinary memory through a pinned buffer of its own with one thre
 than the bus. Here several threads fill buffers while others are on the bus. Downloads go the other
 way round, where what takes time is that new pages are touched: several threads touch them.
 
-For each direction one thread of a ring makes one copy after the other. Arrays whose rows are
-contiguous are copied by compiled code without the interpreter's lock, where it is there
-(`hetero.host.copying.slices`). Other arrays, and all of them elsewhere, are packed by NumPy.
+For each direction a ring has two lanes, each with a thread that makes one copy after the other.
+Arrays whose rows are contiguous are copied by compiled code without the interpreter's lock, where
+it is there (`hetero.host.copying.slices`). Other arrays, and all of them elsewhere, are packed by
+NumPy.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ from hetero.imports import load
 
 PURPOSE = "pinned buffers of copies"
 _SLICE = 4 << 20  # bytes of a buffer
-_REGION = 32 << 20  # bytes of all buffers of one direction
+_REGION = 32 << 20  # bytes of all buffers of a lane
 _PART = 256 << 10  # bytes that are worth a thread's while to pack
 _AWAKE = 8 << 20  # bytes of pinned memory, 0.15 ms: to wake a thread takes half as long
-_MOST_LANES = 8  # threads that copy: more only wait for the same memory
+_MOST_THREADS = 8  # that copy: more only wait for the same memory
+_LANES = 2  # of a direction
 _NAME = "hetero-copy"  # the names of its threads begin so
 
 log = logging.getLogger("hetero")
@@ -62,10 +64,9 @@ class Ring:
     device : Device
         Active in the context that the ring is for.
     threads : int, optional
-        Threads that copy for each direction. Default: half the cores that this process may use, 8
-        at most.
+        Threads that help with a copy. Default: half the cores that this process may use, 8 at most.
     slice_bytes, region_bytes : int, optional
-        Of a buffer, and of all buffers of a direction.
+        Of a buffer, and of all buffers of a lane.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Ring:
         region_bytes: int = _REGION,
     ) -> None:
         self.device, self.place = device, device.place()
-        self.threads = threads or usual_lanes()
+        self.threads = threads or usual_threads()
         self.slice_bytes, self.region_bytes = slice_bytes, region_bytes
         self._lock = locks.new()
         self._ways: dict[str, _Way] = {}
@@ -89,7 +90,7 @@ class Ring:
     ) -> Copy:
         """Begin to copy an array of any strides, packed in C order, to or from a buffer.
 
-        Copies of one direction go in the order of their start, both directions at once.
+        Copies of one direction begin in the order of their start; two may be under way at once.
 
         Parameters
         ----------
@@ -150,52 +151,81 @@ class Ring:
 
 
 class _Way:
-    """Copies of one direction: a thread that makes them, those that help it to pack, a stream,
-    and pinned memory."""
+    """Copies of one direction: a queue of them, and the lanes that make them.
+
+    A second lane is there once a copy is begun while another is under way: it fills its buffers
+    while the bus has those of the first.
+    """
 
     def __init__(self, ring: Ring, direction: str) -> None:
-        self._device, self._place, self._direction = ring.device, ring.place, direction
-        self._threads, self._slice, self._most = ring.threads, ring.slice_bytes, ring.region_bytes
+        self._ring, self._direction = weakref.proxy(ring), direction
         self._jobs = queue.SimpleQueue[Any]()  # which a signal's handler may use, too
-        self._leader: Any = None
-        self._packers: Any = _Here()
-        with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there are too many
-            name, jobs = f"{_NAME} {direction}", (self._jobs,)
-            leader = threading.Thread(target=_lead, name=name, args=jobs, daemon=True)
-            leader.start()
-            weakref.finalize(self, self._jobs.put, None)
-            self._leader = leader
-            executor = load("concurrent.futures").ThreadPoolExecutor
-            self._packers = executor(self._threads, f"{_NAME} packer", _is_ours)
-        self._stream: Any = None
-        self._region = np.empty(0, np.uint8)
-        self._slices: Any = None
+        self._lanes: list[_Lane] = []
+        self._leaders: list[threading.Thread] = []
 
     def start(self, array: np.ndarray, buffer: Any, offset: int, after: Any) -> Outcome:
         """Have a copy made."""
         outcome = Outcome()
-        job = self._make, outcome, array, buffer, offset, after
-        if self._leader is None:
-            self._make(*job[1:])
-        else:
+        job = outcome, array, buffer, offset, after
+        busy = self._jobs.qsize() + sum(lane.is_busy for lane in self._lanes)
+        if len(self._lanes) < min(1 + busy, _LANES):
+            self._more()
+        if self._leaders:
             self._jobs.put(job)
+        else:
+            self._lanes[0].make(*job)
         return outcome
 
-    def _make(self, outcome: Outcome, *given: Any) -> None:
+    def _more(self) -> None:
+        lane = _Lane(self._ring, self._direction)
+        name, given = f"{_NAME} {self._direction}", (self._jobs, lane)
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there are too many
+            leader = threading.Thread(target=_lead, name=name, args=given, daemon=True)
+            leader.start()
+            weakref.finalize(self, self._jobs.put, None)
+            self._leaders.append(leader)
+            lane.have_packers()
+        self._lanes.append(lane)
+
+    def close(self) -> None:
+        for _ in self._leaders:
+            self._jobs.put(None)
+        if not here.is_copying:  # else a thread would wait for itself
+            for leader in self._leaders:
+                leader.join()
+        for lane in self._lanes:
+            lane.close()
+
+
+class _Lane:
+    """What makes one copy after another: a stream, pinned memory, and threads that help to pack."""
+
+    def __init__(self, ring: Ring, direction: str) -> None:
+        self._device, self._place, self._direction = ring.device, ring.place, direction
+        self._threads, self._slice, self._most = ring.threads, ring.slice_bytes, ring.region_bytes
+        self._packers: Any = _Here()
+        self._stream: Any = None
+        self._region = np.empty(0, np.uint8)
+        self._slices: Any = None
+        self.is_busy = False
+
+    def have_packers(self) -> None:
+        executor = load("concurrent.futures").ThreadPoolExecutor
+        self._packers = executor(self._threads, f"{_NAME} packer", _is_ours)
+
+    def make(self, outcome: Outcome, *given: Any) -> None:
+        self.is_busy = True
         try:
             mark = self._copy(*given)
         except BaseException as error:
             outcome.set(None, error)
         else:
             outcome.set(mark)
+        self.is_busy = False
 
     def close(self) -> None:
-        self._jobs.put(None)
-        if not here.is_copying:  # else a thread would wait for itself
-            if self._leader is not None:
-                self._leader.join()
-            if self._slices is not None:
-                self._slices.close()
+        if self._slices is not None and not here.is_copying:
+            self._slices.close()
         self._packers.shutdown(wait=not here.is_copying)
 
     def _copy(self, array: np.ndarray, buffer: Any, offset: int, after: Any) -> Any:
@@ -275,12 +305,11 @@ class _Way:
             _refused(self._device.name, error)
 
 
-def _lead(jobs: queue.SimpleQueue[Any]) -> None:
+def _lead(jobs: queue.SimpleQueue[Any], lane: _Lane) -> None:
     _is_ours()
     while (job := jobs.get()) is not None:
-        make, *given = job
-        make(*given)
-        del job, make, given  # which would be kept until the next one
+        lane.make(*job)
+        del job  # which would be kept until the next one
 
 
 class _Here:
@@ -321,6 +350,6 @@ def _close_at_exit() -> None:
 
 
 @functools.cache
-def usual_lanes() -> int:
-    """Threads for each direction: half the cores that this process may use, but not too many."""
-    return max(1, min(_MOST_LANES, cpu.cores() // 2))
+def usual_threads() -> int:
+    """Threads for each copy: half the cores that this process may use, but not too many."""
+    return max(1, min(_MOST_THREADS, cpu.cores() // 2))

@@ -119,9 +119,8 @@ class Ranges(NamedTuple):
             tiles = [(i, j) for j, i in placement.order(across, down, b, a)]
         return [(*index, *tile) for index in product(*map(range, outer)) for tile in tiles]
 
-    def placed(self) -> list[list[tuple[int, bool]]]:
+    def placed(self, order: list[Index]) -> list[list[tuple[int, bool]]]:
         """For each array and each range in turn: the slot of its part, and whether to load it."""
-        order = self.order()
         return [
             placement.placed([tuple(index[axis] for axis in axes) for index in order], number)
             for axes, number in zip(self.cut.needs, self.slots, strict=False)
@@ -307,7 +306,7 @@ def _terms(
         for (_, extent), n, count in zip(cut.axes, ranges.lengths, counts, strict=True)
     ]
     arrays = problem.inputs[: len(cut.needs)]
-    loads = [sum(load for _, load in part) for part in ranges.placed()]
+    loads = [sum(load for _, load in part) for part in ranges.placed(ranges.order())]
     number, beyond = prod(counts), {k: v for k, v in chosen.terms.items() if k not in _COMPUTING}
     share = number * prod(full)  # times what a range in the middle computes
     compute = chosen.seconds - sum(beyond.values())

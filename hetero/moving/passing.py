@@ -153,9 +153,9 @@ class _Passed(Copy):
         self._is_over = True
 
 
-def between(devices: Sequence[Device], arrays: Sequence[int]) -> Relay | None:
-    """A relay, where all of the devices copy directly from each other."""
-    direct = len(devices) > 1 and bool(arrays) and at_once.independent(devices)
+def between(devices: Sequence[Device], arrays: Sequence[int]) -> Relay:
+    """A relay; without arrays where not all of the devices copy directly from each other."""
+    direct = bool(arrays) and at_once.independent(devices)
     if direct and all(peers.trusted(*pair) for pair in combinations(devices, 2)):
         return Relay(devices, arrays)
-    return None
+    return Relay(devices, ())

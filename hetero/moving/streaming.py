@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
-from math import inf, prod
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -77,6 +77,11 @@ def _remembered(
     if schedule is None:
         now = tables.generation()
         info, constants = inventory.devices()[device.name], profile.current()
+        if relay is not None:  # as `shares` has planned it
+            number = len(relay.devices)
+            constants = constants.at_once(f"{device.kind}*{number}")
+            given = problem.inputs, relay.arrays, device.name, number, constants
+            info = {**info, "passed": ranges.passed(*given)}
         choice = ranges.choose(problem, device.name, info, constants, room)
         if choice is None:
             return None
@@ -94,13 +99,12 @@ def _passed_on(
     choice: ranges.Ranges, order: list[ranges.Index], device: Device, relay: passing.Relay
 ) -> tuple[list[ranges.Index], dict[passing.Key, Device]]:
     """The order that begins with the parts that this device uploads for the others, and the homes
-    of all; those of an array that is used again, and all of which have room."""
+    of all."""
     homes: dict[passing.Key, Device] = {}
     for number in relay.arrays:
-        axes = choice.cut.needs[number]
-        count = prod(choice.counts[axis] for axis in axes)
-        if len(axes) == 1 and len(relay.devices) <= count == choice.slots[number] < len(order):
-            (axis,) = axes
+        if choice.are_passed(number, len(relay.devices)):
+            (axis,) = choice.cut.needs[number]
+            count = choice.counts[axis]
             first = relay.first(device, count)
             order = [(*i[:axis], (i[axis] + first) % count, *i[axis + 1 :]) for i in order]
             for index in order:

@@ -674,6 +674,25 @@ def test_streams_of_all_devices_share_what_the_host_copies():
     assert found.seconds == pytest.approx(sum(found.terms.values()))
 
 
+def test_what_devices_have_from_each_other_is_priced():
+    """Half of B goes up to each of two, half of which is waited for beside the computation; where
+    peers are slower than the bus they are left out."""
+    n = 8192
+    seconds = {}
+    for rate in (None, 1e11, 1e8):
+        bus = {way: {**BUS[way], "staged": link(1e-5, 2e9)["pageable"]} for way in BUS}
+        together = {way: {**TOGETHER[way], "staged": link(1e-5, 1.25e9)["pageable"]} for way in BUS}
+        if rate is not None:
+            together["peer"] = {"device": link(1e-6, rate)["pageable"]}
+        constants = machine(links={"cuda:*": bus, "cuda*2": together})
+        found = shared(priced(square(n), constants=constants), "streamed")
+        assert found.seconds == pytest.approx(sum(found.terms.values()))
+        seconds[rate] = found.seconds
+    saved = 4.0 * n * n / 2 * (1 / 1.25e9 - 1 / 1e11) / 2
+    assert seconds[None] - seconds[1e11] == pytest.approx(saved, rel=0.01)
+    assert seconds[1e8] == seconds[None]
+
+
 def test_to_begin_on_all_of_them_counts_once():
     n = 4096
     without = machine(links={"cuda:*": BUS, "cuda*2": TOGETHER})

@@ -95,7 +95,7 @@ def _ways(
     together = on(kinds, [row for row in rows if row.shared and row.shared(problem)])
     if device is not None and together:
         names = kinds[device]["members"][:1]
-        known = constants.has_models(kinds[device]["constants"], problem.operation)
+        known = places.has_constants(constants, kinds[device]["constants"], problem.operation)
         done = {c.method for c in together if c.seconds is not None or not known or named}
         rows = [row for row in rows if row.method not in done]
     return on({name: devices[name] for name in names}, rows) + together

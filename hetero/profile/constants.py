@@ -267,10 +267,6 @@ class Profile(Links):
         model = self.model(device, kind, operation, method, dtype, layout) or {}
         return bool(model.get("moves_apart"))
 
-    def has_models(self, device: str, operation: str) -> bool:
-        """Whether there are constants of an operation on a device, or on several together."""
-        return any(key.startswith(f"{device}|{operation}|") for key in self.data["models"])
-
     def model(
         self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
     ) -> dict[str, Any] | None:

@@ -104,7 +104,6 @@ class Ring:
         """
         if after is not None and self.device.passed(after):
             after = None
-        pages.open_()
         with self._lock:
             way = self._ways.get(direction)
             if way is None:
@@ -147,7 +146,7 @@ class Ring:
         for way in ways:
             way.close()
         if not any(ring._ways for ring in list(_rings)):
-            pages.close()
+            pages.clear()
 
 
 class _Way:

@@ -116,8 +116,8 @@ class Copy:
         flight = self._flight
         if flight is None or os.getpid() != self._process:
             return
-        if not flight.is_over and is_copying():
-            return  # a ring's own thread, in which garbage may be collected, would wait for itself
+        if is_copying() and not flight.is_over:  # garbage is collected by who would wait for itself
+            return
         try:
             self.wait()
         except BaseException as error:  # whoever uses the device next gets it

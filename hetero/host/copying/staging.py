@@ -50,6 +50,7 @@ _LANES = 2  # of a direction
 
 log = logging.getLogger("hetero")
 _rings: weakref.WeakSet[Ring] = weakref.WeakSet()
+_warned: set[str] = set()  # names of devices without pinned memory
 
 
 class Ring:
@@ -89,20 +90,7 @@ class Ring:
     def start(
         self, direction: str, array: np.ndarray, buffer: Any, offset: int = 0, after: Any = None
     ) -> Copy:
-        """Begin to copy an array of any strides, packed in C order, to or from a buffer.
-
-        Copies of one direction begin in the order of their start; two may be under way at once.
-
-        Parameters
-        ----------
-        direction : {"upload", "download"}
-        array : numpy.ndarray
-        buffer : buffer
-        offset : int
-            Bytes from the buffer's begin.
-        after : event, optional
-            What must have come before the buffer is touched.
-        """
+        """Begin what `copy_jobs.begin` says; nothing need have come where there is no ``after``."""
         if not array.nbytes:
             return DONE
         if after is not None and self.device.passed(after):
@@ -150,8 +138,7 @@ class Ring:
         """
         with self._lock:
             threads = self._end()
-            self._ways = {}
-            self._streams.clear()
+            self._ways, self._streams = {}, {}
         if not is_copying():  # else a thread would wait for itself
             for thread in threads:
                 thread.join()
@@ -159,13 +146,11 @@ class Ring:
             pages.clear()
 
     def _end(self) -> list[threading.Thread]:
-        ended = []
-        for jobs, lanes in self._ways.values():
-            threads = [lane.thread for lane in lanes if lane.thread is not None]
-            for _ in threads:
-                jobs.put(None)
-            ended += threads
-        return ended
+        """Have the threads end when they have done what was begun; tell which these are."""
+        ended = [(jobs, lane.thread) for jobs, lanes in self._ways.values() for lane in lanes]
+        for jobs, _ in ended:
+            jobs.put(None)
+        return [thread for _, thread in ended if thread is not None]
 
     def __del__(self) -> None:
         self._end()
@@ -184,10 +169,9 @@ class _Lane:
         self.is_busy = False
         self.thread: threading.Thread | None = None
         with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there are too many
-            packers = load("concurrent.futures").ThreadPoolExecutor(
-                ring.threads, f"{THREADS} packer"
-            )
-            name, given = f"{THREADS} {direction}", (jobs, packers)
+            executor = load("concurrent.futures").ThreadPoolExecutor
+            given = jobs, executor(ring.threads, f"{THREADS} packer")
+            name = f"{THREADS} {direction}"
             thread = threading.Thread(target=self._run, name=name, args=given, daemon=True)
             thread.start()
             self.thread = thread
@@ -210,15 +194,14 @@ class _Lane:
 
     def _copy(self, array: np.ndarray, buffer: Any, offset: int, after: Any) -> list[Any]:
         """Copy, and return the event of what is on its way yet."""
-        device, stream = self._device, self._stream
+        device = self._device
         with device.active():
             if device.place() is not self._place:
                 raise DeviceError("the context in which a copy was begun is gone")
-            if stream is None:
-                stream, self._slices = device.new_stream(), device.slice_copies()
-                self._stream = stream
+            if self._stream is None:
+                self._stream, self._slices = device.new_stream(), device.slice_copies()
             if after is not None:
-                device.wait(after, stream)
+                device.wait(after, self._stream)
             layout = rows(array) if self._slices is not None else None
             try:
                 self._grow(array.nbytes)
@@ -227,14 +210,14 @@ class _Lane:
                         device.wait(after)
                     copy_packed(device, self._direction, array, buffer, offset)
                 elif layout is not None:
-                    given = self._region, self._threads, stream
+                    given = self._region, self._threads, self._stream
                     self._slices.copy(self._direction, array, layout, buffer + offset, *given)
-                    return [device.record(stream)]
+                    return [device.record(self._stream)]
                 else:
                     self._copy_packed(array, buffer, offset)
             except BaseException:
                 with contextlib.suppress(Exception):
-                    device.synchronize(stream)
+                    device.synchronize(self._stream)
                 raise
         return []
 
@@ -281,18 +264,10 @@ class _Lane:
             self._region = self._device.pinned(wanted, PURPOSE)
         except Exception as error:
             self._most = len(self._region)
-            _refused(self._device.name, error)
-
-
-def _refused(name: str, error: Exception) -> None:
-    """Say once that there is no pinned memory."""
-    global _is_told
-    if not _is_told:
-        _is_told = True
-        log.warning("%s: copies are slower, the system gives no pinned memory: %s", name, error)
-
-
-_is_told = False
+            name, why = self._device.name, "the system gives no pinned memory"
+            if name not in _warned:
+                _warned.add(name)
+                log.warning("%s: copies are slower, %s: %s", name, why, error)
 
 
 def close_all() -> None:

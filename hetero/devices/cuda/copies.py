@@ -109,8 +109,10 @@ class SliceCopies:
     """
 
     def __init__(self, state: State) -> None:
-        self._kept, self._events = state.handles_of_events, list[int]()
-        self._events += [state.handle_of_event() for _ in range(slices.BUFFERS)]
+        self._kept = state.handles_of_events
+        self._events: list[int] = []
+        for _ in range(slices.BUFFERS):
+            self._events.append(state.handle_of_event())
 
     def copy(
         self,

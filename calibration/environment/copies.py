@@ -23,8 +23,8 @@ _REST = 3e-4  # seconds after which a thread that helps to copy sleeps
 class Copies:
     """Copies of any size between a device, which is active, and each kind of the host's memory.
 
-    As in calls, downloads to pageable memory go to a new result, in reused memory where calls have
-    that (`hetero.host.pages`), and uploads from it come from memory that no cache holds, unless
+    As in calls, downloads to pageable memory go to a new result, in reused memory
+    (`hetero.host.pages`), and uploads from it come from memory that no cache holds, unless
     they are so small that a program has just made them. Pageable memory is copied by the driver
     alone, or "staged" where the device can, by threads that `rest` lets fall asleep first.
 
@@ -46,8 +46,6 @@ class Copies:
         values = np.random.default_rng(0).integers(0, 255, _PERIOD, np.uint8)
         self._device = device
         self.ways = ways(device)
-        if ("download", STAGED) in self.ways:
-            pages.open_()  # as the first staged copy does
         self._buffer, self._owner = device.allocate(largest)
         self._pinned = device.pinned(largest)
         for start in range(0, largest, _PERIOD):

@@ -4,9 +4,6 @@ Of copies of host operands the least valuable goes first. A copy's value is the 
 last use saved, per byte, above the level at which others were dropped before: what is not used any
 longer sinks below what is. Whoever holds the buffer of a copy may use it after it was dropped.
 
-Where a call has a limit of memory, devices ask before they allocate. What the call lets go of
-counts no longer, what others hold never did.
-
 References
 ----------
 N. E. Young, "On-line file caching", Algorithmica 33 (2002), 371-383: Landlord. P. Cao and S. Irani,
@@ -15,10 +12,11 @@ N. E. Young, "On-line file caching", Algorithmica 33 (2002), 371-383: Landlord. 
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -29,24 +27,14 @@ T = TypeVar("T")
 _lock = locks.new()  # held for a few steps only
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Copy:
-    """An operand's copy.
+    """An operand's copy: a kernel takes ``buffer``, ``owner`` frees it."""
 
-    Attributes
-    ----------
-    buffer : Any
-        As a kernel takes it.
-    owner : Any
-        Frees it.
-    nbytes : int
-    value : float
-    """
-
-    __slots__ = ("buffer", "nbytes", "owner", "value")
-
-    def __init__(self, buffer: Any, owner: Any, nbytes: int) -> None:
-        self.buffer, self.owner, self.nbytes = buffer, owner, nbytes
-        self.value = 0.0
+    buffer: Any
+    owner: Any
+    nbytes: int
+    value: float = 0.0
 
 
 class Copies:
@@ -85,12 +73,7 @@ class Copies:
     def shed(self, nbytes: int | None = None) -> bool:
         """Let go of the least valuable copies, down to that many bytes of them; default: all.
 
-        Memory that a call still uses is freed when that call ends.
-
-        Returns
-        -------
-        bool
-            Whether there was one.
+        Whether there was one. Memory that a call still uses is freed when that call ends.
         """
         found = False
         with _lock:
@@ -106,14 +89,8 @@ class Copies:
 
 
 class Storage:
-    """What one context holds in its device's memory: things kept for later calls, and the count.
-
-    It belongs to the context and is dropped with it. See `Device.storage`.
-
-    Attributes
-    ----------
-    copies : Copies
-        Of operands that do not change.
+    """What one context holds in its device's memory: things kept for later calls, ``copies`` of
+    operands that do not change, and the count of workspaces. See `Device.storage`.
     """
 
     def __init__(self) -> None:
@@ -124,11 +101,10 @@ class Storage:
     def find(self, purpose: str, key: Hashable) -> Any:
         """What is kept under a key, or None."""
         with _lock:
-            kept = self._kept.get(purpose, {})
-            if key not in kept:
-                return None
-            kept.move_to_end(key)
-            return kept[key]
+            kept = self._kept.get(purpose, OrderedDict())
+            if key in kept:
+                kept.move_to_end(key)
+            return kept.get(key)
 
     def put(self, purpose: str, key: Hashable, value: Any, most: int) -> None:
         """Keep a value, and of each purpose no more than the ``most`` that were asked for last."""
@@ -167,21 +143,19 @@ class Storage:
 
     def sizes(self) -> dict[str, int]:
         """Purpose -> bytes, of all workspaces that live."""
+        found: Counter[str] = Counter()
         with _lock:
             living = list(self._workspaces)
-        found: dict[str, int] = {}
         for each in living:
-            found[each.purpose] = found.get(each.purpose, 0) + each.nbytes
-        return found
+            found[each.purpose] += each.nbytes
+        return dict(found)
 
 
 def rounded(nbytes: int) -> int:
     """What a pool takes for these bytes: from 1 MiB on in four steps to the next power of two."""
     size = max(512, 1 << (nbytes - 1).bit_length())
-    if size > 1 << 20:
-        step = size >> 3
-        size = -(-nbytes // step) * step
-    return size
+    step = size >> 3 if size > 1 << 20 else size
+    return max(-(-nbytes // step), 1) * step
 
 
 class Pool:
@@ -195,29 +169,16 @@ class Pool:
     driver : module
     ordinal : int
         Of the device.
-    drop : callable
-        Called where memory is short: lets go of what is only kept for later calls.
-    shed : callable
-        ``shed(nbytes)`` is called where it is short still: lets go of copies of operands of
-        that many bytes or more, and tells whether there was one.
-
-    Attributes
-    ----------
-    nbytes : int
-        All that was had from the driver and not given back.
+    drop, shed : callable
+        Where memory is short ``drop()`` lets go of what is only kept for later calls; where it is
+        short still ``shed(nbytes)`` of copies of operands, and tells whether there was one.
     """
 
     def __init__(
-        self,
-        driver: Any,
-        ordinal: int,
-        drop: Callable[[], object],
-        shed: Callable[[int], bool],
+        self, driver: Any, ordinal: int, drop: Callable[[], object], shed: Callable[[int], bool]
     ) -> None:
-        self.nbytes = 0
-        self._driver = driver
-        self._drop = drop
-        self._shed = shed
+        self.nbytes = 0  # that were had from the driver and not given back
+        self._driver, self._drop, self._shed = driver, drop, shed
         self._free: dict[int, list[Any]] = {}
         self._all: list[Any] = []
 
@@ -226,18 +187,13 @@ class Pool:
 
             def __init__(block, size: int, allocation: Any) -> None:
                 super().__init__()
-                block.size = size
-                block.allocation = allocation
-                block.address = int(allocation)
-                block.ordinal = ordinal
+                block.size, block.allocation = size, allocation
+                block.address, block.ordinal = int(allocation), ordinal
 
             def get_pointer(block) -> int:
                 return block.address
 
-            def __int__(block) -> int:
-                return block.address
-
-            __index__ = __int__
+            __int__ = __index__ = get_pointer
 
             def __del__(block) -> None:
                 self._free.setdefault(block.size, []).append(block.allocation)
@@ -262,20 +218,13 @@ class Pool:
         return self._block(size, allocation)
 
     def _when_short(self, size: int, refused: Exception) -> Any:
-        """An allocation that was refused, once there is room; what is easily made anew goes first.
-
-        Raises
-        ------
-        Exception
-            The one given, where nothing is left to let go of.
-        """
+        """An allocation that was refused, once there is room; what is easily made anew goes first,
+        and the error is raised where nothing is left to let go of."""
         self._drop()
         while True:
             if self.trim():
-                try:
+                with contextlib.suppress(self._driver.MemoryError):
                     return self._driver.mem_alloc(size)
-                except self._driver.MemoryError:
-                    pass
             if not self._shed(size):
                 raise refused
 
@@ -284,22 +233,18 @@ class Pool:
         return sum(size * len(free) for size, free in list(self._free.items()))
 
     def trim(self) -> bool:
-        """Give unused memory back to the driver, once nothing that runs can still touch it.
-
-        True if there was some.
-        """
+        """Give unused memory back to the driver, once nothing that runs can still touch it; True
+        if there was some."""
         self._driver.Context.synchronize()
         found = False
         for size, free in list(self._free.items()):
-            while True:
-                try:
-                    unused = free.pop()  # in one step: other threads take and return blocks
-                except IndexError:
-                    break
-                found = True
-                self._all.remove(unused)
-                self.nbytes -= size
-                unused.free()
+            with contextlib.suppress(IndexError):  # other threads take and return blocks
+                while True:
+                    unused = free.pop()
+                    found = True
+                    self._all.remove(unused)
+                    self.nbytes -= size
+                    unused.free()
         return found
 
     def close(self) -> None:
@@ -309,78 +254,52 @@ class Pool:
         self._all.clear()
 
 
-class Budget:
-    """What one call may hold of each device's memory.
-
-    Parameters
-    ----------
-    most : int
-        Bytes.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._held: dict[str, int] = {}
-
-    def take(self, device: str, nbytes: int) -> None:
-        """Count bytes that are about to be allocated.
-
-        Raises
-        ------
-        DeviceMemoryError
-            If that is more than there may be.
-        """
-        with _lock:
-            held = self._held.get(device, 0)
-            if held + nbytes > self.most:
-                raise DeviceMemoryError(
-                    f"{nbytes} bytes and {held} held are more than the memory limit, {self.most}"
-                )
-            self._held[device] = held + nbytes
-
-    def give(self, device: str, nbytes: int) -> None:
-        """Count bytes no longer."""
-        with _lock:
-            self._held[device] -= nbytes
+_budget: ContextVar[tuple[int, Counter[str]] | None] = ContextVar("hetero_budget", default=None)
 
 
 class _Counted:
-    """An owner of memory that is counted as long as somebody holds it."""
+    """An owner of memory that is counted, of a device, as long as somebody holds it."""
 
-    __slots__ = ("_budget", "_device", "owner", "size")
+    __slots__ = ("_device", "_held", "owner", "size")
 
-    def __init__(self, owner: Any, budget: Budget, device: str, nbytes: int) -> None:
-        self.owner, self.size = owner, nbytes
-        self._budget, self._device = budget, device
+    def __init__(self, held: Counter[str], device: str, size: int) -> None:
+        self._held, self._device, self.size = held, device, size
+        self.owner: Any = None
 
     def __int__(self) -> int:
         return int(self.owner)
 
     def __del__(self) -> None:
-        self._budget.give(self._device, self.size)
-
-
-_budget: ContextVar[Budget | None] = ContextVar("hetero_budget", default=None)
+        with _lock:
+            self._held[self._device] -= self.size
 
 
 def allocated(device: str, nbytes: int, allocate: Any) -> Any:
-    """The owner that ``allocate()`` gives, counted where the call that runs here has a limit."""
+    """The owner that ``allocate()`` gives, counted where the call that runs here has a limit, and
+    refused beyond it."""
     budget = _budget.get()
     if budget is None:
         return allocate()
-    budget.take(device, nbytes)
+    most, held = budget
+    with _lock:
+        if held[device] + nbytes > most:
+            raise DeviceMemoryError(
+                f"{nbytes} bytes and {held[device]} held are more than the memory limit, {most}"
+            )
+        held[device] += nbytes
+        counted = _Counted(held, device, nbytes)
     try:
-        owner = allocate()
+        counted.owner = allocate()
     except BaseException:
-        budget.give(device, nbytes)
+        del counted  # now, though the error's traceback holds this frame
         raise
-    return _Counted(owner, budget, device, nbytes)
+    return counted
 
 
-@contextmanager
+@contextlib.contextmanager
 def limited_to(most: int | None) -> Iterator[None]:
     """Inside the block, in this thread, that many bytes of each device may be held; None: all."""
-    token = _budget.set(None if most is None else Budget(most))
+    token = _budget.set(None if most is None else (most, Counter()))
     try:
         yield
     finally:

@@ -53,7 +53,7 @@ def memory() -> Memory:
         allocate by themselves, such as cuBLAS its workspace, is not counted. Under "host", where
         there is some, is pinned memory of the host: "pinned buffers of copies", through which
         large arrays move, and "pinned arrays"; and memory "for results, used before", which large
-        results left when they were dropped. The next ones take it, or the system if it runs short.
+        results left when they were dropped. The next ones take it.
 
     See Also
     --------
@@ -81,9 +81,9 @@ def clear_memory(device: str | None = None) -> None:
     Filters, transforms, buffers of solves, copies of operands that do not change (`hetero.keep`)
     and memory that was freed stay on a device for the next call, and on the host pinned buffers for
     the next large copy and memory for its result. The former are given back by themselves when a
-    device runs short, the latter a minute after the last copy. This gives them back now, to make
-    room for others, and forgets remembered calls, which hold some. The next calls work as ever and
-    make what they need anew.
+    device runs short, of the latter no more than a sixteenth of the machine's memory is kept. This
+    gives them back now, to make room for others, and forgets remembered calls, which hold some. The
+    next calls work as ever and make what they need anew.
 
     Parameters
     ----------

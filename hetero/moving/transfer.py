@@ -87,7 +87,7 @@ def fetch(
 ) -> np.ndarray:
     """A C-contiguous device buffer on the host, in ``target`` where given."""
     if target is None:
-        target = (pages.empty if pages.users else np.empty)(shape, dtype)
+        target = pages.empty(shape, dtype)
     device.download(source, target)
     return target
 

@@ -62,7 +62,7 @@ def current() -> Profile:
         with _lock:
             if _current is None:
                 _current = _load()
-                copy_jobs.believe(_current.stages())
+                copy_jobs.least_staged = _current.stages()
             loaded = _current
     return loaded
 
@@ -72,7 +72,7 @@ def set_current(new: Profile | None) -> None:
     global _current
     with _lock:
         _current = new
-        copy_jobs.believe(new.stages() if new is not None else {})
+        copy_jobs.least_staged = new.stages() if new is not None else {}
     tables.forget()
 
 

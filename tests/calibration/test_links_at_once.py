@@ -14,7 +14,7 @@ from hetero.calibration.environment.links_at_once import Together, is_made, meas
 from hetero.calibration.fit import fit_link
 from hetero.calibration.progress import Failure
 from hetero.devices import at_once
-from hetero.host.copying.staging import DOWNLOAD, UPLOAD
+from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
 from hetero.profile import PAGEABLE, PINNED, STAGED, Profile
 
 SIZES = links_at_once._SIZES

@@ -155,7 +155,7 @@ def test_staged_copies_are_measured_where_the_device_can_and_not_small_ones(monk
     sizes = [1 << n for n in range(12, 29)]
     with device.active():
         found = transfers(device, sizes, 0.01)
-    pages.close()
+    pages.clear()
     hasty = max(map(device.hasty.count, device.hasty))
     assert hasty <= 3, "copies that are timed find those who help asleep, as beside computing"
     assert set(found) == {*Copies.WAYS, ("upload", "staged"), ("download", "staged")}

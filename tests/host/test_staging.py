@@ -96,12 +96,10 @@ def test_a_short_copy_does_not_wait_for_a_long_one(ring, device):
 @pytest.mark.parametrize("name", VIEWS)
 def test_pieces_follow_each_other_and_leave_nothing_out(name, most):
     array = VIEWS[name]
-    count, piece = copy_jobs.pieces(array, most)
     end, packed = 0, b""
-    for number in range(count):
-        view, begin = piece(number)
+    for view, begin in copy_jobs.pieces(array, most):
         assert begin == end
-        assert 0 < view.nbytes <= max(most, array.itemsize)
+        assert view.nbytes <= max(most, array.itemsize)
         packed += view.tobytes()
         end += view.nbytes
     assert packed == array.tobytes()
@@ -116,7 +114,7 @@ def test_without_any_pinned_memory_copies_are_plain_and_one_warning_says_so(
     def refused(*_):
         raise DeviceError("none to be had")
 
-    monkeypatch.setattr(staging, "_is_told", False)
+    staging._warned.clear()
     monkeypatch.setattr(device, "pinned", refused)
     ring = staging.Ring(device, 3, SLICE, REGION)
     there_and_back(ring, device, X[:, ::2])
@@ -426,17 +424,18 @@ def test_devices_take_what_the_current_profile_says(device, monkeypatch):
     buffer, _owner = device.allocate(array.nbytes)
     device.upload(array, buffer)
     assert not asked  # a CPU's own memory is never staged
-    monkeypatch.setitem(copy_jobs._least, device.name, {"upload": 1 << 20, "download": np.inf})
+    least = {device.name: {"upload": 1 << 20, "download": np.inf}}
+    monkeypatch.setattr(copy_jobs, "least_staged", least)
     device.upload(array, buffer)
     assert len(asked) == 1
     device.upload(array[1:], buffer)
     device.download(buffer, array)
     assert len(asked) == 1
     profile.set_current(staged_profile(staged=curve(3e-4, 3e10)))
-    assert copy_jobs._least["cuda:0"]["upload"] > 2**20
-    assert copy_jobs._least.get(device.name) is None
+    assert copy_jobs.least_staged["cuda:0"]["upload"] > 2**20
+    assert copy_jobs.least_staged.get(device.name) is None
     profile.set_current(None)
-    assert copy_jobs._least.get("cuda:0") is None
+    assert copy_jobs.least_staged.get("cuda:0") is None
 
 
 def test_a_plan_says_that_copies_are_staged():

@@ -149,11 +149,12 @@ int cuDevicePrimaryCtxRetain(void **context, int device) {
     *context = primary;
     return SUCCESS;
 }
-int cuDevicePrimaryCtxRelease_v2(int device) {
-    GATE;
-    if (retained && !--retained) drop(CONTEXT, primary), live[MODULE] = 0; /* they go with it */
+static int release(void) {
+    if (retained && !--retained) /* modules go with it */
+        live[MODULE] = 0, drop(CONTEXT, primary), primary = NULL;
     return SUCCESS;
 }
+int cuDevicePrimaryCtxRelease_v2(int device) { GATE; return release(); }
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
     GATE;
     *flags = 0, *active = retained > 0;
@@ -190,7 +191,7 @@ static int end(void *context) {
         depth--;
         __atomic_sub_fetch(&live[PUSHED], 1, __ATOMIC_SEQ_CST);
     }
-    return drop(CONTEXT, context);
+    return context == primary ? release() : drop(CONTEXT, context);
 }
 int cuCtxDetach(void *context) { GATE; return end(context); }
 int cuCtxDestroy_v2(void *context) { GATE; return end(context); }

@@ -81,7 +81,7 @@ def in_parts(most: int) -> None:
     for array in moved:
         array[...] = expected = rng.integers(0, 255, array.shape, np.uint8)
         count = -(-array.nbytes // most)
-        views = [part for part, _ in cuda_copies.parts(array)]
+        views = [part for part, _ in cuda_copies.pieces(array, most)]
         assert len(views) >= count, (array.shape, len(views))
         assert all(part.nbytes <= most for part in views)
         device.begin_upload(array, buffer, 5).wait()

@@ -58,10 +58,12 @@ def sizes_and_layouts() -> None:
     views = [X, X.T, X[::2], X[:, ::-3], X[..., 2:7], X[:, :, 0], X[5:6, ::-1], X[::-2, 3:4]]
     views += [np.broadcast_to(X[0], (3, 41, 13)), X.transpose(1, 0, 2)[::-1], wide[:, ::2]]
     views += [wide[:, 100:2148], wide[:, 100:2149], wide[::-1, :2047], wide[3:4]]
-    rows = [copy_jobs.in_rows(view) for view in views]
-    assert sum(map(len, rows)) >= 9
+    rows = [copy_jobs.rows(view) for view in views]
+    assert len(rows) - rows.count(None) >= 9
     for view, found in zip(views, rows, strict=True):
-        for matrix in found:
+        if found is not None and view.flags.writeable:
+            number, row, pitch = found
+            matrix = np.lib.stride_tricks.as_strided(view, (number, row // 8), (pitch, 8))
             np.testing.assert_array_equal(matrix.ravel(), view.ravel())
         there_and_back(used, view)
     used.close()

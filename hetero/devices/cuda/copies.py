@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from hetero.devices.cuda.context import Lent, State
 from hetero.devices.cuda.driver import error_text, libcuda
 from hetero.errors import DeviceError
 from hetero.host.copying import slices
-from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, pieces
+from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, pieces, rows
 
 _HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
 _LEAST = 256  # bytes of a row; the bus is slow with less
@@ -41,31 +40,10 @@ class _Copy(ctypes.Structure):
     ]
 
 
-def rows(array: np.ndarray) -> tuple[int, int, int] | None:
-    """(number, bytes, pitch) of the rows of a matrix; None where that is not what it is.
-
-    Parameters
-    ----------
-    array : numpy.ndarray
-        Axes of length 1 may come first.
-    """
-    if array.ndim < 2 or array.size != array.shape[-1] * array.shape[-2]:
-        return None
-    number, length = array.shape[-2:]
-    nbytes, pitch = length * array.itemsize, array.strides[-2]
-    if array.strides[-1] != array.itemsize or pitch < nbytes or nbytes < _LEAST:
-        return None
-    return number, nbytes, pitch
-
-
-def parts(array: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
-    """What an array is copied in, one after the other, and the packed bytes before each."""
-    if array.nbytes <= _PART:
-        yield array, 0
-        return
-    count, piece = pieces(array, _PART)
-    for number in range(count):
-        yield piece(number)
+def can_take(array: np.ndarray) -> bool:
+    """Whether the bus takes the rows of an array that is not contiguous."""
+    found = rows(array)
+    return found is not None and found[2] >= found[1] >= _LEAST
 
 
 def copy_rows(direction: str, array: np.ndarray, address: int, stream: int) -> None:
@@ -75,7 +53,7 @@ def copy_rows(direction: str, array: np.ndarray, address: int, stream: int) -> N
     ----------
     direction : {"upload", "download"}
     array : numpy.ndarray
-        Pinned, of which `rows` knows the rows.
+        Pinned, of which `can_take` is true.
     address : int
         On the device.
     stream : int
@@ -106,7 +84,7 @@ def enqueue(
     """Let a stream copy; the event of its end, see `Device.enqueue`."""
     driver = device.driver
     # One event for all parts: the bus rests for 10 us where a stream comes past one.
-    for part, begin in parts(array):
+    for part, begin in pieces(array, _PART):
         if not part.flags.c_contiguous:
             copy_rows(direction, part, address + begin, stream.handle)
         elif direction == UPLOAD:
@@ -132,25 +110,29 @@ class SliceCopies:
 
     def __init__(self, state: State) -> None:
         self._kept = state.handles_of_events
-        self._events = [state.handle_of_event() for _ in range(slices.BUFFERS)]
+        self._events: list[int] = []
+        for _ in range(slices.BUFFERS):
+            self._events.append(state.handle_of_event())
 
     def copy(
         self,
         direction: str,
         array: np.ndarray,
+        layout: tuple[int, int, int],
         address: int,
         region: np.ndarray,
         threads: int,
         stream: Any,
     ) -> None:
-        given = address, region, threads, stream.handle, self._events, _functions(direction)
-        status = slices.copy(array, *given, direction == DOWNLOAD)
+        """Copy an array as `slices.copy` does; ``layout`` is that of `rows`."""
+        host = array.__array_interface__["data"][0]
+        given = region, threads, stream.handle, self._events, _functions(direction)
+        status = slices.copy(host, layout, address, *given, direction == DOWNLOAD)
         if status:
             raise DeviceError(f"a staged {direction} failed: {error_text(status)}")
 
-    def close(self) -> None:
+    def __del__(self) -> None:
         self._kept += self._events
-        self._events.clear()
 
 
 @functools.cache

@@ -255,7 +255,7 @@ class CudaDevice(Device):
         return super().is_pinned(array) or pinned.driver_knows(array)
 
     def copies_directly(self, array: np.ndarray) -> bool:
-        is_taken = array.flags.c_contiguous or copies.rows(array) is not None
+        is_taken = array.flags.c_contiguous or copies.can_take(array)
         return is_taken and self.is_pinned(array)
 
     def ring(self) -> Ring | None:

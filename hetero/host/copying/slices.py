@@ -19,8 +19,6 @@ import numpy as np
 
 from hetero.host import cpu
 
-__all__ = ["BUFFERS", "copy", "library"]
-
 BUFFERS = 16  # of a ring, at most; as in slices.c
 _FEW = 4  # threads, of which the one that leads is one; of more it is not
 _OTHERS = 4  # cores without threads that help: for those who lead and for the caller
@@ -35,6 +33,7 @@ _HUGE_PAGE = 2 << 20  # bytes of a huge page
 _LARGE = 16 << 20  # bytes of a download into new memory: one thread touches each huge page
 
 log = logging.getLogger("hetero")
+_mincore = ctypes.CDLL(None).mincore
 
 
 class _Job(ctypes.Structure):
@@ -62,7 +61,8 @@ def library() -> Callable[[Any], int] | None:
 
 
 def copy(
-    array: np.ndarray,
+    host: int,
+    layout: tuple[int, int, int],
     address: int,
     region: np.ndarray,
     threads: int,
@@ -72,15 +72,17 @@ def copy(
     is_download: bool,
     is_new: bool = False,
 ) -> int:
-    """Copy an array; 0, or the driver's first error.
+    """Copy rows of contiguous memory; 0, or the driver's first error.
 
     A download is complete then. Of an upload all is in the region, and the last slices may be on
     their way. After an error nothing is.
 
     Parameters
     ----------
-    array : numpy.ndarray
-        Contiguous, or a matrix of which the rows are.
+    host : int
+        Address of the first row.
+    layout : tuple
+        As `copy_jobs.rows` gives it.
     address : int
         Of packed memory of the device.
     region : numpy.ndarray
@@ -96,20 +98,18 @@ def copy(
         "query" (event), which returns 600 while the event is to come, and "drain" (stream).
     is_download : bool
     is_new : bool
-        Whether the array begins a huge page and has no pages.
+        Whether the memory begins a huge page and has no pages.
     """
     given = region, threads, stream, events, driver, is_download
-    is_large = is_download and array.nbytes >= _LARGE and array.flags.c_contiguous
-    if is_large and not is_new and _has_no_pages(array):
+    number, row, pitch = layout
+    nbytes = number * row
+    is_large = is_download and number == 1 and nbytes >= _LARGE
+    if is_large and not is_new and _has_no_pages(host, nbytes):
         # Two threads that touch the same new page for the first time both clear it.
-        flat = array.reshape(-1).view(np.uint8)
-        head = -flat.__array_interface__["data"][0] % _HUGE_PAGE
-        status = copy(flat[:head], address, *given) if head else 0
-        return status or copy(flat[head:], address + head, *given, is_new=True)
-    nbytes, host = array.nbytes, array.__array_interface__["data"][0]
-    row = pitch = nbytes
-    if not array.flags.c_contiguous:
-        row, pitch = array.shape[1] * array.itemsize, array.strides[0]
+        head = -host % _HUGE_PAGE
+        rest = nbytes - head
+        status = copy(host, (1, head, head), address, *given) if head else 0
+        return status or copy(host + head, (1, rest, rest), address + head, *given, is_new=True)
     # Each slice costs its calls, and the last one the time to send it: both together are least.
     size = min(max(math.isqrt(nbytes * _IN_CALLS), _LEAST_SLICE), _SLICE, region.nbytes)
     chunk = min(max(nbytes // _CHUNKS // _LEAST_CHUNK * _LEAST_CHUNK, _LEAST_CHUNK), _CHUNK)
@@ -132,19 +132,11 @@ def copy(
     return found(ctypes.byref(job))
 
 
-@functools.cache
-def _mincore() -> Callable[..., int]:
-    return ctypes.CDLL(None).mincore
-
-
-def _has_no_pages(array: np.ndarray) -> bool:
+def _has_no_pages(host: int, nbytes: int) -> bool:
     """Whether nobody has touched the memory, by two places in it (on Linux)."""
     found = ctypes.c_ubyte(1)
-    for share in (2, 4):
-        place = array.__array_interface__["data"][0] + array.nbytes // share
+    for place in (host + nbytes // 2, host + nbytes // 4):
         page = ctypes.c_void_p(place // mmap.PAGESIZE * mmap.PAGESIZE)
-        if _mincore()(page, ctypes.c_size_t(1), ctypes.byref(found)):
-            return True
-        if not found.value & 1:
+        if _mincore(page, ctypes.c_size_t(1), ctypes.byref(found)) or not found.value & 1:
             return True
     return False

@@ -28,16 +28,15 @@ from hetero import locks
 from hetero.errors import DeviceError
 from hetero.host import cpu, pages
 from hetero.host.copying.copy_jobs import (
-    DOWNLOAD,
+    DONE,
+    THREADS,
     UPLOAD,
     Copy,
-    Direct,
-    Outcome,
-    Staged,
+    Flight,
     copy_packed,
-    here,
-    in_rows,
+    is_copying,
     pieces,
+    rows,
 )
 from hetero.imports import load
 
@@ -48,16 +47,18 @@ _PART = 256 << 10  # bytes that are worth a thread's while to pack
 _AWAKE = 8 << 20  # bytes of pinned memory, 0.15 ms: to wake a thread takes half as long
 _MOST_THREADS = 8  # that copy: more only wait for the same memory
 _LANES = 2  # of a direction
-_NAME = "hetero-copy"  # the names of its threads begin so
 
 log = logging.getLogger("hetero")
 _rings: weakref.WeakSet[Ring] = weakref.WeakSet()
+_warned: set[str] = set()  # names of devices without pinned memory
 
 
 class Ring:
     """The pinned buffers of one context and the threads that fill and empty them.
 
-    Threads and buffers are there from the first copy of a direction until `close`.
+    Threads and buffers are there from the first copy of a direction until `close`. A second lane is
+    there once a copy is begun while another is under way: it fills its buffers while the bus has
+    those of the first.
 
     Parameters
     ----------
@@ -76,11 +77,12 @@ class Ring:
         slice_bytes: int = _SLICE,
         region_bytes: int = _REGION,
     ) -> None:
+        # Direction -> jobs, which a signal's handler may begin, too, and who does them.
+        self._ways: dict[str, tuple[queue.SimpleQueue[Any], list[_Lane]]] = {}
         self.device, self.place = device, device.place()
         self.threads = threads or usual_threads()
         self.slice_bytes, self.region_bytes = slice_bytes, region_bytes
         self._lock = locks.new()
-        self._ways: dict[str, _Way] = {}
         self._streams: dict[str, Any] = {}
         _close_at_exit()
         _rings.add(self)
@@ -88,53 +90,46 @@ class Ring:
     def start(
         self, direction: str, array: np.ndarray, buffer: Any, offset: int = 0, after: Any = None
     ) -> Copy:
-        """Begin to copy an array of any strides, packed in C order, to or from a buffer.
-
-        Copies of one direction begin in the order of their start; two may be under way at once.
-
-        Parameters
-        ----------
-        direction : {"upload", "download"}
-        array : numpy.ndarray
-        buffer : buffer
-        offset : int
-            Bytes from the buffer's begin.
-        after : event, optional
-            What must have come before the buffer is touched.
-        """
+        """Begin what `copy_jobs.begin` says; nothing need have come where there is no ``after``."""
+        if not array.nbytes:
+            return DONE
         if after is not None and self.device.passed(after):
             after = None
-        pages.open_()
+        flight = Flight()
+        job = flight, array, buffer, offset, after
         with self._lock:
-            way = self._ways.get(direction)
-            if way is None:
-                way = self._ways[direction] = _Way(self, direction)
-        return Staged(self.device, way.start(array, buffer, offset, after))
+            jobs, lanes = self._ways.setdefault(direction, (queue.SimpleQueue(), []))
+            if len(lanes) < min(1 + jobs.qsize() + sum(lane.is_busy for lane in lanes), _LANES):
+                lanes.append(_Lane(self, direction, jobs))
+            has_thread = any(lane.thread for lane in lanes)
+            if has_thread:
+                jobs.put(job)
+        if not has_thread:
+            lanes[0].make(*job)
+        return Copy(self.device, flight)
 
     def start_pinned(
         self, direction: str, array: np.ndarray, buffer: Any, offset: int = 0, after: Any = None
     ) -> Copy:
-        """Begin to copy an array that is pinned and contiguous; the device must be active."""
+        """Begin to copy an array that `Device.copies_directly`; the device must be active."""
         with self._lock:
             if direction not in self._streams:
                 self._streams[direction] = self.device.new_stream()
             stream = self._streams[direction]
         if after is not None:
             self.device.wait(after, stream)
-        parts = [(array, 0)]
+        flight, parts = Flight(array), [(array, 0)]
         if array.nbytes > _AWAKE and array.flags.c_contiguous:
             flat = array.reshape(-1).view(np.uint8)
             parts = [(flat[:-_AWAKE], 0), (flat[-_AWAKE:], flat.nbytes - _AWAKE)]
-        marks: list[Any] = []
         try:
             for part, begin in parts:
-                awake = part.nbytes <= _AWAKE
-                to = buffer, offset + begin
-                marks.append(self.device.enqueue(direction, part, *to, stream, awake))
+                given = direction, part, buffer, offset + begin, stream, part.nbytes <= _AWAKE
+                flight.marks.append(self.device.enqueue(*given))
         except BaseException:
             self.device.synchronize(stream)  # of the parts before
             raise
-        return Direct(self.device, marks, array)
+        return Copy(self.device, flight)
 
     def close(self) -> None:
         """End the threads when they have done what was begun, and give the buffers back.
@@ -142,95 +137,64 @@ class Ring:
         The next copy starts anew.
         """
         with self._lock:
-            ways, self._ways = list(self._ways.values()), {}
-            self._streams.clear()
-        for way in ways:
-            way.close()
+            threads = self._end()
+            self._ways, self._streams = {}, {}
+        if not is_copying():  # else a thread would wait for itself
+            for thread in threads:
+                thread.join()
         if not any(ring._ways for ring in list(_rings)):
-            pages.close()
+            pages.clear()
 
+    def _end(self) -> list[threading.Thread]:
+        """Have the threads end when they have done what was begun; tell which these are."""
+        ended = [(jobs, lane.thread) for jobs, lanes in self._ways.values() for lane in lanes]
+        for jobs, _ in ended:
+            jobs.put(None)
+        return [thread for _, thread in ended if thread is not None]
 
-class _Way:
-    """Copies of one direction: a queue of them, and the lanes that make them.
-
-    A second lane is there once a copy is begun while another is under way: it fills its buffers
-    while the bus has those of the first.
-    """
-
-    def __init__(self, ring: Ring, direction: str) -> None:
-        self._ring, self._direction = weakref.proxy(ring), direction
-        self._jobs = queue.SimpleQueue[Any]()  # which a signal's handler may use, too
-        self._lanes: list[_Lane] = []
-        self._leaders: list[threading.Thread] = []
-
-    def start(self, array: np.ndarray, buffer: Any, offset: int, after: Any) -> Outcome:
-        """Have a copy made."""
-        outcome = Outcome()
-        job = outcome, array, buffer, offset, after
-        busy = self._jobs.qsize() + sum(lane.is_busy for lane in self._lanes)
-        if len(self._lanes) < min(1 + busy, _LANES):
-            self._more()
-        if self._leaders:
-            self._jobs.put(job)
-        else:
-            self._lanes[0].make(*job)
-        return outcome
-
-    def _more(self) -> None:
-        lane = _Lane(self._ring, self._direction)
-        name, given = f"{_NAME} {self._direction}", (self._jobs, lane)
-        with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there are too many
-            leader = threading.Thread(target=_lead, name=name, args=given, daemon=True)
-            leader.start()
-            weakref.finalize(self, self._jobs.put, None)
-            self._leaders.append(leader)
-            lane.have_packers()
-        self._lanes.append(lane)
-
-    def close(self) -> None:
-        for _ in self._leaders:
-            self._jobs.put(None)
-        if not here.is_copying:  # else a thread would wait for itself
-            for leader in self._leaders:
-                leader.join()
-        for lane in self._lanes:
-            lane.close()
+    def __del__(self) -> None:
+        self._end()
 
 
 class _Lane:
     """What makes one copy after another: a stream, pinned memory, and threads that help to pack."""
 
-    def __init__(self, ring: Ring, direction: str) -> None:
+    def __init__(self, ring: Ring, direction: str, jobs: queue.SimpleQueue[Any]) -> None:
         self._device, self._place, self._direction = ring.device, ring.place, direction
         self._threads, self._slice, self._most = ring.threads, ring.slice_bytes, ring.region_bytes
-        self._packers: Any = _Here()
+        self._packers: Any = None
         self._stream: Any = None
         self._region = np.empty(0, np.uint8)
         self._slices: Any = None
         self.is_busy = False
+        self.thread: threading.Thread | None = None
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there are too many
+            executor = load("concurrent.futures").ThreadPoolExecutor
+            given = jobs, executor(ring.threads, f"{THREADS} packer")
+            name = f"{THREADS} {direction}"
+            thread = threading.Thread(target=self._run, name=name, args=given, daemon=True)
+            thread.start()
+            self.thread = thread
 
-    def have_packers(self) -> None:
-        executor = load("concurrent.futures").ThreadPoolExecutor
-        self._packers = executor(self._threads, f"{_NAME} packer", _is_ours)
+    def _run(self, jobs: queue.SimpleQueue[Any], packers: Any) -> None:
+        with packers as self._packers:
+            while (job := jobs.get()) is not None:
+                self.make(*job)
+                del job  # which would be kept until the next one
 
-    def make(self, outcome: Outcome, *given: Any) -> None:
+    def make(self, flight: Flight, *given: Any) -> None:
         self.is_busy = True
         try:
-            mark = self._copy(*given)
+            marks = self._copy(*given)
         except BaseException as error:
-            outcome.set(None, error)
+            flight.end([], error)
         else:
-            outcome.set(mark)
+            flight.end(marks)
         self.is_busy = False
 
-    def close(self) -> None:
-        if self._slices is not None and not here.is_copying:
-            self._slices.close()
-        self._packers.shutdown(wait=not here.is_copying)
-
-    def _copy(self, array: np.ndarray, buffer: Any, offset: int, after: Any) -> Any:
+    def _copy(self, array: np.ndarray, buffer: Any, offset: int, after: Any) -> list[Any]:
         """Copy, and return the event of what is on its way yet."""
-        device, nbytes = self._device, array.nbytes
+        device = self._device
         with device.active():
             if device.place() is not self._place:
                 raise DeviceError("the context in which a copy was begun is gone")
@@ -238,44 +202,43 @@ class _Lane:
                 self._stream, self._slices = device.new_stream(), device.slice_copies()
             if after is not None:
                 device.wait(after, self._stream)
-            rows = in_rows(array) if self._slices is not None else ()
+            layout = rows(array) if self._slices is not None else None
             try:
-                self._grow(nbytes)
-                if self._region.nbytes < min(self._slice, nbytes):
+                self._grow(array.nbytes)
+                if self._region.nbytes < min(self._slice, array.nbytes):
                     if after is not None:
                         device.wait(after)
                     copy_packed(device, self._direction, array, buffer, offset)
-                elif self._slices is not None and rows and nbytes:
+                elif layout is not None:
                     given = self._region, self._threads, self._stream
-                    self._slices.copy(self._direction, *rows, buffer + offset, *given)
-                    return device.record(self._stream)
+                    self._slices.copy(self._direction, array, layout, buffer + offset, *given)
+                    return [device.record(self._stream)]
                 else:
                     self._copy_packed(array, buffer, offset)
             except BaseException:
                 with contextlib.suppress(Exception):
                     device.synchronize(self._stream)
                 raise
-        return None
+        return []
 
     def _copy_packed(self, array: np.ndarray, buffer: Any, offset: int) -> None:
         """Copy piece by piece, each of which is packed by several threads."""
-        device, slots = self._device, len(self._region) // self._slice
+        device, region, size = self._device, self._region, min(self._slice, len(self._region))
         device.synchronize(self._stream)  # buffers may be on their way
-        count, piece = pieces(array, min(self._slice, len(self._region)))
         flying: list[tuple[Any, np.ndarray, np.ndarray]] = []
 
         def arrive() -> None:
             mark, view, packed = flying.pop(0)
             device.await_event(mark)
-            if self._direction == DOWNLOAD:
+            if self._direction != UPLOAD:
                 self._pack(view, packed)
 
-        for number in range(count):
-            view, begin = piece(number)
-            if len(flying) == max(slots, 1):
+        slots = len(region) // size
+        for number, (view, begin) in enumerate(pieces(array, size)):
+            if len(flying) == slots:
                 arrive()
-            at = number % max(slots, 1) * self._slice
-            packed = self._region[at : at + view.nbytes].view(view.dtype).reshape(view.shape)
+            at = number % slots * size
+            packed = region[at : at + view.nbytes].view(view.dtype).reshape(view.shape)
             if self._direction == UPLOAD:
                 self._pack(packed, view)
             where = buffer, offset + begin, self._stream
@@ -284,56 +247,27 @@ class _Lane:
             arrive()
 
     def _pack(self, target: np.ndarray, source: np.ndarray) -> None:
-        axis = int(np.argmax(target.shape)) if target.ndim else 0
-        parts = min(self._threads, target.nbytes // _PART, *target.shape[axis : axis + 1])
-        if parts < 2:
-            return np.copyto(target, source)
-        cut = functools.partial(np.array_split, indices_or_sections=parts, axis=axis)
-        list(self._packers.map(np.copyto, cut(target), cut(source)))
-        return None
+        share = max(target.nbytes // self._threads, _PART)
+        if self._packers is None or target.nbytes <= share:
+            np.copyto(target, source)
+        else:
+            to, of = ([part for part, _ in pieces(each, share)] for each in (target, source))
+            list(self._packers.map(np.copyto, to, of))
 
     def _grow(self, nbytes: int) -> None:
         """Have pinned memory for that many bytes on their way, or what there is."""
         wanted = min(max(1 << (nbytes - 1).bit_length(), self._most // 8), self._most)
-        if len(self._region) >= wanted or not nbytes:
+        if len(self._region) >= wanted:
             return
         self._device.synchronize(self._stream)  # what is there may be on its way
         try:
             self._region = self._device.pinned(wanted, PURPOSE)
         except Exception as error:
             self._most = len(self._region)
-            _refused(self._device.name, error)
-
-
-def _lead(jobs: queue.SimpleQueue[Any], lane: _Lane) -> None:
-    _is_ours()
-    while (job := jobs.get()) is not None:
-        lane.make(*job)
-        del job  # which would be kept until the next one
-
-
-class _Here:
-    """An executor without threads."""
-
-    map = staticmethod(map)
-
-    def shutdown(self, wait: bool = True) -> None:
-        """There is nothing to end."""
-
-
-def _is_ours() -> None:
-    here.is_copying = True
-
-
-def _refused(name: str, error: Exception) -> None:
-    """Say once that there is no pinned memory."""
-    global _is_told
-    if not _is_told:
-        _is_told = True
-        log.warning("%s: copies are slower, the system gives no pinned memory: %s", name, error)
-
-
-_is_told = False
+            name, why = self._device.name, "the system gives no pinned memory"
+            if name not in _warned:
+                _warned.add(name)
+                log.warning("%s: copies are slower, %s: %s", name, why, error)
 
 
 def close_all() -> None:

@@ -1,20 +1,15 @@
 """Memory of a context: kept when it is freed, held beyond a call, limited for a call.
 
-Of copies of host operands the least valuable goes first. A copy's value is the seconds that its
-last use saved, per byte, above the level at which others were dropped before: what is not used any
-longer sinks below what is. Whoever holds the buffer of a copy may use it after it was dropped.
+Of copies of host operands the one that was not used for longest goes first. Whoever holds the
+buffer of a copy may use it after it was dropped.
 
 Where a call has a limit of memory, devices ask before they allocate. What the call lets go of
 counts no longer, what others hold never did.
-
-References
-----------
-N. E. Young, "On-line file caching", Algorithmica 33 (2002), 371-383: Landlord. P. Cao and S. Irani,
-"Cost-aware WWW proxy caching algorithms", USITS 1997: GreedyDual-Size.
 """
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
@@ -27,6 +22,7 @@ from hetero.errors import DeviceMemoryError
 
 T = TypeVar("T")
 _lock = locks.new()  # held for a few steps only
+_uses = itertools.count()
 
 
 class Copy:
@@ -39,14 +35,19 @@ class Copy:
     owner : Any
         Frees it.
     nbytes : int
-    value : float
+    used : int
+        The number of its last use, among those of all copies.
     """
 
-    __slots__ = ("buffer", "nbytes", "owner", "value")
+    __slots__ = ("buffer", "nbytes", "owner", "used")
 
     def __init__(self, buffer: Any, owner: Any, nbytes: int) -> None:
         self.buffer, self.owner, self.nbytes = buffer, owner, nbytes
-        self.value = 0.0
+        self.used = next(_uses)
+
+    def use(self) -> None:
+        """Note that a call takes it."""
+        self.used = next(_uses)
 
 
 class Copies:
@@ -56,22 +57,14 @@ class Copies:
 
     def __init__(self) -> None:
         self._held: dict[Any, Copy] = {}
-        self._level = 0.0
 
     def find(self, key: Any) -> Copy | None:
         return self._held.get(key)
 
     def put(self, key: Any, copy: Copy, device: str) -> None:
         """Hold a copy on the device of that name from now on."""
-        copy.value = self._level
         self._held[key] = copy
         key.held[self] = device
-
-    def used(self, key: Any, saved: float) -> None:
-        """Note the seconds that a use of a copy saved."""
-        copy = self._held.get(key)
-        if copy is not None:
-            copy.value = self._level + saved / copy.nbytes
 
     def remove(self, key: Any) -> None:
         """Let go of a copy; called by finalizers, so that no lock is taken."""
@@ -83,7 +76,7 @@ class Copies:
         return sum(copy.nbytes for copy in list(self._held.values()))
 
     def shed(self, nbytes: int | None = None) -> bool:
-        """Let go of the least valuable copies, down to that many bytes of them; default: all.
+        """Let go of copies of that many bytes or more, the least recently used; default: all.
 
         Memory that a call still uses is freed when that call ends.
 
@@ -95,10 +88,9 @@ class Copies:
         found = False
         with _lock:
             left = self.nbytes() if nbytes is None else nbytes
-            for key, copy in sorted(self._held.items(), key=lambda item: item[1].value):
+            for key, copy in sorted(self._held.items(), key=lambda item: item[1].used):
                 if left <= 0:
                     break
-                self._level = max(self._level, copy.value)
                 self.remove(key)
                 left -= copy.nbytes
                 found = True

@@ -102,18 +102,6 @@ def test_the_promise_ends_with_what_keep_gave():
     del other
 
 
-def test_a_promise_of_a_part_covers_no_more_than_that():
-    A = matrix()
-    parts = [hetero.keep(A[i : i + 20]) for i in range(0, N - 20, 7)]
-    blocks = [kept.find(part) for part in parts]
-    for dying in range(len(parts)):
-        parts[dying] = None
-        found = [part is not None and kept.find(part) is block
-                 for part, block in zip(parts, blocks, strict=True)]  # fmt: skip
-        assert found == [i > dying for i in range(len(parts))]
-        assert len(kept.every()) == len(parts) - dying - 1
-
-
 def test_nothing_is_left_of_arrays_that_died():
     gc.collect()
     before = len(kept.every())

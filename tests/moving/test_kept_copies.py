@@ -20,7 +20,7 @@ import hetero
 from hetero import devices, profile
 from hetero.arrays import kept
 from hetero.devices.opencl import OpenCLDevice
-from hetero.errors import DeviceError, DeviceMemoryError, KeptOperandChanged
+from hetero.errors import DeviceError, KeptOperandChanged
 from hetero.profile import inventory
 
 rng = np.random.default_rng(5)
@@ -92,24 +92,13 @@ def test_the_plan_tells_where_copies_are_and_what_was_lost(device):
     K = hetero.keep(A)
     for number in range(1, 4):
         plan = hetero.plan("matvec", K, x)
-        (one,) = plan.kept
-        share, lost, move = one.lost["cuda:0"]
-        assert lost == pytest.approx(number * share)
-        at = hetero.plan("matvec", A, x, device="cuda:0").seconds
-        there = plan.chosen.seconds - share
-        assert move == pytest.approx(at - there)
+        (one,) = plan.to_dict()["kept"]
+        assert (one["operand"], one["copies"], one["moves_to"]) == (1, [], None)
+        there = hetero.plan("matvec", A, x, device="cuda:0").seconds - one["lost"]["cuda:0"]["move"]
+        assert one["lost"]["cuda:0"]["seconds"] == pytest.approx(number * (plan.seconds - there))
         assert "lost by not moving it to cuda:0" in str(plan)
-        assert plan.to_dict()["kept"] == [
-            {
-                "operand": 1,
-                "copies": [],
-                "moves_to": None,
-                "lost": {"cuda:0": {"seconds": lost, "move": move}},
-            }
-        ]
         hetero.matvec(K, x)
-        assert hetero.plan("matvec", K, x).kept[0].lost["cuda:0"][1] > lost  # plans count nothing
-    while not (plan := hetero.plan("matvec", K, x)).kept[0].moves_to:
+    while not (plan := hetero.plan("matvec", K, x)).to_dict()["kept"][0]["moves_to"]:
         hetero.matvec(K, x)
     assert "moved to cuda:0 with this call, to stay there" in str(plan)
     assert plan.chosen.terms["upload"] > 1e-3
@@ -157,19 +146,6 @@ def test_what_hetero_writes_to_is_not_taken_from_an_older_copy(device):
         hetero.matmul(ones[: len(out)], ones, out)
         np.testing.assert_allclose(hetero.matvec(K, x, device="cuda:0"), A @ x, rtol=1e-4)
         A[...] = rng.random(A.shape)
-
-
-def test_what_a_device_computes_anyway_stays_there_at_once(device):
-    A, B = (rng.random((N, N), np.float32) for _ in range(2))
-    K = hetero.keep(A)
-    right = A @ B
-    for _ in range(3):
-        np.testing.assert_allclose(hetero.matmul(K, B, device="cuda:0"), right, rtol=1e-4)
-    assert device.uploads == 1 + 3
-    L = hetero.keep(B)
-    for _ in range(3):
-        np.testing.assert_allclose(hetero.matmul(K, L, device="cuda:0"), right, rtol=1e-4)
-    assert device.uploads == 1 + 3 + 1
 
 
 def test_copies_die_with_their_arrays(device):
@@ -254,37 +230,6 @@ def test_a_device_that_fails_takes_its_copies_with_it(device, monkeypatch):
     assert device.uploads == 2
 
 
-@pytest.mark.parametrize("error", [DeviceMemoryError, DeviceError])
-@pytest.mark.parametrize("what", ["allocate", "enqueue"])
-def test_any_step_may_fail(device, monkeypatch, what, error):
-    """The n-th of each kind, for every n: results are right, what is held is what is counted."""
-    A, x = operands(128)
-    right, whole = A @ x, getattr(device, what)
-    for n in range(1, 40):
-        calls = {"left": n}
-
-        def step(*arguments, calls=calls, **named):
-            calls["left"] -= 1
-            if not calls["left"]:
-                raise error("planted")
-            return whole(*arguments, **named)
-
-        K = hetero.keep(A)
-        with monkeypatch.context() as patch:
-            patch.setattr(device, what, step)
-            for _ in range(3):
-                np.testing.assert_allclose(hetero.matvec(K, x, device="cuda:0"), right, rtol=1e-4)
-        assert device.memory_held().get(KEPT, 0) == device.live
-        del K
-        hetero.reset()
-        assert device.live == 0
-        if calls["left"] > 0:
-            break
-    else:
-        pytest.fail("more steps than expected")
-    assert n > 3
-
-
 def test_threads_make_one_copy(device):
     A, x = operands()
     K, right, barrier = hetero.keep(A), A @ x, threading.Barrier(4)
@@ -326,14 +271,6 @@ def test_the_check_names_an_operand_that_was_written(device, monkeypatch):
     with pytest.raises(KeptOperandChanged, match=message):
         hetero.matvec(K, x, device="cuda:0")
     np.testing.assert_allclose(hetero.matvec(K, x, device="cuda:0"), A @ x, rtol=1e-4)
-
-
-def test_without_the_check_the_copy_is_believed(device):
-    A, x = operands()
-    K, right = hetero.keep(A), A @ x
-    hetero.matvec(K, x, device="cuda:0")
-    A[...] = 0.0
-    np.testing.assert_allclose(hetero.matvec(K, x, device="cuda:0"), right, rtol=1e-4)
 
 
 # -- On a device that computes -------------------------------------------------------------------
@@ -383,12 +320,3 @@ def test_every_operation_uses_the_copy(opencl, uploads, layout):
     known = len({kept.find(A), kept.find(A.T)})
     assert len(uploads) == known
     assert hetero.memory()[opencl][KEPT] == known * M.nbytes
-
-
-def test_a_device_that_is_opened_anew_has_no_copies(opencl, uploads):
-    A, x = hetero.keep(rng.random((200, 200))), rng.random(200)
-    hetero.matvec(A, x, device=opencl)
-    devices.get(opencl).reopen()
-    assert kept.find(A).copies == ()
-    np.testing.assert_allclose(hetero.matvec(A, x, device=opencl), A @ x)
-    assert len(uploads) == 2

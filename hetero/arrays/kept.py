@@ -34,7 +34,7 @@ LEAST_WATCHED = 1 << 20  # bytes: what is smaller is moved in the time that a ca
 FLOATS = "fd"  # what devices compute in
 OFF = "HETERO_WATCH"
 asked: ContextVar[bool | None] = ContextVar("hetero_watch", default=None)  # by `use`
-_MOST_BLOCKS = 1024  # of one array, such as the rows of a matrix, that are known
+_MOST_BLOCKS = 1024  # of one array, such as the rows of a matrix, that are known without a copy
 _MOST = 64  # arrays that are remembered; the one that was not used for longest is forgotten
 _IDLE = 30.0  # seconds without a call, after which an array is forgotten when another one is used
 _FIRST, _MOST_WAIT = 2, 1 << 12  # uses that are needed, at first and at most
@@ -115,7 +115,8 @@ def find(array: np.ndarray) -> Kept | None:
     for begin, end, blocks in [own] if own else list(_promises.values()):
         if begin <= low and high <= end:
             if key not in blocks and len(blocks) >= _MOST_BLOCKS:
-                blocks.pop(next(iter(blocks))).drop()
+                for other in [k for k, block in list(blocks.items()) if not block.held]:
+                    blocks.pop(other, None)
             return blocks.get(key) or blocks.setdefault(key, Kept(array))
     return None
 

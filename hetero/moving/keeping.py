@@ -6,7 +6,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -119,7 +118,8 @@ def placed(plan: Plan, problem: Problem) -> Plan:
     reaches the time of the move: in the second one if one call saves half of it. Whatever number of
     such calls there are, they take at most twice the time of the best decision (A. Karlin et al.,
     Algorithmica 11 (1994), 542-571: ski rental). Where it was said how many calls are to come,
-    these count. Operands that a device lacks move together.
+    these count. Operands that a device lacks move together. Where the fastest one has them all, no
+    other one is looked at.
 
     Parameters
     ----------
@@ -131,7 +131,8 @@ def placed(plan: Plan, problem: Problem) -> Plan:
     inputs, moving = problem.inputs, {}
     chosen = plan.candidates[0] if plan.candidates else None
     lost: dict[int, Any] = {i: {} for i, o in enumerate(inputs) if o.kept is not None}
-    for c in _on_devices(plan):
+    is_there = chosen and all([chosen.device in inputs[i].copies for i in lost])  # noqa: C419
+    for c in () if is_there else _on_devices(plan):
         moves = [i for i, o in enumerate(inputs) if c.device not in (o.location, *o.copies)]
         each = _move(c) / max(sum([inputs[i].nbytes for i in moves]), 1)
         missing = {i: each * inputs[i].nbytes for i in moves if i in lost}
@@ -145,10 +146,12 @@ def placed(plan: Plan, problem: Problem) -> Plan:
             reached += part * (inputs[i].kept.uses or calls)
         if reached >= move * (1 - 1e-9) and (not moving or c.seconds < chosen.seconds):
             chosen, moving = c, missing
-    first = [c for c in plan.candidates if c is chosen]
-    rest = [c for c in plan.candidates if c is not chosen]
+    candidates = plan.candidates
+    if moving:
+        candidates = (chosen, *[c for c in candidates if c is not chosen])
     operands = [KeptOperand(i, inputs[i], chosen.device * (i in moving), lost[i]) for i in lost]
-    return replace(plan, problem=problem, candidates=(*first, *rest), kept=tuple(operands))
+    name = plan.profile_name
+    return Plan(problem, candidates, name, keepable=plan.keepable, kept=tuple(operands))
 
 
 def may_pay(plan: Plan) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import combinations
 from math import log
 from statistics import median
 from typing import Any
@@ -19,7 +20,7 @@ from hetero.calibration.environment.copies import Copies, Way
 from hetero.calibration.fit import fit_link
 from hetero.calibration.measure.timing import once
 from hetero.calibration.progress import Failure
-from hetero.devices import at_once
+from hetero.devices import at_once, peers
 from hetero.devices.base import Device
 from hetero.ops.cases import Budget, Place
 from hetero.profile import PINNED, STAGED, Profile
@@ -180,10 +181,35 @@ def together(
         return {}
     try:
         taken = measured(Together(place.devices, sizes[-1]), sizes, is_made(links))
-        return curves(links, times(links, taken))
+        return curves(links, times(links, taken)) | from_peers(place.devices, sizes)
     except Exception as error:
         failures.append(Failure("links", place.name, "at once", error))
         return {}
+
+
+def from_peers(devices: Sequence[Device], sizes: Sequence[int]) -> dict[str, Any]:
+    """The link model of copies from another device, while each device makes one: "peer"; nothing
+    where not all pairs have direct paths."""
+    if not all(peers.trusted(*pair) for pair in combinations(devices, 2)):
+        return {}
+    room = []
+    for device in devices:
+        with device.active():
+            room.append((device.allocate(sizes[-1]), device.allocate(sizes[-1])))
+
+    def copy(number: int, nbytes: int) -> None:
+        other = (number + 1) % len(devices)
+        (target, _), (source, _) = room[number][0], room[other][1]
+        with devices[number].active():
+            devices[number].copy_from_peer(target, devices[other], source, nbytes)
+            devices[number].synchronize()
+
+    taken = []
+    for nbytes in sizes:
+        tasks = [partial(copy, number, nbytes) for number in range(len(devices))]
+        samples = [once(partial(at_once.run, devices, tasks, nbytes)) for _ in range(1 + _SAMPLES)]
+        taken.append(median(samples[1:]))
+    return {"peer": {"device": fit_link.segments(sizes, taken)}}
 
 
 def _largest(place: Place, budget: Budget) -> int:

@@ -18,7 +18,6 @@ import numpy as np
 
 from hetero import devices, registry
 from hetero.arrays import HOST, Operand, describe, kept, release
-from hetero.arrays.kept import Kept
 from hetero.calling import planner
 from hetero.devices import at_once, storage
 from hetero.devices.base import Device
@@ -89,15 +88,10 @@ class Call(NamedTuple):
             return self
         return self._replace(start=error.x, done=self.done + error.iterations)
 
-    def range(
-        self, cut: Line, begin: int, end: int, out: np.ndarray, copies: dict[int, Kept | None]
-    ) -> Call:
-        """A range of this call, which fills its part of ``out``; of some arrays, by number, the
-        devices may hold copies."""
+    def range(self, cut: Line, begin: int, end: int, out: np.ndarray) -> Call:
+        """A range of this call, which fills its part of ``out``."""
         arrays = cut.arrays(begin, end, self.arrays)
-        operands = tuple(
-            [describe(x).unkept()._replace(kept=copies.get(i)) for i, x in enumerate(arrays)]
-        )
+        operands = tuple([describe(x).unkept() for x in arrays])
         part = cut.output(begin, end, out)
         return Call(arrays, operands, part, describe(part), self.options)
 
@@ -198,21 +192,19 @@ def _shared(plan: Plan, call: Call) -> Done:
     assert cut is not None  # as it was planned
     out = _apart(call, plan.problem.output)
     used = [devices.get(share.plan.candidates[0].device) for share in shares]
-    copies: dict[int, Kept | None] = {}
 
     def do(share: Share) -> None:
-        part = call.range(cut, share.begin, share.end, out, copies)
+        part = call.range(cut, share.begin, share.end, out)
         run(share.plan, part, f"the CPU does its {share.along}")
 
+    nbytes, begun = min(moved(share.plan.problem) for share in shares), None
+    if nbytes >= at_once.LEAST and shares[0].plan.candidates[0].implementation.from_host:
+        begun = passing.relay.set(passing.between(used, cut.read_whole))
     try:
-        if not any(share.plan.candidates[0].implementation.from_host for share in shares):
-            for i in cut.read_whole:
-                copies[i] = passing.placed(used, call.arrays[i])
-        nbytes = min(moved(share.plan.problem) for share in shares)
         at_once.run(used, [partial(do, share) for share in shares], nbytes)
     finally:
-        for copy in filter(None, copies.values()):
-            copy.drop()
+        if begun is not None:
+            passing.relay.reset(begun)
     return Done(_delivered(out, plan.problem, call), None, chosen.device, chosen.method)
 
 

@@ -43,11 +43,15 @@ class Slot:
 
 
 class Load(NamedTuple):
-    """A block of a host array, of any strides, that is packed in C order into a slot."""
+    """A block of a host array, of any strides, that is packed in C order into a slot.
+
+    ``begin(source, slot)``, if given, begins the copy in place of the device's upload.
+    """
 
     source: np.ndarray
     slot: Slot
     offset: int = 0
+    begin: Callable[[np.ndarray, Slot], Copy] | None = None
 
 
 class Store(NamedTuple):
@@ -152,9 +156,12 @@ def _begin(device: Device, step: Step, copies: list[Copy]) -> None:
     """Begin a step's loads, each after what used its slot before."""
     for slot in step.slots():
         slot.users += 1
-    for source, slot, offset in step.loads:
+    for source, slot, offset, begin in step.loads:
         _stored(slot)
-        copies.append(device.begin_upload(source, slot.buffer, offset, slot.free))
+        if begin is None:
+            copies.append(device.begin_upload(source, slot.buffer, offset, slot.free))
+        else:
+            copies.append(begin(source, slot))
 
 
 def _stored(slot: Slot) -> None:

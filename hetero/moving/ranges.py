@@ -11,7 +11,7 @@ the device chooses; that and the links make the price.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from math import inf, prod
@@ -23,7 +23,7 @@ from hetero.arrays import HOST, Operand
 from hetero.devices.storage import rounded
 from hetero.moving import placement
 from hetero.pricing import pricing
-from hetero.pricing.plan import Candidate, Plan
+from hetero.pricing.plan import Plan
 from hetero.profile import PINNED, STAGED
 from hetero.registry import Cut, Price, Unasked
 from hetero.registry.problem import Problem
@@ -119,13 +119,20 @@ class Ranges(NamedTuple):
             tiles = [(i, j) for j, i in placement.order(across, down, b, a)]
         return [(*index, *tile) for index in product(*map(range, outer)) for tile in tiles]
 
-    def placed(self) -> list[list[tuple[int, bool]]]:
+    def placed(self, order: list[Index]) -> list[list[tuple[int, bool]]]:
         """For each array and each range in turn: the slot of its part, and whether to load it."""
-        order = self.order()
         return [
             placement.placed([tuple(index[axis] for axis in axes) for index in order], number)
             for axes, number in zip(self.cut.needs, self.slots, strict=False)
         ]
+
+    def are_passed(self, number: int, devices: int) -> bool:
+        """Whether so many devices that do ranges like these pass the parts of an array on to each
+        other: all stay on each device, which uploads at least one of them."""
+        axes = self.cut.needs[number]
+        count = prod(self.counts[axis] for axis in axes)
+        is_used_again = len(axes) == 1 and count < prod(self.counts)
+        return is_used_again and devices <= count == self.slots[number]
 
     def box(self, index: Index) -> tuple[tuple[int, int], ...]:
         """(begin, end) of a range along each axis."""
@@ -150,7 +157,8 @@ def choose(
 ) -> Ranges | None:
     """The fastest ranges that fit ``room`` bytes of a device; None where none fit.
 
-    The smallest are tried without memory for their method where they do not fit with it.
+    The smallest are tried without memory for their method where they do not fit with it. ``info``
+    may have "passed", as `passed` gives it.
     """
     cut = registry.cut(problem)
     assert cut is not None
@@ -171,7 +179,7 @@ def choose(
                 for slots, held in _slots(cut, lengths, sizes, room - taken):
                     nbytes = taken + _taken(slots, sizes)
                     ranges = Ranges(cut, lengths, slots, held, plan, nbytes)
-                    terms = _terms(problem, ranges, sizes, plan.candidates[0], name, constants)
+                    terms = _terms(problem, ranges, sizes, name, info, constants)
                     if terms is None:
                         return ranges
                     if sum(terms.values()) < least:
@@ -182,6 +190,24 @@ def choose(
         if best is not None or not cut.workspace:
             break
     return best
+
+
+def passed(
+    arrays: Sequence[Operand], numbers: Iterable[int], name: str, devices: int, constants: Profile
+) -> dict[int, tuple[int, float]]:
+    """Of arrays, by number, that so many devices read whole for one call: how many these are, and
+    what a device takes for an array of which it uploads a part and has the rest from the others, as
+    a share of the time of the whole's upload. None of them where that is not known to be less."""
+    found: dict[int, tuple[int, float]] = {}
+    with contextlib.suppress(KeyError):
+        peer = constants.link(name, "peer", "device")
+        for i in numbers:
+            nbytes = arrays[i].nbytes
+            alone = constants.link(name, "upload", arrays[i].memory)(nbytes)
+            share = (1.0 + (devices - 1) * peer(nbytes) / alone) / devices
+            if share < 1.0:
+                found[i] = devices, share
+    return found
 
 
 def _is_tiled(cut: Cut) -> bool:
@@ -289,8 +315,8 @@ def _terms(
     problem: Problem,
     ranges: Ranges,
     sizes: list[int],
-    chosen: Candidate,
     name: str,
+    info: dict[str, Any],
     constants: Profile,
 ) -> dict[str, float] | None:
     """Seconds of a call in ranges; None where they are not known.
@@ -299,15 +325,16 @@ def _terms(
     go on beside the computation, and what takes longer counts. Copies of both directions that the
     host's threads make are one after the other. Where the driver makes them nothing overlaps.
     """
+    assert ranges.plan is not None
+    chosen, cut, counts = ranges.plan.candidates[0], ranges.cut, ranges.counts
     if chosen.reason is not None or chosen.seconds is None:
         return None
-    cut, counts = ranges.cut, ranges.counts
     full = [
         extent / (n * count)
         for (_, extent), n, count in zip(cut.axes, ranges.lengths, counts, strict=True)
     ]
     arrays = problem.inputs[: len(cut.needs)]
-    loads = [sum(load for _, load in part) for part in ranges.placed()]
+    loads = [sum(load for _, load in part) for part in ranges.placed(ranges.order())]
     number, beyond = prod(counts), {k: v for k, v in chosen.terms.items() if k not in _COMPUTING}
     share = number * prod(full)  # times what a range in the middle computes
     compute = chosen.seconds - sum(beyond.values())
@@ -319,6 +346,8 @@ def _terms(
     times = [
         n * prod(full[axis] for axis in axes) for n, axes in zip(loads, cut.needs, strict=True)
     ]
+    for i, (devices, left) in info.get("passed", {}).items():
+        times[i] *= left if ranges.are_passed(i, devices) else 1.0
     first, up = _in_turn(links, sizes, [1] * len(times)), _in_turn(links, sizes, times)
     more, rest = max(up - first, 0.0), last * (share - 1.0)
     overhead = constants.dispatch(name, "host") + _LOAD * sum(loads) + each * number

@@ -6,6 +6,7 @@ long as the slowest of them, with links as fast as they are when all copy at onc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import HOST
 from hetero.devices import at_once
+from hetero.moving import ranges
 from hetero.pricing import movement, pricing
 from hetero.pricing.plan import CPU, Candidate, Plan, Share
 from hetero.profile import Profile
@@ -263,15 +265,22 @@ class _Group(NamedTuple):
         for name, ends, part in zip(members, cuts, problems, strict=True):
             key = self.devices[name].get("same_as", name), part
             if key not in known:
-                known[key] = self._priced(part, row, name, at_the_same_time)
+                passed = cut.read_whole if at_the_same_time else ()
+                known[key] = self._priced(part, row, name, at_the_same_time, passed)
             plan = Plan(part, (known[key]._replace(device=name),), self.constants.title)
             shares.append(Share(cut.along, *ends, plan))
         return tuple(shares)
 
     def _priced(
-        self, part: Problem, row: Implementation, name: str, at_the_same_time: bool
+        self,
+        part: Problem,
+        row: Implementation,
+        name: str,
+        at_the_same_time: bool,
+        passed: Sequence[int],
     ) -> Candidate:
-        """A range on one device, with what it loses to the others' copies."""
+        """A range on one device, with what it loses to the others' copies, of arrays of which some,
+        by number, may be passed on by the devices."""
         rows = registry.lookup(part.operation)  # as a single row may be another's
         same = next((i for i in rows if (i.kind, i.method) == (row.kind, row.method)), None)
         if same is None:
@@ -282,17 +291,20 @@ class _Group(NamedTuple):
             constants = constants.at_once(f"{self.kind}*{len(self.members)}")
         # It is priced as itself, whether or not it equals another one.
         info = {key: value for key, value in self.devices[name].items() if key != "same_as"}
+        info["passed"] = ranges.passed(part.inputs, passed, name, len(self.members), constants)
         asked = self.asked, self.named
         candidate = pricing.candidate(part, same, name, info, constants, *asked)
         if row.blocks == registry.ALWAYS and at_the_same_time:
-            candidate = _contended(candidate, part, name, constants)
+            candidate = _contended(candidate, part, name, info, constants)
         if part.output.is_c_contiguous():
             return candidate
         # The copy from a dense range to a result of the whole that has gaps.
         return _with(candidate, {"pack": constants.pack(part.output.nbytes)})
 
 
-def _contended(candidate: Candidate, part: Problem, name: str, constants: Profile) -> Candidate:
+def _contended(
+    candidate: Candidate, part: Problem, name: str, info: dict[str, Any], constants: Profile
+) -> Candidate:
     """The price of a method that moves ranges both ways while it computes, on all devices at once.
 
     Staged copies of all devices share the host's threads: their times add up over both directions.
@@ -304,8 +316,10 @@ def _contended(candidate: Candidate, part: Problem, name: str, constants: Profil
     compute = candidate.terms.get("compute", 0.0)
     staged, by_way = 0.0, {"upload": 0.0, "download": 0.0}
     try:
-        for operand, way in [*((o, "upload") for o in part.inputs), (part.output, "download")]:
+        moves = [*((o, "upload") for o in part.inputs), (part.output, "download")]
+        for number, (operand, way) in enumerate(moves):
             seconds = 2 * constants.link(name, way, operand.memory)(operand.nbytes // 2)
+            seconds *= info["passed"].get(number, (1, 1.0))[1]
             by_way[way] += seconds
             staged += 0.0 if operand.pinned else seconds
     except KeyError:

@@ -6,6 +6,7 @@ While one range is computed, parts of those after it go up and results of those 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +16,7 @@ import numpy as np
 from hetero import profile, tables
 from hetero.arrays import Operand
 from hetero.errors import DeviceMemoryError
-from hetero.moving import failures, pipeline, ranges, results
+from hetero.moving import failures, passing, pipeline, ranges, results
 from hetero.moving.pipeline import Load, Slot, Step, Store
 from hetero.pricing import memory_limit
 from hetero.pricing.plan import CPU, Plan
@@ -40,14 +41,16 @@ def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
         Where there is no room for the smallest ranges.
     """
     (device,) = devices
-    room = ranges.room_of(memory_limit.of(device))
-    while (schedule := _remembered(problem, device, room)) is not None:
+    room, relay = ranges.room_of(memory_limit.of(device)), passing.relay.get()
+    while (schedule := _remembered(problem, device, room, relay)) is not None:
         try:
-            with device.active():  # turns the driver's errors into ours
-                _go_through(device, arguments, schedule)
+            homes = relay.joined(device, schedule.homes) if relay else nullcontext()
+            with device.active(), homes as passed:  # which turns the driver's errors into ours
+                _go_through(device, arguments, schedule, passed)
             return
         except DeviceMemoryError as error:
             failures.release(error)
+        relay = None
         device.trim()
         room = schedule.choice.nbytes / 2
     raise DeviceMemoryError(f"{device.name} has no room for the smallest range")
@@ -55,35 +58,66 @@ def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
 
 class _Schedule(NamedTuple):
     """What calls of a problem have in common: `ranges.Ranges`, its boxes, their problems, which
-    parts lie where, and the plans of problems."""
+    parts lie where, the plans of problems, and the homes of parts that devices pass on."""
 
     choice: ranges.Ranges
     boxes: list[tuple[tuple[int, int], ...]]
     problems: list[Problem]
     placed: list[list[tuple[int, bool]]]
     plans: dict[Problem, Plan]
+    homes: dict[passing.Key, Device]
 
 
-def _remembered(problem: Problem, device: Device, room: float) -> _Schedule | None:
+def _remembered(
+    problem: Problem, device: Device, room: float, relay: passing.Relay | None
+) -> _Schedule | None:
     """With this machine's constants; None where there is no room."""
-    key = problem, device.name, room
+    key = problem, device.name, room, relay and (relay.devices, relay.arrays)
     schedule = _schedules.get(key)
     if schedule is None:
         now = tables.generation()
         info, constants = inventory.devices()[device.name], profile.current()
+        if relay is not None:  # as `shares` has planned it
+            number = len(relay.devices)
+            constants = constants.at_once(f"{device.kind}*{number}")
+            given = problem.inputs, relay.arrays, device.name, number, constants
+            info = {**info, "passed": ranges.passed(*given)}
         choice = ranges.choose(problem, device.name, info, constants, room)
         if choice is None:
             return None
-        boxes = [choice.box(index) for index in choice.order()]
+        order, homes = choice.order(), {}
+        if relay is not None:
+            order, homes = _passed_on(choice, order, device, relay)
+        boxes = [choice.box(index) for index in order]
         problems = [choice.cut.problem(box, device.name) for box in boxes]
-        schedule = _Schedule(choice, boxes, problems, choice.placed(), {})
+        schedule = _Schedule(choice, boxes, problems, choice.placed(order), {}, homes)
         tables.remember(_schedules, key, schedule, now)
     return schedule
 
 
-def _go_through(device: Device, arguments: Arguments, schedule: _Schedule) -> None:
-    """Compute range after range; the device is active."""
-    choice, boxes, problems, placed, plans = schedule
+def _passed_on(
+    choice: ranges.Ranges, order: list[ranges.Index], device: Device, relay: passing.Relay
+) -> tuple[list[ranges.Index], dict[passing.Key, Device]]:
+    """The order that begins with the parts that this device uploads for the others, and the homes
+    of all."""
+    homes: dict[passing.Key, Device] = {}
+    for number in relay.arrays:
+        if choice.are_passed(number, len(relay.devices)):
+            (axis,) = choice.cut.needs[number]
+            count = choice.counts[axis]
+            first = relay.first(device, count)
+            order = [(*i[:axis], (i[axis] + first) % count, *i[axis + 1 :]) for i in order]
+            for index in order:
+                homes[number, choice.box(index)[axis]] = relay.home(index[axis], count)
+    return order, homes
+
+
+def _go_through(
+    device: Device, arguments: Arguments, schedule: _Schedule, passed: Callable[..., Any] | None
+) -> None:
+    """Compute range after range; the device is active. ``passed(key)`` gives what begins the load
+    of a part that devices pass on, None for others."""
+    choice, boxes, problems, placed, plans, _ = schedule
     cut, slots_of = choice.cut, choice.slots
     whole, out, options = arguments
     parts = [cut.arrays(box, whole) for box in boxes]
@@ -122,7 +156,10 @@ def _go_through(device: Device, arguments: Arguments, schedule: _Schedule) -> No
         for number, (views, operand) in enumerate(zip(parts[at], part.inputs, strict=False)):
             slot, load = placed[number][at]
             used.append(slots[number][slot])
-            loads += _loads(views, operand, used[-1]) if load else []
+            if load:
+                where = number, *(boxes[at][axis] for axis in cut.needs[number])
+                begin = passed(where) if passed is not None else None
+                loads += _loads(views, operand, used[-1], begin)
         target = slots[-1][at % len(slots[-1])]
 
         def compute() -> None:
@@ -135,11 +172,13 @@ def _go_through(device: Device, arguments: Arguments, schedule: _Schedule) -> No
     pipeline.run(device, map(step, range(len(boxes))))
 
 
-def _loads(views: list[np.ndarray], operand: Operand, slot: Slot) -> list[Load]:
-    """The views of a part, one after the other in its slot."""
+def _loads(
+    views: list[np.ndarray], operand: Operand, slot: Slot, begin: Callable[..., Any] | None
+) -> list[Load]:
+    """The views of a part, one after the other in its slot; there is only one that is passed on."""
     loads, offset = [], 0
     for view in views:
-        loads.append(Load(_as_packed(view, operand), slot, offset))
+        loads.append(Load(_as_packed(view, operand), slot, offset, begin))
         offset += view.nbytes
     return loads
 

@@ -10,6 +10,7 @@ from hetero.arrays import HOST
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable, one_of
 from hetero.pricing import memory_limit
 from hetero.pricing.plan import AGAIN, CPU, Candidate
+from hetero.profile import Profile
 from hetero.registry import Implementation, Unasked
 from hetero.registry.problem import Problem
 
@@ -101,6 +102,11 @@ def _elsewhere(problem: Problem, name: str) -> str | None:
         if operand.location not in (HOST, name) and not operand.is_c_contiguous():
             return f"an operand on {operand.location} is not contiguous"
     return None
+
+
+def has_constants(constants: Profile, device: str, operation: str) -> bool:
+    """Whether a profile has models of an operation on a device, or on several together."""
+    return any(key.startswith(f"{device}|{operation}|") for key in constants.data["models"])
 
 
 def too_large(problem: Problem, name: str, info: dict[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from hetero.arrays import Operand
 from hetero.errors import NotPriced
-from hetero.registry import LOOPS, Implementation
+from hetero.registry import ALWAYS, LOOPS, Implementation, Unasked
 from hetero.registry.problem import Problem
 from hetero.times import readable
 
@@ -63,6 +63,12 @@ class Candidate(NamedTuple):
     leads: bool = False
     unasked: str = ""
     doubtful: bool = False
+
+
+def is_last(candidate: Candidate) -> bool:
+    """Whether a way that is out is printed behind others: it is hardly ever in."""
+    row = candidate.implementation
+    return isinstance(candidate.reason, Unasked) or (row and row.blocks) == ALWAYS
 
 
 def _terms(candidate: Candidate) -> str:

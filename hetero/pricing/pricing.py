@@ -20,14 +20,13 @@ from typing import Any
 from hetero import registry
 from hetero.pricing import movement, places
 from hetero.pricing.places import UNKNOWN_THERE, Devices, groups
-from hetero.pricing.plan import CPU, Candidate, Plan
+from hetero.pricing.plan import CPU, Candidate, Plan, is_last
 from hetero.profile import STAGED, Profile
-from hetero.registry import BLAS, LOOPS, Implementation, Unasked
+from hetero.registry import Implementation, Unasked
 from hetero.registry.problem import Problem
 
 ALL_AT_ONCE = "all at once"
 UNKNOWN = Unasked("no constants in this profile; hetero.calibrate() measures them")
-_THREADS = {BLAS: "blas_threads", LOOPS: "cores"}  # where a CPU's description has their number
 
 
 def price(
@@ -52,20 +51,19 @@ def price(
     every = registry.lookup(problem.operation)
     places.check_method(method, every)
     rows = [row for row in every if method in (None, row.method)]
-    ways = partial(_ways, problem, constants, devices, device)
-    found = ways(rows, named=method is not None)
+    ways = partial(_ways, problem, constants, devices)
+    found = ways(device, rows, named=method is not None)
     if not found:
         places.refuse(problem, devices, device, method, every)
     if not _possible(found):
-        found = ways(rows, named=True)  # with what is out unless nothing else can
+        found = ways(device, rows, named=True)  # with what is out unless nothing else can
     if not _possible(found) and places.is_rescued(problem, devices, device, method):
         done = [c.implementation for c in found]
-        on_cpu = _ways(problem, constants, devices, CPU, every, named=True)
-        found += [c for c in on_cpu if c.implementation not in done]
+        found += ways(CPU, [row for row in every if row not in done], named=True)
     possible = sorted(_possible(found), key=_rank)
     if not possible and not (device is method is None):
         places.refuse(problem, devices, device, method, every, found)
-    others = sorted((_without_price(c) for c in found if c.reason), key=_is_last)
+    others = sorted((_without_price(c) for c in found if c.reason), key=is_last)
     keepable = movement.keepable(possible, problem)
     return Plan(problem, (*possible, *others), constants.title, keepable=keepable)
 
@@ -97,8 +95,7 @@ def _ways(
     together = on(kinds, [row for row in rows if row.shared and row.shared(problem)])
     if device is not None and together:
         names = kinds[device]["members"][:1]
-        of_kind = f"{kinds[device]['constants']}|{problem.operation}|"
-        known = any(key.startswith(of_kind) for key in constants.data["models"])
+        known = places.has_constants(constants, kinds[device]["constants"], problem.operation)
         done = {c.method for c in together if c.seconds is not None or not known or named}
         rows = [row for row in rows if row.method not in done]
     return on({name: devices[name] for name in names}, rows) + together
@@ -121,12 +118,6 @@ def _without_price(candidate: Candidate) -> Candidate:
     reason = candidate.reason
     way = candidate._replace(unasked=reason if isinstance(reason, Unasked) else "")
     return way if reason == registry.NOT_COMPILED else way._replace(seconds=None, terms={})
-
-
-def _is_last(candidate: Candidate) -> bool:
-    """Whether a way that is out is printed behind others: it is hardly ever in."""
-    row = candidate.implementation
-    return isinstance(candidate.reason, Unasked) or (row and row.blocks) == registry.ALWAYS
 
 
 def candidate(
@@ -216,11 +207,10 @@ def _priced(
         if (before or after) and movement.is_staged(problem, name, constants):
             links.append(STAGED)
     terms = movement.total({**before, "overhead": overhead, "compute": compute}, after)
-    pool = row.pool
     return way._replace(
         seconds=sum(terms.values()),
         terms=terms,
-        threads=info.get(_THREADS[pool]) if pool else None,
+        threads=row.threads(info),
         links=", ".join(links),
         doubtful=constants.is_doubtful(*key),
     )

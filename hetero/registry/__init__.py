@@ -183,6 +183,7 @@ class Price(NamedTuple):
 
 
 BLAS, LOOPS = "blas", "loops"  # threads of the CPU that a method may run on
+_THREADS = {BLAS: "blas_threads", LOOPS: "cores"}  # where a CPU's description has their number
 
 
 class Unasked(str):
@@ -351,6 +352,10 @@ class Implementation:
         if self.loops is not None:
             return LOOPS
         return BLAS if self.method == BLAS and self.operation in ("matvec", "matmul") else None
+
+    def threads(self, info: dict[str, Any]) -> int | None:
+        """How many of the CPU that ``info`` describes it runs on at most; None on devices."""
+        return info.get(_THREADS[self.pool]) if self.pool else None
 
     def __repr__(self) -> str:
         return f"<{self.operation} {self.method} on {self.kind}>"

@@ -21,7 +21,7 @@ from hetero.arrays import Spec, describe
 from hetero.calling import planner
 from hetero.devices import at_once, peers
 from hetero.errors import DeviceError, DeviceMemoryError, MethodNotAvailable
-from hetero.moving import keeping, shares
+from hetero.moving import passing, ranges, shares
 from hetero.ops import matmul
 from hetero.pricing import pricing
 from hetero.profile import inventory
@@ -282,38 +282,86 @@ def peered(several, monkeypatch):
     return several, sizes
 
 
-@pytest.mark.parametrize("several", [2, 3], indirect=True)
+def streamed(A, B):
+    return hetero.matmul(A, B, device=ALL, method="streamed")
+
+
+@pytest.fixture
+def tiles(monkeypatch):
+    """Ranges of 8 rows by 8 columns."""
+    sides = {"rows": 8, "columns": 8}
+    monkeypatch.setattr(
+        ranges, "_cuts", lambda cut, room: [[tuple(min(sides.get(n, 1), e) for n, e in cut.axes)]]
+    )
+
+
+@pytest.mark.parametrize("several", [2, 3, 4], indirect=True)
 @pytest.mark.parametrize("layout", ["C", "F", "strided"])
-@pytest.mark.parametrize("case", ["rows", "columns", "a batch of A", "batches"])
-def test_what_all_of_them_need_goes_up_once(peered, case, layout):
-    """But for an array with gaps, which each of them packs."""
-    _, sizes = peered
-    _, *shapes = PRODUCTS[case]
-    A, B = (LAYOUTS[layout](values(*shape)) for shape in shapes)
-    found = hetero.matmul(A, B, device=ALL)
-    np.testing.assert_array_equal(found, A @ B)
-    assert (sum(sizes) == A.nbytes + B.nbytes) == (layout != "strided" or case == "batches")
-    assert not any(hetero.memory().get(f"cuda:{n}", {}).get(keeping.PURPOSE) for n in range(3))
+@pytest.mark.parametrize("shapes", [((64, 30), (30, 43)), ((40, 30), (30, 200)), ((24, 5), (5, 8))])
+def test_what_all_of_them_need_goes_up_once(peered, tiles, shapes, layout):
+    """But for a matrix that is a single part."""
+    several, sizes = peered
+    for seed in (1, 2):  # the second call remembers its ranges
+        A, B = (LAYOUTS[layout](seed * values(*shape)) for shape in shapes)
+        sizes.clear()
+        np.testing.assert_array_equal(streamed(A, B), A @ B)
+        sent = A.nbytes + B.nbytes if shapes[1][1] > 8 else A.nbytes + len(several) * B.nbytes
+        assert sum(sizes) == sent
+
+
+def test_where_not_all_parts_have_room_each_has_them_from_the_host(peered, tiles):
+    A, B = values(64, 30), values(30, 200)
+    with hetero.use(memory_limit=12 << 10):
+        np.testing.assert_array_equal(streamed(A, B), A @ B)
+    assert sum(peered[1]) > A.nbytes + B.nbytes
 
 
 @pytest.mark.parametrize("error", [DeviceError, DeviceMemoryError])
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_path_that_fails(peered, monkeypatch, which, error):
-    """Each has all of it from the host then; nobody computes on the CPU."""
+def test_a_path_that_fails(peered, tiles, monkeypatch, which, error):
+    """What does not come from the other one comes from the host; nobody computes on the CPU."""
     found, sizes = peered
     monkeypatch.setattr(found[which], "copy_from_peer", broken("no path", error))
-    A, B = values(40, 30), values(30, 20)
-    np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
+    A, B = values(64, 30), values(30, 32)
+    np.testing.assert_array_equal(streamed(A, B), A @ B)
     assert not devices.troubles()
-    assert sum(sizes) == A.nbytes + 3 * B.nbytes
+    assert sum(sizes) == A.nbytes + B.nbytes + B.nbytes // 2
 
 
-def test_an_interrupt_on_the_way_leaves_no_copies(peered, monkeypatch):
+@pytest.mark.parametrize("what", ["begin_upload", "allocate", "begin_download"])
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("several", [3], indirect=True)
+def test_others_do_without_one_that_fails(peered, tiles, monkeypatch, which, what):
     found, _ = peered
-    monkeypatch.setattr(found[1], "copy_from_peer", broken("", KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        hetero.matmul(values(40, 30), values(30, 20), device=ALL)
-    assert not any(device.storage().copies.nbytes() for device in found)
+    monkeypatch.setattr(found[which], what, broken("gone"))
+    A, B = values(64, 30), values(30, 48)
+    np.testing.assert_array_equal(streamed(A, B), A @ B)
+    assert devices.troubles() == {f"cuda:{which}": "gone"}
+
+
+def test_an_interrupt_on_the_way(peered, tiles, monkeypatch):
+    A, B = values(64, 30), values(30, 48)
+    for device in peered[0]:
+        copy, waiting = device.copy_from_peer, [KeyboardInterrupt]
+
+        def interrupted(*where, copy=copy, waiting=waiting):
+            copy(*where)
+            while waiting:
+                raise waiting.pop()
+
+        monkeypatch.setattr(device, "copy_from_peer", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            streamed(A, B)
+        assert not waiting
+    np.testing.assert_array_equal(streamed(A, B), A @ B)
+
+
+def test_one_after_the_other_where_no_thread_starts(peered, tiles, monkeypatch):
+    monkeypatch.setattr(at_once, "_begun", lambda task: None)
+    monkeypatch.setattr(passing, "_LATE", 0.05)
+    A, B = values(64, 30), values(30, 48)
+    np.testing.assert_array_equal(streamed(A, B), A @ B)
+    assert sum(peered[1]) == A.nbytes + 2 * B.nbytes
 
 
 # -- Failures -------------------------------------------------------------------------------------
@@ -624,6 +672,25 @@ def test_streams_of_all_devices_share_what_the_host_copies():
     expected = max(copies, compute) + min(copies, compute) / 2
     assert found.seconds == pytest.approx(expected)
     assert found.seconds == pytest.approx(sum(found.terms.values()))
+
+
+def test_what_devices_have_from_each_other_is_priced():
+    """Half of B goes up to each of two, half of which is waited for beside the computation; where
+    peers are slower than the bus they are left out."""
+    n = 8192
+    seconds = {}
+    for rate in (None, 1e11, 1e8):
+        bus = {way: {**BUS[way], "staged": link(1e-5, 2e9)["pageable"]} for way in BUS}
+        together = {way: {**TOGETHER[way], "staged": link(1e-5, 1.25e9)["pageable"]} for way in BUS}
+        if rate is not None:
+            together["peer"] = {"device": link(1e-6, rate)["pageable"]}
+        constants = machine(links={"cuda:*": bus, "cuda*2": together})
+        found = shared(priced(square(n), constants=constants), "streamed")
+        assert found.seconds == pytest.approx(sum(found.terms.values()))
+        seconds[rate] = found.seconds
+    saved = 4.0 * n * n / 2 * (1 / 1.25e9 - 1 / 1e11) / 2
+    assert seconds[None] - seconds[1e11] == pytest.approx(saved, rel=0.01)
+    assert seconds[1e8] == seconds[None]
 
 
 def test_to_begin_on_all_of_them_counts_once():

@@ -26,7 +26,7 @@ from hetero.calibration.measure.loop import Measured
 from hetero.calibration.measure.workbench import Samples
 from hetero.calibration.progress import Failure
 from hetero.calling import planner
-from hetero.devices import at_once
+from hetero.devices import at_once, peers
 from hetero.evaluation import report
 from hetero.ops.cases import grid
 from hetero.pricing import pricing
@@ -224,6 +224,15 @@ def test_a_full_calibration_measures_links_at_once(calibrated):
             assert seconds == pytest.approx(1.5 * alone(nbytes), rel=0.01)
     assert found.data["host"]["dispatch"] == {"cuda:0": {"host": 1e-5}, "cuda*2": {}}
     assert profile.current().data["links"] == found.data["links"]
+
+
+def test_devices_with_direct_paths_have_a_link_from_each_other(calibrated, monkeypatch):
+    monkeypatch.setattr(peers, "trusted", lambda one, other: True)
+    found, _ = calibrated()
+    seconds = found.at_once("cuda*2").link("cuda:0", "peer", "device")(2**12)
+    assert 0.0 < seconds < 0.1
+    with pytest.raises(KeyError):
+        found.link("cuda:0", "peer", "device")
 
 
 def test_a_quick_one_does_not(calibrated):

@@ -107,7 +107,12 @@ class FakeCuda(Device):
         self.log.append("copy")
         ctypes.memmove(target, source, nbytes)
 
-    def copy_from_peer(self, target, peer, source, nbytes, target_offset=0, source_offset=0):
+    def new_stream(self):
+        return object()
+
+    def copy_from_peer(
+        self, target, peer, source, nbytes, target_offset=0, source_offset=0, stream=None
+    ):
         ctypes.memmove(target + target_offset, source + source_offset, nbytes)
 
     def build(self, text, kernel, defines):

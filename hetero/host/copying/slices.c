@@ -36,14 +36,12 @@ struct job {                                       /* as in slices.py */
 
 /* A job that wants help. Whoever counts himself among the users may use the job that he then sees.
    Chunks that are taken and that may be had: who only looks for them writes nothing. */
-struct place {
+static struct place {
     _Alignas(64) _Atomic(struct job *) job;
-    atomic_long users, most;
-    atomic_int taken;
+    atomic_long taken, users, most;
     _Alignas(64) atomic_long next;
     _Alignas(64) atomic_long limit;
-};
-static struct place places[PLACES];
+} places[PLACES];
 static atomic_int jobs, threads, news;             /* news: counts jobs, wakes who sleeps */
 
 static void rest(long looks)                       /* after so many in vain */

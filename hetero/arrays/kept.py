@@ -247,9 +247,8 @@ def _moved_to_end(key: Any, seen: _Seen) -> _Seen:
     A weak reference would tell its end, but NumPy resizes no array that has one.
     """
     remembered.pop(key, None)
-    first = [*remembered, key][0]
-    oldest = remembered.get(first, seen)
-    block = oldest.block
+    first, oldest = [*remembered.items(), (key, seen)][0]
+    block = oldest.block if oldest is not seen else None
     if len(remembered) >= _MOST or time.monotonic() - oldest.last > _IDLE:
         _forget(first)
     elif block is not None and not block.watch.is_clean():

@@ -389,7 +389,7 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
         if is_new and memory_limit.current() is None:
             source = problem.operation, problem.dims, problem.dtype
             if (known := kept.note_result(values, source)) is not None:
-                keeping.keep_result(device, values, known, buffer, owner)
+                keeping.hold(device, values, known, partial(tuple, (buffer, owner)), shed=False)
         del owner
     values = _delivered(values, problem, call)
     return Done(values, outcome, device.name, implementation.method, call.done)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -99,13 +100,9 @@ def keep(A: Array, uses: int | None = None) -> Array:
         A = as_array(A)
         if is_device_array(A):
             return A
-    return kept.keep(A, int(uses or 0), _caller() if os.environ.get(CHECK) else "")
-
-
-def _caller() -> str:
-    """Where in the program `keep` was called."""
-    frame = sys._getframe(2)
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    caller = sys._getframe(1)
+    line = f"{caller.f_code.co_filename}:{caller.f_lineno}" if os.environ.get(CHECK) else ""
+    return kept.keep(A, int(uses or 0), line)
 
 
 # -- When a copy pays ------------------------------------------------------------------------------
@@ -205,7 +202,7 @@ def staged(
     if copy is None and (device.name in known.due or device.name in known.copies):
         with _making:
             known.due.discard(device.name)  # once: with too little room the call is tried without
-            copy = copies.find(known) or _made(device, array, known, move)
+            copy = copies.find(known) or hold(device, array, known, move)
     if copy is None:
         return None
     copy.use()
@@ -214,44 +211,32 @@ def staged(
     return copy.buffer, copy.owner
 
 
-def _made(device: Device, array: np.ndarray, known: Kept, move: Move) -> Copy | None:
-    """A new copy, for which others make room."""
-    copies, left = device.storage().copies, _left(device, known, array)
-    if copies.nbytes() + left < array.nbytes:
+def hold(
+    device: Device, array: np.ndarray, known: Kept, move: Move, shed: bool = True
+) -> Copy | None:
+    """What ``move()`` gives, as the array's copy from now on; None where there is no room.
+
+    With ``shed`` other copies make room. Of pinned memory, whose writes are not seen, there is none
+    that is not promised.
+    """
+    copies, room = device.storage().copies, SHARE * device.describe().get("memory_bytes", math.inf)
+    over = copies.nbytes() + array.nbytes - room
+    if array.nbytes > room or (over > 0 and not shed):
         return None
-    if left < array.nbytes:
-        copies.shed(int(array.nbytes - left) + 1)
-    return hold(device, array, known, *move())
-
-
-def _left(device: Device, known: Kept, array: np.ndarray) -> float:
-    """Bytes for copies that are left on a device; of memory whose writes are not seen no copies."""
     if known.watch is not None and device.is_pinned(array):
-        return float("-inf")
-    room = SHARE * device.describe().get("memory_bytes", float("inf"))
-    return room - device.storage().copies.nbytes()
-
-
-def hold(device: Device, array: np.ndarray, known: Kept, buffer: Any, owner: Any) -> Copy:
-    """What lies in a buffer, as the array's copy from now on."""
+        return None
+    if over > 0:
+        copies.shed(int(over) + 1)
+    buffer, owner = move()
     space = Workspace(device, PURPOSE)
     space.hold(owner, getattr(owner, "size", array.nbytes))
     copy = Copy(buffer, space, array.nbytes)
     if os.environ.get(CHECK):
         known.checksum = _checksum(array)
-    device.storage().copies.put(known, copy, device.name)
+    copies.put(known, copy, device.name)
     if not known.is_intact():  # since the call began: this call alone uses it
         known.drop()
     return copy
-
-
-def keep_result(device: Device, array: np.ndarray, known: Kept, buffer: Any, owner: Any) -> None:
-    """Leave a result, which ``array`` is on the host, on the device too, where there is room.
-
-    ``known`` is what `kept.note_result` gives: the result before it was an operand of a later call.
-    """
-    if _left(device, known, array) >= array.nbytes:
-        hold(device, array, known, buffer, owner)
 
 
 def shed_beyond(device: Device, limit: int, operands: Sequence[Operand]) -> None:

@@ -18,7 +18,7 @@ from made_up import machine
 
 import hetero
 from hetero import devices, profile
-from hetero.arrays import kept
+from hetero.arrays import describe, kept
 from hetero.devices.opencl import OpenCLDevice
 from hetero.errors import DeviceError, KeptOperandChanged
 from hetero.profile import inventory
@@ -60,6 +60,86 @@ def moved_at(A, x, most=40):
         if plan.kept[0].moves_to:
             return number
     return None
+
+
+# -- What does not change --------------------------------------------------------------------------
+
+
+def frozen(array):
+    array.flags.writeable = False
+    return array
+
+
+def test_what_somebody_may_write_to_is_not():
+    A = rng.random((96, 96))
+    view = frozen(A[:])
+    assert kept.find(A) is None
+    assert kept.find(view) is None
+    assert kept.find(frozen(rng.random((96, 96)))) is None  # its owner may make it writeable again
+    assert kept.find(frozen(np.frombuffer(bytearray(A.tobytes())))) is None
+    assert kept.find(hetero.keep(np.ones((8, 8)))) is None  # too small to matter
+    assert kept.find(hetero.keep(np.ones((96, 96), int))) is None  # no device computes with it
+
+
+def test_keep_gives_a_view_that_cannot_be_written_to():
+    A = rng.random((96, 96))
+    K = hetero.keep(A)
+    assert np.shares_memory(A, K)
+    assert A.flags.writeable
+    with pytest.raises(ValueError, match="read-only"):
+        K[0, 0] = 1
+    assert hetero.keep(K) is K
+    assert hetero.keep([[1.0, 2.0]]).tolist() == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize("uses", [0, -1, 1.5, "many"])
+def test_uses_are_counted_from_one(uses):
+    with pytest.raises(ValueError, match="uses must be a whole number from 1 on, got"):
+        hetero.keep(rng.random((96, 96)), uses=uses)
+
+
+def test_sparse_matrices_are_not_kept():
+    from scipy.sparse import eye_array
+
+    with pytest.raises(TypeError, match="takes dense arrays, got csr_array"):
+        hetero.keep(eye_array(3).tocsr())
+
+
+def test_the_promise_ends_with_what_keep_gave():
+    A = rng.random((96, 96))
+    K, other = hetero.keep(A), hetero.keep(A[:48])
+    view = K.T
+    assert kept.find(view) is not None
+    del K
+    assert kept.find(view) is None  # A may be written to again
+    assert kept.find(other) is not None
+    del other
+
+
+def test_nothing_is_left_of_arrays_that_died():
+    gc.collect()
+    before = len(kept.every())
+    for _ in range(50):
+        kept.find(frozen(rng.random((96, 96))))
+        kept.find(np.frombuffer(rng.random((96, 96)).tobytes()))
+        hetero.keep(rng.random((96, 96)))
+    A = hetero.keep(rng.random((96, 96)))
+    for begin in range(96):
+        for end in range(begin + 8, 96):
+            kept.find(A[begin:end])
+    assert len(kept.every()) <= before + 1024
+    del A
+    assert len(kept.every()) == before
+
+
+@pytest.mark.parametrize("how", ["kept", "bytes"])
+def test_what_nobody_can_write_to_is_known_and_its_views_are(how):
+    A = rng.random((96, 96))
+    A = np.frombuffer(A.tobytes()).reshape(A.shape) if how == "bytes" else hetero.keep(A)
+    assert kept.find(A) is kept.find(A.T) is kept.find(A.reshape(-1))
+    for view in (lambda: A[8:80], lambda: A[::-1], lambda: A[:, ::2]):
+        assert kept.find(A) is not kept.find(view())
+        assert kept.find(view()) is kept.find(view()) is describe(view()).kept is not None
 
 
 # -- By the made-up machine's prices -------------------------------------------------------------

@@ -121,16 +121,6 @@ def test_what_is_written_rarely_is_worth_a_new_copy(device):  # noqa: F811
     assert device.uploads == 5
 
 
-def test_what_hetero_writes_itself(device):  # noqa: F811
-    A, x = operands(N)
-    B = A.copy()
-    while not product(A, x):
-        pass
-    hetero.matmul(B, B, out=A)
-    product(A, x)
-    np.testing.assert_allclose(hetero.matvec(A, x), B @ (B @ x), rtol=1e-3)
-
-
 def test_an_array_that_is_resized(device):  # noqa: F811
     A, x = operands(2 * N)
     while not product(A, x):
@@ -247,20 +237,6 @@ def test_threads_that_look_forget_and_write(device):  # noqa: F811
     kept.clear()
     assert not write_tracking._watches
     assert device.live == 0
-
-
-def test_a_signal_handler_that_forgets_all_in_the_middle_of_a_call(monkeypatch):
-    begin = write_tracking.watch
-
-    def watch(*span):
-        made = begin(*span)
-        kept.clear()
-        return made
-
-    monkeypatch.setattr(write_tracking, "watch", watch)
-    A = operands(N)[0]
-    assert kept.note(A) is kept.note(A) is None
-    assert not write_tracking._watches
 
 
 # -- Random programs -------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ _MOST = 64  # arrays that are remembered; the one that was not used for longest 
 _IDLE = 30.0  # seconds without a call, after which an array is forgotten when another one is used
 _FIRST, _MOST_WAIT = 2, 1 << 12  # uses that are needed, at first and at most
 _ENOUGH = 8  # uses more than are needed, after which a write makes the next wait a short one
+_SAMPLES = 64  # values that are compared before a watch begins
 _SPREAD = 4  # times its bytes: an array that is spread over more memory is not watched
 
 
@@ -148,7 +149,7 @@ class _Seen:
     """Uses of an array's memory, or of results of one kind, and how many are needed: of an array
     to be watched, of results to stay."""
 
-    __slots__ = ("block", "last", "needed", "source", "uses")
+    __slots__ = ("block", "last", "needed", "source", "uses", "values")
 
     def __init__(self, source: _Seen | None = None) -> None:
         # While it is watched. A later watch has another one: a call in another thread may be about
@@ -156,6 +157,7 @@ class _Seen:
         self.block: Kept | None = None
         self.uses, self.needed = 0, _FIRST
         self.source = source  # of a result, until a call has it; see `note_result`
+        self.values = b""  # some, of the last use but one that is needed
         self.last = time.monotonic()  # when a call had it
 
     def use(self, array: np.ndarray, span: tuple[int, int]) -> Kept | None:
@@ -168,8 +170,12 @@ class _Seen:
         elif source is not None:  # each lets two stay
             source.uses = min(source.uses + 2, source.needed + _ENOUGH)
         self.uses += 1
-        if self.block is None and self.uses >= self.needed:
-            self.watch(array, span)
+        if self.block is None and self.uses >= self.needed - 1:
+            before, self.values = self.values, _some(array)
+            if self.uses >= self.needed and before == self.values:
+                self.watch(array, span)
+            elif self.uses >= self.needed:
+                self.begin_anew()
         return self.block
 
     def begin_anew(self) -> None:
@@ -233,11 +239,18 @@ def note_result(array: np.ndarray, source: Any) -> Kept | None:
             _sources.clear()
         earlier = _sources.setdefault(source, _Seen())
         seen = _moved_to_end(key, _Seen(earlier))
-        seen.uses = 1
+        seen.uses, seen.values = 1, _some(array)
         if earlier.uses >= earlier.needed:
             earlier.uses -= 1
             seen.watch(array, span)
         return seen.block
+
+
+def _some(array: np.ndarray) -> bytes:
+    """Some values, spread over the array: a watch in vain costs more than to see that they changed,
+    where all are written between calls."""
+    index = [np.linspace(0, n - 1, _SAMPLES).astype(int) for n in array.shape]
+    return array[tuple(index)].tobytes()
 
 
 def _moved_to_end(key: Any, seen: _Seen) -> _Seen:

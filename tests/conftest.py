@@ -98,11 +98,11 @@ def reset():
     """Forget plans, failures of devices and the profile; take the conservative constants."""
     import hetero.ops  # noqa: F401  registers every operation
     from hetero import devices, profile
-    from hetero.arrays import watched
+    from hetero.arrays import kept
     from hetero.devices import at_once
     from hetero.profile import inventory
 
-    watched.clear()
+    kept.clear()
     at_once.close()
     devices.here.first_failure.clear()
     devices.here.reasons.clear()

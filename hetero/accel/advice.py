@@ -21,7 +21,7 @@ from hetero.accel import __main__ as running
 from hetero.accel import install, uninstall
 from hetero.accel.notes import calls_in_words
 from hetero.accel.session import LOADING, MEASURED, SAMPLES, Attempt, copies_of
-from hetero.arrays import describe_used, watched
+from hetero.arrays import describe_used, kept
 from hetero.calling.planner import OtherMachine, use
 from hetero.evaluation import calls
 from hetero.pricing.plan import CPU, Candidate
@@ -95,7 +95,7 @@ class Advice:
             whole = f"the whole script: {here} here; on {self.machine} {plain} without hetero, "
             whole += f"{with_hetero}: {gain}. {rest} are other work, which is taken to last there "
             whole += "as long as here, as are calls without a price"
-        if obstacle := watched.obstacle():
+        if obstacle := kept.obstacle():
             whole += f". Whether operands change is not known here: {obstacle}"
         where = "with hetero" if self.own else "there"
         return "\n".join([*(line.text(where) for line in self.lines), whole])

@@ -33,7 +33,6 @@ _NODES = ("/dev/nvidia[0-9]*", "/dev/dxg")
 _OPENCLS = "/dev/dri/renderD*"
 _AXES = {"matmul": ("mk", "kn", "mn"), "matvec": ("mk", "k", "m"), "vecmat": ("k", "km", "m")}
 _OWN = ("blas",)  # the method that is NumPy's
-_SKI_RENTAL = "hetero.moving.ski_rental"
 
 
 def has_device() -> bool:
@@ -112,10 +111,9 @@ class _Products:
         def plan() -> Any:
             tables = load("hetero.tables")
             now, made = tables.generation(), numpys.plan()
-            if numpys.is_plain(made.chosen) and not made.kept and not _is_placed():
-                planner, ski_rental = map(load, ("hetero.calling.planner", _SKI_RENTAL))
-                if not ski_rental.may_pay(made.problem, planner.plan):
-                    tables.remember(settled(), kind, True, now)
+            is_plain = numpys.is_plain(made.chosen) and not made.kept and not _is_placed()
+            if is_plain and not load("hetero.moving.keeping").may_pay(made):
+                tables.remember(settled(), kind, True, now)
             return made
 
         numpys = attempted("matmul" if name == "matmul" else "matvec", *arrays)

@@ -150,10 +150,10 @@ class Session:
             self._note(function, attempt, code, text, seconds, _moved(plan))
             return result
         # An operand that comes again is moved once earlier calls have lost the time of a move.
-        is_lost = code in ("plain-is-fastest", "copies") and plan.kept
-        lost = load("hetero.moving.ski_rental").counted(plan) if is_lost else nullcontext()
-        with lost:  # what a call with an obstacle calls itself may be taken
-            result, seconds = self._timed(plain, inside=attempt.obstacle is None)
+        if code in ("plain-is-fastest", "copies") and plan.kept:
+            load("hetero.moving.keeping").count(plan)
+        # What a call with an obstacle calls itself may be taken.
+        result, seconds = self._timed(plain, inside=attempt.obstacle is None)
         if attempt.obstacle is None:
             self._spent += seconds
             known.plain, known.samples = min(known.plain, seconds), known.samples + 1

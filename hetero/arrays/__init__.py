@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hetero.arrays import kept, watched
+from hetero.arrays import kept
 from hetero.arrays.dlpack import Dlpack
 from hetero.arrays.libraries import (
     INTERFACE,
@@ -78,7 +78,7 @@ class Numpy(Library):
         return False
 
     def describe(self, array: np.ndarray) -> Operand:
-        return _on_host(array, watched.peek(array))
+        return _on_host(array, kept.peek(array))
 
 
 def _on_host(array: np.ndarray, known: kept.Kept | None) -> Operand:
@@ -146,7 +146,7 @@ def describe_used(array: Any, other: Any = None) -> Operand:
         return describe(array)
     same = getattr(other, "nbytes", -1) == array.nbytes and type(other) is np.ndarray
     same = same and key_of(array) == key_of(other)
-    return _on_host(array, watched.peek(array) if same else watched.note(array))
+    return _on_host(array, kept.peek(array) if same else kept.note(array))
 
 
 def describe(array: Any) -> Operand:
@@ -158,7 +158,7 @@ def describe(array: Any) -> Operand:
         For anything else, and for a device array without a usable description.
     """
     if type(array) is np.ndarray:
-        return _on_host(array, watched.peek(array))
+        return _on_host(array, kept.peek(array))
     if isinstance(array, Spec):
         return array.operand()
     library = library_of(array)

@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero import devices, registry
-from hetero.arrays import HOST, Operand, describe, release, watched
+from hetero.arrays import HOST, Operand, describe, kept, release
 from hetero.calling import planner
 from hetero.devices import at_once, storage
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, HeteroError, MethodNotAvailable
 from hetero.host import pages
 from hetero.imports import load
-from hetero.moving import failures, keeping, passing, results, ski_rental, transfer
+from hetero.moving import failures, keeping, passing, results, transfer
 from hetero.moving.shares import Line, line, moved
 from hetero.pricing import memory_limit, places
 from hetero.pricing.plan import CPU, Plan, Share
@@ -137,8 +136,7 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
     ``remedy`` says what is done where a device fails.
     """
     if plan.kept:
-        with ski_rental.counted(plan):
-            return run(replace(plan, kept=()), call)
+        keeping.count(plan)
     chosen, problem = plan.chosen, plan.problem
     if chosen.device == CPU:
         _compile(plan)
@@ -390,8 +388,8 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
         is_new = result.location == HOST and call.out is None and outcome is None
         if is_new and memory_limit.current() is None:
             source = problem.operation, problem.dims, problem.dtype
-            if (known := watched.note_result(values, source)) is not None:
-                keeping.keep_result(device, values, known, buffer, owner)
+            if (known := kept.note_result(values, source)) is not None:
+                keeping.hold(device, values, known, partial(tuple, (buffer, owner)), shed=False)
         del owner
     values = _delivered(values, problem, call)
     return Done(values, outcome, device.name, implementation.method, call.done)

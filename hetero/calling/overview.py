@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetero import devices, profile
-from hetero.arrays import watched
+from hetero.arrays import kept
 from hetero.devices.kinds import traits
 from hetero.host import loops, threading_layer
 from hetero.pricing import pricing
@@ -105,7 +105,7 @@ def machine() -> Inventory:
         cpu={
             **{key: value for key, value in here["cpu"].items() if key != "kind"},
             "loop_threads": threading_layer.describe(),
-            "write_tracking": f"off, {why_not}" if (why_not := watched.obstacle()) else "on",
+            "write_tracking": f"off, {why_not}" if (why_not := kept.obstacle()) else "on",
         },
         devices={name: info for name, info in here.items() if name != "cpu"},
         links=links,

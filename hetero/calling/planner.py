@@ -12,11 +12,11 @@ from operator import attrgetter
 from typing import Any
 
 from hetero import profile, registry, tables
-from hetero.arrays import HOST, watched
+from hetero.arrays import HOST, kept
 from hetero.devices import here as registered
 from hetero.errors import DeviceNotAvailable, one_of
 from hetero.host import cpu
-from hetero.moving import ski_rental
+from hetero.moving import keeping
 from hetero.moving.results import staying
 from hetero.moving.shares import price
 from hetero.pricing import memory_limit as memory_limits
@@ -127,7 +127,7 @@ class use(ContextDecorator):
         inner = (o if g is None else g for g, o in zip(self._settings, outer, strict=True))
         self._token = forced.set(Settings(*inner))
         watch = self._given[-1]
-        self._watching = None if watch is None else watched.asked.set(bool(watch))
+        self._watching = None if watch is None else kept.asked.set(bool(watch))
 
     def __exit__(self, *error: object) -> None:
         token, self._token = self._token, None
@@ -136,7 +136,7 @@ class use(ContextDecorator):
         with suppress(ValueError):
             forced.reset(token)
             if watching is not None:
-                watched.asked.reset(watching)
+                kept.asked.reset(watching)
 
 
 def check_placement(operation: str, device: str | None, method: str | None) -> None:
@@ -188,7 +188,7 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     if any([o.kept is not None for o in problem.inputs]) and (  # noqa: C419  # of every call
         planned.keepable or any([o.copies for o in problem.inputs])  # noqa: C419
     ):
-        return ski_rental.placed(planned, problem, key, lambda p: plan(p, device, method))
+        return keeping.placed(planned, problem)
     return planned
 
 

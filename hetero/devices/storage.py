@@ -1,19 +1,14 @@
 """Memory of a context: kept when it is freed, held beyond a call, limited for a call.
 
-Of copies of host operands the least valuable goes first. A copy's value is the seconds that its
-last use saved, per byte, above the level at which others were dropped before: what is not used any
-longer sinks below what is. Whoever holds the buffer of a copy may use it after it was dropped.
-
-References
-----------
-N. E. Young, "On-line file caching", Algorithmica 33 (2002), 371-383: Landlord. P. Cao and S. Irani,
-"Cost-aware WWW proxy caching algorithms", USITS 1997: GreedyDual-Size.
+Of copies of host operands the one that was not used for longest goes first. Whoever holds the
+buffer of a copy may use it after it was dropped.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
@@ -25,6 +20,7 @@ from hetero.errors import DeviceMemoryError
 
 T = TypeVar("T")
 _lock = locks.new()  # held for a few steps only
+_uses = itertools.count()
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -34,7 +30,11 @@ class Copy:
     buffer: Any
     owner: Any
     nbytes: int
-    value: float = 0.0
+    used: int = dataclasses.field(default_factory=lambda: next(_uses))
+
+    def use(self) -> None:
+        """Note that a call takes it."""
+        self.used = next(_uses)
 
 
 class Copies:
@@ -44,22 +44,14 @@ class Copies:
 
     def __init__(self) -> None:
         self._held: dict[Any, Copy] = {}
-        self._level = 0.0
 
     def find(self, key: Any) -> Copy | None:
         return self._held.get(key)
 
     def put(self, key: Any, copy: Copy, device: str) -> None:
         """Hold a copy on the device of that name from now on."""
-        copy.value = self._level
         self._held[key] = copy
         key.held[self] = device
-
-    def used(self, key: Any, saved: float) -> None:
-        """Note the seconds that a use of a copy saved."""
-        copy = self._held.get(key)
-        if copy is not None:
-            copy.value = self._level + saved / copy.nbytes
 
     def remove(self, key: Any) -> None:
         """Let go of a copy; called by finalizers, so that no lock is taken."""
@@ -71,17 +63,16 @@ class Copies:
         return sum(copy.nbytes for copy in list(self._held.values()))
 
     def shed(self, nbytes: int | None = None) -> bool:
-        """Let go of the least valuable copies, down to that many bytes of them; default: all.
+        """Let go of copies of that many bytes or more, the least recently used; default: all.
 
         Whether there was one. Memory that a call still uses is freed when that call ends.
         """
         found = False
         with _lock:
             left = self.nbytes() if nbytes is None else nbytes
-            for key, copy in sorted(self._held.items(), key=lambda item: item[1].value):
+            for key, copy in sorted(self._held.items(), key=lambda item: item[1].used):
                 if left <= 0:
                     break
-                self._level = max(self._level, copy.value)
                 self.remove(key)
                 left -= copy.nbytes
                 found = True

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from hetero import registry
-from hetero.arrays import HOST, watched
-from hetero.arrays.kept import FLOATS, Kept
-from hetero.moving import ski_rental
+from hetero.arrays import HOST
+from hetero.arrays.kept import FLOATS, LEAST_WATCHED, Kept
+from hetero.moving import keeping
 from hetero.pricing.plan import Plan
 from hetero.registry.problem import Problem
 from hetero.times import readable
@@ -69,15 +69,8 @@ class Course(NamedTuple):
         return "\n".join([*lines, f"   in all {total}; {without} without copies that stay"])
 
 
-class _Device:
-    """Stands for the storage of a device, which counts what its copies save."""
-
-    def used(self, known: Kept, seconds: float) -> None:
-        pass
-
-
 def course(problem: Problem, calls: int, priced: Callable[[Problem], Plan]) -> Course | None:
-    """The calls of a loop in which operands on the host of `watched.LEAST` bytes and more stay the
+    """The calls of a loop in which operands on the host of `LEAST_WATCHED` bytes and more stay the
     same: from the second call on they are known. None where a call has no price.
 
     Parameters
@@ -96,12 +89,12 @@ def course(problem: Problem, calls: int, priced: Callable[[Problem], Plan]) -> C
         return plans[copies]
 
     known = {
-        i: Kept(o)
+        i: Kept(o, calls=1)
         for i, o in enumerate(problem.inputs)
-        if o.location == HOST and o.nbytes >= watched.LEAST and o.dtype.char in FLOATS
+        if o.location == HOST and o.nbytes >= LEAST_WATCHED and o.dtype.char in FLOATS
     }
     keeps = registry.operation(problem.operation).keeps(problem)
-    if not (keeps and ski_rental.may_pay(problem, remembered)):
+    if not (keeps and keeping.may_pay(remembered(problem))):
         known = {}
     plan, steps = remembered(problem), []
     for number in range(1, calls + 1):
@@ -112,7 +105,7 @@ def course(problem: Problem, calls: int, priced: Callable[[Problem], Plan]) -> C
             return None
         moves = tuple(one.position + 1 for one in plan.kept if one.moves_to)
         for position in moves:
-            known[position - 1].held[_Device()] = chosen.device
+            known[position - 1].held[object()] = chosen.device
         step = Step(number, number, chosen.device, chosen.method, chosen.seconds, moves)
         if steps and steps[-1][2:] == step[2:]:
             steps[-1] = steps[-1]._replace(last=number)
@@ -131,6 +124,6 @@ def _counted(problem: Problem, known: dict[int, Kept], priced: Callable[[Problem
     for i, block in known.items():
         inputs[i] = inputs[i]._replace(kept=block)
     asked = replace(problem, inputs=tuple(inputs))
-    plan = ski_rental.placed(plan, asked, (__name__, *(o.copies for o in inputs)), priced)
-    ski_rental.note(plan)
+    plan = keeping.placed(plan, asked)
+    keeping.count(plan)
     return plan

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from hetero.arrays import Operand
 from hetero.errors import NotPriced
 from hetero.registry import ALWAYS, LOOPS, Implementation, Unasked
 from hetero.registry.problem import Problem
@@ -102,6 +103,38 @@ class Share(NamedTuple):
         return f"{one.method} on {one.device}: {self.along} {self.begin}:{self.end}"
 
 
+class KeptOperand(NamedTuple):
+    """An operand that does not change, in a plan."""
+
+    position: int  # among the problem's inputs
+    operand: Operand
+    moves_to: str  # device that it is moved to with this call, to stay there; "" where it is not
+    # Device -> seconds that this call loses by its not being there, that such calls lost by now,
+    # this one too, and of the move.
+    lost: dict[str, tuple[float, float, float]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, with the position from 1."""
+        return {
+            "operand": self.position + 1,
+            "copies": list(self.operand.copies),
+            "moves_to": self.moves_to or None,
+            "lost": {name: {"seconds": s, "move": m} for name, (_, s, m) in self.lost.items()},
+        }
+
+    def __str__(self) -> str:
+        o = self.operand
+        found = [f"copy on {name}" for name in o.copies]
+        if self.moves_to:
+            found.append(f"moved to {self.moves_to} with this call, to stay there")
+        for name, (_, lost, move) in self.lost.items():
+            if name != self.moves_to:
+                lost, move = readable(lost), readable(move)
+                found.append(f"{lost} of {move} lost by not moving it to {name}")
+        where = ", ".join(found) or "no copy"
+        return f"kept: operand {self.position + 1}, {o.shape} {o.dtype.name}: {where}"
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The priced candidates of a problem, the chosen one first; or the parts it is done in.
@@ -125,7 +158,7 @@ class Plan:
     keepable : bool
         Whether copies of operands on a device would make the call faster.
     kept : tuple of KeptOperand
-        Operands that do not change, where copies of them count; see `hetero.moving.ski_rental`.
+        Operands that do not change, where copies of them count; see `hetero.moving.keeping`.
     """
 
     problem: Problem
@@ -135,7 +168,7 @@ class Plan:
     whole: str = ""
     moves: dict[str, float] = field(default_factory=dict)
     keepable: bool = False
-    kept: tuple[Any, ...] = ()
+    kept: tuple[KeptOperand, ...] = ()
 
     @property
     def chosen(self) -> Candidate:

@@ -17,7 +17,7 @@ import pytest
 import hetero
 from hetero import accel, profile, tables
 from hetero.accel import gate, products
-from hetero.arrays import watched
+from hetero.arrays import kept
 from hetero.ops.convolve2d import direct_device
 
 
@@ -162,8 +162,8 @@ def test_a_device_computes_what_numpy_does(all_calls, opencl, layout):
 
 def test_a_matrix_used_again_and_again_moves_once(all_calls, monkeypatch):
     """Calls that NumPy computes count as well: what they lose pays for the move."""
-    if watched.obstacle():
-        pytest.skip(watched.obstacle())
+    if kept.obstacle():
+        pytest.skip(kept.obstacle())
     fakes.install(monkeypatch)
     monkeypatch.setattr(direct_device, "find_not_finite", lambda *_: None)
     monkeypatch.setattr(products, "has_device", lambda: True)

@@ -13,7 +13,7 @@ from scipy.sparse.linalg import cg as scipy_cg
 
 import hetero.ops
 from hetero import profile, registry
-from hetero.arrays import watched
+from hetero.arrays import kept
 from hetero.calibration.measure import candidates, queue
 from hetero.errors import DeviceNotAvailable
 from hetero.evaluation import bench, demo, report, verify
@@ -280,13 +280,13 @@ def test_demo_calibrates_unless_a_profile_is_stored(stored, monkeypatch):
 
 def test_demo_watches_nothing_and_says_where_no_gpu_is_compared(monkeypatch):
     def make():
-        asked.append(watched.obstacle())
+        asked.append(kept.obstacle())
         found = benchmark.by_itself(OPERATIONS[0], (np.eye(4), np.ones(4)), {}, peers)
         place = found.plan.chosen._replace(device=device)
         return found._replace(plan=SimpleNamespace(chosen=place, candidates=()))
 
     def call(turn):
-        asked.append(watched.obstacle())
+        asked.append(kept.obstacle())
         return np.ones(4)
 
     asked = []

@@ -5,7 +5,7 @@ import pytest
 from test_kept_copies import device, operands  # noqa: F401
 
 import hetero
-from hetero.arrays import watched
+from hetero.arrays import kept
 from hetero.calling import planner
 from hetero.host import write_tracking
 from hetero.moving import again
@@ -22,7 +22,7 @@ def course(problem, calls=CALLS):
 @pytest.mark.parametrize("n", [512, 600, 800, 1024])
 def test_it_is_what_happens(device, monkeypatch, n):  # noqa: F811
     monkeypatch.delenv("HETERO_WATCH", raising=False)
-    watched.clear()
+    kept.clear()
     A, x = operands(n)
     expected = course(hetero.plan("matvec", A, x).problem)
     ran = []
@@ -31,18 +31,18 @@ def test_it_is_what_happens(device, monkeypatch, n):  # noqa: F811
         hetero.matvec(A, x)
         on = "cuda:0" if device.log.count("compute") > computed else "cpu"
         ran.append((on, device.uploads > moved))
-    watched.clear()
+    kept.clear()
     steps = [s for s in expected.steps for _ in range(s.first, s.last + 1)]
     assert ran == [(step.device, step.moves == (1,)) for step in steps]
     assert sum(step.seconds for step in steps) == pytest.approx(expected.seconds)
     assert expected.without == CALLS * steps[0].seconds
-    assert expected.seconds <= 2.0 * expected.without, "as `ski_rental` promises"
+    assert expected.seconds <= 2.0 * expected.without, "as `keeping.placed` promises"
     if n == 1024:
         assert [step.moves for step in expected.steps] == [(), (1,), ()]
 
 
 def test_operands_that_are_small_or_on_a_device_stay_where_they_are(device):  # noqa: F811
-    small = np.ones((watched.LEAST // 4 // 1024 - 1, 1024), np.float32)
+    small = np.ones((kept.LEAST_WATCHED // 4 // 1024 - 1, 1024), np.float32)
     for problem in (
         hetero.plan("matvec", small, small[0]).problem,
         matvec.OPERATION.from_dims((4096, 4096), "float32", "cuda:0"),

@@ -43,10 +43,9 @@ for A in matrices:
 assert on_device() == [True] * 3
 assert held() == 6 * MB, hetero.memory()
 
-# The pool asks for the least valuable copy's room itself; nobody is told of it.
+# The pool asks for the room of the copy that was used the longest ago itself; nobody is told of it.
 copies = next(iter(kept.find(matrices[0]).held))
-for A, saved in zip(matrices, (3.0, 1.0, 2.0), strict=True):
-    copies.used(kept.find(A), saved)
+product(matrices[0])
 driver.room(8 * MB)
 B = rng.random((N, N // 2))
 with hetero.use(device="cuda"):

@@ -2,8 +2,8 @@
 
 On the CPU an iteration takes c seconds, on the device g, and the move there M: the operands, and
 what the device needs to begin. So it pays from k = M / (c - g) iterations on. How many there are
-depends on the spectrum of A, which nobody knows beforehand. This is the ski rental problem
-(`hetero.moving.ski_rental`) with a forecast, by the residuals of the iterations done.
+depends on the spectrum of A, which nobody knows beforehand. This is the ski rental problem with a
+forecast, by the residuals of the iterations done.
 
 c is measured while the solve runs, for BLAS is slower where others use the CPU; g and M are
 predicted.

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from hetero import tables
-from hetero.arrays import HOST, Operand, as_array, describe, describe_used, overlap, watched
+from hetero.arrays import HOST, Operand, as_array, describe, describe_used, kept, overlap
 from hetero.calling import execution, planner
 from hetero.calling.call_cache import learn
-from hetero.moving import results, ski_rental, transfer
+from hetero.moving import keeping, results, transfer
 from hetero.ops.matmul import methods as _matmul  # noqa: F401  # registers them
 from hetero.ops.matvec import methods as _matvec  # noqa: F401  # what has one row or column
 from hetero.ops.products.operands import build
@@ -47,16 +47,12 @@ def on_host(
     run = host_call(plan, function)
     if not plan.keepable:
         return run
-    pays = None if any(o.nbytes >= watched.LEAST for o in problem.inputs) else False
+    pays = any(o.nbytes >= kept.LEAST_WATCHED for o in problem.inputs) and keeping.may_pay(plan)
 
     def by_copies(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
         """Plan anew where an operand may have a kept copy."""
-        nonlocal pays
-        if A.flags.writeable and B.flags.writeable and (pays is False or watched.remembered):
-            if pays is None:  # not before an array may be used again
-                pays = ski_rental.may_pay(problem, lambda p: planner.plan(p, device, method))
-            if not pays or watched.obstacle():
-                return run(A, B, out)
+        if A.flags.writeable and B.flags.writeable and (not pays or kept.obstacle()):
+            return run(A, B, out)
         inputs = describe_used(A), describe_used(B, A)
         if inputs[0].kept is None and inputs[1].kept is None:
             return run(A, B, out)

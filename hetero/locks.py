@@ -38,6 +38,11 @@ def new(mend: Callable[[], None] | None = None) -> Any:
     return lock
 
 
+def condition() -> Any:
+    """A condition whose lock is one of `new`."""
+    return threading.Condition(new())
+
+
 @contextlib.contextmanager
 def sole(shared: Any, make: Callable[[], Any]) -> Iterator[Any]:
     """Exclusive use of an object by the calling thread.

@@ -8,7 +8,6 @@ each device. That takes direct paths between all of them.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero import locks
 from hetero.devices import at_once, peers
 from hetero.devices.base import Copy, Device
 from hetero.errors import DeviceError
@@ -47,7 +47,7 @@ class Relay:
 
     def __init__(self, devices: Sequence[Device], arrays: Sequence[int]) -> None:
         self.devices, self.arrays = tuple(devices), frozenset(arrays)
-        self.news = threading.Condition()
+        self.news = locks.condition()
         self.parts: dict[Key, _Part | None] = {}  # None: the home is about to upload it
         self.begun: set[Device] = set()
         self.ended: set[Device] = set()  # who need no part any longer

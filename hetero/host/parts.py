@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -22,11 +21,11 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Flags
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
-from numba.np.ufunc import parallel as layers
 
+from hetero.host.threads import by_threads, serial, thread_count
 from hetero.imports import load
 
-__all__ = ["ALONE", "OPTIONS", "TASKS", "helper", "inlined", "is_finite", "part", "team"]
+__all__ = ["helper", "inlined", "part", "teamed"]
 
 # Sums may be reordered so that they vectorise; nothing else is relaxed.
 OPTIONS: dict[str, Any] = {
@@ -36,7 +35,6 @@ OPTIONS: dict[str, Any] = {
     "no_cfunc_wrapper": True,
 }
 ALONE = 0  # the team of the calling thread
-_LARGEST = sys.float_info.max
 TASKS = 2  # for each thread: where one comes late or never, the others have little more to do
 _THREADS = 48  # bits below the number of threads: an address
 _TASKS = 60  # bits below the number of tasks for each
@@ -52,27 +50,23 @@ _parallel_for = ir.FunctionType(
 )
 
 
-def thread_count() -> int:
-    """The threads that Numba would use now; the first call starts them.
-
-    Later ones do not ask `numba.get_num_threads`, which takes a lock that forked processes share:
-    a process that is killed or interrupted while holding it blocks all others for ever.
-    """
-    _start()
-    return int(layers._get_num_threads())
-
-
-@functools.cache
-def _start() -> None:
-    numba.get_num_threads()
-
-
 def team() -> int:
     """The threads that Numba would use now: their number and the function that starts tasks."""
     threads = thread_count()
     if threads == 1:
         return ALONE
     return TASKS << _TASKS | threads << _THREADS | _address(numba.threading_layer())
+
+
+def teamed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As `threads.threaded`, for ``function(team, *arguments)``, which is called without a team."""
+    kernel = serial(function)
+
+    @functools.wraps(function)
+    def alone(*arguments: Any) -> Any:
+        return kernel(ALONE, *arguments)
+
+    return by_threads(lambda *arguments: kernel(team(), *arguments), alone)
 
 
 @functools.cache
@@ -214,15 +208,6 @@ def helper(body: Callable[..., Any]) -> Any:
     space: dict[str, Any] = {"made": made}
     exec(f"def {body.__name__}(typing, {names}): return made(typing, ({names},))", space)
     return intrinsic(space[body.__name__])
-
-
-@helper
-def is_finite(value):  # type: ignore
-    """Whether a number is neither infinite nor NaN.
-
-    `math.isfinite` tests ``x - x``, which reassociation optimises to 0.
-    """
-    return abs(value) <= _LARGEST
 
 
 class _Unfinished(JITCodeLibrary):

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.parts import part
-from hetero.host.threads import threaded
+from hetero.host.parts import part, teamed
 
 __all__ = ["residual_rows", "sweep"]
 
 
-@threaded
+@teamed
 def sweep(team: int, u: Any, f: Any, u_new: Any, factors: Any) -> None:
     """Make one sweep, each thread some rows.
 
@@ -54,7 +53,7 @@ def _sweep_rows(start, stop, u, f, u_new, factors):  # type: ignore
                 )
 
 
-@threaded
+@teamed
 def residual_rows(team: int, u: Any, f: Any, weights: Any, sums: Any) -> None:
     """The sums of (f - A u)^2 over each row, in double.
 

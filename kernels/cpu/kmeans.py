@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.parts import inlined, part
-from hetero.host.threads import serial, shared, threaded
+from hetero.host.parts import inlined, part, teamed
+from hetero.host.threads import serial, shared
 
 __all__ = [
     "BLOCK",
@@ -46,7 +46,7 @@ def by_work(function: Callable[..., Any]) -> Callable[..., Any]:
 
     It is counted in elements that are read and used once, some 1 ns each.
     """
-    kernel = threaded(function)
+    kernel = teamed(function)
 
     def call(work: int, *arguments: Any) -> Any:
         if work < _SERIAL:

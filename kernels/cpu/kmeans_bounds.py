@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.host.parts import helper, part
-from hetero.host.threads import threaded
+from hetero.host.parts import helper, part, teamed
 
 from .kmeans import BLOCK, TILE, by_work
 
@@ -232,7 +231,7 @@ def _measure(block, sizes, rounded):
         sizes[r] = np.sqrt(total[r]) * rounded.up
 
 
-@threaded
+@teamed
 def assign(team, packed, doubled, norms, labels, moved, was, numbers,
            X, mean, centroids, rounded, moves, fresh, bounds, reaches, scanned):  # fmt: skip
     """As `kmeans.assign`, of those rows whose bounds do not tell their centroid.

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.host.parts import helper, part
-from hetero.host.threads import serial, threaded
+from hetero.host.parts import helper, part, teamed
+from hetero.host.threads import serial
 
 __all__ = ["DOWN", "DOWN_FROM_ZERO", "UP", "UP_WITH_SQUARES", "solve_coarsest", "squares", "sweep"]
 
@@ -250,7 +250,7 @@ def _tile(u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares,
     return total
 
 
-@threaded
+@teamed
 def sweep(
     team, u, f, out, coarse, sums, shapes, weights, omega, first, mode, lefts, shares, taps, tiles
 ):
@@ -304,7 +304,7 @@ def solve_coarsest(inverse, f, u):
         u[i] = total
 
 
-@threaded
+@teamed
 def squares(team, u, f, nz, ny, nx, weights, sums):
     """Squares of f - A u and of f, summed row by row into ``sums``, (nz * ny, 2) float64."""
     _squares(team, nz * ny, (u, f, nz, ny, nx, weights, sums))

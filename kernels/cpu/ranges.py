@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.host.parts import helper, part
-from hetero.host.threads import shared, threaded
+from hetero.host.parts import helper, part, teamed
+from hetero.host.threads import shared
 
 __all__ = ["block_sums", "least_lines"]
 
 
-@threaded
+@teamed
 def _block_sums(team, planes, sums, peaks):  # type: ignore
     _sum_blocks(team, sums.shape[0] * sums.shape[1], (planes, sums, peaks))
 
@@ -82,7 +82,7 @@ def _line(plane, first, last, place, transposed):  # type: ignore
     return total, count, least
 
 
-@threaded
+@teamed
 def _least_lines(team, planes, blocks, down, across, sums):  # type: ignore
     _find_least(team, len(blocks), (planes, blocks, down, across, sums))
 

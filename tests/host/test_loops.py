@@ -340,6 +340,8 @@ def test_examples_call_every_loop_and_threads_need_no_other_code(module, monkeyp
         if found.targetoptions.get("inline") != "always"  # else it is code of who calls it
     }
     assert len(made_of) > 0
+    monkeypatch.setitem(threads._state, "ahead", True)
+    threads.thread_count()
     for example in EXAMPLES[module]:
         example(np.dtype("float32"))
     before = {name: len(found.signatures) for name, found in made_of.items()}

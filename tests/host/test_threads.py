@@ -58,7 +58,7 @@ def test_nothing_is_loaded_where_the_user_wants_another(unstarted, choice):
 PROGRAM = """
 import os
 import numpy as np
-from hetero.host import parts, threading_layer
+from hetero.host import threading_layer
 from hetero.kernels.cpu import vectors
 from numba.np.ufunc import parallel
 

@@ -31,7 +31,6 @@ from numba.np.ufunc import parallel as layers
 from hetero.host import threading_layer
 
 __all__ = [
-    "by_threads",
     "capped",
     "compile_ahead",
     "helper",
@@ -55,7 +54,7 @@ _LARGEST = sys.float_info.max
 log = logging.getLogger("hetero")
 _lock = threading.RLock()
 _state = {"started": False, "forked": False, "turns": None, "process": 0}
-_state["ahead"] = False  # whether who calls a loop on one thread wants it compiled for more, too
+_state["ahead"] = False  # whether a call compiles the loop for one thread and for several
 threading_layer.prepare()  # before anything here starts Numba's threads
 
 
@@ -88,19 +87,19 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
     Its attribute ``alone`` does the same on the calling thread, as do calls with one thread: there
     another one would do the work while the caller waits, on busy cores for milliseconds.
     """
-    kernel, unthreaded = _compiled(function, parallel=True), serial(function)
+    ways = _compiled(function, parallel=True), serial(function)
 
-    @functools.wraps(function)
-    def alone(*arguments: Any) -> Any:
-        if _state["ahead"]:
-            kernel.compile(*arguments)  # type: ignore[attr-defined]
-        return unthreaded(*arguments)
+    def prepared(way: Any) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*arguments: Any) -> Any:
+            if _state["ahead"]:
+                for each in ways:
+                    each.compile(*arguments)  # type: ignore[attr-defined]
+            return way(*arguments)
 
-    return by_threads(kernel, alone)
+        return call
 
-
-def by_threads(kernel: Callable[..., Any], alone: Callable[..., Any]) -> Callable[..., Any]:
-    """Call ``kernel`` where there are threads that it may use, else ``alone``."""
+    kernel, alone = map(prepared, ways)
 
     def together(*arguments: Any) -> Any:
         # A child of a fork that Python does not know of has no threads.
@@ -108,7 +107,7 @@ def by_threads(kernel: Callable[..., Any], alone: Callable[..., Any]) -> Callabl
             return alone(*arguments)
         return kernel(*arguments)
 
-    @functools.wraps(alone)
+    @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         if _state["forked"]:
             return alone(*arguments)

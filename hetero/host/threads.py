@@ -1,10 +1,12 @@
 """Loops for the CPU, compiled by Numba and shared among its threads.
 
 A kernel is a plain function with loops over `numba.prange`, decorated with `threaded`. It is
-compiled on its first call with new types, and Numba's cache keeps it for the next process. Sums may
-be reordered so that they vectorise; nothing else is relaxed, so that NaN and infinity keep their
-meaning. Parallel sums are reproducible: the bounds of their chunks do not depend on the number of
-threads, and chunks are added in order.
+compiled for several threads and for one, each on its first call with new types, and Numba's cache
+keeps both for the next process. What is computed is in functions that are a `helper`: they are
+compiled once, so that both ways give the same result to the last bit. Sums may be reordered so that
+they vectorise; nothing else is relaxed, so that NaN and infinity keep their meaning. Parallel sums
+are reproducible: the bounds of their chunks do not depend on the number of threads, and chunks are
+added in order.
 
 The threads are TBB's where it is there (`layer`). Numba's other threads (GNU OpenMP) do not survive
 a fork: using them in the child ends the process. A forked child therefore runs the same loops

@@ -29,7 +29,7 @@ import numba
 import numpy as np
 from numba import prange
 
-from hetero.host.threads import helper, inlined, is_finite, thread_count, threaded
+from hetero.host.threads import helper, is_finite, thread_count, threaded
 
 from .csr import CHUNK, chunk_times
 
@@ -70,53 +70,50 @@ def _shared(function: Callable[..., Any], vector: int) -> Callable[..., Any]:
     return call
 
 
-@inlined
-def _line_times(p, q, row, ny, nx, weights):
-    """q = A p for one line of the grid, number ``row`` of nz * ny; returns its share of p.q."""
-    y, plane, n = row % ny, ny * nx, p.size
+@helper
+def _lines_times(first, last, p, q, ny, nx, weights, sums):
+    """q = A p for lines ``first`` ... ``last`` of the grid, of nz * ny; their shares of p.q."""
+    plane, n = ny * nx, p.size
     wz, wy, wx = weights[0], weights[1], weights[2]
     centre = 2 * (wz + wy + wx)
     one, width, depth = np.uint64(1), np.uint64(nx), np.uint64(plane)
-    lo = np.uint64(row * nx)
-    hi = lo + width
     # An absent neighbour is read from the line itself and weighs nothing, unless it is not finite:
     # but then so is p.Ap, and the iteration ends.
     none = p.dtype.type(0)
-    north = width if y > 0 else np.uint64(0)
-    south = width if y + 1 < ny else np.uint64(0)
-    w_north = wy if y > 0 else none
-    w_south = wy if y + 1 < ny else none
-    for i in range(lo + one, hi - one):
-        q[i] = (
-            centre * p[i]
-            - wx * (p[i - one] + p[i + one])
-            - (w_north * p[i - north] + w_south * p[i + south])
-        )
-    for i in (lo, hi - one):
-        total = centre * p[i] - (w_north * p[i - north] + w_south * p[i + south])
-        if i > lo:
-            total -= wx * p[i - one]
-        if i + one < hi:
-            total -= wx * p[i + one]
-        q[i] = total
-    if row * nx >= plane:
+    for row in range(first, last):
+        y = row % ny
+        lo = np.uint64(row * nx)
+        hi = lo + width
+        north = width if y > 0 else np.uint64(0)
+        south = width if y + 1 < ny else np.uint64(0)
+        w_north = wy if y > 0 else none
+        w_south = wy if y + 1 < ny else none
+        for i in range(lo + one, hi - one):
+            q[i] = (
+                centre * p[i]
+                - wx * (p[i - one] + p[i + one])
+                - (w_north * p[i - north] + w_south * p[i + south])
+            )
+        for i in (lo, hi - one):
+            total = centre * p[i] - (w_north * p[i - north] + w_south * p[i + south])
+            if i > lo:
+                total -= wx * p[i - one]
+            if i + one < hi:
+                total -= wx * p[i + one]
+            q[i] = total
+        if row * nx >= plane:
+            for i in range(lo, hi):
+                q[i] -= wz * p[i - depth]
+        if row * nx + plane < n:
+            for i in range(lo, hi):
+                q[i] -= wz * p[i + depth]
+        total = 0.0
         for i in range(lo, hi):
-            q[i] -= wz * p[i - depth]
-    if row * nx + plane < n:
-        for i in range(lo, hi):
-            q[i] -= wz * p[i + depth]
-    return _dot(p, q, row * nx, row * nx + nx)
+            total += np.float64(p[i]) * np.float64(q[i])
+        sums[row] = total
 
 
-@inlined
-def _dot(a, b, lo, hi):
-    total = 0.0
-    for i in range(np.uint64(lo), np.uint64(hi)):
-        total += np.float64(a[i]) * np.float64(b[i])
-    return total
-
-
-@inlined
+@helper
 def _direct(x, p, r, inverse, alpha, beta, lo, hi):
     """x += alpha p, then p = z + beta p."""
     if inverse.size:
@@ -129,13 +126,13 @@ def _direct(x, p, r, inverse, alpha, beta, lo, hi):
             p[i] = r[i] + beta * p[i]
 
 
-@inlined
+@helper
 def _step(x, p, alpha, lo, hi):
     for i in range(np.uint64(lo), np.uint64(hi)):
         x[i] += alpha * p[i]
 
 
-@inlined
+@helper
 def _reduce(r, q, inverse, alpha, lo, hi):
     """r -= alpha q; returns r.r and r.z."""
     square = 0.0
@@ -196,7 +193,7 @@ def cg_csr(
             _direct(x, p, r, inverse, a, b, c * CHUNK, min(c * CHUNK + CHUNK, n))
         alpha = 0.0
         for c in prange(chunks):
-            sums[c] = chunk_times(indptr, indices, data, cut, repeats, first, p, q, c)
+            sums[c] = chunk_times(indptr, indices, data, cut, repeats, first, p, q, np.int64(c))
         curvature = _total(sums, chunks)
         if not (is_finite(curvature) and is_finite(state[1])):
             code = NOT_FINITE
@@ -229,8 +226,8 @@ def cg_csr(
 def cg_stencil(nz, ny, nx, weights, inverse, x, r, p, q, sums, sums_z, state, bound_squared, limit):
     """As `cg_csr`, for the 5- or 7-point operator on a grid; ``sums``: a float64 per line."""
     rows, n = nz * ny, x.size
-    size = max(1, CHUNK // nx) * nx  # of a chunk: whole lines
-    chunks = (n + size - 1) // size
+    lines = max(1, CHUNK // nx)  # of a chunk
+    size, chunks = lines * nx, (rows + lines - 1) // lines
     alpha = 0.0
     code = LIMIT
     done = 0
@@ -240,8 +237,8 @@ def cg_stencil(nz, ny, nx, weights, inverse, x, r, p, q, sums, sums_z, state, bo
         for c in prange(chunks):
             _direct(x, p, r, inverse, a, b, c * size, min(c * size + size, n))
         alpha = 0.0
-        for row in prange(rows):
-            sums[row] = _line_times(p, q, row, ny, nx, weights)
+        for c in prange(chunks):
+            _lines_times(c * lines, min(c * lines + lines, rows), p, q, ny, nx, weights, sums)
         curvature = _total(sums, rows)
         if not (is_finite(curvature) and is_finite(state[1])):
             code = NOT_FINITE
@@ -276,15 +273,16 @@ def csr_times(indptr, indices, data, cut, repeats, first, p, q, sums):
     n = q.size
     chunks = (n + CHUNK - 1) // CHUNK
     for c in prange(chunks):
-        sums[c] = chunk_times(indptr, indices, data, cut, repeats, first, p, q, c)
+        sums[c] = chunk_times(indptr, indices, data, cut, repeats, first, p, q, np.int64(c))
     return _total(sums, chunks)
 
 
 def stencil_times(nz, ny, nx, weights, p, q, sums):
     """q = A p; returns p.q. ``sums``: scratch, a float64 per line of the grid."""
     rows = nz * ny
-    for row in prange(rows):
-        sums[row] = _line_times(p, q, row, ny, nx, weights)
+    lines = max(1, CHUNK // nx)  # of a chunk
+    for c in prange((rows + lines - 1) // lines):
+        _lines_times(c * lines, min(c * lines + lines, rows), p, q, ny, nx, weights, sums)
     return _total(sums, rows)
 
 

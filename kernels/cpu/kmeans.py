@@ -293,21 +293,28 @@ def nearest_seed(packed, seed, weights, closest, sums):
     blocks = packed.shape[0]
     parts = min(blocks, _PARTS)
     for p in prange(parts):
-        found = np.empty(BLOCK, packed.dtype)
-        for b in range(p * blocks // parts, (p + 1) * blocks // parts):
+        begin, end = np.int64(p) * blocks // parts, (np.int64(p) + 1) * blocks // parts
+        _nearest_seed(begin, end, packed, seed, weights, closest, sums)
+
+
+@helper
+def _nearest_seed(start, stop, packed, seed, weights, closest, sums):
+    """`nearest_seed` for some blocks."""
+    found = np.empty(BLOCK, packed.dtype)
+    for b in range(start, stop):
+        for r in range(BLOCK):
+            found[r] = 0
+        for c in range(seed.size):
             for r in range(BLOCK):
-                found[r] = 0
-            for c in range(seed.size):
-                for r in range(BLOCK):
-                    difference = packed[b, c, r] - seed[c]
-                    found[r] += difference * difference
-            total = 0.0
-            for r in range(BLOCK):
-                near = closest[b, r]
-                near = found[r] if found[r] < near else near
-                closest[b, r] = near
-                total += np.float64(near) * np.float64(weights[b, r])
-            sums[b] = total
+                difference = packed[b, c, r] - seed[c]
+                found[r] += difference * difference
+        total = 0.0
+        for r in range(BLOCK):
+            near = closest[b, r]
+            near = found[r] if found[r] < near else near
+            closest[b, r] = near
+            total += np.float64(near) * np.float64(weights[b, r])
+        sums[b] = total
 
 
 @by_work
@@ -330,21 +337,28 @@ def potentials(packed, indices, weights, closest, sums):
     blocks = packed.shape[0]
     parts = min(blocks, _PARTS)
     for p in prange(parts):
-        found = np.empty(BLOCK, packed.dtype)
-        for b in range(p * blocks // parts, (p + 1) * blocks // parts):
-            for t in range(seeds.shape[0]):
+        begin, end = np.int64(p) * blocks // parts, (np.int64(p) + 1) * blocks // parts
+        _potentials(begin, end, packed, seeds, weights, closest, sums)
+
+
+@helper
+def _potentials(start, stop, packed, seeds, weights, closest, sums):
+    """`potentials` for some blocks."""
+    found = np.empty(BLOCK, packed.dtype)
+    for b in range(start, stop):
+        for t in range(seeds.shape[0]):
+            for r in range(BLOCK):
+                found[r] = 0
+            for c in range(seeds.shape[1]):
                 for r in range(BLOCK):
-                    found[r] = 0
-                for c in range(seeds.shape[1]):
-                    for r in range(BLOCK):
-                        difference = packed[b, c, r] - seeds[t, c]
-                        found[r] += difference * difference
-                total = 0.0
-                for r in range(BLOCK):
-                    near = closest[b, r]
-                    near = found[r] if found[r] < near else near
-                    total += np.float64(near) * np.float64(weights[b, r])
-                sums[b, t] = total
+                    difference = packed[b, c, r] - seeds[t, c]
+                    found[r] += difference * difference
+            total = 0.0
+            for r in range(BLOCK):
+                near = closest[b, r]
+                near = found[r] if found[r] < near else near
+                total += np.float64(near) * np.float64(weights[b, r])
+            sums[b, t] = total
 
 
 @serial

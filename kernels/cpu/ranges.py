@@ -12,26 +12,30 @@ __all__ = ["block_sums", "least_lines"]
 
 @threaded
 def _block_sums(planes, sums, peaks):  # type: ignore
+    down = sums.shape[1]
+    for task in prange(sums.shape[0] * down):
+        _sum_blocks(np.int64(task) // down, np.int64(task) % down, planes, sums, peaks)
+
+
+@helper
+def _sum_blocks(b, i, planes, sums, peaks):  # type: ignore
+    """Sum a row of blocks."""
     _, down, across = sums.shape
     _, height, width = planes.shape
-    for task in prange(sums.shape[0] * down):
-        b, i = task // down, task % down
-        total = np.empty(width)  # of each column: long loops vectorise
+    total = np.zeros(width)  # of each column: long loops vectorise
+    for row in range(i * height // down, (i + 1) * height // down):
         for column in range(width):
-            total[column] = 0.0
-        for row in range(i * height // down, (i + 1) * height // down):
-            for column in range(width):
-                total[column] += np.float64(abs(planes[b, row, column]))
-        peak, end = 0.0, 0
-        for j in range(across):
-            begin, end = end, (j + 1) * width // across
-            inside, most = 0.0, 0.0
-            for column in range(np.uint64(begin), np.uint64(end)):
-                inside += total[column]
-                most = total[column] if total[column] > most else most  # NaN shows in the sums
-            sums[b, i, j] = inside
-            peak = most if most > peak else peak
-        peaks[b, i] = peak
+            total[column] += np.float64(abs(planes[b, row, column]))
+    peak, end = 0.0, 0
+    for j in range(across):
+        begin, end = end, (j + 1) * width // across
+        inside, most = 0.0, 0.0
+        for column in range(np.uint64(begin), np.uint64(end)):
+            inside += total[column]
+            most = total[column] if total[column] > most else most  # a NaN shows in the sums
+        sums[b, i, j] = inside
+        peak = most if most > peak else peak
+    peaks[b, i] = peak
 
 
 def block_sums(

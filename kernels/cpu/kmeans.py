@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numba import prange
 
-from hetero.host.parts import inlined, part
-from hetero.host.threads import serial, shared, threaded
+from hetero.host.threads import helper, inlined, serial, shared, threaded
 
 __all__ = [
     "BLOCK",
@@ -36,13 +36,13 @@ __all__ = [
 
 BLOCK = 64  # rows of points that are labelled together
 TILE = 512  # centroids, whose distances from a block's rows stay in the cache
+_PARTS = 64  # that threads share, of blocks that need room beside their rows
 _WIDE = 256  # rows of a block that is not packed
-_SLIM = 8  # centroids up to which a product is faster with rows first
 _SERIAL = 1 << 16  # elements below which one thread is faster
 
 
 def by_work(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Call ``function(team, *arguments)`` with as many threads as an amount of work is worth.
+    """Call ``function(*arguments)`` with as many threads as an amount of work is worth.
 
     It is counted in elements that are read and used once, some 1 ns each.
     """
@@ -57,28 +57,21 @@ def by_work(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @by_work
-def pack(team, X, mean, packed):
+def pack(X, mean, packed):
     """Fill ``packed`` with the rows of X less the mean, and with zeros after the last one."""
-    _pack(team, packed.shape[0], (X, mean, packed))
-
-
-@part
-def _pack(start, stop, X, mean, packed):
     n, d = X.shape
-    for b in range(start, stop):
-        block = packed[b]
-        begin = b * BLOCK
-        m = min(BLOCK, n - begin)
+    for b in prange(packed.shape[0]):
+        begin = np.uint64(b) * np.uint64(BLOCK)
+        m = min(np.uint64(BLOCK), np.uint64(n) - begin)
         for c in range(d):
-            line, middle = block[c], mean[c]
             for r in range(m):
-                line[r] = X[begin + r, c] - middle
-            for r in range(m, BLOCK):
-                line[r] = 0
+                packed[b, c, r] = X[begin + r, c] - mean[c]
+            for r in range(m, np.uint64(BLOCK)):
+                packed[b, c, r] = 0
 
 
 @by_work
-def assign(team, packed, doubled, norms, labels, moved, was, numbers):
+def assign(packed, doubled, norms, labels, moved, was, numbers):
     """The nearest centroid of each row, of equally near ones the first.
 
     Parameters
@@ -96,30 +89,31 @@ def assign(team, packed, doubled, norms, labels, moved, was, numbers):
     numbers : (parts,) array of int64
         Gets how many these are.
     """
-    _assign(team, numbers.size, (packed, doubled, norms, labels, moved, was, numbers))
+    for p in prange(numbers.size):
+        _assign(np.int64(p), packed, doubled, norms, labels, moved, was, numbers)
 
 
-@part
-def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers):
+@helper
+def _assign(p, packed, doubled, norms, labels, moved, was, numbers):
+    """`assign` of a part's rows."""
     blocks, k = packed.shape[0], doubled.shape[0]
     n, parts = labels.size, numbers.size
     products = np.empty((min(k, TILE), BLOCK), packed.dtype)
     least = np.empty(BLOCK, packed.dtype)
     which = np.empty(BLOCK, packed.dtype)  # as a number of the same width
-    for p in range(start, stop):
-        first, last = p * blocks // parts, (p + 1) * blocks // parts
-        number = 0
-        for b in range(first, last):
-            _find_least(packed[b], doubled, norms, products, least, which)
-            for r in range(min(BLOCK, n - b * BLOCK)):
-                row = b * BLOCK + r
-                label = np.int32(which[r])
-                if labels[row] != label:
-                    moved[first * BLOCK + number] = row
-                    was[first * BLOCK + number] = labels[row]
-                    labels[row] = label
-                    number += 1
-        numbers[p] = number
+    first, last = p * blocks // parts, (p + 1) * blocks // parts
+    number = 0
+    for b in range(first, last):
+        _find_least(packed[b], doubled, norms, products, least, which)
+        for r in range(min(BLOCK, n - b * BLOCK)):
+            row = b * BLOCK + r
+            label = np.int32(which[r])
+            if labels[row] != label:
+                moved[first * BLOCK + number] = row
+                was[first * BLOCK + number] = labels[row]
+                labels[row] = label
+                number += 1
+    numbers[p] = number
 
 
 @inlined
@@ -142,17 +136,17 @@ def _keep_least(products, norms, begin, least, which):
     """Let the rows that are nearer to some centroids, from ``begin`` on, have these."""
     one = least.dtype.type(1)
     for j in range(products.shape[0]):
-        line, norm = products[j], norms[begin + j]
+        norm = norms[begin + j]
         own = one * (begin + j)
         for r in range(least.size):
-            value = line[r] + norm
+            value = products[j, r] + norm
             nearer = value < least[r]
             least[r] = value if nearer else least[r]
             which[r] = own if nearer else which[r]
 
 
 @by_work
-def nearest(team, X, mean, centroids, doubled, norms, labels, squares):
+def nearest(X, mean, centroids, doubled, norms, labels, squares):
     """`assign` of rows that are labelled once, and not packed.
 
     Parameters
@@ -166,43 +160,40 @@ def nearest(team, X, mean, centroids, doubled, norms, labels, squares):
     squares : (n,) or (0,) array
         Gets the rows' squared distances from that one, as `distances` does.
     """
-    given = X, mean, centroids, doubled, norms, labels, squares
-    _nearest(team, (labels.size + _WIDE - 1) // _WIDE, given)
+    blocks = (labels.size + _WIDE - 1) // _WIDE
+    parts = min(blocks, _PARTS)
+    for p in prange(parts):
+        begin, end = np.int64(p) * blocks // parts, (np.int64(p) + 1) * blocks // parts
+        _nearest(begin, end, X, mean, centroids, doubled, norms, labels, squares)
 
 
-@part
+@helper
 def _nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares):
+    """`nearest` of some blocks."""
     (n, d), k = X.shape, doubled.shape[0]
     rows = np.zeros((_WIDE, d), X.dtype)
-    products, slim = np.empty((min(k, TILE // 4), _WIDE), X.dtype), np.empty((_WIDE, k), X.dtype)
-    least = np.empty(_WIDE, X.dtype)
-    which = np.empty(_WIDE, X.dtype)
+    products = np.empty((min(k, TILE // 4), _WIDE), X.dtype)
+    least, which = np.empty(_WIDE, X.dtype), np.empty(_WIDE, X.dtype)
     for b in range(start, stop):
         begin = b * _WIDE
         m = min(_WIDE, n - begin)
         for r in range(m):
             for c in range(d):
                 rows[r, c] = X[begin + r, c] - mean[c]
-        if k > _SLIM:
-            _find_least(rows.T, doubled, norms, products, least, which)
-        else:
-            np.dot(rows, doubled.T, slim)
-            least[:] = np.inf
-            which[:] = 0
-            _keep_least(slim.T, norms, 0, least, which)
+        _find_least(rows.T, doubled, norms, products, least, which)
         for r in range(m):
             label = np.int32(which[r])
             labels[begin + r] = label if abs(least[r]) < np.inf else np.int32(-1)
         for r in range(m if squares.size else 0):
-            own, total = centroids[np.int32(which[r])], 0.0
+            own, total = np.uint64(which[r]), 0.0
             for c in range(d):
-                difference = np.float64(rows[r, c]) - np.float64(own[c])
+                difference = np.float64(rows[r, c]) - np.float64(centroids[own, c])
                 total += difference * difference
             squares[begin + r] = total
 
 
 @by_work
-def move_rows(team, X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts):
+def move_rows(X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts):
     """What changed labels change of the sums: each part of ``sums`` gets that of some rows.
 
     Parameters
@@ -214,53 +205,41 @@ def move_rows(team, X, mean, weights, labels, moved, was, numbers, blocks, sums,
     sums, totals, counts : (parts, k, d), (parts, k) arrays of float64, (parts, k) of int64
         Weighted rows, weights, and numbers of rows with a weight.
     """
-    given = X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts
-    _move_rows(team, sums.shape[0], given)
-
-
-@part
-def _move_rows(
-    start, stop, X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts
-):
-    d, parts, lists = X.shape[1], sums.shape[0], numbers.size
-    for p in range(start, stop):
-        sum_of, total_of, count_of = sums[p], totals[p], counts[p]
-        sum_of[:] = 0.0
-        total_of[:] = 0.0
-        count_of[:] = 0
+    (parts, k, d), lists = sums.shape, numbers.size
+    for p in prange(parts):
+        for j in range(k):
+            totals[p, j] = 0.0
+            counts[p, j] = 0
+            for c in range(d):
+                sums[p, j, c] = 0.0
         for q in range(p * lists // parts, (p + 1) * lists // parts):
             begin = q * blocks // lists * BLOCK
             for i in range(begin, begin + numbers[q]):
-                row, old = moved[i], was[i]
-                new, weight = labels[row], np.float64(weights[row])
+                row, old = np.uint64(moved[i]), was[i]
+                weight = np.float64(weights[row])
                 if weight == 0.0:
                     continue
-                to = sum_of[new]
+                new = np.uint64(labels[row])
                 if old < 0:
                     for c in range(d):
-                        to[c] += weight * (X[row, c] - mean[c])
+                        sums[p, new, c] += weight * (X[row, c] - mean[c])
                 else:
-                    away = sum_of[old]
+                    away = np.uint64(old)
                     for c in range(d):
                         value = weight * (X[row, c] - mean[c])
-                        to[c] += value
-                        away[c] -= value
-                    total_of[old] -= weight
-                    count_of[old] -= 1
-                total_of[new] += weight
-                count_of[new] += 1
+                        sums[p, new, c] += value
+                        sums[p, away, c] -= value
+                    totals[p, away] -= weight
+                    counts[p, away] -= 1
+                totals[p, new] += weight
+                counts[p, new] += 1
 
 
 @by_work
-def add_parts(team, whole, parts):
+def add_parts(whole, parts):
     """Add parts, (parts, ...), to a whole, (...), one after another; both are contiguous."""
     flat, rows = whole.reshape(whole.size), parts.reshape(parts.shape[0], whole.size)
-    _add_parts(team, (flat.size + 4095) // 4096, (flat, rows))
-
-
-@part
-def _add_parts(start, stop, flat, rows):
-    for piece in range(start, stop):
+    for piece in prange((flat.size + 4095) // 4096):
         for p in range(rows.shape[0]):
             line = rows[p]
             for i in range(piece * 4096, min(piece * 4096 + 4096, flat.size)):
@@ -268,33 +247,39 @@ def _add_parts(start, stop, flat, rows):
 
 
 @by_work
-def distances(team, packed, centroids, labels, found):
+def distances(packed, centroids, labels, found):
     """Squared distances of packed rows from their centroids, from differences in double.
 
     Of rows that are not packed the compiler would subtract the mean plus the centroid.
     """
-    _distances(team, packed.shape[0], (packed, centroids, labels, found))
+    blocks = packed.shape[0]
+    parts = min(blocks, _PARTS)
+    for p in prange(parts):
+        begin, end = np.int64(p) * blocks // parts, (np.int64(p) + 1) * blocks // parts
+        _distances(begin, end, packed, centroids, labels, found)
 
 
-@part
+@helper
 def _distances(start, stop, packed, centroids, labels, found):
+    """`distances` of some blocks."""
     n, d = labels.size, packed.shape[1]
     total = np.empty(BLOCK)
     for b in range(start, stop):
-        block, begin = packed[b], b * BLOCK
+        begin = b * BLOCK
         total[:] = 0.0
         m = min(BLOCK, n - begin)
         for c in range(d):
-            line = block[c]
             for r in range(m):
-                difference = np.float64(line[r]) - np.float64(centroids[labels[begin + r], c])
+                difference = np.float64(packed[b, c, r]) - np.float64(
+                    centroids[labels[begin + r], c]
+                )
                 total[r] += difference * difference
         for r in range(m):
             found[begin + r] = total[r]
 
 
 @by_work
-def nearest_seed(team, packed, seed, weights, closest, sums):
+def nearest_seed(packed, seed, weights, closest, sums):
     """Let rows that are nearer to a seed than to all before have its distance.
 
     Parameters
@@ -305,31 +290,35 @@ def nearest_seed(team, packed, seed, weights, closest, sums):
     sums : (blocks,) array of float64
         Gets each block's weighted sum of ``closest``.
     """
-    _nearest_seed(team, packed.shape[0], (packed, seed, weights, closest, sums))
+    blocks = packed.shape[0]
+    parts = min(blocks, _PARTS)
+    for p in prange(parts):
+        begin, end = np.int64(p) * blocks // parts, (np.int64(p) + 1) * blocks // parts
+        _nearest_seed(begin, end, packed, seed, weights, closest, sums)
 
 
-@part
+@helper
 def _nearest_seed(start, stop, packed, seed, weights, closest, sums):
-    d = packed.shape[1]
+    """`nearest_seed` for some blocks."""
     found = np.empty(BLOCK, packed.dtype)
     for b in range(start, stop):
-        block, near, weight = packed[b], closest[b], weights[b]
         for r in range(BLOCK):
             found[r] = 0
-        for c in range(d):
-            line, middle = block[c], seed[c]
+        for c in range(seed.size):
             for r in range(BLOCK):
-                difference = line[r] - middle
+                difference = packed[b, c, r] - seed[c]
                 found[r] += difference * difference
         total = 0.0
         for r in range(BLOCK):
-            near[r] = found[r] if found[r] < near[r] else near[r]
-            total += np.float64(near[r]) * np.float64(weight[r])
+            near = closest[b, r]
+            near = found[r] if found[r] < near else near
+            closest[b, r] = near
+            total += np.float64(near) * np.float64(weights[b, r])
         sums[b] = total
 
 
 @by_work
-def potentials(team, packed, indices, weights, closest, sums):
+def potentials(packed, indices, weights, closest, sums):
     """Each block's weighted sum of the distances from the nearest seed, with each of some more.
 
     Parameters
@@ -345,28 +334,30 @@ def potentials(team, packed, indices, weights, closest, sums):
     for t in range(indices.size):
         for c in range(d):
             seeds[t, c] = packed[indices[t] // BLOCK, c, indices[t] % BLOCK]
-    _potentials(team, packed.shape[0], (packed, seeds, weights, closest, sums))
+    blocks = packed.shape[0]
+    parts = min(blocks, _PARTS)
+    for p in prange(parts):
+        begin, end = np.int64(p) * blocks // parts, (np.int64(p) + 1) * blocks // parts
+        _potentials(begin, end, packed, seeds, weights, closest, sums)
 
 
-@part
+@helper
 def _potentials(start, stop, packed, seeds, weights, closest, sums):
-    d = packed.shape[1]
+    """`potentials` for some blocks."""
     found = np.empty(BLOCK, packed.dtype)
     for b in range(start, stop):
-        block, near, weight = packed[b], closest[b], weights[b]
         for t in range(seeds.shape[0]):
-            seed = seeds[t]
             for r in range(BLOCK):
                 found[r] = 0
-            for c in range(d):
-                line, middle = block[c], seed[c]
+            for c in range(seeds.shape[1]):
                 for r in range(BLOCK):
-                    difference = line[r] - middle
+                    difference = packed[b, c, r] - seeds[t, c]
                     found[r] += difference * difference
             total = 0.0
             for r in range(BLOCK):
-                least = found[r] if found[r] < near[r] else near[r]
-                total += np.float64(least) * np.float64(weight[r])
+                near = closest[b, r]
+                near = found[r] if found[r] < near else near
+                total += np.float64(near) * np.float64(weights[b, r])
             sums[b, t] = total
 
 

@@ -197,14 +197,13 @@ def _shared(plan: Plan, call: Call) -> Done:
         part = call.range(cut, share.begin, share.end, out)
         run(share.plan, part, f"the CPU does its {share.along}")
 
-    nbytes, begun = min(moved(share.plan.problem) for share in shares), None
-    if nbytes >= at_once.LEAST and shares[0].plan.candidates[0].implementation.from_host:
-        begun = passing.relay.set(passing.between(used, cut.read_whole))
+    nbytes = min(moved(share.plan.problem) for share in shares)
+    streams = nbytes >= at_once.LEAST and shares[0].plan.candidates[0].implementation.from_host
+    before = passing.relay.set(passing.between(used, cut.read_whole) if streams else None)
     try:
         at_once.run(used, [partial(do, share) for share in shares], nbytes)
     finally:
-        if begun is not None:
-            passing.relay.reset(begun)
+        passing.relay.reset(before)
     return Done(_delivered(out, plan.problem, call), None, chosen.device, chosen.method)
 
 

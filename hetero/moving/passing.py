@@ -58,10 +58,6 @@ class Relay:
         """The device that uploads a part of an array."""
         return self.devices[part * len(self.devices) // parts]
 
-    def first(self, device: Device, parts: int) -> int:
-        """The first part that a device uploads."""
-        return -(-self.devices.index(device) * parts // len(self.devices)) % parts
-
     @contextmanager
     def joined(self, device: Device, parts: dict[Key, Device]) -> Iterator[Callable[..., Any]]:
         """``begin(key)`` gives what begins a load of a part, where ``parts`` has its home.

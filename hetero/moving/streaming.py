@@ -105,7 +105,7 @@ def _passed_on(
         if choice.are_passed(number, len(relay.devices)):
             (axis,) = choice.cut.needs[number]
             count = choice.counts[axis]
-            first = relay.first(device, count)
+            first = next(part for part in range(count) if relay.home(part, count) is device)
             order = [(*i[:axis], (i[axis] + first) % count, *i[axis + 1 :]) for i in order]
             for index in order:
                 homes[number, choice.box(index)[axis]] = relay.home(index[axis], count)

@@ -27,13 +27,13 @@ from hetero.kernels.cpu import (
     vectors,
     vectors_numpy,
 )
-from hetero.ops import cpu_vectors
 from hetero.ops.convolve2d import value_ranges
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.window import window_of
 from hetero.ops.kmeans import compiled_cpu
 from hetero.ops.krylov import cg_products
 from hetero.ops.linear_systems import loops as solver_loops
+from hetero.ops.linear_systems import vectors as solver_vectors
 from hetero.ops.linear_systems.types import Stencil
 
 LONG = 120.0  # seconds; on a busy machine
@@ -325,7 +325,7 @@ EXAMPLES = {
     kmeans_bounds: [compiled_cpu.compile_bounds],
     csr: [solver_loops.rows],
     cg: [solver_loops.rows, solver_loops.stencils],
-    vectors: [cpu_vectors.examples],
+    vectors: [solver_vectors.examples],
 }
 
 

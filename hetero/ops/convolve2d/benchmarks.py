@@ -16,6 +16,7 @@ import numpy as np
 from hetero import devices
 from hetero.arrays import HOST, spec
 from hetero.calling import execution, planner
+from hetero.ops import demonstration
 from hetero.ops.benchmark import (
     Benchmark,
     Comparison,
@@ -31,7 +32,7 @@ from hetero.ops.benchmark import (
     of_candidates,
     rotating,
 )
-from hetero.ops.convolve2d import OPERATION, demonstration
+from hetero.ops.convolve2d import OPERATION
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import LARGEST_DOWNLOADED, filter_of
 from hetero.ops.convolve2d.value_ranges import is_wide
@@ -40,7 +41,7 @@ from hetero.ops.over_sizes import Axis, Line, Plane
 from hetero.pricing.plan import CPU, Candidate, Plan
 from hetero.registry.problem import DEVICE_DTYPES
 
-pictured_result = demonstration.pictured_result
+pictured_result = demonstration.save_filtered
 
 GROWING = (0, 1)  # the image, not the filter
 ON_CPU = ((64, 3), (64, 15), (256, 3), (256, 31), (1024, 5), (2048, 3), (2048, 15), (2048, 63))

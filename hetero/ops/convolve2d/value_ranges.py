@@ -16,9 +16,9 @@ import numpy as np
 
 from hetero.host import loops
 from hetero.imports import load
-from hetero.ops import cpu_vectors
 from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED, Filter
 from hetero.ops.convolve2d.window import FFT, Window
+from hetero.ops.linear_systems.vectors import on_vectors
 from hetero.pricing.plan import CPU, Plan
 from hetero.registry.problem import Problem
 
@@ -83,7 +83,7 @@ def is_finite(x: np.ndarray) -> bool:
     """Whether an array holds neither NaN nor infinity; many values by threads, where they can."""
     if x.size < _SMALL or not x.flags.c_contiguous or x.dtype.char not in "fd":
         return bool(np.isfinite(x).all())
-    return isfinite(cpu_vectors.serving(x.dtype).times_zero(x.reshape(-1)))
+    return isfinite(on_vectors(x.dtype).times_zero(x.reshape(-1)))
 
 
 @np.errstate(all="ignore")

@@ -13,6 +13,7 @@ import numpy as np
 from hetero import devices
 from hetero.arrays import spec
 from hetero.calling import planner
+from hetero.ops import demonstration
 from hetero.ops.benchmark import (
     Benchmark,
     Comparison,
@@ -28,12 +29,12 @@ from hetero.ops.benchmark import (
     name_of,
     of_candidates,
 )
-from hetero.ops.kmeans import OPERATION, demonstration, kmeans
+from hetero.ops.kmeans import OPERATION, kmeans
 from hetero.ops.over_sizes import Axis, Line
 from hetero.pricing.plan import Candidate
 from hetero.registry.problem import DEVICE_DTYPES
 
-pictured_result = demonstration.pictured_result
+pictured_result = demonstration.save_quantised
 
 DTYPE = "float32"
 GROWING = (0,)  # rows

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from hetero.host.loops import as_loops_take
-from hetero.ops import cpu_vectors
 from hetero.ops.krylov import cg_products
 from hetero.ops.krylov.cg_products import Product
 from hetero.ops.linear_systems import scaling, types
 from hetero.ops.linear_systems.types import Outcome
+from hetero.ops.linear_systems.vectors import on_vectors
 
 # What iterations work on: product, loops of vectors, preconditioner, callback, the norm of r at
 # which they end, and x, r and room for a product, all real.
@@ -74,7 +74,7 @@ def solve(
     b = as_loops_take(b)
     if product is None:
         product = (cg_products.plain if plain else cg_products.compiled)(system, b.dtype)
-    of_vectors = cpu_vectors.serving(b.real.dtype, b.size)
+    of_vectors = on_vectors(b.real.dtype, b.size)
     norm_b = of_vectors.norm(scaling.real_view(b))
     true_residual = functools.partial(cg_products.true_residual, system)
     given = product, of_vectors, true_residual, rtol, preconditioner

@@ -1,4 +1,4 @@
-"""The vectors of a solve: their dtype, brought to the host and back."""
+"""The vectors of a solve: their dtype, brought to the host and back, and loops over them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,22 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import HOST, Operand, describe
+from hetero.host.loops import Family, Serving, register
 from hetero.imports import load
+
+_FAMILY = register(Family("vectors", 3.0, f"{__name__}:examples"))
+# ``on_vectors(dtype)`` for float32 or float64: compiled, or NumPy's where they are not.
+on_vectors = Serving(_FAMILY, "hetero.kernels.cpu.vectors", "hetero.kernels.cpu.vectors_numpy")
+
+
+def examples(dtype: np.dtype) -> None:
+    """Call every loop."""
+    loops = load("hetero.kernels.cpu.vectors")
+    x, r, p, q = np.ones((4, 16), dtype)
+    loops.norm(x)
+    loops.scale_and_add(p, 0.5, r)
+    loops.step(x, r, p, q, 0.5)
+    loops.times_zero(x)
 
 
 def real_dtype(**dtypes: Any) -> np.dtype:

@@ -95,7 +95,7 @@ def hierarchy(stencil: Stencil, coarsest: int) -> list[Grid]:
 
 def coarsest_inverse(grid: Grid) -> np.ndarray:
     """The inverse of the coarsest grid's operator, dense, float64, symmetric."""
-    # Along an axis the operator's eigenvectors are sines. Not by BLAS: see `cpu_vectors`.
+    # Along an axis the operator's eigenvectors are sines. Not by BLAS: see `kernels.cpu.vectors`.
     vectors, values = [], np.zeros((1,) * len(grid.shape))
     for axis, (n, w) in enumerate(zip(grid.shape, grid.weights, strict=True)):
         k = np.arange(1, n + 1)

@@ -17,7 +17,7 @@ from hetero.imports import load
 from hetero.moving.results import on_host as with_host_result
 from hetero.ops.linear_systems.solve import Solve, Solved, execute
 from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
-from hetero.ops.linear_systems.vectors import like, on_host
+from hetero.ops.linear_systems.vectors import like, on_host, on_vectors
 from hetero.pricing.plan import Plan
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _run(plan: Plan, solve: Solve, stencil: Stencil, rhs: Any, x0: Any) -> Solve
 
 def _norm(values: np.ndarray) -> float:
     """2-norm, also where squares overflow or vanish."""
-    norm = load("hetero.ops.cpu_vectors").serving(values.dtype).norm
+    norm = on_vectors(values.dtype).norm
     exponent = _exponent(values) or 0
     with np.errstate(all="ignore"):
         return float(np.ldexp(norm(np.ldexp(values, -exponent).reshape(-1)), exponent))

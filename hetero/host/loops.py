@@ -31,11 +31,7 @@ IN_CALLS = "HETERO_COMPILE_AHEAD"  # "0": loops are compiled by the call that ne
 _KIND = "loops"  # the folder of the markers
 _LOOPS = "hetero.kernels.cpu"  # the package of the compiled loops
 _DTYPES = ("float32", "float64")
-_COMMAND = """
-from hetero.host import loops, threads
-threads.compile_ahead()
-loops.compile_here({!r}, {!r}, {!r})
-"""
+_COMMAND = "from hetero.host import loops; loops.compile_here({!r}, {!r}, {!r})"
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _LOOK = 0.02  # seconds between two polls of the processes that compile
 _MANY = 1 << 15  # elements from which on vectors are worth importing Numba

@@ -27,11 +27,11 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import prange
 
-from hetero.host.threads import helper, is_finite, thread_count, threaded
+from hetero.host.parts import helper, is_finite, part
+from hetero.host.threads import thread_count, threaded
 
-from .csr import CHUNK, chunk_times
+from .csr import CHUNK, block_times
 
 __all__ = [
     "CHUNK",
@@ -71,81 +71,137 @@ def _shared(function: Callable[..., Any], vector: int) -> Callable[..., Any]:
 
 
 @helper
-def _lines_times(first, last, p, q, ny, nx, weights, sums):
-    """q = A p for lines ``first`` ... ``last`` of the grid, of nz * ny; their shares of p.q."""
-    plane, n = ny * nx, p.size
-    wz, wy, wx = weights[0], weights[1], weights[2]
-    centre = 2 * (wz + wy + wx)
-    one, width, depth = np.uint64(1), np.uint64(nx), np.uint64(plane)
-    # An absent neighbour is read from the line itself and weighs nothing, unless it is not finite:
-    # but then so is p.Ap, and the iteration ends.
-    none = p.dtype.type(0)
-    for row in range(first, last):
-        y = row % ny
-        lo = np.uint64(row * nx)
-        hi = lo + width
-        north = width if y > 0 else np.uint64(0)
-        south = width if y + 1 < ny else np.uint64(0)
-        w_north = wy if y > 0 else none
-        w_south = wy if y + 1 < ny else none
-        for i in range(lo + one, hi - one):
-            q[i] = (
-                centre * p[i]
-                - wx * (p[i - one] + p[i + one])
-                - (w_north * p[i - north] + w_south * p[i + south])
-            )
-        for i in (lo, hi - one):
-            total = centre * p[i] - (w_north * p[i - north] + w_south * p[i + south])
-            if i > lo:
-                total -= wx * p[i - one]
-            if i + one < hi:
-                total -= wx * p[i + one]
-            q[i] = total
-        if row * nx >= plane:
-            for i in range(lo, hi):
-                q[i] -= wz * p[i - depth]
-        if row * nx + plane < n:
-            for i in range(lo, hi):
-                q[i] -= wz * p[i + depth]
-        total = 0.0
-        for i in range(lo, hi):
-            total += np.float64(p[i]) * np.float64(q[i])
-        sums[row] = total
+def _chunk_times(indptr, indices, data, cut, repeats, first, c, p, q):
+    """q = A p for a chunk of rows; returns its share of p.q."""
+    for b in range(first[c], first[c + 1]):
+        lo = cut[b]
+        block_times(indptr, indices, data, p, q[lo : cut[b + 1]], lo, repeats[b])
+    lo = c * CHUNK
+    hi = min(lo + CHUNK, q.size)
+    return _dot(p[lo:hi], q[lo:hi])
 
 
 @helper
-def _direct(x, p, r, inverse, alpha, beta, lo, hi):
+def _line_times(p, q, row, ny, weights):
+    """q = A p for one line of the grid: len(q) points, line number ``row`` of nz * ny."""
+    nx = q.size
+    lo = row * nx
+    n = p.size
+    y = row % ny
+    wz, wy, wx = weights[0], weights[1], weights[2]
+    centre = 2 * (wz + wy + wx)
+    here = p[lo : lo + nx]
+    # An absent neighbour is read from the line itself and weighs nothing, unless it is not finite:
+    # but then so is p.Ap, and the iteration ends.
+    none = p.dtype.type(0)
+    north = p[lo - nx : lo] if y > 0 else here
+    south = p[lo + nx : lo + 2 * nx] if y + 1 < ny else here
+    w_north = wy if y > 0 else none
+    w_south = wy if y + 1 < ny else none
+    for i in range(1, nx - 1):
+        q[i] = (
+            centre * here[i]
+            - wx * (here[i - 1] + here[i + 1])
+            - (w_north * north[i] + w_south * south[i])
+        )
+    for i in (0, nx - 1):
+        total = centre * here[i] - (w_north * north[i] + w_south * south[i])
+        if i > 0:
+            total -= wx * here[i - 1]
+        if i + 1 < nx:
+            total -= wx * here[i + 1]
+        q[i] = total
+    plane = ny * nx
+    if lo >= plane:
+        above = p[lo - plane : lo - plane + nx]
+        for i in range(nx):
+            q[i] -= wz * above[i]
+    if lo + plane < n:
+        below = p[lo + plane : lo + plane + nx]
+        for i in range(nx):
+            q[i] -= wz * below[i]
+
+
+@helper
+def _dot(a, b):
+    total = 0.0
+    for i in range(a.size):
+        total += np.float64(a[i]) * np.float64(b[i])
+    return total
+
+
+@helper
+def _direct(x, p, r, inverse, alpha, beta):
     """x += alpha p, then p = z + beta p."""
     if inverse.size:
-        for i in range(np.uint64(lo), np.uint64(hi)):
+        for i in range(x.size):
             x[i] += alpha * p[i]
             p[i] = inverse[i] * r[i] + beta * p[i]
     else:
-        for i in range(np.uint64(lo), np.uint64(hi)):
+        for i in range(x.size):
             x[i] += alpha * p[i]
             p[i] = r[i] + beta * p[i]
 
 
 @helper
-def _step(x, p, alpha, lo, hi):
-    for i in range(np.uint64(lo), np.uint64(hi)):
+def _step(x, p, alpha):
+    for i in range(x.size):
         x[i] += alpha * p[i]
 
 
 @helper
-def _reduce(r, q, inverse, alpha, lo, hi):
+def _reduce(r, q, inverse, alpha):
     """r -= alpha q; returns r.r and r.z."""
     square = 0.0
-    for i in range(np.uint64(lo), np.uint64(hi)):
+    for i in range(r.size):
         left = r[i] - alpha * q[i]
         r[i] = left
         square += np.float64(left) * np.float64(left)
-    product = square
-    if inverse.size:
-        product = 0.0
-        for i in range(np.uint64(lo), np.uint64(hi)):
-            product += np.float64(r[i]) * np.float64(inverse[i] * r[i])
+    if not inverse.size:
+        return square, square
+    product = 0.0
+    for i in range(r.size):
+        product += np.float64(r[i]) * np.float64(inverse[i] * r[i])
     return square, product
+
+
+@part
+def _csr_parts(start, stop, indptr, indices, data, cut, repeats, first, p, q, sums):
+    for c in range(start, stop):
+        sums[c] = _chunk_times(indptr, indices, data, cut, repeats, first, c, p, q)
+
+
+@part
+def _stencil_parts(start, stop, ny, nx, weights, p, q, sums):
+    for row in range(start, stop):
+        lo = row * nx
+        hi = lo + nx
+        _line_times(p, q[lo:hi], row, ny, weights)
+        sums[row] = _dot(p[lo:hi], q[lo:hi])
+
+
+@part
+def _direct_parts(start, stop, size, x, p, r, inverse, alpha, beta):
+    for c in range(start, stop):
+        lo = c * size
+        hi = min(lo + size, x.size)
+        _direct(x[lo:hi], p[lo:hi], r[lo:hi], inverse[lo:hi], alpha, beta)
+
+
+@part
+def _reduce_parts(start, stop, size, r, q, inverse, alpha, sums, sums_z):
+    for c in range(start, stop):
+        lo = c * size
+        hi = min(lo + size, r.size)
+        sums[c], sums_z[c] = _reduce(r[lo:hi], q[lo:hi], inverse[lo:hi], alpha)
+
+
+@part
+def _step_parts(start, stop, size, x, p, alpha):
+    for c in range(start, stop):
+        lo = c * size
+        hi = min(lo + size, x.size)
+        _step(x[lo:hi], p[lo:hi], alpha)
 
 
 @helper
@@ -157,6 +213,7 @@ def _total(sums, n):
 
 
 def cg_csr(
+    team,
     indptr,
     indices,
     data,
@@ -188,12 +245,10 @@ def cg_csr(
     done = 0
     while done < limit:
         beta = state[2]
-        a, b = x.dtype.type(alpha), x.dtype.type(beta)
-        for c in prange(chunks):
-            _direct(x, p, r, inverse, a, b, c * CHUNK, min(c * CHUNK + CHUNK, n))
+        given = CHUNK, x, p, r, inverse, x.dtype.type(alpha), x.dtype.type(beta)
+        _direct_parts(team, chunks, given)
         alpha = 0.0
-        for c in prange(chunks):
-            sums[c] = chunk_times(indptr, indices, data, cut, repeats, first, p, q, np.int64(c))
+        _csr_parts(team, chunks, (indptr, indices, data, cut, repeats, first, p, q, sums))
         curvature = _total(sums, chunks)
         if not (is_finite(curvature) and is_finite(state[1])):
             code = NOT_FINITE
@@ -202,9 +257,7 @@ def cg_csr(
             code = INDEFINITE
             break
         alpha = state[1] / curvature
-        a = x.dtype.type(alpha)
-        for c in prange(chunks):
-            sums[c], sums_z[c] = _reduce(r, q, inverse, a, c * CHUNK, min(c * CHUNK + CHUNK, n))
+        _reduce_parts(team, chunks, (CHUNK, r, q, inverse, x.dtype.type(alpha), sums, sums_z))
         square = _total(sums, chunks)
         if not is_finite(square):
             alpha = 0.0
@@ -217,28 +270,23 @@ def cg_csr(
             code = CONVERGED
             break
     if alpha != 0.0:
-        a = x.dtype.type(alpha)
-        for c in prange(chunks):
-            _step(x, p, a, c * CHUNK, min(c * CHUNK + CHUNK, n))
+        _step_parts(team, chunks, (CHUNK, x, p, x.dtype.type(alpha)))
     return code, done
 
 
-def cg_stencil(nz, ny, nx, weights, inverse, x, r, p, q, sums, sums_z, state, bound_squared, limit):
+def cg_stencil(
+    team, nz, ny, nx, weights, inverse, x, r, p, q, sums, sums_z, state, bound_squared, limit
+):
     """As `cg_csr`, for the 5- or 7-point operator on a grid; ``sums``: a float64 per line."""
-    rows, n = nz * ny, x.size
-    lines = max(1, CHUNK // nx)  # of a chunk
-    size, chunks = lines * nx, (rows + lines - 1) // lines
+    rows = nz * ny
     alpha = 0.0
     code = LIMIT
     done = 0
     while done < limit:
         beta = state[2]
-        a, b = x.dtype.type(alpha), x.dtype.type(beta)
-        for c in prange(chunks):
-            _direct(x, p, r, inverse, a, b, c * size, min(c * size + size, n))
+        _direct_parts(team, rows, (nx, x, p, r, inverse, x.dtype.type(alpha), x.dtype.type(beta)))
         alpha = 0.0
-        for c in prange(chunks):
-            _lines_times(c * lines, min(c * lines + lines, rows), p, q, ny, nx, weights, sums)
+        _stencil_parts(team, rows, (ny, nx, weights, p, q, sums))
         curvature = _total(sums, rows)
         if not (is_finite(curvature) and is_finite(state[1])):
             code = NOT_FINITE
@@ -247,42 +295,35 @@ def cg_stencil(nz, ny, nx, weights, inverse, x, r, p, q, sums, sums_z, state, bo
             code = INDEFINITE
             break
         alpha = state[1] / curvature
-        a = x.dtype.type(alpha)
-        for c in prange(chunks):
-            sums[c], sums_z[c] = _reduce(r, q, inverse, a, c * size, min(c * size + size, n))
-        square = _total(sums, chunks)
+        _reduce_parts(team, rows, (nx, r, q, inverse, x.dtype.type(alpha), sums, sums_z))
+        square = _total(sums, rows)
         if not is_finite(square):
             alpha = 0.0
             code = NOT_FINITE
             break
-        product = _total(sums_z, chunks)
+        product = _total(sums_z, rows)
         state[0], state[2], state[1] = square, product / state[1], product
         done += 1
         if square <= bound_squared:
             code = CONVERGED
             break
     if alpha != 0.0:
-        a = x.dtype.type(alpha)
-        for c in prange(chunks):
-            _step(x, p, a, c * size, min(c * size + size, n))
+        _step_parts(team, rows, (nx, x, p, x.dtype.type(alpha)))
     return code, done
 
 
-def csr_times(indptr, indices, data, cut, repeats, first, p, q, sums):
+def csr_times(team, indptr, indices, data, cut, repeats, first, p, q, sums):
     """q = A p; returns p.q. ``sums``: scratch, a float64 per chunk."""
     n = q.size
     chunks = (n + CHUNK - 1) // CHUNK
-    for c in prange(chunks):
-        sums[c] = chunk_times(indptr, indices, data, cut, repeats, first, p, q, np.int64(c))
+    _csr_parts(team, chunks, (indptr, indices, data, cut, repeats, first, p, q, sums))
     return _total(sums, chunks)
 
 
-def stencil_times(nz, ny, nx, weights, p, q, sums):
+def stencil_times(team, nz, ny, nx, weights, p, q, sums):
     """q = A p; returns p.q. ``sums``: scratch, a float64 per line of the grid."""
     rows = nz * ny
-    lines = max(1, CHUNK // nx)  # of a chunk
-    for c in prange((rows + lines - 1) // lines):
-        _lines_times(c * lines, min(c * lines + lines, rows), p, q, ny, nx, weights, sums)
+    _stencil_parts(team, rows, (ny, nx, weights, p, q, sums))
     return _total(sums, rows)
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import prange
 
-from hetero.host.threads import helper, shared, thread_count, threaded
+from hetero.host.parts import helper, part
+from hetero.host.threads import shared, task_count, thread_count, threaded
 
 from ..common.boundaries import FILL, SYMM, WRAP
 from .convolve_blocks import BLOCK, ROWS, block, copy, flat_block, half_block, load, store
@@ -136,59 +136,43 @@ def _edge(i, rows, down):  # type: ignore
 
 
 @threaded
-def _sum_image(image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room):  # type: ignore
+def _sum_image(team, image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room):  # type: ignore
     """All tiles; image and out are (address, strides of two axes, shape)."""
-    for band in prange(room.shape[0]):
-        _sum_band(
-            np.int64(band),
-            image,
-            out,
-            columns,
-            rows,
-            counts,
-            corner,
-            tiles,
-            boundary,
-            fill,
-            size,
-            room,
-        )
+    given = image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room
+    _sum_bands(team, room.shape[0], given)
 
 
-@helper
-def _sum_band(band, image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room):  # type: ignore
+@part
+def _sum_bands(
+    start, stop, image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room
+):  # type: ignore
     height, width, _ = counts
     down, across, pitch = tiles
     source, source_batch, source_stride, _, source_rows, source_columns = image
     target, target_batch, target_stride, batch, out_rows, out_columns = out
     bands = room.shape[0]
     tasks = batch * down * across
-    spare = (room[band].ctypes.data + 63) // 64 * 64
-    part = spare + ROWS * BLOCK
-    for task in range(band * tasks // bands, (band + 1) * tasks // bands):
-        b, i, j = task // (down * across), task // across % down, task % across
-        top, left = _edge(i, out_rows, down), j * out_columns // across
-        shape = _edge(i + 1, out_rows, down) - top, (j + 1) * out_columns // across - left
-        _extend(
-            (source + b * source_batch, source_stride, source_rows, source_columns),
-            (top - corner[0], left - corner[1]),
-            (shape[0] + height - 1, shape[1] + width - 1),
-            boundary,
-            fill,
-            size,
-            part,
-            pitch,
-        )
-        begin = target + b * target_batch + top * target_stride + left * size
-        _sum_tile(
-            part, pitch, columns, rows, counts, begin, target_stride, shape, size, spare, fill
-        )
-
-
-def _most_bands() -> int:
-    """What threads take at a time: where one comes late, the others have little more to do."""
-    threads = thread_count()
-    return 2 * threads if threads > 1 else 1
+    for band in range(start, stop):
+        spare = (room[band].ctypes.data + 63) // 64 * 64
+        part = spare + ROWS * BLOCK
+        for task in range(band * tasks // bands, (band + 1) * tasks // bands):
+            b, i, j = task // (down * across), task // across % down, task % across
+            top, left = _edge(i, out_rows, down), j * out_columns // across
+            shape = _edge(i + 1, out_rows, down) - top, (j + 1) * out_columns // across - left
+            _extend(
+                (source + b * source_batch, source_stride, source_rows, source_columns),
+                (top - corner[0], left - corner[1]),
+                (shape[0] + height - 1, shape[1] + width - 1),
+                boundary,
+                fill,
+                size,
+                part,
+                pitch,
+            )
+            begin = target + b * target_batch + top * target_stride + left * size
+            _sum_tile(
+                part, pitch, columns, rows, counts, begin, target_stride, shape, size, spare, fill
+            )
 
 
 def _bands(rows: int, most: int, each: int) -> int:
@@ -196,7 +180,7 @@ def _bands(rows: int, most: int, each: int) -> int:
 
     A band has ``each`` tiles.
     """
-    tasks = _most_bands()
+    tasks = task_count()
     fair = tasks // math.gcd(each, tasks)
     bands = -(-rows // most)
     if bands * each < _MANY * thread_count():
@@ -248,7 +232,7 @@ def _run(
         deep, most = -(-tall // (down * ROWS)) * ROWS + height, -(-wide // across) * size
         # Rows begin on lines of the cache, an odd number of lines apart.
         pitch = (most + BLOCK + width * size) // 128 * 128 + 192
-        bands = min(_most_bands(), down * across * batch)
+        bands = min(task_count(), down * across * batch)
         # Blocks wider than the output read on: zeros, since subnormal numbers would be slow.
         make = np.zeros if most < BLOCK else np.empty
         room = make((bands, 64 + ROWS * BLOCK + deep * (1 + terms) * pitch), np.uint8)

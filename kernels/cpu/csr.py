@@ -15,11 +15,11 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
-from numba import prange
 
-from hetero.host.threads import helper, threaded
+from hetero.host.parts import helper, part
+from hetero.host.threads import threaded
 
-__all__ = ["CHUNK", "Blocks", "chunk_times", "runs"]
+__all__ = ["CHUNK", "Blocks", "block_times", "runs"]
 
 CHUNK = 2048  # rows: four such vectors of float64 are 64 KB, in reach of an L1 or L2 cache
 _LEAST = 16  # rows that a run must have
@@ -43,10 +43,15 @@ class Blocks(NamedTuple):
 
 
 @threaded
-def _mark(indptr, indices, data, same):
+def _mark(team, indptr, indices, data, same):
     """Mark the rows that are the row before, one column further."""
+    _same_as_previous(team, (same.size + CHUNK - 1) // CHUNK, (indptr, indices, data, same))
+
+
+@part
+def _same_as_previous(start, stop, indptr, indices, data, same):
     n = same.size
-    for c in prange((n + CHUNK - 1) // CHUNK):
+    for c in range(start, stop):
         for i in range(max(1, c * CHUNK), min(n, c * CHUNK + CHUNK)):
             length = indptr[i + 1] - indptr[i]
             equal = length == indptr[i] - indptr[i - 1]
@@ -92,41 +97,42 @@ def _whole(n: int) -> Blocks:
 
 
 @helper
-def chunk_times(indptr, indices, data, cut, repeats, starts, p, q, c):
-    """q = A p for chunk c of the rows; returns its share of p.q.
+def block_times(indptr, indices, data, p, q, lo, repeats):
+    """q = A p for the rows lo ... lo + len(q), which are one block.
 
-    Unsigned indices spare a test of each for being negative. It is one function without slices:
-    counting the references to these, or to the arguments of others, takes longer than short blocks.
+    Unsigned indices spare a test of each for being negative.
     """
-    one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
-    for block in range(starts[c], starts[c + 1]):
-        first, last = np.uint64(cut[block]), np.uint64(cut[block + 1])
-        j, end = np.uint64(indptr[first]), np.uint64(indptr[first + one])
-        if not repeats[block]:
-            for i in range(first, last):
-                end = np.uint64(indptr[i + one])
-                total = p.dtype.type(0)
-                while j < end:
-                    total += data[j] * p[np.uint64(indices[j])]
-                    j += one
-                q[i] = total
-            continue
-        for i in range(first, last):
-            q[i] = 0
-        while end - j >= three:
-            to_a = np.uint64(indices[j]) - first
-            to_b = np.uint64(indices[j + one]) - first
-            to_c = np.uint64(indices[j + two]) - first
-            u, v, w = data[j], data[j + one], data[j + two]
-            for i in range(first, last):
-                q[i] += u * p[i + to_a] + v * p[i + to_b] + w * p[i + to_c]
-            j += three
-        while j < end:
-            to_a, u = np.uint64(indices[j]) - first, data[j]
-            for i in range(first, last):
-                q[i] += u * p[i + to_a]
-            j += one
-    total = 0.0
-    for i in range(np.uint64(c * CHUNK), np.uint64(min(c * CHUNK + CHUNK, q.size))):
-        total += np.float64(p[i]) * np.float64(q[i])
-    return total
+    n = q.size
+    j = np.uint64(indptr[lo])
+    end = np.uint64(indptr[lo + 1])
+    if not repeats:
+        for i in range(n):
+            end = np.uint64(indptr[lo + i + 1])
+            total = p.dtype.type(0)
+            while j < end:
+                total += data[j] * p[np.uint64(indices[j])]
+                j += np.uint64(1)
+            q[i] = total
+        return
+    for i in range(n):
+        q[i] = 0
+    while end - j >= np.uint64(3):
+        at_a = indices[j]
+        at_b = indices[j + np.uint64(1)]
+        at_c = indices[j + np.uint64(2)]
+        a = p[at_a : at_a + n]
+        b = p[at_b : at_b + n]
+        c = p[at_c : at_c + n]
+        u = data[j]
+        v = data[j + np.uint64(1)]
+        w = data[j + np.uint64(2)]
+        for i in range(n):
+            q[i] += u * a[i] + v * b[i] + w * c[i]
+        j += np.uint64(3)
+    while j < end:
+        at_a = indices[j]
+        a = p[at_a : at_a + n]
+        u = data[j]
+        for i in range(n):
+            q[i] += u * a[i]
+        j += np.uint64(1)

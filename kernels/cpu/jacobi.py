@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import prange
 
-from hetero.host.threads import helper, threaded
+from hetero.host.parts import part
+from hetero.host.threads import threaded
 
 __all__ = ["residual_rows", "sweep"]
 
 
 @threaded
-def sweep(u: Any, f: Any, u_new: Any, factors: Any) -> None:
+def sweep(team: int, u: Any, f: Any, u_new: Any, factors: Any) -> None:
     """Make one sweep, each thread some rows.
 
     Parameters
@@ -26,36 +26,36 @@ def sweep(u: Any, f: Any, u_new: Any, factors: Any) -> None:
     factors : 4-tuple of that dtype
         1 / spacing^2 along rows, lines and columns, and 1, all over the matrix's diagonal.
     """
-    nothing = np.zeros(u.shape[2], u.dtype)
-    for r in prange(u.shape[0]):
-        _sweep_row(np.int64(r), u, f, u_new, factors, nothing)
+    _sweep_rows(team, u.shape[0], (u, f, u_new, factors))
 
 
-@helper
-def _sweep_row(r, u, f, u_new, factors, nothing):  # type: ignore
+@part
+def _sweep_rows(start, stop, u, f, u_new, factors):  # type: ignore
     """Per point, in 3-D: 6 additions, 4 multiplications."""
     rows, lines, columns = u.shape
     along_rows, along_lines, along_columns, scale = factors
+    nothing = np.zeros(columns, u.dtype)
     zero = nothing[0]
-    for line in range(lines):
-        here = u[r, line]
-        up = u[r - 1, line] if r > 0 else nothing
-        down = u[r + 1, line] if r < rows - 1 else nothing
-        above = u[r, line - 1] if line > 0 else nothing
-        below = u[r, line + 1] if line < lines - 1 else nothing
-        for c in range(columns):
-            left = here[c - 1] if c > 0 else zero
-            right = here[c + 1] if c < columns - 1 else zero
-            u_new[r, line, c] = (
-                scale * f[r, line, c]
-                + along_columns * (left + right)
-                + along_lines * (above[c] + below[c])
-                + along_rows * (up[c] + down[c])
-            )
+    for r in range(start, stop):
+        for line in range(lines):
+            here, given, made = u[r, line], f[r, line], u_new[r, line]
+            up = u[r - 1, line] if r > 0 else nothing
+            down = u[r + 1, line] if r < rows - 1 else nothing
+            above = u[r, line - 1] if line > 0 else nothing
+            below = u[r, line + 1] if line < lines - 1 else nothing
+            for c in range(columns):
+                left = here[c - 1] if c > 0 else zero
+                right = here[c + 1] if c < columns - 1 else zero
+                made[c] = (
+                    scale * given[c]
+                    + along_columns * (left + right)
+                    + along_lines * (above[c] + below[c])
+                    + along_rows * (up[c] + down[c])
+                )
 
 
 @threaded
-def residual_rows(u: Any, f: Any, weights: Any, sums: Any) -> None:
+def residual_rows(team: int, u: Any, f: Any, weights: Any, sums: Any) -> None:
     """The sums of (f - A u)^2 over each row, in double.
 
     Parameters
@@ -66,32 +66,32 @@ def residual_rows(u: Any, f: Any, weights: Any, sums: Any) -> None:
     sums : (rows,) array of float64
         Gets the sums.
     """
-    nothing = np.zeros(u.shape[2], u.dtype)
-    for r in prange(u.shape[0]):
-        sums[r] = _residual_row(np.int64(r), u, f, weights, nothing)
+    _residual_rows(team, u.shape[0], (u, f, weights, sums))
 
 
-@helper
-def _residual_row(r, u, f, weights, nothing):  # type: ignore
+@part
+def _residual_rows(start, stop, u, f, weights, sums):  # type: ignore
     rows, lines, columns = u.shape
     along_rows, along_lines, along_columns = weights
     diagonal = 2.0 * (along_rows + along_lines + along_columns)
-    total = 0.0
-    for line in range(lines):
-        here = u[r, line]
-        up = u[r - 1, line] if r > 0 else nothing
-        down = u[r + 1, line] if r < rows - 1 else nothing
-        above = u[r, line - 1] if line > 0 else nothing
-        below = u[r, line + 1] if line < lines - 1 else nothing
-        for c in range(columns):
-            left = np.float64(here[c - 1]) if c > 0 else 0.0
-            right = np.float64(here[c + 1]) if c < columns - 1 else 0.0
-            rest = (
-                np.float64(f[r, line, c])
-                - diagonal * here[c]
-                + along_rows * (np.float64(up[c]) + down[c])
-                + along_lines * (np.float64(above[c]) + below[c])
-                + along_columns * (left + right)
-            )
-            total += rest * rest
-    return total
+    nothing = np.zeros(columns, u.dtype)
+    for r in range(start, stop):
+        total = 0.0
+        for line in range(lines):
+            here, given = u[r, line], f[r, line]
+            up = u[r - 1, line] if r > 0 else nothing
+            down = u[r + 1, line] if r < rows - 1 else nothing
+            above = u[r, line - 1] if line > 0 else nothing
+            below = u[r, line + 1] if line < lines - 1 else nothing
+            for c in range(columns):
+                left = np.float64(here[c - 1]) if c > 0 else 0.0
+                right = np.float64(here[c + 1]) if c < columns - 1 else 0.0
+                rest = (
+                    np.float64(given[c])
+                    - diagonal * here[c]
+                    + along_rows * (np.float64(up[c]) + down[c])
+                    + along_lines * (np.float64(above[c]) + below[c])
+                    + along_columns * (left + right)
+                )
+                total += rest * rest
+        sums[r] = total

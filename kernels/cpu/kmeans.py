@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import prange
 
-from hetero.host.threads import helper, inlined, serial, shared, threaded
+from hetero.host.parts import inlined, part
+from hetero.host.threads import serial, shared, threaded
 
 __all__ = [
     "BLOCK",
@@ -36,13 +36,13 @@ __all__ = [
 
 BLOCK = 64  # rows of points that are labelled together
 TILE = 512  # centroids, whose distances from a block's rows stay in the cache
-_PARTS = 64  # that threads share, of blocks that need room beside their rows
 _WIDE = 256  # rows of a block that is not packed
+_SLIM = 8  # centroids up to which a product is faster with rows first
 _SERIAL = 1 << 16  # elements below which one thread is faster
 
 
 def by_work(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Call ``function(*arguments)`` with as many threads as an amount of work is worth.
+    """Call ``function(team, *arguments)`` with as many threads as an amount of work is worth.
 
     It is counted in elements that are read and used once, some 1 ns each.
     """
@@ -57,21 +57,28 @@ def by_work(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @by_work
-def pack(X, mean, packed):
+def pack(team, X, mean, packed):
     """Fill ``packed`` with the rows of X less the mean, and with zeros after the last one."""
+    _pack(team, packed.shape[0], (X, mean, packed))
+
+
+@part
+def _pack(start, stop, X, mean, packed):
     n, d = X.shape
-    for b in prange(packed.shape[0]):
-        begin = np.uint64(b) * np.uint64(BLOCK)
-        m = min(np.uint64(BLOCK), np.uint64(n) - begin)
+    for b in range(start, stop):
+        block = packed[b]
+        begin = b * BLOCK
+        m = min(BLOCK, n - begin)
         for c in range(d):
+            line, middle = block[c], mean[c]
             for r in range(m):
-                packed[b, c, r] = X[begin + r, c] - mean[c]
-            for r in range(m, np.uint64(BLOCK)):
-                packed[b, c, r] = 0
+                line[r] = X[begin + r, c] - middle
+            for r in range(m, BLOCK):
+                line[r] = 0
 
 
 @by_work
-def assign(packed, doubled, norms, labels, moved, was, numbers):
+def assign(team, packed, doubled, norms, labels, moved, was, numbers):
     """The nearest centroid of each row, of equally near ones the first.
 
     Parameters
@@ -89,31 +96,30 @@ def assign(packed, doubled, norms, labels, moved, was, numbers):
     numbers : (parts,) array of int64
         Gets how many these are.
     """
-    for p in prange(numbers.size):
-        _assign(np.int64(p), packed, doubled, norms, labels, moved, was, numbers)
+    _assign(team, numbers.size, (packed, doubled, norms, labels, moved, was, numbers))
 
 
-@helper
-def _assign(p, packed, doubled, norms, labels, moved, was, numbers):
-    """`assign` of a part's rows."""
+@part
+def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers):
     blocks, k = packed.shape[0], doubled.shape[0]
     n, parts = labels.size, numbers.size
     products = np.empty((min(k, TILE), BLOCK), packed.dtype)
     least = np.empty(BLOCK, packed.dtype)
     which = np.empty(BLOCK, packed.dtype)  # as a number of the same width
-    first, last = p * blocks // parts, (p + 1) * blocks // parts
-    number = 0
-    for b in range(first, last):
-        _find_least(packed[b], doubled, norms, products, least, which)
-        for r in range(min(BLOCK, n - b * BLOCK)):
-            row = b * BLOCK + r
-            label = np.int32(which[r])
-            if labels[row] != label:
-                moved[first * BLOCK + number] = row
-                was[first * BLOCK + number] = labels[row]
-                labels[row] = label
-                number += 1
-    numbers[p] = number
+    for p in range(start, stop):
+        first, last = p * blocks // parts, (p + 1) * blocks // parts
+        number = 0
+        for b in range(first, last):
+            _find_least(packed[b], doubled, norms, products, least, which)
+            for r in range(min(BLOCK, n - b * BLOCK)):
+                row = b * BLOCK + r
+                label = np.int32(which[r])
+                if labels[row] != label:
+                    moved[first * BLOCK + number] = row
+                    was[first * BLOCK + number] = labels[row]
+                    labels[row] = label
+                    number += 1
+        numbers[p] = number
 
 
 @inlined
@@ -136,17 +142,17 @@ def _keep_least(products, norms, begin, least, which):
     """Let the rows that are nearer to some centroids, from ``begin`` on, have these."""
     one = least.dtype.type(1)
     for j in range(products.shape[0]):
-        norm = norms[begin + j]
+        line, norm = products[j], norms[begin + j]
         own = one * (begin + j)
         for r in range(least.size):
-            value = products[j, r] + norm
+            value = line[r] + norm
             nearer = value < least[r]
             least[r] = value if nearer else least[r]
             which[r] = own if nearer else which[r]
 
 
 @by_work
-def nearest(X, mean, centroids, doubled, norms, labels, squares):
+def nearest(team, X, mean, centroids, doubled, norms, labels, squares):
     """`assign` of rows that are labelled once, and not packed.
 
     Parameters
@@ -160,40 +166,43 @@ def nearest(X, mean, centroids, doubled, norms, labels, squares):
     squares : (n,) or (0,) array
         Gets the rows' squared distances from that one, as `distances` does.
     """
-    blocks = (labels.size + _WIDE - 1) // _WIDE
-    parts = min(blocks, _PARTS)
-    for p in prange(parts):
-        begin, end = np.int64(p) * blocks // parts, (np.int64(p) + 1) * blocks // parts
-        _nearest(begin, end, X, mean, centroids, doubled, norms, labels, squares)
+    given = X, mean, centroids, doubled, norms, labels, squares
+    _nearest(team, (labels.size + _WIDE - 1) // _WIDE, given)
 
 
-@helper
+@part
 def _nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares):
-    """`nearest` of some blocks."""
     (n, d), k = X.shape, doubled.shape[0]
     rows = np.zeros((_WIDE, d), X.dtype)
-    products = np.empty((min(k, TILE // 4), _WIDE), X.dtype)
-    least, which = np.empty(_WIDE, X.dtype), np.empty(_WIDE, X.dtype)
+    products, slim = np.empty((min(k, TILE // 4), _WIDE), X.dtype), np.empty((_WIDE, k), X.dtype)
+    least = np.empty(_WIDE, X.dtype)
+    which = np.empty(_WIDE, X.dtype)
     for b in range(start, stop):
         begin = b * _WIDE
         m = min(_WIDE, n - begin)
         for r in range(m):
             for c in range(d):
                 rows[r, c] = X[begin + r, c] - mean[c]
-        _find_least(rows.T, doubled, norms, products, least, which)
+        if k > _SLIM:
+            _find_least(rows.T, doubled, norms, products, least, which)
+        else:
+            np.dot(rows, doubled.T, slim)
+            least[:] = np.inf
+            which[:] = 0
+            _keep_least(slim.T, norms, 0, least, which)
         for r in range(m):
             label = np.int32(which[r])
             labels[begin + r] = label if abs(least[r]) < np.inf else np.int32(-1)
         for r in range(m if squares.size else 0):
-            own, total = np.uint64(which[r]), 0.0
+            own, total = centroids[np.int32(which[r])], 0.0
             for c in range(d):
-                difference = np.float64(rows[r, c]) - np.float64(centroids[own, c])
+                difference = np.float64(rows[r, c]) - np.float64(own[c])
                 total += difference * difference
             squares[begin + r] = total
 
 
 @by_work
-def move_rows(X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts):
+def move_rows(team, X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts):
     """What changed labels change of the sums: each part of ``sums`` gets that of some rows.
 
     Parameters
@@ -205,41 +214,53 @@ def move_rows(X, mean, weights, labels, moved, was, numbers, blocks, sums, total
     sums, totals, counts : (parts, k, d), (parts, k) arrays of float64, (parts, k) of int64
         Weighted rows, weights, and numbers of rows with a weight.
     """
-    (parts, k, d), lists = sums.shape, numbers.size
-    for p in prange(parts):
-        for j in range(k):
-            totals[p, j] = 0.0
-            counts[p, j] = 0
-            for c in range(d):
-                sums[p, j, c] = 0.0
+    given = X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts
+    _move_rows(team, sums.shape[0], given)
+
+
+@part
+def _move_rows(
+    start, stop, X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts
+):
+    d, parts, lists = X.shape[1], sums.shape[0], numbers.size
+    for p in range(start, stop):
+        sum_of, total_of, count_of = sums[p], totals[p], counts[p]
+        sum_of[:] = 0.0
+        total_of[:] = 0.0
+        count_of[:] = 0
         for q in range(p * lists // parts, (p + 1) * lists // parts):
             begin = q * blocks // lists * BLOCK
             for i in range(begin, begin + numbers[q]):
-                row, old = np.uint64(moved[i]), was[i]
-                weight = np.float64(weights[row])
+                row, old = moved[i], was[i]
+                new, weight = labels[row], np.float64(weights[row])
                 if weight == 0.0:
                     continue
-                new = np.uint64(labels[row])
+                to = sum_of[new]
                 if old < 0:
                     for c in range(d):
-                        sums[p, new, c] += weight * (X[row, c] - mean[c])
+                        to[c] += weight * (X[row, c] - mean[c])
                 else:
-                    away = np.uint64(old)
+                    away = sum_of[old]
                     for c in range(d):
                         value = weight * (X[row, c] - mean[c])
-                        sums[p, new, c] += value
-                        sums[p, away, c] -= value
-                    totals[p, away] -= weight
-                    counts[p, away] -= 1
-                totals[p, new] += weight
-                counts[p, new] += 1
+                        to[c] += value
+                        away[c] -= value
+                    total_of[old] -= weight
+                    count_of[old] -= 1
+                total_of[new] += weight
+                count_of[new] += 1
 
 
 @by_work
-def add_parts(whole, parts):
+def add_parts(team, whole, parts):
     """Add parts, (parts, ...), to a whole, (...), one after another; both are contiguous."""
     flat, rows = whole.reshape(whole.size), parts.reshape(parts.shape[0], whole.size)
-    for piece in prange((flat.size + 4095) // 4096):
+    _add_parts(team, (flat.size + 4095) // 4096, (flat, rows))
+
+
+@part
+def _add_parts(start, stop, flat, rows):
+    for piece in range(start, stop):
         for p in range(rows.shape[0]):
             line = rows[p]
             for i in range(piece * 4096, min(piece * 4096 + 4096, flat.size)):
@@ -247,39 +268,33 @@ def add_parts(whole, parts):
 
 
 @by_work
-def distances(packed, centroids, labels, found):
+def distances(team, packed, centroids, labels, found):
     """Squared distances of packed rows from their centroids, from differences in double.
 
     Of rows that are not packed the compiler would subtract the mean plus the centroid.
     """
-    blocks = packed.shape[0]
-    parts = min(blocks, _PARTS)
-    for p in prange(parts):
-        begin, end = np.int64(p) * blocks // parts, (np.int64(p) + 1) * blocks // parts
-        _distances(begin, end, packed, centroids, labels, found)
+    _distances(team, packed.shape[0], (packed, centroids, labels, found))
 
 
-@helper
+@part
 def _distances(start, stop, packed, centroids, labels, found):
-    """`distances` of some blocks."""
     n, d = labels.size, packed.shape[1]
     total = np.empty(BLOCK)
     for b in range(start, stop):
-        begin = b * BLOCK
+        block, begin = packed[b], b * BLOCK
         total[:] = 0.0
         m = min(BLOCK, n - begin)
         for c in range(d):
+            line = block[c]
             for r in range(m):
-                difference = np.float64(packed[b, c, r]) - np.float64(
-                    centroids[labels[begin + r], c]
-                )
+                difference = np.float64(line[r]) - np.float64(centroids[labels[begin + r], c])
                 total[r] += difference * difference
         for r in range(m):
             found[begin + r] = total[r]
 
 
 @by_work
-def nearest_seed(packed, seed, weights, closest, sums):
+def nearest_seed(team, packed, seed, weights, closest, sums):
     """Let rows that are nearer to a seed than to all before have its distance.
 
     Parameters
@@ -290,35 +305,31 @@ def nearest_seed(packed, seed, weights, closest, sums):
     sums : (blocks,) array of float64
         Gets each block's weighted sum of ``closest``.
     """
-    blocks = packed.shape[0]
-    parts = min(blocks, _PARTS)
-    for p in prange(parts):
-        begin, end = np.int64(p) * blocks // parts, (np.int64(p) + 1) * blocks // parts
-        _nearest_seed(begin, end, packed, seed, weights, closest, sums)
+    _nearest_seed(team, packed.shape[0], (packed, seed, weights, closest, sums))
 
 
-@helper
+@part
 def _nearest_seed(start, stop, packed, seed, weights, closest, sums):
-    """`nearest_seed` for some blocks."""
+    d = packed.shape[1]
     found = np.empty(BLOCK, packed.dtype)
     for b in range(start, stop):
+        block, near, weight = packed[b], closest[b], weights[b]
         for r in range(BLOCK):
             found[r] = 0
-        for c in range(seed.size):
+        for c in range(d):
+            line, middle = block[c], seed[c]
             for r in range(BLOCK):
-                difference = packed[b, c, r] - seed[c]
+                difference = line[r] - middle
                 found[r] += difference * difference
         total = 0.0
         for r in range(BLOCK):
-            near = closest[b, r]
-            near = found[r] if found[r] < near else near
-            closest[b, r] = near
-            total += np.float64(near) * np.float64(weights[b, r])
+            near[r] = found[r] if found[r] < near[r] else near[r]
+            total += np.float64(near[r]) * np.float64(weight[r])
         sums[b] = total
 
 
 @by_work
-def potentials(packed, indices, weights, closest, sums):
+def potentials(team, packed, indices, weights, closest, sums):
     """Each block's weighted sum of the distances from the nearest seed, with each of some more.
 
     Parameters
@@ -334,30 +345,28 @@ def potentials(packed, indices, weights, closest, sums):
     for t in range(indices.size):
         for c in range(d):
             seeds[t, c] = packed[indices[t] // BLOCK, c, indices[t] % BLOCK]
-    blocks = packed.shape[0]
-    parts = min(blocks, _PARTS)
-    for p in prange(parts):
-        begin, end = np.int64(p) * blocks // parts, (np.int64(p) + 1) * blocks // parts
-        _potentials(begin, end, packed, seeds, weights, closest, sums)
+    _potentials(team, packed.shape[0], (packed, seeds, weights, closest, sums))
 
 
-@helper
+@part
 def _potentials(start, stop, packed, seeds, weights, closest, sums):
-    """`potentials` for some blocks."""
+    d = packed.shape[1]
     found = np.empty(BLOCK, packed.dtype)
     for b in range(start, stop):
+        block, near, weight = packed[b], closest[b], weights[b]
         for t in range(seeds.shape[0]):
+            seed = seeds[t]
             for r in range(BLOCK):
                 found[r] = 0
-            for c in range(seeds.shape[1]):
+            for c in range(d):
+                line, middle = block[c], seed[c]
                 for r in range(BLOCK):
-                    difference = packed[b, c, r] - seeds[t, c]
+                    difference = line[r] - middle
                     found[r] += difference * difference
             total = 0.0
             for r in range(BLOCK):
-                near = closest[b, r]
-                near = found[r] if found[r] < near else near
-                total += np.float64(near) * np.float64(weights[b, r])
+                least = found[r] if found[r] < near[r] else near[r]
+                total += np.float64(least) * np.float64(weight[r])
             sums[b, t] = total
 
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import prange
 
-from hetero.host.threads import helper, threaded
+from hetero.host.parts import helper, part
+from hetero.host.threads import threaded
 
 from .kmeans import BLOCK, TILE, by_work
 
@@ -61,7 +61,7 @@ def rounding(d: int, dtype: np.dtype, most: float) -> Rounding:
 
 
 @by_work
-def between(packed, doubled, norms, sizes, reaches, rounded, moves):
+def between(team, packed, doubled, norms, sizes, reaches, rounded, moves):
     """How centroids lie to each other: what the bounds of each cluster's rows lose.
 
     Parameters
@@ -77,13 +77,11 @@ def between(packed, doubled, norms, sizes, reaches, rounded, moves):
         Of each centroid: how far it moved, at least. Gets the longest move of those within reach,
         the distance of the nearest one out of reach, at most, and that of the nearest of all.
     """
-    for b in prange(packed.shape[0]):
-        _between(np.int64(b), packed, doubled, norms, sizes, reaches, rounded, moves)
+    _between(team, packed.shape[0], (packed, doubled, norms, sizes, reaches, rounded, moves))
 
 
-@helper
-def _between(b, packed, doubled, norms, sizes, reaches, rounded, moves):
-    """`between` for a block of clusters."""
+@part
+def _between(start, stop, packed, doubled, norms, sizes, reaches, rounded, moves):
     k = norms.size
     error, tiny = rounded.error + rounded.error, rounded.tiny
     zero, infinite = packed.dtype.type(0), packed.dtype.type(np.inf)
@@ -92,34 +90,35 @@ def _between(b, packed, doubled, norms, sizes, reaches, rounded, moves):
     norm, size, reach = own[0], own[1], own[2]
     drop = np.empty(BLOCK, packed.dtype)
     apart, nearest = np.empty(BLOCK, packed.dtype), np.empty(BLOCK, packed.dtype)
-    begin, m = b * BLOCK, min(BLOCK, k - b * BLOCK)
-    for r in range(BLOCK):
-        drop[r], apart[r], nearest[r] = zero, infinite, infinite
-        norm[r] = size[r] = reach[r] = zero
-    for r in range(m):
-        norm[r], size[r], reach[r] = norms[begin + r], sizes[begin + r], reaches[begin + r]
-    for first in range(0, k, TILE):
-        some = min(TILE, k - first)
-        np.dot(doubled[first : first + some], packed[b], products[:some])
-        for j in range(some):
-            line, shift = products[j], moves[first + j, 0]
-            its_norm, its_size = norms[first + j], sizes[first + j]
-            if begin <= first + j < begin + BLOCK:
-                line[first + j - begin] = infinite  # itself
-            for r in range(BLOCK):
-                both = its_size + size[r]
-                square = line[r] + its_norm + norm[r] - error * both * both - tiny
-                distance = np.sqrt(square if square > zero else zero)
-                inside = distance < reach[r]
-                moved = shift if inside else zero
-                rest = infinite if inside else distance
-                drop[r] = moved if moved > drop[r] else drop[r]
-                apart[r] = rest if rest < apart[r] else apart[r]
-                nearest[r] = distance if distance < nearest[r] else nearest[r]
-    for r in range(m):
-        moves[begin + r, 1] = drop[r]
-        moves[begin + r, 2] = apart[r]
-        moves[begin + r, 3] = nearest[r]
+    for b in range(start, stop):
+        begin, m = b * BLOCK, min(BLOCK, k - b * BLOCK)
+        for r in range(BLOCK):
+            drop[r], apart[r], nearest[r] = zero, infinite, infinite
+            norm[r] = size[r] = reach[r] = zero
+        for r in range(m):
+            norm[r], size[r], reach[r] = norms[begin + r], sizes[begin + r], reaches[begin + r]
+        for first in range(0, k, TILE):
+            some = min(TILE, k - first)
+            np.dot(doubled[first : first + some], packed[b], products[:some])
+            for j in range(some):
+                line, shift = products[j], moves[first + j, 0]
+                its_norm, its_size = norms[first + j], sizes[first + j]
+                if begin <= first + j < begin + BLOCK:
+                    line[first + j - begin] = infinite  # itself
+                for r in range(BLOCK):
+                    both = its_size + size[r]
+                    square = line[r] + its_norm + norm[r] - error * both * both - tiny
+                    distance = np.sqrt(square if square > zero else zero)
+                    inside = distance < reach[r]
+                    moved = shift if inside else zero
+                    rest = infinite if inside else distance
+                    drop[r] = moved if moved > drop[r] else drop[r]
+                    apart[r] = rest if rest < apart[r] else apart[r]
+                    nearest[r] = distance if distance < nearest[r] else nearest[r]
+        for r in range(m):
+            moves[begin + r, 1] = drop[r]
+            moves[begin + r, 2] = apart[r]
+            moves[begin + r, 3] = nearest[r]
 
 
 @helper
@@ -234,7 +233,7 @@ def _measure(block, sizes, rounded):
 
 
 @threaded
-def assign(packed, doubled, norms, labels, moved, was, numbers,
+def assign(team, packed, doubled, norms, labels, moved, was, numbers,
            X, mean, centroids, rounded, moves, fresh, bounds, reaches, scanned):  # fmt: skip
     """As `kmeans.assign`, of those rows whose bounds do not tell their centroid.
 
@@ -257,79 +256,80 @@ def assign(packed, doubled, norms, labels, moved, was, numbers,
     scanned : (teams,) array of int64
         Gets of how many rows the distances from all centroids were made.
     """
-    for t in prange(scanned.size):
-        _assign(np.int64(t), packed, doubled, norms, labels, moved, was, numbers,
-                X, mean, centroids, rounded, moves, fresh, bounds, reaches, scanned)  # fmt: skip
+    lists = packed, doubled, norms, labels, moved, was, numbers
+    rows = X, mean, centroids, rounded, moves, fresh, bounds, reaches, scanned
+    _assign(team, scanned.size, lists + rows)
 
 
-@helper
-def _assign(t, packed, doubled, norms, labels, moved, was, numbers,
+@part
+def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers,
             X, mean, centroids, rounded, moves, fresh, bounds, reaches, scanned):  # fmt: skip
     blocks, n, d, parts, teams = packed.shape[0], labels.size, mean.size, numbers.size, scanned.size
     sizes, uppers, lowers = bounds[0], bounds[1], bounds[2]
-    begin = t * parts // teams
-    first, last = begin * blocks // parts, (t + 1) * parts // teams * blocks // parts
-    before = labels[first * BLOCK : last * BLOCK].copy()
-    products = np.empty((min(norms.size, TILE), BLOCK), packed.dtype)
-    found, exact = np.empty((3, BLOCK), packed.dtype), np.empty((3, BLOCK), packed.dtype)
-    gathered, line = np.empty((d, BLOCK), packed.dtype), np.empty(d, packed.dtype)
-    rows, held, made = np.zeros(2 * BLOCK + 1, np.int64), 0, 0
-    for b in range(first, last):
-        row, m = b * BLOCK, min(BLOCK, n - b * BLOCK)
-        count = m
-        if fresh:
-            _measure(packed[b], sizes[row : row + m], rounded)
-        else:
-            count = _loosen(
-                row, m, labels, sizes, uppers, lowers, moves, rounded, rows[held:]
-            )  # fmt: skip
-        if fresh or count > FEW:
-            _two_nearest(packed[b], doubled, norms, products, found)
-            made += BLOCK
-            for r in range(m):
-                _label(
-                    row + r, found[0, r], found[1, r], found[2, r],
-                    labels, sizes, uppers, lowers, rounded,
+    for t in range(start, stop):
+        begin = t * parts // teams
+        first, last = begin * blocks // parts, (t + 1) * parts // teams * blocks // parts
+        before = labels[first * BLOCK : last * BLOCK].copy()
+        products = np.empty((min(norms.size, TILE), BLOCK), packed.dtype)
+        found, exact = np.empty((3, BLOCK), packed.dtype), np.empty((3, BLOCK), packed.dtype)
+        gathered, line = np.empty((d, BLOCK), packed.dtype), np.empty(d, packed.dtype)
+        rows, held, made = np.zeros(2 * BLOCK + 1, np.int64), 0, 0
+        for b in range(first, last):
+            row, m = b * BLOCK, min(BLOCK, n - b * BLOCK)
+            count = m
+            if fresh:
+                _measure(packed[b], sizes[row : row + m], rounded)
+            else:
+                count = _loosen(
+                    row, m, labels, sizes, uppers, lowers, moves, rounded, rows[held:]
                 )  # fmt: skip
-        elif count > 0:
-            held += _tighten(
-                X, mean, centroids, labels, sizes, uppers, lowers, moves, rounded, line,
-                rows[held:], count,
-            )  # fmt: skip
-        while held >= BLOCK or (held > 0 and b == last - 1):
-            some = min(held, BLOCK)
-            for r in range(BLOCK):
-                for c in range(d):
-                    gathered[c, r] = X[rows[r], c] - mean[c]
-            _two_nearest(gathered, doubled, norms, products, found)
-            made += BLOCK
-            there = -1  # the block that ``exact`` is of
-            for r in range(some):
-                row, values, lane = rows[r], found, r
-                gap = found[1, r] - found[0, r]
-                if not gap > 4 * _error(sizes[row], rounded):
-                    values, lane = exact, row % BLOCK
-                    if there != row // BLOCK:
-                        there = row // BLOCK
-                        _two_nearest(packed[there], doubled, norms, products, exact)
-                        made += BLOCK
-                _label(
-                    row, values[0, lane], values[1, lane], values[2, lane],
-                    labels, sizes, uppers, lowers, rounded,
+            if fresh or count > FEW:
+                _two_nearest(packed[b], doubled, norms, products, found)
+                made += BLOCK
+                for r in range(m):
+                    _label(
+                        row + r, found[0, r], found[1, r], found[2, r],
+                        labels, sizes, uppers, lowers, rounded,
+                    )  # fmt: skip
+            elif count > 0:
+                held += _tighten(
+                    X, mean, centroids, labels, sizes, uppers, lowers, moves, rounded, line,
+                    rows[held:], count,
                 )  # fmt: skip
-            held -= some
-            for r in range(held):
-                rows[r] = rows[some + r]
-    reach = reaches[t]
-    reach[:] = 0
-    for p in range(begin, (t + 1) * parts // teams):
-        start, number = p * blocks // parts * BLOCK, 0
-        for row in range(start, min((p + 1) * blocks // parts * BLOCK, n)):
-            label, both = labels[row], uppers[row] + lowers[row]
-            reach[label] = both if both > reach[label] else reach[label]
-            old = before[row - first * BLOCK]
-            if label != old:
-                moved[start + number], was[start + number] = row, old
-                number += 1
-        numbers[p] = number
-    scanned[t] = made
+            while held >= BLOCK or (held > 0 and b == last - 1):
+                some = min(held, BLOCK)
+                for r in range(BLOCK):
+                    for c in range(d):
+                        gathered[c, r] = X[rows[r], c] - mean[c]
+                _two_nearest(gathered, doubled, norms, products, found)
+                made += BLOCK
+                there = -1  # the block that ``exact`` is of
+                for r in range(some):
+                    row, values, lane = rows[r], found, r
+                    gap = found[1, r] - found[0, r]
+                    if not gap > 4 * _error(sizes[row], rounded):
+                        values, lane = exact, row % BLOCK
+                        if there != row // BLOCK:
+                            there = row // BLOCK
+                            _two_nearest(packed[there], doubled, norms, products, exact)
+                            made += BLOCK
+                    _label(
+                        row, values[0, lane], values[1, lane], values[2, lane],
+                        labels, sizes, uppers, lowers, rounded,
+                    )  # fmt: skip
+                held -= some
+                for r in range(held):
+                    rows[r] = rows[some + r]
+        reach = reaches[t]
+        reach[:] = 0
+        for p in range(begin, (t + 1) * parts // teams):
+            start, number = p * blocks // parts * BLOCK, 0
+            for row in range(start, min((p + 1) * blocks // parts * BLOCK, n)):
+                label, both = labels[row], uppers[row] + lowers[row]
+                reach[label] = both if both > reach[label] else reach[label]
+                old = before[row - first * BLOCK]
+                if label != old:
+                    moved[start + number], was[start + number] = row, old
+                    number += 1
+            numbers[p] = number
+        scanned[t] = made

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from numba import prange
-
-from hetero.host.threads import helper, serial, threaded
+from hetero.host.parts import helper, part
+from hetero.host.threads import serial, threaded
 
 __all__ = ["LADDERS", "Loop"]
 
-ROWS = 32  # of A that a thread takes at a time
 DEPTH, WIDTH = 64, 512  # of a tile of B: 256 KiB in float64, a part of a core's own cache
 
 
@@ -76,11 +74,15 @@ def matmul_blocked(A, B, C):
     _blocked(A, B, C)
 
 
+@part
+def _matmul_rows(start, stop, A, B, C):
+    _blocked(A[start:stop], B, C[start:stop])
+
+
 @threaded
-def matmul_parallel(A, B, C):
-    """Ranges of the rows of A and of C, which threads take."""
-    for i in prange((A.shape[0] + ROWS - 1) // ROWS):
-        _blocked(A[i * ROWS : i * ROWS + ROWS], B, C[i * ROWS : i * ROWS + ROWS])
+def matmul_parallel(team, A, B, C):
+    """A range of the rows of A and of C for each thread."""
+    _matmul_rows(team, A.shape[0], (A, B, C))
 
 
 # -- out[i, j] = sum of taps[u, v] image[i + u, j + v], the image extended; out holds zeros. -------
@@ -101,36 +103,35 @@ def convolution_sequential(image, taps, out):
 # -- A Jacobi sweep over rows x columns points with zeros around them. 6 flops for each. -----------
 
 
-@helper
-def _sweep_row(r, u, f, u_new, factor):
+@part
+def _sweep_rows(start, stop, u, f, u_new, factor):
     """Each point looks whether it has its four neighbours."""
     rows, columns = u.shape
     quarter = u.dtype.type(0.25)
-    for c in range(columns):
-        total = u.dtype.type(0)
-        if c > 0:
-            total += u[r, c - 1]
-        if c < columns - 1:
-            total += u[r, c + 1]
-        if r > 0:
-            total += u[r - 1, c]
-        if r < rows - 1:
-            total += u[r + 1, c]
-        u_new[r, c] = quarter * total + factor * f[r, c]
+    for r in range(start, stop):
+        for c in range(columns):
+            total = u.dtype.type(0)
+            if c > 0:
+                total += u[r, c - 1]
+            if c < columns - 1:
+                total += u[r, c + 1]
+            if r > 0:
+                total += u[r - 1, c]
+            if r < rows - 1:
+                total += u[r + 1, c]
+            u_new[r, c] = quarter * total + factor * f[r, c]
 
 
 @serial
 def jacobi_sequential(u, f, u_new, factor):
-    """One point after another."""
-    for r in range(u.shape[0]):
-        _sweep_row(r, u, f, u_new, factor)
+    """One point after another, by a team of one."""
+    _sweep_rows(0, u.shape[0], (u, f, u_new, factor))
 
 
 @threaded
-def jacobi_parallel(u, f, u_new, factor):
+def jacobi_parallel(team, u, f, u_new, factor):
     """A range of the rows for each thread."""
-    for r in prange(u.shape[0]):
-        _sweep_row(r, u, f, u_new, factor)
+    _sweep_rows(team, u.shape[0], (u, f, u_new, factor))
 
 
 # Family -> its loops, in their order.

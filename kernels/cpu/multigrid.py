@@ -20,9 +20,9 @@ pair, and one of the pair before (for x even) or after it (for x odd).
 from __future__ import annotations
 
 import numpy as np
-from numba import prange
 
-from hetero.host.threads import helper, serial, threaded
+from hetero.host.parts import helper, part
+from hetero.host.threads import serial, threaded
 
 __all__ = ["DOWN", "DOWN_FROM_ZERO", "UP", "UP_WITH_SQUARES", "solve_coarsest", "squares", "sweep"]
 
@@ -40,26 +40,26 @@ def _zero(plane):
 
 
 @helper
-def _split(grid, begin, n, plane, even, k, pad):
+def _split(row, n, plane, even, k, pad):
     """Put x = 2 i and 2 i + 1 of a row apart, into the colors ``even`` and 1 - ``even``."""
-    odd, at = 1 - even, np.uint64(begin)  # unsigned: no test of each index for being negative
-    for i in range(np.uint64(n // 2)):
-        plane[even, k, i + np.uint64(pad)] = grid[at + i + i]
-        plane[odd, k, i + np.uint64(pad)] = grid[at + i + i + np.uint64(1)]
+    odd = 1 - even
+    for i in range(n // 2):
+        plane[even, k, i + pad] = row[2 * i]
+        plane[odd, k, i + pad] = row[2 * i + 1]
     if n & 1:
-        plane[even, k, n // 2 + pad] = grid[begin + n - 1]
+        plane[even, k, n // 2 + pad] = row[n - 1]
         plane[odd, k, n // 2 + pad] = 0
 
 
 @helper
-def _merge(plane, even, k, pad, grid, begin, n):
+def _merge(plane, even, k, pad, row, n):
     """The reverse of `_split`."""
-    odd, at = 1 - even, np.uint64(begin)
-    for i in range(np.uint64(n // 2)):
-        grid[at + i + i] = plane[even, k, i + np.uint64(pad)]
-        grid[at + i + i + np.uint64(1)] = plane[odd, k, i + np.uint64(pad)]
+    odd = 1 - even
+    for i in range(n // 2):
+        row[2 * i] = plane[even, k, i + pad]
+        row[2 * i + 1] = plane[odd, k, i + pad]
     if n & 1:
-        grid[begin + n - 1] = plane[even, k, n // 2 + pad]
+        row[n - 1] = plane[even, k, n // 2 + pad]
 
 
 @helper
@@ -196,9 +196,9 @@ def _tile(u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares,
             for y in range(low, high):
                 even = (p + y + first) & 1  # color of x = 0
                 begin = (p * ny + y) * nx
-                _split(f, begin, nx, f_here, even, y - low, 0)
+                _split(f[begin:], nx, f_here, even, y - low, 0)
                 if mode == DOWN:
-                    _split(u, begin, nx, here, even, y - low + 1, 1)
+                    _split(u[begin:], nx, here, even, y - low + 1, 1)
                 elif not down:
                     for x in range(nx):
                         row[x] = u[begin + x]
@@ -206,7 +206,7 @@ def _tile(u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares,
                         row, nx, line, coarse, p, y, mz, my,
                         z_left, z_share, y_left, y_share, x_left, x_share,
                     )  # fmt: skip
-                    _split(row, 0, nx, here, even, y - low + 1, 1)
+                    _split(row, nx, here, even, y - low + 1, 1)
         # Relax.
         for color in range(2):
             p = step - 1 - color
@@ -219,7 +219,7 @@ def _tile(u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares,
         if z_own <= p < z_end:
             for y in range(y_own, y_end):
                 even = (p + y + first) & 1
-                _merge(us[p % _SLOTS], even, y - low + 1, 1, out, (p * ny + y) * nx, nx)
+                _merge(us[p % _SLOTS], even, y - low + 1, 1, out[(p * ny + y) * nx :], nx)
         # Take residuals.
         p = step - 3
         if mode == UP or p < z_own or p >= z_last:
@@ -237,7 +237,7 @@ def _tile(u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares,
                     here_r, other_r = np.float64(r[0, 0, i]), np.float64(r[1, 0, i])
                     total += here_r * here_r + other_r * other_r
                 continue
-            _merge(r, odd, 0, 0, row, 0, nx)
+            _merge(r, odd, 0, 0, row, nx)
             _restrict(row, x_first, taps, line)
             for side in range(2):
                 share_z = z_scale * (z_share[p] if side == 1 else 1 - z_share[p])
@@ -251,7 +251,9 @@ def _tile(u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares,
 
 
 @threaded
-def sweep(u, f, out, coarse, sums, shapes, weights, omega, first, mode, lefts, shares, taps, tiles):
+def sweep(
+    team, u, f, out, coarse, sums, shapes, weights, omega, first, mode, lefts, shares, taps, tiles
+):
     """One pass: DOWN, DOWN_FROM_ZERO, UP or UP_WITH_SQUARES.
 
     Per point u and f are read and out is written; 25 flops in 2-D, 32 in 3-D, 10 for transfers.
@@ -278,7 +280,14 @@ def sweep(u, f, out, coarse, sums, shapes, weights, omega, first, mode, lefts, s
     tiles : (tiles, 10) array
         Rows of `hetero.kernels.multigrid.transfers.tiles` for z and y.
     """
-    for tile in prange(len(sums)):
+    given = u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares, taps
+    _sweep(team, len(sums), (sums, tiles, given))
+
+
+@part
+def _sweep(start, stop, sums, tiles, given):
+    u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares, taps = given
+    for tile in range(start, stop):
         sums[tile] = _tile(
             u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares, taps, tiles[tile]
         )
@@ -296,30 +305,34 @@ def solve_coarsest(inverse, f, u):
 
 
 @threaded
-def squares(u, f, weights, sums):
-    """Squares of f - A u and of f, (nz, ny, nx), summed row by row: (nz * ny, 2) float64."""
-    nz, ny, nx = u.shape
-    nothing = np.zeros(nx, u.dtype)
-    for row in prange(nz * ny):
-        sums[row, 0], sums[row, 1] = _squares(np.int64(row), u, f, weights, nothing)
+def squares(team, u, f, nz, ny, nx, weights, sums):
+    """Squares of f - A u and of f, summed row by row into ``sums``, (nz * ny, 2) float64."""
+    _squares(team, nz * ny, (u, f, nz, ny, nx, weights, sums))
 
 
-@helper
-def _squares(row, u, f, weights, nothing):
-    nz, ny, nx = u.shape
-    z, y = row // ny, row % ny
+@part
+def _squares(start, stop, u, f, nz, ny, nx, weights, sums):
     wz, wy, wx = weights[0], weights[1], weights[2]
-    diagonal, zero = 2 * (wz + wy + wx), nothing[0]
-    here, rhs = u[z, y], f[z, y]
-    north = u[z, y - 1] if y > 0 else nothing
-    south = u[z, y + 1] if y + 1 < ny else nothing
-    above = u[z - 1, y] if z > 0 else nothing
-    below = u[z + 1, y] if z + 1 < nz else nothing
-    rest, whole = 0.0, 0.0
-    for x in range(nx):
-        near = wz * (above[x] + below[x]) + wy * (north[x] + south[x])
-        near += wx * ((here[x - 1] if x > 0 else zero) + (here[x + 1] if x < nx - 1 else zero))
-        r = np.float64(rhs[x] - diagonal * here[x] + near)
-        rest += r * r
-        whole += np.float64(rhs[x]) * np.float64(rhs[x])
-    return rest, whole
+    diagonal = 2 * (wz + wy + wx)
+    nothing = np.zeros(nx, u.dtype)
+    r = np.empty(nx, u.dtype)
+    for row in range(start, stop):
+        z, y = row // ny, row % ny
+        here, rhs = u[row * nx : (row + 1) * nx], f[row * nx : (row + 1) * nx]
+        north = u[(row - 1) * nx : row * nx] if y > 0 else nothing
+        south = u[(row + 1) * nx : (row + 2) * nx] if y + 1 < ny else nothing
+        above = u[(row - ny) * nx : (row - ny + 1) * nx] if z > 0 else nothing
+        below = u[(row + ny) * nx : (row + ny + 1) * nx] if z + 1 < nz else nothing
+        for x in range(nx):
+            r[x] = rhs[x] - diagonal * here[x] + wz * (above[x] + below[x])
+        for x in range(nx):
+            r[x] += wy * (north[x] + south[x])
+        for x in range(1, nx):
+            r[x] += wx * here[x - 1]
+        for x in range(nx - 1):
+            r[x] += wx * here[x + 1]
+        part, whole = 0.0, 0.0
+        for x in range(nx):
+            part += np.float64(r[x]) * np.float64(r[x])
+            whole += np.float64(rhs[x]) * np.float64(rhs[x])
+        sums[row, 0], sums[row, 1] = part, whole

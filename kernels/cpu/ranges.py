@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import prange
 
-from hetero.host.threads import helper, shared, threaded
+from hetero.host.parts import helper, part
+from hetero.host.threads import shared, threaded
 
 __all__ = ["block_sums", "least_lines"]
 
 
 @threaded
-def _block_sums(planes, sums, peaks):  # type: ignore
-    down = sums.shape[1]
-    for task in prange(sums.shape[0] * down):
-        _sum_blocks(np.int64(task) // down, np.int64(task) % down, planes, sums, peaks)
+def _block_sums(team, planes, sums, peaks):  # type: ignore
+    _sum_blocks(team, sums.shape[0] * sums.shape[1], (planes, sums, peaks))
 
 
-@helper
-def _sum_blocks(b, i, planes, sums, peaks):  # type: ignore
-    """Sum a row of blocks."""
+@part
+def _sum_blocks(start, stop, planes, sums, peaks):  # type: ignore
     _, down, across = sums.shape
     _, height, width = planes.shape
-    total = np.zeros(width)  # of each column: long loops vectorise
-    for row in range(i * height // down, (i + 1) * height // down):
-        for column in range(width):
-            total[column] += np.float64(abs(planes[b, row, column]))
-    peak, end = 0.0, 0
-    for j in range(across):
-        begin, end = end, (j + 1) * width // across
-        inside, most = 0.0, 0.0
-        for column in range(np.uint64(begin), np.uint64(end)):
-            inside += total[column]
-            most = total[column] if total[column] > most else most  # a NaN shows in the sums
-        sums[b, i, j] = inside
-        peak = most if most > peak else peak
-    peaks[b, i] = peak
+    total = np.empty(width)  # of each column: long loops vectorise
+    for task in range(start, stop):
+        b, i = task // down, task % down
+        total[:] = 0.0
+        for row in range(i * height // down, (i + 1) * height // down):
+            line = planes[b, row]
+            for column in range(width):
+                total[column] += np.float64(abs(line[column]))
+        peak, end = 0.0, 0
+        for j in range(across):
+            begin, end = end, (j + 1) * width // across
+            block, inside, most = total[begin:end], 0.0, 0.0
+            for column in range(block.size):
+                inside += block[column]
+                most = block[column] if block[column] > most else most  # a NaN shows in the sums
+            sums[b, i, j] = inside
+            peak = most if most > peak else peak
+        peaks[b, i] = peak
 
 
 def block_sums(
@@ -69,11 +70,11 @@ def _extents(size: int, count: int) -> np.ndarray:
 
 
 @helper
-def _line(planes, b, first, last, place, transposed):  # type: ignore
+def _line(plane, first, last, place, transposed):  # type: ignore
     """Sum, number and least of the values of a part of a column, or row, that are not zero."""
-    total, count, least, at = 0.0, 0, np.inf, np.uint64(place)
-    for k in range(np.uint64(first), np.uint64(last)):
-        value = np.float64(abs(planes[b, at, k] if transposed else planes[b, k, at]))
+    total, count, least = 0.0, 0, np.inf
+    for k in range(first, last):
+        value = np.float64(abs(plane[place, k] if transposed else plane[k, place]))
         if value > 0.0:
             total += value
             count += 1
@@ -82,10 +83,15 @@ def _line(planes, b, first, last, place, transposed):  # type: ignore
 
 
 @threaded
-def _least_lines(planes, blocks, down, across, sums):  # type: ignore
+def _least_lines(team, planes, blocks, down, across, sums):  # type: ignore
+    _find_least(team, len(blocks), (planes, blocks, down, across, sums))
+
+
+@part
+def _find_least(start, stop, planes, blocks, down, across, sums):  # type: ignore
     _, height, width = planes.shape
-    for task in prange(len(blocks)):
-        b, result = np.uint64(blocks[task, 0]), np.inf
+    for task in range(start, stop):
+        plane, result = planes[blocks[task, 0]], np.inf
         for transposed in (False, True):
             along, other = (2, 1) if transposed else (1, 2)
             i, j = blocks[task, along], blocks[task, other]
@@ -94,10 +100,10 @@ def _least_lines(planes, blocks, down, across, sums):  # type: ignore
             first, last = i * length // n, (i + 1) * length // n
             before, after = max(i - 1, 0) * length // n, min(i + 2, n) * length // n
             for line in range(j * breadth // m, (j + 1) * breadth // m):
-                total, count, least = _line(planes, b, first, last, line, transposed)
+                total, count, least = _line(plane, first, last, line, transposed)
                 if count > 0:
-                    sum0, count0, _ = _line(planes, b, before, first, line, transposed)
-                    sum1, count1, _ = _line(planes, b, last, after, line, transposed)
+                    sum0, count0, _ = _line(plane, before, first, line, transposed)
+                    sum1, count1, _ = _line(plane, last, after, line, transposed)
                     dense = 2 * (count + max(count0, count1)) >= last - first
                     result = min(result, total + max(sum0, sum1) if dense else least)
         sums[task] = result

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import prange
 
-from hetero.host.threads import helper, is_finite, shared, threaded
+from hetero.host.parts import helper, is_finite, part
+from hetero.host.threads import shared, threaded
 
 __all__ = ["SHARED", "dot", "norm", "scale_and_add", "step", "times_zero"]
 
@@ -40,16 +40,21 @@ def _by_size(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_by_size
-def dot(x, y):
+def dot(team, x, y):
     """Scalar product ``x, y`` of contiguous vectors of float32 or float64."""
     if x.size <= _CHUNK:  # without room for sums of chunks, which costs more than short sums do
         return _product(x, y)
     chunks = (x.size + _CHUNK - 1) // _CHUNK
     sums = np.empty(chunks)
-    for c in prange(chunks):
+    _products(team, chunks, (x, y, sums))
+    return _total(sums)
+
+
+@part
+def _products(start, stop, x, y, sums):
+    for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         sums[c] = _product(x[lo:hi], y[lo:hi])
-    return _total(sums)
 
 
 @helper
@@ -69,13 +74,18 @@ def _total(sums):
 
 
 @_by_size
-def scale_and_add(y, scale, x):
+def scale_and_add(team, y, scale, x):
     """y = scale y + x."""
     scale = y.dtype.type(scale)
     if y.size <= _CHUNK:
         _scale(y, scale, x)
         return
-    for c in prange((y.size + _CHUNK - 1) // _CHUNK):
+    _scaled(team, (y.size + _CHUNK - 1) // _CHUNK, (y, scale, x))
+
+
+@part
+def _scaled(start, stop, y, scale, x):
+    for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         _scale(y[lo:hi], scale, x[lo:hi])
 
@@ -87,7 +97,7 @@ def _scale(a, scale, b):
 
 
 @_by_size
-def step(x, r, p, q, alpha):
+def step(team, x, r, p, q, alpha):
     """r -= alpha q and x += alpha p; returns the square of the new r's 2-norm.
 
     NaN where the new r or x would not be finite: then x is as before.
@@ -101,16 +111,19 @@ def step(x, r, p, q, alpha):
         _move(x, p, alpha)
         return square
     squares, zeros = np.empty(chunks), np.empty(chunks)
-    for c in prange(chunks):
-        lo, hi = c * _CHUNK, (c + 1) * _CHUNK
-        squares[c], zeros[c] = _reduce(x[lo:hi], p[lo:hi], r[lo:hi], q[lo:hi], alpha)
+    _reduced(team, chunks, (x, r, p, q, alpha, squares, zeros))
     square = _total(squares)
     if not is_finite(square) or _total(zeros) != 0.0:
         return math.nan
-    for c in prange(chunks):
-        lo, hi = c * _CHUNK, (c + 1) * _CHUNK
-        _move(x[lo:hi], p[lo:hi], alpha)
+    _moved(team, chunks, (x, p, alpha))
     return square
+
+
+@part
+def _reduced(start, stop, x, r, p, q, alpha, squares, zeros):
+    for c in range(start, stop):
+        lo, hi = c * _CHUNK, (c + 1) * _CHUNK
+        squares[c], zeros[c] = _reduce(x[lo:hi], p[lo:hi], r[lo:hi], q[lo:hi], alpha)
 
 
 @helper
@@ -126,6 +139,13 @@ def _reduce(x, p, r, q, alpha):
     return square, np.float64(zero)
 
 
+@part
+def _moved(start, stop, x, p, alpha):
+    for c in range(start, stop):
+        lo, hi = c * _CHUNK, (c + 1) * _CHUNK
+        _move(x[lo:hi], p[lo:hi], alpha)
+
+
 @helper
 def _move(x, p, alpha):
     for i in range(x.size):
@@ -133,15 +153,20 @@ def _move(x, p, alpha):
 
 
 @_by_size
-def times_zero(x):
+def times_zero(team, x):
     """Sum of 0 x: 0 where all of x is finite, NaN where not."""
     if x.size <= _CHUNK:
         return _zero_times(x)
     chunks = (x.size + _CHUNK - 1) // _CHUNK
     sums = np.empty(chunks)
-    for c in prange(chunks):
-        sums[c] = _zero_times(x[c * _CHUNK : (c + 1) * _CHUNK])
+    _zeros(team, chunks, (x, sums))
     return _total(sums)
+
+
+@part
+def _zeros(start, stop, x, sums):
+    for c in range(start, stop):
+        sums[c] = _zero_times(x[c * _CHUNK : (c + 1) * _CHUNK])
 
 
 @helper

@@ -4,16 +4,12 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
-import numba
-import numpy as np
 import processes
 import pytest
 from numba.core import config
 from numba.np.ufunc import parallel
 
-import hetero
 from hetero.host import threading_layer
-from hetero.kernels.cpu import ranges, vectors
 
 needs_tbb = pytest.mark.skipif(
     threading_layer.installed() is None, reason="the package tbb is not here"
@@ -62,7 +58,7 @@ def test_nothing_is_loaded_where_the_user_wants_another(unstarted, choice):
 PROGRAM = """
 import os
 import numpy as np
-from hetero.host import threading_layer
+from hetero.host import parts, threading_layer
 from hetero.kernels.cpu import vectors
 from numba.np.ufunc import parallel
 
@@ -82,27 +78,6 @@ def test_loops_run_on_tbb():
     done = processes.python("-c", PROGRAM, **unset)
     assert done.stdout == "tbb TBB\n", done.stderr
     assert "fork" not in done.stderr
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_one_thread_and_several_give_the_same_bits(dtype):
-    """They run code that was compiled for each; see tests/ops/cg for conjugate gradients."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((20_001, 17)).astype(dtype)
-    f, x = rng.standard_normal((200, 300)).astype(dtype), X.reshape(-1)
-    found, most = [], numba.get_num_threads()
-    try:
-        for count in (most, 1):
-            numba.set_num_threads(count)
-            _, labels, info = hetero.kmeans(X, 9, random_state=0, device="cpu", method="lloyd")
-            solved = hetero.solve_poisson(f, device="cpu", method="multigrid")
-            swept = hetero.solve_poisson(f, device="cpu", method="jacobi", rtol=0.5)
-            planes = ranges.block_sums(f[None], 32, 32)
-            found.append([labels, info["inertia"], solved, swept, vectors.dot(x, x), *planes])
-    finally:
-        numba.set_num_threads(most)
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 # -- forks -----------------------------------------------------------------------------------------

@@ -61,10 +61,10 @@ class _Level:
 
 def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
     """2-norms of f - A u and of f, contiguous arrays."""
-    shape, weights = stencil.box
-    sums = np.empty((shape[0] * shape[1], 2))
-    given = u.reshape(shape), as_loops_take(f.reshape(shape)), np.array(weights, f.dtype)
-    threads.shared(f.size, multigrid.squares, *given, sums)
+    (nz, ny, nx), weights = stencil.box
+    sums = np.empty((nz * ny, 2))
+    given = u.reshape(-1), as_loops_take(f.reshape(-1)), nz, ny, nx
+    threads.shared(f.size, multigrid.squares, *given, np.array(weights, f.dtype), sums)
     residual, whole = np.sqrt(sums.sum(axis=0))
     return float(residual), float(whole)
 

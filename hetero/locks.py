@@ -39,7 +39,7 @@ def new(mend: Callable[[], None] | None = None) -> Any:
 
 
 def condition() -> Any:
-    """A condition whose lock is one of `new`."""
+    """A condition with a lock of `new`."""
     return threading.Condition(new())
 
 

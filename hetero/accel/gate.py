@@ -140,8 +140,8 @@ _PAGE, _ROOM = 4096, 512  # bytes of all gates, and of each
 _API = ctypes.pythonapi
 _WORD = ctypes.c_void_p
 _LOOP = ctypes.CFUNCTYPE(None, _WORD, _WORD, _WORD, _WORD)
-# Products of at least so many multiplications are offered, those with a vector of so many others;
-# ``small`` counts the rest. What begins with Py is a function of Python's.
+# Least multiplications of a product that is offered, of matrices and with a vector; ``small``
+# counts smaller ones. What begins with Py is a function of Python's.
 _NAMES = (
     *("matrices", "small", "vectors", "numpys", "PyGILState_Ensure", "python", "format"),
     *("PyObject_CallFunction", "Py_DecRef", "PyGILState_Release", "recursion"),

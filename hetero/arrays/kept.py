@@ -225,7 +225,7 @@ def note(array: np.ndarray) -> Kept | None:
 
 
 def note_result(array: np.ndarray, source: Any) -> Kept | None:
-    """Count a result that a device computed, and that nobody else has yet.
+    """Count a new result that a device computed, before the caller has it.
 
     Where earlier ones of the same source were operands of later calls, this one is watched from now
     on, and what is known of it is returned: then it can stay on the device.

@@ -50,7 +50,7 @@ def bench(
     offer a choice; ``cases`` names those that others measured. A row has case, what (is timed:
     "call", "solve", "iteration"), chosen, seconds by "method on device" or peer, peers (which of
     them those are), iterations that each made where a number was asked, copy_bandwidth of the
-    device whose clock was read, and what else the operation tells.
+    device that the times are by, and what else the operation tells.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def bench(
 def row(case: Benchmark, queue: Queue | None, failed: dict[str, str]) -> dict[str, Any]:
     """Seconds of each call of one case, as `bench` gives them.
 
-    ``queue`` is of the device by whose clock calls are timed, None for the wall's. ``failed`` takes
+    ``queue`` is of the device that times the calls, None for the wall's clock. ``failed`` takes
     the calls that failed, and why.
     """
     compared: Comparison = case.make()
@@ -104,7 +104,7 @@ def row(case: Benchmark, queue: Queue | None, failed: dict[str, str]) -> dict[st
                     one = isinstance(call, Iterations)
                     _, iterations[name] = call.run(call.many) if one else call(0)
                 continue
-            with queue.device.active():  # whose errors are ours
+            with queue.device.active():  # errors are ours then
                 few = (3, compared.peer_seconds) if peer else ()
                 known = compared.count is not None
                 timed = partial(queue.seconds, call, compared.count, *few)

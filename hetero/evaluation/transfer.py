@@ -207,7 +207,7 @@ def _best(taken: Mapping[str, Any]) -> Any:
 def pays(copies: Mapping[str, Any], work: Mapping[str, Any] | None) -> dict[str, Any]:
     """Whether moving pays, by the copies of one kind of host memory: measured, else predicted.
 
-    transfer: seconds of both copies. Of work whose time on the CPU is known also gain: the CPU's
+    transfer: seconds of both copies. If the time on the CPU is known also gain: the CPU's
     time over that of the device with both copies; least_gain: how many times as fast as the CPU the
     device must compute for a gain of 1; calls: from how many calls on it pays, if operands go up
     once and each result comes down; calls_staying: if results stay there but for the last one. None

@@ -131,7 +131,7 @@ def _is_private(low: int, high: int) -> bool:
 
 
 def _open() -> list[int]:
-    """The files; OSError, whose text says why, where writes cannot be tracked."""
+    """The files; OSError, which says why, where writes cannot be tracked."""
     if not _files:
         number = _SYSCALL.get(platform.machine())
         if number is None:

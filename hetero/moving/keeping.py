@@ -33,10 +33,10 @@ def keep(A: Array, uses: int | None = None) -> Array:
     """An array that does not change, so that devices may hold copies of it for later calls.
 
     Calls with a NumPy array move it to a device each time, unless it is watched (docs/keeping.md).
-    One that does not change is moved once,
-    as soon as that pays: in the call in which the time that was lost by its not being there reaches
-    the time of the move. So whatever the calls, they take at most twice as long as they would
-    had it been known beforehand which calls would come, as far as the predictions are right.
+    One that does not change is moved once, as soon as that pays: in the call in which the time that
+    was lost by its not being there reaches the time of the move. So whatever the calls, they take
+    at most twice as long as they would had it been known beforehand which calls would come, as far
+    as the predictions are right.
 
     Parameters
     ----------
@@ -216,8 +216,8 @@ def hold(
 ) -> Copy | None:
     """What ``move()`` gives, as the array's copy from now on; None where there is no room.
 
-    With ``shed`` other copies make room. Of pinned memory, whose writes are not seen, there is none
-    that is not promised.
+    With ``shed`` other copies make room. Writes to pinned memory are not seen: there is a copy
+    only of what was promised.
     """
     copies, room = device.storage().copies, SHARE * device.describe().get("memory_bytes", math.inf)
     over = copies.nbytes() + array.nbytes - room

@@ -11,7 +11,7 @@ the device chooses; that and the links make the price.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from math import inf, prod
@@ -127,8 +127,8 @@ class Ranges(NamedTuple):
         ]
 
     def are_passed(self, number: int, devices: int) -> bool:
-        """Whether so many devices that do ranges like these pass the parts of an array on to each
-        other: all stay on each device, which uploads at least one of them."""
+        """Whether devices that do ranges like these, of that number, pass the parts of an array on:
+        all parts stay on each device, which uploads at least one of them."""
         axes = self.cut.needs[number]
         count = prod(self.counts[axis] for axis in axes)
         is_used_again = len(axes) == 1 and count < prod(self.counts)
@@ -158,7 +158,7 @@ def choose(
     """The fastest ranges that fit ``room`` bytes of a device; None where none fit.
 
     The smallest are tried without memory for their method where they do not fit with it. ``info``
-    may have "passed", as `passed` gives it.
+    may have "passed", as `passing.shares_of_uploads` gives it.
     """
     cut = registry.cut(problem)
     assert cut is not None
@@ -190,24 +190,6 @@ def choose(
         if best is not None or not cut.workspace:
             break
     return best
-
-
-def passed(
-    arrays: Sequence[Operand], numbers: Iterable[int], name: str, devices: int, constants: Profile
-) -> dict[int, tuple[int, float]]:
-    """Of arrays, by number, that so many devices read whole for one call: how many these are, and
-    what a device takes for an array of which it uploads a part and has the rest from the others, as
-    a share of the time of the whole's upload. None of them where that is not known to be less."""
-    found: dict[int, tuple[int, float]] = {}
-    with contextlib.suppress(KeyError):
-        peer = constants.link(name, "peer", "device")
-        for i in numbers:
-            nbytes = arrays[i].nbytes
-            alone = constants.link(name, "upload", arrays[i].memory)(nbytes)
-            share = (1.0 + (devices - 1) * peer(nbytes) / alone) / devices
-            if share < 1.0:
-                found[i] = devices, share
-    return found
 
 
 def _is_tiled(cut: Cut) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import HOST
 from hetero.devices import at_once
-from hetero.moving import ranges
+from hetero.moving import passing
 from hetero.pricing import movement, pricing
 from hetero.pricing.plan import CPU, Candidate, Plan, Share
 from hetero.profile import Profile
@@ -291,7 +291,8 @@ class _Group(NamedTuple):
             constants = constants.at_once(f"{self.kind}*{len(self.members)}")
         # It is priced as itself, whether or not it equals another one.
         info = {key: value for key, value in self.devices[name].items() if key != "same_as"}
-        info["passed"] = ranges.passed(part.inputs, passed, name, len(self.members), constants)
+        given = part.inputs, passed, name, len(self.members), constants
+        info["passed"] = passing.shares_of_uploads(*given)
         asked = self.asked, self.named
         candidate = pricing.candidate(part, same, name, info, constants, *asked)
         if row.blocks == registry.ALWAYS and at_the_same_time:

@@ -81,7 +81,7 @@ def _remembered(
             number = len(relay.devices)
             constants = constants.at_once(f"{device.kind}*{number}")
             given = problem.inputs, relay.arrays, device.name, number, constants
-            info = {**info, "passed": ranges.passed(*given)}
+            info = {**info, "passed": passing.shares_of_uploads(*given)}
         choice = ranges.choose(problem, device.name, info, constants, room)
         if choice is None:
             return None

@@ -5,7 +5,7 @@ than the bus. Here several threads fill buffers while others are on the bus. Dow
 way round, where what takes time is that new pages are touched: several threads touch them.
 
 For each direction a ring has two lanes, each with a thread that makes one copy after the other.
-Arrays whose rows are contiguous are copied by compiled code without the interpreter's lock, where
+Arrays with contiguous rows are copied by compiled code without the interpreter's lock, where
 it is there (`hetero.host.copying.slices`). Other arrays, and all of them elsewhere, are packed by
 NumPy.
 """

@@ -71,32 +71,6 @@ def test_first_failure_warns_and_the_cpu_answers(fails, opencl, warnings_of, err
     assert devices.disabled(opencl) is None
 
 
-def test_second_failure_sets_the_device_aside(fails, opencl, warnings_of):
-    attempts = fails(DeviceError("ill"))
-    for _ in range(2):
-        np.testing.assert_array_equal(hetero.matmul(A32, B32, device=opencl), A32 @ B32)
-    assert len(attempts) == 2
-    assert len(warnings_of()) == 2
-    assert "set aside" in warnings_of()[1]
-    assert "ill" in devices.disabled(opencl)
-    assert "set_aside" in hetero.machine()["devices"][opencl]
-
-
-def test_unforced_calls_leave_a_device_set_aside_alone(cuda, warnings_of):
-    devices.count_failure("cuda:0", DeviceError("ill"))
-    devices.count_failure("cuda:0", DeviceError("ill"))
-    inventory.changed()
-    first, second = (fakes.Cupy.of(x, cuda) for x in (A32, B32))
-    cuda.log.clear()
-    result = hetero.matmul(first, second)
-    assert isinstance(result, fakes.Cupy)
-    np.testing.assert_allclose(result.get(), A32 @ B32, rtol=1e-6)
-    assert "compute" not in cuda.log
-    reasons = {c.device: c.reason for c in hetero.plan("matmul", first, second).candidates}
-    assert "set aside" in reasons["cuda:0"]
-    assert not warnings_of()
-
-
 def test_failures_of_several_threads_are_two_warnings(fails, opencl, warnings_of):
     fails(DeviceError("ill"))
     planner.plan(hetero.ops.matmul.problem(A32, B32), opencl)
@@ -141,33 +115,6 @@ def test_one_incident_in_two_threads_counts_once(cuda, monkeypatch):
     assert devices.disabled("cuda:0") is None
 
 
-def test_results_own_their_memory(cuda):
-    assert hetero.matmul(A32, B32, device="cuda").flags.owndata
-
-
-def test_kernel_that_does_not_compile(opencl, monkeypatch, warnings_of):
-    device = devices.get(opencl)
-    monkeypatch.setattr(device, "_kernels", {})
-    monkeypatch.setattr(device, "_programs", {})
-    monkeypatch.setattr("hetero.devices.opencl.kernel_text", lambda *_: "this is no C")
-    result = hetero.matmul(A32, B32, device=opencl)
-    np.testing.assert_array_equal(result, A32 @ B32)
-    (text,) = warnings_of()
-    assert "compiler" in text
-
-
-def test_out_of_device_memory(opencl, monkeypatch, warnings_of):
-    device = devices.get(opencl)
-    limit = device._device.max_mem_alloc_size
-
-    def allocate(nbytes, allocate=device.allocate):
-        return allocate(8 * limit)  # the driver itself refuses
-
-    monkeypatch.setattr(device, "allocate", allocate)
-    np.testing.assert_array_equal(hetero.matmul(A32, B32, device=opencl), A32 @ B32)
-    assert len(warnings_of()) == 1
-
-
 @pytest.mark.parametrize("step", ["allocate", "begin_upload", "download", "synchronize"])
 def test_every_step_may_fail(cuda, monkeypatch, warnings_of, step):
     def broken(*_, **__):
@@ -200,22 +147,6 @@ def test_forked_child_computes_on_the_cpu(opencl, forced):
     with os.fdopen(read, "rb") as answer:
         assert answer.read() == b"right"
     assert devices.disabled(opencl) is None, "the parent keeps its device"
-
-
-def test_a_refused_out_does_not_keep_later_calls_from_the_device(opencl, monkeypatch):
-    device, uploads = devices.get(opencl), []
-    upload = device.begin_upload
-    monkeypatch.setattr(
-        device, "begin_upload", lambda *a, **o: uploads.append(1) or upload(*a, **o)
-    )
-    out = np.zeros((6, 7), np.float32)
-    out.flags.writeable = False
-    with pytest.raises(ValueError, match="read-only"):
-        hetero.matmul(A32, B32, out=out, device=opencl)
-    out = np.zeros((6, 7), np.float32)
-    hetero.matmul(A32, B32, out=out, device=opencl)
-    np.testing.assert_allclose(out, A32 @ B32, rtol=1e-6)
-    assert len(uploads) == 2
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (60, 60)])
@@ -299,24 +230,6 @@ def test_a_device_that_fails_when_it_is_left_has_not_touched_the_operands(
 
 
 # -- Memory ----------------------------------------------------------------------------------------
-
-
-def test_out_of_memory_is_no_failure(cuda, monkeypatch, warnings_of):
-    attempts = []
-
-    def allocate(nbytes):
-        attempts.append(nbytes)
-        raise DeviceMemoryError("full")
-
-    monkeypatch.setattr(cuda, "allocate", allocate)
-    for _ in range(5):
-        np.testing.assert_allclose(hetero.matmul(A32, B32, device="cuda"), A32 @ B32, rtol=1e-6)
-    (text,) = warnings_of()
-    assert "not enough free memory" in text
-    assert devices.disabled("cuda:0") is None
-    assert not devices.here.first_failure
-    assert len(attempts) >= 5, "each call asks again"
-    monkeypatch.undo()
 
 
 def test_a_host_without_memory_is_not_the_devices_trouble(opencl, monkeypatch, warnings_of):

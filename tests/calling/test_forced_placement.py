@@ -8,27 +8,14 @@ import pickle
 import random
 import threading
 
-import numpy as np
 import pytest
-from made_up import GPU, TWO, WITH_LIBRARY, priced, reason, square
+from made_up import priced, reason, square
 
 import hetero
-from hetero import devices, registry, removed
+from hetero import registry, removed
 from hetero.calling import planner
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
 from hetero.pricing import settings
-
-
-def test_forced_device_and_method():
-    assert priced(square(8), device="cuda").chosen.device == "cuda:0"
-    assert priced(square(8), device="cuda:0").chosen.method == "tiled"
-    assert priced(square(4096), WITH_LIBRARY, method="tiled").chosen.method == "tiled"
-    assert priced(square(4096), WITH_LIBRARY, device="cpu").chosen.device == "cpu"
-    twins = {**TWO, "cuda:1": GPU}
-    assert {c.device for c in priced(square(8), twins, device="cuda").candidates} == {
-        "cuda:0",
-        "cuda:1",
-    }
 
 
 def test_forced_placement_that_is_not_there():
@@ -58,44 +45,11 @@ def test_a_removed_method_names_what_to_use(operation, method):
         hetero.plan(operation, *operands, method=method, **options)
 
 
-@pytest.mark.parametrize("shapes", [((0, 3), (3, 4)), ((2, 0), (0, 3)), ((0, 2, 3), (3,))])
-@pytest.mark.parametrize("placed", [{}, {"device": "cpu"}, {"device": "cpu", "method": "tiled"}])
-def test_the_plan_of_what_has_no_elements_is_refused_as_the_call_is(shapes, placed):
-    A, B = map(np.zeros, shapes)
-    if "method" in placed:
-        for call in (hetero.matmul, lambda *given, **how: hetero.plan("matmul", *given, **how)):
-            with pytest.raises(MethodNotAvailable, match=r"one of 'blas', got 'tiled'"):
-                call(A, B, **placed)
-        return
-    np.testing.assert_array_equal(hetero.matmul(A, B, **placed), A @ B)
-    with hetero.use(**placed):
-        assert hetero.plan("matmul", A, B).chosen.method == "blas"
-
-
 @pytest.mark.parametrize("forced", [{"device": "cuda"}, {"method": "tiled"}])
 def test_what_devices_cannot_do_goes_to_the_cpu_even_when_forced(forced):
     plan = priced(square(8, dtype="int32"), **forced)
     assert plan.chosen.device == "cpu"
     assert "int32" in reason(plan, "cuda:0")
-
-
-def test_use_nests():
-    problem_of = hetero.spec((64, 64)), hetero.spec((64, 64))
-
-    def chosen():
-        return hetero.plan("matmul", *problem_of).chosen.device
-
-    name = next(iter(devices.available()), "cpu")
-    with hetero.use(device=name):
-        assert chosen() == name
-        with hetero.use(device="cpu"):
-            assert chosen() == "cpu"
-            with hetero.use(method="blas"):
-                assert planner.placement(None, None) == ("cpu", "blas")
-                assert planner.placement(name, None) == (name, "blas"), "the call's own wins"
-        assert chosen() == name
-    assert chosen() == "cpu"
-    assert planner.placement(None, None) == (None, None)
 
 
 def test_use_is_undone_by_an_exception():
@@ -146,11 +100,6 @@ def test_use_refuses_an_argument_at_once(given, message):
         hetero.use(**given)
 
 
-def test_use_takes_a_method_of_any_operation():
-    with hetero.use(method="multigrid"):  # of some operation: a call of another one says so
-        assert planner.placement(None, None) == (None, "multigrid")
-
-
 def test_use_holds_in_its_own_thread_only(opencl):
     seen = {}
 
@@ -163,24 +112,6 @@ def test_use_holds_in_its_own_thread_only(opencl):
         thread.join()
         look("own")
     assert seen == {"other": (None, None), "own": (opencl, None)}
-
-
-def test_calls_obey_use(opencl, monkeypatch):
-    A = np.ones((8, 8), np.float32)
-    hetero.matmul(A, A)  # remembered for the CPU: the call cache must look at `use` too
-    device = devices.get(opencl)
-    uploads = []
-    upload = device.begin_upload
-    monkeypatch.setattr(
-        device, "begin_upload", lambda *a, **o: uploads.append(1) or upload(*a, **o)
-    )
-    hetero.matmul(A, A)
-    assert not uploads
-    with hetero.use(device=opencl):
-        hetero.matmul(A, A)
-    assert len(uploads) == 1
-    hetero.matmul(A, A)
-    assert len(uploads) == 1
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from scipy import sparse
 import hetero
 import hetero.ops
 from hetero import profile, registry
-from hetero.calling import execution, planner
+from hetero.calling import planner
 from hetero.devices.cuda import cufft
-from hetero.errors import DeviceMemoryError, HeteroError
+from hetero.errors import HeteroError
 from hetero.moving import ranges
 from hetero.ops.convolve2d import planning, problem
 from hetero.ops.kmeans import fit
@@ -274,7 +274,7 @@ def agree(ran, printed, plan):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("constants", ["conservative", "h200"])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_calls(machine, constants, seed):
     record, devices, _ = machine
     profile.set_current(profile.shipped(constants))
@@ -311,19 +311,6 @@ def test_random_calls_in_bands(machine, monkeypatch):
     assert sum("streamed" in str(plan and plan.chosen.method) for plan in plans) > 10
 
 
-def test_several_devices(machine):
-    record, devices, _ = machine
-    rng = np.random.default_rng(6)
-    f = rng.random((40, 50))
-    for there in (f, fakes.Cupy.of(f, devices[1])):
-        placed = {"device": "cuda:*", "method": "jacobi"}
-        compare(record, registry.operation("poisson"), [there], {"rtol": 1e-3}, placed)
-        assert set(record) == {("cuda:*", "jacobi")}
-    A = hetero.Poisson((40, 50))
-    compare(record, registry.operation("cg"), [A, f.reshape(-1)], {}, {"device": "cuda:*"})
-    assert set(record) == {("cuda:*", "fused")}
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_random_calls_that_are_shared(machine):
     """Each device does the range that is printed, by the method that is printed."""
@@ -344,39 +331,6 @@ def test_random_calls_that_are_shared(machine):
         shared += bool(shares)
         assert all(str(share) in str(plan) for share in shares)
     assert shared > 20
-
-
-def test_random_calls_that_find_no_room(machine, monkeypatch):
-    """As planned, or in blocks on the same device."""
-    record, *_ = machine
-    monkeypatch.setattr(execution, "_SMALLEST", 1 << 10)
-    allocate, limit = fakes.FakeCuda.allocate, 20_000
-
-    def allocate_less(self, nbytes):
-        if nbytes > limit:
-            raise DeviceMemoryError("no room")
-        return allocate(self, nbytes)
-
-    draw, cut = random.Random(4), 0
-    for number in range(100):
-        name = ("matmul", "convolve2d")[number % 2]
-        dtype = draw.choice(DTYPES[:2])
-        if name == "convolve2d":
-            shapes = (draw.randrange(40, 120), draw.randrange(40, 120)), (3, 4)
-        else:
-            m, n, k = (draw.randrange(30, 100) for _ in range(3))
-            shapes = (m, k), (k, n)
-        operands = [values(draw, shape, dtype) for shape in shapes]
-        operation, placed = registry.operation(name), {"device": "cuda:0"}
-        plan = hetero.plan(name, *operands, **placed)
-        record.clear()
-        with monkeypatch.context() as short:
-            short.setattr(fakes.FakeCuda, "allocate", allocate_less)
-            operation.call(*operands, **placed)
-        (ran,) = record
-        assert ran in [("cuda:0", plan.chosen.method), ("cuda:0", "streamed")]
-        cut += ran[1] == "streamed"
-    assert cut > 30
 
 
 def test_small_convolutions(machine):

@@ -10,7 +10,6 @@ from made_up import (
     CPU,
     GPU,
     TWO,
-    WITH_LIBRARY,
     candidate,
     machine,
     priced,
@@ -24,7 +23,7 @@ from hetero import devices, profile, registry, tables
 from hetero.arrays import Spec
 from hetero.calling import planner
 from hetero.errors import NotPriced
-from hetero.ops import matmul, matvec
+from hetero.ops import matvec
 from hetero.pricing import pricing
 from hetero.pricing.plan import Plan
 
@@ -58,34 +57,6 @@ def test_operands_that_are_there_cost_nothing_to_move():
             "upload": 1e-5 + 4e4 / 1e9,
         }
     )
-
-
-def test_operands_with_gaps_are_packed_first():
-    gaps = np.zeros((100, 200), np.float32)[:, ::2]
-    plan = priced(matmul.problem(gaps, np.zeros((100, 100), np.float32).T))
-    gpu = candidate(plan, "cuda:0", "tiled")
-    assert gpu.terms["pack"] == pytest.approx(3e-6 + 4e4 / 2e9)
-
-
-def test_mixed_places():
-    one = matmul.problem(Spec((100, 100), "float32", on="cuda:0"), Spec((100, 100), "float32"))
-    gpu = candidate(priced(one), "cuda:0", "tiled")
-    assert gpu.terms["upload"] == pytest.approx(1e-5 + 4e4 / 1e9), "one operand of two"
-    assert "download" not in gpu.terms, "the result stays beside the operand"
-
-
-@pytest.mark.parametrize("on", ["host", "cuda:0"])
-@pytest.mark.parametrize("n", [10, 100, 1000, 5000])
-def test_terms_add_up_and_the_cheapest_comes_first(n, on):
-    plan = priced(square(n, on), WITH_LIBRARY)
-    possible = [c for c in plan.candidates if c.reason is None]
-    for c in possible:
-        assert c.seconds == pytest.approx(sum(c.terms.values()), rel=1e-12)
-        assert all(seconds >= 0 for seconds in c.terms.values())
-    assert len(possible) == (4 if (n, on) == (5000, "host") else 3), "large ones in tiles too"
-    assert [c.seconds for c in possible] == sorted(c.seconds for c in possible)
-    assert plan.chosen is plan.candidates[0]
-    assert plan.seconds == plan.chosen.seconds
 
 
 @pytest.mark.parametrize("calls", [1.0, 1.15, 3.0])
@@ -160,18 +131,6 @@ def test_what_several_gpus_cannot_do_together_the_first_of_them_does_where_asked
     assert chosen("dst").device == "cuda:0"
 
 
-def test_batches():
-    one, many = (
-        matmul.problem(Spec((*b, 64, 64), "float32"), Spec((*b, 64, 64), "float32"))
-        for b in ((), (10,))
-    )
-    assert candidate(priced(many), "cpu").terms["compute"] == pytest.approx(
-        10 * candidate(priced(one), "cpu").terms["compute"]
-    )
-    uploads = [candidate(priced(p), "cuda:0", "tiled").terms["upload"] for p in (one, many)]
-    assert uploads[1] - uploads[0] == pytest.approx(9 * 2 * 64 * 64 * 4 / 1e9)
-
-
 def test_every_excluded_candidate_has_its_reason():
     assert "cuBLAS" in reason(priced(square(64)), "cuda:0", "library")
     assert "int32" in reason(priced(square(64, dtype="int32")), "cuda:0")
@@ -188,43 +147,6 @@ def test_every_excluded_candidate_has_its_reason():
     assert "calibrate" in reason(bare, "cuda:0", "tiled")
     unlinked = priced(square(999), constants=machine(links={}))
     assert "upload of cuda:0" in reason(unlinked, "cuda:0", "tiled")
-
-
-def test_of_several_reasons_against_a_device_the_first_is_shown():
-    """That it failed, that it is another one again, that it has no room, what a method lacks."""
-    info = {**GPU, "same_as": "cuda:1", "is_host_cpu": True, "set_aside": "it failed twice"}
-    reasons = {
-        "set_aside": "it failed twice",
-        "is_host_cpu": "this machine's CPU again",
-        "same_as": "the same as cuda:1",
-        "memory_bytes": "3.0 GiB",
-        "library": "cuBLAS",
-    }
-    for key, text in reasons.items():
-        plan = priced(square(2**14), {"cpu": CPU, "cuda:0": info})
-        assert text in reason(plan, "cuda:0", "library")
-        info[key] = 2**40 if key == "memory_bytes" else None
-
-
-@pytest.mark.parametrize(("n", "keepable"), [(20, False), (300, True)])
-def test_what_is_moved_is_worth_keeping_where_it_decides(n, keepable):
-    """A small product takes longer on the GPU even with its operands there."""
-    assert priced(square(n)).keepable == keepable
-    assert not priced(square(n, "cuda:0")).keepable
-
-
-def test_a_filter_of_unknown_values_is_of_no_known_rank():
-    plan = hetero.plan("convolve2d", Spec((512, 512), "float32"), Spec((15, 15), "float32"))
-    assert plan.problem.options.rank == 0
-    separable = candidate(plan, "cpu", "separable")
-    assert "not known to be of low rank" in separable.reason
-    assert plan.chosen.method != "separable"
-
-
-def test_a_twin_that_holds_the_operands_is_considered():
-    twins = {**TWO, "cuda:1": {**GPU, "same_as": "cuda:0"}}
-    plan = priced(square(999, "cuda:1"), twins)
-    assert plan.chosen.device == "cuda:1"
 
 
 def test_without_constants_the_cpu_is_taken():
@@ -244,34 +166,11 @@ def test_without_constants_the_cpu_is_taken():
     assert on_device.chosen.device == "cpu"
 
 
-def test_a_priced_candidate_goes_before_one_without_constants():
-    some = {k: m for k, m in machine().data["models"].items() if "blas" in k}
-    plan = priced(square(999), constants=machine(models=some))
-    assert (plan.chosen.device, plan.chosen.method) == ("cpu", "blas")
-    assert candidate(plan, "cuda:0", "tiled").reason == pricing.UNKNOWN
-
-
 def test_nothing_possible():
     plan = Plan(square(8), (), "made up")
     with pytest.raises(NotPriced, match="matmul float32"):
         _ = plan.chosen
     assert plan.to_dict()["chosen"] is None
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "operation", "dims"),
-    [
-        ((3, 4), (4, 5), "matmul", (3, 5, 4)),
-        ((3, 4), (4,), "matvec", (3, 4)),
-        ((4,), (4, 5), "matvec", (5, 4)),
-        ((1, 4), (4, 5), "matvec", (5, 4)),
-        ((3, 4), (4, 1), "matvec", (3, 4)),
-        ((4,), (4,), "matvec", (1, 4)),
-    ],
-)
-def test_products_with_a_vector_are_matvecs(a, b, operation, dims):
-    found = matmul.problem(Spec(a), Spec(b))
-    assert (found.operation, found.dims) == (operation, dims)
 
 
 def test_matvec_problem():
@@ -291,25 +190,3 @@ def test_host_products_need_no_plan_where_the_cpu_is_alone(monkeypatch):
     np.testing.assert_array_equal(hetero.matmul(A, A.T), A @ A.T)
     np.testing.assert_array_equal(hetero.matvec(A, A[0]), A @ A[0])
     tables.forget()
-
-
-@pytest.mark.parametrize(
-    ("shape", "dims"),
-    [
-        ((16384, 4), (16384, 4)),  # measured itself
-        ((16385, 4), (16384, 4)),
-        ((16, 262144), (256, 16384)),
-        ((1_000_000, 64), (16384, 3906)),
-        ((4, 1 << 30), (16384, 262144)),  # more elements than any that is measured
-        ((20000, 16385), (20000, 16385)),
-    ],
-)
-@pytest.mark.parametrize("turned", [False, True])
-def test_a_long_matrix_is_priced_as_one_of_as_many_elements(shape, dims, turned):
-    m, k = shape[::-1] if turned else shape
-    problem = hetero.ops.plan("matvec", hetero.spec((m, k)), hetero.spec((k,))).problem
-    for row in registry.lookup("matvec"):
-        if row.kind == "cuda" and row.prepare is not None:
-            work = row.work(problem, {"kind": "cuda", "arch": "sm_90"})
-            assert work.dims == (dims[::-1] if turned else dims)
-            assert work.flops == 2.0 * m * k

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 
@@ -11,7 +10,6 @@ from made_up import machine, roofline, square
 
 import hetero
 from hetero import profile, tables
-from hetero.arrays import Operand
 from hetero.calling import planner
 from hetero.ops import matmul
 from hetero.profile import inventory
@@ -29,53 +27,6 @@ def test_plans_are_remembered_until_something_changes():
     assert second is not first
     inventory.changed()
     assert planner.plan(problem) is not second
-
-
-CHANGED = {
-    "operation": "matvec",
-    "dims": (9, 9, 9),
-    "dtype": "float64",
-    "inputs": (),
-    "output": square(9).output,
-    "batch": 3,
-    "strides": ((1, 2, 3),),
-    "layout": "F",
-    "function": "vecmat",
-    "device_obstacle": "because",
-    "rtol": 1e-3,
-    "iterations": 17,
-    "window": "another",
-}
-UNPRICED = {"pointer", "readonly", "stream", "kept"}  # of an operand: no price depends on them
-
-
-def test_a_plan_is_remembered_by_every_field():
-    """One that is forgotten would give a problem another one's plan."""
-    problem = square(8)
-    key = planner._key(problem)
-    assert planner._key(square(8)) == key
-    for field in dataclasses.fields(problem):
-        changed = dataclasses.replace(problem, **{field.name: CHANGED.get(field.name, "changed")})
-        assert planner._key(changed) != key, field.name
-    values = {"shape": (9, 9), "strides": (4, 32), "dtype": np.dtype("float64"), "location": "x"}
-    for name in Operand._fields:
-        for which in ("first", "second", "output"):
-            one = {name: values.get(name, 7)}
-            a, b, c = *problem.inputs, problem.output
-            a = a._replace(**one) if which == "first" else a
-            b = b._replace(**one) if which == "second" else b
-            c = c._replace(**one) if which == "output" else c
-            changed = dataclasses.replace(problem, inputs=(a, b), output=c)
-            unpriced = name in UNPRICED or (name, which) == ("copies", "output")
-            assert (planner._key(changed) == key) == unpriced, (name, which)
-
-
-def test_another_tolerance_is_another_plan():
-    f = np.ones((40, 40))
-    loose = hetero.plan("poisson", f, rtol=1e-2)
-    tight = hetero.plan("poisson", f, rtol=1e-9)
-    assert (loose.problem.options.rtol, tight.problem.options.rtol) == (1e-2, 1e-9)
-    assert hetero.plan("poisson", f, rtol=1e-2) is loose
 
 
 def test_calls_follow_the_profile(cuda):

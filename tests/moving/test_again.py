@@ -1,6 +1,5 @@
 """`hetero explain --again`: the calls of a loop, as they then happen."""
 
-import numpy as np
 import pytest
 from test_kept_copies import device, operands  # noqa: F401
 
@@ -9,7 +8,6 @@ from hetero.arrays import kept
 from hetero.calling import planner
 from hetero.host import write_tracking
 from hetero.moving import again
-from hetero.ops import matvec
 
 CALLS = 30
 
@@ -39,17 +37,6 @@ def test_it_is_what_happens(device, monkeypatch, n):  # noqa: F811
     assert expected.seconds <= 2.0 * expected.without, "as `keeping.placed` promises"
     if n == 1024:
         assert [step.moves for step in expected.steps] == [(), (1,), ()]
-
-
-def test_operands_that_are_small_or_on_a_device_stay_where_they_are(device):  # noqa: F811
-    small = np.ones((kept.LEAST_WATCHED // 4 // 1024 - 1, 1024), np.float32)
-    for problem in (
-        hetero.plan("matvec", small, small[0]).problem,
-        matvec.OPERATION.from_dims((4096, 4096), "float32", "cuda:0"),
-    ):
-        found = course(problem, 1000)
-        assert len(found.steps) == 1
-        assert found.seconds == pytest.approx(found.without)
 
 
 def test_the_command(run, data):

@@ -12,56 +12,8 @@ from fakes import Freeing
 
 import hetero
 from hetero import devices
-from hetero.devices.storage import Storage
 from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceError, DeviceMemoryError, DeviceNotAvailable
-from hetero.moving.memory import Memory
-
-
-@pytest.fixture
-def device():
-    made = Freeing()
-    yield made
-    made.clear()
-    gc.collect()
-    assert made.live == 0
-    assert not made.damaged
-
-
-# -- What is kept --------------------------------------------------------------------------------
-
-
-def test_the_last_ones_asked_for_are_kept():
-    storage = Storage()
-    made = []
-
-    def get(key, purpose="transforms"):
-        return storage.get(purpose, key, 2, lambda: made.append(key) or [key])
-
-    first = get("a")
-    assert get("a") is first
-    get("b"), get("a"), get("c"), get("c", "others")
-    assert made == ["a", "b", "c", "c"]
-    assert get("a") is first, "b was asked for earlier"
-    get("b")
-    assert made[4:] == ["b"]
-    assert storage.drop()
-    assert not storage.drop()
-    assert get("a") is not first
-
-
-def test_what_a_call_still_uses_lives_on_and_is_counted(device):
-    kept = device.storage().get("multigrid", 1, 2, lambda: Workspace(device, "multigrid"))
-    kept.allocate(1000)
-    device.storage().get("multigrid", 2, 2, lambda: Workspace(device, "multigrid")).allocate(50)
-    assert device.memory_held() == {"multigrid": 1050}
-    device.clear()
-    gc.collect()
-    assert device.memory_held() == {"multigrid": 1000}
-    del kept
-    gc.collect()
-    assert device.live == 0
-
 
 # -- The public names ----------------------------------------------------------------------------
 
@@ -98,13 +50,6 @@ def test_memory_tells_bytes_by_device_and_purpose(two):
         "  solves: 500 bytes",
         "cuda:1: 0 bytes",
     ]
-
-
-def test_memory_without_devices(monkeypatch):
-    monkeypatch.setattr(devices.here, "found", {})
-    assert of_devices() == {}
-    assert "no device" in str(Memory())
-    hetero.clear_memory()
 
 
 def test_clear_memory_of_one_device_and_of_all(two):
@@ -183,15 +128,6 @@ def test_calls_work_as_ever_after_clear_memory(opencl):
     assert hetero.memory()[opencl] == {}
     for before, after in zip(first, kept_by_calls(opencl), strict=True):
         np.testing.assert_array_equal(before, after)
-    assert not devices.troubles()
-
-
-def test_a_device_that_is_reset_keeps_nothing_of_its_old_context(opencl):
-    kept_by_calls(opencl)
-    device = devices.get(opencl)
-    device.reopen()
-    assert hetero.memory()[opencl] == {}
-    kept_by_calls(opencl)
     assert not devices.troubles()
 
 

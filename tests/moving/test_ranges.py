@@ -7,12 +7,11 @@ import gc
 
 import numpy as np
 import pytest
-from layouts import LAYOUTS
 from scipy import signal
 
 import hetero
 from hetero import devices, profile
-from hetero.errors import DeviceError, DeviceMemoryError, MethodNotAvailable
+from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.ops import matmul
 from hetero.pricing import pricing
 
@@ -60,10 +59,10 @@ def moved(opencl, monkeypatch):
 # -- Results ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("share", [2.0, 0.75, 0.3])
+@pytest.mark.parametrize("share", [2.0, 0.3])
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_products(opencl, shapes, share):
-    """With room for all, for more than half, and for little."""
+    """With room for all, and for little."""
     A, B = (integers(shape, number) for number, shape in enumerate(shapes))
     expected = np.matmul(A, B)
     limit = int(share * (A.nbytes + B.nbytes + expected.nbytes))
@@ -74,16 +73,6 @@ def test_products(opencl, shapes, share):
     assert not devices.troubles()
     np.testing.assert_array_equal(result, expected)
     assert ranges > 1 or share == 2.0
-
-
-@pytest.mark.parametrize("second", ["C", "F", "strided", "reversed"])
-@pytest.mark.parametrize("first", ["F", "padded", "reversed"])
-def test_operands_of_all_strides(opencl, first, second):
-    A, B = integers((63, 48), 1), integers((48, 61), 2)
-    A, B = LAYOUTS[first](A), LAYOUTS[second](B)
-    with streamed(opencl, 20_000):
-        assert number_of(hetero.plan("matmul", A, B)) > 1
-        np.testing.assert_array_equal(hetero.matmul(A, B), A @ B)
 
 
 def test_a_result_that_is_given(opencl):
@@ -133,16 +122,6 @@ def test_bits_repeat_and_one_range_is_the_plain_product(opencl):
         first, second = hetero.matmul(A, B), hetero.matmul(A, B)
     np.testing.assert_array_equal(first, second)
     np.testing.assert_allclose(first, plain, rtol=1e-5)
-
-
-def test_operands_on_disk(opencl, tmp_path):
-    """Of a memmap, a subclass of ndarray, NumPy computes; its array goes through in ranges."""
-    A = np.memmap(tmp_path / "A", np.float32, "w+", shape=(40, 30))
-    A[:] = integers((40, 30), 1)
-    B = integers((30, 20), 2)
-    with streamed(opencl, 5_000):
-        np.testing.assert_array_equal(hetero.matmul(A, B), A @ B)
-        np.testing.assert_array_equal(hetero.matmul(np.asarray(A), B), A @ B)
 
 
 # -- Failures --------------------------------------------------------------------------------------
@@ -294,14 +273,6 @@ def test_where_copies_go_on_beside_the_larger_of_both_is_paid(n, pinned):
     assert plan.chosen.made_of in str(plan)
 
 
-@pytest.mark.parametrize("n", [2048, 8192])
-def test_where_copies_hold_up_the_host_the_plain_way_is_taken(n):
-    plan = priced(n)
-    assert plan.chosen.method == "tiled"
-    (streamed,) = (c for c in plan.candidates if c.method == "streamed")
-    assert plan.seconds < streamed.seconds
-
-
 def test_larger_than_the_device():
     whole = priced(16384, ("pageable", "staged"))
     part = priced(16384, ("pageable", "staged"), memory_bytes=1 << 30)
@@ -309,24 +280,3 @@ def test_larger_than_the_device():
     assert reasons["tiled"] == "needs 3.0 GiB, the device has 1.0 GiB"
     assert part.chosen.method == "streamed"
     assert whole.seconds < part.seconds < 1.2 * whole.seconds
-
-
-def test_what_moves_little_is_not_cut():
-    reasons = {c.method: c.reason for c in priced(500, ("pageable", "staged")).candidates}
-    assert reasons["streamed"] == "is for calls that move 16 MiB or more"
-    problem = matmul.problem(*[hetero.spec((500, 500), "float32")] * 2)
-    there = pricing.price(problem, constants(), {"cuda:0": GPU}, "cuda:0", "streamed")
-    assert there.chosen.method == "streamed"
-
-
-def test_operands_on_a_device_are_not_brought_back():
-    problem = matmul.problem(*[hetero.spec((5000, 5000), "float32", on="cuda:0")] * 2)
-    plan = pricing.price(problem, constants(), {"cuda:0": GPU}, "cuda:0")
-    reasons = {c.method: c.reason for c in plan.candidates}
-    assert reasons["streamed"] == "not all operands are on the host"
-
-
-def test_named_alone_it_says_what_else_to_name(opencl):
-    """Another name of this machine's CPU is taken by name only."""
-    with pytest.raises(MethodNotAvailable, match="name it with device= to use it"):
-        hetero.plan("matmul", np.ones((64, 64)), np.ones((64, 64)), method="streamed")

@@ -117,15 +117,6 @@ def test_an_array_that_is_written_to_between_calls_is_left_alone(device, monkeyp
     assert np.diff([0, *begun]).tolist() == [2, 4, 8, 16, 32, 64, 128]
 
 
-def test_what_is_written_rarely_is_worth_a_new_copy(device):  # noqa: F811
-    A, x = operands(N)
-    for _ in range(5):
-        ran = [product(A, x) for _ in range(60)]
-        assert ran[-1]
-        A[7, 7] += 1
-    assert device.uploads == 5
-
-
 def test_an_array_that_is_resized(device):  # noqa: F811
     A, x = operands(2 * N)
     while not product(A, x):
@@ -164,23 +155,6 @@ def test_it_can_be_switched_off(device, monkeypatch, switch):  # noqa: F811
         with hetero.use(watch=False):
             ran = [product(A, x) for _ in range(30)]
     assert not any(ran)
-
-
-def test_where_linux_does_not_tell(device, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(write_tracking, "obstacle", lambda: "this is no Linux")
-    A, x = operands(N)
-    assert not any(product(A, x) for _ in range(30))
-    K = hetero.keep(A)
-    assert any(product(K, x) for _ in range(30))
-
-
-def test_few_arrays_are_remembered():
-    arrays = [np.full(1 << 17, float(i)) for i in range(70)]
-    for A in arrays:
-        kept.note(A)
-        kept.note(A)
-    assert kept.peek(arrays[0]) is None, "it was forgotten"
-    assert sum(kept.peek(A) is not None for A in arrays) == 64
 
 
 def test_views_of_the_same_bytes_as_numbers_of_another_size():
@@ -230,7 +204,7 @@ def test_threads_that_look_forget_and_write(device):  # noqa: F811
 
     def work(seed):
         rng = np.random.default_rng(seed)
-        for _ in range(1500):
+        for _ in range(300):
             steps[rng.integers(len(steps))]()
 
     sys.setswitchinterval(1e-6)
@@ -301,7 +275,7 @@ def program(seed, steps=40, least=1 << 17):
     kept.clear()
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(40))
 def test_random_programs_never_see_a_stale_copy(seed):
     program(seed)
 
@@ -311,7 +285,7 @@ def test_the_random_programs_do_use_copies(monkeypatch):
     monkeypatch.setattr(write_tracking.Watch, "is_written", lambda watch: False)
 
     def programs():
-        for seed in range(50):
+        for seed in range(20):
             program(seed)
 
     with pytest.raises(AssertionError):

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import copy
-import itertools
-import math
-import random
 
 import pytest
 
 import hetero
 from hetero import profile
-from hetero.calibration.fit import fit
-from hetero.ops.cases import grid
-from hetero.registry.models import Work, bind
 
 FAR = 8.0  # times the unspoilt prediction
 CALLS = {
@@ -79,35 +73,3 @@ def test_a_profile_with_spoilt_knots_predicts_within_bounds(key, spoilt, stored)
 
     for now, before in zip(seconds_of(key, stored(change)), seconds_of(key, "h100"), strict=True):
         assert before / FAR < now < FAR * before
-
-
-@pytest.mark.parametrize("grows", [False, True])
-def test_a_curve_that_is_spoilt_as_a_whole_is_bounded_by_conservative_constants(grows, stored):
-    """Each knot a million times too long, or growing with the square of the work."""
-    key = "cpu|matmul|blas|float64|*"
-
-    def change(models):
-        (values,) = curves(models[key])
-        works = map(math.prod, grid(models[key]["constants"]["axes"]))
-        for number, work in enumerate(works):
-            values[number] *= work if grows else 1e6
-
-    _, most = seconds_of(key, stored(change))
-    assert most == pytest.approx(100.0 * 2.0 * 8192.0**3 / 200e9, rel=0.3)
-
-
-@pytest.mark.parametrize("spoilt", [1, 5, 20])
-@pytest.mark.parametrize("seed", range(5))
-def test_a_fit_of_disturbed_samples_predicts_within_bounds(spoilt, seed):
-    """Of 60 samples some are 100 times too long, and what is larger was not measured."""
-    axes = [[4, 16, 64, 256, 1024]] * 3
-
-    def law(*dims):
-        return 2e-6 + 5e-11 * dims[0] * dims[1] * dims[2]
-
-    measured = {dims: law(*dims) for dims in grid(axes) if law(*dims) < 0.003}
-    for dims in random.Random(seed).sample(list(measured), spoilt):
-        measured[dims] *= 100.0
-    cost = bind(fit.surface(axes, measured, {}))
-    for dims in itertools.product([10, 100, 700, 2000, 8192], repeat=3):
-        assert law(*dims) / FAR < sum(cost(Work(dims, 0.0, 0.0))) < FAR * law(*dims), dims

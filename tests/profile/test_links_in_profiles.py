@@ -84,12 +84,6 @@ def test_little_is_copied_one_after_the_other():
     assert found.terms["upload"] == pytest.approx(2 * (1e-5 + share / 1e9))
 
 
-def test_what_an_older_profile_measured_from_host_to_host_is_not_counted_twice():
-    found = group(2000, together(False, AT_ONCE))
-    assert found.terms.keys() == {"overhead", "compute"}
-    assert found.links == ""
-
-
 @pytest.mark.parametrize("apart", [False, True])
 def test_operands_on_one_of_them_come_by_way_of_the_host(apart):
     n = 2000
@@ -233,12 +227,6 @@ def test_devices_with_direct_paths_have_a_link_from_each_other(calibrated, monke
     assert 0.0 < seconds < 0.1
     with pytest.raises(KeyError):
         found.link("cuda:0", "peer", "device")
-
-
-def test_a_quick_one_does_not(calibrated):
-    found, order = calibrated(True)
-    assert order == ["quiet"]
-    assert found.data["links"].keys() == {"cuda:0"} == found.data["host"]["dispatch"].keys()
 
 
 def test_only_other_things_leave_them(calibrated):

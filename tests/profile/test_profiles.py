@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import time
 
 import pytest
 
@@ -76,22 +74,6 @@ def test_none_is_of_this_machine(home, warnings_of):
     assert profile.current().name == "conservative"
     (text,) = warnings_of()
     assert "'hetero info' lists them" in text
-
-
-def test_a_damaged_file_beside_does_no_harm(home, warnings_of):
-    store(home, "fits")
-    (home / "profiles" / "newer.json").write_bytes(b"half a pro")
-    assert profile.current().name == "fits"
-    assert "not complete JSON" in hetero.machine()["profiles"][str(home / "profiles/newer.json")]
-
-
-def test_only_some_files_are_looked_at(home, monkeypatch):
-    for number in range(inventory._MOST + 3):
-        path = home / "profiles" / f"{number}.json"
-        path.write_bytes(b"{}")
-        os.utime(path, (time.time() - number,) * 2)
-    assert len(inventory.stored()) == inventory._MOST
-    assert inventory.stored()[0].name == "0.json"
 
 
 # -- What makes a machine ------------------------------------------------------------------------

@@ -6,20 +6,13 @@ Figures are worked out here from the numbers he prints, without the profile: sec
 
 from __future__ import annotations
 
-import functools
 import json
 import math
-from pathlib import Path
 
 import pytest
 from command_line import refused
 
-from hetero import profile, registry
-from hetero.calling.planner import OtherMachine
 from hetero.cli import main
-from hetero.evaluation import page, transfer
-from hetero.evaluation.calls import Call
-from hetero.ops import benchmark
 
 GB = 1024.0**3
 KB, MB = 1024.0, 1024.0**2
@@ -83,34 +76,6 @@ def test_crossovers(explain, operation, dims, sizes, last_on_cpu):
     for n in sizes:
         device = "cpu" if n <= last_on_cpu else "cuda:0"
         assert explain(operation, *dims(n))[0] == device, n
-
-
-@pytest.mark.parametrize(("operation", "axes", "n"), [("matvec", 2, 2535), ("matmul", 3, 95)])
-def test_plans_and_transfer_and_report_have_one_crossover(explain, data, operation, axes, n):
-    near = [explain(operation, *(n + step,) * axes)[0] for step in (-64, -1, 0, 1, 64)]
-    assert near == ["cpu", "cpu", "cuda:0", "cuda:0", "cuda:0"]
-    work = "--work", operation, *(4096,) * axes, "--dtype", "float32"
-    found = data("transfer", *work, "--profile", "tesla-t10")
-    assert found["pays"]["pageable"]["break_even"]["extent"] == n
-    o, constants = registry.operation(operation), profile.shipped("tesla-t10")
-    (line,) = (line for line in benchmark.of(o, "LINES") if line.dims(7) == (7,) * axes)
-    machine = OtherMachine(constants, constants.machine())
-    priced = functools.partial(page._prices, o, "float32", machine)
-    pays = page._pays({n: priced(line.dims(n)) for n in line.axis.sizes()}, line, priced)
-    assert pays.startswith(f"from n = {n}, ")
-
-
-@pytest.mark.parametrize(("taps", "mode", "n"), [(3, "same", 70), (3, "full", 68), (63, "same", 8)])
-def test_transfer_has_the_crossover_of_convolutions(taps, mode, n):
-    """With n^2 results, as he has them, and with all; from 63 taps on at every size."""
-    constants, options = profile.shipped("tesla-t10"), {"mode": mode}
-    call = Call(registry.operation("convolve2d"), (4096, 4096, taps, taps), "float32", options)
-    found = transfer.transfer(None, None, call, constants=constants)
-    assert found["pays"]["pageable"]["break_even"]["extent"] == n
-    machine = OtherMachine(constants, constants.machine())
-    sizes = range(8, 130)
-    devices = [call.of_size(size).chosen(machine, "host").device for size in sizes]
-    assert devices == ["cpu"] * (n - 8) + ["cuda:0"] * (130 - n)
 
 
 # -- The figures behind it -----------------------------------------------------------------------
@@ -198,35 +163,6 @@ def test_cg_figures(solves, n, count):
     assert rows["hybrid"] == pytest.approx(cg_hybrid(n, count), rel=1e-9)
     assert rows["fused"] == pytest.approx(cg_by_gpu(n, count), rel=1e-9)
     assert chosen == "hybrid"  # the least time for all sizes and iterations, says section 5.2
-
-
-def test_one_iteration_is_not_worth_the_transfer_of_a_small_matrix(solves):
-    assert [solves(n, 1)[0] for n in (512, 2048, 2560, 4096)] == [
-        "blas",
-        "blas",
-        "hybrid",
-        "hybrid",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("other", "count", "printed"),
-    [
-        (cg_by_cpu, 8, (11.15, 3.16, 22.30)),
-        (cg_by_gpu, 8, (3.00, 8.02, 1.12)),
-        (cg_by_cpu, 256, (26.89, 2.67, 61.56)),
-        (cg_by_gpu, 256, (5.88, 15.99, 1.01)),
-    ],
-)
-def test_cg_speedups_are_those_of_the_page(other, count, printed):
-    """White's as he prints them, beside what follows from the constants he prints."""
-    speedups = [other(n, count) / cg_hybrid(n, count) for n in CG_SIZES]
-    computed = sum(speedups) / len(speedups), speedups[0], speedups[-1]
-    page = (Path(__file__).parents[2] / "docs" / "seeds.md").read_text("utf-8")
-    for ours, his in zip(computed, printed, strict=True):
-        assert f" | {his:.2f} | {ours:.2f}" in page
-        if other is cg_by_gpu:
-            assert ours == pytest.approx(his, rel=0.1)
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "many", "1.5"])

@@ -1,17 +1,14 @@
-"""Copies of several devices at the same time, and solves that load and fetch their parts so."""
+"""Tasks of several devices at the same time: who does them, errors, interrupts and forks."""
 
 from __future__ import annotations
 
 import threading
 
-import numpy as np
 import processes
 import pytest
-from cg_systems import solve, system_of, vectors
 from fakes import FakeCuda
 
 import hetero
-from hetero import devices
 from hetero.devices import at_once
 from hetero.devices.at_once import LEAST
 from hetero.errors import DeviceError
@@ -27,40 +24,6 @@ def meeting(number):
         done.append((which, threading.current_thread().name))
 
     return [lambda which=which: task(which) for which in range(number)], done
-
-
-def test_large_copies_meet():
-    tasks, done = meeting(3)
-    at_once.run([FakeCuda(n) for n in range(3)], tasks, LEAST)
-    assert sorted(which for which, _ in done) == [0, 1, 2]
-    here = threading.current_thread().name
-    assert {name for which, name in done if which == 0} == {here}
-    assert all(name.startswith("hetero-") for which, name in done if which), "known as ours"
-
-
-class Elsewhere(FakeCuda):
-    """A device on which this thread has a context of its own."""
-
-    def same_in_threads(self):
-        return False
-
-
-ONE = FakeCuda(0)
-ALONE = {
-    "one device": ([ONE], LEAST),
-    "the same one twice": ([ONE, ONE], LEAST),
-    "little to copy": ([ONE, FakeCuda(1)], LEAST - 1),
-    "a context of this thread's own": ([ONE, Elsewhere(1)], LEAST),
-}
-
-
-@pytest.mark.parametrize("case", ALONE)
-def test_one_after_the_other_in_this_thread(case):
-    used, nbytes = ALONE[case]
-    done = []
-    tasks = [lambda n=n: done.append((n, threading.get_ident())) for n in range(len(used))]
-    at_once.run(used, tasks, nbytes)
-    assert done == [(n, threading.get_ident()) for n in range(len(used))]
 
 
 @pytest.mark.parametrize("failing", [(0,), (1,), (1, 2), (0, 2)])
@@ -138,15 +101,6 @@ def ours(number=2):
     return {thread for thread in found if thread is not threading.current_thread()}
 
 
-def test_threads_are_used_again(alone):
-    (first,) = ours()
-    assert ours() == {first} == set(at_once._waiting)
-    more = ours(3)
-    assert first in more
-    assert ours(3) == more, "and no more of them are made"
-    assert all(thread.daemon for thread in more), "the interpreter's end waits for none"
-
-
 def test_settings_hold_in_a_thread_that_waited(alone):
     ours()
     found = []
@@ -184,65 +138,3 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 both()
 """
     processes.python("-W", "ignore", "-c", script, timeout=60)  # ends, though a thread waits
-
-
-# -- Solves ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def two(opencl):
-    """Two devices that cannot see each other's memory."""
-    from hetero.devices.opencl import OpenCLDevice
-
-    one = devices.get(opencl)
-    return [one, OpenCLDevice(99, one._device)]
-
-
-@pytest.fixture
-def threads_of(monkeypatch):
-    """The threads that uploads and downloads were made in."""
-    from hetero.devices.opencl import OpenCLDevice
-
-    found = set()
-
-    def watched(name):
-        method = getattr(OpenCLDevice, name)
-
-        def call(self, *arguments, **options):
-            found.add((name, threading.current_thread().name))
-            return method(self, *arguments, **options)
-
-        monkeypatch.setattr(OpenCLDevice, name, call)
-
-    watched("upload")
-    watched("download")
-    monkeypatch.setattr(at_once, "LEAST", 0)
-    return found
-
-
-AT_ONCE = {("upload", at_once._NAME), ("download", at_once._NAME)}
-
-
-@pytest.mark.parametrize("kind", ["stencil2", "csr"])
-def test_conjugate_gradients(two, threads_of, kind, monkeypatch):
-    system, A = system_of(kind, "float64")
-    b, x0 = vectors(A.shape[0], "float64")
-    _, at_once_too = solve(two, system, b, x0, maxiter=20)
-    assert threads_of >= AT_ONCE
-    monkeypatch.setattr(at_once, "LEAST", 1 << 60)
-    _, one_by_one = solve(two, system, b, x0, maxiter=20)
-    np.testing.assert_array_equal(at_once_too, one_by_one)
-
-
-def test_sweeps(two, threads_of, monkeypatch):
-    from hetero.ops.linear_systems.types import Stencil
-    from hetero.ops.poisson import jacobi_device
-
-    f, found = np.random.default_rng(0).random((24, 17)), []
-    for least in (0, 1 << 60):
-        monkeypatch.setattr(at_once, "LEAST", least)
-        u = np.zeros_like(f)
-        jacobi_device.solve(two, Stencil(f.shape, (0.1, 0.1)), f, u, sweeps=9)
-        assert threads_of >= AT_ONCE
-        found.append(u)
-    np.testing.assert_array_equal(*found)

@@ -50,11 +50,6 @@ def test_pycuda_is_taken_where_it_is_installed(here):
     assert cuda.chosen() == (here["pycuda.driver"], "PyCUDA 1.2", None)
 
 
-def test_else_the_bindings_serve(here):
-    is_absent(here)
-    assert cuda.chosen() == (here[BINDINGS], "cuda-bindings 1.2", None)
-
-
 def test_one_can_be_forced(here, monkeypatch):
     monkeypatch.setenv("HETERO_DRIVER", "bindings")
     assert cuda.chosen().name == "cuda-bindings 1.2"

@@ -58,7 +58,7 @@ def test_a_whole_process_on_a_device_that_dies(run):
     sequence = succeeded(run("dying_device.py", "count"))
     total = int(sequence[-1])
     assert total > 20
-    for k in range(1, total + 1, 4):
+    for k in range(1, total + 1, 8):
         wish = f"{k},good"
         done = run("dying_device.py", HETERO_FAKE_CUDA_FAIL=wish)
         assert done.returncode == 0, (k, done.stderr[-2000:])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from hetero import cli, devices, registry
 from hetero.calling import planner
 from hetero.devices import opencl as backend
 from hetero.devices.opencl import runtime as opencl_runtime
-from hetero.errors import DeviceError, DeviceNotAvailable, KernelCompileError
+from hetero.errors import DeviceError, DeviceNotAvailable
 from hetero.evaluation import verify
 from hetero.evaluation.calls import Arrays
 from hetero.ops.benchmark import Trial
@@ -101,17 +100,6 @@ def test_no_plan_sees_a_broken_device(no_build, warnings_of, monkeypatch, tmp_pa
     assert not warnings_of()
 
 
-def test_a_broken_device_stays_part_of_the_fingerprint(monkeypatch, opencl):
-    """What is known of it must not decide whether a stored profile is this machine's."""
-    for name, value in NO_BUILD.items():
-        monkeypatch.setenv(name, value)
-    afresh(monkeypatch)
-    before = inventory.fingerprint()
-    assert not devices.proven().keys() & {opencl}
-    assert inventory.fingerprint() == before
-    assert opencl in before["devices"]
-
-
 @pytest.fixture
 def of_products(monkeypatch, hasty):
     """A demo of matrix products alone, whose kernels are soon compiled."""
@@ -128,13 +116,6 @@ def test_demo_goes_on(no_build, capsys, of_products):
     assert "\r" not in captured.err, "no bar in a pipe"
     for words in ("calibrated in", "predicted", "NumPy matmul", "times as", "in all"):
         assert words in captured.out
-
-
-def test_demo_goes_on_without_any(none, capsys, of_products):
-    assert cli.main(["demo", "--largest", "64"]) == 0
-    captured = capsys.readouterr()
-    assert "no other device" in captured.out or "cuda" in captured.out
-    assert "opencl" not in captured.out + captured.err
 
 
 @pytest.mark.parametrize("none", ["no package", "no runtime"], indirect=True)
@@ -207,21 +188,6 @@ def test_verify_leaves_out_what_fails(dying, opencl, monkeypatch):
     found = verify.summary([row])
     assert "planted" in found["left_out"][opencl]
     assert devices.disabled(opencl) is None, "measuring does not count as failing"
-
-
-def test_a_choice_that_fails_is_replaced(cuda, monkeypatch):
-    """The best of those that are left counts as chosen."""
-    candidates = hetero.plan("matmul", A32, B32).candidates
-    assert {"cuda:0", "cpu"} <= {c.device for c in candidates}
-
-    def gone(*_):
-        raise DeviceError("planted")
-
-    monkeypatch.setattr(cuda, "enqueue", gone)
-    monkeypatch.setattr(verify, "_LONGEST", 1e9)
-    row = measured(monkeypatch)
-    assert row.chosen == ("cpu", "blas")
-    assert set(row.failed) == {("cuda:0", "tiled")}
 
 
 def test_a_candidate_set_aside_is_not_measured_elsewhere(opencl, monkeypatch):
@@ -302,43 +268,6 @@ def test_wrong_values_are_seen(opencl, monkeypatch, mistake):
 
 
 # -- Building ------------------------------------------------------------------------------------
-
-
-def test_whatever_pyopencl_stumbles_over_is_a_compile_error(opencl, monkeypatch, warnings_of):
-    """A damaged file in PyOpenCL's own cache ends in a KeyError."""
-    import pyopencl as cl
-
-    device = devices.get(opencl)
-    monkeypatch.setattr(device, "_kernels", {})
-    monkeypatch.setattr(device, "_programs", {})
-
-    def build(*_, **__):
-        raise KeyError("PYOPENCL_CACHE_FAILURE_FATAL")
-
-    monkeypatch.setattr(cl.Program, "build", build)
-    with pytest.raises(KernelCompileError, match="PYOPENCL_CACHE_FAILURE_FATAL"):
-        device.build("probe.cu", "probe", ())
-    np.testing.assert_array_equal(hetero.matmul(A32, B32, device=opencl), A32 @ B32)
-    assert len(warnings_of()) == 1
-
-
-def test_building_is_silent_and_keeps_no_pickles(opencl, monkeypatch, tmp_path):
-    import pyopencl as cl
-
-    device = devices.get(opencl)
-    monkeypatch.setattr(device, "_kernels", {})
-    monkeypatch.setattr(device, "_programs", {})
-    build, caches = cl.Program.build, []
-
-    def noted(self, *arguments, **options):
-        caches.append(options["cache_dir"])
-        return build(self, *arguments, **options)
-
-    monkeypatch.setattr(cl.Program, "build", noted)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        device.build("probe.cu", "probe", (("BLOCK", 16),))
-    assert set(caches) == {False}
 
 
 def test_a_home_that_cannot_be_written(opencl, tmp_path):

@@ -9,7 +9,6 @@ import dlpack_exporter
 import fakes
 import numpy as np
 import pytest
-from scipy import signal
 
 import hetero
 from hetero.arrays import (
@@ -20,7 +19,6 @@ from hetero.arrays import (
     describe,
     is_device_array,
     library_of,
-    pinned,
 )
 from hetero.arrays.pycuda import DeviceArray
 
@@ -40,37 +38,6 @@ class Foreign:
 
 
 # -- Host ----------------------------------------------------------------------------------------
-
-
-def test_host_arrays():
-    A = np.zeros((6, 8), ">i2")[::2, ::-1]
-    A.flags.writeable = False
-    found = describe(A)
-    assert found == Operand((3, 8), (32, -2), np.dtype(">i2"), "host", 0, True, None)
-    assert (found.size, found.nbytes) == (24, 48)
-
-
-def test_pinned_memory_is_known_by_its_addresses_while_a_view_of_it_lives():
-    memory = bytearray(4000)
-
-    def part(begin, size):
-        return np.frombuffer(memory, np.uint8, size, begin)
-
-    first = pinned.known(part(1000, 1000), "tests")
-    second = pinned.known(part(3000, 500), "tests")
-
-    def held():
-        return [at for at in (999, 1000, 1999, 2000, 3000, 3499, 3500) if pinned.holds(part(at, 1))]
-
-    assert held() == [1000, 1999, 3000, 3499]
-    assert pinned.sizes()["tests"] == 1500
-    view = second[10:20]
-    del first, second
-    assert held() == [3000, 3499]
-    assert pinned.sizes()["tests"] == 500
-    del view
-    assert held() == []
-    assert "tests" not in pinned.sizes()
 
 
 def test_what_is_no_array():
@@ -123,18 +90,6 @@ def test_masks_are_refused():
 def test_interfaces_that_say_nothing_usable(missing):
     with pytest.raises(TypeError, match=missing):
         describe(Foreign(**{missing: "left out"}))
-
-
-def test_which_device():
-    def on(**device):
-        array = Foreign()
-        array.device = types.SimpleNamespace(**device)
-        return describe(array).location
-
-    assert on(id=2) == "cuda:2"  # CuPy
-    assert on(type="cuda", index=3) == "cuda:3"  # torch
-    assert on(index=None) == "cuda:0"
-    assert describe(Foreign()).location == "cuda:0"
 
 
 def test_streams_of_torch_come_from_torch(monkeypatch):
@@ -194,11 +149,6 @@ def test_a_library_is_known_by_its_module(name, adapter):
     for made in (kind(), type("Subclass", (kind,), {})()):
         assert type(library_of(made)).__name__ == adapter
     assert library_of(kind()) is library_of(kind())
-
-
-def test_numpys_subclasses_are_numpys():
-    assert library_of(np.zeros(3).view(np.ma.MaskedArray)) is library_of(np.zeros(3))
-    assert library_of([1.0]) is library_of(None) is library_of("text") is None
 
 
 def test_a_tensor_may_lie_on_the_host():
@@ -322,15 +272,6 @@ def test_an_array_of_our_own_refuses_what_it_cannot():
     assert not library_of(array).pickles
 
 
-def test_an_array_of_our_own_without_elements_has_no_memory():
-    array = DeviceArray((0, 5), "float64", allocator=Memory)
-    assert array.gpudata is None
-    assert array.__cuda_array_interface__["data"] == (0, False)
-    assert array[:, 2:].shape == (0, 3)
-    full = DeviceArray((4, 5), "float64", allocator=Memory)
-    assert full[4:].gpudata is None
-
-
 # -- DLPack --------------------------------------------------------------------------------------
 
 HOST_VALUES = np.arange(24, dtype=np.float32).reshape(4, 6)
@@ -350,12 +291,6 @@ def test_dlpack(cuda, flags):
         assert exported.asked == [(1, options)]
     compact = dlpack_exporter.Exported(fakes.Cupy.of(HOST_VALUES, cuda), flags, compact=True)
     assert describe(compact).strides == HOST_VALUES.strides
-
-
-@pytest.mark.parametrize("dtype", ["f2", "f8", "c8", "i4", "u1", "bool"])
-def test_dtypes_of_dlpack(cuda, dtype):
-    array = fakes.Cupy.of(HOST_VALUES.astype(dtype), cuda)
-    assert describe(dlpack_exporter.Exported(array)).dtype == np.dtype(dtype)
 
 
 def test_dlpack_that_cannot_be_used(cuda):
@@ -427,24 +362,6 @@ def test_results_of_libraries_that_follow_the_array_standard(cuda, place):
     result = hetero.matvec(first, x, device=place)
     assert type(result) is dlpack_exporter.Standard
     np.testing.assert_array_equal(result.array.get(), A @ A[0])
-
-
-def test_other_operations_take_dlpack_arrays(cuda):
-    """Here on the CPU; their results lie beside the operands."""
-    image, filter = HOST_VALUES, HOST_VALUES[:3, :3] - 7
-
-    def on_cuda(values):
-        return dlpack_exporter.Standard(fakes.Cupy.of(values, cuda), flags=0)
-
-    result = hetero.convolve2d(on_cuda(image), filter, "same", device="cpu")
-    expected = signal.convolve2d(image, filter, "same")
-    np.testing.assert_allclose(result.array.get(), expected, rtol=1e-5)
-    u = hetero.solve_poisson(on_cuda(image), device="cpu")
-    np.testing.assert_allclose(u.array.get(), hetero.solve_poisson(image, device="cpu"), rtol=1e-5)
-    A = np.eye(6, dtype=np.float32) * 2
-    x, info = hetero.solve_cg(A, on_cuda(image[0]), device="cpu")
-    assert info == 0
-    np.testing.assert_allclose(x.array.get(), image[0] / 2, rtol=1e-4)
 
 
 @pytest.mark.gpu

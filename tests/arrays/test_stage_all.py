@@ -9,9 +9,6 @@ from hetero.arrays import describe
 from hetero.errors import DeviceMemoryError
 from hetero.host.copying.copy_jobs import Copy
 from hetero.moving import transfer
-from hetero.pricing import movement
-from hetero.profile import Profile, shipped
-from hetero.registry import problem
 
 
 class Under:
@@ -75,38 +72,3 @@ def test_behind_a_copy_that_fails_none_is_on_its_way(error):
         staged(device, 2000, 4000)
     assert all(copy.done for copy in device.begun)
     assert device.said[-1] == "waited for"
-
-
-def test_behind_an_operand_without_room_none_is_on_its_way():
-    device = Device(room=1)
-    with pytest.raises(DeviceMemoryError, match="out of memory"):
-        staged(device, 2000, 4000)
-    assert device.said == ["2000 begun", "2000 there", "waited for"]
-
-
-def curve(seconds, rate):
-    one = {"below": None, "bytes_per_second": rate, "seconds_per_byte": 0.0, "seconds": seconds}
-    return {"form": "segments", "constants": [one]}
-
-
-def test_copies_at_once_take_less_than_one_after_the_other():
-    data = shipped("h100").data
-    known = {"pageable": curve(1e-5, 1e10), "pinned": curve(1e-5, 5e10)}
-    known["staged"] = curve(4e-4, 4e10)
-    links = {"cuda:0": {"upload": known, "download": known}}
-    constants = Profile({**data, "links": links})
-    link = constants.link("cuda:0", "upload")
-
-    def upload(*operands):
-        found = problem.Problem("matmul", (1, 1, 1), "float32", operands, operands[0])
-        return movement.of(found, "cuda:0", constants)[0]["upload"]
-
-    large, small = describe(np.empty((2048, 2048), "f")), describe(np.empty((8, 8), "f"))
-    alone = link(large.nbytes)
-    assert upload(large, small) == pytest.approx(alone + link(small.nbytes))
-    assert link(2 * large.nbytes) < upload(large, large) < 2 * alone
-    assert upload(large, large._replace(copies=("cuda:0",))) == pytest.approx(alone)
-    pinned = large._replace(pinned=True)
-    assert upload(large, pinned) == pytest.approx(
-        alone + constants.link("cuda:0", "upload", "pinned")(large.nbytes)
-    )

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import hetero
-from hetero import devices, profile
+from hetero import devices
 from hetero.devices import storage
-from hetero.errors import DeviceMemoryError, MethodNotAvailable
+from hetero.errors import DeviceMemoryError
 from hetero.pricing import memory_limit
 from hetero.profile import inventory
 
@@ -100,19 +100,6 @@ def test_a_limit_of_the_environment_that_is_none_is_passed_by(monkeypatch, openc
     assert "'much'" in warning
 
 
-def test_what_does_not_fit_is_excluded(opencl):
-    with hetero.use(device=opencl, memory_limit=WHOLE):
-        assert hetero.plan("matmul", A, B).chosen.method == "tiled"
-    with hetero.use(device=opencl, memory_limit=WHOLE - 1):
-        plan = hetero.plan("matmul", A, B)
-        assert plan.chosen.method == "streamed"
-        (reason,) = (c.reason for c in plan.candidates if c.method == "tiled")
-        assert reason == "needs 723 KiB, the limit is 723 KiB"
-        with pytest.raises(MethodNotAvailable, match="needs 723 KiB, the limit is"):
-            hetero.matmul(A, B, method="tiled")
-    assert hetero.plan("matmul", A, B, device=opencl).chosen.method == "tiled"
-
-
 def test_the_innermost_limit_holds_and_the_environments_last(opencl, monkeypatch):
     chosen = lambda: hetero.plan("matmul", A, B, device=opencl).chosen.method  # noqa: E731
     monkeypatch.setenv("HETERO_MEMORY_LIMIT", str(WHOLE // 2))
@@ -143,20 +130,6 @@ def test_a_call_holds_no_more(opencl, held, limit):
     assert not devices.troubles()
 
 
-def test_remembered_calls_know_the_limit(opencl, held):
-    expected, most = A @ B, []
-    for limit in (None, WHOLE // 2, None, WHOLE // 2):
-        for _ in range(2):
-            held.most = 0
-            with hetero.use(device=opencl, memory_limit=limit):
-                np.testing.assert_array_equal(hetero.matmul(A, B), expected)
-            gc.collect()
-            assert held.most <= (limit or WHOLE)
-            most.append(held.most)
-    assert most[0] == most[5] == WHOLE
-    assert 0 < most[2] <= WHOLE // 2
-
-
 def test_what_needs_more_than_its_operands_is_the_cpus(opencl, held, warnings_of):
     """The limit holds for all that a solve allocates, also where f and u alone would fit."""
     f = np.random.default_rng(3).random((20, 25))
@@ -166,22 +139,6 @@ def test_what_needs_more_than_its_operands_is_the_cpus(opencl, held, warnings_of
     expected = hetero.solve_poisson(f, device="cpu", method="multigrid", rtol=1e-3)[0]
     np.testing.assert_allclose(u, expected, rtol=0.1, atol=1e-2 * abs(expected).max())
     assert devices.disabled(opencl) is None
-
-
-def test_other_machines_have_limits_too():
-    constants = profile.shipped("h200")
-    from hetero.ops import matmul
-    from hetero.pricing import pricing
-
-    here = constants.machine()
-    problem = matmul.problem(*[hetero.spec((32768, 32768), "float32")] * 2)
-    plan = pricing.price(problem, constants, memory_limit.limited(here, 4 * 10**9), "cuda:0")
-    assert plan.chosen.method == "streamed"
-    reasons = {c.method: c.reason for c in plan.candidates}
-    assert reasons["tiled"] == "needs 12 GiB, the limit is 3.73 GiB"
-    free = pricing.price(problem, constants, here, "cuda:0")
-    # The same tiles are computed; more is moved, most of it meanwhile.
-    assert plan.seconds < 1.5 * free.seconds
 
 
 def test_a_budget_counts_what_is_held():

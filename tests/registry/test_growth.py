@@ -26,17 +26,6 @@ def test_a_sum_is_found_and_goes_on():
         assert found(dims) == pytest.approx(seconds_of(*dims), rel=1e-6)
 
 
-def test_noise_of_a_tenth_is_not_made_more():
-    """Each coefficient is that of all knots, not of the last two."""
-    noise = [1.1, 0.9, 1.0, 0.95, 1.05, 0.9, 1.1]
-    times = [
-        seconds_of(*dims) * noise[number % len(noise)] for number, dims in enumerate(product(*AXES))
-    ]
-    found = growth.fitted(AXES, times, TERMS)
-    for dims in ((10**5, 20, 400), (1000, 2000, 400), (10**5, 2000, 4000)):
-        assert found(dims) == pytest.approx(seconds_of(*dims), rel=0.2)
-
-
 @pytest.mark.parametrize("card", ["h100", "h200"])
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_a_solve_with_a_dense_matrix_twice_as_long_takes_four_times_as_long(card, device):

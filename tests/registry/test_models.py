@@ -38,46 +38,12 @@ def total(function, *dims, **more):
     return sum(function(Work(dims, 0.0, 0.0, **more)))
 
 
-@pytest.mark.parametrize("dims", [(4, 2), (5, 3), (16, 32), (17, 2), (40, 31), (63, 7), (64, 32)])
-def test_surface_is_exact_for_power_laws(dims):
-    function = surface(lambda m, k: 3e-9 * m**1.3 * k**0.7)
-    m, k = dims
-    assert total(function, *dims) == pytest.approx(3e-9 * m**1.3 * k**0.7, rel=1e-12)
-
-
 def test_surface_meets_its_knots_and_halves_between_them():
     function = surface(lambda m, k: 1e-6 * (1 + m * k))
     for m, k in itertools.product(*AXES):
         assert total(function, m, k) == pytest.approx(1e-6 * (1 + m * k), rel=1e-12)
     # Half way between two knots in the logarithm: the geometric mean of both.
     assert total(function, 8, 2) == pytest.approx(1e-6 * math.sqrt(9 * 33), rel=1e-12)
-
-
-def test_surface_keeps_the_rate_beyond_its_last_knot():
-    function = surface(lambda m, k: 1e-6 + 1e-9 * m * k, overhead=1e-6)
-    assert total(function, 640, 32) == pytest.approx(1e-6 + 1e-9 * 640 * 32, rel=1e-12)
-    assert total(function, 640, 3200) == pytest.approx(1e-6 + 1e-9 * 640 * 3200, rel=1e-12)
-    assert total(function, 16, 3200) == pytest.approx(1e-6 + 1e-9 * 16 * 3200, rel=1e-12)
-
-
-def test_surface_is_flat_before_its_first_knot():
-    function = surface(lambda m, k: 1e-6 + 1e-9 * m * k)
-    assert total(function, 1, 1) == pytest.approx(total(function, 4, 2), rel=1e-12)
-    assert total(function, 1, 32) == pytest.approx(total(function, 4, 32), rel=1e-12)
-
-
-def test_surface_parts():
-    function = surface(lambda m, k: 5e-6, overhead=2e-6)
-    assert function(Work((8, 8), 0.0, 0.0)) == pytest.approx((2e-6, 3e-6))
-    assert function(Work((8, 8), 0.0, 0.0, repeat=4)) == pytest.approx((2e-6, 12e-6))
-    # An overhead above what was measured cannot make the work negative.
-    assert surface(lambda m, k: 1e-6, overhead=2e-6)(Work((8, 8), 0.0, 0.0))[1] == 0.0
-
-
-def test_surface_with_one_knot_on_an_axis():
-    function = surface(lambda m, k: 1e-9 * m * k, axes=[[4, 8], [16]])
-    assert total(function, 8, 16) == pytest.approx(128e-9)
-    assert total(function, 8, 160) == pytest.approx(1280e-9)
 
 
 # -- Links ---------------------------------------------------------------------------------------

@@ -53,7 +53,6 @@ GPU = {
     "library": None,
 }
 TWO = {"cpu": CPU, "cuda:0": GPU}
-WITH_LIBRARY = {"cpu": CPU, "cuda:0": {**GPU, "library": "13.0"}}
 
 
 def square(n, on="host", dtype="float32"):

@@ -388,12 +388,6 @@ def test_calls_at_the_interpreters_end(before):
     assert run(AT_EXIT, before, seconds=200).split()[-2:] == ["thread", "exit"]
 
 
-def test_this_test_sees_locks():
-    """What is looked for is found: a lock of a module's, and one of a module's object."""
-    found = {where for where, _ in module_locks()}
-    assert {"hetero.profile.finding._lock", "hetero.tables._all.lock"} <= found
-
-
 def test_a_call_in_the_middle_of_a_launch(opencl, monkeypatch):
     """As a signal handler's: a kernel keeps the arguments of the call that it came between."""
     A, B = np.arange(12.0).reshape(3, 4), np.arange(20.0).reshape(4, 5)

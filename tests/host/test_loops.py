@@ -12,8 +12,8 @@ import scipy.signal
 from numpy.testing import assert_allclose
 
 import hetero
-from hetero import cli, profile, registry, tables
-from hetero.calling import execution, planner
+from hetero import cli, registry, tables
+from hetero.calling import execution
 from hetero.host import loops, threads
 from hetero.kernels.cpu import (
     cg,
@@ -23,7 +23,6 @@ from hetero.kernels.cpu import (
     kmeans_bounds,
     multigrid,
     ranges,
-    ranges_numpy,
     vectors,
     vectors_numpy,
 )
@@ -31,10 +30,8 @@ from hetero.ops.convolve2d import value_ranges
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.window import window_of
 from hetero.ops.kmeans import compiled_cpu
-from hetero.ops.krylov import cg_products
 from hetero.ops.linear_systems import loops as solver_loops
 from hetero.ops.linear_systems import vectors as solver_vectors
-from hetero.ops.linear_systems.types import Stencil
 
 LONG = 120.0  # seconds; on a busy machine
 
@@ -134,29 +131,6 @@ def test_who_names_a_method_waits_for_it(compiled, warnings_of):
     assert len(said) == 2
 
 
-def test_another_machines_plans_know_of_no_loops_here(cache):
-    constants = profile.shipped("h200")
-    machine = planner.OtherMachine(constants, constants.machine())
-    problem = hetero.ops.registry.operation("solve_poisson").from_dims(
-        (900, 900), "float64", "host"
-    )
-    reasons = {c.reason for c in machine.plan(problem).candidates}
-    assert registry.NOT_COMPILED not in reasons
-
-
-def test_stand_ins_take_as_many_iterations():
-    A, b = spd(60)
-    done = {}
-    for method in ("numba", "scipy"):
-        done[method] = []
-        _, info = hetero.solve_cg(A, b, method=method, callback=done[method].append)
-        assert info == 0
-    assert len(done["numba"]) == len(done["scipy"])
-    plan = hetero.plan("solve_cg", A, b, device="cpu")
-    reasons = {c.method: c.reason for c in plan.candidates}
-    assert reasons["scipy"] == "is used only while 'numba' is compiled"
-
-
 def test_read_only_arrays_compile_nothing_anew():
     """Nor do 64-bit indices that need not be."""
     A, b = spd(80)
@@ -187,9 +161,9 @@ def test_read_only_arrays_compile_nothing_anew():
 
 
 @pytest.mark.parametrize("module", [vectors, vectors_numpy], ids=lambda m: m.__name__)
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("value", [-np.inf, np.nan])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("n", [1, 2, 4096, 4097, 40_000, 1 << 17])
+@pytest.mark.parametrize("n", [1, 4097, 1 << 17])
 def test_a_step_that_is_not_finite_leaves_x(module, value, dtype, n):
     for spoiled in ("p", "q"):
         x, r, p, q = np.ones((4, n), dtype)
@@ -199,33 +173,6 @@ def test_a_step_that_is_not_finite_leaves_x(module, value, dtype, n):
     assert module.times_zero(x) == 0.0
     x[n - 1] = value
     assert np.isnan(module.times_zero(x))
-
-
-@pytest.mark.parametrize("shape", [(9, 14), (7, 1), (1, 7), (3, 5, 4), (4, 1, 3), (2, 3, 1)])
-def test_a_grids_product_by_numpy(shape):
-    """The ends of lines lie beside each other in memory, and are no neighbours."""
-    stencil = Stencil(shape, (1.0, 0.5, 0.7)[-len(shape) :])
-    p = np.random.default_rng(4).standard_normal(shape).reshape(-1)
-    found, q = (np.empty_like(p) for _ in range(2))
-    cg_products.plain(stencil, p.dtype).times(p, found)
-    cg_products.compiled(stencil, p.dtype).times(p, q)
-    assert_allclose(found, q, rtol=1e-13, atol=1e-13)
-    p.reshape(shape)[(0,) * len(shape)] = np.nan
-    cg_products.plain(stencil, p.dtype).times(p, found)
-    assert np.isnan(found).sum() == 1 + sum(n > 1 for n in shape)
-
-
-def test_ranges_by_numpy():
-    rng = np.random.default_rng(2)
-    for _ in range(40):
-        batch, height, width = rng.integers(1, 3), *rng.integers(3, 60, 2)
-        planes = rng.standard_normal((batch, height, width))
-        planes[rng.random(planes.shape) < rng.choice([0.0, 0.4, 0.95])] = 0.0
-        planes[:, : height // 3, : width // 2] = 0.0
-        block = rng.integers(1, height), rng.integers(1, width)
-        sums, areas, peaks = ranges.block_sums(planes, *block)
-        for a, b in zip(ranges_numpy.block_sums(planes, *block), (sums, areas, peaks), strict=True):
-            assert_allclose(a, b, rtol=1e-12)
 
 
 # -- Processes that compile ------------------------------------------------------------------------
@@ -275,16 +222,11 @@ def test_part_of_another_program(cache, monkeypatch, executable):
 # -- First calls -----------------------------------------------------------------------------------
 
 FIRST = {
-    "matvec": "hetero.matvec(np.ones((300, 300)), np.ones(300))",
-    "matmul": "hetero.matmul(np.ones((300, 300)), np.ones((300, 300)))",
     "convolve2d": "hetero.convolve2d(np.ones((500, 600)), np.ones((9, 7)))",
     "convolve2d, not finite": "hetero.convolve2d(np.full((300, 400), np.inf), np.ones((5, 5)))",
-    "convolve2d, complex": "hetero.convolve2d(np.ones((300, 400), complex), np.ones((5, 5)))",
-    "solve_cg, dense": "hetero.solve_cg(np.eye(300) + 1, np.ones(300))",
     "solve_cg, sparse": "hetero.solve_cg(P.tocsr(), np.ones(10000))",
     "solve_cg, grid": "hetero.solve_cg(P, np.ones(10000))",
     "solve_cg, multigrid": "hetero.solve_cg(P, np.ones(10000), M='multigrid')",
-    "Poisson": "P @ np.ones(10000)",
     "solve_poisson": "hetero.solve_poisson(np.ones((300, 200)))",
     "solve_poisson, box": "hetero.solve_poisson(np.ones((30, 40, 50), 'f4'))",
     "convolve2d, large": "hetero.convolve2d(np.ones((2048, 2048)), np.ones((9, 9)))",
@@ -387,7 +329,7 @@ def test_nothing_can_be_kept(obstacle, tmp_path):
     assert not [f for f in left if "pyopencl" not in f.parts]  # which keeps its own, by SQLite
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "text"])
+@pytest.mark.parametrize("damage", ["empty", "cut"])
 def test_damaged_files_are_compiled_anew(damage, tmp_path):
     """Index and code alike; the result is right, and no error comes out of the call."""
     processes.python("-c", CALLS, NUMBA_CACHE_DIR=str(tmp_path))

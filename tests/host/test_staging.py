@@ -16,27 +16,12 @@ import pytest
 import hetero
 from hetero import devices, profile
 from hetero.arrays import describe, pinned
-from hetero.errors import DeviceError
 from hetero.host.copying import copy_jobs, staging
 from hetero.moving import memory
-from hetero.pricing import pricing
 
 SLICE, REGION = 1000, 6000
 rng = np.random.default_rng(5)
 X = rng.random((37, 41, 13))
-VIEWS = {
-    "C": X,
-    "F": X.T,
-    "every second": X[::2],
-    "backwards": X[:, ::-3],
-    "narrow": X[..., 2:7],
-    "a column": X[:, :, 0],
-    "one row": X[5:6, ::-1],
-    "other order": X.transpose(1, 0, 2)[::-1],
-    "repeated": np.broadcast_to(X[0], (3, *X.shape[1:])),
-    "no axes": X[1, 2, 3:4].reshape(()),
-    "nothing": X[:0],
-}
 
 
 def threads_that_copy():
@@ -75,53 +60,7 @@ def there_and_back(ring, device, array, offset=0):
     np.testing.assert_array_equal(back, array)
 
 
-def test_a_short_copy_does_not_wait_for_a_long_one(ring, device):
-    long, short = rng.random(4000 * SLICE // 8), rng.random(5)
-    buffers = [device.allocate(array.nbytes) for array in (long, short)]
-    for array, (buffer, _owner) in zip((long, short), buffers, strict=True):
-        device.enqueue("upload", array, buffer)
-    found = np.zeros_like(long), np.zeros_like(short)
-    begun = [
-        ring.start("download", target, buffer, 0, device.record())
-        for target, (buffer, _owner) in zip(found, buffers, strict=True)
-    ]
-    begun[1].wait()
-    np.testing.assert_array_equal(found[1], short)
-    assert found[0][-1] == 0
-    begun[0].wait()
-    np.testing.assert_array_equal(found[0], long)
-
-
-@pytest.mark.parametrize("most", [1, 8, 100, 104, 10**6])
-@pytest.mark.parametrize("name", VIEWS)
-def test_pieces_follow_each_other_and_leave_nothing_out(name, most):
-    array = VIEWS[name]
-    end, packed = 0, b""
-    for view, begin in copy_jobs.pieces(array, most):
-        assert begin == end
-        assert view.nbytes <= max(most, array.itemsize)
-        packed += view.tobytes()
-        end += view.nbytes
-    assert packed == array.tobytes()
-
-
 # -- Failures --------------------------------------------------------------------------------------
-
-
-def test_without_any_pinned_memory_copies_are_plain_and_one_warning_says_so(
-    device, monkeypatch, warnings_of
-):
-    def refused(*_):
-        raise DeviceError("none to be had")
-
-    staging._warned.clear()
-    monkeypatch.setattr(device, "pinned", refused)
-    ring = staging.Ring(device, 3, SLICE, REGION)
-    there_and_back(ring, device, X[:, ::2])
-    there_and_back(ring, device, X)
-    ring.close()
-    (text,) = warnings_of()
-    assert "none to be had" in text
 
 
 def test_where_no_thread_starts_the_caller_copies(device, monkeypatch):
@@ -273,17 +212,6 @@ def test_pinned_arrays_are_known_and_go_directly(device):
     assert "pinned arrays" not in pinned.sizes()
 
 
-def test_memory_tells_of_buffers_and_gives_them_back(device):
-    hetero.clear_memory()
-    array = np.ones(1 << 16)
-    device.begin_upload(array, device.allocate(array.nbytes)[0]).wait()
-    assert hetero.memory()["host"][staging.PURPOSE] >= array.nbytes
-    assert "pinned" in str(hetero.memory())
-    hetero.clear_memory()
-    gc.collect()
-    assert "host" not in hetero.memory()
-
-
 FORKED = """
 import os, sys, threading
 import numpy as np
@@ -386,37 +314,6 @@ def staged_profile(**kinds):
     )
 
 
-def test_copies_are_staged_from_the_size_on_where_the_curve_is_the_lower_one():
-    constants = staged_profile(staged=curve(1.2e-3, 3e10))
-    least = constants.least_staged("cuda:0", "upload")
-    assert least == 2**23  # at 1.19e-3 * 6e9 bytes, 2**22.77, they take as long
-    assert constants.stages()["cuda:1"] == {"upload": least, "download": least}
-    link = constants.link("cuda:0", "upload")
-    for nbytes in (1000, 2**20, 2**22, 2**30):
-        plain, staged = 1e-5 + nbytes / 5e9, 1.2e-3 + nbytes / 3e10
-        assert link(nbytes) == pytest.approx(min(plain, staged))
-        assert constants.curve("cuda:0", "upload", "pageable")(nbytes) == pytest.approx(plain)
-        assert constants.link("cuda:0", "upload", "pinned")(nbytes) < plain
-    at_once = constants.at_once("cuda*2")
-    assert at_once.least_staged("cuda:0", "upload") == least  # whatever they take at once
-    assert at_once.link("cuda:0", "upload")(2**30) == pytest.approx(2 * link(2**30))
-    assert constants.link("cuda*2", "upload")(2**30) == link(2**30)
-
-
-def test_no_small_copy_is_staged():
-    """Beside threads of BLAS's that spin 2.7 MB took 3.5 ms in place of 0.6."""
-    least = staged_profile(staged=curve(3e-4, 3e10)).least_staged("cuda:0", "upload")
-    assert least == 1 << 22
-
-
-@pytest.mark.parametrize("kinds", [{}, {"staged": curve(1e-5, 4e9)}])
-def test_curves_that_are_missing_or_never_lower_change_nothing(kinds):
-    constants = staged_profile(**kinds)
-    assert constants.least_staged("cuda:0", "download") == np.inf
-    for nbytes in (1000, 2**30):
-        assert constants.link("cuda:0", "download")(nbytes) == pytest.approx(1e-5 + nbytes / 5e9)
-
-
 def test_devices_take_what_the_current_profile_says(device, monkeypatch):
     asked = []
     monkeypatch.setattr(device, "ring", lambda: asked.append(1))
@@ -436,17 +333,3 @@ def test_devices_take_what_the_current_profile_says(device, monkeypatch):
     assert copy_jobs.least_staged.get(device.name) is None
     profile.set_current(None)
     assert copy_jobs.least_staged.get("cuda:0") is None
-
-
-def test_a_plan_says_that_copies_are_staged():
-    data = profile.shipped("h100").data
-    staged = curve(1e-4, 4e10)
-    links = {way: {**kinds, "staged": staged} for way, kinds in data["links"]["cuda:0"].items()}
-    h100 = profile.Profile({**data, "links": {"cuda:0": links}})
-    for n, expected in ((2048, True), (64, False)):
-        problem = hetero.plan("matmul", *(hetero.spec((n, n), "float32"),) * 2).problem
-        lines = str(pricing.price(problem, h100, h100.machine())).splitlines()
-        on_device = [line for line in lines if "library on cuda:0" in line]
-        assert on_device
-        assert all(line.endswith(", links staged") == expected for line in on_device)
-        assert not any(" on cpu" in line and "staged" in line for line in lines)

@@ -22,7 +22,7 @@ from hetero.errors import DeviceError
 from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans import plan_seeds, shapes
 from hetero.ops.kmeans import device as fits
-from hetero.ops.kmeans.cpu import NumpyBackend, NumpySeeding
+from hetero.ops.kmeans.cpu import NumpySeeding
 from hetero.ops.kmeans.device import Loop
 from hetero.ops.kmeans.device_rows import DeviceRows
 from hetero.ops.kmeans.device_seeding import DeviceSeeding
@@ -196,48 +196,6 @@ def test_ties_go_to_the_lowest(portable, d, k):
         rows.label(False)
         labels = rows.download("labels", (150,), np.int32)
     assert np.array_equal(labels, np.repeat(first, 50))
-
-
-def test_iteration_stops_as_the_plain_one(portable):
-    """By labels that repeat, by the tolerance and by the limit; queued iterations do no harm."""
-    X, _, start = points(900, 5, 6, "float64")
-    with on_device(portable, X, None, 6) as rows:
-        for tol, maxiter in ((0.0, 300), (1e-3, 300), (0.0, 3), (0.0, 1)):
-            C, old, done, strict = start - rows.mean, None, 0, False
-            while done < maxiter:
-                _, labels, new = plain_step(X - rows.mean, None, C)
-                done += 1
-                shift, C = ((new - C) ** 2).sum(), new
-                strict = old is not None and np.array_equal(labels, old)
-                if strict or shift <= tol:
-                    break
-                old = labels
-            _, labels, _ = plain_step(X - rows.mean, None, C)
-            found = start - rows.mean
-            run = Loop(rows, found, tol).run(maxiter)
-            assert run.iterations == done
-            assert run.converged == (strict or shift <= tol)
-            np.testing.assert_allclose(found, C, rtol=1e-12, atol=1e-12)
-            assert np.array_equal(rows.download("labels", (900,), np.int32), labels)
-            inertia = ((X - rows.mean - C[labels]) ** 2).sum()
-            assert run.inertia == pytest.approx(inertia, rel=1e-12)
-        found = start - rows.mean
-        assert Loop(rows, found, 0.0, exactly=True).run(60).iterations == 60
-
-
-def test_empty_clusters(portable):
-    """They get the points farthest from their centroids, as on the CPU."""
-    for weighted in (False, True):
-        X, weights, start = points(500, 4, 6, "float64", weighted)
-        start[3] = start[5] = 1e3
-        host = NumpyBackend(X, weights)
-        expected = start - host.mean
-        run, labels = host.lloyd(expected, 50, 0.0, False)
-        with on_device(portable, X, weights, 6) as rows:
-            found = start - rows.mean
-            assert Loop(rows, found, 0.0).run(50)[1:] == run[1:]
-            np.testing.assert_allclose(found + rows.mean, expected + host.mean, atol=1e-9)
-            assert np.array_equal(rows.download("labels", (500,), np.int32), labels)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -29,13 +29,22 @@ def library(tmp_path_factory):
     return fake_cuda.build(str(tmp_path_factory.mktemp("driver")))
 
 
-@pytest.fixture(scope="module", params=["pycuda", "bindings"])
-def run(request):
-    """Run a script on the driver, which a package calls."""
-    if (why := fake_cuda.obstacle(request.param)) is not None:
+def by(package, library):
+    """Runs a script on the driver, which a package calls."""
+    if (why := fake_cuda.obstacle(package)) is not None:
         pytest.skip(why)
-    library = request.getfixturevalue("library")
-    return functools.partial(fake_cuda.run, library=library, HETERO_DRIVER=request.param)
+    return functools.partial(fake_cuda.run, library=library, HETERO_DRIVER=package)
+
+
+@pytest.fixture(scope="module", params=["pycuda", "bindings"])
+def run(request, library):
+    return by(request.param, library)
+
+
+@pytest.fixture(scope="module")
+def run_once(library):
+    """By one package, what the others' calls do not change."""
+    return by("bindings", library)
 
 
 def succeeded(done) -> list[str]:
@@ -71,16 +80,16 @@ def test_both_packages_do_what_is_asked_alike(run):
     assert succeeded(run("driver_names.py"))[-1] == "right"
 
 
-def test_short_of_memory(run):
-    assert succeeded(run("short_of_memory.py"))[-1] == "right"
+def test_short_of_memory(run_once):
+    assert succeeded(run_once("short_of_memory.py"))[-1] == "right"
 
 
-def test_copies_of_operands_are_in_the_pool_and_make_room(run):
-    assert succeeded(run("kept_on_driver.py"))[-1] == "right"
+def test_copies_of_operands_are_in_the_pool_and_make_room(run_once):
+    assert succeeded(run_once("kept_on_driver.py"))[-1] == "right"
 
 
-def test_memory_is_counted_and_given_back(run):
-    assert succeeded(run("clearing_memory.py"))[-1] == "right"
+def test_memory_is_counted_and_given_back(run_once):
+    assert succeeded(run_once("clearing_memory.py"))[-1] == "right"
 
 
 def test_set_aside_and_reset(run):
@@ -91,8 +100,8 @@ def test_streams_wait_for_each_other_and_the_host_does_not(run):
     assert succeeded(run("waiting_streams.py"))[-1] == "right"
 
 
-def test_rows_of_pinned_matrices(run):
-    assert succeeded(run("pinned_rows.py"))[-1] == "right"
+def test_rows_of_pinned_matrices(run_once):
+    assert succeeded(run_once("pinned_rows.py"))[-1] == "right"
 
 
 def test_staged_copies_through_the_compiled_loop(run):

@@ -1,4 +1,4 @@
-"""method="library": cuBLAS through `nvmath.bindings.cublas`, in the current context, in our stream.
+"""method="library": cuBLAS, in the current context, in our stream.
 
 cuBLAS is column-major: a row-major C = A B is handed over as the column-major C^T = B^T A^T.
 """
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.imports import INSTALL, load
 from hetero.registry.problem import Problem
 
@@ -60,21 +59,13 @@ def gemm_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 
 
 def _handle(device: Any) -> tuple[Any, int]:
-    """cuBLAS's module, and its handle for the default stream."""
+    """cuBLAS's functions, and its handle for the default stream."""
     handles = device.state().handles
     handle = handles.get("cublas")
     if handle is None:
-        try:
-            cublas = load("nvmath.bindings.cublas")
-            handle = handles["cublas"] = cublas, cublas.create()
-        except Exception as error:  # cuBLAS's own, or of how its library is loaded
-            raise _error(error) from error
+        cublas = load("hetero.devices.cuda.libraries").cublas()
+        handle = handles["cublas"] = cublas, cublas.create()
     return handle
-
-
-def _error(error: Exception) -> DeviceError:
-    kind = DeviceMemoryError if "ALLOC_FAILED" in str(error) else DeviceError
-    return kind(f"cuBLAS: {error}")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -97,25 +88,13 @@ def _gemm_arguments(
     return swapped, head, p, q, (ldc, c_batch, batch)
 
 
-def _checked(function: Any) -> Any:
-    """A function of cuBLAS that reports failures as ours."""
-
-    def call(*arguments: Any) -> None:
-        try:
-            function(*arguments)
-        except Exception as error:
-            raise _error(error) from error
-
-    return call
-
-
 def gemm(device: Any, problem: Problem) -> Callable[[int, int, int], None]:
     """C = A B in the current context, as a function of three addresses in the device's memory."""
     cublas, handle = _handle(device)
     swapped, head, p, q, r = _gemm_arguments(problem.dims, problem.strides, problem.batch)
     alpha, beta = _alpha_beta[problem.dtype]
     name = _prefix[problem.dtype] + ("gemm" if problem.batch == 1 else "gemm_strided_batched")
-    function = _checked(getattr(cublas, name))
+    function = getattr(cublas, name)
     if swapped:
         return lambda A, B, C: function(handle, *head, alpha, B, *p, A, *q, beta, C, *r)
     return lambda A, B, C: function(handle, *head, alpha, A, *p, B, *q, beta, C, *r)

@@ -29,7 +29,7 @@ def columns(address, op, rows, count, leading):
 
 
 class Blas:
-    """As ``nvmath.bindings.cublas``, for float64."""
+    """As `hetero.devices.cuda.libraries.cublas`, for float64."""
 
     @staticmethod
     def dgemm(handle, op_a, op_b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc):

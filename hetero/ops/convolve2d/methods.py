@@ -17,7 +17,7 @@ from hetero.moving import ranges, streaming
 from hetero.ops.convolve2d import direct_cpu, work
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.window import DIRECT, FFT, NAME, SCIPY, SEPARABLE
-from hetero.pricing import memory_limit
+from hetero.pricing import places
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
@@ -84,7 +84,7 @@ def _prepared_on_device(module: str, name: str) -> Callable[..., Any]:
 
         def run(image: int, filter: int, out: int) -> None:
             given = FilterOptions(kept.at(filter), options.fillvalue)
-            with device.active(), storage.limited_to(memory_limit.current()):
+            with device.active(), storage.limited_to(places.memory_limit()):
                 convolve(device, problem, image, given, out)
 
         return run

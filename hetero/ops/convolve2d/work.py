@@ -10,10 +10,10 @@ import numpy as np
 
 from hetero.arrays import HOST
 from hetero.imports import load
-from hetero.moving import ranges
 from hetero.ops.convolve2d import tiles
 from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED
 from hetero.ops.convolve2d.window import mode_of
+from hetero.pricing import places
 from hetero.registry.models import Work
 from hetero.registry.problem import DEVICE_DTYPES, Problem
 
@@ -37,7 +37,7 @@ def not_real(problem: Problem, info: Info) -> str | None:
 
 def not_streamed(problem: Problem, info: Info) -> str | None:
     """Parts move between the host's arrays and the device."""
-    return not_real(problem, info) or ranges.obstacle(problem, info)
+    return not_real(problem, info) or places.not_in_ranges(problem, info)
 
 
 def no_mode(problem: Problem, info: Info) -> str | None:

@@ -29,7 +29,7 @@ from hetero.ops.kmeans.device_rows import DeviceRows, moments
 from hetero.ops.kmeans.device_seeding import DeviceSeeding, PartitionSeeding
 from hetero.ops.linear_systems.partition import split
 from hetero.ops.linear_systems.types import DeviceFailed
-from hetero.pricing import memory_limit
+from hetero.pricing import places
 from hetero.registry.problem import Problem
 
 _SHARE = 0.75  # of a device's room, that ranges take with what is made of them
@@ -163,7 +163,7 @@ class Share:
     ) -> None:
         self.device, self._host, self._first = device, rows, first
         if room is None:
-            room = memory_limit.room(memory_limit.of(device))
+            room = places.room(places.described(device))
         self._room, self._asked = int(min(_SHARE * room, 1 << 62)), size
         self._failed = False
         n = len(rows.X)

@@ -1,4 +1,4 @@
-"""What names of devices stand for, why a method cannot run there, and how much memory it may take."""
+"""What names of devices stand for, why a method cannot run there, and the memory it may take."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def is_rescued(problem: Problem, devices: Devices, device: str | None, method: s
     return all(devices[name].get("set_aside") for name in names)
 
 
-# -- Ranges of a call, and the memory that it may take ----------------------------------------------
+# -- Ranges of a call, and the memory that it may take ---------------------------------------------
 
 
 def not_in_ranges(problem: Problem, info: dict[str, Any]) -> str | None:

@@ -5,7 +5,7 @@ for the process that calls it. What is caught, and what is left alone and why: d
 
 =============  =====================================================================================
 `patching`     functions of other packages replaced, and put back
-`gate`         machine code in front of NumPy's loops of products, which offers large ones
+`gate`         machine code in front of NumPy's loops of `matmul`, which offers large products
 `session`      whether a call is looked at, what its plan says, who computes it
 `products`     ``@`` and all that is one; `functions` convolutions, CG and k-means
 `notes`        what was taken and what was not, with the reasons
@@ -19,6 +19,7 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from hetero import locks
@@ -34,7 +35,6 @@ _HOMES = {  # module -> where its replacements are made, and of which of its nam
     "scipy.ndimage": ("functions", ("convolve", "correlate")),
     "scipy.sparse.linalg": ("functions", ("cg",)),
     "sklearn.cluster": ("functions", ("KMeans.fit",)),
-    "threadpoolctl": ("patching", ()),
 }
 _ON, _OFF = ("1", "yes", "true", "on"), ("0", "no", "false", "off")  # HETERO_ACCEL
 _lock = locks.new()
@@ -61,7 +61,7 @@ class Installed:
     def __init__(self, session: Any) -> None:
         self.session, self.count = session, 1
         self._others: list[Any] = []  # what is restored in addition
-        self._listed: list[tuple[Any, Any]] = []
+        self._listed: dict[Any, Any] = {}
         names = {module: names for module, (_, names) in _HOMES.items()}
         self._patches = load("hetero.accel.patching").Patches(names, self._replaced, self._done)
         self._patches.set()
@@ -80,7 +80,7 @@ class Installed:
         """Put back all that was replaced; what scripts hold calls the originals from now on."""
         self.session.least = float("inf")
         with contextlib.ExitStack() as stack:  # each of them, whatever another one raises
-            for table, replacement in self._listed:
+            for replacement, table in self._listed.items():
                 stack.callback(table.pop, replacement, None)
             for other in self._others:
                 stack.callback(other.restore)
@@ -93,17 +93,16 @@ class Installed:
         table = getattr(sys.modules.get("scipy._lib._array_api"), "xp_capabilities_table", {})
         if original in table:
             table[replacement] = table[original]
-            self._listed.append((table, replacement))
+            self._listed[replacement] = table
         return replacement
 
     def _done(self, module: str) -> None:
-        home = load(f"hetero.accel.{_HOMES[module][0]}")
+        if module != "numpy":
+            return
         try:
-            if hasattr(home, "others"):
-                self._others.extend(home.others(self.session, module))
+            self._others.extend(load("hetero.accel.products").others(self.session))
         except (load("hetero.accel.gate").Unknown, AttributeError, ValueError) as error:
-            what = "A @ B" if module == "numpy" else module
-            log.warning("%s is left as it is: %s", what, error)
+            log.warning("A @ B is left as it is: %s", error)
 
 
 def install(verbose: bool = False, dry_run: bool = False, **options: Any) -> Installed:
@@ -140,6 +139,17 @@ def install(verbose: bool = False, dry_run: bool = False, **options: Any) -> Ins
         else:
             _state["installed"].count += 1
         return _state["installed"]  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def installed(session: Any) -> Iterator[None]:
+    """A block in which calls go to a session of another kind."""
+    with _lock:
+        _state.update(installed=Installed(session), book=session.book)
+    try:
+        yield
+    finally:
+        uninstall()
 
 
 def uninstall() -> None:

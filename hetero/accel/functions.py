@@ -25,14 +25,13 @@ _DISTANCE, _COORDINATE = 1e-9, 5e-11  # seconds of a distance, and for each of i
 def replaced(session: Session, name: str, original: Any) -> Any:
     """What stands in the place of a function, or of `KMeans.fit`."""
     package, _, function = name.rpartition(".")
-    if function == "fit":
-        return wrapped(session, name, original, _fit)
-    if function == "cg":
-        counted = original if session.watcher is None else _counted(session, original)
-        return wrapped(session, name, counted, _cg)
-    recognise = _filtered if package == "scipy.ndimage" else _summed
-    if recognise is _filtered or function.endswith("2d"):
-        recognise = functools.partial(recognise, flipped=function.startswith("correlate"))
+    if function in ("fit", "cg"):
+        return wrapped(session, name, original, _fit if function == "fit" else _cg)
+    flipped = function.startswith("correlate")
+    if package == "scipy.ndimage":
+        recognise = functools.partial(_filtered, flipped=flipped)
+    elif function.endswith("2d"):
+        recognise = functools.partial(_summed, flipped=flipped)
     else:
         recognise = functools.partial(_transformed, function)
     return wrapped(session, name, original, recognise, _SMALL)
@@ -176,21 +175,6 @@ def _attempt(
 
 
 # -- Solves ----------------------------------------------------------------------------------------
-
-
-def _counted(session: Session, original: Any) -> Any:
-    """SciPy's solver; its iterations are counted for the session's watcher."""
-
-    @functools.wraps(original)
-    def cg(*args: Any, callback: Any = None, **options: Any) -> Any:
-        def count(x: Any) -> None:
-            session.iterations += 1
-            if callback is not None:
-                callback(x)
-
-        return original(*args, callback=count, **options)
-
-    return cg
 
 
 def _cg(

@@ -119,6 +119,11 @@ class _Call(ctypes.Structure):
     )
 
 
+def _raise_in(thread: int, kind: type) -> None:
+    """Raise an exception in a thread, when it goes on with Python's code."""
+    _API.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
+
+
 class _Raiser:
     """Raises the error that a gate kept in its cells, when it is asked whether it is true.
 
@@ -133,8 +138,7 @@ class _Raiser:
         cells.type = cells.value = cells.traceback = 0
         with contextlib.suppress(RecursionError):  # NumPy alone needs no deeper one
             if error[0] and cells.thread != threading.main_thread().ident:
-                kind = ctypes.cast(error[0], ctypes.py_object)
-                _API.PyThreadState_SetAsyncExc(ctypes.c_ulong(cells.thread), kind)
+                _raise_in(cells.thread, ctypes.cast(error[0], ctypes.py_object).value)
             else:
                 _API.PyErr_Restore(*map(_WORD, error))
         return False
@@ -216,6 +220,11 @@ class Gate:
             product = tuple(call.args[:3]), tuple(call.dims[:4]), tuple(call.steps[:9])
             if self.take(dtype, *product, loop):
                 ended.append(None)
+        except BaseException as error:
+            if threading.current_thread() is threading.main_thread():
+                raise  # and `_Raiser` does it again
+            if not isinstance(error, RecursionError):
+                _raise_in(threading.get_ident(), type(error))
         finally:
             call.done = len(ended)
 

@@ -30,6 +30,7 @@ LEAST, ENVIRONMENT = 1e-3, "HETERO_ACCEL_LEAST"
 # Without and with a GPU: seconds that loading hetero, the first plan and the first context hold a
 # script up, where no run before has measured it, and the part of such calls' time that is saved.
 LOADING, SAVED = {False: 1.0, True: 1.2}, {False: 0.6, True: 0.9}
+_ENDING = 0.2  # seconds that CUDA takes at a process's end
 # A size's first calls are the plain library's, to measure it, if they take less than these seconds.
 # The very first one of a process may have loaded something, so that one tells nothing.
 MEASURED, SAMPLES = 0.1, 2
@@ -247,6 +248,7 @@ class Session:
 def _keep_loading(seconds: float) -> None:
     """Keep how long loading took for the next scripts: half of what was known, half of it."""
     file, known = loading_here(has_device())
+    seconds += _ENDING * has_device()
     with contextlib.suppress(OSError):
         load("hetero.paths").replace_file(file, f"{(known + seconds) / 2:.3f}".encode())
 

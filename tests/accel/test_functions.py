@@ -361,6 +361,7 @@ class Clock:
         clock = types.SimpleNamespace(perf_counter=lambda: self.now)
         monkeypatch.setattr(accel_session, "time", clock)
         monkeypatch.setattr(accel_session, "has_device", lambda: True)
+        monkeypatch.setattr(accel_session, "_ENDING", 0.0)
         monkeypatch.setattr(inventory, "looked", lambda: False)
         monkeypatch.setattr(inventory, "devices", lambda: self.spend(loading))
 

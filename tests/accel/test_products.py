@@ -226,6 +226,18 @@ def test_a_handlers_exception_is_raised_once_after_a_whole_product(all_calls, mo
         signal.signal(signal.SIGUSR1, previous)
 
 
+def test_an_exception_in_a_thread_is_raised_there_after_a_whole_product(all_calls, monkeypatch):
+    def late(*_):
+        raise Late
+
+    monkeypatch.setattr(products, "_views", late)
+    caught = []
+    thread = threading.Thread(target=lambda: caught.append(raised(Late, lambda: None)))
+    thread.start()
+    thread.join()
+    assert type(caught[0]) is Late
+
+
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, TimeoutError])
 def test_signals_at_any_time_lose_neither_product_nor_exception(kind):
     """While NumPy casts an operand, too, before Python is called."""

@@ -7,7 +7,8 @@ is machine code: it multiplies the extents, and calls NumPy's loop below a limit
 calls Python, and where that has not computed the product, for whatever reason, NumPy's loop.
 
 An exception that ends the Python code, such as one that a signal's handler raises, is raised once
-the product is done, as with NumPy alone: by a pending call of the interpreter.
+the product is done, as with NumPy alone: by a pending call of the interpreter in the main thread,
+and by `PyThreadState_SetAsyncExc` in others.
 
 The code is for x86-64, with the calling convention that all its systems but Windows share. On other
 processors there is no gate, and `Gate` says so.
@@ -15,7 +16,6 @@ processors there is no gate, and `Gate` says so.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import mmap
@@ -63,14 +63,22 @@ ff 53 20             ;         call [rbx + 0x20]          PyGILState_Ensure
 31 c0                ;         xor  eax, eax              no vector registers
 ff 53 38             ;         call [rbx + 0x38]          PyObject_CallFunction
 48 85 c0             ;         test rax, rax
-75 2c                ;         jne  made
+75 51                ;         jne  made
 ff 53 50             ;         call [rbx + 0x50]          PyThread_get_thread_ident
 48 89 43 78          ;         mov  [rbx + 0x78], rax     thread
 48 8d bb 80 00 00 00 ;         lea  rdi, [rbx + 0x80]     type
 48 8d b3 88 00 00 00 ;         lea  rsi, [rbx + 0x88]     value
 48 8d 93 90 00 00 00 ;         lea  rdx, [rbx + 0x90]     traceback
 ff 53 58             ;         call [rbx + 0x58]          PyErr_Fetch
-48 8b 7b 60          ;         mov  rdi, [rbx + 0x60]     PyObject_IsTrue
+48 8b b3 80 00 00 00 ;         mov  rsi, [rbx + 0x80]     type
+48 3b b3 98 00 00 00 ;         cmp  rsi, [rbx + 0x98]     recursion: NumPy needs none
+74 28                ;         je   over
+48 8b 7b 78          ;         mov  rdi, [rbx + 0x78]     thread
+48 3b bb a0 00 00 00 ;         cmp  rdi, [rbx + 0xa0]     main
+74 08                ;         je   main
+ff 93 a8 00 00 00    ;         call [rbx + 0xa8]          PyThreadState_SetAsyncExc
+eb 13                ;         jmp  over
+48 8b 7b 60          ; main:   mov  rdi, [rbx + 0x60]     PyObject_IsTrue
 48 8b 73 68          ;         mov  rsi, [rbx + 0x68]     raiser
 ff 53 70             ;         call [rbx + 0x70]          Py_AddPendingCall
 eb 06                ;         jmp  over
@@ -91,12 +99,13 @@ _API = ctypes.pythonapi
 _WORD = ctypes.c_void_p
 _LOOP = ctypes.CFUNCTYPE(None, _WORD, _WORD, _WORD, _WORD)
 # Least multiplications of a product that is offered, of matrices and with a vector; ``small``
-# counts smaller ones. What begins with Py is a function of Python's; the last four are an error.
+# counts smaller ones. What begins with Py is a function of Python's; from ``thread`` on it is about
+# an error.
 _NAMES = (
     *("matrices", "small", "vectors", "numpys", "PyGILState_Ensure", "python", "format"),
     *("PyObject_CallFunction", "Py_DecRef", "PyGILState_Release", "PyThread_get_thread_ident"),
     *("PyErr_Fetch", "PyObject_IsTrue", "raiser", "Py_AddPendingCall"),
-    *("thread", "type", "value", "traceback"),
+    *("thread", "type", "value", "traceback", "recursion", "main", "PyThreadState_SetAsyncExc"),
 )
 Taker = Callable[[str, Any, Any, Any, Callable[[], None]], bool]
 
@@ -119,11 +128,6 @@ class _Call(ctypes.Structure):
     )
 
 
-def _raise_in(thread: int, kind: type) -> None:
-    """Raise an exception in a thread, when it goes on with Python's code."""
-    _API.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
-
-
 class _Raiser:
     """Raises the error that a gate kept in its cells, when it is asked whether it is true.
 
@@ -136,11 +140,7 @@ class _Raiser:
     def __bool__(self) -> bool:
         cells, error = self._cells, (self._cells.type, self._cells.value, self._cells.traceback)
         cells.type = cells.value = cells.traceback = 0
-        with contextlib.suppress(RecursionError):  # NumPy alone needs no deeper one
-            if error[0] and cells.thread != threading.main_thread().ident:
-                _raise_in(cells.thread, ctypes.cast(error[0], ctypes.py_object).value)
-            else:
-                _API.PyErr_Restore(*map(_WORD, error))
+        _API.PyErr_Restore(*map(_WORD, error))
         return False
 
 
@@ -168,8 +168,8 @@ class Gate:
         code = "".join(line.partition(";")[0] for line in _GATE.splitlines())
         for at, (dtype, number) in zip(range(0, _PAGE, _ROOM), _TYPES.items(), strict=False):
             cells = _Cells(OFF, 0, OFF, format=ctypes.addressof(form), **addresses)
-            objects = functools.partial(self._called, dtype, cells), _Raiser(cells)
-            cells.python, cells.raiser = (
+            objects = functools.partial(self._called, dtype, cells), _Raiser(cells), RecursionError
+            cells.python, cells.raiser, cells.recursion = (
                 _WORD.from_buffer(ctypes.py_object(x)).value for x in objects
             )
             here = ctypes.addressof(cells).to_bytes(8, "little").hex()
@@ -177,6 +177,8 @@ class Gate:
             page[at : at + len(made)] = made
             self._loops.append(((ctypes.c_int * 3)(*[number] * 3), begin + at, cells))
             self._held.append(objects)
+        self._in_main_thread()
+        os.register_at_fork(after_in_child=self._in_main_thread)
         protect = ctypes.CDLL(None, use_errno=True).mprotect
         if protect(_WORD(begin), ctypes.c_size_t(_PAGE), mmap.PROT_READ | mmap.PROT_EXEC):
             error = os.strerror(ctypes.get_errno())
@@ -207,6 +209,10 @@ class Gate:
             if found.value != gate:
                 self._replace(found.value, types, None)
 
+    def _in_main_thread(self) -> None:
+        for *_, cells in self._loops:
+            cells.main = threading.main_thread().ident
+
     def _called(self, dtype: str, cells: _Cells, at: int) -> None:
         """What a gate calls with the address of a product."""
         call = _Call.from_address(at)
@@ -220,11 +226,6 @@ class Gate:
             product = tuple(call.args[:3]), tuple(call.dims[:4]), tuple(call.steps[:9])
             if self.take(dtype, *product, loop):
                 ended.append(None)
-        except BaseException as error:
-            if threading.current_thread() is threading.main_thread():
-                raise  # and `_Raiser` does it again
-            if not isinstance(error, RecursionError):
-                _raise_in(threading.get_ident(), type(error))
         finally:
             call.done = len(ended)
 

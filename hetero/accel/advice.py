@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from hetero import accel, registry
 from hetero.accel import __main__ as running
 from hetero.accel.notes import calls_in_words, line_of_script
@@ -26,8 +24,6 @@ from hetero.evaluation import calls
 from hetero.pricing.plan import CPU, Candidate
 from hetero.registry.problem import Problem
 from hetero.times import readable
-
-_NOTABLE = 0.8  # times as long, at most: another way that is worth a line
 
 
 @dataclass
@@ -214,11 +210,6 @@ def _price(
         text = f"{elsewhere.method} on {elsewhere.device} takes {readable(_seconds(elsewhere))} a "
         text += f"call, {readable(_seconds(elsewhere) - copies)} where the operands are there"
         line.notes.append(text)
-    if problem.dtype == "float64":
-        narrow = _best(_narrowed(problem), machine)
-        if narrow is not None and _seconds(narrow) < _NOTABLE * _seconds(chosen):
-            text = f"in float32 {readable(_seconds(narrow))} a call"
-            line.notes.append(f"{text} by {narrow.method} on {narrow.device}")
 
 
 def _best(problem: Problem, machine: OtherMachine, host: bool | None = None) -> Candidate | None:
@@ -229,15 +220,3 @@ def _best(problem: Problem, machine: OtherMachine, host: bool | None = None) -> 
 
 def _seconds(candidate: Candidate | None) -> float:
     return float("inf") if candidate is None else candidate.seconds or 0.0
-
-
-def _narrowed(problem: Problem) -> Problem:
-    """The problem in float32."""
-
-    def narrowed(o: Any) -> Any:
-        if o.dtype != np.float64:
-            return o
-        return o._replace(dtype=np.dtype("f4"), strides=tuple(n // 2 for n in o.strides))
-
-    inputs = tuple(map(narrowed, problem.inputs))
-    return replace(problem, dtype="float32", inputs=inputs, output=narrowed(problem.output))

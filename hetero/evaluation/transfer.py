@@ -1,8 +1,9 @@
 """`hetero transfer`: is it worth moving this to a device at all? As data, text and a picture.
 
 Copies up and down are priced, and measured where the device is here, by each kind of host memory.
-Beside them stands the time of the work itself on the CPU and on the device. The decision is White's
-listing 4.18; how many calls pay for a copy that stays on the device is the question after it.
+Beside them stands the predicted time of the work itself on the CPU and on the device. The decision
+is White's listing 4.18; how many calls pay for a copy that stays on the device is the question
+after it.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def transfer(
     }
     say(0.4, "the work")
     machine = OtherMachine(constants, devices)
-    done = None if work is None else _work(work, machine, name, is_here)
+    done = None if work is None else _work(work, machine, name)
     say(0.7, "sizes")
     found = {memory: pays(one, done) for memory, one in copies.items()}
     over, given, curves = "bytes", None, {}
@@ -180,31 +181,22 @@ def _measured_copies(name: str, up: int, down: int) -> dict[str, dict[str, float
     return found
 
 
-def _work(work: Given | Call, machine: Machine, name: str, is_here: bool) -> dict[str, Any]:
-    """What the work takes on the CPU, and on the device."""
-    found: dict[str, Any] = {"what": str(work)}
+def _work(work: Given | Call, machine: Machine, name: str) -> dict[str, Any]:
+    """Predicted seconds of the work on the CPU, and on the device with its operands there."""
     if isinstance(work, Given):
-        given = {CPU: _taken(None, work.cpu, None), "device": _taken(None, work.device, None)}
-        return {**found, **given, "chosen": None}
-    for where, device, on in ((CPU, CPU, HOST), ("device", name, name)):
-        one = work.chosen(machine, on, device)
-        taken = work.measured(one, on) if is_here else None
-        found[where] = _taken(one, one and one.seconds, taken)
+        own = {CPU: work.cpu, "device": work.device}
+        taken = {where: {"predicted": own[where], "method": None} for where in own}
+        return {"what": str(work), **taken, "chosen": None}
+    alone = work.chosen(machine, HOST, CPU), work.chosen(machine, name, name)
+    found = dict(zip((CPU, "device"), map(_taken, alone), strict=True))
     best = work.chosen(machine, HOST)
-    found["chosen"] = best and {"device": best.device, **_taken(best, best.seconds, None)}
-    return found
+    chosen = best and {"device": best.device, **_taken(best)}
+    return {"what": str(work), **found, "chosen": chosen}
 
 
-def _taken(
-    candidate: Candidate | None, predicted: float | None, measured: float | None
-) -> dict[str, Any]:
-    method = None if candidate is None else candidate.method
-    return {"predicted": predicted, "measured": measured, "method": method}
-
-
-def _best(taken: Mapping[str, Any]) -> Any:
-    """What was measured, or else predicted."""
-    return taken["predicted"] if taken["measured"] is None else taken["measured"]
+def _taken(candidate: Candidate | None) -> dict[str, Any]:
+    seconds, method = (candidate.seconds, candidate.method) if candidate else (None, None)
+    return {"predicted": seconds, "method": method}
 
 
 def pays(copies: Mapping[str, Any], work: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -216,12 +208,11 @@ def pays(copies: Mapping[str, Any], work: Mapping[str, Any] | None) -> dict[str,
     once and each result comes down; calls_staying: if results stay there but for the last one. None
     where there is no such number; without the device's time calls are as if it took none.
     """
-    moves = _best(copies)
+    moves = copies["measured"] or copies["predicted"]
     up, down = (moves[way] for way in WAYS)
-    cpu = None if work is None else _best(work[CPU])
-    if cpu is None:
+    if work is None or (cpu := work[CPU]["predicted"]) is None:
         return {"transfer": up + down}
-    device, left = _best(work["device"]), cpu - up - down
+    device, left = work["device"]["predicted"], cpu - up - down
     return {
         "transfer": up + down,
         "gain": None if device is None else cpu / (up + device + down),
@@ -285,7 +276,7 @@ def text(found: Mapping[str, Any]) -> str:
             took = "" if best["predicted"] is None else f", {readable(best['predicted'])}"
             way = f"{best['method']} on {best['device']}"
             after.append(f"a call on operands in ordinary memory runs {way}{took}")
-        if _best(work[CPU]) is None:
+        if work[CPU]["predicted"] is None:
             after.append(f"the profile does not tell what {CPU} takes")
         else:
             has_sizes = any("break_even" in pays for pays in found["pays"].values())
@@ -344,9 +335,7 @@ def _pair(seconds: Mapping[str, float] | None) -> list[str]:
 
 def _times(where: str, taken: Mapping[str, Any]) -> str:
     method = f" by {taken['method']}" if taken["method"] else ""
-    predicted = "-" if taken["predicted"] is None else readable(taken["predicted"])
-    measured = "" if taken["measured"] is None else f" (measured {readable(taken['measured'])})"
-    return f"{where}{method} {predicted}{measured}"
+    return f"{where}{method} {'-' if taken['predicted'] is None else readable(taken['predicted'])}"
 
 
 def _size(at: Mapping[str, Any] | None) -> str:

@@ -123,7 +123,9 @@ class Session:
         asked = os.environ.get(ENVIRONMENT, "")
         self.least = float(asked) if asked.replace(".", "", 1).isdecimal() else LEAST
         self.eager = self.least == 0
-        self.enough = 0.0 if self.eager else None  # seconds of calls after which hetero is loaded
+        self.enough = 0.0 if self.eager else None  # seconds of calls after which it is loaded
+        self._file: Any = None  # see `loading_here`
+        self._loading = 0.0
         self._spent, self._is_loaded = 0.0, False
         self._known: dict[tuple[str, str], _Known] = {}
         self._pace: dict[str, tuple[float, float]] = {}  # function -> seconds measured, guessed
@@ -184,8 +186,11 @@ class Session:
                 known.failures += 1
                 known.obstacle = (code, text) if known.failures >= _PATIENCE else None
             text = text.replace("HERE", readable(seconds))
-        if began is not None and self._is_loaded and code != "failed":
-            _keep_loading(time.perf_counter() - began - seconds)
+        if began is not None and self._is_loaded and self._file and code != "failed":
+            taken = time.perf_counter() - began - seconds + _ENDING * has_device()
+            with contextlib.suppress(OSError):  # for later scripts: half of it, half as before
+                content = f"{(self._loading + taken) / 2:.3f}".encode()
+                load("hetero.paths").replace_file(self._file, content)
         moved = _moved(plan) if code == "taken" else 0
         note = Note(function, attempt.what, line_of_script(), code, text, seconds, moved)
         if self.book.add(note) and self.verbose:
@@ -211,8 +216,8 @@ class Session:
         if self._is_loaded:
             return True
         if self.enough is None:
-            with_device = has_device()
-            self.enough = least_calls(loading_here(with_device)[1], with_device)
+            self._file, self._loading = loading_here(with_device := has_device())
+            self.enough = least_calls(self._loading, with_device)
         if _is_there() or self._spent + seconds >= self.enough:
             self._is_loaded = True  # of a broken installation no more is loaded than now
             names = "hetero.ops.functions", "hetero.profile.inventory"
@@ -243,14 +248,6 @@ class Session:
         if seconds > _MARGIN * expected and not self.eager:
             return "slower", text
         return "would-take" if self.dry else "taken", text
-
-
-def _keep_loading(seconds: float) -> None:
-    """Keep how long loading took for the next scripts: half of what was known, half of it."""
-    file, known = loading_here(has_device())
-    seconds += _ENDING * has_device()
-    with contextlib.suppress(OSError):
-        load("hetero.paths").replace_file(file, f"{(known + seconds) / 2:.3f}".encode())
 
 
 def _on_host() -> Any:

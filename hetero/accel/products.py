@@ -110,9 +110,9 @@ def _views(dtype: str, pointers: Any, extents: Any, strides: Any) -> list[Any]:
     arrays = []
     for pointer, between, core in zip(pointers, strides, ((m, k), (k, n), (m, n)), strict=False):
         steps = next(within), next(within)
-        if count > 1:
-            core, steps = (count, *core), (between, *steps)
-        seen = {"version": 3, "data": (pointer, False), "shape": core, "strides": steps}
+        shape = core if count == 1 else (count, *core)
+        steps = steps if count == 1 else (between, *steps)
+        seen = {"version": 3, "data": (pointer, False), "shape": shape, "strides": steps}
         seen["typestr"] = numpy.dtype(dtype).str
         arrays.append(numpy.asarray(types.SimpleNamespace(__array_interface__=seen)))
     return arrays

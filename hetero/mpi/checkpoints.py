@@ -11,6 +11,7 @@ import glob
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,15 +94,16 @@ class Checkpoint:
                 raise ValueError("x is not finite")
             return x, done
 
-    def after(self, x: np.ndarray, iterations: int) -> None:
-        """Save x where a rank asked for it before the last sum, and ask where it is time: rank 0.
+    def after(self, x: Callable[[], np.ndarray], iterations: int) -> None:
+        """Save what x gives, where rank 0 asked for it before the last sum; ask where it is time.
 
         A collective call.
         """
         ranks = self._ranks
         if ranks.save:
-            whole = np.empty(self._starts[-1] if ranks.rank == 0 else 0, x.dtype)
-            ranks.comm.Gatherv(x, [whole, np.diff(self._starts)])
+            mine = x()
+            whole = np.empty(self._starts[-1] if ranks.rank == 0 else 0, mine.dtype)
+            ranks.comm.Gatherv(mine, [whole, np.diff(self._starts)])
             self._saved_at, ranks.save, ranks.asks = time.monotonic(), False, False
             ranks.agreed(lambda: ranks.rank or self._write(whole, iterations))
         ranks.asks = ranks.rank == 0 and time.monotonic() - self._saved_at >= self._every

@@ -154,12 +154,12 @@ def run(
             before = saved.read(x)
         done = before
 
-        def watch(x: np.ndarray) -> None:
+        def watch(x: Callable[[], np.ndarray]) -> None:
             """What happens after each iteration: the caller's callback, and checkpoints."""
             nonlocal done
             done += 1
             if callback is not None:
-                ranks.attempt(callback, x)
+                ranks.attempt(lambda: callback(x()))
             if saved is not None:
                 saved.after(x, done)
 
@@ -173,23 +173,24 @@ def run(
             return host.norm(b - q)
 
         def solve(b: Any, x: Any, atol: float, maxiter: int, report: Any) -> Outcome:
-            """Iterate; ``report`` takes x at the caller's scale."""
+            """Iterate; ``report`` gives x at the caller's scale."""
             at_zero = not ranks.most(np.any(x))
             rhs, u = vectors.hold(b), vectors.hold(x)
             norm_b = vectors.norm(rhs)
-            watched = report and (lambda u: report(vectors.on_host(u)))
+            watched = report and (lambda u: watch(lambda: report(vectors.on_host(u))))
             given = product, vectors, true_residual, goal.rtol, preconditioner
             iterate = load("hetero.ops.krylov.cg_cpu").iterate
             outcome = iterate(*given, rhs, u, atol, maxiter, watched, norm_b, at_zero)
             np.copyto(x, vectors.on_host(u))
             return outcome._replace(right_side=norm_b)
 
-        report = None if callback is None and saved is None else watch
-        given = {"atol": goal.atol, "maxiter": max(goal.maxiter - before, 0)}
+        report = None if callback is None and saved is None else lambda x: x
+        limit = max(goal.maxiter - before, 0)
         if scaling.is_safe(host.norm(b), b.itemsize):
-            outcome = solve(b, x, *given.values(), report)
+            outcome = solve(b, x, goal.atol, limit, report)
         else:
-            outcome = scaling.solve(solve, b, x, most=ranks.most, callback=report, **given)
+            given = {"callback": report, "most": ranks.most}
+            outcome = scaling.solve(solve, b, x, atol=goal.atol, maxiter=limit, **given)
         ranks.agreed(lambda: None)  # a callback may have failed in the last iteration
     outcome = outcome._replace(iterations=outcome.iterations + before)
     return outcome, {

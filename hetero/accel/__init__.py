@@ -60,8 +60,7 @@ class Installed:
 
     def __init__(self, session: Any) -> None:
         self.session, self.count = session, 1
-        self._others: list[Any] = []  # what is restored in addition
-        self._listed: dict[Any, Any] = {}
+        self._stack = contextlib.ExitStack()  # of what is undone, whatever another one raises
         names = {module: names for module, (_, names) in _HOMES.items()}
         self._patches = load("hetero.accel.patching").Patches(names, self._replaced, self._done)
         self._patches.set()
@@ -79,12 +78,8 @@ class Installed:
     def restore(self) -> None:
         """Put back all that was replaced; what scripts hold calls the originals from now on."""
         self.session.least = float("inf")
-        with contextlib.ExitStack() as stack:  # each of them, whatever another one raises
-            for replacement, table in self._listed.items():
-                stack.callback(table.pop, replacement, None)
-            for other in self._others:
-                stack.callback(other.restore)
-            stack.callback(self._patches.restore)
+        self._stack.push(lambda *error: self._patches.restore())
+        self._stack.close()
 
     def _replaced(self, name: str, original: Any) -> Any:
         home, _ = _HOMES[next(module for module in _HOMES if name.startswith(f"{module}."))]
@@ -93,14 +88,16 @@ class Installed:
         table = getattr(sys.modules.get("scipy._lib._array_api"), "xp_capabilities_table", {})
         if original in table:
             table[replacement] = table[original]
-            self._listed[replacement] = table
+            self._stack.callback(table.pop, replacement, None)
         return replacement
 
     def _done(self, module: str) -> None:
-        if module != "numpy":
+        products = load("hetero.accel.products")
+        if module != "numpy" or not products.gains(self.session):
             return
         try:
-            self._others.extend(load("hetero.accel.products").others(self.session))
+            for caught in (products.caught_method, products.caught_loops):
+                self._stack.enter_context(caught(self.session))
         except (load("hetero.accel.gate").Unknown, AttributeError, ValueError) as error:
             log.warning("A @ B is left as it is: %s", error)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import gc
@@ -34,23 +35,40 @@ def replaced(session: Session, name: str, original: Any) -> Any:
     """What stands in the place of `numpy.dot` or `numpy.einsum`."""
     if name == "numpy.einsum":
         return standin(original, einsum(session, original))
-    return standin(original, dot(session, original)) if _gains(session) else original
+    return standin(original, dot(session, original)) if gains(session) else original
 
 
-def others(session: Session) -> Iterator[Any]:
-    """What else replaces NumPy's code, and restores it.
+@contextlib.contextmanager
+def caught_method(session: Session) -> Iterator[None]:
+    """A block in which `ndarray.dot`, a C method, is a function in the type's own dictionary."""
+    ndarray = sys.modules["numpy"].ndarray
+    (names,) = gc.get_referents(ndarray.__dict__)
+    changed = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyType_Modified", ctypes.pythonapi))
+    original = names["dot"]
+    names["dot"] = replaced = dot(session, original)
+    replaced.__module__ = "numpy"  # where pickle finds it
+    changed(ndarray)
+    yield
+    if names["dot"] is replaced:
+        names["dot"] = original
+        changed(ndarray)
 
-    Raises
-    ------
-    Unknown
-        Where this NumPy or processor is not known.
-    """
-    if _gains(session):
-        yield _Method(session)
-        yield _Products(session)
+
+@contextlib.contextmanager
+def caught_loops(session: Session) -> Iterator[None]:
+    """A block in which NumPy's loops offer large products; `Unknown` where its loops are not."""
+    settled().clear()
+    gate = gates()
+    gate.take = functools.partial(_take, session)
+    gate.limit(*((1, 1) if session.eager else (MATRICES, VECTORS)))
+    gate.set()
+    yield
+    gate.limit(OFF, OFF)
+    gate.restore()
+    session.book.small["numpy.matmul"] += gate.small()
 
 
-def _gains(session: Session) -> bool:
+def gains(session: Session) -> bool:
     """Whether products are looked at: without a device they gain nothing."""
     return session.recording or has_device()
 
@@ -67,41 +85,25 @@ def settled() -> dict[Any, Any]:
     return load("hetero.tables").new_table()  # type: ignore[no-any-return]
 
 
-class _Products:
-    """The gates, and what they offer."""
+def _take(
+    session: Session, dtype: str, pointers: Any, extents: Any, strides: Any, loop: Any
+) -> bool:
+    kind = dtype, extents, strides
+    if session.is_inside() or kind in settled():
+        return False
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        settled().clear()
-        self._gate = gates()
-        self._gate.take = self._take
-        self._gate.limit(*((1, 1) if session.eager else (MATRICES, VECTORS)))
-        self._gate.set()
+    def plan() -> Any:
+        tables = load("hetero.tables")
+        now, made = tables.generation(), numpys.plan()
+        is_plain = numpys.is_plain(made.chosen) and not made.kept and not _is_placed()
+        if is_plain and not load("hetero.moving.keeping").may_pay(made):
+            tables.remember(settled(), kind, True, now)
+        return made
 
-    def restore(self) -> None:
-        """Put NumPy's loops back."""
-        self._gate.limit(OFF, OFF)
-        self._gate.restore()
-        self._session.book.small["numpy.matmul"] += self._gate.small()
-
-    def _take(self, dtype: str, pointers: Any, extents: Any, strides: Any, loop: Any) -> bool:
-        kind = dtype, extents, strides
-        if self._session.is_inside() or kind in settled():
-            return False
-        arrays = _views(dtype, pointers, extents, strides)
-
-        def plan() -> Any:
-            tables = load("hetero.tables")
-            now, made = tables.generation(), numpys.plan()
-            is_plain = numpys.is_plain(made.chosen) and not made.kept and not _is_placed()
-            if is_plain and not load("hetero.moving.keeping").may_pay(made):
-                tables.remember(settled(), kind, True, now)
-            return made
-
-        numpys = attempted(*arrays)
-        attempt = numpys if self._session.sees_all else numpys._replace(plan=plan)
-        self._session.run("numpy.matmul", attempt, loop)
-        return True
+    numpys = attempted(*_views(dtype, pointers, extents, strides))
+    attempt = numpys if session.sees_all else numpys._replace(plan=plan)
+    session.run("numpy.matmul", attempt, loop)
+    return True
 
 
 def _views(dtype: str, pointers: Any, extents: Any, strides: Any) -> list[Any]:
@@ -222,28 +224,6 @@ def _dot(session: Session, a: Any, b: Any) -> Attempt | None:
     if work < (MATRICES if ranks == (2, 2) else VECTORS) and not session.eager:
         return None
     return attempted(a, b)
-
-
-class _Method:
-    """`ndarray.dot`, a C method, replaced by a function in the type's own dictionary."""
-
-    def __init__(self, session: Session) -> None:
-        ndarray = sys.modules["numpy"].ndarray
-        (self._names,) = gc.get_referents(ndarray.__dict__)
-        self._original = self._names["dot"]
-        self._replaced = dot(session, self._original)
-        self._replaced.__module__ = "numpy"  # where pickle finds it
-        self._put(self._replaced)
-
-    def restore(self) -> None:
-        """Put NumPy's method back."""
-        if self._names["dot"] is self._replaced:
-            self._put(self._original)
-
-    def _put(self, method: Any) -> None:
-        self._names["dot"] = method
-        changed = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyType_Modified", ctypes.pythonapi))
-        changed(sys.modules["numpy"].ndarray)
 
 
 def _einsum(session: Session, subscripts: Any, A: Any, B: Any) -> Attempt | None:

@@ -231,18 +231,16 @@ class Session:
         chosen = plan.chosen
         if attempt.is_plain(chosen):
             return _why_plain(plan)
-        seconds, copies = chosen.seconds, copies_of(chosen)
-        way = f"{chosen.method} on {chosen.device}"
-        price = "not priced" if seconds is None else f"predicted {readable(seconds)}"
-        price += f" by {way}" + f" with {readable(copies)} of copies" * bool(copies)
+        seconds, price = chosen.seconds, _price(chosen)
         if not (self.eager or attempt.again or known.samples >= SAMPLES or expected >= MEASURED):
             return "first", f"{price}, which takes over after {SAMPLES} calls"
         if known.calls > 3:
-            seconds, price = known.taken, f"{readable(known.taken)} by {way}"
+            price = f"{readable(known.taken)} by {chosen.method} on {chosen.device}"
+            seconds = known.taken
         elif seconds is None or attempt.iterates or (attempt.again and not known.samples):
             seconds = 0.0  # nothing to compare, or the plan has compared it
         elif attempt.again:
-            seconds -= copies  # which later calls do not pay
+            seconds -= copies_of(chosen)  # which later calls do not pay
         basis = "measured" if known.samples else "expected"
         text = f"{basis} {readable(expected)} without hetero, {price}"
         if seconds > _MARGIN * expected and not self.eager:
@@ -273,6 +271,14 @@ def copies_of(candidate: Any) -> float:
     return candidate.terms.get("upload", 0.0) + candidate.terms.get("download", 0.0)
 
 
+def _price(candidate: Any) -> str:
+    """A candidate's prediction in words."""
+    seconds, copies = candidate.seconds, copies_of(candidate)
+    price = "not priced" if seconds is None else f"predicted {readable(seconds)}"
+    price += f" by {candidate.method} on {candidate.device}"
+    return price + f" with {readable(copies)} of copies" * bool(copies)
+
+
 def _why_plain(plan: Any) -> tuple[str, str]:
     """(code, text) of a plan that is the plain library's way."""
     every = [c for part in plan.leaves() for c in part.candidates if c.device != "cpu"]
@@ -281,11 +287,9 @@ def _why_plain(plan: Any) -> tuple[str, str]:
         text = "measured HERE; nothing is faster on this CPU, and there is no GPU"
         return "plain-is-fastest", text
     best = min(others, key=lambda c: c.seconds)
-    copies = copies_of(best)
-    text = f"measured HERE without hetero, predicted {readable(best.seconds)} by {best.method} on "
-    text += f"{best.device} with {readable(copies)} of copies"
-    is_held_up = best.seconds - copies < (plan.chosen.seconds or math.inf)
-    return "copies" if is_held_up else "plain-is-fastest", text
+    is_held_up = best.seconds - copies_of(best) < (plan.chosen.seconds or math.inf)
+    code = "copies" if is_held_up else "plain-is-fastest"
+    return code, f"measured HERE without hetero, {_price(best)}"
 
 
 def _moved(plan: Any) -> int:

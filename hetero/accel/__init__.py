@@ -92,8 +92,7 @@ class Installed:
         return replacement
 
     def _done(self, module: str) -> None:
-        products = load("hetero.accel.products")
-        if module != "numpy" or not products.gains(self.session):
+        if module != "numpy" or not (products := load("hetero.accel.products")).gains(self.session):
             return
         try:
             for caught in (products.caught_method, products.caught_loops):

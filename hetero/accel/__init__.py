@@ -19,7 +19,6 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from hetero import locks
@@ -130,22 +129,12 @@ def install(verbose: bool = False, dry_run: bool = False, **options: Any) -> Ins
     """
     with _lock:
         if _state["installed"] is None:
-            session = load("hetero.accel.session").Session(verbose, dry_run, **options)
+            kind = options.pop("kind", load("hetero.accel.session").Session)
+            session = kind(verbose, dry_run, **options)
             _state.update(installed=Installed(session), book=session.book)
         else:
             _state["installed"].count += 1
         return _state["installed"]  # type: ignore[no-any-return]
-
-
-@contextlib.contextmanager
-def installed(session: Any) -> Iterator[None]:
-    """A block in which calls go to a session of another kind."""
-    with _lock:
-        _state.update(installed=Installed(session), book=session.book)
-    try:
-        yield
-    finally:
-        uninstall()
 
 
 def uninstall() -> None:

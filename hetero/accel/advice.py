@@ -85,8 +85,8 @@ class Watching(Session):
 
     sees_all = True
 
-    def __init__(self) -> None:
-        super().__init__(recording=True)
+    def __init__(self, *options: Any, **more: Any) -> None:
+        super().__init__(*options, **more)
         # A line, its problem, and what is known of its calls but for their operands.
         self.noted: dict[tuple[str, str], tuple[Line, Problem | None, Attempt]] = {}
         self.noting = 0.0  # seconds
@@ -134,9 +134,9 @@ def advise(
         constants, devices = calls.known(on)
     except ValueError as error:
         raise ValueError(f"--on: {error}") from None
-    session, ending = Watching(), None
-    begin = time.perf_counter()
-    with accel.installed(session):
+    ending, begin = None, time.perf_counter()
+    with accel.install(recording=True, kind=Watching) as installed:
+        session = installed.session
         try:
             running.run(module, command)
         except (Exception, SystemExit) as error:

@@ -94,11 +94,8 @@ def _transformed(
         return Attempt(what, seconds, ("option", f"{option}= is given"))
     if in1.dtype != in2.dtype:  # the narrower one's transform is rounded to it
         return Attempt(what, seconds, ("dtype", f"{in1.dtype} and {in2.dtype} together"))
-    larger = [a >= b for a, b in zip(in1.shape, in2.shape, strict=True)]
-    if not all(larger):  # a filter larger than its image: the sum would be long
-        if any(larger) or mode != "full" or function == "convolve":  # which may give a view
-            return Attempt(what, seconds, ("option", "the second one is the larger one"))
-        in1, in2 = in2, in1
+    if any(a < b for a, b in zip(in1.shape, in2.shape, strict=True)):  # the sum would be long
+        return Attempt(what, seconds, ("option", "the second one is the larger one"))
     exact = function == "convolve"  # which may be the direct sum; others are not exact in SciPy
     own = ("fft",) if function == "oaconvolve" else ()  # SciPy's own way, which gains nothing
     return _attempt(what, seconds, (in1, in2, mode), own, exact)

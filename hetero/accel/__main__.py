@@ -27,8 +27,6 @@ usage: python -m hetero.accel [-v] [--report FILE] [--dry-run] (script.py | -m m
   --report FILE  write the table as a page for a browser
   --dry-run      decide, and take no call"""
 
-_MARK = b"<!-- by hetero.accel -->"  # the end of a report, which another one may replace
-
 
 def parsed(arguments: Sequence[str]) -> tuple[bool, bool, str | None, bool, list[str]] | None:
     """What a command line asks for: verbose, a dry run, a report's file, a module, the command.
@@ -53,10 +51,12 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     verbose, dry_run, report, module, command = asked
     file, noisy = command[0], verbose or dry_run
-    why = None if report is None else _obstacle(report)
+    why = None
     if not (module or file == "-" or os.access(file, os.R_OK)):
         why = f"there is no file {file} to read"
-    if why:
+    elif report is not None and not report.endswith(".html") and os.path.exists(report):
+        why = f"{report} is there already, and is no page: its name does not end in .html"
+    if why is not None:
         print(f"hetero.accel: {why}", file=sys.stderr)
         return 2
     installed = accel.install(noisy, dry_run, recording=report is not None)
@@ -75,14 +75,6 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _obstacle(file: str) -> str | None:
-    """Why no report is written to a file: it is there, and is none."""
-    path = load("hetero.paths").Path(file)
-    if not path.exists() or (path.is_file() and path.read_bytes().endswith(_MARK)):
-        return None
-    return f"{file} is there already, and is no report of hetero.accel's"
-
-
 def _write(report: str, command: list[str], installed: accel.Installed) -> None:
     """Write the table as a page for a browser, in the style of `hetero report`'s."""
     markup, book = load("hetero.evaluation.markup"), installed.session.book
@@ -97,10 +89,8 @@ def _write(report: str, command: list[str], installed: accel.Installed) -> None:
         sections[title] = "".join(map(markup.paragraph, lines))
     page = markup.document(" ".join(command), markup.paragraph(first), sections)
     try:
-        if why := _obstacle(report):
-            raise FileExistsError(why)
         paths = load("hetero.paths")
-        paths.replace_file(paths.Path(report), page.encode() + _MARK)
+        paths.replace_file(paths.Path(report), page.encode())
     except OSError as error:
         print(f"hetero.accel: no report: {error}", file=sys.stderr)
 

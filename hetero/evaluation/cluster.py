@@ -29,7 +29,6 @@ _LEAST = {  # by key; of whole numbers, and of others
     "host_seconds": 0.0, "saturating_ranks": 1.0, "bytes_per_second": 1.0, "seconds": 0.0,
 }  # fmt: skip
 PICTURE = (11.0, 4.5)  # inches
-_TERMS = {"compute": "--", "launch": "-.", "halo": ":", "sums": (0, (5, 1, 1, 1, 1, 1))}
 _BINDS = {
     "compute": "computing binds: each one's own rows",
     "launch": "launches bind: larger grids pay, more of them do not",
@@ -283,11 +282,11 @@ def text(scaled: Mapping[str, Any]) -> str:
         f"more up to {scaled['half_efficient']:,}",
     ]
     heads = {"strong": "Strong scaling, this grid", "weak": "Weak scaling, as many rows on each"}
-    head = (unit, "rows of one", "iteration", *_TERMS, "efficiency", "binds")
+    head = (unit, "rows of one", "iteration", *_BINDS, "efficiency", "binds")
     for way, title in heads.items():
         cells = [
             [f"{row['parts']:,}", f"{row['rows']:,}"]
-            + [readable(row[name]) for name in ("seconds", *_TERMS)]
+            + [readable(row[name]) for name in ("seconds", *_BINDS)]
             + [f"{row['efficiency']:.0%}", row["binds"]]
             for row in scaled[way]
         ]
@@ -297,18 +296,14 @@ def text(scaled: Mapping[str, Any]) -> str:
 
 def draw(scaled: Mapping[str, Any], picture: Any) -> None:
     """Draw both ways to scale, next to each other, on a figure of matplotlib's."""
-    sides = picture.subplots(1, 2)
-    for axes, way in zip(sides, ("strong", "weak"), strict=True):
+    for axes, way in zip(picture.subplots(1, 2), ("strong", "weak"), strict=True):
         rows = scaled[way]
-        parts = [row["parts"] for row in rows]
-        axes.plot(parts, [row["seconds"] for row in rows], "ko-", label="an iteration")
-        ideal = [rows[0]["seconds"] / (n if way == "strong" else 1) for n in parts]
-        axes.plot(parts, ideal, color="0.7", label="at efficiency 1")
-        for name, style in _TERMS.items():
-            axes.plot(parts, [row[name] or None for row in rows], linestyle=style, label=name)
-        axes.set(xlabel=scaled["unit"], ylabel="seconds, forecast", title=f"{way} scaling")
+        for name in ("seconds", *_BINDS):
+            values = [row[name] or None for row in rows]
+            style = "ko-" if name == "seconds" else "--"
+            axes.plot([row["parts"] for row in rows], values, style, label=name)
+        axes.set(xlabel=scaled["unit"], ylabel="seconds, forecast", yscale="log")
+        axes.set(title=f"{way} scaling")
         axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.grid(alpha=0.3)
-    sides[0].legend(fontsize="small")
+    axes.legend()
     picture.suptitle(f"{scaled['call']} by {scaled['method']}")

@@ -22,10 +22,8 @@ from hetero.errors import DeviceError
 from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans import plan_seeds, shapes
 from hetero.ops.kmeans import device as fits
-from hetero.ops.kmeans.cpu import NumpyBackend, NumpySeeding
-from hetero.ops.kmeans.device import Loop
-from hetero.ops.kmeans.device_rows import DeviceRows
-from hetero.ops.kmeans.device_seeding import DeviceSeeding
+from hetero.ops.kmeans.cpu import NumpyRows, NumpySeeding
+from hetero.ops.kmeans.device import DeviceRows, DeviceSeeding
 from hetero.ops.linear_systems.types import DeviceFailed
 
 DTYPES = ("float32", "float64")
@@ -150,7 +148,7 @@ def test_tiles(portable, dtype):
             forced = functools.partial(shapes.tiled, tile=tile, resident=False)
             with on_device(portable, X, None, len(start), forced=forced) as rows:
                 rows.upload(start - rows.mean)
-                rows.label(False)
+                rows.label()
                 labels = rows.download("labels", (len(X),), np.int32)
             check_labels(labels, plain_step(X - rows.mean, None, start - rows.mean)[0])
 
@@ -193,7 +191,7 @@ def test_ties_go_to_the_lowest(portable, d, k):
     first = [int(np.flatnonzero(which == place)[0]) for place in range(3)]
     with on_device(portable, X, None, k) as rows:
         rows.upload(places[which] - rows.mean)
-        rows.label(False)
+        rows.label()
         labels = rows.download("labels", (150,), np.int32)
     assert np.array_equal(labels, np.repeat(first, 50))
 
@@ -214,7 +212,7 @@ def test_iteration_stops_as_the_plain_one(portable):
                 old = labels
             _, labels, _ = plain_step(X - rows.mean, None, C)
             found = start - rows.mean
-            run = Loop(rows, found, tol).run(maxiter)
+            run = rows.lloyd(found, maxiter, tol)
             assert run.iterations == done
             assert run.converged == (strict or shift <= tol)
             np.testing.assert_allclose(found, C, rtol=1e-12, atol=1e-12)
@@ -222,7 +220,7 @@ def test_iteration_stops_as_the_plain_one(portable):
             inertia = ((X - rows.mean - C[labels]) ** 2).sum()
             assert run.inertia == pytest.approx(inertia, rel=1e-12)
         found = start - rows.mean
-        assert Loop(rows, found, 0.0, exactly=True).run(60).iterations == 60
+        assert rows.lloyd(found, 60, 0.0, exactly=True).iterations == 60
 
 
 def test_empty_clusters(portable):
@@ -230,14 +228,14 @@ def test_empty_clusters(portable):
     for weighted in (False, True):
         X, weights, start = points(500, 4, 6, "float64", weighted)
         start[3] = start[5] = 1e3
-        host = NumpyBackend(X, weights)
+        host = NumpyRows(X, weights)
         expected = start - host.mean
-        run, labels = host.lloyd(expected, 50, 0.0, False)
+        run = host.lloyd(expected, 50, 0.0)
         with on_device(portable, X, weights, 6) as rows:
             found = start - rows.mean
-            assert Loop(rows, found, 0.0).run(50)[1:] == run[1:]
+            assert rows.lloyd(found, 50, 0.0)[1:] == run[1:]
             np.testing.assert_allclose(found + rows.mean, expected + host.mean, atol=1e-9)
-            assert np.array_equal(rows.download("labels", (500,), np.int32), labels)
+            assert np.array_equal(rows.labels, host.labels)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -249,14 +247,15 @@ def test_seeding(portable, weighted):
         X = X - rows.mean
         device = DeviceSeeding(rows)
         assert device.first(17) == pytest.approx(plain.first(17))
-        for indices in ([3, 4000, 17], [4999, 0, 1]):
-            np.testing.assert_allclose(device.potentials(indices), plain.potentials(indices))
+        potential = plain.first(17)
+        for number in range(3):
+            values = np.array([(0.001, 0.3), (0.5, 0.999), (0.0, 1.1)][number]) * potential
+            found, expected = device.draw(values), plain.draw(values)
+            assert np.array_equal(found[0], expected[0])
+            np.testing.assert_allclose(found[1], expected[1])
             device.take(1)
             plain.take(1)
-            potential = plain.potentials(indices)[1]
-            device.potentials(indices)
-            values = np.array([0.0, 0.001, 0.3, 0.5, 0.999, 1.1]) * potential
-            assert np.array_equal(device.candidates(values), plain.candidates(values))
+            potential = found[1][1]
         np.testing.assert_array_equal(rows.rows(np.array([3, 17])), X[[3, 17]])
 
 
@@ -275,7 +274,7 @@ def test_a_device_that_fails(portable, monkeypatch):
 
         monkeypatch.setattr(DeviceRows, "state", failing)
         with pytest.raises(DeviceFailed, match="gone") as failed:
-            Loop(rows, start - rows.mean, 0.0, exactly=True).run(300)
+            rows.lloyd(start - rows.mean, 300, 0.0, exactly=True)
     C = start
     for _ in range(failed.value.iterations):
         C = plain_step(X - rows.mean, None, C - rows.mean)[2] + rows.mean
@@ -451,8 +450,8 @@ def simulate():
             for swapped in (False, True):  # the second one counts what changed
                 rows.iteration(swapped, 0.0, 1)()
             assert 0 <= rows.changed() < n
-            rows.label(False)
-            rows.inertia(False)
+            rows.label()
+            rows.inertia(None)
 
 
 def test_no_races_nor_bounds():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -15,10 +14,10 @@ from hetero.arrays import HOST, Array, describe, is_device_array
 from hetero.calling import planner
 from hetero.calling.call_cache import bind
 from hetero.errors import outside
-from hetero.host import loops
 from hetero.imports import load
 from hetero.moving import results, transfer
-from hetero.ops.kmeans import methods, operands  # the former registers them
+from hetero.ops.kmeans import methods as methods  # it registers them
+from hetero.ops.kmeans import operands
 from hetero.ops.kmeans.operands import from_dims, problem
 from hetero.ops.linear_systems.vectors import like
 from hetero.pricing.plan import CPU, Plan
@@ -29,9 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATION", "Clustering", "cluster", "from_dims", "kmeans", "problem"]
 
-_FEW = 1 << 9  # rows that NumPy labels before a loop begins
-# Of rows that get labels, their numbers times that of the centroids:
-_LITTLE = 1 << 22  # a device begins no sooner than the CPU ends
+_FEW = 1 << 12  # rows that NumPy labels before a plan is made
+_LITTLE = 1 << 22  # their numbers times the centroids': a device begins no sooner than NumPy ends
 _AT_A_TIME = 1 << 16  # labels looked at: the first of them mostly name every cluster
 _ONE_START = (
     "Explicit initial center position passed: performing only one init in KMeans instead of "
@@ -145,31 +143,15 @@ def kmeans(
     (array([[10.,  2.],
            [ 1.,  2.]]), array([1, 1, 1, 0, 0, 0], dtype=int32), 16.0)
     """
-    found = cluster(
-        X,
-        n_clusters,
-        init=init,
-        n_init=n_init,
-        max_iter=max_iter,
-        tol=tol,
-        label_tol=label_tol,
-        random_state=random_state,
-        sample_weight=sample_weight,
-        device=device,
-        method=method,
-    )
+    options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
+    options |= {"label_tol": label_tol, "random_state": random_state}
+    options |= {"sample_weight": sample_weight, "device": device, "method": method}
+    found = cluster(X, n_clusters, **options)
     for message in (*found.warnings, found.few):
         if message is not None:
             warnings.warn(message, RuntimeWarning, stacklevel=outside())
-    info = {
-        "inertia": found.inertia,
-        "iterations": found.iterations,
-        "converged": found.converged,
-        "device": found.device,
-        "method": found.method,
-        "plan": found.plan,
-    }
-    return found.centroids, found.labels, info
+    names = "inertia", "iterations", "converged", "device", "method", "plan"
+    return found.centroids, found.labels, {name: getattr(found, name) for name in names}
 
 
 class Clustering(NamedTuple):
@@ -194,51 +176,48 @@ def cluster(
     X: Any,
     n_clusters: int,
     *,
-    init: Any,
-    n_init: Any,
-    max_iter: int,
-    tol: float,
-    random_state: Any,
-    sample_weight: Any,
-    device: str | None,
-    method: str | None,
-    label_tol: float = 0.0,
+    random_state: Any = None,
+    sample_weight: Any = None,
+    device: str | None = None,
+    method: str | None = None,
     report: Callable[[str], None] | None = None,
+    **options: Any,
 ) -> Clustering:
     """Check the arguments of `kmeans`, plan it and run it.
 
     With ``max_iter`` 0 rows get labels and nothing else is done. ``report`` gets a line about each
-    start.
+    start; ``options`` are all others of `kmeans`.
     """
     device, method = planner.placement(device, method)
     X = operands.checked_shape(X)
-    options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
-    options["label_tol"] = label_tol
 
     def make() -> Callable[..., Clustering]:
         asked = problem(X, n_clusters, **options, sample_weight=sample_weight)
         free = device is None and method is None and not operands.is_sparse(X)
         plan = planner.at_once(asked) if free else None
-        plan = plan or planner.plan(results.staying(asked, device), device, method)
-        return partial(_cluster, plan)
+        return partial(
+            _cluster, plan or planner.plan(results.staying(asked, device), device, method)
+        )
 
-    given = n_clusters, n_init, max_iter, tol, label_tol, device, method
-    key = operands.key_of(X, init, sample_weight, given)
+    given = n_clusters, *(v for name, v in options.items() if name != "init"), device, method
+    key = operands.key_of(X, options["init"], sample_weight, given)
     # A plan that is made before devices are looked for is not the last one.
     run = bind(key if inventory.looked() else None, make)
-    return run(X, init, n_init, tol, label_tol, random_state, sample_weight, report)
+    return run(X, random_state, sample_weight, report, **options)
 
 
 def _cluster(
     plan: Plan,
     X: Any,
-    init: Any,
-    n_init: Any,
-    tol: float,
-    label_tol: float,
     random_state: Any,
     sample_weight: Any,
     report: Callable[[str], None] | None,
+    *,
+    init: Any,
+    n_init: Any,
+    max_iter: int,
+    tol: float,
+    label_tol: float = 0.0,
 ) -> Clustering:
     """Run a plan for arguments of which shapes and options were checked."""
     execution, fits = load("hetero.calling.execution"), load("hetero.ops.kmeans.fit")
@@ -259,15 +238,23 @@ def _cluster(
         report=report,
         label_tol=float(label_tol),
     )
-    arrays, fit = _inputs(X, weights, dtype, fit)
-    described = tuple(map(describe, arrays))
-    stays = plan.problem.next_device is not None
+    arrays: tuple[Any, ...] = ()
+    if operands.is_sparse(X):
+        X = X.astype(dtype, copy=False)
+        operands.check_finite(X.data)
+        fit = fit._replace(matrix=X, weights=weights)
+    else:
+        if not is_device_array(X):
+            X = operands.host_values(X)
+            fit = fit._replace(host=X)
+        arrays = (X,) if weights is None else (X, weights)
 
     def options_on(used: tuple[Any, ...], done: int) -> Fit:
         return fit._replace(labels=_device_labels(plan, used, X))
 
-    on_host = plan.problem.output.location == HOST
+    on_host, stays = plan.problem.output.location == HOST, plan.problem.next_device is not None
     out = np.empty((k, d), dtype) if on_host and not stays else None
+    described = tuple(map(describe, arrays))
     done = execution.run(plan, execution.Call(arrays, described, out, options_on=options_on))
     run, labels = done.outcome
     if not run.inertia / n <= float(np.finfo(dtype).max):
@@ -281,53 +268,26 @@ def _cluster(
 def at_once(
     X: Any, centroids: Any, weights: Any, measured: bool, device: str | None, method: str | None
 ) -> tuple[np.ndarray, float] | None:
-    """Labels of rows on the host and, if it is to be ``measured``, their inertia; without a plan.
-
-    That is where no device could end before the CPU has: for little work, or none is here. None
-    elsewhere, and where loops would have to be compiled or loaded first.
-    """
+    """Labels of few rows on the host and, if it is to be ``measured``, their inertia; without a
+    plan, which takes longer. None for more rows."""
     device, method = planner.placement(device, method)
-    sparse, k = operands.is_sparse(X), int(centroids.shape[0])
-    if not (sparse or type(X) is np.ndarray) or method is not None or device not in (None, CPU):
+    if not (operands.is_sparse(X) or type(X) is np.ndarray) or method or device not in (None, CPU):
         return None
-    n, d = X.shape
-    work, dtype = n * d * k, operands.float_dtype(X.dtype)
-    ready = "numba" in sys.modules and loops.is_ready(methods.CLUSTERS.of(dtype))
-    few = n * k <= _LITTLE if sparse else n <= (_FEW if ready else 8 * _FEW)
-    if not (few or (ready and not sparse)):
+    (n, d), k = X.shape, int(centroids.shape[0])
+    if n > _FEW or X.size * k > _LITTLE:
         return None
-    if not sparse and work > _LITTLE and not inventory.is_host_alone(device):
-        return None
-    X = operands.checked_shape(X).astype(dtype, copy=False) if sparse else operands.host_values(X)
+    dtype = operands.float_dtype(X.dtype)
+    X = operands.checked_shape(X).astype(dtype, copy=False)
     given = operands.checked_centroids(operands.on_host(centroids, dtype), (k, d))
     operands.weights_operand(weights, n)
     weights = operands.checked_weights(weights, n, dtype)
-    if few:
-        return load("hetero.ops.kmeans.cpu").few(X, weights, given, measured)
-    rows = load("hetero.ops.kmeans.compiled_cpu").CompiledBackend(X, weights, given)
-    rows.measured = measured
-    run, labels = rows.lloyd(given - rows.mean, 0, 0.0, False)
-    return labels, run.inertia
-
-
-def _inputs(
-    X: Any, weights: np.ndarray | None, dtype: np.dtype, fit: Fit
-) -> tuple[tuple[Any, ...], Fit]:
-    """The arrays that are moved to where a method computes, and the fit, which has the others."""
-    if operands.is_sparse(X):
-        X = X.astype(dtype, copy=False)
-        operands.check_finite(X.data)
-        return (), fit._replace(matrix=X, weights=weights)
-    if not is_device_array(X):
-        X = operands.host_values(X)
-        fit = fit._replace(host=X)
-    return ((X,) if weights is None else (X, weights)), fit
+    return load("hetero.ops.kmeans.cpu").few(X, weights, given, measured)
 
 
 def _device_labels(plan: Plan, used: tuple[Any, ...], X: Any) -> DeviceLabels | None:
     """Where the devices that a plan runs on leave the labels; None where the host gets them."""
-    if len(used) != 1:
-        return None
+    if len(used) != 1 or plan.problem.options.starts > 1:
+        return None  # the labels of the best start are not those of the last one
     DeviceLabels = load("hetero.ops.kmeans.fit").DeviceLabels
     shape, dtype = (plan.problem.dims[0],), np.dtype(np.int32)
     if plan.problem.output.location == used[0].name:

@@ -15,6 +15,7 @@ from hetero.ops.kmeans import at_once, cluster, operands
 from hetero.ops.linear_systems.vectors import like
 
 _ALGORITHMS = ("lloyd", "elkan")
+_OPTIONS = "init", "n_init", "max_iter", "tol", "label_tol", "random_state", "device", "method"
 
 try:
     from sklearn.base import (
@@ -186,20 +187,9 @@ class KMeans(Base):
                 RuntimeWarning,
                 stacklevel=outside(),
             )
-        found = cluster(
-            X,
-            self.n_clusters,
-            init=self.init,
-            n_init=self.n_init,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            label_tol=self.label_tol,
-            random_state=self.random_state,
-            sample_weight=sample_weight,
-            device=self.device,
-            method=self.method,
-            report=print if self.verbose else None,
-        )
+        options = {name: getattr(self, name) for name in _OPTIONS}
+        options |= {"sample_weight": sample_weight, "report": print if self.verbose else None}
+        found = cluster(X, self.n_clusters, **options)
         for message in found.warnings:
             warnings.warn(message, RuntimeWarning, stacklevel=outside())
         if found.few is not None:
@@ -241,18 +231,9 @@ class KMeans(Base):
         quick = at_once(X, centroids, weights, measured, self.device, self.method)
         if quick is not None:
             return quick
-        found = cluster(
-            X,
-            int(centroids.shape[0]),
-            init=centroids,
-            n_init=1,
-            max_iter=0,
-            tol=0.0,
-            random_state=0,
-            sample_weight=weights,
-            device=self.device,
-            method=self.method,
-        )
+        options = {"init": centroids, "n_init": 1, "max_iter": 0, "tol": 0.0}
+        options |= {"sample_weight": weights, "device": self.device, "method": self.method}
+        found = cluster(X, int(centroids.shape[0]), **options)
         return found.labels, found.inertia
 
     def _distances(self, X: Any) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -14,10 +15,10 @@ from hetero.arrays import HOST, Array, describe, is_device_array
 from hetero.calling import planner
 from hetero.calling.call_cache import bind
 from hetero.errors import outside
+from hetero.host import loops
 from hetero.imports import load
 from hetero.moving import results, transfer
-from hetero.ops.kmeans import methods as methods  # it registers them
-from hetero.ops.kmeans import operands
+from hetero.ops.kmeans import methods, operands  # the former registers them
 from hetero.ops.kmeans.operands import from_dims, problem
 from hetero.ops.linear_systems.vectors import like
 from hetero.pricing.plan import CPU, Plan
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATION", "Clustering", "cluster", "from_dims", "kmeans", "problem"]
 
-_FEW = 1 << 12  # rows that NumPy labels before a plan is made
-_LITTLE = 1 << 22  # their numbers times the centroids': a device begins no sooner than NumPy ends
+# Of rows that get labels:
+_FEW = (
+    1 << 12
+)  # NumPy is done with these before a plan is made, with an eighth before a loop begins
+_LITTLE = 1 << 22  # their numbers times that of the centroids: no device begins before the CPU ends
 _AT_A_TIME = 1 << 16  # labels looked at: the first of them mostly name every cluster
 _ONE_START = (
     "Explicit initial center position passed: performing only one init in KMeans instead of "
@@ -126,7 +130,7 @@ def kmeans(
     -----
     A cluster that loses all rows gets the one that is farthest from its centroid, unless that one
     lies there but for rounding. Labels are always those of the centroids that are given back. If a
-    device fails, the fit goes on on the CPU from the last centroids. Rows on the host that a device
+    device fails, the CPU makes the fit anew. Rows on the host that a device
     has no room for go there in blocks, where ``device`` names it.
 
     References
@@ -228,13 +232,14 @@ def _cluster(
         if n_init not in (1, "auto"):
             notes.append(_ONE_START.format(n_init))
     weights = operands.checked_weights(sample_weight, n, dtype)
+    random = operands.checked_random(random_state)
+    drawn = random.get_state() if plan.chosen.device != CPU else None
     fit = fits.Fit(
         maxiter=plan.problem.options.maxiter,
         tol=float(tol),
         init=init,
         starts=plan.problem.options.starts,
-        random=operands.checked_random(random_state),
-        progress=fits.Progress(),
+        random=random,
         report=report,
         label_tol=float(label_tol),
     )
@@ -246,10 +251,11 @@ def _cluster(
     else:
         if not is_device_array(X):
             X = operands.host_values(X)
-            fit = fit._replace(host=X)
         arrays = (X,) if weights is None else (X, weights)
 
     def options_on(used: tuple[Any, ...], done: int) -> Fit:
+        if drawn is not None:  # where a device failed, the CPU begins anew
+            random.set_state(drawn)
         return fit._replace(labels=_device_labels(plan, used, X))
 
     on_host, stays = plan.problem.output.location == HOST, plan.problem.next_device is not None
@@ -268,20 +274,33 @@ def _cluster(
 def at_once(
     X: Any, centroids: Any, weights: Any, measured: bool, device: str | None, method: str | None
 ) -> tuple[np.ndarray, float] | None:
-    """Labels of few rows on the host and, if it is to be ``measured``, their inertia; without a
-    plan, which takes longer. None for more rows."""
+    """Labels of rows on the host and, if it is to be ``measured``, their inertia; without a plan.
+
+    That is where no device could end before the CPU has: for little work, or none is here. None
+    elsewhere, and where loops would have to be compiled or loaded first.
+    """
     device, method = planner.placement(device, method)
-    if not (operands.is_sparse(X) or type(X) is np.ndarray) or method or device not in (None, CPU):
+    sparse, k = operands.is_sparse(X), int(centroids.shape[0])
+    if not (sparse or type(X) is np.ndarray) or method is not None or device not in (None, CPU):
         return None
-    (n, d), k = X.shape, int(centroids.shape[0])
-    if n > _FEW or X.size * k > _LITTLE:
+    (n, d), dtype = X.shape, operands.float_dtype(X.dtype)
+    ready = not sparse and "numba" in sys.modules and loops.is_ready(methods.CLUSTERS.of(dtype))
+    if n > _FEW and not ready:
         return None
-    dtype = operands.float_dtype(X.dtype)
-    X = operands.checked_shape(X).astype(dtype, copy=False)
+    if X.size * k > _LITTLE and not (ready and inventory.is_host_alone(device)):
+        return None
+    X = operands.checked_shape(X).astype(dtype, copy=False) if sparse else operands.host_values(X)
     given = operands.checked_centroids(operands.on_host(centroids, dtype), (k, d))
     operands.weights_operand(weights, n)
     weights = operands.checked_weights(weights, n, dtype)
-    return load("hetero.ops.kmeans.cpu").few(X, weights, given, measured)
+    if 8 * n <= _FEW or not ready:
+        rows = load("hetero.ops.kmeans.cpu").NumpyRows(X, weights, given)
+    else:
+        rows = load("hetero.ops.kmeans.compiled_cpu").CompiledRows(X, weights, given)
+    rows.measured = measured
+    with np.errstate(over="ignore", invalid="ignore"):
+        inertia = rows.lloyd(given - rows.mean, 0, 0.0).inertia
+    return rows.labels, inertia
 
 
 def _device_labels(plan: Plan, used: tuple[Any, ...], X: Any) -> DeviceLabels | None:

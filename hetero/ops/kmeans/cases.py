@@ -117,5 +117,5 @@ def _arguments(
     X = numbers((n, d), dtype)
     init = PLUS_PLUS if layout == _FIRST else X[:k].copy()
     random = np.random.RandomState(0)
-    fit = Fit(1, 0.0, init, random=random, exactly=True, host=X)
+    fit = Fit(1, -1.0, init, random=random)
     return Arguments((X,), np.empty((k, d), dtype), fit)

@@ -7,8 +7,11 @@ as many rows change theirs. What is decided depends on the data alone, and chang
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 
+from hetero.host.blas import one_thread
 from hetero.host.loops import as_loops_take
 from hetero.host.threads import shared
 from hetero.imports import load
@@ -20,6 +23,7 @@ from hetero.ops.kmeans.operands import check_finite
 
 _PARTS = 64  # that threads share: of blocks, and of sums
 _LEAST_BLOCKS = 4
+_ALONE = 1 << 10  # numbers of centroids; products of these are too small for more BLAS threads
 _PRODUCTS = 16  # products of a block that take as long as to read and use one element
 _ARGMIN = 8  # products, that look at one distance takes as long as
 _ROWS_OF_A_SUM = 4  # as many rows, at least, for each row of a part's sums
@@ -84,15 +88,14 @@ class CompiledRows(CpuRows):
         self._few = most_looked_at(self.n, k, self._d)
         self._moving = 1.0  # part of the rows that changed their label
 
-    def lloyd(
-        self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0, exactly: bool = False
-    ) -> Run:
+    def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0) -> Run:
         if maxiter:
-            return super().lloyd(centroids, maxiter, tol, most, exactly)
+            return super().lloyd(centroids, maxiter, tol, most)
         labels = self.labels = np.empty(self.n, np.int32)
-        squares = np.empty(self.n, self._X.dtype)
+        squares = np.empty(self.n if self.measured else 0, self._X.dtype)
         arrays = self._X, self.mean, centroids, *_doubled(centroids), labels, squares
-        loops.nearest(self._work(centroids), *arrays)
+        with contextlib.nullcontext() if centroids.size <= _ALONE else one_thread():
+            loops.nearest(self._work(centroids), *arrays)
         if labels.min() < 0:
             check_finite(self._X)
             np.maximum(labels, 0, out=labels)
@@ -268,7 +271,7 @@ def compile_clusters(dtype: np.dtype) -> None:
     """Call every loop of `CompiledRows` but those that skip rows."""
     rows = CompiledRows(np.random.default_rng(0).random((70, 3)).astype(dtype), None)
     centroids = rows.seeds("k-means++", 3, np.random.RandomState(0))
-    rows.lloyd(centroids, 2, 0.0, exactly=True)
+    rows.lloyd(centroids, 2, -1.0)
     CompiledRows(rows._X, None, centroids).lloyd(centroids, 0, 0.0)
 
 

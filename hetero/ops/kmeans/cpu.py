@@ -36,7 +36,14 @@ class CpuRows(Rows):
     weights : (n,) array of X's dtype, or None
     given : (k, d) array of X's dtype, optional
         See `hetero.ops.kmeans.fit.Fit.given`.
+
+    Attributes
+    ----------
+    measured : bool
+        Whether the inertia of rows that only get labels is asked for.
     """
+
+    measured = True
 
     def __init__(self, X: Any, weights: np.ndarray | None, given: np.ndarray | None = None) -> None:
         self.n, self._d = X.shape
@@ -44,13 +51,16 @@ class CpuRows(Rows):
         self._weights = weights
         self.mean: Any = 0.0
         if isinstance(X, np.ndarray):
-            self.mean = column_means(X if given is None else given)
+            with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
+                self.mean = column_means(X if given is None else given)
+            if given is None and not np.isfinite(self.mean).all():
+                check_finite(X)
 
     def restart(self, k: int) -> None:
         self.labels = np.full(self.n, -1, np.int32)
 
     def inertia(self, centroids: np.ndarray) -> float:
-        return self.weighted(self.distances(centroids))
+        return self.weighted(self.distances(centroids)) if self.measured else math.nan
 
     def weighted(self, squares: np.ndarray) -> float:
         """The inertia of squared distances, which are changed."""
@@ -67,6 +77,8 @@ class NumpyRows(CpuRows):
 
     def __init__(self, X: Any, weights: np.ndarray | None, given: np.ndarray | None = None) -> None:
         super().__init__(X, weights, given)
+        if given is not None:
+            check_finite(X if isinstance(X, np.ndarray) else X.data)
         self._X = X - self.mean if isinstance(X, np.ndarray) else X
         self._pool: Any = None  # of threads
 
@@ -125,27 +137,6 @@ class NumpyRows(CpuRows):
         return found(self._X, centroids, self.labels)
 
 
-def few(
-    X: Any, weights: np.ndarray | None, given: np.ndarray, measured: bool
-) -> tuple[np.ndarray, float]:
-    """Labels and inertia of few rows for given centroids; BLAS itself takes one thread."""
-    dense = isinstance(X, np.ndarray)
-    check_finite(X if dense else X.data)
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = given.mean(axis=0) if dense else given.dtype.type(0)
-        rows, centroids = X - mean if dense else X, given - mean
-        squares = rows @ (-2.0 * centroids.T)
-        squares += _norms(centroids)
-        labels = squares.argmin(axis=1).astype(np.int32)
-        if not measured:
-            return labels, math.nan
-        if dense or X.dtype != np.float64:
-            near = (_row_distances if dense else _sparse_distances)(rows, centroids, labels)
-        else:
-            near = np.maximum(_norms(X) + squares[np.arange(len(labels)), labels], 0.0)
-    return labels, float(near.sum(dtype=np.float64) if weights is None else near @ weights)
-
-
 def _row_distances(X: np.ndarray, centroids: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Squared distances of rows from the centroids of their labels, block by block."""
     n, d = X.shape
@@ -190,36 +181,24 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
     Where a product would leave too few digits, they are made of differences.
     """
     (n, d), k, dense = X.shape, len(centroids), isinstance(X, np.ndarray)
-    moved = centroids - (mean := centroids.mean(axis=0) if dense else np.zeros(d))
-    norms = _norms(moved)
-    factors = np.vstack([-2.0 * moved.T, np.ones(k), norms])  # of rows, their squares, and 1
-    rows = min(n, max(4 * _LEAST_ROWS, _BLOCK // (d * dense + k)))
-    result, part = np.empty((n, k), dtype), np.ones((rows if dense else 0, d + 2))
-    made = result if dtype == np.float64 else np.empty((rows, k))
-    largest = float(np.finfo(dtype).max)
+    mean = centroids.mean(axis=0) if dense else 0.0
+    norms, doubled = _norms(centroids - mean), -2.0 * (centroids - mean).T
+    rows = max(4 * _LEAST_ROWS, _BLOCK // (d * dense + k))
+    result = np.empty((n, k), dtype)
     with np.errstate(all="ignore"):
         for begin in range(0, n, rows):
-            block, here = X[begin : begin + rows], slice(begin, begin + rows)
-            if dense:
-                part, out = part[: len(block)], made[here if made is result else slice(len(block))]
-                np.subtract(block, mean, out=part[:, :d])
-                own = part[:, d] = _norms(part[:, :d])
-                squares = np.matmul(part, factors, out=out)
-            else:
-                block = block.astype(np.float64, copy=False)
-                own, squares = _norms(block), block @ factors[:d]
-                squares += own[:, None] + norms
-            few = np.flatnonzero(~(squares.min(axis=1) >= _NEAR * (own + norms.max())))
-            near = np.argwhere(~(squares[few] >= _NEAR * (own[few, None] + norms)))
-            found = result[here]
-            if squares.dtype == dtype or largest < 2.0 * (own.max() + norms.max()):
-                np.sqrt(squares, out=found, casting="same_kind")
-            else:  # faster, where no square overflows
-                found[...] = squares
-                np.sqrt(found, out=found)
+            block = X[begin : begin + rows].astype(np.float64, copy=False)
+            centred = block - mean if dense else block
+            own = _norms(centred)[:, None]
+            squares = centred @ doubled
+            squares += own
+            squares += norms
+            few = np.flatnonzero(~(squares.min(axis=1) >= _NEAR * (own[:, 0] + norms.max())))
+            near = np.argwhere(~(squares[few] >= _NEAR * (own[few] + norms)))
             for i, j in (near[a : a + rows].T for a in range(0, len(near), rows)):
                 apart = _dense(block[few[i]]) - centroids[j]
-                found[few[i], j] = np.sqrt(np.einsum("ij,ij->i", apart, apart))
+                squares[few[i], j] = np.einsum("ij,ij->i", apart, apart)
+            result[begin : begin + rows] = np.sqrt(squares, out=squares)
     return result
 
 

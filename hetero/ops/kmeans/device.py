@@ -12,22 +12,18 @@ import numpy as np
 
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
-from hetero.errors import DeviceError
 from hetero.kernels.common.launch import Launch
 from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans.plan_seeds import SeedsPlan, plan_seeds
 from hetero.ops.kmeans.fit import DeviceLabels, Rows, Run, means, trials
 from hetero.ops.kmeans.operands import check_finite
-from hetero.ops.linear_systems.types import DeviceFailed
 from hetero.registry.problem import Problem
 
 # The two sets of centroids' buffers: an iteration reads one and writes the other.
 _SETS = ("centroids", "packed", "norms"), ("means", "packed_next", "norms_next")
 _SWAPPED = dict(zip(_SETS[0] + _SETS[1], _SETS[1] + _SETS[0], strict=True))
-_GOES_ON = -1.0  # a tolerance: no rule stops the iteration
 _BATCH_SECONDS = 1e-3  # of iterations between two looks at the state, which take some 20 us
 _LONGEST_BATCH = 64
-_CHECKPOINT_SECONDS = 2.0
 _FAR = 1.0  # of the variance; rows whose mean is farther from zero are centred
 
 
@@ -104,8 +100,6 @@ class DeviceRows(Rows):
         (n,), of the dtype of X.
     kept : DeviceLabels, optional
         (n,) of int32, which the labels are left in. Default: they come to the host.
-    host : (n, d) numpy.ndarray, optional
-        X, where it lies on the host too.
     given : (k, d) numpy.ndarray, optional
         See `hetero.ops.kmeans.fit.Fit.given`.
     mean : (d,) numpy.ndarray, optional
@@ -131,7 +125,6 @@ class DeviceRows(Rows):
         weights: Any = None,
         kept: DeviceLabels | None = None,
         *,
-        host: np.ndarray | None = None,
         given: np.ndarray | None = None,
         mean: np.ndarray | None = None,
         counted: bool = False,
@@ -139,7 +132,7 @@ class DeviceRows(Rows):
     ) -> None:
         self.n, self.d, self.k = problem.dims
         self.dtype, self.device, self.swapped = np.dtype(problem.dtype), device, False
-        self._kept, self._host, self._counted = kept, host, counted
+        self._kept, self._counted = kept, counted
         self._space = Workspace(device, "kmeans")
         self.buffers = self._space.buffers
         self._X = self.buffers["X"] = X
@@ -210,10 +203,9 @@ class DeviceRows(Rows):
 
     def _on_host(self) -> np.ndarray:
         """X on the host."""
-        if self._host is None:
-            self._host = np.empty((self.n, self.d), self.dtype)
-            self.device.download(self._X, self._host)
-        return self._host
+        X = np.empty((self.n, self.d), self.dtype)
+        self.device.download(self._X, X)
+        return X
 
     # -- Launches and copies ---------------------------------------------------------------------
 
@@ -356,28 +348,22 @@ class DeviceRows(Rows):
         self._start(self._bound(launch))
         return float(self.download("partial_inertia", (launch.grid,), np.float64).sum())
 
-    def lloyd(
-        self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0, exactly: bool = False
-    ) -> Run:
-        self._saved: tuple[np.ndarray | None, int] = None, 0
+    def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0) -> Run:
         self.upload(centroids)
-        try:
-            stopped, done = self._iterate(maxiter, _GOES_ON if exactly else float(tol), most)
-            if stopped != Stopped.REPEATED:
-                if done:
-                    self.set_state(Stopped.RUNNING, done, 1)
-                self.label()
-            inertia = self.inertia(centroids)
+        stopped, done = self._iterate(maxiter, float(tol), most)
+        if stopped != Stopped.REPEATED:
             if done:
-                centroids[...] = self._centroids()
-        except DeviceError as error:
-            raise DeviceFailed(error, *self._saved) from error
+                self.set_state(Stopped.RUNNING, done, 1)
+            self.label()
+        inertia = self.inertia(centroids)
+        if done:
+            centroids[...] = self._centroids()
         return Run(inertia, done, stopped != Stopped.RUNNING)
 
     def _iterate(self, maxiter: int, tolerance: float, most: int) -> tuple[int, int]:
         """Why the iterations stopped, and how many there were; some between two looks."""
         starts = [self.iteration(swapped, tolerance, most) for swapped in (False, True)]
-        stopped, done, batch, saved = int(Stopped.RUNNING), 0, 2, time.monotonic()
+        stopped, done, batch = int(Stopped.RUNNING), 0, 2
         while done < maxiter and stopped == Stopped.RUNNING:
             began, before = time.monotonic(), done
             for number in range(done, min(done + batch, maxiter)):
@@ -386,11 +372,9 @@ class DeviceRows(Rows):
             self.swapped = done % 2 == 1
             if stopped == Stopped.EMPTIED:
                 stopped, done = self._relocate(done, tolerance, most), done + 1
-            now = time.monotonic()
-            wanted = math.ceil(_BATCH_SECONDS * (done - before) / (now - began))
+            took = time.monotonic() - began
+            wanted = math.ceil(_BATCH_SECONDS * (done - before) / took)
             batch = max(1, min(wanted, 2 * batch, _LONGEST_BATCH))
-            if now - saved > _CHECKPOINT_SECONDS and stopped == Stopped.RUNNING:
-                self._saved, saved = (self._centroids() + self.mean, done), now
         return stopped, done
 
     def _centroids(self) -> np.ndarray:

@@ -154,7 +154,12 @@ class KMeans(Base):
         self.method = method
 
     def __getstate__(self) -> dict[str, Any]:
-        return _state_of(self)
+        """What is pickled or copied: an array on a device that cannot be, from the host."""
+        transfer, state = load("hetero.moving.transfer"), dict(vars(self))
+        for name, value in state.items():
+            if is_device_array(value) and not library_of(value).pickles:
+                state[name] = transfer.to_host(value, describe(value))
+        return state
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
         """Compute the centroids.
@@ -219,6 +224,11 @@ class KMeans(Base):
             return self._distances(X)
         return like(X, self._distances(operands.on_host(X, describe(X).dtype)))
 
+    def _distances(self, X: Any) -> np.ndarray:
+        distances, centroids = load("hetero.ops.kmeans.cpu").distances, self.cluster_centers_
+        dtype = np.promote_types(operands.float_dtype(X.dtype), describe(centroids).dtype)
+        return distances(X, operands.on_host(centroids, np.dtype(np.float64)), dtype)
+
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Less the weighted sum of the rows' squared distances from the nearest centroid."""
         return -self._assigned(X, sample_weight, measured=True)[1]
@@ -235,22 +245,6 @@ class KMeans(Base):
         options |= {"sample_weight": weights, "device": self.device, "method": self.method}
         found = cluster(X, int(centroids.shape[0]), **options)
         return found.labels, found.inertia
-
-    def _distances(self, X: Any) -> np.ndarray:
-        distances, centroids = load("hetero.ops.kmeans.cpu").distances, self.cluster_centers_
-        dtype = np.promote_types(operands.float_dtype(X.dtype), describe(centroids).dtype)
-        return distances(X, operands.on_host(centroids, np.dtype(np.float64)), dtype)
-
-
-def _state_of(estimator: Any) -> dict[str, Any]:
-    """What is pickled of an estimator, or copied: its attributes, those on the host of which no
-    array can be."""
-    transfer = load("hetero.moving.transfer")
-    state = dict(vars(estimator))
-    for name, value in state.items():
-        if is_device_array(value) and not library_of(value).pickles:
-            state[name] = transfer.to_host(value, describe(value))
-    return state
 
 
 def _validated(estimator: Base, X: Any, *, reset: bool, finite: bool = True) -> Any:

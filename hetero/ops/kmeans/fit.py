@@ -14,12 +14,10 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from hetero.errors import DeviceError
 from hetero.ops.kmeans.operands import PLUS_PLUS, checked_centroids
 
 _ROUNDED = 16  # times epsilon and the row's largest number: a row nearer to its mean lies on it
@@ -56,17 +54,6 @@ class DeviceLabels(NamedTuple):
     buffer: Any
 
 
-@dataclass
-class Progress:
-    """State of a fit that can be resumed: the number of its start, from which centroids that goes
-    on after how many iterations, and the best start before it with its centroids and labels."""
-
-    start: int = 0
-    centroids: np.ndarray | None = None
-    iterations: int = 0
-    best: tuple[Run, np.ndarray, Any] | None = None
-
-
 class Fit(NamedTuple):
     """What a method's ``run`` gets as options.
 
@@ -75,20 +62,15 @@ class Fit(NamedTuple):
     maxiter : int
         Of each start.
     tol : float
-        Relative to the mean variance.
+        Relative to the mean variance; below 0 ``maxiter`` iterations are made whatever happens.
     init : str, array or callable
         An array is on the host.
     starts : int
     random : numpy.random.RandomState
-    exactly : bool
-        Make ``maxiter`` iterations of each start, whatever happens.
     labels : DeviceLabels or None
         Where a device is to leave the labels; None: on the host.
-    progress : Progress
     matrix, weights : sparse matrix, array or None
         X and its weights, where they are none of the problem's inputs.
-    host : array or None
-        X, where it lies on the host.
     report : callable or None
         Gets a line about each start.
     label_tol : float
@@ -100,12 +82,9 @@ class Fit(NamedTuple):
     init: Any
     starts: int = 1
     random: Any = None
-    exactly: bool = False
     labels: DeviceLabels | None = None
-    progress: Progress | None = None
     matrix: Any = None
     weights: np.ndarray | None = None
-    host: np.ndarray | None = None
     report: Callable[[str], None] | None = None
     label_tol: float = 0.0
 
@@ -190,9 +169,7 @@ class Rows(abc.ABC):
         weights = np.ones(len(indices)) if weights is None else weights[indices]
         return self.rows(indices), weights, self.labels[indices]
 
-    def lloyd(
-        self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0, exactly: bool = False
-    ) -> Run:
+    def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0) -> Run:
         """Iterate from these centroids, which are changed; scikit-learn's rules to stop.
 
         Parameters
@@ -201,16 +178,9 @@ class Rows(abc.ABC):
         maxiter : int
             With 0 rows get labels, and nothing else is done.
         tol : float
-            Of the sum of squared shifts.
+            Of the sum of squared shifts. Below 0 ``maxiter`` iterations are made whatever happens.
         most : int
             That many labels, or fewer, change in the last iteration.
-        exactly : bool
-            Make ``maxiter`` iterations whatever happens.
-
-        Raises
-        ------
-        DeviceError
-            With the centroids that were saved last, and the number of iterations.
         """
         self.restart(len(centroids))
         iterations, settled, converged = 0, False, False
@@ -221,8 +191,8 @@ class Rows(abc.ABC):
             shift = float(np.square(new - centroids).sum())
             centroids[...] = new
             settled = not changed and not moved
-            converged = not exactly and (changed <= most or shift <= tol)
-        if exactly or not settled:
+            converged = tol >= 0.0 and (changed <= most or shift <= tol)
+        if not settled:
             self.assign(centroids)  # so that labels fit the centroids
         return Run(self.inertia(centroids), iterations, converged)
 
@@ -244,45 +214,29 @@ class Rows(abc.ABC):
 
 def fit(rows: Rows, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:
     """The outcome, and the centroids in the coordinates of X."""
-    now = asked.progress or Progress()
-    most = most_changed(asked.label_tol, rows.n)
-    stops_early = asked.tol > 0.0 and asked.maxiter > 0 and not asked.exactly
-    tol = asked.tol * rows.mean_variance() if stops_early else 0.0
-    while now.start < asked.starts:
-        if now.centroids is None:
-            given = isinstance(asked.init, np.ndarray)
-            now.centroids = asked.init if given else _seeds(rows, asked, k)
-        centroids = np.array(now.centroids - rows.mean, order="C")
+    most, tol = most_changed(asked.label_tol, rows.n), min(asked.tol, 0.0)
+    if asked.tol > 0.0 and asked.maxiter > 0:
+        tol = asked.tol * rows.mean_variance()
+    best: tuple[Outcome, np.ndarray] | None = None
+    for start in range(asked.starts):
+        given = isinstance(asked.init, np.ndarray)
+        first = asked.init if given else rows.seeds(asked.init, k, asked.random) + rows.mean
+        centroids = np.array(first - rows.mean, order="C")
         if not tol <= float(np.finfo(centroids.dtype).max):
             tol = np.inf  # squares overflow, also those of shifts: it ends at once, as elsewhere
-        left = max(asked.maxiter - now.iterations, min(asked.maxiter, 1))
-        try:
-            run = rows.lloyd(centroids, left, tol, most, asked.exactly)
-            labels = rows.labels
-        except DeviceError as error:
-            if error.x is not None:
-                now.centroids, now.iterations = error.x, now.iterations + error.iterations
-            raise
-        run = run._replace(iterations=run.iterations + now.iterations)
+        run = rows.lloyd(centroids, asked.maxiter, tol, most)
+        labels = rows.labels
         if asked.report is not None:
             ended = "converged" if run.converged else "stopped"
             asked.report(
-                f"start {now.start}: {ended} after {run.iterations} iterations, "
-                f"inertia {run.inertia}"
+                f"start {start}: {ended} after {run.iterations} iterations, inertia {run.inertia}"
             )
-        if now.best is None or (
-            run.inertia < now.best[0].inertia and not _same(labels, now.best[2], k)
+        if best is None or (
+            run.inertia < best[0].run.inertia and not _same(labels, best[0].labels, k)
         ):
-            now.best = run, centroids + rows.mean, labels
-        now.start, now.centroids, now.iterations = now.start + 1, None, 0
-    assert now.best is not None
-    run, centroids, labels = now.best
-    return Outcome(run, labels), centroids
-
-
-def _seeds(rows: Rows, asked: Fit, k: int) -> np.ndarray:
-    """Initial centroids in the coordinates of X."""
-    return rows.seeds(asked.init, k, asked.random) + rows.mean
+            best = Outcome(run, labels), centroids + rows.mean
+    assert best is not None
+    return best
 
 
 def most_changed(label_tol: float, n: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,6 @@ from hetero.ops.kmeans.operands import (
     PLUS_PLUS,
     SEEDED,
     SPARSE,
-    check_finite,
     host_values,
 )
 from hetero.registry import Arguments
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 _LOOPS = "hetero.ops.kmeans.compiled_cpu"
 CLUSTERS = loops.register(loops.Family("clusters", 6.0, f"{_LOOPS}:compile_clusters"))
 BOUNDS = loops.register(loops.Family("bounds", 5.0, f"{_LOOPS}:compile_bounds"))
-_ALONE = 1 << 10  # numbers of centroids; products of these are too small for more BLAS threads
 _LEAST_SHARED = 1 << 12  # rows
 # What grows with n, d, k: launches and round trips with none, labels, columns' sums, round trips of
 # seeds; rows that are read, distances that are compared, centroids that are made; products.
@@ -62,19 +59,15 @@ def seeding_iterations(k: int) -> int:
 # -- Runs ------------------------------------------------------------------------------------------
 
 
-def on_cpu(module: str, rows_type: str) -> Callable[..., Outcome]:
+def on_cpu(module: str, name: str) -> Callable[..., Outcome]:
     """``run`` on the CPU, by a module's `Rows`."""
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
         fit, one_thread = load("hetero.ops.kmeans.fit").fit, load("hetero.host.blas").one_thread
         X, weights = _on_host(arguments)
-        given = arguments.options.given
-        with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
-            rows = getattr(load(f"hetero.ops.kmeans.{module}"), rows_type)(X, weights, given)
-        if arguments.inputs:
-            _check(X, rows.mean if given is None else None)
-        alone = given is not None and given.size <= _ALONE
-        with contextlib.nullcontext() if alone else one_thread():
+        rows_type = getattr(load(f"hetero.ops.kmeans.{module}"), name)
+        with one_thread():
+            rows = rows_type(X, weights, arguments.options.given)
             outcome, arguments.output[...] = fit(rows, arguments.options, problem.dims[2])
         return outcome
 
@@ -90,11 +83,9 @@ def _on_device(devices: tuple[Device, ...], problem: Problem, arguments: Argumen
         X, weights = _on_host(arguments)
         RangeRows = load("hetero.ops.kmeans.ranges").RangeRows
         rows = RangeRows(devices, problem, X, weights, asked.given, counted)
-        _check(X, rows.mean_variance() if asked.given is None else None)
         outcome, arguments.output[...] = fit(rows, asked, k)
         return outcome
-    how = {"host": asked.host, "given": asked.given, "counted": counted}
-    how["seeded"] = problem.layout == SEEDED
+    how = {"given": asked.given, "counted": counted, "seeded": problem.layout == SEEDED}
     X, weights = (*arguments.inputs, None)[:2]
     DeviceRows = load("hetero.ops.kmeans.device").DeviceRows
     rows = DeviceRows(devices[0], problem, X, weights, asked.labels, **how)
@@ -110,13 +101,6 @@ def _on_host(arguments: Arguments) -> tuple[Any, np.ndarray | None]:
         return asked.matrix, asked.weights
     X = host_values(inputs[0])
     return X, (np.ascontiguousarray(inputs[1], X.dtype) if len(inputs) > 1 else None)
-
-
-def _check(X: np.ndarray, known: Any) -> None:
-    """ValueError if X holds NaN or infinity; ``known`` is a sum or mean of all of it, if there is
-    one: where that is finite X need not be looked through, which takes as long as copying it."""
-    if known is None or not np.isfinite(known).all():
-        check_finite(X)
 
 
 # -- Rows of the registry --------------------------------------------------------------------------

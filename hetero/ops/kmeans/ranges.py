@@ -20,14 +20,14 @@ import numpy as np
 
 from hetero.devices import at_once
 from hetero.devices.base import Device
-from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.errors import DeviceMemoryError
 from hetero.moving import failures, pipeline
 from hetero.moving.pipeline import Load, Slot, Step
 from hetero.ops.kmeans.cpu import NumpySeeding
 from hetero.ops.kmeans.device import DeviceRows, DeviceSeeding, moments, subtracted, subtracted_for
-from hetero.ops.kmeans.fit import Rows, Run, Seeding
+from hetero.ops.kmeans.fit import Rows, Seeding
+from hetero.ops.kmeans.operands import check_finite
 from hetero.ops.linear_systems.partition import split
-from hetero.ops.linear_systems.types import DeviceFailed
 from hetero.pricing import memory_limit
 from hetero.registry.problem import Problem
 
@@ -204,8 +204,6 @@ class RangeRows(Rows):
         self.n, self._X, self._weights = len(X), X, weights
         self._labels: np.ndarray | None = None
         self._found: list[tuple[np.ndarray, np.ndarray]] = []  # each share's sums
-        self._saved: np.ndarray | None = None
-        self._begun = 0
         arrays = (X,) if weights is None else (X, weights)
         self._shares = [
             Share(device, problem, arrays, cut, counted, room, size)
@@ -217,6 +215,8 @@ class RangeRows(Rows):
             self.mean = subtracted(self._centre, self._variance, X.dtype)
         else:
             self.mean = subtracted_for(given)
+        if given is not None or not np.isfinite(self._variance):
+            check_finite(X)
         if self._staying:
             self._visit(lambda part: None, self.mean)
 
@@ -263,27 +263,17 @@ class RangeRows(Rows):
             self._visit(lambda part: part.fetch(labels), self.mean)
         return self._labels
 
-    def lloyd(
-        self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0, exactly: bool = False
-    ) -> Run:
-        try:
-            return super().lloyd(centroids, maxiter, tol, most, exactly)
-        except DeviceError as error:
-            if self._saved is None:
-                raise
-            raise DeviceFailed(error, self._saved + self.mean, self._begun - 1) from error
-
     def restart(self, k: int) -> None:
-        self._labels, self._begun = np.full(self.n, -1, np.int32), 0
+        self._labels, self._is_first = np.full(self.n, -1, np.int32), True
 
     def assign(self, centroids: np.ndarray) -> int:
-        self._saved, self._begun = centroids.copy(), self._begun + 1  # should a device fail
         if self._staying:  # all of them at once, by this thread
             self._labels = None
             self._each_staying(lambda part: part.rows.begin(centroids))
             self._found = self._each_staying(lambda part: part.rows.sums())
             changed = sum(self._each_staying(lambda part: part.rows.changed()))
-            return self.n if self._begun == 1 else changed
+            changed, self._is_first = self.n if self._is_first else changed, False
+            return changed
         before, labels = self.labels, np.empty(self.n, np.int32)
 
         def step(part: Range) -> tuple[np.ndarray, np.ndarray]:

@@ -88,22 +88,13 @@ def kmeans(
     options["label_tol"] = label_tol
     options["sample_weight"] = Spec(weights.shape, dtype)
     asked = operands.problem(Spec((n, *X.shape[1:]), X.dtype), n_clusters, **options)
-    _, d, k = asked.dims
-    if asked.options.init == operands.GIVEN:
+    d, k = asked.dims[1:]
+    how, starts, maxiter = asked.options
+    if how == operands.GIVEN:
         init = operands.checked_centroids(operands.on_host(init, dtype), (k, d))
-    X = X.astype(dtype).rechunk({1: -1})
-    rows = Rows(X, weights, alike, placed)
-    limit = float(tol) and float(tol * X.var(axis=0, dtype=np.float64).mean().compute())
-
-    def start() -> tuple[fit.Run, np.ndarray, da.Array]:
-        given = asked.options.init == operands.GIVEN
-        centroids = init.copy() if given else rows.seeds(init, k, random)
-        most = fit.most_changed(label_tol, n)
-        ended = rows.lloyd(centroids, asked.options.maxiter, limit, most)
-        return ended, centroids, rows.labels
-
-    every = (start() for _ in range(asked.options.starts))
-    ended, centroids, labels = min(every, key=lambda start: start[0].inertia)
+    rows = Rows(X.astype(dtype).rechunk({1: -1}), weights, alike, placed)
+    lloyd = fit.Fit(maxiter, float(tol), init, starts, random, label_tol=float(label_tol))
+    (ended, labels), centroids = fit.fit(rows, lloyd, k)
     distinct = np.count_nonzero(da.bincount(labels, minlength=k).compute())
     if distinct < k:
         warnings.warn(FEW.format(distinct, k), RuntimeWarning, stacklevel=2)
@@ -120,22 +111,22 @@ def _in_blocks(name: str, array: Any) -> da.Array:
 
 
 class Rows:
-    """Rows in blocks, with what `hetero.ops.kmeans.fit.Rows.lloyd` asks for.
+    """Rows in blocks, with what `hetero.ops.kmeans.fit.fit` asks for.
 
     ``weights`` are of all rows, one number if they are ``alike``; ``placed`` has the device and the
     method of blocks.
     """
 
-    lloyd = fit.Rows.lloyd
+    lloyd, mean = fit.Rows.lloyd, 0.0
 
     def __init__(self, X: da.Array, weights: da.Array, alike: bool, placed: dict[str, str]) -> None:
-        self._X, self._alike, self._placed = X, alike, placed
+        self.n, self._X, self._alike, self._placed = len(X), X, alike, placed
         self._weights = weights.astype(X.dtype).rechunk((X.chunks[0],))
         operands.checked_weights(self._weights.max().compute()[None], 1, X.dtype)
         self._blocks = [*zip(X.to_delayed().ravel(), self._weights.to_delayed(), strict=True)]
 
     def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
-        n, count, least = len(self._X), max(_SAMPLE, 32 * k), -np.inf
+        n, count, least = self.n, max(_SAMPLE, 32 * k), -np.inf
         rows: Any = slice(None)
         if n > count and self._alike:
             rows = np.unique(random.randint(n, size=count))
@@ -152,6 +143,9 @@ class Rows:
         operands.check_finite(sample)
         backend = NumpyRows(sample, np.maximum(weights, least, dtype=weights.dtype))
         return backend.seeds(how, k, random) + backend.mean
+
+    def mean_variance(self) -> float:
+        return float(self._X.var(axis=0, dtype=np.float64).mean().compute())
 
     def restart(self, k: int) -> None:
         self._labels: list[Any] = [None] * len(self._blocks)

@@ -54,16 +54,6 @@ def _by_scipy(devices: tuple[()], problem: Problem, arguments: Arguments) -> Non
     out[...] = direct_cpu.by_scipy(image, options, problem.options)
 
 
-def _plain_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    """SciPy's loop takes long: it is for what no other method computes, or can here."""
-    if (reason := work.no_mode(problem, info)) is not None or work.not_real(problem, info):
-        return reason
-    if registry.missing(_loops_of_direct(problem), info):
-        return None
-    other = f"for dtypes that no other method computes, not {problem.dtype}"
-    return registry.Unasked(other)
-
-
 def _on_device(module: str, name: str) -> Callable[..., Any]:
     """``run`` of a function of the device, the problem, the image, the options and the result."""
     compute = _lazy(module, name)
@@ -75,7 +65,7 @@ def _on_device(module: str, name: str) -> Callable[..., Any]:
     return run
 
 
-def _prepared_on_device(module: str, name: str) -> Callable[..., Any]:
+def _prepared(module: str, name: str) -> Callable[..., Any]:
     """``prepare`` of a function as in `_on_device`, of which no launch is made ahead."""
     compute = _lazy(module, name)
 
@@ -103,6 +93,16 @@ def _streamed(devices: tuple[Device], problem: Problem, arguments: Arguments) ->
     streaming.run(devices, problem, arguments._replace(options=held))
 
 
+def _plain_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    """SciPy's loop takes long: it is for what no other method computes, or can here."""
+    if (reason := work.no_mode(problem, info)) is not None or work.not_real(problem, info):
+        return reason
+    if registry.missing(_loops_of_direct(problem), info):
+        return None
+    other = f"for dtypes that no other method computes, not {problem.dtype}"
+    return registry.Unasked(other)
+
+
 def _loops(problem: Problem) -> tuple[str, ...]:
     return (direct_cpu.SUMS.of(problem.dtype),)
 
@@ -113,80 +113,27 @@ def _loops_of_direct(problem: Problem) -> tuple[str, ...]:
     return () if few or direct_cpu.is_one(problem.options, problem.batch) else _loops(problem)
 
 
-registry.register_method(
-    operation=NAME,
-    method=DIRECT,
-    kinds=("cpu",),
-    excludes=work.not_real,
-    work=work.of_direct_on_cpu,
-    run=_on_cpu("direct_cpu", "direct"),
-    loops=_loops_of_direct,
-)
-registry.register_method(
-    operation=NAME,
-    method=SEPARABLE,
-    kinds=("cpu",),
-    excludes=work.high_rank,
-    work=work.of_separable_on_cpu,
-    run=_on_cpu("direct_cpu", "separable"),
-    loops=_loops,
-)
-registry.register_method(
-    operation=NAME,
-    method=FFT,
-    kinds=("cpu",),
-    excludes=work.loses,
-    work=work.of_fft_on_cpu,
-    run=_on_cpu("fft_cpu", "convolve"),
-)
-registry.register_method(
-    operation=NAME,
-    method=SCIPY,
-    kinds=("cpu",),
-    excludes=_plain_obstacle,
-    work=work.of_direct,
-    run=_by_scipy,
-)
-registry.register_method(
-    operation=NAME,
-    method=DIRECT,
-    kinds=("cuda",),
-    excludes=work.not_real,
-    work=work.of_direct,
-    run=_on_device("direct_device", "direct"),
-    prepare=_prepare_direct,
-)
-registry.register_method(
-    operation=NAME,
-    method=DIRECT,
-    kinds=("opencl",),
-    excludes=work.not_real,
-    work=work.of_direct,
-    run=_on_device("direct_device", "direct"),
-)
-registry.register_method(
-    operation=NAME,
-    method=SEPARABLE,
-    kinds=registry.PORTABLE,
-    excludes=work.high_rank_or_large,
-    work=work.of_separable,
-    run=_on_device("direct_device", "separable"),
-    prepare=_prepared_on_device("direct_device", "separable"),
-)
-registry.register_method(
-    operation=NAME,
-    method=FFT,
-    kinds=("cuda",),
-    excludes=work.loses_or_no_cufft,
-    work=work.of_fft_on_device,
-    run=_on_device("fft_device", "convolve"),
-    prepare=_prepared_on_device("fft_device", "convolve"),
-)
-registry.register_method(
-    operation=NAME,
-    method="streamed",
-    kinds=registry.PORTABLE,
-    excludes=work.not_streamed,
-    work=registry.Composed(work.of_direct, ranges.price),
-    run=registry.HostRun(_streamed, registry.ALWAYS),
-)
+_CPU, _CUDA, _OPENCL = ("cpu",), ("cuda",), ("opencl",)
+_DIRECT = "direct_device", "direct"
+_SEPARABLE = "direct_device", "separable"
+_STREAMED = registry.Composed(work.of_direct, ranges.price)
+for kinds, method, excludes, counted, run, more in (
+    (_CPU, DIRECT, work.not_real, work.of_direct_on_cpu, _on_cpu("direct_cpu", "direct"),
+        {"loops": _loops_of_direct}),
+    (_CPU, SEPARABLE, work.high_rank, work.of_separable_on_cpu, _on_cpu("direct_cpu", "separable"),
+        {"loops": _loops}),
+    (_CPU, FFT, work.loses, work.of_fft_on_cpu, _on_cpu("fft_cpu", "convolve"), {}),
+    (_CPU, SCIPY, _plain_obstacle, work.of_direct, _by_scipy, {}),
+    (_CUDA, DIRECT, work.not_real, work.of_direct, _on_device(*_DIRECT),
+        {"prepare": _prepare_direct}),
+    (_OPENCL, DIRECT, work.not_real, work.of_direct, _on_device(*_DIRECT), {}),
+    (registry.PORTABLE, SEPARABLE, work.high_rank_or_large, work.of_separable,
+        _on_device(*_SEPARABLE), {"prepare": _prepared(*_SEPARABLE)}),
+    (_CUDA, FFT, work.loses_or_no_cufft, work.of_fft_on_device,
+        _on_device("fft_device", "convolve"), {"prepare": _prepared("fft_device", "convolve")}),
+    (registry.PORTABLE, "streamed", work.not_streamed, _STREAMED,
+        registry.HostRun(_streamed, registry.ALWAYS), {}),
+):  # fmt: skip
+    registry.register_method(
+        operation=NAME, method=method, kinds=kinds, excludes=excludes, work=counted, run=run, **more
+    )

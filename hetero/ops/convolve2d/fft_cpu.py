@@ -6,9 +6,10 @@ transform.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from math import inf, isfinite
 from typing import Any
@@ -248,32 +249,23 @@ def _parts(extent: int, most: int) -> list[slice]:
     return [slice(extent * i // number, extent * (i + 1) // number) for i in range(number)]
 
 
-def _each(work: Callable[[Any], None], items: Iterable[Any], threads: int) -> None:
+def _each(work: Callable[[Any], None], items: Sequence[Any], threads: int) -> None:
     """``work(item)`` for all items, on that many threads in the caller's context."""
-    items = list(items)
-    if threads < 2 or len(items) < 2:
-        for item in items:
-            work(item)
-        return
-    pending = iter(items)
+    pending, others = iter(items), []
 
     def some() -> None:
         for item in pending:  # advancing a list's iterator is atomic
             work(item)
 
-    others = []
-    try:
+    with contextlib.suppress(RuntimeError):  # the interpreter is ending: this thread does all
         for _ in range(min(threads, len(items)) - 1):
             others.append(_pool().submit(copy_context().run, some))
-    except RuntimeError:  # the interpreter is shutting down: this thread does all
-        pass
     try:
         some()  # the calling thread works too: one less to wake, and to find a core for
     finally:
         errors = [other.exception() for other in others]  # waits for each
-    for error in errors:
-        if error is not None:
-            raise error
+    for error in filter(None, errors):
+        raise error
 
 
 @functools.cache

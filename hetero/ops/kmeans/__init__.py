@@ -154,24 +154,16 @@ def kmeans(
     for message in (*found.warnings, found.few):
         if message is not None:
             warnings.warn(message, RuntimeWarning, stacklevel=outside())
-    names = "inertia", "iterations", "converged", "device", "method", "plan"
-    return found.centroids, found.labels, {name: getattr(found, name) for name in names}
+    return found.centroids, found.labels, found.info
 
 
 class Clustering(NamedTuple):
-    """What a fit gives, centroids and labels of the caller's array type.
-
-    ``warnings`` are the caller's to give; ``few`` is one about clusters without rows, or None.
-    """
+    """What `kmeans` gives. ``warnings`` are the caller's to give; ``few`` is one about clusters
+    without rows, or None."""
 
     centroids: Any
     labels: Any
-    inertia: float
-    iterations: int
-    converged: bool
-    device: str
-    method: str
-    plan: Plan
+    info: dict[str, Any]
     warnings: tuple[str, ...]
     few: str | None
 
@@ -268,7 +260,8 @@ def _cluster(
     few = _few(operands.on_host(labels, np.dtype(np.int32)), k)
     if isinstance(labels, np.ndarray) and not on_host:
         labels = like(X, labels)
-    return Clustering(done.value, labels, *run, done.device, done.method, plan, tuple(notes), few)
+    info = {**run._asdict(), "device": done.device, "method": done.method, "plan": plan}
+    return Clustering(done.value, labels, info, tuple(notes), few)
 
 
 def at_once(

@@ -122,15 +122,20 @@ class NumpyRows(CpuRows):
 
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
         weights = np.ones(self.n) if self._weights is None else self._weights.astype(np.float64)
-        totals = np.bincount(self.labels, weights, self._k)
-        if isinstance(self._X, np.ndarray) and self._X.size <= _FEW:
-            sums = np.zeros((self._k, self._d))
-            np.add.at(sums, self.labels, weights[:, None] * self._X)
+        X, labels, shape = self._X, self.labels, (self._k, self._d)
+        totals = np.bincount(labels, weights, self._k)
+        if not isinstance(X, np.ndarray):
+            rows = _rows_of_entries(X)
+            where = labels[rows].astype(np.int64) * self._d + X.indices
+            sums = np.bincount(where, weights[rows] * X.data, self._k * self._d)
+            return sums.reshape(shape), totals
+        if X.size <= _FEW:
+            sums = np.zeros(shape)
+            np.add.at(sums, labels, weights[:, None] * X)
             return sums, totals
-        one_hot = load("scipy.sparse").csr_array(
-            (weights, self.labels, np.arange(self.n + 1)), shape=(self.n, self._k)
-        )
-        return _dense(one_hot.T @ self._X), totals
+        csr_array = load("scipy.sparse").csr_array
+        one_hot = csr_array((weights, labels, np.arange(self.n + 1)), (self.n, self._k))
+        return one_hot.T @ X, totals
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
         found = _row_distances if isinstance(self._X, np.ndarray) else _sparse_distances
@@ -167,7 +172,7 @@ def column_means(X: np.ndarray) -> np.ndarray:
 
 def _sparse_distances(X: Any, centroids: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Squared distances, of no more terms than there are entries."""
-    rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+    rows = _rows_of_entries(X)
     near = centroids[labels[rows], X.indices]
     terms = (X.data - near) ** 2 - near**2
     norms = np.einsum("ij,ij->i", centroids, centroids)
@@ -260,6 +265,10 @@ def _norms(X: Any) -> np.ndarray:
         return np.einsum("ij,ij->i", X, X).astype(np.float64)
     squared = type(X)((np.square(X.data, dtype=np.float64), X.indices, X.indptr), X.shape)
     return squared @ np.ones(X.shape[1])
+
+
+def _rows_of_entries(X: Any) -> np.ndarray:
+    return np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
 
 
 def _dense(X: Any) -> np.ndarray:

@@ -200,8 +200,8 @@ class KMeans(Base):
         if found.few is not None:
             warnings.warn(found.few, ConvergenceWarning, stacklevel=outside())
         self.cluster_centers_, self.labels_ = found.centroids, found.labels
-        self.inertia_, self.n_iter_ = found.inertia, found.iterations
-        self.info_ = {"device": found.device, "method": found.method, "plan": found.plan}
+        self.inertia_, self.n_iter_ = found.info["inertia"], found.info["iterations"]
+        self.info_ = {name: found.info[name] for name in ("device", "method", "plan")}
         self._n_features_out = int(self.cluster_centers_.shape[0])
         return self
 
@@ -244,7 +244,7 @@ class KMeans(Base):
         options = {"init": centroids, "n_init": 1, "max_iter": 0, "tol": 0.0}
         options |= {"sample_weight": weights, "device": self.device, "method": self.method}
         found = cluster(X, int(centroids.shape[0]), **options)
-        return found.labels, found.inertia
+        return found.labels, found.info["inertia"]
 
 
 def _validated(estimator: Base, X: Any, *, reset: bool, finite: bool = True) -> Any:

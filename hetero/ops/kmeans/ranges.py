@@ -60,50 +60,27 @@ class Range:
 
 
 class Share:
-    """The rows of one device: a range that stays there, or ranges that go through it.
+    """The rows of one device from the first of ``cut`` to before the second: a range that stays
+    there, or ranges that go through it."""
 
-    Parameters
-    ----------
-    device : Device
-    problem : Problem
-    arrays : sequence
-        X and perhaps weights of all rows, on the host.
-    cut : (int, int)
-        First row of the share, and the one after its last.
-    counted : bool
-        See `DeviceRows`.
-    room : int, optional
-        Bytes of the device's memory that may be used. Default: what is free.
-    size : int, optional
-        Rows of a range. Default: by the room.
-    """
-
-    def __init__(
-        self,
-        device: Device,
-        problem: Problem,
-        arrays: Sequence[np.ndarray],
-        cut: tuple[int, int],
-        counted: bool,
-        room: int | None = None,
-        size: int | None = None,
-    ) -> None:
-        self.device, self._problem, self._arrays, self._at = device, problem, arrays, cut
+    def __init__(self, device: Device, rows: RangeRows, cut: tuple[int, int]) -> None:
+        self.device, self._all, self._at = device, rows, cut
+        room = rows.room
         if room is None:
             room = memory_limit.room(memory_limit.of(device))
-        self._room, self._size, self._counted = int(min(_SHARE * room, 1 << 62)), size, counted
-        self._failures = 0
+        self._room, self._size = int(min(_SHARE * room, 1 << 62)), rows.size
+        self._row, self._failures = rows.arrays[0][0].nbytes, 0
         self._cut()
 
     def _cut(self) -> None:
         """Cut the rows into ranges; those that stay are the first ones."""
-        (begin, end), row = self._at, self._arrays[0][0].nbytes
+        (begin, end), row = self._at, self._row
         needed = 2 * row + 16  # bytes: a copy less the mean, labels and what an iteration makes
         n, whole = end - begin, self._size is None and (end - begin) * needed <= self._room
         by_room = max(1, min(self._room // _RANGES, _MOST) // row)
         cuts = split(n, -(-n // (n if whole else min(self._size or by_room, n))))
         self._longest = cuts[0][1]
-        self.ranges = [Range(self.device, self._arrays, begin + a, begin + b) for a, b in cuts]
+        self.ranges = [Range(self.device, self._all.arrays, begin + a, begin + b) for a, b in cuts]
         stay = self._room // (self._longest * needed) - _TURNS - 1
         self._stay = len(cuts) if whole or stay + _TURNS >= len(cuts) else max(stay, 0)
         self.stays = whole
@@ -129,7 +106,7 @@ class Share:
                 if self._failures > 1:
                     self._room //= 2
                     self._size = self._size and max(self._size // 2, 1)
-                    if self._longest * self._arrays[0][0].nbytes < 2 * _LEAST:
+                    if self._longest * self._row < 2 * _LEAST:
                         raise
                 failures.release(error)
             with self.device.active():
@@ -147,7 +124,7 @@ class Share:
             part, stays = self.ranges[number], number < self._stay
             slot = number if stays else self._stay + number % _TURNS
             if slot not in self._slots:
-                sizes = [self._longest * array[0].nbytes for array in self._arrays]
+                sizes = [self._longest * array[0].nbytes for array in part.arrays]
                 self._slots[slot] = [pipeline.slots(self.device, size, 1)[0] for size in sizes]
             slots = self._slots[slot]
             loads = () if self._held.get(slot) == number else map(Load, part.arrays, slots)
@@ -165,29 +142,19 @@ class Share:
 
     def _laid_out(self, part: Range, mean: np.ndarray) -> DeviceRows:
         """A range ready for iterations on its rows less a mean."""
-        problem = replace(self._problem, dims=(len(part.arrays[0]), *self._problem.dims[1:]))
+        _, d, k = self._all.problem.dims
+        problem = replace(self._all.problem, dims=(part.end - part.begin, d, k))
         buffers = [slot.buffer for slot in part.buffers]
-        counted = self._counted and self.stays  # else the host has the labels
+        counted = self._all.counted and self.stays  # else the host has the labels
         return DeviceRows(self.device, problem, *buffers, mean=mean, counted=counted)
 
 
 class RangeRows(Rows):
     """Rows on the host, of which each device computes with its share, all at the same time.
 
-    Where all shares stay on their devices their labels do, too, until they are asked for.
-
-    Parameters
-    ----------
-    devices : sequence of Device
-    problem : Problem
-    X, weights : arrays
-        C-contiguous, of one dtype; the weights may be None.
-    given : (k, d) array, optional
-        See `hetero.ops.kmeans.fit.Fit.given`.
-    counted : bool
-        See `DeviceRows`.
-    room, size : int, optional
-        As for `Share`.
+    Where all shares stay on their devices their labels do, too, until they are asked for. ``given``
+    and ``counted`` are as for `DeviceRows`; ``room`` is the bytes of each device that may be used
+    (default: what is free), ``size`` the rows of a range (default: by the room).
     """
 
     def __init__(
@@ -202,13 +169,12 @@ class RangeRows(Rows):
         size: int | None = None,
     ) -> None:
         self.n, self._X, self._weights = len(X), X, weights
+        self.problem, self.counted, self.room, self.size = problem, counted, room, size
+        self.arrays = (X,) if weights is None else (X, weights)
         self._labels: np.ndarray | None = None
         self._found: list[tuple[np.ndarray, np.ndarray]] = []  # each share's sums
-        arrays = (X,) if weights is None else (X, weights)
-        self._shares = [
-            Share(device, problem, arrays, cut, counted, room, size)
-            for device, cut in zip(devices, split(self.n, len(devices)), strict=False)
-        ]
+        cuts = split(self.n, len(devices))
+        self._shares = [Share(d, self, cut) for d, cut in zip(devices, cuts, strict=False)]
         if given is None:
             parts = [combined(share) for share in self._visit(Range.moments)]
             _, self._centre, self._variance = combined(parts)
@@ -337,16 +303,8 @@ def combined(parts: list[tuple[int, np.ndarray, float]]) -> tuple[int, np.ndarra
 
 
 class PartitionSeeding:
-    """k-means++ of rows on several devices.
-
-    Parameters
-    ----------
-    parts : sequence of Range
-    X : (n, d) array
-        Of all of them, on the host.
-    mean : (d,) array
-        What is subtracted of X.
-    """
+    """k-means++ of rows on several devices; X has all of them on the host, of which a mean is
+    subtracted."""
 
     def __init__(self, parts: Sequence[Range], X: np.ndarray, mean: np.ndarray) -> None:
         self._parts, self._X, self._mean = parts, X, mean

@@ -117,7 +117,7 @@ class Rows:
     method of blocks.
     """
 
-    lloyd, mean = fit.Rows.lloyd, 0.0
+    lloyd, iterate, label, mean = fit.Rows.lloyd, fit.Rows.iterate, fit.Rows.label, 0.0
 
     def __init__(self, X: da.Array, weights: da.Array, alike: bool, placed: dict[str, str]) -> None:
         self.n, self._X, self._alike, self._placed = len(X), X, alike, placed
@@ -147,7 +147,7 @@ class Rows:
     def mean_variance(self) -> float:
         return float(self._X.var(axis=0, dtype=np.float64).mean().compute())
 
-    def restart(self, k: int) -> None:
+    def restart(self, centroids: np.ndarray) -> None:
         self._labels: list[Any] = [None] * len(self._blocks)
 
     def assign(self, centroids: np.ndarray) -> int:

@@ -144,8 +144,8 @@ def test_tiles(portable, dtype):
             X, _, start = points(tile.m + more + tile.n, d, tile.n + more, dtype)
             forced = functools.partial(shapes.tiled, tile=tile, resident=False)
             with on_device(portable, X, None, len(start), forced=forced) as rows:
-                rows.upload(start - rows.mean)
-                rows.label()
+                rows.restart(start - rows.mean)
+                rows.label(None)
                 labels = rows.download("labels", (len(X),), np.int32)
             check_labels(labels, plain_step(X - rows.mean, None, start - rows.mean)[0])
 
@@ -187,8 +187,8 @@ def test_ties_go_to_the_lowest(portable, d, k):
     X = np.repeat(places, 50, axis=0)
     first = [int(np.flatnonzero(which == place)[0]) for place in range(3)]
     with on_device(portable, X, None, k) as rows:
-        rows.upload(places[which] - rows.mean)
-        rows.label()
+        rows.restart(places[which] - rows.mean)
+        rows.label(None)
         labels = rows.download("labels", (150,), np.int32)
     assert np.array_equal(labels, np.repeat(first, 50))
 
@@ -420,11 +420,11 @@ def simulate():
         X, _, start = points(n, d, k, "float32")
         check_step(device, X, None, start)
         with on_device(device, X, None, k, counted=True) as rows:
-            rows.upload(start - rows.mean)
+            rows.restart(start - rows.mean)
             for swapped in (False, True):  # the second one counts what changed
                 rows.iteration(swapped, 0.0, 1)()
             assert 0 <= rows.changed() < n
-            rows.label()
+            rows.label(None)
             rows.inertia(None)
 
 

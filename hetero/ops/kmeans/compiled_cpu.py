@@ -75,8 +75,9 @@ class CompiledRows(CpuRows):
     def rows(self, indices: np.ndarray) -> np.ndarray:
         return self._X[indices] - self.mean
 
-    def restart(self, k: int) -> None:
-        super().restart(k)
+    def restart(self, centroids: np.ndarray) -> None:
+        super().restart(centroids)
+        k = len(centroids)
         parts = max(1, min(_PARTS, len(self._packed) // _LEAST_BLOCKS))
         # Rows that changed their label, which one they had, and how many of each part did.
         self._moved, self._was = np.empty(self.n, np.int64), np.empty(self.n, np.int32)

@@ -56,7 +56,7 @@ class CpuRows(Rows):
             if given is None and not np.isfinite(self.mean).all():
                 check_finite(X)
 
-    def restart(self, k: int) -> None:
+    def restart(self, centroids: np.ndarray) -> None:
         self.labels = np.full(self.n, -1, np.int32)
 
     def inertia(self, centroids: np.ndarray) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from hetero.devices.workspace import Workspace
 from hetero.kernels.common.launch import Launch
 from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans.plan_seeds import SeedsPlan, plan_seeds
-from hetero.ops.kmeans.fit import DeviceLabels, Rows, Run, means, trials
+from hetero.ops.kmeans.fit import DeviceLabels, Rows, Run, Stopped, ending, means, trials
 from hetero.ops.kmeans.operands import check_finite
 from hetero.registry.problem import Problem
 
@@ -25,12 +24,6 @@ _SWAPPED = dict(zip(_SETS[0] + _SETS[1], _SETS[1] + _SETS[0], strict=True))
 _BATCH_SECONDS = 1e-3  # of iterations between two looks at the state, which take some 20 us
 _LONGEST_BATCH = 64
 _FAR = 1.0  # of the variance; rows whose mean is farther from zero are centred
-
-
-class Stopped(enum.IntEnum):
-    """Why the iterations stopped, first in the device's state."""
-
-    RUNNING, REPEATED, CONVERGED, EMPTIED = range(4)
 
 
 def bind(device: Device, launch: Launch, buffers: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -244,19 +237,15 @@ class DeviceRows(Rows):
         buffers = {name: self.buffers[other] for name, other in zip(_SETS[0], names, strict=True)}
         self._start(self._bound(self._plan.pack, False, **buffers))
 
-    def state(self) -> tuple[int, int, bool]:
+    def state(self) -> tuple[Stopped, int, bool]:
         """`Stopped`, after how many iterations, and whether the last one changed a label."""
         stopped, iterations, changed, _ = self.download("state", (plans.STATE,), np.int32).tolist()
-        return stopped, iterations, bool(changed)
+        return Stopped(stopped), iterations, bool(changed)
 
     def set_state(self, stopped: int, iterations: int, changed: int) -> None:
         """Write the state. Labels "changed" keep the next iteration from ending at once."""
         state = np.array([stopped, iterations, changed, 0], np.int32)
         self.device.upload(state, self.buffers["state"])
-
-    def label(self) -> None:
-        """Find the labels for the centroids."""
-        self._start(*map(self._bound, self._plan.assign))
 
     def iteration(self, swapped: bool, tolerance: float, most: int = 0) -> Callable[[], None]:
         """A function that starts one iteration from the one or the other set of centroids."""
@@ -312,11 +301,9 @@ class DeviceRows(Rows):
     def begin(self, centroids: np.ndarray) -> None:
         """Start to label the rows and to add them up: see `sums` and `changed`."""
         self.upload(centroids, (Stopped.RUNNING, 1, 0))  # the first one would count all labels
-        self.label()
-        self._start(*map(self._bound, (*self._plan.update, self._plan.finish[0])))
-
-    def restart(self, k: int) -> None:
-        """Nothing: centroids that go up begin a start."""
+        self._start(
+            *map(self._bound, (*self._plan.assign, *self._plan.update, self._plan.finish[0]))
+        )
 
     def assign(self, centroids: np.ndarray) -> int:
         self.begin(centroids)
@@ -348,53 +335,48 @@ class DeviceRows(Rows):
         self._start(self._bound(launch))
         return float(self.download("partial_inertia", (launch.grid,), np.float64).sum())
 
-    def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0) -> Run:
+    def restart(self, centroids: np.ndarray) -> None:
         self.upload(centroids)
-        stopped, done = self._iterate(maxiter, float(tol), most)
-        if stopped != Stopped.REPEATED:
-            if done:
-                self.set_state(Stopped.RUNNING, done, 1)
-            self.label()
-        inertia = self.inertia(centroids)
-        if done:
-            centroids[...] = self._centroids()
-        return Run(inertia, done, stopped != Stopped.RUNNING)
+        self._batch, self._done = 2, 0
 
-    def _iterate(self, maxiter: int, tolerance: float, most: int) -> tuple[int, int]:
-        """Why the iterations stopped, and how many there were; some between two looks."""
-        starts = [self.iteration(swapped, tolerance, most) for swapped in (False, True)]
-        stopped, done, batch = int(Stopped.RUNNING), 0, 2
-        while done < maxiter and stopped == Stopped.RUNNING:
-            began, before = time.monotonic(), done
-            for number in range(done, min(done + batch, maxiter)):
-                starts[number % 2]()
-            stopped, done, _ = self.state()
-            self.swapped = done % 2 == 1
-            if stopped == Stopped.EMPTIED:
-                stopped, done = self._relocate(done, tolerance, most), done + 1
-            took = time.monotonic() - began
-            wanted = math.ceil(_BATCH_SECONDS * (done - before) / took)
-            batch = max(1, min(wanted, 2 * batch, _LONGEST_BATCH))
-        return stopped, done
+    def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0) -> Run:
+        run = super().lloyd(centroids, maxiter, tol, most)
+        if run.iterations:
+            centroids[...] = self._centroids()
+        return run
+
+    def iterate(
+        self, centroids: np.ndarray, done: int, maxiter: int, tol: float, most: int
+    ) -> tuple[Stopped, int]:
+        """Make some iterations, between two looks at the state."""
+        if not done:
+            self._starts = [self.iteration(swapped, tol, most) for swapped in (False, True)]
+        began = time.monotonic()
+        for number in range(done, min(done + self._batch, maxiter)):
+            self._starts[number % 2]()
+        stopped, self._done, _ = self.state()
+        self.swapped = self._done % 2 == 1
+        if stopped == Stopped.EMPTIED:
+            old, changed = self._centroids(), self.changed()
+            new, moved = means(self, old)
+            shift = float(((new.astype(np.float64) - old) ** 2).sum())
+            stopped, self._done = ending(changed, moved, shift, tol, most), self._done + 1
+            self.swapped = not self.swapped
+            self.put(new)
+            self.set_state(stopped, self._done, 0)
+        took = time.monotonic() - began
+        wanted = math.ceil(_BATCH_SECONDS * (self._done - done) / took)
+        self._batch = max(1, min(wanted, 2 * self._batch, _LONGEST_BATCH))
+        return stopped, self._done
+
+    def label(self, centroids: np.ndarray) -> None:
+        """Find the labels for the centroids that are there."""
+        if self._done:
+            self.set_state(Stopped.RUNNING, self._done, 1)
+        self._start(*map(self._bound, self._plan.assign))
 
     def _centroids(self) -> np.ndarray:
         return self.download(_SETS[self.swapped][0], (self.k, self.d), self.dtype)
-
-    def _relocate(self, done: int, tolerance: float, most: int) -> int:
-        """End an iteration in which a cluster was empty; why the loop stops, if it does."""
-        old, changed = self._centroids(), self.changed()
-        new, moved = means(self, old)
-        shift = float(((new.astype(np.float64) - old) ** 2).sum())
-        stopped = Stopped.RUNNING
-        if tolerance >= 0:
-            if not changed and not moved:
-                stopped = Stopped.REPEATED  # the labels fit the centroids
-            elif changed <= most or shift <= tolerance:
-                stopped = Stopped.CONVERGED
-        self.swapped = not self.swapped
-        self.put(new)
-        self.set_state(stopped, done + 1, 0)
-        return stopped
 
 
 # -- k-means++ -------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ What is asked of the rows is `Rows`; they are
 from __future__ import annotations
 
 import abc
+import enum
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -21,6 +22,13 @@ import numpy as np
 from hetero.ops.kmeans.operands import PLUS_PLUS, checked_centroids
 
 _ROUNDED = 16  # times epsilon and the row's largest number: a row nearer to its mean lies on it
+
+
+class Stopped(enum.IntEnum):
+    """Why iterations stopped, if they did: no label changed, by a tolerance, or (on a device) for
+    a cluster without rows, until that has one."""
+
+    RUNNING, REPEATED, CONVERGED, EMPTIED = range(4)
 
 
 class Run(NamedTuple):
@@ -138,8 +146,8 @@ class Rows(abc.ABC):
         """Distances for k-means++."""
 
     @abc.abstractmethod
-    def restart(self, k: int) -> None:
-        """Begin with k clusters: no row has a label."""
+    def restart(self, centroids: np.ndarray) -> None:
+        """Begin a start from these centroids: no row has a label."""
 
     @abc.abstractmethod
     def assign(self, centroids: np.ndarray) -> int:
@@ -182,19 +190,28 @@ class Rows(abc.ABC):
         most : int
             That many labels, or fewer, change in the last iteration.
         """
-        self.restart(len(centroids))
-        iterations, settled, converged = 0, False, False
-        while iterations < maxiter and not converged:
-            iterations += 1
-            changed = self.assign(centroids)
-            new, moved = means(self, centroids)
-            shift = float(np.square(new - centroids).sum())
-            centroids[...] = new
-            settled = not changed and not moved
-            converged = tol >= 0.0 and (changed <= most or shift <= tol)
-        if not settled:
-            self.assign(centroids)  # so that labels fit the centroids
-        return Run(self.inertia(centroids), iterations, converged)
+        self.restart(centroids)
+        stopped, done = Stopped.RUNNING, 0
+        while done < maxiter and stopped == Stopped.RUNNING:
+            stopped, done = self.iterate(centroids, done, maxiter, tol, most)
+        if stopped != Stopped.REPEATED:
+            self.label(centroids)
+        return Run(self.inertia(centroids), done, stopped != Stopped.RUNNING)
+
+    def iterate(
+        self, centroids: np.ndarray, done: int, maxiter: int, tol: float, most: int
+    ) -> tuple[Stopped, int]:
+        """Make one iteration after the ``done`` ones, or several; whether it was the last one, and
+        how many are done."""
+        changed = self.assign(centroids)
+        new, moved = means(self, centroids)
+        shift = float(np.square(new - centroids).sum())
+        centroids[...] = new
+        return ending(changed, moved, shift, tol, most), done + 1
+
+    def label(self, centroids: np.ndarray) -> None:
+        """Let the labels fit the centroids."""
+        self.assign(centroids)
 
     def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
         """Initial centroids by "k-means++", "random" or a callable, by scikit-learn's numbers."""
@@ -251,7 +268,17 @@ def _same(labels: np.ndarray, others: np.ndarray, k: int) -> bool:
     return bool(np.array_equal(number[labels], others))
 
 
-# -- An iteration's centroids ----------------------------------------------------------------------
+# -- The end of an iteration -----------------------------------------------------------------------
+
+
+def ending(changed: int, moved: bool, shift: float, tol: float, most: int) -> Stopped:
+    """Whether an iteration was the last one: by the labels that changed, whether rows were moved to
+    other clusters, and the sum of the centroids' squared shifts."""
+    if tol < 0.0:
+        return Stopped.RUNNING
+    if not changed and not moved:
+        return Stopped.REPEATED  # the labels fit the centroids
+    return Stopped.CONVERGED if changed <= most or shift <= tol else Stopped.RUNNING
 
 
 def means(rows: Any, centroids: np.ndarray) -> tuple[np.ndarray, bool]:

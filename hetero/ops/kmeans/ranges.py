@@ -229,7 +229,7 @@ class RangeRows(Rows):
             self._visit(lambda part: part.fetch(labels), self.mean)
         return self._labels
 
-    def restart(self, k: int) -> None:
+    def restart(self, centroids: np.ndarray) -> None:
         self._labels, self._is_first = np.full(self.n, -1, np.int32), True
 
     def assign(self, centroids: np.ndarray) -> int:

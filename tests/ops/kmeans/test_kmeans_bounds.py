@@ -19,16 +19,16 @@ BLOCK = loops.BLOCK
 class AlwaysBounded(CompiledRows):
     """With bounds from the first iteration to the last."""
 
-    def restart(self, k):
-        super().restart(k)
+    def restart(self, centroids):
+        super().restart(centroids)
         self._below, self._few = 1.0, np.inf
 
 
 class Plain(CompiledRows):
     """Without."""
 
-    def restart(self, k):
-        super().restart(k)
+    def restart(self, centroids):
+        super().restart(centroids)
         self._few = 0.0
 
 

@@ -195,7 +195,7 @@ def test_rows_as_near_to_two_centroids_get_the_labels_of_the_whole(device, way, 
         found = RangeRows([device] * 2, made, X, size=700)
     np.testing.assert_array_equal(found.mean, whole.mean)
     assert whole.mean.any() == (offset > 0)
-    found.restart(40)
+    found.restart(init)
     found.assign(init - found.mean)
     np.testing.assert_array_equal(found.labels, expected)
     sums, _ = found.sums()

@@ -415,7 +415,7 @@ def _is_finite(call: CheckedCall) -> bool:
     """Of values that a plan depends on: a method that spreads others is refused by name only."""
     if not (finite := isfinite(call.fillvalue)) or call.method not in SPREADS:
         return finite
-    return value_ranges.are_finite(_known(call.image), _known(call.filter))
+    return all(value_ranges.is_finite(_known(x)) for x in (call.image, call.filter))
 
 
 def _known(x: Any) -> np.ndarray | None:

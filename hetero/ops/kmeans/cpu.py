@@ -208,15 +208,8 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 class NumpySeeding:
-    """k-means++ by NumPy, of an X on the host.
-
-    Parameters
-    ----------
-    X : array or sparse matrix
-    weights : array or None
-    mean : (d,) array, optional
-        Subtracted of a dense X, block by block.
-    """
+    """k-means++ by NumPy, of an X on the host; a mean is subtracted of a dense one, block by
+    block."""
 
     def __init__(self, X: Any, weights: np.ndarray | None, mean: np.ndarray | None = None) -> None:
         self._X, self._weights = X, weights

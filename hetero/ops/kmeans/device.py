@@ -76,38 +76,26 @@ def subtracted_for(given: np.ndarray) -> np.ndarray:
 
 
 class DeviceRows(Rows):
-    """The rows of X on one device.
+    """The rows of X on one device, which is active here and whenever a method is called.
 
     The device decides when a start ends, and the host looks at it once for several iterations:
-    those beyond the last one do nothing. Centroids are in two sets of buffers in turn.
+    those beyond the last one do nothing. Centroids are in two sets of buffers in turn; ``swapped``
+    says whether they are in the second one.
 
     Parameters
     ----------
-    device : Device
-        Active, here and whenever a method is called.
     problem : Problem
         Of dims (n, d, k).
-    X : device buffer
-        (n, d), contiguous; read only.
-    weights : device buffer or None
-        (n,), of the dtype of X.
+    X, weights : device buffer
+        (n, d) and (n,) of one dtype, contiguous; read only. The weights may be None.
     kept : DeviceLabels, optional
         (n,) of int32, which the labels are left in. Default: they come to the host.
     given : (k, d) numpy.ndarray, optional
         See `hetero.ops.kmeans.fit.Fit.given`.
     mean : (d,) numpy.ndarray, optional
         What is to be subtracted. Default: by the rows, or by what is given.
-    counted : bool
-        Whether the labels that change are counted.
-    seeded : bool
-        Whether `seeding` will be asked for.
-
-    Attributes
-    ----------
-    buffers : dict
-        By the names of `hetero.kernels.kmeans.plan.LloydPlan`.
-    swapped : bool
-        Whether the centroids are in the second set of buffers.
+    counted, seeded : bool
+        Whether the labels that change are counted, and whether `seeding` will be asked for.
     """
 
     def __init__(
@@ -127,7 +115,7 @@ class DeviceRows(Rows):
         self.dtype, self.device, self.swapped = np.dtype(problem.dtype), device, False
         self._kept, self._counted = kept, counted
         self._space = Workspace(device, "kmeans")
-        self.buffers = self._space.buffers
+        self.buffers = self._space.buffers  # by the names of `plans.LloydPlan`
         self._X = self.buffers["X"] = X
         if weights is not None:
             self.buffers["weights"] = weights
@@ -383,14 +371,8 @@ class DeviceRows(Rows):
 
 
 class DeviceSeeding:
-    """k-means++ of rows on one device: distances stay there, sums of blocks of rows come to the
-    host.
-
-    Parameters
-    ----------
-    rows : DeviceRows
-        Their device is active, here and whenever a method is called.
-    """
+    """k-means++ of rows on one device, which is active whenever a method is called: distances stay
+    there, sums of blocks of rows come to the host."""
 
     def __init__(self, rows: DeviceRows) -> None:
         self._device, self._dtype, self._plan = rows.device, rows.dtype, rows.seeds_plan()

@@ -32,20 +32,11 @@ class Stopped(enum.IntEnum):
 
 
 class Run(NamedTuple):
-    """How one start ended.
+    """How one start ended."""
 
-    Attributes
-    ----------
-    inertia : float
-        Sum of the weighted squared distances of all rows from their centroids.
-    iterations : int
-    converged : bool
-        Whether it stopped by the tolerance, or because no label changed.
-    """
-
-    inertia: float
+    inertia: float  # sum of the weighted squared distances of all rows from their centroids
     iterations: int
-    converged: bool
+    converged: bool  # whether it stopped by a tolerance, or because no label changed
 
 
 class Outcome(NamedTuple):
@@ -63,38 +54,18 @@ class DeviceLabels(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What a method's ``run`` gets as options.
+    """What a method's ``run`` gets as options."""
 
-    Attributes
-    ----------
-    maxiter : int
-        Of each start.
-    tol : float
-        Relative to the mean variance; below 0 ``maxiter`` iterations are made whatever happens.
-    init : str, array or callable
-        An array is on the host.
-    starts : int
-    random : numpy.random.RandomState
-    labels : DeviceLabels or None
-        Where a device is to leave the labels; None: on the host.
-    matrix, weights : sparse matrix, array or None
-        X and its weights, where they are none of the problem's inputs.
-    report : callable or None
-        Gets a line about each start.
-    label_tol : float
-        Share of the labels.
-    """
-
-    maxiter: int
-    tol: float
-    init: Any
+    maxiter: int  # of each start
+    tol: float  # times the mean variance; below 0 ``maxiter`` iterations are made in any case
+    init: Any  # "k-means++", "random", an array on the host or a callable
     starts: int = 1
-    random: Any = None
-    labels: DeviceLabels | None = None
-    matrix: Any = None
+    random: Any = None  # a numpy.random.RandomState
+    labels: DeviceLabels | None = None  # where a device is to leave them; None: on the host
+    matrix: Any = None  # a sparse X, and its weights, which are none of the problem's inputs
     weights: np.ndarray | None = None
-    report: Callable[[str], None] | None = None
-    label_tol: float = 0.0
+    report: Callable[[str], None] | None = None  # gets a line about each start
+    label_tol: float = 0.0  # share of the labels
 
     @property
     def given(self) -> np.ndarray | None:

@@ -31,20 +31,11 @@ _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 
 
 class Options(NamedTuple):
-    """What a price depends on beside the operands.
+    """What a price depends on beside the operands."""
 
-    Attributes
-    ----------
-    init : str
-        "k-means++", "random" or "given".
-    starts : int
-    maxiter : int
-        Of each start.
-    """
-
-    init: str
+    init: str  # "k-means++", "random" or "given"
     starts: int
-    maxiter: int
+    maxiter: int  # of each start
 
 
 def problem(

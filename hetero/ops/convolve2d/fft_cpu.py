@@ -51,21 +51,15 @@ def extended(
     inner = plane[i, j]
     if inner.shape == shape:
         return inner
-    at = slice(j.start - columns.start, j.start - columns.start + inner.shape[1])
     if boundary == "fill":
         part = np.full(shape, fillvalue, plane.dtype)
         if inner.size:
+            at = slice(j.start - columns.start, j.stop - columns.start)
             part[i.start - rows.start : i.stop - rows.start, at] = inner
         return part
-    part = np.empty(shape, plane.dtype)
     down = _places(rows.start, shape[0], h, boundary)
     across = _places(columns.start, shape[1], w, boundary)
-    if not inner.shape[1]:
-        at = slice(0, 0)
-    for beyond in (slice(0, at.start), slice(at.stop, shape[1])):
-        part[:, beyond] = plane[down[:, None], across[None, beyond]]
-    part[:, at] = plane[down, j] if inner.shape[1] else 0.0
-    return part
+    return np.take(plane[down], across, axis=1)
 
 
 class Exact:

@@ -11,7 +11,7 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from math import inf, isfinite
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from hetero.ops.convolve2d.filters import FilterOptions, computed_once, exact_ze
 from hetero.ops.convolve2d.window import Window
 
 _POINTS = 1 << 18  # that a thread transforms at a time
-_BLOCK = 1 << 16  # values that are looked at, and then put, while they are in a cache
 # Eps of the largest result possible that one which should be 0 may have; seconds of a look at its
 # window, of each tap's, and of a transform for each result.
 _NOISE = 64.0
@@ -66,8 +65,8 @@ class Exact:
     """What the direct sum has exactly and a transform has not: zeros where all products are zero,
     whole numbers of whole numbers, nothing negative of what is not.
 
-    Threads put results part by part, while they are in a cache, and look at the image where these
-    leave a doubt. What is set once stays.
+    Threads put results part by part, and look at the image where these leave a doubt. What is set
+    once stays.
 
     Parameters
     ----------
@@ -128,15 +127,10 @@ class Exact:
         """
         if self._whole and not is_whole(source):
             self._whole = False
-        whole, low, high = self._whole, inf, -inf
-        for rows in _parts(len(result), max(_BLOCK // values.shape[1], 1)):
-            part = values[rows]
-            low, high = part.min(initial=low), part.max(initial=high)
-            part = part[:, first : first + result.shape[1]]
-            if whole:
-                np.rint(part, out=result[rows])
-            else:
-                result[rows] = part
+        whole, low, high = self._whole, float(values.min()), float(values.max())
+        if whole:
+            np.rint(values, out=values)
+        result[...] = values[: len(result), first : first + result.shape[1]]
         if not (isfinite(low) and isfinite(high)):
             self.finite = False
             return

@@ -232,8 +232,9 @@ def most_changed(label_tol: float, n: int) -> int:
     return math.floor(min(label_tol, 1.0) * n * (1.0 + 1e-12))
 
 
-def _same(labels: np.ndarray, others: np.ndarray, k: int) -> bool:
+def _same(labels: Any, others: Any, k: int) -> bool:
     """Whether two clusterings differ by the clusters' numbers alone."""
+    labels, others = np.asarray(labels), np.asarray(others)
     number = np.full(k, -1, np.int32)
     number[labels] = others  # of each cluster: that of some row of it in the other clustering
     return bool(np.array_equal(number[labels], others))

@@ -94,7 +94,7 @@ def check_step(device, X, weights, centroids, forced=None):
         distances, _, _ = plain_step(X - rows.mean, weights, centroids - rows.mean)
         found = []
         for _ in range(2):
-            rows.upload(centroids - rows.mean)
+            rows.restart(centroids - rows.mean)
             rows.iteration(False, -1.0)()
             found.append(
                 (

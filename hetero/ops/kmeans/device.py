@@ -207,13 +207,6 @@ class DeviceRows(Rows):
         self.device.download(self.buffers[name], found)
         return found
 
-    def upload(self, centroids: np.ndarray, state: tuple[int, ...] = (0, 0, 1)) -> None:
-        """Begin with centroids from the host."""
-        self.swapped = False
-        self.put(centroids)
-        self._pack(("centroids", *_SETS[1][1:]))
-        self.set_state(*state)
-
     def put(self, centroids: np.ndarray) -> None:
         """Go on with centroids from the host, as those of one of the two sets."""
         names = _SETS[self.swapped]
@@ -288,7 +281,8 @@ class DeviceRows(Rows):
 
     def begin(self, centroids: np.ndarray) -> None:
         """Start to label the rows and to add them up: see `sums` and `changed`."""
-        self.upload(centroids, (Stopped.RUNNING, 1, 0))  # the first one would count all labels
+        self.put(centroids)
+        self.set_state(Stopped.RUNNING, 1, 0)  # the first one would count all labels
         self._start(
             *map(self._bound, (*self._plan.assign, *self._plan.update, self._plan.finish[0]))
         )
@@ -324,8 +318,10 @@ class DeviceRows(Rows):
         return float(self.download("partial_inertia", (launch.grid,), np.float64).sum())
 
     def restart(self, centroids: np.ndarray) -> None:
-        self.upload(centroids)
-        self._batch, self._done = 2, 0
+        self.swapped, self._batch, self._done = False, 2, 0
+        self.put(centroids)
+        self._pack(("centroids", *_SETS[1][1:]))  # which fills the other set up
+        self.set_state(Stopped.RUNNING, 0, 1)
 
     def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0) -> Run:
         run = super().lloyd(centroids, maxiter, tol, most)

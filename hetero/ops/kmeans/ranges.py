@@ -270,7 +270,7 @@ class RangeRows(Rows):
             if not self._staying:
                 labels = self.labels[part.begin : part.end]
                 part.device.upload(labels, part.rows.buffers["labels"])
-            part.rows.upload(centroids)
+            part.rows.put(centroids)
             return step(part)
 
         return self._visit(labelled, self.mean)

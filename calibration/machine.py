@@ -44,7 +44,7 @@ def _measure(request: Request, progress: Callable[[float, str], None] | None) ->
         if name in request.devices if request.devices is not None else not info.get("is_host_cpu"):
             inventory.believed(name)  # removes broken devices from the list below
     infos = inventory.devices()
-    places = places_of(chosen_devices(request.devices, infos), infos, request.quick)
+    places = places_of(chosen_devices(request.devices, infos), infos)
     failures: list[Failure] = []
     worklist = all_cases(operations, places, budget, failures)
     if request.only:

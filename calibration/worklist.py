@@ -49,12 +49,12 @@ def chosen_devices(devices: list[str] | None, infos: dict[str, dict[str, Any]]) 
     return [CPU, *(name for name in devices if name != CPU)]
 
 
-def places_of(names: list[str], infos: dict[str, dict[str, Any]], quick: bool) -> list[Place]:
+def places_of(names: list[str], infos: dict[str, dict[str, Any]]) -> list[Place]:
     """The CPU, each device, and all equal devices together."""
     places = [
         Place(name, infos[name], () if name == CPU else (backends.get(name),)) for name in names
     ]
-    for info in pricing.groups(infos).values() if not quick else ():
+    for info in pricing.groups(infos).values():
         if info["members"][0] in names and not info.get("is_host_cpu"):
             together = tuple(backends.get(member) for member in info["members"])
             places.append(Place(info["constants"], info, together))
@@ -69,10 +69,11 @@ def module_of(operation: Operation) -> ModuleType:
 def all_cases(
     operations: Iterable[Operation], places: list[Place], budget: Budget, failures: list[Failure]
 ) -> list[WorkItem]:
-    """The work list of a calibration, in order."""
+    """The work list of a calibration, in order; a quick one has only the links of several devices,
+    by which calls in ranges are priced."""
     items = []
     for operation in operations:
-        for place in places:
+        for place in (p for p in places if len(p.devices) < 2 or not budget.quick):
             try:
                 cases = module_of(operation).cases(place, budget)
                 cases = tuple(few(with_room(c, place), place) for c in cases if _fits(c, place))

@@ -207,12 +207,12 @@ def transfer_options(sub: Parser) -> None:
 
 
 def _bytes(text: str) -> int:
-    from hetero.pricing.memory_limit import parsed
+    from hetero.pricing.places import parsed_limit
 
     if text.strip() == "0":
         return 0
     try:
-        return parsed(text, "it")
+        return parsed_limit(text, "it")
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"must be a number of bytes, such as 64MiB, 1e9 or 0, got {text[:40]!r}"

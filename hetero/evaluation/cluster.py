@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from hetero import paths, registry
 from hetero.evaluation import calls
 from hetero.evaluation.report import markdown
-from hetero.pricing import memory_limit
+from hetero.pricing import places
 from hetero.pricing.plan import CPU
 from hetero.profile import Profile
 from hetero.times import readable
@@ -169,7 +169,7 @@ class Solve(NamedTuple):
 
     def fits_from(self, cluster: Cluster) -> int | None:
         """The number of devices from which on each has room for its vectors; None: none has."""
-        room, depth = memory_limit.room(self.info), self.iteration.depth
+        room, depth = places.room(self.info), self.iteration.depth
         room /= 1 if cluster.gpus_per_node else cluster.per_node
         rows, row = self.call.dims[0], self.iteration.vectors * self.iteration.row_bytes
         own = rows if rows * row <= room else int(room // row) - 2 * depth

@@ -1,9 +1,9 @@
 """Parts of host arrays that each of several devices needs for one call: each goes up once.
 
 Devices that share a call go through ranges of their own (`streaming`). A part of an array that all
-of them read whole has a home: the device that uploads it. The others have it from there, by copies
-from device to device, while all compute. So every byte goes over the host's bus once, not once for
-each device. That takes direct paths between all of them.
+of them read whole has a home: the device that uploads it. Once it is up, the home's thread begins
+to copy it to the other devices, while all compute. So every byte goes over the host's bus once, not
+once for each device. That takes direct paths between all of them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from hetero import locks
 from hetero.devices import at_once, peers
 from hetero.devices.base import Copy, Device
 from hetero.errors import DeviceError
+from hetero.host.copying.copy_jobs import Flight
 from hetero.moving.pipeline import Slot
 
 if TYPE_CHECKING:
@@ -31,11 +33,6 @@ Key = tuple[Any, ...]
 _LATE = 0.5  # seconds that a home may take to begin, before the others do without it
 
 relay: ContextVar[Relay | None] = ContextVar("relay", default=None)  # of the call, in its threads
-
-
-class _Part(NamedTuple):
-    copy: Copy  # of the upload
-    slot: Slot
 
 
 class Relay:
@@ -52,105 +49,152 @@ class Relay:
     def __init__(self, devices: Sequence[Device], arrays: Sequence[int]) -> None:
         self.devices, self.arrays = tuple(devices), frozenset(arrays)
         self.news = locks.condition()
-        self.parts: dict[Key, _Part | None] = {}  # None: the home is about to upload it
+        self.parts: dict[Key, _Part] = {}
         self.begun: set[Device] = set()
         self.ended: set[Device] = set()  # who need no part any longer
         self.late = time.monotonic() + _LATE
-        self.readers = dict.fromkeys(self.devices, 0)  # copies from each that are under way
 
     def home(self, part: int, parts: int) -> Device:
         """The device that uploads a part of an array."""
         return self.devices[part * len(self.devices) // parts]
 
     @contextmanager
-    def joined(self, device: Device, parts: dict[Key, Device]) -> Iterator[Callable[..., Any]]:
-        """``begin(key)`` gives what begins a load of a part, where ``parts`` has its home.
+    def joined(self, device: Device, homes: dict[Key, Device]) -> Iterator[Callable[..., Any]]:
+        """``begin(key)`` gives what begins a load of a part, where ``homes`` has its home.
 
         Until the others have what lies on this device, it stays there.
         """
-        with self.news:
-            self.begun.add(device)
-            for key, home in parts.items():
-                if home is device:
-                    self.parts.setdefault(key, None)
-            self.news.notify_all()
+        own = [self._part(key, home) for key, home in homes.items() if home is device]
+        for part in own:
+            part.is_promised = True
+        self._tell(self.begun, device)
+
+        def begin(key: Key) -> Callable[[np.ndarray, Slot], Copy] | None:
+            if key not in homes:
+                return None
+            part = self._part(key, homes[key])
+            return part.upload if part.home is device else partial(_Passed, self, part, device)
+
         try:
-            yield lambda key: _Begin(self, device, parts[key], key) if key in parts else None
+            yield begin
+            self._tell(self.ended, device)
             with self.news:
-                self._end(device)
                 self.news.wait_for(lambda: self.begun <= self.ended)
         finally:
-            with self.news:
-                self.parts = {k: p for k, p in self.parts.items() if parts.get(k) is not device}
-                self._end(device)
-                while self.readers[device]:
-                    with suppress(KeyboardInterrupt):  # memory is freed behind this
-                        self.news.wait_for(lambda: not self.readers[device])
+            self._tell(self.ended, device)
+            for part in own:
+                part.close()
 
-    def _end(self, device: Device) -> None:
-        self.ended.add(device)
-        self.news.notify_all()
+    def _part(self, key: Key, home: Device) -> _Part:
+        with self.news:
+            return self.parts.setdefault(key, _Part(home, self.news))
+
+    def _tell(self, those: set[Device], device: Device) -> None:
+        with self.news:
+            those.add(device)
+            self.news.notify_all()
 
 
-class _Begin:
-    """Begins the load of a part on a device: its upload, or its copy from its home."""
+class _Part:
+    """A part of an array: where it lies once it is up, and who waits for it."""
 
-    def __init__(self, relay: Relay, device: Device, home: Device, key: Key) -> None:
-        self._relay, self._device, self._home, self._key = relay, device, home, key
-
-    def __call__(self, source: np.ndarray, slot: Slot) -> Copy:
-        if self._home is not self._device:
-            return _Passed(self, source, slot)
-        copy = self.upload(source, slot)
-        with self._relay.news:
-            self._relay.parts[self._key] = _Part(copy, slot)
-            self._relay.news.notify_all()
-        return copy
+    def __init__(self, home: Device, lock: Any) -> None:
+        self.home, self.lock = home, lock
+        self.is_promised = self.is_settled = False  # by its home; whether it comes or never will
+        self.slot: Slot | None = None  # where it lies, from the events on that come when it is up
+        self.marks: Sequence[Any] | None = None
+        self.wanted: list[_Passed] = []
+        self.sent: list[_Passed] = []
 
     def upload(self, source: np.ndarray, slot: Slot) -> Copy:
-        return self._device.begin_upload(source, slot.buffer, 0, slot.free)
+        """Begin the home's upload; then the part is sent to the others."""
+        self.slot = slot
+        copy = self.home.begin_upload(source, slot.buffer, 0, slot.free)
+        copy.then(self.settle)
+        return copy
 
-    def passed(self, slot: Slot, nbytes: int) -> bool:
-        """Whether the part has come from its home; else the host has to send it."""
-        relay, home = self._relay, self._home
-        with relay.news:
-            left = max(relay.late - time.monotonic(), 0.0)
-            relay.news.wait_for(lambda: {home} & (relay.begun | relay.ended), left)
-            relay.news.wait_for(lambda: relay.parts.get(self._key, False) is not None)
-            part = relay.parts.get(self._key)
-            if part is None:
-                return False
-            relay.readers[home] += 1
-        try:
-            part.copy.wait()
-            self._copy(part.slot, slot, nbytes)
-        except DeviceError:
-            return False
-        finally:
-            with relay.news:
-                relay.readers[home] -= 1
-                relay.news.notify_all()
-        return True
+    def settle(self, marks: Sequence[Any] | None) -> None:
+        """Note when the part is up, or None that it never will be, and answer all who want it."""
+        with self.lock:
+            if not self.is_settled:
+                self.is_settled, self.marks = True, marks
+        self.answer()
 
-    def _copy(self, source: Slot, slot: Slot, nbytes: int) -> None:
-        device, stream = self._device, self._device.new_stream()
-        device.wait(slot.free, stream)
-        try:
-            device.copy_from_peer(slot.buffer, self._home, source.buffer, nbytes, 0, 0, stream)
-        finally:
-            device.synchronize(stream)
+    def answer(self) -> None:
+        """Send the part to those who want it, or tell them that it does not come."""
+        while True:
+            with self.lock:
+                if not (self.is_settled and self.wanted):
+                    return
+                passed = self.wanted.pop()
+                self.sent.append(passed)
+            passed.begin()
+
+    def close(self) -> None:
+        """Return when nobody reads the home's memory, which is freed then."""
+        with self.lock:
+            self.is_settled, self.marks = True, None
+        self.answer()
+        for passed in self.sent:
+            while True:
+                with suppress(KeyboardInterrupt):
+                    passed.has_come()
+                    break
 
 
 class _Passed(Copy):
-    """A part on its way from its home."""
+    """A part on its way from its home to another device; from the host where it does not come."""
 
-    def __init__(self, begin: _Begin, source: np.ndarray, slot: Slot) -> None:
-        self._begin, self._source, self._slot, self._is_over = begin, source, slot, False
+    def __init__(
+        self, relay: Relay, part: _Part, device: Device, source: np.ndarray, slot: Slot
+    ) -> None:
+        super().__init__(device, Flight())
+        self._relay, self._part, self._source, self._slot = relay, part, source, slot
+        part.wanted.append(self)
+        part.answer()
+
+    def begin(self) -> None:
+        """Begin the copy, by the thread that has the part: behind its upload, on the device."""
+        device, part, marks = self._device, self._part, []
+        error: Exception | None = DeviceError("the part does not come")
+        try:
+            if (up := part.marks) is not None and part.slot is not None:
+                with device.active():
+                    stream = device.new_stream()
+                    for mark in (self._slot.free, *up):
+                        device.wait(mark, stream)
+                    given = self._slot.buffer, part.home, part.slot.buffer, self._source.nbytes
+                    device.copy_from_peer(*given, 0, 0, stream)
+                    marks, error = [device.record(stream)], None
+        except Exception as failed:
+            error = failed
+        finally:
+            self._flight.end(marks, error)
 
     def wait(self) -> None:
-        if not self._is_over and not self._begin.passed(self._slot, self._source.nbytes):
-            self._begin.upload(self._source, self._slot).wait()
-        self._is_over = True
+        if self._flight is None or (self._is_coming() and self.has_come()):
+            return
+        self._flight = None
+        self._device.begin_upload(self._source, self._slot.buffer, 0, self._slot.free).wait()
+
+    def _is_coming(self) -> bool:
+        """Whether its home is to send it, or has; else nobody will."""
+        relay, part = self._relay, self._part
+        with relay.news:
+            left = max(relay.late - time.monotonic(), 0.0)
+            relay.news.wait_for(lambda: part.home in relay.begun, left)
+            if part.is_promised or self not in part.wanted:
+                return True
+            part.wanted.remove(self)
+            return False
+
+    def has_come(self) -> bool:
+        """Wait for it; False if the copy failed."""
+        try:
+            super().wait()
+        except DeviceError:
+            return False
+        return True
 
 
 def shares_of_uploads(

@@ -146,7 +146,7 @@ def test_every_method_of_every_place_gets_a_model(quick, two, hasty, monkeypatch
     monkeypatch.setattr(sampling, "take", take)
     monkeypatch.setattr(machine.compiling, "compile_first", lambda *_: None)
     monkeypatch.setattr(machine.overheads.quiet_links, "links", lambda *_: links)
-    monkeypatch.setattr(machine.overheads.links_at_once, "together", lambda *_: {})
+    monkeypatch.setattr(machine.overheads.links_at_once, "together", lambda *_: links)
     monkeypatch.setattr(machine.overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
     monkeypatch.setattr(machine.overheads, "pack", lambda budget: line)
     inventory.changed()
@@ -159,6 +159,7 @@ def test_every_method_of_every_place_gets_a_model(quick, two, hasty, monkeypatch
     gpu = {name: methods - CPU_ALONE for name, methods in BOTH.items()}
     assert found["cuda:0"] == found["cuda:1"] == gpu
     assert found.get("cuda*2", {}) == ({} if quick else TOGETHER)
+    assert data["links"]["cuda*2"] == links
 
 
 def test_knots_that_are_no_full_grid():

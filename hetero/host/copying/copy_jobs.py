@@ -6,12 +6,13 @@ is chosen here. `hetero.host.copying.staging` stages it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,19 +63,32 @@ class Flight:
     marks : list of event
         That come when the rest is done.
     error : BaseException or None
+    calls : list of callable
+        ``call(marks)`` when a ring's thread has done its part, by that thread; ``call(None)`` where
+        it failed.
     """
 
-    __slots__ = ("array", "error", "is_over", "marks", "news")
+    __slots__ = ("array", "calls", "error", "is_over", "marks", "news")
 
     def __init__(self, array: np.ndarray | None = None) -> None:
         self.array, self.is_over = array, array is not None
         self.marks: list[Any] = []
         self.error: BaseException | None = None
         self.news: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.calls: list[Callable[[list[Any] | None], object]] = []
 
     def end(self, marks: list[Any], error: BaseException | None = None) -> None:
         self.marks, self.error, self.is_over = marks, error, True
-        self.news.put(None)
+        try:
+            self.call()
+        finally:
+            self.news.put(None)
+
+    def call(self) -> None:
+        """Make each of the calls once."""
+        while self.calls:
+            with contextlib.suppress(IndexError):  # another thread makes them, too
+                self.calls.pop()(None if self.error else self.marks)
 
 
 class Copy:
@@ -111,6 +125,17 @@ class Copy:
         finally:
             if interrupt is not None:
                 raise interrupt
+
+    def then(self, call: Callable[[list[Any] | None], object]) -> None:
+        """``call(marks)`` once the host has done its part, with events that come when all is done,
+        or ``call(None)`` if it failed; by the thread that did it, or at once."""
+        flight = self._flight
+        if flight is None:
+            call([])
+            return
+        flight.calls.append(call)
+        if flight.is_over:
+            flight.call()
 
     def __del__(self) -> None:
         flight = self._flight

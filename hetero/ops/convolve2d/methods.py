@@ -19,7 +19,7 @@ from hetero.moving import ranges, streaming
 from hetero.ops.convolve2d import direct_cpu, tiles
 from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED, FilterOptions
 from hetero.ops.convolve2d.window import DIRECT, FFT, NAME, SCIPY, SEPARABLE, mode_of
-from hetero.pricing import memory_limit
+from hetero.pricing import places
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import DEVICE_DTYPES, Problem
@@ -48,7 +48,7 @@ def not_real(problem: Problem, info: Info) -> str | None:
 
 def not_streamed(problem: Problem, info: Info) -> str | None:
     """Parts move between the host's arrays and the device."""
-    return not_real(problem, info) or ranges.obstacle(problem, info)
+    return not_real(problem, info) or places.not_in_ranges(problem, info)
 
 
 def no_mode(problem: Problem, info: Info) -> str | None:
@@ -219,7 +219,7 @@ def _prepared(module: str, name: str) -> Callable[..., Any]:
 
         def run(image: int, filter: int, out: int) -> None:
             given = FilterOptions(kept.at(filter), options.fillvalue)
-            with device.active(), storage.limited_to(memory_limit.current()):
+            with device.active(), storage.limited_to(places.memory_limit()):
                 convolve(device, problem, image, given, out)
 
         return run

@@ -28,7 +28,7 @@ from hetero.ops.kmeans.device import DeviceRows, DeviceSeeding, moments, subtrac
 from hetero.ops.kmeans.fit import Rows, Seeding
 from hetero.ops.kmeans.operands import check_finite
 from hetero.ops.linear_systems.partition import split
-from hetero.pricing import memory_limit
+from hetero.pricing import places
 from hetero.registry.problem import Problem
 
 _SHARE = 0.75  # of a device's room, that ranges take with what is made of them
@@ -67,7 +67,7 @@ class Share:
         self.device, self._all, self._at = device, rows, cut
         room = rows.room
         if room is None:
-            room = memory_limit.room(memory_limit.of(device))
+            room = places.room(places.described(device))
         self._room, self._size = int(min(_SHARE * room, 1 << 62)), rows.size
         self._row, self._failures = rows.arrays[0][0].nbytes, 0
         self._cut()

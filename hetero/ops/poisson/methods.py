@@ -19,7 +19,6 @@ from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
-    from hetero.ops.linear_systems.solve import Solve
     from hetero.ops.linear_systems.types import Outcome
 
 _LEAST_ROWS = 16  # a device's share, at least
@@ -28,9 +27,8 @@ SWEEPS = register(Family("sweeps", 3.0, f"{__name__}:sweeps"))
 
 def sweeps(dtype: np.dtype) -> None:
     """Call every compiled loop of Jacobi's method."""
-    jacobi_cpu = load("hetero.ops.poisson.jacobi_cpu")
-    f = np.ones((40, 40), dtype)
-    jacobi_cpu.solve(Stencil(f.shape, (1.0, 1.0)), f, np.zeros_like(f), rtol=1e-3, maxiter=20)
+    solve, f = load("hetero.ops.poisson.jacobi").solve, np.ones((40, 40), dtype)
+    solve((), Stencil(f.shape, (1.0, 1.0)), f, np.zeros_like(f), rtol=1e-3, maxiter=20)
 
 
 def _dst(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
@@ -56,18 +54,12 @@ def _multigrid(devices: tuple[Device, ...], problem: Problem, arguments: Argumen
 
 def _jacobi(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     (f,), u, solve = arguments
-    limits = sweep_limits(solve)
-    if devices:
-        on_devices = load("hetero.ops.poisson.jacobi_device").solve
-        limits |= {"dtype": problem.dtype, "from_zero": solve.from_zero}
-        return on_devices(devices, solve.system, f, u, **limits)
-    return load("hetero.ops.poisson.jacobi_cpu").solve(solve.system, f, u, **limits)
-
-
-def sweep_limits(solve: Solve) -> dict[str, Any]:
-    """When sweeps end, as `jacobi_schedule.iterate` takes it."""
-    sweeps = solve.maxiter if solve.exactly else None
-    return {"rtol": solve.rtol, "maxiter": solve.maxiter, "sweeps": sweeps}
+    limits = {"rtol": solve.rtol, "maxiter": solve.maxiter}
+    if solve.exactly:
+        limits["sweeps"] = solve.maxiter
+    sweeping = load("hetero.ops.poisson.jacobi").solve
+    here = {"dtype": problem.dtype, "from_zero": solve.from_zero}
+    return sweeping(devices, solve.system, f, u, **here, **limits)
 
 
 def _no_cufft(problem: Problem, info: dict[str, Any]) -> str | None:

@@ -108,11 +108,10 @@ class System:
 
     def _multigrid(self, used: tuple[Any, ...]) -> Any:
         stencil, dtype = self._matrix.stencil, self._dtype
-        if len(used) > 1 and grids.is_shared(stencil.shape):
-            held = load("hetero.ops.multigrid.multigrid_shared").held
-            return partial(held, stencil=stencil, dtype=dtype)
         if used:
             multigrid_device = load("hetero.ops.multigrid.multigrid_device")
+            if len(used) > 1 and grids.is_shared(stencil.shape):
+                return partial(multigrid_device.held, stencil=stencil, dtype=dtype)
             with used[0].active():
                 return multigrid_device.DeviceHierarchy(used[0], stencil, dtype)
         apply = _approximate_inverse(stencil, dtype.type(0).real.dtype)

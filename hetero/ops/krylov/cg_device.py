@@ -79,7 +79,7 @@ def solve(
         ``apply(r, z)`` starts the launches of z = M r, for buffers of the only device, in its
         default queue, and whose ``files()`` are the kernel files of these launches. For a stencil
         on several devices, ``preconditioner(devices)``: a context with a `SharedHierarchy`, as
-        `multigrid_shared.held` makes it.
+        `multigrid_device.held` makes it.
     callback : callable, optional
         Called after each iteration with x on the host, which is fetched for it each time.
     check_every : int, optional

@@ -43,13 +43,11 @@ def _dst(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) ->
 def _multigrid(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     (f,), u, solve = arguments
     limits = {"rtol": solve.rtol, "maxiter": solve.maxiter}
-    if len(devices) > 1:
-        on_devices = load("hetero.ops.multigrid.multigrid_shared").solve
-        return on_devices(devices, solve.system, f, u, from_zero=solve.from_zero, **limits)
-    if devices:
-        on_device = load("hetero.ops.multigrid.multigrid_device").solve
-        return on_device(devices[0], solve.system, f, u, dtype=problem.dtype, **limits)
-    return load("hetero.ops.multigrid.multigrid_cpu").solve(solve.system, f, u, **limits)
+    if not devices:
+        return load("hetero.ops.multigrid.multigrid_cpu").solve(solve.system, f, u, **limits)
+    limits |= {"dtype": problem.dtype, "from_zero": solve.from_zero}
+    on_devices = load("hetero.ops.multigrid.multigrid_device").solve
+    return on_devices(devices, solve.system, f, u, **limits)
 
 
 def _jacobi(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:

@@ -21,7 +21,7 @@ from hetero.ops.cg.system import System
 from hetero.ops.krylov import cg_device
 from hetero.ops.linear_systems.exchange import Exchange
 from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, DeviceFailed, Stencil
-from hetero.ops.multigrid import grids, multigrid_shared
+from hetero.ops.multigrid import grids, multigrid_device
 from hetero.ops.multigrid.multigrid_device import Memory
 from hetero.pricing import pricing
 from hetero.profile import inventory
@@ -180,9 +180,9 @@ def test_a_device_that_fails(found, monkeypatch, k):
         np.testing.assert_array_equal(saved, x)
         with found[0].active():
             found[0].storage().drop()
-    build = multigrid_shared.SharedHierarchy.__init__
+    build = multigrid_device.SharedHierarchy.__init__
     monkeypatch.setattr(
-        multigrid_shared.SharedHierarchy,
+        multigrid_device.SharedHierarchy,
         "__init__",
         lambda self, *a: made.append(self) or build(self, *a),
     )
@@ -221,9 +221,9 @@ def test_solve_cg_on_all_devices_of_a_kind(monkeypatch):
         execution, "members", lambda place: (device,) * 2 if "*" in place else members(place)
     )
     used = []
-    make = multigrid_shared.held
+    make = multigrid_device.held
     monkeypatch.setattr(
-        multigrid_shared, "held", lambda where, **what: used.append(where) or make(where, **what)
+        multigrid_device, "held", lambda where, **what: used.append(where) or make(where, **what)
     )
     A = hetero.Poisson((64, 48))
     b = np.random.default_rng(0).standard_normal(A.shape[0])

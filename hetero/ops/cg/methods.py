@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
 _SPARSE = ("csr", "stencil2", "stencil3")
 _DENSE_TERMS = ((), (0,), (0, 0))  # launches, vectors, the matrix
-_ADAPTIVE = "hetero.ops.cg.adaptive_price"
+_HYBRID, _ADAPTIVE = "hetero.ops.cg.hybrid", "hetero.ops.cg.adaptive"
 ADAPTIVE = "adaptive"  # which has no constants of its own
 _MATRICES = {
     "dense": "dense matrices",
@@ -123,13 +123,13 @@ def _run_hybrid(devices: tuple[Device], problem: Problem, arguments: Arguments) 
     (b,), x, solve = arguments
     system, preconditioner = solve.on(devices)
     options = {"preconditioner": preconditioner, **_limits(solve)}
-    return load("hetero.ops.krylov.cg_hybrid").solve(*devices, system, b, x, **options)
+    return load(_HYBRID).solve(*devices, system, b, x, **options)
 
 
 def _run_adaptive(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
     (b,), x, solve = arguments
-    schedule = load(_ADAPTIVE).here(_work, problem, devices[0].name)
-    adaptive = load("hetero.ops.krylov.cg_adaptive")
+    adaptive = load(_ADAPTIVE)
+    schedule = adaptive.here(_work, problem, devices[0].name)
     return adaptive.solve(*devices, solve.on, b, x, schedule=schedule, **_limits(solve))
 
 
@@ -190,7 +190,7 @@ registry.register_method(
     method="hybrid",
     kinds=registry.PORTABLE,
     excludes=_hybrid_obstacle,
-    work=registry.Composed(_work, functools.partial(_price, "hetero.ops.cg.hybrid_price")),
+    work=registry.Composed(_work, functools.partial(_price, _HYBRID)),
     run=registry.HostRun(_run_hybrid, registry.IN_TURN),
 )
 registry.register_method(

@@ -1,9 +1,9 @@
 """The iterations of conjugate gradients on devices, as launches.
 
-Stencils: `Sweeps` takes one launch per iteration, `Persistent` (`cg_persistent`) many per launch.
-Matrices: `MatrixLoop` takes a product, then one launch for the vectors. All three are PR-CG
-(kernels/cg/cg_scalars.cu). `Preconditioned` is the recurrence of Hestenes and Stiefel, for a
-preconditioner that is launches of its own.
+Stencils: `Sweeps` takes one launch per iteration; `Persistent`, for small grids, many in one
+cooperative launch on each device. Matrices: `MatrixLoop` takes a product, then one launch for the
+vectors. All three are PR-CG (kernels/cg/cg_scalars.cu). `Preconditioned` is the recurrence of
+Hestenes and Stiefel, for a preconditioner that is launches of its own.
 """
 
 from __future__ import annotations
@@ -14,14 +14,23 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from hetero.devices.cuda.cooperative import CooperativeKernel
+from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.cg.plan_stencil import GridShare
+from hetero.kernels.common.launch import Target
 from hetero.ops.krylov.cg_matrices import Matrix
-from hetero.ops.krylov.cg_vectors import HALO, X_HALO, Vectors, new_records, read_record
-from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Exchange
-from hetero.ops.linear_systems.partition import halo_copies
+from hetero.ops.krylov.cg_vectors import HALO, RECORD, X_HALO, Vectors
+from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Part
+from hetero.ops.linear_systems.partition import Slab, halo_copies, range_copies
 from hetero.ops.linear_systems.types import Stencil
+
+_STATUS, _COUNT, _TARGET = 0, 1, 4  # of a record's doubles; kernels/cg/cg_scalars.cu
+_RUNNING = 0
+_STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
 
 
 class Loop(abc.ABC):
@@ -35,15 +44,24 @@ class Loop(abc.ABC):
         Iterations to start before the record is looked at for the first time.
     batch_seconds : float
         How long the device should run between two looks, which cost 15 us.
+    seconds : float or None
+        What an iteration took last.
+    done : int
+        Iterate that the launches so far lead to, ``begins`` at first.
+    turn : int
+        Which of the two records is the present one.
     """
 
     first_batch = 8
     batch_seconds = 300e-6
+    begins = -1  # the first step only leads to iterate 0
+    turn = 0
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-        self.parts = exchange.parts
+    def __init__(self, vectors: Vectors) -> None:
+        self.exchange = vectors.exchange
+        self.parts = vectors.parts
         self.every = False
+        self.seconds: float | None = None
         if len(self.parts) > 1:  # queues of several devices take longer to fill again
             self.batch_seconds = max(self.batch_seconds, 2e-3)
 
@@ -51,17 +69,23 @@ class Loop(abc.ABC):
     def residual(self) -> Sequence[float]:
         """Compute r = b - A x, from where an iteration starts; returns r.r and b.b."""
 
-    @abc.abstractmethod
     def start(self, target: float) -> None:
         """Begin from the last `residual`, to stop where r.r is no more than ``target``."""
+        record = np.zeros(RECORD)
+        record[[_STATUS, _COUNT, _TARGET]] = _RUNNING, self.begins, target
+        for part in self.parts:
+            for name in ("record0", "record1"):
+                part.upload(record, name)
+        self.done = self.begins
 
     @abc.abstractmethod
     def advance(self, to: int) -> None:
         """Start the launches after which x is iterate ``to``, unless the iteration stops before."""
 
-    @abc.abstractmethod
     def record(self) -> tuple[int, int]:
         """(status, iterations since `start`); waits for them."""
+        record = self.parts[0].download(f"record{self.turn}", np.empty(RECORD))
+        return int(record[_STATUS]), int(record[_COUNT])
 
     def finish(self) -> None:  # noqa: B027  # nothing to do where x does not lag
         """Make x the iterate of the record."""
@@ -71,10 +95,9 @@ class Sweeps(Loop):
     """Stencils; rows over one or several parts, whose halos are `HALO` deep."""
 
     def __init__(self, vectors: Vectors, stencil: Stencil, diagonal: bool) -> None:
-        super().__init__(vectors.exchange)
+        super().__init__(vectors)
         slabs, dtype = vectors.slabs, vectors.dtype
         plane = math.prod(stencil.shape[1:])
-        self._next = 0
         plans, self._residual_blocks, self._residuals = [], [], []
         for part, slab in zip(self.parts, slabs, strict=True):
             target = part.device.target
@@ -126,60 +149,127 @@ class Sweeps(Loop):
         self.exchange.run(self._residuals, self._first_rows)
         return self.exchange.total("residual sums", self._residual_blocks, 2)
 
-    def start(self, target: float) -> None:
-        new_records(self.parts, -1, target)
-        self._next = 0
-
     def advance(self, to: int) -> None:
         with self.exchange.queued():
-            for sweep in range(self._next, to + 1):
+            for sweep in range(self.done + 1, to + 1):
                 turn = sweep % 2
                 if self.every:
                     add = 1 if sweep else 0
                 else:
                     add = 2 if sweep and not turn else 0
                 self.exchange.run(self._bound[turn, add], self._moves[turn])
-        self._next = max(self._next, to + 1)
-
-    def record(self) -> tuple[int, int]:
-        return read_record(self.parts[0], f"record{(self._next - 1) % 2}")
+        self.done = max(self.done, to)
+        self.turn = self.done % 2
 
     def finish(self) -> None:
-        self.exchange.run(self._settle[(self._next - 1) % 2])
+        self.exchange.run(self._settle[self.turn])
 
 
-class _OverMatrix(Loop):
-    """What iterations on a matrix have in common."""
+class Persistent(Loop):
+    """A stencil on a 2-D grid whose vectors fit in the registers of its devices.
 
-    def __init__(self, matrix: Matrix) -> None:
-        super().__init__(matrix.exchange)
-        self._matrix = matrix
-        self._queued: Callable[[], Any] = self.exchange.queued
-        self._done = 0
+    Use `persistent`, which knows whether they do.
+    """
+
+    # A launch takes 20 us to start, load and store; it ends by itself when the iteration does.
+    first_batch = 64
+    batch_seconds = 4e-3
+
+    def __init__(
+        self,
+        vectors: Vectors,
+        stencil: Stencil,
+        plans: Sequence[Launch],
+        kernels: Sequence[CooperativeKernel],
+    ) -> None:
+        super().__init__(vectors)
+        self._stamp, self._kernels = 0, kernels
+        slabs, item = vectors.slabs, vectors.dtype.itemsize
+        plane = math.prod(stencil.shape[1:])
+        points, blocks = stencil.shape[0] * plane, [plan.grid for plan in plans]
+        self._blocks, self._residual = [], []
+        for number, (part, slab) in enumerate(zip(self.parts, slabs, strict=True)):
+            # Several parts have r and p of the whole grid: a row has the same place on all devices.
+            part.allocate(points * item, "r", "p0", "p1")
+            with part.active():
+                for names, words in (("edges", points), ("sums", 4 * sum(blocks))):
+                    for name in (f"{names}0", f"{names}1"):
+                        buffer = part.allocate(_STAMPED * words, name)
+                        part.device.fill(buffer, _STAMPED * words, stream=part.stream)
+            part.numbers["all_rows"] = stencil.shape[0]
+            part.numbers["all_blocks"] = sum(blocks)
+            part.numbers["first_block"] = sum(blocks[:number])
+            grid, target = _share(vectors, part, stencil, slab)
+            place = {"r_start": slab.begin * plane, "p_start": slab.begin * plane}
+            residual, _ = plan_cg_stencil.stencil(
+                grid, target, dtype=vectors.dtype.name, x_halo=X_HALO, **place
+            )
+            part.allocate(16 * residual.grid, "residual sums")
+            self._blocks.append(residual.grid)
+            bound = part.bind(residual, p="p1", inverse="x", partial="residual sums")
+            self._residual.append([bound])
+        bind, row = self.exchange.bind, plane * item
+        self._x_rows = bind(BufferCopies(halo_copies(slabs, row, X_HALO), "x", "x"))
+        own = [(slab.begin, slab.end) for slab in slabs]
+        held = [(slab.begin - slab.above, slab.end + slab.below) for slab in slabs]
+        rows = range_copies(own, held, row)
+        self._first_rows = bind(*(BufferCopies(rows, name, name) for name in ("r", "p1")))
+        self._plans = [
+            (plan, self._of_several(rank, (slab.begin - X_HALO * bool(slab.above)) * row))
+            for rank, (plan, slab) in enumerate(zip(plans, slabs, strict=True))
+        ]
+
+    def _of_several(self, rank: int, before: int) -> dict[str, Any]:
+        """What a part's launch names besides where there are several; x lacks ``before`` bytes."""
+        meeting, part = self.exchange.meeting, self.parts[rank]
+        if meeting is None:
+            return {}
+        names = ("edges0", "edges1", "sums0", "sums1", "r", "p0", "p1")
+        addresses = [[other.buffers[name] for name in names] for other in self.parts]
+        peers = part.upload(np.array(addresses, np.int64))
+        patience = round(1e9 * meeting.patience)
+        x = part.buffers["x"] - before
+        return {"peers": peers, "rank": rank, "patience": patience, "x": x}
 
     def residual(self) -> Sequence[float]:
-        return self._matrix.residual()
-
-    def start(self, target: float) -> None:
-        new_records(self.parts, 0, target)
-        self._done = 0
+        self.exchange.run([()] * len(self.parts), self._x_rows)
+        self.exchange.run(self._residual, self._first_rows)
+        return self.exchange.total("residual sums", self._blocks, 2)
 
     def advance(self, to: int) -> None:
-        with self._queued():
-            for iteration in range(self._done, to):
-                self._iterate(iteration % 2)
-        self._done = max(self._done, to)
+        if to <= self.done:
+            return
+        each = zip(self.parts, self._plans, self._kernels, strict=True)
+        for part, (plan, others), kernel in each:
+            scalars = {
+                "iterations": to - self.done,
+                "stamp": self._stamp,
+                "before": f"record{self.turn}",
+                "after": f"record{1 - self.turn}",
+            }
+            values = part.values(plan, **scalars, **others)
+            with part.active():
+                kernel.launch(plan.grid, values, part.stream)
+        if len(self.parts) > 1:  # the next launch takes what this one leaves on all devices
+            self.exchange.synchronize()
+        self._stamp += to - self.done
+        self.done = to
+        self.turn = 1 - self.turn
 
-    @abc.abstractmethod
-    def _iterate(self, turn: int) -> None:
-        """Start the launches of an iteration, an even or an odd one."""
 
-
-class MatrixLoop(_OverMatrix):
+class MatrixLoop(Loop):
     """A matrix, alone or with a diagonal preconditioner; rows over one or several parts."""
 
+    begins = 0
+
     def __init__(self, matrix: Matrix) -> None:
-        super().__init__(matrix)
+        super().__init__(matrix.vectors)
+        self._matrix = matrix
+        self._queued: Callable[[], Any] = self.exchange.queued
+        self._bind()
+
+    def _bind(self) -> None:
+        matrix = self._matrix
         self._advance: list[list[list[Bound]]] = [[], []]
         for part, rows in zip(self.parts, matrix.sizes, strict=True):
             vectors = ("x", "b", *(("inverse",) if matrix.diagonal else ()))
@@ -195,15 +285,23 @@ class MatrixLoop(_OverMatrix):
                 bound = part.bind(advance, partial_before="partial", **scalars)
                 self._advance[turn].append([bound])
 
+    def residual(self) -> Sequence[float]:
+        return self._matrix.residual()
+
+    def advance(self, to: int) -> None:
+        with self._queued():
+            for iteration in range(self.done, to):
+                self._iterate(iteration % 2)
+        self.done = max(self.done, to)
+
     def _iterate(self, turn: int) -> None:
+        """Start the launches of an iteration, an even or an odd one."""
         self._matrix.product(turn)
         self._matrix.change(self._advance[turn])
-
-    def record(self) -> tuple[int, int]:
-        return read_record(self.parts[0], f"record{self._done % 2}")
+        self.turn = 1 - turn
 
 
-class Preconditioned(_OverMatrix):
+class Preconditioned(MatrixLoop):
     """A matrix on one part, and ``M.apply(r, z)`` that starts the launches of z = M r.
 
     Or a stencil on several, and a hierarchy of multigrid on these. It brings z to where a part
@@ -211,7 +309,11 @@ class Preconditioned(_OverMatrix):
     """
 
     def __init__(self, matrix: Matrix, M: Any) -> None:
+        self._M = M
         super().__init__(matrix)
+
+    def _bind(self) -> None:
+        matrix, M = self._matrix, self._M
         vectors, item = matrix.vectors, matrix.vectors.dtype.itemsize
         several = len(self.parts) > 1
         plans = []
@@ -264,9 +366,6 @@ class Preconditioned(_OverMatrix):
         self._matrix.product(0)
         self.exchange.run(self._correct, self._r_rows)
 
-    def record(self) -> tuple[int, int]:
-        return read_record(self.parts[0], "record0")
-
 
 def _turned(turn: int) -> dict[str, str]:
     """Names of what a sweep reads and writes, which change places every time."""
@@ -280,3 +379,40 @@ def _turned(turn: int) -> dict[str, str]:
         for name, (read, written) in pairs.items()
         for ours, number in ((read, 1 - turn), (written, turn))
     }
+
+
+def _share(vectors: Vectors, part: Part, stencil: Stencil, slab: Slab) -> tuple[GridShare, Target]:
+    """A part's share of a grid, and what it is planned for: a device may have several parts."""
+    target = part.device.target
+    sharers = sum(other.device is part.device for other in vectors.parts)
+    grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
+    return grid, target._replace(multiprocessors=max(1, target.multiprocessors // sharers))
+
+
+def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
+    """The iteration in cooperative launches; None if grid, devices or software do not allow it."""
+    if len(vectors.parts) > 1 and vectors.exchange.meeting is None:
+        return None
+    plans, kernels = [], []
+    for part, slab in zip(vectors.parts, vectors.slabs, strict=True):
+        device = part.device
+        grid, target = _share(vectors, part, stencil, slab)
+        plan = plan_cg_stencil.cooperative(
+            grid,
+            target,
+            dtype=vectors.dtype.name,
+            shared_limit=device.shared_limit,
+            above=slab.begin,
+            devices=len(vectors.parts),
+        )
+        if plan is None:
+            return None
+        with part.active():
+            kernel = device.cooperative(
+                plan.source, plan.kernel, plan.defines, plan.block, plan.shared_bytes
+            )
+        if kernel is None or kernel.most_blocks < plan.grid:
+            return None
+        plans.append(plan)
+        kernels.append(kernel)
+    return Persistent(vectors, stencil, plans, kernels)

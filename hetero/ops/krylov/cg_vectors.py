@@ -18,9 +18,7 @@ from hetero.ops.linear_systems.types import Csr, Stencil, unknowns
 HALO = 2
 X_HALO = 1
 
-_RECORD = 8  # doubles; kernels/cg/cg_scalars.cu
-_STATUS, _COUNT, _TARGET = 0, 1, 4
-_RUNNING = 0
+RECORD = 8  # doubles of the scalars; kernels/cg/cg_scalars.cu
 
 
 def iteration(grid: tuple[int, ...], dtype: str) -> registry.Iteration:
@@ -110,7 +108,7 @@ class Vectors:
 
         self._at_once(load, len(flat))
         for part in self.parts:
-            part.allocate(8 * _RECORD, "record0", "record1")
+            part.allocate(8 * RECORD, "record0", "record1")
 
     def _zero_x(self, part: Part, elements: int) -> None:
         nbytes = elements * self.dtype.itemsize
@@ -177,18 +175,3 @@ class Vectors:
     def is_finite(self) -> bool:
         """Whether all of x is finite; fetches it."""
         return bool(np.isfinite(self.fetch()).all())
-
-
-def new_records(parts: Sequence[Part], count: int, target: float) -> None:
-    """Set both records of all parts to the start of an iteration."""
-    record = np.zeros(_RECORD)
-    record[[_STATUS, _COUNT, _TARGET]] = _RUNNING, count, target
-    for part in parts:
-        for name in ("record0", "record1"):
-            part.upload(record, name)
-
-
-def read_record(part: Part, name: str) -> tuple[int, int]:
-    """(status, count) of a record; waits for what the part has started."""
-    record = part.download(name, np.empty(_RECORD))
-    return int(record[_STATUS]), int(record[_COUNT])

@@ -132,9 +132,9 @@ def _approximate_inverse(stencil: Stencil, dtype: np.dtype) -> Callable[..., Non
     if loops.is_ready(CYCLES.of(dtype)):
         multigrid_cpu = load("hetero.ops.multigrid.multigrid_cpu")
         return multigrid_cpu.CpuHierarchy(stencil, dtype).apply
-    dst_cpu = load("hetero.ops.poisson.dst_cpu")
+    direct = load("hetero.ops.poisson.dst")
 
     def apply(r: np.ndarray, z: np.ndarray) -> None:
-        z[...] = dst_cpu.apply(stencil, r.reshape(stencil.shape)).reshape(z.shape)
+        z[...] = direct.apply(stencil, r.reshape(stencil.shape)).reshape(z.shape)
 
     return apply

@@ -263,7 +263,7 @@ def _cluster(
     described = tuple(map(describe, arrays))
     stays = plan.problem.next_device is not None
 
-    def options_on(used: tuple[Any, ...], done: int) -> Fit:
+    def options_on(used: tuple[Any, ...]) -> Fit:
         return fit._replace(labels=_device_labels(plan, used, X))
 
     on_host = plan.problem.output.location == HOST

@@ -60,15 +60,14 @@ def execute(
     """
     execution = load("hetero.calling.execution")
 
-    def options_on(used: tuple[Any, ...], done: int) -> Solve:
+    def options_on(used: tuple[Any, ...]) -> Solve:
         row = plan.chosen.implementation
         made = solve.system, solve.preconditioner
         if not (used and row is not None and row.from_host):
             made = system_on(used)
         return solve._replace(
             on=system_on,
-            maxiter=max(solve.maxiter - done, 0),
-            from_zero=x0 is None and not done and len(used) > 1,
+            from_zero=x0 is None and len(used) > 1,
             system=made[0],
             preconditioner=made[1],
         )
@@ -89,11 +88,8 @@ def execute(
     out = pages.empty(moved.shape, dtype) if moved.location == HOST and not stays else None
     call = execution.Call((rhs,), (moved,), out, options_on=options_on, start=start, read=read)
     done = execution.run(plan, call)
-    outcome = done.outcome
-    if done.earlier:
-        outcome = outcome._replace(iterations=outcome.iterations + done.earlier)
     x = done.value if moved.location == operand.location else like(b, done.value)
-    return Solved(x, outcome, done.device, done.method)
+    return Solved(x, done.outcome, done.device, done.method)
 
 
 def warn(what: str, outcome: Any, residual: str) -> None:

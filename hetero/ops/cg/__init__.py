@@ -138,13 +138,12 @@ def solved(
     if x0 is not None and not isinstance(x0, str):
         x0 = array_or_spec(x0)
     M = operands.of_scipy(M)
-    key = operands.key_of(matrix, rhs, x0, rtol, limit, M, device, method)
+    key = operands.key_of(matrix, rhs, x0, M, rtol, limit, device, method)
 
     def make() -> Callable[..., Any]:
-        kind = operands.inspected(matrix, rhs, x0, M)
+        problem = operands.problem_of(matrix, rhs, x0, M, rtol, limit)
 
         def priced() -> Callable[..., Any]:
-            problem = operands.problem_of(matrix, kind, rtol, limit)
             now = planner.at_once(problem) if device is None and method is None else None
             return partial(_solve, now or planner.plan(staying(problem, device), device, method))
 
@@ -154,8 +153,8 @@ def solved(
             return priced()
         # The CPU has one method for each layout, whatever the size; and where only the CPU can, it
         # serves whatever method was named.
-        only = kind.obstacle is not None
-        return bind((operands.NAME, device, method, kind.layout, kind.dtype, only), priced)
+        only = problem.device_obstacle is not None
+        return bind((operands.NAME, device, method, problem.layout, problem.dtype, only), priced)
 
     return bind(key, make)(matrix, rhs, x0, M, callback, rtol, atol, limit)
 

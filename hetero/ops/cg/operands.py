@@ -45,7 +45,7 @@ def problem(
     limit = checked_limit(maxiter, 10 * A.shape[0])
     if x0 is not None and not isinstance(x0, str):
         x0 = array_or_spec(x0)
-    return problem_of(A, inspected(A, array_or_spec(b), x0, M), rtol, limit)
+    return problem_of(A, array_or_spec(b), x0, M, rtol, limit)
 
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str, iterations: Any = None) -> Problem:
@@ -136,57 +136,42 @@ class CgOptions(NamedTuple):
     known: bool = False  # whether this number is certain
 
 
-class Kind(NamedTuple):
-    """What a call is, but for its tolerances."""
-
-    vectors: tuple[Operand, ...]  # b, and x0 where it is a vector
-    dtype: np.dtype
-    layout: str  # of A, with the preconditioner that counts
-    entries: int  # of A
-    obstacle: str | None  # why no device can do it
-    share: float  # of the iterations without M that are left with it
-
-
-def inspected(A: Any, b: Any, x0: Any, M: Any) -> Kind:
-    """Look at the arguments; ValueError where they do not fit together."""
+def problem_of(A: Any, b: Any, x0: Any, M: Any, rtol: float, limit: int) -> Problem:
+    """The problem of a call, of ``limit`` iterations at most; ValueError where the arguments do not
+    fit together."""
     n = A.shape[0]
-    operands = {"b": b}
+    given = {"b": b}
     if isinstance(x0, str):
         if x0 != "Mb":
             raise ValueError(f"x0 must be a vector or 'Mb', got {x0!r}")
     elif x0 is not None:
-        operands["x0"] = x0
-    for name, vector in operands.items():
+        given["x0"] = x0
+    for name, vector in given.items():
         if tuple(vector.shape) not in ((n,), (n, 1)):
             raise ValueError(f"{name} must have shape ({n},) or ({n}, 1), got {vector.shape}")
-    vectors = tuple(describe(vector).unkept()._replace(pointer=0) for vector in operands.values())
+    vectors = tuple(describe(vector).unkept()._replace(pointer=0) for vector in given.values())
     dtype = number_dtype(A=_dtype(A), b=vectors[0].dtype)
-    if dtype.kind != "c" and "x0" in operands:
+    if dtype.kind != "c" and "x0" in given:
         real_dtype(x0=vectors[1].dtype)
     layout, entries, obstacle = _layout(A)
+    # The share of the iterations without M that are left with it.
     layout, obstacle, share = _preconditioned(A, M, layout, obstacle, dtype)
     if dtype.kind == "c":
         layout, obstacle = "operator", "complex numbers compute on the CPU"
-    return Kind(vectors, dtype, layout, entries, obstacle, share)
-
-
-def problem_of(A: Any, kind: Kind, rtol: float, limit: int) -> Problem:
-    """The problem of a call whose arguments were looked at: ``limit`` is the most iterations."""
-    n, dtype = A.shape[0], kind.dtype
-    expected = round(_expected(A, rtol, dtype) * kind.share)
-    matrix = () if kind.layout == "operator" else _matrix_operands(A, dtype)
-    shown = (compressed((n, n), kind.entries), *shapes_of(kind.vectors))
+    expected = round(_expected(A, rtol, dtype) * share)
+    matrix = () if layout == "operator" else _matrix_operands(A, dtype)
+    shown = (compressed((n, n), entries), *shapes_of(vectors))
     return Problem(
         NAME,
-        (n, kind.entries),
+        (n, entries),
         name_of(dtype),
-        (*matrix, *kind.vectors),
-        dense((n,), dtype, kind.vectors[0].location),
-        layout=kind.layout,
+        (*matrix, *vectors),
+        dense((n,), dtype, vectors[0].location),
+        layout=layout,
         function="solve_cg",
-        device_obstacle=kind.obstacle or (None if n else "nothing to solve"),
+        device_obstacle=obstacle or (None if n else "nothing to solve"),
         options=CgOptions(rtol, max(1, min(expected, limit))),
-        shown=shown if kind.layout == "csr" else (),
+        shown=shown if layout == "csr" else (),
     )
 
 
@@ -266,36 +251,27 @@ def least_iterations(rtol: float, dtype: np.dtype) -> float:
     return 0.5 * math.sqrt(2.0) * (digits(rtol, dtype) + math.log(2.0))
 
 
-def key_of(
-    A: Any, b: Any, x0: Any, rtol: float, limit: int, M: Any, device: Any, method: Any
-) -> Any:
+def key_of(A: Any, b: Any, x0: Any, M: Any, *others: Any) -> Any:
     """What the plan of a call from host memory depends on; None for any other call, and where A may
     have copies on devices."""
-    if type(b) is not np.ndarray:
+    if type(b) is not np.ndarray or (type(A) is np.ndarray and describe_used(A).kept is not None):
         return None
-    if type(A) is np.ndarray:
-        if describe_used(A).kept is not None:
-            return None
-        matrix = (A.shape, A.strides, A.dtype)
-    elif hasattr(A, "stencil"):
-        matrix = (A.stencil, A.dtype)
-    elif hasattr(A, "indptr"):
-        matrix = (A.shape, A.nnz, A.data.dtype, A.indices.dtype, A.indptr.dtype)
-    elif not hasattr(A, "matvec") and (isinstance(A, Spec) or is_device_array(A)):
-        return None
-    else:
-        matrix = ("operator", A.shape, A.dtype)
-    if x0 is None or isinstance(x0, str):
-        start = x0
-    elif type(x0) is np.ndarray:
-        start = (x0.shape, x0.strides, x0.dtype)
-    else:
-        return None
-    if M is None or isinstance(M, str):
-        inverse = M
-    elif hasattr(M, "shape") and hasattr(M, "dtype"):
-        inverse = (tuple(M.shape), M.dtype)
-    else:
-        return None
-    facts = matrix, b.shape, b.strides, b.dtype, start, inverse
-    return NAME, device, method, rtol, limit, facts
+    facts = _facts(A), _facts(b), _facts(x0), _facts(M)
+    return None if _OTHER in facts else (NAME, *facts, *others)
+
+
+_OTHER = "other"  # than an array on the host, a matrix or an operator
+
+
+def _facts(given: Any) -> Any:
+    """What a plan depends on of an operand."""
+    if given is None or isinstance(given, str):
+        return given
+    if type(given) is np.ndarray:
+        return given.shape, given.strides, given.dtype
+    if hasattr(given, "stencil"):
+        return given.stencil, given.dtype
+    if hasattr(given, "indptr"):
+        indices = given.indices.dtype, given.indptr.dtype
+        return given.shape, given.nnz, given.data.dtype, *indices
+    return ("operator", given.shape, given.dtype) if hasattr(given, "matvec") else _OTHER

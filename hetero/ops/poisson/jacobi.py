@@ -187,7 +187,7 @@ class _Devices:
             _Slab(device, slab, whole, alone=len(cuts) == 1)
             for device, slab in zip(devices, cuts, strict=True)
         ]
-        self._rows = halo_copies(cuts, whole.plane_bytes)
+        self._rows = halo_copies(cuts, whole.row_bytes)
         self.exchange = Exchange(self._slabs)
 
     def load(self, f: Any, u: Any) -> None:
@@ -271,8 +271,8 @@ class _Slab(Part):
         if isinstance(values, np.ndarray):
             padded = rows = values[self._slab.first : self._slab.first + grid.held]
             if not grid.packed:
-                padded = np.zeros((*rows.shape[:-1], grid.pitch), grid.dtype)
-                padded[..., : grid.columns] = rows
+                padded = np.zeros((grid.held, grid.pitch), grid.dtype)
+                padded[:, : grid.columns] = rows
             self.upload(np.ascontiguousarray(padded, grid.dtype), name)
         elif self._is_usable(values):
             self.buffers[name] = values
@@ -302,15 +302,15 @@ class _Slab(Part):
                 return
             rows = u[slab.begin : slab.end]
             direct = grid.packed and rows.flags.c_contiguous
-            values = rows if direct else np.empty((*rows.shape[:-1], grid.pitch), grid.dtype)
-            self.download(name, values, slab.above * grid.plane_bytes)
+            values = rows if direct else np.empty((len(rows), grid.pitch), grid.dtype)
+            self.download(name, values, slab.above * grid.row_bytes)
             if not direct:
-                rows[...] = values[..., : grid.columns]
+                rows[...] = values[:, : grid.columns]
 
     def sweep(self, depth: int, now: int) -> Bound:
         """A pass of ``depth`` sweeps over the present u, to be started."""
         if (depth, now) not in self._bound:
-            launch = plan_jacobi.blocked(self.grid, (self._own,), depth, self.device.target)
+            launch = plan_jacobi.blocked(self.grid, self._own, depth, self.device.target)
             self._bound[depth, now] = self.bind(launch, u=f"u{now}", u_new=f"u{1 - now}")
         return self._bound[depth, now]
 

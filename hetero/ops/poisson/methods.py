@@ -12,7 +12,6 @@ import numpy as np
 from hetero import registry
 from hetero.imports import load
 from hetero.kernels.jacobi import plan as plan_jacobi
-from hetero.kernels.jacobi.plan import GridSlab
 from hetero.ops.linear_systems.loops import CYCLES, SWEEPS
 from hetero.ops.linear_systems.solve import digits
 from hetero.ops.multigrid import grids
@@ -139,9 +138,9 @@ def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteratio
     """See `registry.Operation`. A pass of sweeps gets as many rows; on a device are f and two u."""
     if len(dims) == 3:
         return {}
-    grid = GridSlab.of(dims, (1.0,) * len(dims), dtype)
+    grid = plan_jacobi.GridSlab.of((dims[0], dims[-1]), (1.0, 1.0), dtype)
     depth = plan_jacobi.default_depth(grid)
-    return {"jacobi": registry.Iteration(grid.plane_bytes, 3, depth, depth, depth)}
+    return {"jacobi": registry.Iteration(grid.row_bytes, 3, depth, depth, depth)}
 
 
 def _digits(problem: Problem) -> float:

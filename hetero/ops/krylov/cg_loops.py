@@ -342,7 +342,6 @@ class Preconditioned(MatrixLoop):
         self._gather = self.exchange.bind(BufferCopies(sums, "dots", "dots"))
         r, z = ([part.buffers[name] for part in self.parts] for name in "rz")
         self._apply, self._r_z, self._r_rows = M.apply, (r, z) if several else (*r, *z), []
-        self._times, self._again = 0, None
         if several:
             self._queued = contextlib.nullcontext  # the hierarchy starts its launches at once
             self._r_rows = self.exchange.bind(BufferCopies(M.halo, "r", "r"))
@@ -353,11 +352,10 @@ class Preconditioned(MatrixLoop):
         return sums
 
     def _iterate(self, turn: int) -> None:
-        """The second time as a graph of each device where these meet."""
-        if self._times == 1 and self.exchange.meeting is not None:
-            self._again = self.exchange.recorded(self._start)
-        (self._again or self._start)()
-        self._times += 1
+        if self.exchange.meeting is not None:
+            self.exchange.repeat("iteration", self._start)
+        else:
+            self._start()
 
     def _start(self) -> None:
         self._apply(*self._r_z)

@@ -394,15 +394,10 @@ class SharedHierarchy(grids.Hierarchy):
         self._reads = [one.reads for one in self._each]
         self._row_bytes = math.prod(self._each[0].grids[0].shape[1:]) * dtype.itemsize
         self.halo = range_copies(self.cuts, self._reads, self._row_bytes)
-        self._cycles, self._again = 0, None
         exchange.build()
 
     def cycle(self, f: Vector, u: Vector) -> None:
-        """The second time as a graph of each device: the host would be slower than the devices."""
-        if self._cycles == 1:
-            self._again = self.exchange.recorded(lambda: super(SharedHierarchy, self).cycle(f, u))
-        (self._again or functools.partial(super().cycle, f, u))()
-        self._cycles += 1
+        self.exchange.repeat("cycle", functools.partial(super().cycle, f, u))
 
     def _cycle(self, number: int, f: Vector, u: Vector, **how: Any) -> None:
         if number < self._divided:

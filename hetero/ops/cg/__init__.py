@@ -182,10 +182,10 @@ def _solve(
         x0 = system.times_preconditioner(on_host(rhs, describe(rhs), dtype))
     elif x0 is not None:
         x0 = x0.reshape(n)
-    solve = Solve(None, rtol, atol, limit, None, callback)
+    solve = Solve(system.on, rtol, atol, limit, callback)
     on_device = plan.problem.layout == "dense" and is_device_array(matrix)
     read = (describe(matrix),) if on_device else ()
-    done = execute(plan, solve, rhs, x0, system.on, read)
+    done = execute(plan, solve, rhs, x0, read)
     outcome = done.outcome
     by_device = outcome.right_side is not None and outcome.status == CONVERGED
     on_host_alone = type(rhs) is type(done.x) is np.ndarray

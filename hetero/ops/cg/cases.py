@@ -132,7 +132,7 @@ def _arguments(
         with devices[0].active():
             there = Workspace(devices[0], "calibration")
             whole = whole._replace(array=there.upload(whole.array), owner=there)
-    solve = Solve(whole, 0.0, 0.0, 1, inverse, on=lambda used: (whole, inverse))
+    solve = Solve(lambda used: (whole, inverse), 0.0, 0.0, 1)
     return Arguments((b,), np.zeros(b.shape, dtype), solve)
 
 

@@ -109,10 +109,10 @@ def _run(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) ->
     if not devices:
         return _run_plain(devices, problem, arguments, plain=False)
     (b,), x, solve = arguments
-    options = {"preconditioner": solve.preconditioner, "from_zero": solve.from_zero}
+    system, M = solve.system(devices)
+    options = {"dtype": problem.dtype, "from_zero": solve.from_zero and len(devices) > 1}
     on_devices = load("hetero.ops.krylov.cg_device").solve
-    options |= {"dtype": problem.dtype, **_limits(solve)}
-    return on_devices(devices, solve.system, b, x, **options)
+    return on_devices(devices, system, b, x, preconditioner=M, **options, **_limits(solve))
 
 
 def _run_plain(
@@ -120,13 +120,14 @@ def _run_plain(
 ) -> Outcome:
     """Solve on the CPU, if ``plain`` with nothing that has to be compiled."""
     (b,), x, solve = arguments
-    options = {"preconditioner": solve.preconditioner, "plain": plain, **_limits(solve)}
-    return load("hetero.ops.krylov.cg_cpu").solve(solve.system, b, x, **options)
+    system, M = solve.system(())
+    on_cpu = load("hetero.ops.krylov.cg_cpu").solve
+    return on_cpu(system, b, x, preconditioner=M, plain=plain, **_limits(solve))
 
 
 def _run_hybrid(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
     (b,), x, solve = arguments
-    system, M = solve.on(devices)
+    system, M = solve.system(devices)
     return load(_HYBRID).solve(*devices, system, b, x, preconditioner=M, **_limits(solve))
 
 
@@ -134,7 +135,7 @@ def _run_adaptive(devices: tuple[Device], problem: Problem, arguments: Arguments
     (b,), x, solve = arguments
     adaptive = load(_ADAPTIVE)
     schedule = adaptive.here(_work, problem, devices[0].name)
-    return adaptive.solve(*devices, solve.on, b, x, schedule=schedule, **_limits(solve))
+    return adaptive.solve(*devices, solve.system, b, x, schedule=schedule, **_limits(solve))
 
 
 def _limits(solve: Solve) -> dict[str, Any]:

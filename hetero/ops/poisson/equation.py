@@ -105,8 +105,8 @@ class Equation:
         return self._in_own_units(solved, solve.rtol)
 
     def _run(self, plan: Plan, solve: Solve, start: Any) -> Solved:
-        stencil = Stencil(tuple(self._f.shape), self._spacing)
-        return execute(plan, solve, self._rhs, start, lambda used: (stencil, None))
+        solve = solve._replace(system=Stencil(tuple(self._f.shape), self._spacing))
+        return execute(plan, solve, self._rhs, start)
 
     def _with_boundary(self) -> Any:
         """f plus value / spacing**2 next to each side; an array of f's kind, or f itself."""

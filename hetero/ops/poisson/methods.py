@@ -209,7 +209,7 @@ def _jacobi(devices: tuple[Device, ...], problem: Problem, arguments: Arguments)
     if solve.exactly:
         limits["sweeps"] = solve.maxiter
     sweeping = load("hetero.ops.poisson.jacobi").solve
-    here = {"dtype": problem.dtype, "from_zero": solve.from_zero}
+    here = {"dtype": problem.dtype, "from_zero": solve.from_zero and len(devices) > 1}
     return sweeping(devices, solve.system, f, u, **here, **limits)
 
 

@@ -21,11 +21,10 @@ from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.cg.plan_stencil import GridShare
-from hetero.kernels.common.launch import Target
 from hetero.ops.krylov.cg_matrices import Matrix
 from hetero.ops.krylov.cg_vectors import HALO, RECORD, X_HALO, Vectors
-from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Part
-from hetero.ops.linear_systems.partition import Slab, halo_copies, range_copies
+from hetero.ops.linear_systems.exchange import Bound, BufferCopies
+from hetero.ops.linear_systems.partition import halo_copies, range_copies
 from hetero.ops.linear_systems.types import Stencil
 
 _STATUS, _COUNT, _TARGET = 0, 1, 4  # of a record's doubles; kernels/cg/cg_scalars.cu
@@ -91,33 +90,55 @@ class Loop(abc.ABC):
         """Make x the iterate of the record."""
 
 
-class Sweeps(Loop):
-    """Stencils; rows over one or several parts, whose halos are `HALO` deep."""
+class _OnGrid(Loop):
+    """Stencils; rows over one or several parts."""
+
+    def _bind_residual(
+        self,
+        vectors: Vectors,
+        stencil: Stencil,
+        places: Sequence[dict[str, int]],
+        rows: Sequence[BufferCopies],
+        scaled: bool = False,
+        **names: str,
+    ) -> None:
+        """``places``: where r and p of each part begin. ``rows``: what is copied of them."""
+        self._residual_blocks, self._residuals = [], []
+        for part, slab, place in zip(self.parts, vectors.slabs, places, strict=True):
+            grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
+            size = {"dtype": vectors.dtype.name, "x_halo": X_HALO, "scaled": scaled}
+            residual, _ = plan_cg_stencil.stencil(grid, part.device.target, **size, **place)
+            part.allocate(16 * residual.grid, "residual sums")
+            self._residual_blocks.append(residual.grid)
+            known = names if scaled else names | {"inverse": "x"}
+            self._residuals.append([part.bind(residual, partial="residual sums", **known)])
+        row = math.prod(stencil.shape[1:]) * vectors.dtype.itemsize
+        x_rows = BufferCopies(halo_copies(vectors.slabs, row, X_HALO), "x", "x")
+        self._x_rows, self._first_rows = self.exchange.bind(x_rows), self.exchange.bind(*rows)
+
+    def residual(self) -> Sequence[float]:
+        self.exchange.run([()] * len(self.parts), self._x_rows)
+        self.exchange.run(self._residuals, self._first_rows)
+        return self.exchange.total("residual sums", self._residual_blocks, 2)
+
+
+class Sweeps(_OnGrid):
+    """Halos are `HALO` deep."""
 
     def __init__(self, vectors: Vectors, stencil: Stencil, diagonal: bool) -> None:
         super().__init__(vectors)
         slabs, dtype = vectors.slabs, vectors.dtype
         plane = math.prod(stencil.shape[1:])
-        plans, self._residual_blocks, self._residuals = [], [], []
+        plans, places = [], []
         for part, slab in zip(self.parts, slabs, strict=True):
-            target = part.device.target
             grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
             part.allocate(2 * plane * slab.held * dtype.itemsize, "state0", "state1")
-            size = {"dtype": dtype.name, "x_halo": X_HALO}
             aligned = part.is_aligned("x", *(("inverse",) if diagonal else ()))
-            pair = plan_cg_stencil.sweeps(
-                grid, target, halo=HALO, aligned=aligned, diagonal=diagonal, **size
-            )
+            how = {"dtype": dtype.name, "halo": HALO, "x_halo": X_HALO, "diagonal": diagonal}
+            pair = plan_cg_stencil.sweeps(grid, part.device.target, aligned=aligned, **how)
             plans.append((part, pair, plan_cg_stencil.settle(grid, pair[0], HALO, X_HALO)))
             start = slab.above * 2 * plane
-            where = {"r_start": start + plane, "p_start": start, "pitch": 2 * plane}
-            residual, _ = plan_cg_stencil.stencil(grid, target, scaled=diagonal, **where, **size)
-            part.allocate(16 * residual.grid, "residual sums")
-            self._residual_blocks.append(residual.grid)
-            known = {} if diagonal else {"inverse": "x"}
-            self._residuals.append(
-                [part.bind(residual, r="state1", p="state1", partial="residual sums", **known)]
-            )
+            places.append({"r_start": start + plane, "p_start": start, "pitch": 2 * plane})
         blocks = [pair[0].grid for _, pair, _ in plans]
         gather = self.exchange.share_sums(blocks, 8 if diagonal else 4, "partial0", "partial1")
         self._bound = {
@@ -134,20 +155,15 @@ class Sweeps(Loop):
             ]
             for turn in (0, 1)
         ]
-        row = plane * dtype.itemsize
-        bind = self.exchange.bind
-        rows = halo_copies(slabs, 2 * row, HALO)
+        rows = halo_copies(slabs, 2 * plane * dtype.itemsize, HALO)
         self._moves = [
-            bind(BufferCopies(rows, state, state), BufferCopies(gather, partial, partial))
+            self.exchange.bind(
+                BufferCopies(rows, state, state), BufferCopies(gather, partial, partial)
+            )
             for state, partial in (("state0", "partial0"), ("state1", "partial1"))
         ]
-        self._first_rows = bind(BufferCopies(rows, "state1", "state1"))
-        self._x_rows = bind(BufferCopies(halo_copies(slabs, row, X_HALO), "x", "x"))
-
-    def residual(self) -> Sequence[float]:
-        self.exchange.run([()] * len(self.parts), self._x_rows)
-        self.exchange.run(self._residuals, self._first_rows)
-        return self.exchange.total("residual sums", self._residual_blocks, 2)
+        first = [BufferCopies(rows, "state1", "state1")]
+        self._bind_residual(vectors, stencil, places, first, diagonal, r="state1", p="state1")
 
     def advance(self, to: int) -> None:
         with self.exchange.queued():
@@ -165,8 +181,8 @@ class Sweeps(Loop):
         self.exchange.run(self._settle[self.turn])
 
 
-class Persistent(Loop):
-    """A stencil on a 2-D grid whose vectors fit in the registers of its devices.
+class Persistent(_OnGrid):
+    """A 2-D grid whose vectors fit in the registers of its devices.
 
     Use `persistent`, which knows whether they do.
     """
@@ -187,8 +203,7 @@ class Persistent(Loop):
         slabs, item = vectors.slabs, vectors.dtype.itemsize
         plane = math.prod(stencil.shape[1:])
         points, blocks = stencil.shape[0] * plane, [plan.grid for plan in plans]
-        self._blocks, self._residual = [], []
-        for number, (part, slab) in enumerate(zip(self.parts, slabs, strict=True)):
+        for number, part in enumerate(self.parts):
             # Several parts have r and p of the whole grid: a row has the same place on all devices.
             part.allocate(points * item, "r", "p0", "p1")
             with part.active():
@@ -199,21 +214,13 @@ class Persistent(Loop):
             part.numbers["all_rows"] = stencil.shape[0]
             part.numbers["all_blocks"] = sum(blocks)
             part.numbers["first_block"] = sum(blocks[:number])
-            grid, target = _share(vectors, part, stencil, slab)
-            place = {"r_start": slab.begin * plane, "p_start": slab.begin * plane}
-            residual, _ = plan_cg_stencil.stencil(
-                grid, target, dtype=vectors.dtype.name, x_halo=X_HALO, **place
-            )
-            part.allocate(16 * residual.grid, "residual sums")
-            self._blocks.append(residual.grid)
-            bound = part.bind(residual, p="p1", inverse="x", partial="residual sums")
-            self._residual.append([bound])
-        bind, row = self.exchange.bind, plane * item
-        self._x_rows = bind(BufferCopies(halo_copies(slabs, row, X_HALO), "x", "x"))
+        row = plane * item
         own = [(slab.begin, slab.end) for slab in slabs]
         held = [(slab.begin - slab.above, slab.end + slab.below) for slab in slabs]
         rows = range_copies(own, held, row)
-        self._first_rows = bind(*(BufferCopies(rows, name, name) for name in ("r", "p1")))
+        copies = [BufferCopies(rows, name, name) for name in ("r", "p1")]
+        places = [dict.fromkeys(("r_start", "p_start"), slab.begin * plane) for slab in slabs]
+        self._bind_residual(vectors, stencil, places, copies, p="p1")
         self._plans = [
             (plan, self._of_several(rank, (slab.begin - X_HALO * bool(slab.above)) * row))
             for rank, (plan, slab) in enumerate(zip(plans, slabs, strict=True))
@@ -230,11 +237,6 @@ class Persistent(Loop):
         patience = round(1e9 * meeting.patience)
         x = part.buffers["x"] - before
         return {"peers": peers, "rank": rank, "patience": patience, "x": x}
-
-    def residual(self) -> Sequence[float]:
-        self.exchange.run([()] * len(self.parts), self._x_rows)
-        self.exchange.run(self._residual, self._first_rows)
-        return self.exchange.total("residual sums", self._blocks, 2)
 
     def advance(self, to: int) -> None:
         if to <= self.done:
@@ -379,25 +381,17 @@ def _turned(turn: int) -> dict[str, str]:
     }
 
 
-def _share(vectors: Vectors, part: Part, stencil: Stencil, slab: Slab) -> tuple[GridShare, Target]:
-    """A part's share of a grid, and what it is planned for: a device may have several parts."""
-    target = part.device.target
-    sharers = sum(other.device is part.device for other in vectors.parts)
-    grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
-    return grid, target._replace(multiprocessors=max(1, target.multiprocessors // sharers))
-
-
 def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
     """The iteration in cooperative launches; None if grid, devices or software do not allow it."""
     if len(vectors.parts) > 1 and vectors.exchange.meeting is None:
         return None
     plans, kernels = [], []
     for part, slab in zip(vectors.parts, vectors.slabs, strict=True):
-        device = part.device
-        grid, target = _share(vectors, part, stencil, slab)
+        device, target = part.device, part.device.target
+        sharers = sum(other.device is device for other in vectors.parts)
         plan = plan_cg_stencil.cooperative(
-            grid,
-            target,
+            GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0),
+            target._replace(multiprocessors=max(1, target.multiprocessors // sharers)),
             dtype=vectors.dtype.name,
             shared_limit=device.shared_limit,
             above=slab.begin,

@@ -15,8 +15,7 @@ from hetero.calling.call_cache import bind
 from hetero.imports import load
 from hetero.moving.results import staying
 from hetero.ops.cg import methods, operands  # the former registers them
-from hetero.ops.cg.operands import from_dims, problem
-from hetero.ops.cg.system import System
+from hetero.ops.cg.operands import System, from_dims, problem
 from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, execute, warn
 from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE, Outcome
 from hetero.ops.linear_systems.vectors import on_host

@@ -17,8 +17,7 @@ from hetero.devices.workspace import Workspace
 from hetero.imports import load
 from hetero.ops.cases import Budget, Case, Place, TimedSolves, numbers
 from hetero.ops.cg.methods import ADAPTIVE
-from hetero.ops.cg.operands import CgOptions
-from hetero.ops.cg.system import System
+from hetero.ops.cg.operands import CgOptions, System
 from hetero.ops.linear_systems.cases import (
     SECONDS,
     even_grid,

@@ -17,7 +17,7 @@ from hetero.calling import execution
 from hetero.devices import meetings
 from hetero.errors import DeviceError
 from hetero.ops.cg import operands
-from hetero.ops.cg.system import System
+from hetero.ops.cg.operands import System
 from hetero.ops.linear_systems.exchange import Exchange
 from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, Stencil
 from hetero.ops.multigrid import grids, multigrid_device

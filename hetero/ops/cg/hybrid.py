@@ -97,8 +97,11 @@ def solve(
     krylov = "hetero.ops.krylov"
     with device.active():
         vectors = load(f"{krylov}.cg_vectors").Vectors((device,), system, b, x, b.dtype, None)
-        of_system = load(f"{krylov}.cg_matrices").of_system
-        matrix = of_system(vectors, system, diagonal=False, plain=True)
+        matrices = load(f"{krylov}.cg_matrices")
+        if type(system) in matrices.KINDS:
+            matrix = matrices.KINDS[type(system)](vectors, system, False, plain=True)
+        else:
+            matrix = matrices.GridProduct(vectors, system)
         (part,) = matrix.parts
 
         def times(p: np.ndarray, q: np.ndarray) -> None:

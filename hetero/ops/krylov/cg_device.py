@@ -18,7 +18,7 @@ import numpy as np
 from hetero.devices import meetings
 from hetero.devices.base import Device
 from hetero.ops.krylov.cg_loops import Loop, MatrixLoop, Preconditioned, Sweeps, persistent
-from hetero.ops.krylov.cg_matrices import of_system
+from hetero.ops.krylov.cg_matrices import KINDS
 from hetero.ops.krylov.cg_vectors import HALO, Vectors
 from hetero.ops.linear_systems import scaling
 from hetero.ops.linear_systems.types import (
@@ -71,10 +71,10 @@ def solve(
         are done unless the residual becomes exactly zero.
     maxiter : int
     preconditioner : optional
-        (n,) numpy.ndarray: the inverse of a diagonal matrix. Otherwise an object whose
+        (n,) numpy.ndarray: the inverse of a diagonal matrix. Or for a stencil an object whose
         ``apply(r, z)`` starts the launches of z = M r, for buffers of the only device, in its
-        default queue, and whose ``files()`` are the kernel files of these launches. For a stencil
-        on several devices, ``preconditioner(devices)``: a context with a `SharedHierarchy`, as
+        default queue, and whose ``files()`` are the kernel files of these launches. On several
+        devices, ``preconditioner(devices)``: a context with a `SharedHierarchy`, as
         `multigrid_device.held` makes it.
     callback : callable, optional
         Called after each iteration with x on the host, which is fetched for it each time.
@@ -273,12 +273,12 @@ def _until_stopped(
 
 def _loop(vectors: Vectors, system: Any, diagonal: bool, M: Any, every: bool) -> Loop:
     """The iteration that suits system and preconditioner, with its buffers."""
-    plain = M is not None
-    if isinstance(system, Stencil) and not plain:
-        resident = None if diagonal or every else persistent(vectors, system)
-        return resident or Sweeps(vectors, system, diagonal)
-    matrix = of_system(vectors, system, diagonal, plain)
-    return Preconditioned(matrix, M) if plain else MatrixLoop(matrix)
+    if not isinstance(system, Stencil):
+        return MatrixLoop(KINDS[type(system)](vectors, system, diagonal))
+    if M is not None:
+        return Preconditioned(vectors, system, M)
+    resident = None if diagonal or every else persistent(vectors, system)
+    return resident or Sweeps(vectors, system, diagonal)
 
 
 def _dtype(dtype: Any, b: Any, x: Any, system: Any) -> np.dtype:

@@ -9,9 +9,8 @@ Hestenes and Stiefel, for a preconditioner that is launches of its own.
 from __future__ import annotations
 
 import abc
-import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -267,11 +266,6 @@ class MatrixLoop(Loop):
     def __init__(self, matrix: Matrix) -> None:
         super().__init__(matrix.vectors)
         self._matrix = matrix
-        self._queued: Callable[[], Any] = self.exchange.queued
-        self._bind()
-
-    def _bind(self) -> None:
-        matrix = self._matrix
         self._advance: list[list[list[Bound]]] = [[], []]
         for part, rows in zip(self.parts, matrix.sizes, strict=True):
             vectors = ("x", "b", *(("inverse",) if matrix.diagonal else ()))
@@ -291,80 +285,88 @@ class MatrixLoop(Loop):
         return self._matrix.residual()
 
     def advance(self, to: int) -> None:
-        with self._queued():
+        with self.exchange.queued():
             for iteration in range(self.done, to):
-                self._iterate(iteration % 2)
+                turn = iteration % 2
+                self._matrix.product(turn)
+                self._matrix.change(self._advance[turn])
+                self.turn = 1 - turn
         self.done = max(self.done, to)
 
-    def _iterate(self, turn: int) -> None:
-        """Start the launches of an iteration, an even or an odd one."""
-        self._matrix.product(turn)
-        self._matrix.change(self._advance[turn])
-        self.turn = 1 - turn
 
+class Preconditioned(_OnGrid):
+    """A stencil on one part, and ``M.apply(r, z)`` that starts the launches of z = M r.
 
-class Preconditioned(MatrixLoop):
-    """A matrix on one part, and ``M.apply(r, z)`` that starts the launches of z = M r.
-
-    Or a stencil on several, and a hierarchy of multigrid on these. It brings z to where a part
-    computes p: in its own rows, and in those of its neighbours next to them.
+    Or on several, and a hierarchy of multigrid on these, with r and z of the whole grid. It brings
+    z to where a part computes p: in its own rows, and in those of its neighbours next to them.
     """
 
-    def __init__(self, matrix: Matrix, M: Any) -> None:
-        self._M = M
-        super().__init__(matrix)
+    begins = 0
 
-    def _bind(self) -> None:
-        matrix, M = self._matrix, self._M
-        vectors, item = matrix.vectors, matrix.vectors.dtype.itemsize
+    def __init__(self, vectors: Vectors, stencil: Stencil, M: Any) -> None:
+        super().__init__(vectors)
+        plane, item = math.prod(stencil.shape[1:]), vectors.dtype.itemsize
         several = len(self.parts) > 1
-        plans = []
-        each = list(zip(self.parts, vectors.spans, vectors.beyond, strict=True))
-        for part, (begin, end), (above, below) in each:
-            if not several:
-                part.allocate(vectors.n * item, "z")
-            part.numbers |= {"start": begin, "halo": above}
+        places, plans = [], []
+        for part, slab in zip(self.parts, vectors.slabs, strict=True):
+            own, before = plane * slab.own, plane * slab.above
+            part.allocate(own * item, "q", *(() if several else ("r", "z")))
+            part.allocate(plane * slab.held * item, "p")
+            part.numbers |= {"start": plane * slab.begin, "halo": before}
+            places.append({"r_start": plane * slab.begin, "p_start": before})
             # A part's rows begin where a load does.
-            aligned = part.is_aligned("x") and math.gcd(above, below) * item % 16 == 0
-            how = {"dtype": vectors.dtype.name, "aligned": aligned}
-            dots, _, correct = plan_cg.dots(end - begin, part.device.target, **how)
-            held = above + end - begin + below
-            plans.append((dots, plan_cg.dots(held, part.device.target, **how)[1], correct))
-        sums = self.exchange.share_sums([dots.grid for dots, *_ in plans], 2, "dots")
-        self._dots, self._direct, self._correct = [], [], []
-        there = {"before": "record0", "after": "record1", "partial_before": "dots"}
+            whole = math.gcd(before, plane * slab.below) * item % 16 == 0
+            how = {"dtype": vectors.dtype.name, "aligned": part.is_aligned("x") and whole}
+            target = part.device.target
+            dots, _, correct = plan_cg.dots(own, target, **how)
+            _, direct, _ = plan_cg.dots(plane * slab.held, target, **how)
+            grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
+            size = {"dtype": vectors.dtype.name, "x_halo": X_HALO}
+            _, product = plan_cg_stencil.stencil(grid, target, **size, **places[-1])
+            plans.append((dots, direct, product, correct))
+        rows = BufferCopies(halo_copies(vectors.slabs, plane * item), "p", "p")
+        self._bind_residual(vectors, stencil, places, [rows], inverse="r")
+        share, bind = self.exchange.share_sums, self.exchange.bind
+        blocks = [product.grid for *_, product, _ in plans]
+        gathered = bind(BufferCopies(share(blocks, 2, "partial"), "partial", "partial"))
         back = {"before": "record1", "after": "record0", "partial_before": "partial"}
-        back["blocks_before"] = sum(matrix.blocks)
-        for (part, (begin, _), (above, _)), (dots, direct, correct) in zip(
-            each, plans, strict=True
-        ):
-            self._dots.append([part.bind(dots, a="z", b="r", partial="dots")])
-            self._direct.append([part.bind(direct, **there, start=begin - above)])
-            self._correct.append([part.bind(correct, **back)])
-        self._gather = self.exchange.bind(BufferCopies(sums, "dots", "dots"))
+        back |= {"blocks_before": sum(blocks)}
+        each = list(zip(self.parts, vectors.slabs, plans, strict=True))
+        products = [[part.bind(product)] for part, _, (_, _, product, _) in each]
+        corrections = [[part.bind(correct, **back)] for part, _, (*_, correct) in each]
+        sums = share([dots.grid for dots, *_ in plans], 2, "dots")
+        there = {"before": "record0", "after": "record1", "partial_before": "dots"}
+        scalars = [[part.bind(p[0], a="z", b="r", partial="dots")] for part, _, p in each]
+        directions = [
+            [part.bind(p[1], **there, start=plane * slab.first)] for part, slab, p in each
+        ]
+        self._r_rows = bind(BufferCopies(M.halo, "r", "r")) if several else []
+        self._steps = (
+            (scalars, bind(BufferCopies(sums, "dots", "dots"))),  # r.z
+            (directions, ()),  # p = z + beta p
+            (products, gathered),  # A p, p.Ap
+            (corrections, self._r_rows),  # x += alpha p, r -= alpha A p
+        )
         r, z = ([part.buffers[name] for part in self.parts] for name in "rz")
-        self._apply, self._r_z, self._r_rows = M.apply, (r, z) if several else (*r, *z), []
-        if several:
-            self._queued = contextlib.nullcontext  # the hierarchy starts its launches at once
-            self._r_rows = self.exchange.bind(BufferCopies(M.halo, "r", "r"))
+        self._apply, self._r_z = M.apply, (r, z) if several else (*r, *z)
 
     def residual(self) -> Sequence[float]:
         sums = super().residual()
         self.exchange.run([()] * len(self.parts), self._r_rows)
         return sums
 
-    def _iterate(self, turn: int) -> None:
-        if self.exchange.meeting is not None:
-            self.exchange.repeat("iteration", self._start)
-        else:
-            self._start()
+    def advance(self, to: int) -> None:
+        for _ in range(self.done, to):
+            if self.exchange.meeting is not None:
+                self.exchange.repeat("iteration", self._iterate)
+            else:
+                self._iterate()
+        self.done = max(self.done, to)
 
-    def _start(self) -> None:
+    def _iterate(self) -> None:
         self._apply(*self._r_z)
-        self.exchange.run(self._dots, self._gather)
-        self.exchange.run(self._direct)
-        self._matrix.product(0)
-        self.exchange.run(self._correct, self._r_rows)
+        for launches, moves in self._steps:
+            self.exchange.run(launches, moves)
 
 
 def _turned(turn: int) -> dict[str, str]:

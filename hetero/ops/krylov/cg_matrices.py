@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Launch
 from hetero.ops.krylov.cg_vectors import X_HALO, Vectors
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Part
-from hetero.ops.linear_systems.partition import Copy, gather_copies, halo_copies, range_copies
+from hetero.ops.linear_systems.partition import Copy, gather_copies, range_copies
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
 
 _WIDEST = 2.0  # times its rows: columns from first to last that a part has room for
@@ -23,14 +22,14 @@ _WIDEST = 2.0  # times its rows: columns from first to last that a part has room
 class Matrix:
     """A on one or several parts, whose buffers hold x, b, r, p, q and the block sums.
 
-    Preconditioned by a diagonal matrix, if ``diagonal``, or by launches of its own, if ``plain``.
-    Those that derive from it bind the launches of a residual and of products, and what parts copy
+    Preconditioned by a diagonal matrix, if ``diagonal``; for `times` alone, if ``plain``. Those
+    that derive from it bind the launches of a residual and of products, and what parts copy
     of others' x and p before a product.
 
     Attributes
     ----------
     sums : int
-        Of each block: 4, 8 with a diagonal preconditioner, or 2 with any other.
+        Of each block: 4, or 8 with a diagonal preconditioner.
     blocks : list of int
         Of each part's product.
     """
@@ -41,7 +40,7 @@ class Matrix:
         self.parts = vectors.parts
         self.diagonal = diagonal
         self.plain = plain
-        self.sums = 2 if plain else (8 if diagonal else 4)
+        self.sums = 8 if diagonal else 4
         self.sizes = [end - begin for begin, end in vectors.spans]
         self._item = vectors.dtype.itemsize
         self._residual_sums = "partial", 2  # their buffer, and how many a block makes
@@ -49,7 +48,7 @@ class Matrix:
         self._pack_x: list[list[Bound]] = [[] for _ in self.parts]
         self._pack_p: list[list[Bound]] = [[] for _ in self.parts]
         for part, rows in zip(self.parts, self.sizes, strict=True):
-            part.allocate(rows * self._item, *(name for name in "rq" if name not in part.buffers))
+            part.allocate(rows * self._item, "r", "q")
 
     def residual(self) -> Sequence[float]:
         """r = b - A x, p = r or inverse * r; returns r.r and b.b."""
@@ -79,31 +78,22 @@ class Matrix:
         return self.exchange.share_sums(blocks, self.sums, "partial")
 
 
-class StencilMatrix(Matrix):
-    """-div grad, on one or several parts, for a preconditioner of its own launches.
-
-    Of several, r lies on the whole grid; p has a row of each neighbour before and after it.
-    """
+class GridProduct:
+    """-div grad on one part, of whose buffers it takes p."""
 
     def __init__(self, vectors: Vectors, stencil: Stencil) -> None:
-        super().__init__(vectors, False, True)
-        plane = math.prod(stencil.shape[1:])
-        plans = []
-        for part, slab in zip(self.parts, vectors.slabs, strict=True):
-            part.allocate(plane * slab.held * self._item, "p")
-            grid = plan_cg_stencil.GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
-            where = {"r_start": plane * slab.begin, "p_start": plane * slab.above}
-            size = {"dtype": vectors.dtype.name, "x_halo": X_HALO}
-            plans.append(plan_cg_stencil.stencil(grid, part.device.target, **size, **where))
-        sums = self._make_sums([product.grid for _, product in plans])
-        both = list(zip(self.parts, plans, strict=True))
-        self._residuals = [[part.bind(residual, inverse="r")] for part, (residual, _) in both]
-        self._products = [[[part.bind(product)] for part, (_, product) in both]] * 2
-        rows = halo_copies(vectors.slabs, plane * self._item)
-        self._copies_of_x, self._copies_of_p, self._gather = (
-            self.exchange.bind(BufferCopies(copies, name, name))
-            for copies, name in ((rows, "x"), (rows, "p"), (sums, "partial"))
-        )
+        (part,) = self.parts = vectors.parts
+        part.allocate(vectors.n * vectors.dtype.itemsize, "p", "q")
+        grid = plan_cg_stencil.GridShare.of(*stencil, stencil.shape[0], False, False)
+        size = {"dtype": vectors.dtype.name, "x_halo": X_HALO}
+        _, product = plan_cg_stencil.stencil(grid, part.device.target, **size)
+        part.allocate(16 * product.grid, "partial")
+        part.numbers["first_block"] = 0
+        self._product = part.bind(product)
+
+    def times(self) -> None:
+        """See `Matrix.times`."""
+        self.parts[0].start(self._product)
 
 
 class CsrMatrix(Matrix):
@@ -114,7 +104,7 @@ class CsrMatrix(Matrix):
     all elements between its first column and its last instead, and indices remain as they are.
     """
 
-    def __init__(self, vectors: Vectors, system: Csr, diagonal: bool, plain: bool) -> None:
+    def __init__(self, vectors: Vectors, system: Csr, diagonal: bool, plain: bool = False) -> None:
         super().__init__(vectors, diagonal, plain)
         self._windows = self._near(system)
         shares, needs = self._upload_all(system)
@@ -257,11 +247,13 @@ class DenseMatrix(Matrix):
     Several parts gather all of x, or p, in "whole", each from all of them.
     """
 
-    def __init__(self, vectors: Vectors, system: Dense, diagonal: bool, plain: bool) -> None:
+    def __init__(
+        self, vectors: Vectors, system: Dense, diagonal: bool, plain: bool = False
+    ) -> None:
         super().__init__(vectors, diagonal, plain)
         exchange, several = self.exchange, len(self.parts) > 1
         strides = self._upload_all(system)
-        own, count = "own sums" if several else "partial", 8 if diagonal else 4
+        own = "own sums" if several else "partial"
         blocks, steps = [], []
         self._residuals, self._times = [], []
         for part, rows in zip(self.parts, self.sizes, strict=True):
@@ -271,9 +263,8 @@ class DenseMatrix(Matrix):
             target = part.device.target
             size = {"dtype": vectors.dtype.name, "aligned": part.is_aligned("x", "b")}
             residual, sums, _ = plan_cg.vectors(rows, target, diagonal=diagonal, **size)
-            dots, _, _ = plan_cg.dots(rows, target, **size)
             blocks.append(residual.grid)
-            part.allocate(8 * count * residual.grid, "residual sums")
+            part.allocate(8 * self.sums * residual.grid, "residual sums")
             if several:
                 part.allocate(8 * self.sums * residual.grid, own)
             of_x, of_p = (
@@ -281,13 +272,12 @@ class DenseMatrix(Matrix):
             )
             self._residuals.append([*of_x, part.bind(residual, partial="residual sums")])
             self._times.append(of_p)
-            steps.append((part, dots if plain else sums))
-        self._residual_sums = "residual sums", count
+            steps.append((part, sums))
+        self._residual_sums = "residual sums", self.sums
         self._make_sums(blocks)
-        named = {"a": "q", "b": "p", "start": 0} if plain else {}
         self._products = [
             [
-                [*of_p, part.bind(step, partial=own, **named)]
+                [*of_p, part.bind(step, partial=own)]
                 for of_p, (part, step) in zip(self._times, steps, strict=True)
             ]
         ] * 2
@@ -342,8 +332,4 @@ class DenseMatrix(Matrix):
         self.exchange.run(self._times)
 
 
-def of_system(vectors: Vectors, system: Any, diagonal: bool, plain: bool) -> Matrix:
-    """A system's matrix; a stencil's without a diagonal preconditioner."""
-    if isinstance(system, Stencil):
-        return StencilMatrix(vectors, system)
-    return (CsrMatrix if isinstance(system, Csr) else DenseMatrix)(vectors, system, diagonal, plain)
+KINDS = {Csr: CsrMatrix, Dense: DenseMatrix}

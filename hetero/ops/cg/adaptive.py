@@ -52,7 +52,6 @@ _FIRST = 4  # iterations before a forecast is believed
 _MARGIN = 1.5  # times the move that the iterations still to come must save
 _MANY = 2.0  # times the iterations to expect
 _schedules = tables.new_table()
-_clock = time.perf_counter
 
 
 class Schedule(NamedTuple):
@@ -212,12 +211,12 @@ def solve(
     system, preconditioner = system_on(())
     norms: list[float] = []
     seconds: list[float] = []
-    last = _clock()
+    last = time.perf_counter()
 
     def moves(square: float, bound: float, r: Any, z: Any, p: Any, rho: float) -> None:
         """Called after each iteration on the CPU."""
         nonlocal last
-        now = _clock()
+        now = time.perf_counter()
         norms.append(square**0.5)
         seconds.append(now - last)
         last = now
@@ -228,15 +227,8 @@ def solve(
                 np.multiply(preconditioner, r, out=z)
             raise _Moves(r, z + p.dtype.type(np.dot(r, z) / rho) * p)
 
-    def timed(x: np.ndarray) -> None:
-        """Call back, on no iteration's time."""
-        nonlocal last
-        begin = _clock()
-        callback(x)  # type: ignore[misc]
-        last += _clock() - begin
-
     given = {"preconditioner": preconditioner, "maxiter": maxiter, **tolerances}
-    hooks = {"callback": callback and timed, "moves": moves if schedule is not None else None}
+    hooks = {"callback": callback, "moves": moves if schedule is not None else None}
     try:
         return load("hetero.ops.krylov.cg_cpu").solve(system, b, x, **hooks, **given)
     except _Moves as move:

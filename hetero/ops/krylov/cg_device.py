@@ -54,7 +54,7 @@ def solve(
     going_on: tuple[np.ndarray, np.ndarray] | None = None,
     from_zero: bool = False,
 ) -> Outcome:
-    """Solve A x = b for a symmetric positive definite A.
+    """Solve A x = b for a symmetric positive definite A; see `cg_cpu.solve` for what is not listed.
 
     Parameters
     ----------
@@ -66,18 +66,12 @@ def solve(
     b, x : (n,) numpy.ndarray or device buffer
         Right-hand side; start, and place of the result. Of one dtype, float32 or float64. Device
         buffers are contiguous and lie on the only device.
-    rtol, atol : float
-        Done when norm(b - A x) <= max(rtol norm(b), atol). With both zero, ``maxiter`` iterations
-        are done unless the residual becomes exactly zero.
-    maxiter : int
     preconditioner : optional
         (n,) numpy.ndarray: the inverse of a diagonal matrix. Or for a stencil an object whose
         ``apply(r, z)`` starts the launches of z = M r, for buffers of the only device, in its
         default queue, and whose ``files()`` are the kernel files of these launches. On several
         devices, ``preconditioner(devices)``: a context with a `SharedHierarchy`, as
         `multigrid_device.held` makes it.
-    callback : callable, optional
-        Called after each iteration with x on the host, which is fetched for it each time.
     check_every : int, optional
         Iterations between two looks at the scalars. Default: by their measured time, so that
         looking takes no more than a twentieth of it. The result does not depend on it.
@@ -88,18 +82,6 @@ def solve(
         iteration elsewhere. Default: b - A x, and the direction of steepest descent.
     from_zero : bool
         Start from zero; what x holds then does not matter. For x on the host.
-
-    Returns
-    -------
-    Outcome
-        CONVERGED only where b - A x, computed anew, meets the tolerance. Where the recurrence's
-        residual did but the true one does not, the iteration starts again from the true one; it
-        ends as LIMIT when that no longer halves it.
-
-    Raises
-    ------
-    DeviceError
-        If a device fails.
 
     Notes
     -----

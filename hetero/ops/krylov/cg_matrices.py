@@ -136,7 +136,8 @@ class CsrMatrix(Matrix):
             for turn in (0, 1):
                 names = {"before": f"record{turn}", **self._column_0(number, "p")}
                 self._products[turn].append([part.bind(product, **names)])
-        vectors.load_x()
+        if isinstance(vectors.result, np.ndarray):  # now there is room for what rows meet besides
+            vectors.load("x")
 
     def _near(self, system: Csr) -> list[tuple[int, int]] | None:
         """First column and the end of the columns of each part; None where they go too far."""

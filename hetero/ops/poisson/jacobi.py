@@ -42,7 +42,6 @@ def solve(
     u: Any,
     *,
     dtype: Any = None,
-    blocking: int | None = None,
     from_zero: bool = False,
     **limits: Any,
 ) -> Outcome:
@@ -60,8 +59,6 @@ def solve(
         with one device only, must lie on it, in the order of its default stream.
     dtype : dtype, optional
         Of device buffers.
-    blocking : int, optional
-        Sweeps that a pass makes, one of `plan_jacobi.DEPTHS`. Default: by the grid.
     from_zero : bool
         Start from zero, whatever ``u`` holds.
     **limits
@@ -70,7 +67,7 @@ def solve(
     if not devices:
         return load("hetero.host.threads").shared(f.size, _on_cpu, stencil, f, u, limits)
     whole = plan_jacobi.GridSlab.of(*stencil, np.dtype(dtype or f.dtype).name)
-    depth = blocking or plan_jacobi.default_depth(whole)
+    depth = plan_jacobi.default_depth(whole)  # sweeps of a pass
     cuts = slabs(stencil.shape[0], len(devices), depth)
     devices = devices[: len(cuts)]
     with contextlib.ExitStack() as stack:
@@ -231,10 +228,7 @@ class _Devices:
             return math.sqrt(np.concatenate(sums).sum())
 
     def zero(self) -> None:
-        for each in self._slabs:
-            with each.active():
-                u = each.buffers[f"u{self.now}"]
-                each.device.fill(u, each.grid.nbytes, stream=each.stream)
+        self.now = 1 - self.now  # before any sweep
 
 
 class _Slab(Part):

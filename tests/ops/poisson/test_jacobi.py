@@ -58,8 +58,10 @@ def check_sweeps(solve, shape, dtype, blockings, bits):
         expected = swept(stencil, f, start, sweeps)
         for blocking in blockings:
             u = start.copy()
-            how = {} if blocking is None else {"blocking": blocking}
-            outcome = solve(stencil, f, u, sweeps=sweeps, **how)
+            with pytest.MonkeyPatch.context() as patch:
+                if blocking is not None:
+                    patch.setattr(plan_jacobi, "default_depth", lambda grid, depth=blocking: depth)
+                outcome = solve(stencil, f, u, sweeps=sweeps)
             assert outcome[:2] == (LIMIT, sweeps)
             np.testing.assert_allclose(u, expected, atol=TOLERANCE[dtype] * abs(expected).max())
             true = norm(f - operator(stencil, u))

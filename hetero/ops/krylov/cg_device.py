@@ -135,6 +135,7 @@ def solve(
             try:
                 r_r, b_b = loop.residual()
                 if not (checked or scaling.is_safe(math.sqrt(b_b), dtype.itemsize)):
+                    vectors.exchange.synchronize()  # before memory is free
                     return None
                 if going_on is not None:
                     for vector, name in zip(going_on, ("r", "p"), strict=True):

@@ -11,8 +11,8 @@ from hetero.ops.linear_systems.types import Csr, Stencil
 ROWS = register(Family("rows", 4.5, f"{__name__}:rows"))
 STENCILS = register(Family("stencils", 4.5, f"{__name__}:stencils"))
 CYCLES = register(Family("multigrid", 6.5, f"{__name__}:cycles"))
-SWEEPS = register(Family("sweeps", 3.0, f"{__name__}:sweeps"))
 _N = 64
+SWEEPS = register(Family("sweeps", 3.0, f"{__name__}:sweeps"))
 
 
 def rows(dtype: np.dtype) -> None:

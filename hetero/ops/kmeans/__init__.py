@@ -245,7 +245,7 @@ def _cluster(
             X = operands.host_values(X)
         arrays = (X,) if weights is None else (X, weights)
 
-    def options_on(used: tuple[Any, ...], done: int) -> Fit:
+    def options_on(used: tuple[Any, ...]) -> Fit:
         if drawn is not None:  # where a device failed, the CPU begins anew
             random.set_state(drawn)
         return fit._replace(labels=_device_labels(plan, used, X))

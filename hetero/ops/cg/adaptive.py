@@ -13,9 +13,10 @@ predicted.
 - Where k is no more than `least_iterations`, the device is faster from the beginning.
 - Else the solve begins on the CPU. From the `_FIRST` iteration on, the rate at which the residual
   fell over the second half of the iterations gives the number R that are still to come. It moves
-  where R (c - g) is well above M.
-- It stays where even twice R would not pay. Else it moves at last where the device would have saved
-  M by now, which is Karlin's bound: the whole takes at most twice the best decision.
+  where R (c - g) is well above M, and where even with half of R the whole would take no more than
+  twice the best decision.
+- It stays where even twice R would not pay. Else it moves at last where waiting for one more
+  iteration could cost more than twice the best decision, which is Karlin's bound.
 
 References
 ----------
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 Works = Callable[[Problem, dict[str, Any]], Work]
 _FIRST = 4  # iterations before a forecast is believed
 _MARGIN = 1.5  # times the move that the iterations still to come must save
+_WORST = 2.0  # times the best decision
 _MANY = 2.0  # times the iterations to expect
 _schedules = tables.new_table()
 
@@ -94,13 +96,19 @@ class Schedule(NamedTuple):
         if c <= g:
             return False
 
+        def is_fair(more: float) -> bool:
+            """Whether a move now is at most `_WORST`, with ``more`` iterations to come."""
+            best = min((done + more) * c, move + (done + more) * g)
+            return done * c + move + more * g <= _WORST * best
+
         if done >= _FIRST:
-            saved = min(_still_to_come(norms, bound), left) * (c - g)
-            if saved > _MARGIN * move:
+            rest = min(_still_to_come(norms, bound), left)
+            if rest * (c - g) > _MARGIN * move and is_fair(rest / 2.0):
                 return True
-            if 2.0 * saved < move:
+            if 2.0 * rest * (c - g) < move:
                 return False
-        return done * (c - g) >= move
+        in_time = (done + 1) * c + move <= _WORST * (move + (done + 1) * g)
+        return not in_time and (is_fair(1) or done * (c - g) >= move)
 
 
 def _still_to_come(norms: Sequence[float], bound: float) -> float:

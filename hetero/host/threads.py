@@ -75,7 +75,7 @@ def part(body: Callable[..., None]) -> Any:
     def share(team, count, arguments):  # type: ignore
         tasks = min(team, count)
         if tasks < 2:
-            compiled(0, count, *arguments)
+            compiled(0, count, *_borrowed(arguments))
         else:
             for k in numba.prange(tasks):
                 task = np.int64(k)
@@ -99,6 +99,24 @@ def standalone(typing):  # type: ignore
         return context.get_dummy_value()
 
     return types.none(), generate
+
+
+@intrinsic
+def _borrowed(typing, given):  # type: ignore
+    """Arrays without their owners, as several threads get them: no references are counted."""
+
+    def generate(context, builder, signature, values):  # type: ignore
+        made = values[0]
+        for k, kind in enumerate(given.types):
+            if isinstance(kind, types.Array):
+                value = builder.extract_value(made, k)
+                array = context.make_array(kind)(context, builder, value)
+                array.meminfo = ir.Constant(array.meminfo.type, None)
+                array.parent = ir.Constant(array.parent.type, None)
+                made = builder.insert_value(made, array._getvalue(), k)
+        return made
+
+    return given(given), generate
 
 
 def helper(body: Callable[..., Any]) -> Any:

@@ -148,6 +148,11 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     kernel = _compiled(function, parallel=True)
 
+    def alone(*arguments: Any) -> Any:
+        if not _state["started"]:
+            thread_count()  # Numba starts threads where it loads code for them
+        return kernel(_ALONE, *arguments)
+
     def together(*arguments: Any) -> Any:
         # A child of a fork that Python does not know of has no threads.
         team = thread_count() if _state["process"] == os.getpid() else _ALONE
@@ -156,7 +161,7 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         if _state["forked"]:
-            return kernel(_ALONE, *arguments)
+            return alone(*arguments)
         if _state["turns"] is None:
             with _lock:
                 thread_count()
@@ -168,7 +173,7 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
                 return together(*arguments)
         return together(*arguments)
 
-    call.alone = functools.partial(kernel, _ALONE)  # type: ignore[attr-defined]
+    call.alone = alone  # type: ignore[attr-defined]
     return call
 
 

@@ -57,6 +57,7 @@ _ALONE = 1  # the team of the calling thread
 _SHARE = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
 _LARGEST = sys.float_info.max
 _lock = threading.RLock()
+_starting = threading.RLock()  # no fork comes while the threads start
 _state = {"started": False, "forked": False, "turns": None, "process": 0}
 threading_layer.prepare()  # before anything here starts Numba's threads
 
@@ -194,7 +195,8 @@ def thread_count() -> int:
 
 @functools.cache
 def _start() -> None:
-    numba.get_num_threads()
+    with _starting:
+        numba.get_num_threads()
 
 
 def shared(elements: int, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -259,9 +261,11 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any
 def _after_fork() -> None:
     global _lock
     _lock = threading.RLock()
+    _starting.release()
     _state["forked"] = _state["started"]
     if hasattr(layers, "_nop"):  # the lock that is shared with the parent
         layers._backend_init_process_lock = layers._nop()
+        layers._backend_init_thread_lock = threading.RLock()
     # A thread that compiles while its process is forked is not there in the child, and would leave
     # the compiler locked for ever.
     for holder in (compiler_lock.global_compiler_lock, getattr(ffi.lib, "_lock", None)):
@@ -272,4 +276,6 @@ def _after_fork() -> None:
             lock.release()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(
+    before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_after_fork
+)

@@ -74,13 +74,13 @@ def part(body: Callable[..., None]) -> Any:
 
     @inlined
     def share(team, count, arguments):  # type: ignore
-        tasks = min(team, count)
+        tasks, given = min(team, count), _borrowed(arguments)
         if tasks < 2:
-            compiled(0, count, *_borrowed(arguments))
+            compiled(0, count, *given)
         else:
             for k in numba.prange(tasks):
                 task = np.int64(k)
-                compiled(task * count // tasks, (task + 1) * count // tasks, *arguments)
+                compiled(task * count // tasks, (task + 1) * count // tasks, *given)
 
     return share
 

@@ -148,11 +148,7 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
     Its attribute ``alone`` does the same on the calling thread.
     """
     kernel = _compiled(function, parallel=True)
-
-    def alone(*arguments: Any) -> Any:
-        if not _state["started"]:
-            thread_count()  # Numba starts threads where it loads code for them
-        return kernel(_ALONE, *arguments)
+    alone = functools.partial(kernel, _ALONE)
 
     def together(*arguments: Any) -> Any:
         # A child of a fork that Python does not know of has no threads.
@@ -235,9 +231,9 @@ def serial(function: Callable[..., Any]) -> Callable[..., Any]:
     return _compiled(function)
 
 
-def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def _compiled(function: Callable[..., Any], parallel: bool = False) -> Callable[..., Any]:
     """Compile a function, with Numba's cache where that can be written and is not damaged."""
-    options |= _OPTIONS
+    options = {"parallel": parallel, **_OPTIONS}
     try:
         kernel = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # there is no folder to write to
@@ -246,6 +242,8 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         nonlocal kernel
+        if parallel and not _state["started"]:
+            thread_count()  # Numba starts threads where it loads code for them
         try:
             return kernel(*arguments)
         except Exception as error:

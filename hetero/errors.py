@@ -56,7 +56,7 @@ class DeviceError(HeteroError, RuntimeError):
     device : str or None
         Its name, such as "cuda:0", where it is known.
     x : numpy.ndarray, number or None
-        What a solve can go on from: the last iterate that was saved on the host.
+        What a fit of k-means can go on from: the centroids last saved on the host.
     iterations : int
         The number of iterations until then.
     """

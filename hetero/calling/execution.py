@@ -3,8 +3,8 @@
 What runs is what the plan chose. If a device fails, the CPU computes the result, with one warning;
 a device that fails a second time is set aside. If it has no room, the call is tried again with
 cached memory freed, then in ranges, then on the CPU. Operands are not overwritten until the result
-is complete, so that the CPU can start over; a solve goes on from the last saved iterate. Of several
-devices that share a call each runs its range in this way.
+is complete, so that the CPU can start over. Of several devices that share a call each runs its
+range in this way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hetero.host import pages
 from hetero.imports import load
 from hetero.moving import failures, keeping, passing, results, transfer
 from hetero.moving.shares import Line, line, moved
-from hetero.pricing import memory_limit, places
+from hetero.pricing import places
 from hetero.pricing.plan import CPU, Plan, Share
 from hetero.profile import inventory
 from hetero.registry import Arguments, Implementation
@@ -50,12 +50,10 @@ class Call(NamedTuple):
     options
         The operation's own; see `Arguments`.
     options_on
-        ``options_on(devices, done)`` gives them, where they depend on the devices (a tuple, empty
-        on the CPU) and on how many iterations of a solve were done by others.
+        ``options_on(devices)`` gives them, where they depend on the devices (a tuple, empty on the
+        CPU).
     start
         What the output holds on entry: an array on the host, 0.0, or None where it does not matter.
-    done
-        Iterations that led to the start, on a device that failed.
     read
         Descriptions of device arrays that the options hold.
     """
@@ -65,9 +63,8 @@ class Call(NamedTuple):
     out: Any = None
     target: Operand | None = None
     options: Any = None
-    options_on: Callable[[tuple[Device, ...], int], Any] | None = None
+    options_on: Callable[[tuple[Device, ...]], Any] | None = None
     start: np.ndarray | float | None = None
-    done: int = 0
     read: tuple[Operand, ...] = ()
 
     def with_output(self, problem: Problem) -> Call:
@@ -82,12 +79,6 @@ class Call(NamedTuple):
         target = result._replace(pointer=pointer, stream=operand.stream)
         return self._replace(out=out, target=target)
 
-    def after(self, error: DeviceError) -> Call:
-        """What is left of this call when a device failed: a solve goes on from its last iterate."""
-        if error.x is None:
-            return self
-        return self._replace(start=error.x, done=self.done + error.iterations)
-
     def range(self, cut: Line, begin: int, end: int, out: np.ndarray) -> Call:
         """A range of this call, which fills its part of ``out``."""
         arrays = cut.arrays(begin, end, self.arrays)
@@ -99,7 +90,7 @@ class Call(NamedTuple):
         """The arguments of a run on these devices."""
         options = self.options
         if self.options_on is not None:
-            options = self.options_on(used, self.done)
+            options = self.options_on(used)
         return Arguments(inputs, output, options)
 
 
@@ -114,15 +105,12 @@ class Done(NamedTuple):
         What the implementation gave.
     device, method : str
         Where and how it was computed.
-    earlier : int
-        Iterations of a solve by a device that failed, which the outcome does not count.
     """
 
     value: Any
     outcome: Any
     device: str
     method: str
-    earlier: int = 0
 
 
 def execute(plan: Plan, call: Call) -> Any:
@@ -143,7 +131,7 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
         return by_host((), chosen.implementation, problem, call)
     if chosen.shares:
         return _shared(plan, call)
-    begun, used, limit = devices.failures(), members(chosen.device), memory_limit.current()
+    begun, used, limit = devices.failures(), members(chosen.device), places.memory_limit()
     failed: DeviceError | None = None
     for way in _ways(used, plan, call):
         try:
@@ -154,7 +142,7 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
                 raise
             break  # the device was set aside meanwhile
         except DeviceError as error:
-            failed, call = error, call.after(error)
+            failed = error
             failures.release(error)
             if not failures.out_of_memory(error):
                 break
@@ -246,7 +234,7 @@ def _ways(used: tuple[Device, ...], plan: Plan, call: Call) -> Iterator[Callable
 
 def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
     """Run the chosen method, after freeing kept copies beyond the memory limit."""
-    row, problem, limit = plan.chosen.implementation, plan.problem, memory_limit.current()
+    row, problem, limit = plan.chosen.implementation, plan.problem, places.memory_limit()
     if limit is not None:
         for device in used:
             keeping.shed_beyond(device, limit, (*call.operands, problem.output))
@@ -258,7 +246,7 @@ def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
 
 
 def _too_large(used: tuple[Device, ...], problem: Problem) -> bool:
-    info = memory_limit.of(used[0])
+    info = places.described(used[0])
     return places.too_large(problem, used[0].name, info) is not None
 
 
@@ -292,7 +280,7 @@ def _in_ranges(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
         return chosen
     if sum(o.nbytes for o in (*problem.inputs, problem.output)) < _SMALLEST:
         return None
-    info = memory_limit.of(used[0])
+    info = places.described(used[0])
     return next(
         (
             row
@@ -337,7 +325,7 @@ def by_host(
     outcome = implementation.run(used, problem, call.on(used, hosts, out))
     place = CPU if not used else used[0].name if len(used) == 1 else used[0].kind + ":*"
     out = _delivered(out, problem, call)
-    return Done(out, outcome, place, implementation.method, call.done)
+    return Done(out, outcome, place, implementation.method)
 
 
 def on_device(device: Device, implementation: Implementation, problem: Problem, call: Call) -> Done:
@@ -377,7 +365,7 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
             transfer.precede(device, others)
             if outcome is not None:  # a solve's failures are to show up here
                 device.synchronize()
-            return Done(call.out, outcome, device.name, implementation.method, call.done)
+            return Done(call.out, outcome, device.name, implementation.method)
         if (look := results.look.get()) is not None:
             look(device, problem.dtype, buffer, result.size)
         out = call.out if result.location == HOST else None
@@ -385,13 +373,13 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
             out = None  # or the CPU would find operands half overwritten
         values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
         is_new = result.location == HOST and call.out is None and outcome is None
-        if is_new and memory_limit.current() is None:
+        if is_new and places.memory_limit() is None:
             source = problem.operation, problem.dims, problem.dtype
             if (known := kept.note_result(values, source)) is not None:
                 keeping.hold(device, values, known, partial(tuple, (buffer, owner)), shed=False)
         del owner
     values = _delivered(values, problem, call)
-    return Done(values, outcome, device.name, implementation.method, call.done)
+    return Done(values, outcome, device.name, implementation.method)
 
 
 def _apart(call: Call, result: Operand) -> np.ndarray:

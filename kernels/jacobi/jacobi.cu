@@ -1,10 +1,10 @@
 // Jacobi's method for -div grad u = f on a 2-D grid with 5 points: DEPTH sweeps in one pass over the
-// memory, and the residual, of 3-D grids with 7 points too.
+// memory, and the residual.
 //
-// Buffers hold `held` rows (planes in 3-D), of `lines` lines (1 in 2-D) of `pitch` elements, of which
-// the first `columns` are points of the grid; outside of them, and of the held rows, u is zero. What
-// lies between `columns` and `pitch` is zero in u and stays so. `first` and `last` are the rows
-// (counted as in the buffers) where the grid begins and ends.
+// Buffers hold `held` rows of `pitch` elements, of which the first `columns` are points of the grid;
+// outside of them, and of the held rows, u is zero. What lies between `columns` and `pitch` is zero
+// in u and stays so. `first` and `last` are the rows (counted as in the buffers) where the grid
+// begins and ends.
 //
 // jacobi_blocked: a sweep makes u_new = (f + sum over axes of weight (before + after)) / sum of 2
 // weights. A point has the same operations in the same order whatever the grid's cut into tiles and
@@ -190,9 +190,8 @@ DEVICE void walk(GLOBAL const REAL *u, GLOBAL const REAL *f, GLOBAL REAL *u_new,
 KERNEL(THREADS, BLOCKS)
 jacobi_blocked(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f,
                GLOBAL REAL *RESTRICT u_new, index_t held, index_t first, index_t last,
-               index_t columns, index_t pitch, index_t begin, index_t end, index_t second_begin,
-               index_t second_end, index_t strip, index_t tiles, double row_factor,
-               double column_factor, double f_factor)
+               index_t columns, index_t pitch, index_t begin, index_t end, index_t strip,
+               index_t tiles, double row_factor, double column_factor, double f_factor)
 {
 #ifdef EXCHANGE_ELEMENTS
     SHARED REAL exchange[EXCHANGE_ELEMENTS];
@@ -203,14 +202,8 @@ jacobi_blocked(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f,
     const int lane = thread % LANES;
     const int block_column = (int)(blockIdx.x % (unsigned int)tiles) * (GROUPS * VALID);
     const int column = block_column + (thread / LANES) * VALID + lane * WIDTH - SKIRT;
-    int row = (int)(begin + blockIdx.x / (unsigned int)tiles * strip);
-    int stop = (int)end;
-
-    if (row >= end) {  // strips of the second range follow those of the first
-        row += (int)(second_begin - begin - (end - begin + strip - 1) / strip * strip);
-        stop = (int)second_end;
-    }
-    if (row + strip < stop) stop = row + (int)strip;
+    const int row = (int)begin + (int)(blockIdx.x / (unsigned int)tiles) * (int)strip;
+    const int stop = row + (int)strip < (int)end ? row + (int)strip : (int)end;
 
 #ifdef SEPARATE_RIM
     if (block_column >= SKIRT && block_column + GROUPS * VALID + SKIRT <= columns
@@ -226,30 +219,25 @@ jacobi_blocked(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f,
 
 KERNEL(THREADS, 1)
 jacobi_residual(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f,
-                GLOBAL double *RESTRICT partial, index_t held, index_t lines, index_t columns,
-                index_t pitch, index_t begin, index_t chunks, double row_weight,
-                double line_weight, double column_weight)
+                GLOBAL double *RESTRICT partial, index_t held, index_t columns, index_t pitch,
+                index_t begin, index_t chunks, double row_weight, double column_weight)
 {
     SHARED double scratch[THREADS];
     const index_t row = begin + blockIdx.x / (unsigned int)chunks;
     const unsigned int chunk = blockIdx.x % (unsigned int)chunks;
-    const index_t plane = lines * pitch;
-    const double diagonal = 2 * (row_weight + line_weight + column_weight);
+    const double diagonal = 2 * (row_weight + column_weight);
     double sum[SUMS] = {0};
 
-    u += row * plane;
-    f += row * plane;
+    u += row * pitch;
+    f += row * pitch;
     for (int step = 0; step < CHUNK; step += THREADS) {
-        const index_t at = (index_t)chunk * CHUNK + step + threadIdx.x;
-        const index_t line = at / pitch, column = at - line * pitch;
-        if (line >= lines || column >= columns) continue;
-        double r = f[at] - diagonal * u[at];
-        if (row > 0) r += row_weight * u[at - plane];
-        if (row + 1 < held) r += row_weight * u[at + plane];
-        if (line > 0) r += line_weight * u[at - pitch];
-        if (line + 1 < lines) r += line_weight * u[at + pitch];
-        if (column > 0) r += column_weight * u[at - 1];
-        if (column + 1 < columns) r += column_weight * u[at + 1];
+        const index_t column = (index_t)chunk * CHUNK + step + threadIdx.x;
+        if (column >= columns) break;
+        double r = f[column] - diagonal * u[column];
+        if (row > 0) r += row_weight * u[column - pitch];
+        if (row + 1 < held) r += row_weight * u[column + pitch];
+        if (column > 0) r += column_weight * u[column - 1];
+        if (column + 1 < columns) r += column_weight * u[column + 1];
         sum[0] += r * r;
     }
     write_block_sums(sum, scratch, partial, (int)threadIdx.x, blockIdx.x);

@@ -1,16 +1,16 @@
 """Launch plans of Jacobi's method for -div grad u = f: several sweeps in a pass over the memory.
 
-All are on the buffers "u", "f" and "u_new", or those that they name. ``rows`` are one or two ranges
-of rows of the buffer, none empty.
+All are on the buffers "u", "f" and "u_new", or those that they name, of a `GridSlab`; ``rows`` is a
+range of its rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import repeat
+from typing import NamedTuple
 
-from ..common.launch import REAL, VECTOR_BYTES, Launch, Target, ceil_div, check_dtype
-from .grid_slab import GridSlab, Ranges, two
+from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, Target, ceil_div, check_dtype
 
 __all__ = [
     "DEPTHS",
@@ -43,6 +43,52 @@ _BLOCKED_SHAPES = {
 _MOST_WAVES = 8
 
 
+Rows = tuple[int, int]  # the first, and the one after the last
+
+
+class GridSlab(NamedTuple):
+    """Rows of a 2-D grid as they lie in a buffer of a device."""
+
+    held: int  # rows in the buffer
+    first: int  # where the grid begins and ends, in rows of the buffer: 0 and `held`,
+    last: int  # or beyond them where the slab has neighbours
+    columns: int  # points of a row
+    pitch: int  # elements from one row to the next, a multiple of those in 16 bytes
+    dtype: str
+    spacing: tuple[float, float]
+
+    @classmethod
+    def of(cls, shape: tuple[int, int], spacing: tuple[float, float], dtype: str) -> GridSlab:
+        """A whole grid of ``shape`` points, alone on a device."""
+        width = VECTOR_BYTES // check_dtype(dtype)
+        pitch = ceil_div(shape[1], width) * width
+        return cls(shape[0], 0, shape[0], shape[1], pitch, dtype, tuple(spacing))
+
+    def slab(self, begin: int, held: int) -> GridSlab:
+        """``held`` rows of this grid, from row ``begin`` on."""
+        return self._replace(held=held, first=self.first - begin, last=self.last - begin)
+
+    @property
+    def packed(self) -> bool:
+        """Whether one row begins where the one before ends, as in the caller's arrays."""
+        return self.pitch == self.columns
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.pitch * ELEMENT_BYTES[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer."""
+        return self.held * self.row_bytes
+
+    def weights(self) -> tuple[float, float]:
+        """1 / spacing^2 along rows and columns."""
+        along_rows, along_columns = self.spacing
+        return 1.0 / along_rows**2, 1.0 / along_columns**2
+
+
 def passes(sweeps: int, depth: int) -> Iterator[int]:
     """The depths of the passes that make ``sweeps`` sweeps: ``depth``, and what the rest takes."""
     full, rest = divmod(sweeps, depth)
@@ -63,14 +109,13 @@ def default_depth(grid: GridSlab) -> int:
     return max(depth for depth in DEPTHS if depth <= max(most, 1))
 
 
-def blocked(grid: GridSlab, rows: Ranges, depth: int, target: Target) -> Launch:
-    """Plan a pass of ``depth`` sweeps over a 2-D grid, one of `DEPTHS`.
+def blocked(grid: GridSlab, rows: Rows, depth: int, target: Target) -> Launch:
+    """Plan a pass of ``depth`` sweeps, one of `DEPTHS`.
 
-    As many rows beyond the ranges must be held where the grid has them.
+    As many rows beyond the range must be held where the grid has them.
     """
-    if grid.dims != 2 or depth not in DEPTHS:
-        valid = ", ".join(map(str, DEPTHS))
-        raise ValueError(f"depth must be one of {valid} in 2-D, got {depth} in {grid.dims}-D")
+    if depth not in DEPTHS:
+        raise ValueError(f"depth must be one of {', '.join(map(str, DEPTHS))}, got {depth}")
     warps = target.warps
     width = VECTOR_BYTES // check_dtype(grid.dtype)
     lanes = _WARP_LANES if warps else min(_PORTABLE_LANES, target.block_limit)
@@ -78,7 +123,10 @@ def blocked(grid: GridSlab, rows: Ranges, depth: int, target: Target) -> Launch:
     blocks, ahead = _BLOCKED_SHAPES[grid.dtype][depth] if warps else (1, 2)
     skirt = ceil_div(depth, width) * width
     tiles = ceil_div(grid.columns, groups * (lanes * width - 2 * skirt))
-    strip = _blocked_strip(rows, depth, tiles, target.multiprocessors * blocks)
+    begin, end = rows
+    strip = _blocked_strip(end - begin, depth, tiles, target.multiprocessors * blocks)
+    along_rows, along_columns = grid.weights()
+    diagonal = 2.0 * (along_rows + along_columns)
     return Launch(
         source="jacobi.cu",
         kernel="jacobi_blocked",
@@ -92,17 +140,17 @@ def blocked(grid: GridSlab, rows: Ranges, depth: int, target: Target) -> Launch:
             ("AHEAD", ahead),
             *((("WARPS", 1),) if warps else ()),
         ),
-        grid=tiles * _strips(rows, strip),
+        grid=tiles * ceil_div(end - begin, strip),
         block=lanes * groups,
         arguments=(
             *("u", "f", "u_new", grid.held, grid.first, grid.last, grid.columns, grid.pitch),
-            *(*two(rows), strip, tiles),
-            *(factor for at, factor in enumerate(grid.factors()) if at != 1),
+            *(begin, end, strip, tiles),
+            *(along_rows / diagonal, along_columns / diagonal, 1.0 / diagonal),
         ),
     )
 
 
-def residual(grid: GridSlab, rows: tuple[int, int], target: Target) -> Launch:
+def residual(grid: GridSlab, rows: Rows, target: Target) -> Launch:
     """Plan the sums of (f - A u)^2 over pieces of each row, in double.
 
     The pieces, and so the bits of the sums, depend on the grid alone, not on how it is cut into
@@ -123,48 +171,40 @@ def residual(grid: GridSlab, rows: tuple[int, int], target: Target) -> Launch:
         grid=chunks * (end - begin),
         block=threads,
         arguments=(
-            *("u", "f", "partial", grid.held, grid.lines, grid.columns, grid.pitch),
+            *("u", "f", "partial", grid.held, grid.columns, grid.pitch),
             *(begin, chunks, *grid.weights()),
         ),
     )
 
 
 def residual_sums(grid: GridSlab, target: Target) -> int:
-    """How many sums `residual` makes of a row (a plane in 3-D)."""
-    return ceil_div(grid.lines * grid.pitch, 32 * min(_RESIDUAL_THREADS, target.block_limit))
+    """How many sums `residual` makes of a row."""
+    return ceil_div(grid.pitch, 32 * min(_RESIDUAL_THREADS, target.block_limit))
 
 
 def change_pitch(grid: GridSlab, source_pitch: int, target_pitch: int, target: Target) -> Launch:
-    """Plan copying a grid's lines from one distance to another: buffers "source", "target"."""
+    """Plan copying a grid's rows from one distance to another: buffers "source", "target"."""
     threads = min(_PITCH_THREADS, target.block_limit)
-    lines = grid.held * grid.lines
-    blocks = min(lines * ceil_div(grid.columns, threads), 1 << 16)
+    blocks = min(grid.held * ceil_div(grid.columns, threads), 1 << 16)
     return Launch(
         source="pitch.cu",
         kernel="change_pitch",
         defines=(("REAL", REAL[grid.dtype]), ("THREADS", threads)),
         grid=blocks,
         block=threads,
-        arguments=("source", "target", lines, grid.columns, source_pitch, target_pitch, blocks),
+        arguments=("source", "target", grid.held, grid.columns, source_pitch, target_pitch, blocks),
     )
 
 
-def _strips(rows: Ranges, strip: int) -> int:
-    """Strips of that many rows that ranges are cut into."""
-    return sum(ceil_div(end - begin, strip) for begin, end in rows)
-
-
-def _blocked_strip(rows: Ranges, depth: int, tiles: int, resident: int) -> int:
+def _blocked_strip(rows: int, depth: int, tiles: int, resident: int) -> int:
     """The strip that ends soonest: waves of blocks times the rows that each walks down.
 
-    ``resident`` blocks run at once. A launch that is a small share of a sweep (the rows beside a
-    neighbour) has short strips for short latency.
+    ``resident`` blocks run at once.
     """
-    longest = max(end - begin for begin, end in rows)
-    best, best_time = longest, None
-    for strips in range(1, ceil_div(longest, depth) + 1):
-        strip = ceil_div(longest, strips)
-        waves = ceil_div(tiles * _strips(rows, strip), resident)
+    best, best_time = rows, None
+    for strips in range(1, ceil_div(rows, depth) + 1):
+        strip = ceil_div(rows, strips)
+        waves = ceil_div(tiles * ceil_div(rows, strip), resident)
         time = waves * (strip + 2 * depth + _START_ROWS)
         if best_time is None or time < best_time:
             best, best_time = strip, time

@@ -17,7 +17,6 @@ import hetero
 from hetero import devices, registry
 from hetero.calling import planner
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
-from hetero.ops.linear_systems.types import DeviceFailed
 from hetero.profile import inventory
 
 rng = np.random.default_rng(7)
@@ -243,37 +242,6 @@ def test_a_host_without_memory_is_not_the_devices_trouble(opencl, monkeypatch, w
     assert opencl not in devices.troubles()
 
 
-@pytest.mark.parametrize("second", [DeviceMemoryError("full"), DeviceError("ill")])
-def test_what_a_solve_saved_outlives_a_second_failure(cuda, monkeypatch, second):
-    """It goes on from the first attempt's last iterate, and counts its iterations."""
-    f, known = rng.random((20, 30)), {"method": "jacobi", "rtol": 0.0, "return_info": True}
-    saved, _ = hetero.solve_poisson(f, device="cpu", maxiter=40, **known)
-    failing = [DeviceFailed(DeviceMemoryError("full"), saved, 40), second]
-    failing[0].__cause__ = DeviceMemoryError("full")
-    asked = []
-
-    jacobi = next(i for i in registry.lookup("poisson") if (i.kind, i.method) == CPU_JACOBI)
-
-    def run(used, problem, arguments):
-        asked.append(arguments.options.maxiter)
-        if used:
-            raise failing.pop(0)
-        return jacobi.run(used, problem, arguments)
-
-    entries = [  # without a way to do it in blocks, which would be tried next
-        dataclasses.replace(i, run=run) if i.method == "jacobi" and i.kind != "opencl" else i
-        for i in registry.lookup("poisson")
-    ]
-    monkeypatch.setitem(registry._implementations, "poisson", entries)
-    monkeypatch.setattr(cuda, "trim", lambda: True)
-    inventory.changed()
-    u, info = hetero.solve_poisson(f, device="cuda:0", maxiter=100, **known)
-    assert asked == [100, 60, 60]
-    assert (info["device"], info["iterations"]) == ("cpu", 100)
-    expected, _ = hetero.solve_poisson(f, device="cpu", maxiter=100, **known)
-    np.testing.assert_allclose(u, expected, rtol=1e-12)
-
-
 def test_what_a_failed_call_held_is_free_before_the_next_attempt(cuda, monkeypatch):
     tried, kept, seen = [], [], []
     enqueue = cuda.enqueue
@@ -413,15 +381,11 @@ def pair(monkeypatch):
         if solve.from_zero:
             u[...] = 0
         jacobi = next(i for i in registry.lookup("poisson") if (i.kind, i.method) == CPU_JACOBI)
-        limited = arguments._replace(options=solve._replace(maxiter=min(solve.maxiter, 40)))
-        try:
-            for device in used:
-                with device.active():
-                    if state.ill and device.name == "cuda:1":
-                        outcome = jacobi.run((), problem, limited)
-                        raise DeviceError("fell off the bus")
-        except DeviceError as error:
-            raise DeviceFailed(error, u.copy(), outcome.iterations) from error
+        for device in used:
+            with device.active():
+                if state.ill and device.name == "cuda:1":
+                    u[...] = np.nan
+                    raise DeviceError("fell off the bus")
         return jacobi.run((), problem, arguments)
 
     entries = [

@@ -12,7 +12,7 @@ import hetero
 from hetero import devices
 from hetero.devices import storage
 from hetero.errors import DeviceMemoryError
-from hetero.pricing import memory_limit
+from hetero.pricing import places
 from hetero.profile import inventory
 
 A = np.random.default_rng(1).integers(-8, 9, (300, 200)).astype(np.float32)
@@ -66,7 +66,7 @@ def held(opencl, monkeypatch):
     ],
 )
 def test_limits_are_read(given, nbytes):
-    assert memory_limit.parsed(given) == nbytes
+    assert places.parsed_limit(given) == nbytes
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_the_innermost_limit_holds_and_the_environments_last(opencl, monkeypatch
         with hetero.use(memory_limit="100 kB"):
             assert chosen() == "streamed"
             with hetero.use(method="streamed"):
-                assert memory_limit.current() == 100_000
+                assert places.memory_limit() == 100_000
         assert chosen() == "tiled"
     monkeypatch.delenv("HETERO_MEMORY_LIMIT")
     assert chosen() == "tiled"

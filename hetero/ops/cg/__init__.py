@@ -15,8 +15,7 @@ from hetero.calling.call_cache import bind
 from hetero.imports import load
 from hetero.moving.results import staying
 from hetero.ops.cg import methods, operands  # the former registers them
-from hetero.ops.cg.operands import from_dims, problem
-from hetero.ops.cg.system import System
+from hetero.ops.cg.operands import System, from_dims, problem
 from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, execute, warn
 from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE, Outcome
 from hetero.ops.linear_systems.vectors import on_host
@@ -138,13 +137,12 @@ def solved(
     if x0 is not None and not isinstance(x0, str):
         x0 = array_or_spec(x0)
     M = operands.of_scipy(M)
-    key = operands.key_of(matrix, rhs, x0, rtol, limit, M, device, method)
+    key = operands.key_of(matrix, rhs, x0, M, rtol, limit, device, method)
 
     def make() -> Callable[..., Any]:
-        kind = operands.inspected(matrix, rhs, x0, M)
+        problem = operands.problem_of(matrix, rhs, x0, M, rtol, limit)
 
         def priced() -> Callable[..., Any]:
-            problem = operands.problem_of(matrix, kind, rtol, limit)
             now = planner.at_once(problem) if device is None and method is None else None
             return partial(_solve, now or planner.plan(staying(problem, device), device, method))
 
@@ -154,8 +152,8 @@ def solved(
             return priced()
         # The CPU has one method for each layout, whatever the size; and where only the CPU can, it
         # serves whatever method was named.
-        only = kind.obstacle is not None
-        return bind((operands.NAME, device, method, kind.layout, kind.dtype, only), priced)
+        only = problem.device_obstacle is not None
+        return bind((operands.NAME, device, method, problem.layout, problem.dtype, only), priced)
 
     return bind(key, make)(matrix, rhs, x0, M, callback, rtol, atol, limit)
 
@@ -183,10 +181,10 @@ def _solve(
         x0 = system.times_preconditioner(on_host(rhs, describe(rhs), dtype))
     elif x0 is not None:
         x0 = x0.reshape(n)
-    solve = Solve(None, rtol, atol, limit, None, callback)
+    solve = Solve(system.on, rtol, atol, limit, callback)
     on_device = plan.problem.layout == "dense" and is_device_array(matrix)
     read = (describe(matrix),) if on_device else ()
-    done = execute(plan, solve, rhs, x0, system.on, read)
+    done = execute(plan, solve, rhs, x0, read)
     outcome = done.outcome
     by_device = outcome.right_side is not None and outcome.status == CONVERGED
     on_host_alone = type(rhs) is type(done.x) is np.ndarray

@@ -17,8 +17,7 @@ from hetero.devices.workspace import Workspace
 from hetero.imports import load
 from hetero.ops.cases import Budget, Case, Place, TimedSolves, numbers
 from hetero.ops.cg.methods import ADAPTIVE
-from hetero.ops.cg.operands import CgOptions
-from hetero.ops.cg.system import System
+from hetero.ops.cg.operands import CgOptions, System
 from hetero.ops.linear_systems.cases import (
     SECONDS,
     even_grid,
@@ -132,7 +131,7 @@ def _arguments(
         with devices[0].active():
             there = Workspace(devices[0], "calibration")
             whole = whole._replace(array=there.upload(whole.array), owner=there)
-    solve = Solve(whole, 0.0, 0.0, 1, inverse, on=lambda used: (whole, inverse))
+    solve = Solve(lambda used: (whole, inverse), 0.0, 0.0, 1)
     return Arguments((b,), np.zeros(b.shape, dtype), solve)
 
 

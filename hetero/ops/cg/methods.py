@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
 _SPARSE = ("csr", "stencil2", "stencil3")
 _DENSE_TERMS = ((), (0,), (0, 0))  # launches, vectors, the matrix
-_ADAPTIVE = "hetero.ops.cg.adaptive_price"
+_HYBRID, _ADAPTIVE = "hetero.ops.cg.hybrid", "hetero.ops.cg.adaptive"
 ADAPTIVE = "adaptive"  # which has no constants of its own
 _MATRICES = {
     "dense": "dense matrices",
@@ -106,31 +105,37 @@ def _loops(problem: Problem) -> tuple[str, ...]:
     return (family.of(problem.dtype),)
 
 
-def _run(
-    devices: tuple[Device, ...], problem: Problem, arguments: Arguments, plain: bool = False
-) -> Outcome:
-    """Solve; ``plain``: on the CPU with nothing that has to be compiled."""
+def _run(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
+    if not devices:
+        return _run_plain(devices, problem, arguments, plain=False)
     (b,), x, solve = arguments
-    options = {"preconditioner": solve.preconditioner, **_limits(solve)}
-    if devices:
-        on_devices = load("hetero.ops.krylov.cg_device").solve
-        options["from_zero"] = solve.from_zero
-        return on_devices(devices, solve.system, b, x, dtype=problem.dtype, **options)
-    return load("hetero.ops.krylov.cg_cpu").solve(solve.system, b, x, plain=plain, **options)
+    system, M = solve.system(devices)
+    options = {"dtype": problem.dtype, "from_zero": solve.from_zero and len(devices) > 1}
+    on_devices = load("hetero.ops.krylov.cg_device").solve
+    return on_devices(devices, system, b, x, preconditioner=M, **options, **_limits(solve))
+
+
+def _run_plain(
+    devices: tuple[()], problem: Problem, arguments: Arguments, plain: bool = True
+) -> Outcome:
+    """Solve on the CPU, if ``plain`` with nothing that has to be compiled."""
+    (b,), x, solve = arguments
+    system, M = solve.system(())
+    on_cpu = load("hetero.ops.krylov.cg_cpu").solve
+    return on_cpu(system, b, x, preconditioner=M, plain=plain, **_limits(solve))
 
 
 def _run_hybrid(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
     (b,), x, solve = arguments
-    system, preconditioner = solve.on(devices)
-    options = {"preconditioner": preconditioner, **_limits(solve)}
-    return load("hetero.ops.krylov.cg_hybrid").solve(*devices, system, b, x, **options)
+    system, M = solve.system(devices)
+    return load(_HYBRID).solve(*devices, system, b, x, preconditioner=M, **_limits(solve))
 
 
 def _run_adaptive(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
     (b,), x, solve = arguments
-    schedule = load(_ADAPTIVE).here(_work, problem, devices[0].name)
-    adaptive = load("hetero.ops.krylov.cg_adaptive")
-    return adaptive.solve(*devices, solve.on, b, x, schedule=schedule, **_limits(solve))
+    adaptive = load(_ADAPTIVE)
+    schedule = adaptive.here(_work, problem, devices[0].name)
+    return adaptive.solve(*devices, solve.system, b, x, schedule=schedule, **_limits(solve))
 
 
 def _limits(solve: Solve) -> dict[str, Any]:
@@ -138,66 +143,25 @@ def _limits(solve: Solve) -> dict[str, Any]:
     return {name: getattr(solve, name) for name in names}
 
 
-def _price(module: str, *problem: Any) -> registry.Price:
-    return load(module).price(_work, *problem)
+def _priced(module: str) -> registry.Composed:
+    """Work of a method that has a price of its own."""
+    return registry.Composed(_work, lambda *problem: load(module).price(_work, *problem))
 
 
-_run_plain = functools.partial(_run, plain=True)
-registry.register_method(
-    operation=NAME,
-    method="blas",
-    kinds=("cpu",),
-    excludes=_obstacle("dense"),
-    work=_work,
-    run=_run_plain,
-)
-registry.register_method(
-    operation=NAME,
-    method="numba",
-    kinds=("cpu",),
-    excludes=_obstacle(*_SPARSE),
-    work=_work,
-    run=_run,
-    loops=_loops,
-)
-registry.register_method(
-    operation=NAME,
-    method="scipy",
-    kinds=("cpu",),
-    excludes=_plain_obstacle,
-    work=_work,
-    run=_run_plain,
-)
-registry.register_method(
-    operation=NAME,
-    method="operator",
-    kinds=("cpu",),
-    excludes=_obstacle("operator"),
-    work=_work,
-    run=_run_plain,
-)
-registry.register_method(
-    operation=NAME,
-    method="fused",
-    kinds=registry.PORTABLE,
-    excludes=_obstacle("dense", *_SPARSE),
-    work=_work,
-    run=_run,
-    shared=_shared,
-)
-registry.register_method(
-    operation=NAME,
-    method="hybrid",
-    kinds=registry.PORTABLE,
-    excludes=_hybrid_obstacle,
-    work=registry.Composed(_work, functools.partial(_price, "hetero.ops.cg.hybrid_price")),
-    run=registry.HostRun(_run_hybrid, registry.IN_TURN),
-)
-registry.register_method(
-    operation=NAME,
-    method=ADAPTIVE,
-    kinds=registry.PORTABLE,
-    excludes=_adaptive_obstacle,
-    work=registry.Composed(_work, functools.partial(_price, _ADAPTIVE)),
-    run=registry.HostRun(_run_adaptive, registry.IN_TURN),
-)
+def _row(kinds: tuple[str, ...], method: str, excludes: Any, run: Any, **row: Any) -> None:
+    row = {"work": _work} | row
+    row |= {"kinds": kinds, "method": method, "excludes": excludes, "run": run}
+    registry.register_method(operation=NAME, **row)
+
+
+_row(("cpu",), "blas", _obstacle("dense"), _run_plain)
+_row(("cpu",), "numba", _obstacle(*_SPARSE), _run, loops=_loops)
+_row(("cpu",), "scipy", _plain_obstacle, _run_plain)
+_row(("cpu",), "operator", _obstacle("operator"), _run_plain)
+_row(registry.PORTABLE, "fused", _obstacle("dense", *_SPARSE), _run, shared=_shared)
+for _name, _module, _excludes, _in_turn in (
+    ("hybrid", _HYBRID, _hybrid_obstacle, _run_hybrid),
+    (ADAPTIVE, _ADAPTIVE, _adaptive_obstacle, _run_adaptive),
+):
+    _how = registry.HostRun(_in_turn, registry.IN_TURN)
+    _row(registry.PORTABLE, _name, _excludes, _how, work=_priced(_module))

@@ -1,15 +1,17 @@
-"""What solve_cg is asked: operands checked, and made a problem."""
+"""What solve_cg is asked: operands checked, and made a problem; the system that a solve takes."""
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero.arrays import (
+    HOST,
     Operand,
     Spec,
     array_or_spec,
@@ -19,9 +21,14 @@ from hetero.arrays import (
     is_device_array,
     name_of,
 )
+from hetero.host import loops
 from hetero.imports import load
+from hetero.moving import transfer
+from hetero.ops.linear_systems.loops import CYCLES
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, digits
-from hetero.ops.linear_systems.vectors import number_dtype, real_dtype
+from hetero.ops.linear_systems.types import Csr, Dense, Stencil
+from hetero.ops.linear_systems.vectors import number_dtype, on_host, real_dtype
+from hetero.ops.multigrid import grids
 from hetero.registry.problem import Problem, check_dims, compressed, shapes_of
 
 NAME = "cg"
@@ -45,7 +52,7 @@ def problem(
     limit = checked_limit(maxiter, 10 * A.shape[0])
     if x0 is not None and not isinstance(x0, str):
         x0 = array_or_spec(x0)
-    return problem_of(A, inspected(A, array_or_spec(b), x0, M), rtol, limit)
+    return problem_of(A, array_or_spec(b), x0, M, rtol, limit)
 
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str, iterations: Any = None) -> Problem:
@@ -136,57 +143,42 @@ class CgOptions(NamedTuple):
     known: bool = False  # whether this number is certain
 
 
-class Kind(NamedTuple):
-    """What a call is, but for its tolerances."""
-
-    vectors: tuple[Operand, ...]  # b, and x0 where it is a vector
-    dtype: np.dtype
-    layout: str  # of A, with the preconditioner that counts
-    entries: int  # of A
-    obstacle: str | None  # why no device can do it
-    share: float  # of the iterations without M that are left with it
-
-
-def inspected(A: Any, b: Any, x0: Any, M: Any) -> Kind:
-    """Look at the arguments; ValueError where they do not fit together."""
+def problem_of(A: Any, b: Any, x0: Any, M: Any, rtol: float, limit: int) -> Problem:
+    """The problem of a call, of ``limit`` iterations at most; ValueError where the arguments do not
+    fit together."""
     n = A.shape[0]
-    operands = {"b": b}
+    given = {"b": b}
     if isinstance(x0, str):
         if x0 != "Mb":
             raise ValueError(f"x0 must be a vector or 'Mb', got {x0!r}")
     elif x0 is not None:
-        operands["x0"] = x0
-    for name, vector in operands.items():
+        given["x0"] = x0
+    for name, vector in given.items():
         if tuple(vector.shape) not in ((n,), (n, 1)):
             raise ValueError(f"{name} must have shape ({n},) or ({n}, 1), got {vector.shape}")
-    vectors = tuple(describe(vector).unkept()._replace(pointer=0) for vector in operands.values())
+    vectors = tuple(describe(vector).unkept()._replace(pointer=0) for vector in given.values())
     dtype = number_dtype(A=_dtype(A), b=vectors[0].dtype)
-    if dtype.kind != "c" and "x0" in operands:
+    if dtype.kind != "c" and "x0" in given:
         real_dtype(x0=vectors[1].dtype)
     layout, entries, obstacle = _layout(A)
+    # The share of the iterations without M that are left with it.
     layout, obstacle, share = _preconditioned(A, M, layout, obstacle, dtype)
     if dtype.kind == "c":
         layout, obstacle = "operator", "complex numbers compute on the CPU"
-    return Kind(vectors, dtype, layout, entries, obstacle, share)
-
-
-def problem_of(A: Any, kind: Kind, rtol: float, limit: int) -> Problem:
-    """The problem of a call whose arguments were looked at: ``limit`` is the most iterations."""
-    n, dtype = A.shape[0], kind.dtype
-    expected = round(_expected(A, rtol, dtype) * kind.share)
-    matrix = () if kind.layout == "operator" else _matrix_operands(A, dtype)
-    shown = (compressed((n, n), kind.entries), *shapes_of(kind.vectors))
+    expected = round(_expected(A, rtol, dtype) * share)
+    matrix = () if layout == "operator" else _matrix_operands(A, dtype)
+    shown = (compressed((n, n), entries), *shapes_of(vectors))
     return Problem(
         NAME,
-        (n, kind.entries),
+        (n, entries),
         name_of(dtype),
-        (*matrix, *kind.vectors),
-        dense((n,), dtype, kind.vectors[0].location),
-        layout=kind.layout,
+        (*matrix, *vectors),
+        dense((n,), dtype, vectors[0].location),
+        layout=layout,
         function="solve_cg",
-        device_obstacle=kind.obstacle or (None if n else "nothing to solve"),
+        device_obstacle=obstacle or (None if n else "nothing to solve"),
         options=CgOptions(rtol, max(1, min(expected, limit))),
-        shown=shown if kind.layout == "csr" else (),
+        shown=shown if layout == "csr" else (),
     )
 
 
@@ -266,36 +258,148 @@ def least_iterations(rtol: float, dtype: np.dtype) -> float:
     return 0.5 * math.sqrt(2.0) * (digits(rtol, dtype) + math.log(2.0))
 
 
-def key_of(
-    A: Any, b: Any, x0: Any, rtol: float, limit: int, M: Any, device: Any, method: Any
-) -> Any:
+def key_of(A: Any, b: Any, x0: Any, M: Any, *others: Any) -> Any:
     """What the plan of a call from host memory depends on; None for any other call, and where A may
     have copies on devices."""
-    if type(b) is not np.ndarray:
+    if type(b) is not np.ndarray or (type(A) is np.ndarray and describe_used(A).kept is not None):
         return None
-    if type(A) is np.ndarray:
-        if describe_used(A).kept is not None:
+    facts = _facts(A), _facts(b), _facts(x0), _facts(M)
+    return None if _OTHER in facts else (NAME, *facts, *others)
+
+
+_OTHER = "other"  # than an array on the host, a matrix or an operator
+
+
+def _facts(given: Any) -> Any:
+    """What a plan depends on of an operand."""
+    if given is None or isinstance(given, str):
+        return given
+    if type(given) is np.ndarray:
+        return given.shape, given.strides, given.dtype
+    if hasattr(given, "stencil"):
+        return given.stencil, given.dtype
+    if hasattr(given, "indptr"):
+        indices = given.indices.dtype, given.indptr.dtype
+        return given.shape, given.nnz, given.data.dtype, *indices
+    return ("operator", given.shape, given.dtype) if hasattr(given, "matvec") else _OTHER
+
+
+class System:
+    """A's own arrays in the solve's dtype, and the preconditioner for the CPU or a device."""
+
+    def __init__(self, A: Any, dtype: np.dtype, M: Any) -> None:
+        self._matrix = A
+        self._dtype = dtype
+        self._M = M
+
+    def on(self, used: tuple[Any, ...]) -> tuple[Any, Any]:
+        """System and preconditioner as those devices want them; none: the CPU."""
+        return self._system(used), self._preconditioner(used)
+
+    def times_preconditioner(self, b: np.ndarray) -> np.ndarray:
+        """The product M b on the host."""
+        real_view = load("hetero.ops.linear_systems.scaling").real_view
+        M = self._preconditioner(())
+        if M is None:
+            return b.copy()
+        real, z = real_view(b), np.empty_like(b)
+        if callable(M):
+            M(real, real_view(z))
+        else:
+            np.multiply(M, real, out=real_view(z))
+        return z
+
+    def _system(self, used: tuple[Any, ...]) -> Any:
+        A, dtype = self._matrix, self._dtype
+        if dtype.kind == "c":
+            return self._complex()
+        if hasattr(A, "stencil"):
+            return A.stencil
+        if hasattr(A, "indptr"):
+            return Csr(A.indptr, A.indices, A.data.astype(dtype, copy=False))
+        if not isinstance(A, np.ndarray) and not is_device_array(A):
+            return A
+        operand = describe(A)
+        strides = operand.staged_strides()
+        here = len(used) == 1 and operand.location == used[0].name
+        if here and operand.dtype == dtype and strides is not None:
+            return Dense(operand.pointer, A.shape[0], strides)
+        if len(used) == 1 and operand.kept is not None and operand.dtype == dtype and strides:
+            with used[0].active():
+                copy = transfer.staged_copy(used[0], A, operand)
+            if copy is not None:
+                buffer, owner = copy
+                return Dense(buffer, A.shape[0], strides, owner)
+        if operand.location != HOST:
+            A = on_host(A, operand, dtype)
+        A = np.asarray(A, dtype)
+        if not (A.flags.c_contiguous or A.flags.f_contiguous):
+            A = np.ascontiguousarray(A)
+        return Dense(A, A.shape[0], tuple(s // A.itemsize for s in A.strides))
+
+    def _complex(self) -> Any:
+        A = self._matrix
+        if is_device_array(A):
+            A = on_host(A, describe(A), self._dtype)
+        elif isinstance(A, np.ndarray):
+            A = np.asarray(A, self._dtype)
+        return scipy()[2](A)
+
+    def _preconditioner(self, used: tuple[Any, ...]) -> Any:
+        M, dtype = self._M, self._dtype
+        if M is None:
             return None
-        matrix = (A.shape, A.strides, A.dtype)
-    elif hasattr(A, "stencil"):
-        matrix = (A.stencil, A.dtype)
-    elif hasattr(A, "indptr"):
-        matrix = (A.shape, A.nnz, A.data.dtype, A.indices.dtype, A.indptr.dtype)
-    elif not hasattr(A, "matvec") and (isinstance(A, Spec) or is_device_array(A)):
-        return None
-    else:
-        matrix = ("operator", A.shape, A.dtype)
-    if x0 is None or isinstance(x0, str):
-        start = x0
-    elif type(x0) is np.ndarray:
-        start = (x0.shape, x0.strides, x0.dtype)
-    else:
-        return None
-    if M is None or isinstance(M, str):
-        inverse = M
-    elif hasattr(M, "shape") and hasattr(M, "dtype"):
-        inverse = (tuple(M.shape), M.dtype)
-    else:
-        return None
-    facts = matrix, b.shape, b.strides, b.dtype, start, inverse
-    return NAME, device, method, rtol, limit, facts
+        if isinstance(M, str) and M == "jacobi":
+            inverse = self._inverse_diagonal()
+            return np.repeat(inverse, 2) if dtype.kind == "c" and inverse is not None else inverse
+        if isinstance(M, str):
+            return self._multigrid(used)
+        into = load("hetero.ops.krylov.cg_products").into
+        if np.ndim(M) == 1:
+            inverse = np.ascontiguousarray(M, dtype)
+            if dtype.kind != "c":
+                return inverse
+            return into("M times a vector", lambda r: inverse * r, dtype)
+        return into("M times a vector", scipy()[2](M).matvec, dtype)
+
+    def _inverse_diagonal(self) -> np.ndarray | None:
+        A = self._matrix
+        if hasattr(A, "stencil"):  # a constant diagonal changes no iterate
+            return None
+        if is_device_array(A):
+            A = on_host(A, describe(A), self._dtype)
+        with np.errstate(all="ignore"):
+            return 1.0 / A.diagonal().real.astype(self._dtype.type(0).real.dtype)
+
+    def _multigrid(self, used: tuple[Any, ...]) -> Any:
+        stencil, dtype = self._matrix.stencil, self._dtype
+        if used:
+            multigrid_device = load("hetero.ops.multigrid.multigrid_device")
+            if len(used) > 1 and grids.is_shared(stencil.shape):
+                return functools.partial(multigrid_device.held, stencil=stencil, dtype=dtype)
+            with used[0].active():
+                return multigrid_device.DeviceHierarchy(used[0], stencil, dtype)
+        apply = _approximate_inverse(stencil, dtype.type(0).real.dtype)
+        if dtype.kind != "c":
+            return apply
+
+        def by_parts(r: np.ndarray, z: np.ndarray) -> None:
+            for part in (0, 1):
+                of_z = np.empty(r.size // 2, r.dtype)
+                apply(np.ascontiguousarray(r[part::2]), of_z)
+                z[part::2] = of_z
+
+        return by_parts
+
+
+def _approximate_inverse(stencil: Stencil, dtype: np.dtype) -> Callable[..., None]:
+    """One multigrid cycle on the CPU; where its loops are not compiled, the inverse itself."""
+    if loops.is_ready(CYCLES.of(dtype)):
+        multigrid_cpu = load("hetero.ops.multigrid.multigrid_cpu")
+        return multigrid_cpu.CpuHierarchy(stencil, dtype).apply
+    direct = load("hetero.ops.poisson.dst")
+
+    def apply(r: np.ndarray, z: np.ndarray) -> None:
+        z[...] = direct.apply(stencil, r.reshape(stencil.shape)).reshape(z.shape)
+
+    return apply

@@ -45,7 +45,7 @@ def solve(
     product: Product | None = None,
     moves: Callable[..., object] | None = None,
 ) -> Outcome:
-    """Solve A x = b; see `cg_device.solve` for what is not listed.
+    """Solve A x = b, until norm(b - A x) <= max(rtol norm(b), atol).
 
     Parameters
     ----------

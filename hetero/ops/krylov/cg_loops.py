@@ -1,27 +1,34 @@
 """The iterations of conjugate gradients on devices, as launches.
 
-Stencils: `Sweeps` takes one launch per iteration, `Persistent` (`cg_persistent`) many per launch.
-Matrices: `MatrixLoop` takes a product, then one launch for the vectors. All three are PR-CG
-(kernels/cg/cg_scalars.cu). `Preconditioned` is the recurrence of Hestenes and Stiefel, for a
-preconditioner that is launches of its own.
+Stencils: `Sweeps` takes one launch per iteration; `Persistent`, for small grids, many in one
+cooperative launch on each device. Matrices: `MatrixLoop` takes a product, then one launch for the
+vectors. All three are PR-CG (kernels/cg/cg_scalars.cu). `Preconditioned` is the recurrence of
+Hestenes and Stiefel, for a preconditioner that is launches of its own.
 """
 
 from __future__ import annotations
 
 import abc
-import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from hetero.devices.cuda.cooperative import CooperativeKernel
+from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.cg.plan_stencil import GridShare
 from hetero.ops.krylov.cg_matrices import Matrix
-from hetero.ops.krylov.cg_vectors import HALO, X_HALO, Vectors, new_records, read_record
-from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Exchange
-from hetero.ops.linear_systems.partition import halo_copies
+from hetero.ops.krylov.cg_vectors import HALO, RECORD, X_HALO, Vectors
+from hetero.ops.linear_systems.exchange import Bound, BufferCopies
+from hetero.ops.linear_systems.partition import halo_copies, range_copies
 from hetero.ops.linear_systems.types import Stencil
+
+_STATUS, _COUNT, _TARGET = 0, 1, 4  # of a record's doubles; kernels/cg/cg_scalars.cu
+_RUNNING = 0
+_STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
 
 
 class Loop(abc.ABC):
@@ -35,15 +42,24 @@ class Loop(abc.ABC):
         Iterations to start before the record is looked at for the first time.
     batch_seconds : float
         How long the device should run between two looks, which cost 15 us.
+    seconds : float or None
+        What an iteration took last.
+    done : int
+        Iterate that the launches so far lead to, ``begins`` at first.
+    turn : int
+        Which of the two records is the present one.
     """
 
     first_batch = 8
     batch_seconds = 300e-6
+    begins = -1  # the first step only leads to iterate 0
+    turn = 0
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-        self.parts = exchange.parts
+    def __init__(self, vectors: Vectors) -> None:
+        self.exchange = vectors.exchange
+        self.parts = vectors.parts
         self.every = False
+        self.seconds: float | None = None
         if len(self.parts) > 1:  # queues of several devices take longer to fill again
             self.batch_seconds = max(self.batch_seconds, 2e-3)
 
@@ -51,50 +67,77 @@ class Loop(abc.ABC):
     def residual(self) -> Sequence[float]:
         """Compute r = b - A x, from where an iteration starts; returns r.r and b.b."""
 
-    @abc.abstractmethod
     def start(self, target: float) -> None:
         """Begin from the last `residual`, to stop where r.r is no more than ``target``."""
+        record = np.zeros(RECORD)
+        record[[_STATUS, _COUNT, _TARGET]] = _RUNNING, self.begins, target
+        for part in self.parts:
+            for name in ("record0", "record1"):
+                part.upload(record, name)
+        self.done = self.begins
 
     @abc.abstractmethod
     def advance(self, to: int) -> None:
         """Start the launches after which x is iterate ``to``, unless the iteration stops before."""
 
-    @abc.abstractmethod
     def record(self) -> tuple[int, int]:
         """(status, iterations since `start`); waits for them."""
+        record = self.parts[0].download(f"record{self.turn}", np.empty(RECORD))
+        return int(record[_STATUS]), int(record[_COUNT])
 
     def finish(self) -> None:  # noqa: B027  # nothing to do where x does not lag
         """Make x the iterate of the record."""
 
 
-class Sweeps(Loop):
-    """Stencils; rows over one or several parts, whose halos are `HALO` deep."""
+class _OnGrid(Loop):
+    """Stencils; rows over one or several parts."""
 
-    def __init__(self, vectors: Vectors, stencil: Stencil, diagonal: bool) -> None:
-        super().__init__(vectors.exchange)
-        slabs, dtype = vectors.slabs, vectors.dtype
-        plane = math.prod(stencil.shape[1:])
-        self._next = 0
-        plans, self._residual_blocks, self._residuals = [], [], []
-        for part, slab in zip(self.parts, slabs, strict=True):
-            target = part.device.target
+    def _bind_residual(
+        self,
+        vectors: Vectors,
+        stencil: Stencil,
+        places: Sequence[dict[str, int]],
+        rows: Sequence[BufferCopies],
+        scaled: bool = False,
+        **names: str,
+    ) -> None:
+        """``places``: where r and p of each part begin. ``rows``: what is copied of them."""
+        self._residual_blocks, self._residuals = [], []
+        for part, slab, place in zip(self.parts, vectors.slabs, places, strict=True):
             grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
-            part.allocate(2 * plane * slab.held * dtype.itemsize, "state0", "state1")
-            size = {"dtype": dtype.name, "x_halo": X_HALO}
-            aligned = part.is_aligned("x", *(("inverse",) if diagonal else ()))
-            pair = plan_cg_stencil.sweeps(
-                grid, target, halo=HALO, aligned=aligned, diagonal=diagonal, **size
-            )
-            plans.append((part, pair, plan_cg_stencil.settle(grid, pair[0], HALO, X_HALO)))
-            start = slab.above * 2 * plane
-            where = {"r_start": start + plane, "p_start": start, "pitch": 2 * plane}
-            residual, _ = plan_cg_stencil.stencil(grid, target, scaled=diagonal, **where, **size)
+            size = {"dtype": vectors.dtype.name, "x_halo": X_HALO, "scaled": scaled}
+            residual, _ = plan_cg_stencil.stencil(grid, part.device.target, **size, **place)
             part.allocate(16 * residual.grid, "residual sums")
             self._residual_blocks.append(residual.grid)
-            known = {} if diagonal else {"inverse": "x"}
-            self._residuals.append(
-                [part.bind(residual, r="state1", p="state1", partial="residual sums", **known)]
-            )
+            known = names if scaled else names | {"inverse": "x"}
+            self._residuals.append([part.bind(residual, partial="residual sums", **known)])
+        row = math.prod(stencil.shape[1:]) * vectors.dtype.itemsize
+        x_rows = BufferCopies(halo_copies(vectors.slabs, row, X_HALO), "x", "x")
+        self._x_rows, self._first_rows = self.exchange.bind(x_rows), self.exchange.bind(*rows)
+
+    def residual(self) -> Sequence[float]:
+        self.exchange.run([()] * len(self.parts), self._x_rows)
+        self.exchange.run(self._residuals, self._first_rows)
+        return self.exchange.total("residual sums", self._residual_blocks, 2)
+
+
+class Sweeps(_OnGrid):
+    """Halos are `HALO` deep."""
+
+    def __init__(self, vectors: Vectors, stencil: Stencil, diagonal: bool) -> None:
+        super().__init__(vectors)
+        slabs, dtype = vectors.slabs, vectors.dtype
+        plane = math.prod(stencil.shape[1:])
+        plans, places = [], []
+        for part, slab in zip(self.parts, slabs, strict=True):
+            grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
+            part.allocate(2 * plane * slab.held * dtype.itemsize, "state0", "state1")
+            aligned = part.is_aligned("x", *(("inverse",) if diagonal else ()))
+            how = {"dtype": dtype.name, "halo": HALO, "x_halo": X_HALO, "diagonal": diagonal}
+            pair = plan_cg_stencil.sweeps(grid, part.device.target, aligned=aligned, **how)
+            plans.append((part, pair, plan_cg_stencil.settle(grid, pair[0], HALO, X_HALO)))
+            start = slab.above * 2 * plane
+            places.append({"r_start": start + plane, "p_start": start, "pitch": 2 * plane})
         blocks = [pair[0].grid for _, pair, _ in plans]
         gather = self.exchange.share_sums(blocks, 8 if diagonal else 4, "partial0", "partial1")
         self._bound = {
@@ -111,75 +154,118 @@ class Sweeps(Loop):
             ]
             for turn in (0, 1)
         ]
-        row = plane * dtype.itemsize
-        bind = self.exchange.bind
-        rows = halo_copies(slabs, 2 * row, HALO)
+        rows = halo_copies(slabs, 2 * plane * dtype.itemsize, HALO)
         self._moves = [
-            bind(BufferCopies(rows, state, state), BufferCopies(gather, partial, partial))
+            self.exchange.bind(
+                BufferCopies(rows, state, state), BufferCopies(gather, partial, partial)
+            )
             for state, partial in (("state0", "partial0"), ("state1", "partial1"))
         ]
-        self._first_rows = bind(BufferCopies(rows, "state1", "state1"))
-        self._x_rows = bind(BufferCopies(halo_copies(slabs, row, X_HALO), "x", "x"))
-
-    def residual(self) -> Sequence[float]:
-        self.exchange.run([()] * len(self.parts), self._x_rows)
-        self.exchange.run(self._residuals, self._first_rows)
-        return self.exchange.total("residual sums", self._residual_blocks, 2)
-
-    def start(self, target: float) -> None:
-        new_records(self.parts, -1, target)
-        self._next = 0
+        first = [BufferCopies(rows, "state1", "state1")]
+        self._bind_residual(vectors, stencil, places, first, diagonal, r="state1", p="state1")
 
     def advance(self, to: int) -> None:
         with self.exchange.queued():
-            for sweep in range(self._next, to + 1):
+            for sweep in range(self.done + 1, to + 1):
                 turn = sweep % 2
                 if self.every:
                     add = 1 if sweep else 0
                 else:
                     add = 2 if sweep and not turn else 0
                 self.exchange.run(self._bound[turn, add], self._moves[turn])
-        self._next = max(self._next, to + 1)
-
-    def record(self) -> tuple[int, int]:
-        return read_record(self.parts[0], f"record{(self._next - 1) % 2}")
+        self.done = max(self.done, to)
+        self.turn = self.done % 2
 
     def finish(self) -> None:
-        self.exchange.run(self._settle[(self._next - 1) % 2])
+        self.exchange.run(self._settle[self.turn])
 
 
-class _OverMatrix(Loop):
-    """What iterations on a matrix have in common."""
+class Persistent(_OnGrid):
+    """A 2-D grid whose vectors fit in the registers of its devices.
 
-    def __init__(self, matrix: Matrix) -> None:
-        super().__init__(matrix.exchange)
-        self._matrix = matrix
-        self._queued: Callable[[], Any] = self.exchange.queued
-        self._done = 0
+    Use `persistent`, which knows whether they do.
+    """
 
-    def residual(self) -> Sequence[float]:
-        return self._matrix.residual()
+    # A launch takes 20 us to start, load and store; it ends by itself when the iteration does.
+    first_batch = 64
+    batch_seconds = 4e-3
 
-    def start(self, target: float) -> None:
-        new_records(self.parts, 0, target)
-        self._done = 0
+    def __init__(
+        self,
+        vectors: Vectors,
+        stencil: Stencil,
+        plans: Sequence[Launch],
+        kernels: Sequence[CooperativeKernel],
+    ) -> None:
+        super().__init__(vectors)
+        self._stamp, self._kernels = 0, kernels
+        slabs, item = vectors.slabs, vectors.dtype.itemsize
+        plane = math.prod(stencil.shape[1:])
+        points, blocks = stencil.shape[0] * plane, [plan.grid for plan in plans]
+        for number, part in enumerate(self.parts):
+            # Several parts have r and p of the whole grid: a row has the same place on all devices.
+            part.allocate(points * item, "r", "p0", "p1")
+            with part.active():
+                for names, words in (("edges", points), ("sums", 4 * sum(blocks))):
+                    for name in (f"{names}0", f"{names}1"):
+                        buffer = part.allocate(_STAMPED * words, name)
+                        part.device.fill(buffer, _STAMPED * words, stream=part.stream)
+            part.numbers["all_rows"] = stencil.shape[0]
+            part.numbers["all_blocks"] = sum(blocks)
+            part.numbers["first_block"] = sum(blocks[:number])
+        row = plane * item
+        own = [(slab.begin, slab.end) for slab in slabs]
+        held = [(slab.begin - slab.above, slab.end + slab.below) for slab in slabs]
+        rows = range_copies(own, held, row)
+        copies = [BufferCopies(rows, name, name) for name in ("r", "p1")]
+        places = [dict.fromkeys(("r_start", "p_start"), slab.begin * plane) for slab in slabs]
+        self._bind_residual(vectors, stencil, places, copies, p="p1")
+        self._plans = [
+            (plan, self._of_several(rank, (slab.begin - X_HALO * bool(slab.above)) * row))
+            for rank, (plan, slab) in enumerate(zip(plans, slabs, strict=True))
+        ]
+
+    def _of_several(self, rank: int, before: int) -> dict[str, Any]:
+        """What a part's launch names besides where there are several; x lacks ``before`` bytes."""
+        meeting, part = self.exchange.meeting, self.parts[rank]
+        if meeting is None:
+            return {}
+        names = ("edges0", "edges1", "sums0", "sums1", "r", "p0", "p1")
+        addresses = [[other.buffers[name] for name in names] for other in self.parts]
+        peers = part.upload(np.array(addresses, np.int64))
+        patience = round(1e9 * meeting.patience)
+        x = part.buffers["x"] - before
+        return {"peers": peers, "rank": rank, "patience": patience, "x": x}
 
     def advance(self, to: int) -> None:
-        with self._queued():
-            for iteration in range(self._done, to):
-                self._iterate(iteration % 2)
-        self._done = max(self._done, to)
+        if to <= self.done:
+            return
+        each = zip(self.parts, self._plans, self._kernels, strict=True)
+        for part, (plan, others), kernel in each:
+            scalars = {
+                "iterations": to - self.done,
+                "stamp": self._stamp,
+                "before": f"record{self.turn}",
+                "after": f"record{1 - self.turn}",
+            }
+            values = part.values(plan, **scalars, **others)
+            with part.active():
+                kernel.launch(plan.grid, values, part.stream)
+        if len(self.parts) > 1:  # the next launch takes what this one leaves on all devices
+            self.exchange.synchronize()
+        self._stamp += to - self.done
+        self.done = to
+        self.turn = 1 - self.turn
 
-    @abc.abstractmethod
-    def _iterate(self, turn: int) -> None:
-        """Start the launches of an iteration, an even or an odd one."""
 
-
-class MatrixLoop(_OverMatrix):
+class MatrixLoop(Loop):
     """A matrix, alone or with a diagonal preconditioner; rows over one or several parts."""
 
+    begins = 0
+
     def __init__(self, matrix: Matrix) -> None:
-        super().__init__(matrix)
+        super().__init__(matrix.vectors)
+        self._matrix = matrix
         self._advance: list[list[list[Bound]]] = [[], []]
         for part, rows in zip(self.parts, matrix.sizes, strict=True):
             vectors = ("x", "b", *(("inverse",) if matrix.diagonal else ()))
@@ -195,77 +281,92 @@ class MatrixLoop(_OverMatrix):
                 bound = part.bind(advance, partial_before="partial", **scalars)
                 self._advance[turn].append([bound])
 
-    def _iterate(self, turn: int) -> None:
-        self._matrix.product(turn)
-        self._matrix.change(self._advance[turn])
+    def residual(self) -> Sequence[float]:
+        return self._matrix.residual()
 
-    def record(self) -> tuple[int, int]:
-        return read_record(self.parts[0], f"record{self._done % 2}")
+    def advance(self, to: int) -> None:
+        with self.exchange.queued():
+            for iteration in range(self.done, to):
+                turn = iteration % 2
+                self._matrix.product(turn)
+                self._matrix.change(self._advance[turn])
+                self.turn = 1 - turn
+        self.done = max(self.done, to)
 
 
-class Preconditioned(_OverMatrix):
-    """A matrix on one part, and ``M.apply(r, z)`` that starts the launches of z = M r.
+class Preconditioned(_OnGrid):
+    """A stencil on one part, and ``M.apply(r, z)`` that starts the launches of z = M r.
 
-    Or a stencil on several, and a hierarchy of multigrid on these. It brings z to where a part
-    computes p: in its own rows, and in those of its neighbours next to them.
+    Or on several, and a hierarchy of multigrid on these, with r and z of the whole grid. It brings
+    z to where a part computes p: in its own rows, and in those of its neighbours next to them.
     """
 
-    def __init__(self, matrix: Matrix, M: Any) -> None:
-        super().__init__(matrix)
-        vectors, item = matrix.vectors, matrix.vectors.dtype.itemsize
+    begins = 0
+
+    def __init__(self, vectors: Vectors, stencil: Stencil, M: Any) -> None:
+        super().__init__(vectors)
+        plane, item = math.prod(stencil.shape[1:]), vectors.dtype.itemsize
         several = len(self.parts) > 1
-        plans = []
-        each = list(zip(self.parts, vectors.spans, vectors.beyond, strict=True))
-        for part, (begin, end), (above, below) in each:
-            if not several:
-                part.allocate(vectors.n * item, "z")
-            part.numbers |= {"start": begin, "halo": above}
+        places, plans = [], []
+        for part, slab in zip(self.parts, vectors.slabs, strict=True):
+            own, before = plane * slab.own, plane * slab.above
+            part.allocate(own * item, "q", *(() if several else ("r", "z")))
+            part.allocate(plane * slab.held * item, "p")
+            part.numbers |= {"start": plane * slab.begin, "halo": before}
+            places.append({"r_start": plane * slab.begin, "p_start": before})
             # A part's rows begin where a load does.
-            aligned = part.is_aligned("x") and math.gcd(above, below) * item % 16 == 0
-            how = {"dtype": vectors.dtype.name, "aligned": aligned}
-            dots, _, correct = plan_cg.dots(end - begin, part.device.target, **how)
-            held = above + end - begin + below
-            plans.append((dots, plan_cg.dots(held, part.device.target, **how)[1], correct))
-        sums = self.exchange.share_sums([dots.grid for dots, *_ in plans], 2, "dots")
-        self._dots, self._direct, self._correct = [], [], []
-        there = {"before": "record0", "after": "record1", "partial_before": "dots"}
+            whole = math.gcd(before, plane * slab.below) * item % 16 == 0
+            how = {"dtype": vectors.dtype.name, "aligned": part.is_aligned("x") and whole}
+            target = part.device.target
+            dots, _, correct = plan_cg.dots(own, target, **how)
+            _, direct, _ = plan_cg.dots(plane * slab.held, target, **how)
+            grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
+            size = {"dtype": vectors.dtype.name, "x_halo": X_HALO}
+            _, product = plan_cg_stencil.stencil(grid, target, **size, **places[-1])
+            plans.append((dots, direct, product, correct))
+        rows = BufferCopies(halo_copies(vectors.slabs, plane * item), "p", "p")
+        self._bind_residual(vectors, stencil, places, [rows], inverse="r")
+        share, bind = self.exchange.share_sums, self.exchange.bind
+        blocks = [product.grid for *_, product, _ in plans]
+        gathered = bind(BufferCopies(share(blocks, 2, "partial"), "partial", "partial"))
         back = {"before": "record1", "after": "record0", "partial_before": "partial"}
-        back["blocks_before"] = sum(matrix.blocks)
-        for (part, (begin, _), (above, _)), (dots, direct, correct) in zip(
-            each, plans, strict=True
-        ):
-            self._dots.append([part.bind(dots, a="z", b="r", partial="dots")])
-            self._direct.append([part.bind(direct, **there, start=begin - above)])
-            self._correct.append([part.bind(correct, **back)])
-        self._gather = self.exchange.bind(BufferCopies(sums, "dots", "dots"))
+        back |= {"blocks_before": sum(blocks)}
+        each = list(zip(self.parts, vectors.slabs, plans, strict=True))
+        products = [[part.bind(product)] for part, _, (_, _, product, _) in each]
+        corrections = [[part.bind(correct, **back)] for part, _, (*_, correct) in each]
+        sums = share([dots.grid for dots, *_ in plans], 2, "dots")
+        there = {"before": "record0", "after": "record1", "partial_before": "dots"}
+        scalars = [[part.bind(p[0], a="z", b="r", partial="dots")] for part, _, p in each]
+        directions = [
+            [part.bind(p[1], **there, start=plane * slab.first)] for part, slab, p in each
+        ]
+        self._r_rows = bind(BufferCopies(M.halo, "r", "r")) if several else []
+        self._steps = (
+            (scalars, bind(BufferCopies(sums, "dots", "dots"))),  # r.z
+            (directions, ()),  # p = z + beta p
+            (products, gathered),  # A p, p.Ap
+            (corrections, self._r_rows),  # x += alpha p, r -= alpha A p
+        )
         r, z = ([part.buffers[name] for part in self.parts] for name in "rz")
-        self._apply, self._r_z, self._r_rows = M.apply, (r, z) if several else (*r, *z), []
-        self._times, self._again = 0, None
-        if several:
-            self._queued = contextlib.nullcontext  # the hierarchy starts its launches at once
-            self._r_rows = self.exchange.bind(BufferCopies(M.halo, "r", "r"))
+        self._apply, self._r_z = M.apply, (r, z) if several else (*r, *z)
 
     def residual(self) -> Sequence[float]:
         sums = super().residual()
         self.exchange.run([()] * len(self.parts), self._r_rows)
         return sums
 
-    def _iterate(self, turn: int) -> None:
-        """The second time as a graph of each device where these meet."""
-        if self._times == 1 and self.exchange.meeting is not None:
-            self._again = self.exchange.recorded(self._start)
-        (self._again or self._start)()
-        self._times += 1
+    def advance(self, to: int) -> None:
+        for _ in range(self.done, to):
+            if self.exchange.meeting is not None:
+                self.exchange.repeat("iteration", self._iterate)
+            else:
+                self._iterate()
+        self.done = max(self.done, to)
 
-    def _start(self) -> None:
+    def _iterate(self) -> None:
         self._apply(*self._r_z)
-        self.exchange.run(self._dots, self._gather)
-        self.exchange.run(self._direct)
-        self._matrix.product(0)
-        self.exchange.run(self._correct, self._r_rows)
-
-    def record(self) -> tuple[int, int]:
-        return read_record(self.parts[0], "record0")
+        for launches, moves in self._steps:
+            self.exchange.run(launches, moves)
 
 
 def _turned(turn: int) -> dict[str, str]:
@@ -280,3 +381,32 @@ def _turned(turn: int) -> dict[str, str]:
         for name, (read, written) in pairs.items()
         for ours, number in ((read, 1 - turn), (written, turn))
     }
+
+
+def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
+    """The iteration in cooperative launches; None if grid, devices or software do not allow it."""
+    if len(vectors.parts) > 1 and vectors.exchange.meeting is None:
+        return None
+    plans, kernels = [], []
+    for part, slab in zip(vectors.parts, vectors.slabs, strict=True):
+        device, target = part.device, part.device.target
+        sharers = sum(other.device is device for other in vectors.parts)
+        plan = plan_cg_stencil.cooperative(
+            GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0),
+            target._replace(multiprocessors=max(1, target.multiprocessors // sharers)),
+            dtype=vectors.dtype.name,
+            shared_limit=device.shared_limit,
+            above=slab.begin,
+            devices=len(vectors.parts),
+        )
+        if plan is None:
+            return None
+        with part.active():
+            kernel = device.cooperative(
+                plan.source, plan.kernel, plan.defines, plan.block, plan.shared_bytes
+            )
+        if kernel is None or kernel.most_blocks < plan.grid:
+            return None
+        plans.append(plan)
+        kernels.append(kernel)
+    return Persistent(vectors, stencil, plans, kernels)

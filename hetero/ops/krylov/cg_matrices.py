@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import abc
-import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,21 +13,23 @@ from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Launch
 from hetero.ops.krylov.cg_vectors import X_HALO, Vectors
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Part
-from hetero.ops.linear_systems.partition import Copy, halo_copies, range_copies
+from hetero.ops.linear_systems.partition import Copy, gather_copies, range_copies
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
 
 _WIDEST = 2.0  # times its rows: columns from first to last that a part has room for
 
 
-class Matrix(abc.ABC):
+class Matrix:
     """A on one or several parts, whose buffers hold x, b, r, p, q and the block sums.
 
-    Preconditioned by a diagonal matrix, if ``diagonal``, or by launches of its own, if ``plain``.
+    Preconditioned by a diagonal matrix, if ``diagonal``; for `times` alone, if ``plain``. Those
+    that derive from it bind the launches of a residual and of products, and what parts copy
+    of others' x and p before a product.
 
     Attributes
     ----------
     sums : int
-        Of each block: 4, 8 with a diagonal preconditioner, or 2 with any other.
+        Of each block: 4, or 8 with a diagonal preconditioner.
     blocks : list of int
         Of each part's product.
     """
@@ -41,19 +40,28 @@ class Matrix(abc.ABC):
         self.parts = vectors.parts
         self.diagonal = diagonal
         self.plain = plain
-        self.sums = 2 if plain else (8 if diagonal else 4)
+        self.sums = 8 if diagonal else 4
         self.sizes = [end - begin for begin, end in vectors.spans]
         self._item = vectors.dtype.itemsize
+        self._residual_sums = "partial", 2  # their buffer, and how many a block makes
+        # Launches that make ready what the others copy of x, and of p.
+        self._pack_x: list[list[Bound]] = [[] for _ in self.parts]
+        self._pack_p: list[list[Bound]] = [[] for _ in self.parts]
         for part, rows in zip(self.parts, self.sizes, strict=True):
-            part.allocate(rows * self._item, *(name for name in "rq" if name not in part.buffers))
+            part.allocate(rows * self._item, "r", "q")
 
-    @abc.abstractmethod
     def residual(self) -> Sequence[float]:
         """r = b - A x, p = r or inverse * r; returns r.r and b.b."""
+        self.exchange.run(self._pack_x, self._copies_of_x)
+        self.exchange.run(self._residuals)
+        name, count = self._residual_sums
+        sums = self.exchange.total(name, self.blocks, count)
+        self.change([()] * len(self.parts))
+        return sums[:2]
 
-    @abc.abstractmethod
     def product(self, turn: int) -> None:
         """q = A p, and sums in "partial". ``turn`` tells which record is the present one."""
+        self.exchange.run(self._products[turn], self._gather)
 
     def times(self) -> None:
         """q = A p; what the sums hold then does not matter."""
@@ -61,7 +69,8 @@ class Matrix(abc.ABC):
 
     def change(self, launches: Sequence[Sequence[Bound]]) -> None:
         """Start launches that change p."""
-        self.exchange.run(launches)
+        both = [(*first, *then) for first, then in zip(launches, self._pack_p, strict=True)]
+        self.exchange.run(both, self._copies_of_p)
 
     def _make_sums(self, blocks: list[int]) -> list[Copy]:
         """Make room for the sums of the product's blocks of each part."""
@@ -69,39 +78,22 @@ class Matrix(abc.ABC):
         return self.exchange.share_sums(blocks, self.sums, "partial")
 
 
-class StencilMatrix(Matrix):
-    """-div grad, on one or several parts, for a preconditioner of its own launches.
-
-    Of several, r lies on the whole grid; p has a row of each neighbour before and after it.
-    """
+class GridProduct:
+    """-div grad on one part, of whose buffers it takes p."""
 
     def __init__(self, vectors: Vectors, stencil: Stencil) -> None:
-        super().__init__(vectors, False, True)
-        plane = math.prod(stencil.shape[1:])
-        plans = []
-        for part, slab in zip(self.parts, vectors.slabs, strict=True):
-            part.allocate(plane * slab.held * self._item, "p")
-            grid = plan_cg_stencil.GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
-            where = {"r_start": plane * slab.begin, "p_start": plane * slab.above}
-            size = {"dtype": vectors.dtype.name, "x_halo": X_HALO}
-            plans.append(plan_cg_stencil.stencil(grid, part.device.target, **size, **where))
-        sums = self._make_sums([product.grid for _, product in plans])
-        both = list(zip(self.parts, plans, strict=True))
-        self._residuals = [[part.bind(residual, inverse="r")] for part, (residual, _) in both]
-        self._products = [[part.bind(product)] for part, (_, product) in both]
-        rows = halo_copies(vectors.slabs, plane * self._item)
-        self._x_rows, self._p_rows, self._gather = (
-            self.exchange.bind(BufferCopies(copies, name, name))
-            for copies, name in ((rows, "x"), (rows, "p"), (sums, "partial"))
-        )
+        (part,) = self.parts = vectors.parts
+        part.allocate(vectors.n * vectors.dtype.itemsize, "p", "q")
+        grid = plan_cg_stencil.GridShare.of(*stencil, stencil.shape[0], False, False)
+        size = {"dtype": vectors.dtype.name, "x_halo": X_HALO}
+        _, product = plan_cg_stencil.stencil(grid, part.device.target, **size)
+        part.allocate(16 * product.grid, "partial")
+        part.numbers["first_block"] = 0
+        self._product = part.bind(product)
 
-    def residual(self) -> Sequence[float]:
-        self.exchange.run([()] * len(self.parts), self._x_rows)
-        self.exchange.run(self._residuals, self._p_rows)
-        return self.exchange.total("partial", self.blocks, 2)
-
-    def product(self, turn: int) -> None:
-        self.exchange.run(self._products, self._gather)
+    def times(self) -> None:
+        """See `Matrix.times`."""
+        self.parts[0].start(self._product)
 
 
 class CsrMatrix(Matrix):
@@ -112,7 +104,7 @@ class CsrMatrix(Matrix):
     all elements between its first column and its last instead, and indices remain as they are.
     """
 
-    def __init__(self, vectors: Vectors, system: Csr, diagonal: bool, plain: bool) -> None:
+    def __init__(self, vectors: Vectors, system: Csr, diagonal: bool, plain: bool = False) -> None:
         super().__init__(vectors, diagonal, plain)
         self._windows = self._near(system)
         shares, needs = self._upload_all(system)
@@ -121,17 +113,16 @@ class CsrMatrix(Matrix):
             for part, share in zip(self.parts, shares, strict=True)
         ]
         sums = self._make_sums([residual.grid for residual, _, _ in plans])
-        self._pack_x: list[list[Bound]] = [[] for _ in self.parts]
-        self._pack_p: list[list[Bound]] = [[] for _ in self.parts]
         if self._windows is None:
             copies = self._pack(shares, needs, [plain for _, _, plain in plans])
-            places = {"x": "packed", "p": "packed"}
+            sources = "packed", "packed"
         else:
-            copies = self._of_neighbours(self._windows)
-            places = {"x": "x", "p": "p"}
-        self._foreign_x, self._foreign_p = (
+            begins = [begin for begin, _ in vectors.spans]
+            copies = range_copies(vectors.spans, self._windows, self._item, begins)
+            sources = "x", "p"
+        self._copies_of_x, self._copies_of_p = (
             self.exchange.bind(BufferCopies(copies, name, source))
-            for name, source in places.items()
+            for name, source in zip("xp", sources, strict=True)
         )
         self._gather = self.exchange.bind(BufferCopies(sums, "partial", "partial"))
         self._residuals: list[list[Bound]] = []
@@ -145,7 +136,8 @@ class CsrMatrix(Matrix):
             for turn in (0, 1):
                 names = {"before": f"record{turn}", **self._column_0(number, "p")}
                 self._products[turn].append([part.bind(product, **names)])
-        vectors.load_x()
+        if isinstance(vectors.result, np.ndarray):  # now there is room for what rows meet besides
+            vectors.load("x")
 
     def _near(self, system: Csr) -> list[tuple[int, int]] | None:
         """First column and the end of the columns of each part; None where they go too far."""
@@ -173,20 +165,6 @@ class CsrMatrix(Matrix):
             return {}
         place = self.parts[number].buffers[vector] - self.vectors.spans[number][0] * self._item
         return {vector: place}
-
-    def _of_neighbours(self, windows: list[tuple[int, int]]) -> list[Copy]:
-        """Copies of what parts have of others' vectors, from there."""
-        copies = []
-        spans, item = self.vectors.spans, self._item
-        for copy in range_copies(spans, windows, item):
-            begin, end = spans[copy.target][0] * item, spans[copy.source][0] * item
-            copies.append(
-                copy._replace(
-                    target_offset=copy.target_offset - begin,
-                    source_offset=copy.source_offset - end,
-                )
-            )
-        return copies
 
     def _upload_all(self, system: Csr) -> tuple[list[plan_cg.Rows], list[np.ndarray]]:
         """`_upload` of all parts."""
@@ -263,20 +241,6 @@ class CsrMatrix(Matrix):
                 self._pack_p[number] = [part.bind(launch, p="p")]
         return copies
 
-    def residual(self) -> Sequence[float]:
-        self.exchange.run(self._pack_x, self._foreign_x)
-        self.exchange.run(self._residuals)
-        sums = self.exchange.total("partial", self.blocks, 2)
-        self.change([()] * len(self.parts))
-        return sums
-
-    def product(self, turn: int) -> None:
-        self.exchange.run(self._products[turn], self._gather)
-
-    def change(self, launches: Sequence[Sequence[Bound]]) -> None:
-        both = [(*first, *then) for first, then in zip(launches, self._pack_p, strict=True)]
-        self.exchange.run(both, self._foreign_p)
-
 
 class DenseMatrix(Matrix):
     """A dense matrix, by rows over one or several parts, as matrix-vector products.
@@ -284,53 +248,48 @@ class DenseMatrix(Matrix):
     Several parts gather all of x, or p, in "whole", each from all of them.
     """
 
-    def __init__(self, vectors: Vectors, system: Dense, diagonal: bool, plain: bool) -> None:
+    def __init__(
+        self, vectors: Vectors, system: Dense, diagonal: bool, plain: bool = False
+    ) -> None:
         super().__init__(vectors, diagonal, plain)
         exchange, several = self.exchange, len(self.parts) > 1
         strides = self._upload_all(system)
-        plans, residuals = [], []
-        self._products: dict[str, list[list[Bound]]] = {"x": [], "p": []}
+        own = "own sums" if several else "partial"
+        blocks, steps = [], []
+        self._residuals, self._times = [], []
         for part, rows in zip(self.parts, self.sizes, strict=True):
             part.allocate(rows * self._item, "p")
             if several:
                 part.allocate(vectors.n * self._item, "whole")
-            for name, products in self._products.items():
-                products.append(self._product(part, "whole" if several else name, rows, strides))
             target = part.device.target
             size = {"dtype": vectors.dtype.name, "aligned": part.is_aligned("x", "b")}
             residual, sums, _ = plan_cg.vectors(rows, target, diagonal=diagonal, **size)
-            dots, _, _ = plan_cg.dots(rows, target, **size)
-            plans.append((part, sums, dots))
-            residuals.append((part, residual))
-        blocks = [residual.grid for _, residual in residuals]
-        self._make_sums(blocks)
-        self._residual_sums = 8 if diagonal else 4
-        own = "own sums" if several else "partial"
-        for part, count in zip(self.parts, blocks, strict=True):
-            part.allocate(8 * self._residual_sums * count, "residual sums")
+            blocks.append(residual.grid)
+            part.allocate(8 * self.sums * residual.grid, "residual sums")
             if several:
-                part.allocate(8 * self.sums * count, own)
-        self._residuals = [
-            [*products, part.bind(residual, partial="residual sums")]
-            for products, (part, residual) in zip(self._products["x"], residuals, strict=True)
-        ]
-        self._steps = [
+                part.allocate(8 * self.sums * residual.grid, own)
+            of_x, of_p = (
+                self._product(part, "whole" if several else name, rows, strides) for name in "xp"
+            )
+            self._residuals.append([*of_x, part.bind(residual, partial="residual sums")])
+            self._times.append(of_p)
+            steps.append((part, sums))
+        self._residual_sums = "residual sums", self.sums
+        self._make_sums(blocks)
+        self._products = [
             [
-                *products,
-                part.bind(dots, a="q", b="p", partial=own, start=0)
-                if plain
-                else part.bind(sums, partial=own),
+                [*of_p, part.bind(step, partial=own)]
+                for of_p, (part, step) in zip(self._times, steps, strict=True)
             ]
-            for products, (part, sums, dots) in zip(self._products["p"], plans, strict=True)
-        ]
-        elements = _to_all([rows * self._item for rows in self.sizes])
-        sums = _to_all([8 * self.sums * count for count in blocks])
-        self._gather_x, self._gather_p, self._gather = (
+        ] * 2
+        elements = gather_copies([rows * self._item for rows in self.sizes], apart=True)
+        gathered = gather_copies([8 * self.sums * count for count in blocks], apart=True)
+        self._copies_of_x, self._copies_of_p, self._gather = (
             exchange.bind(BufferCopies(*copies))
             for copies in (
                 (elements, "whole", "x"),
                 (elements, "whole", "p"),
-                (sums, "partial", own),
+                (gathered, "partial", own),
             )
         )
 
@@ -370,36 +329,8 @@ class DenseMatrix(Matrix):
         names = {"x": vector, "y": "q", "partial": "scratch"}
         return [part.bind(launch, **names) for launch in plan.launches]
 
-    def residual(self) -> Sequence[float]:
-        none: list[list[Bound]] = [[] for _ in self.parts]
-        self.exchange.run(none, self._gather_x)
-        self.exchange.run(self._residuals)
-        sums = self.exchange.total("residual sums", self.blocks, self._residual_sums)
-        self.change(none)
-        return sums[:2]
-
-    def product(self, turn: int) -> None:
-        self.exchange.run(self._steps, self._gather)
-
     def times(self) -> None:
-        self.exchange.run(self._products["p"])
-
-    def change(self, launches: Sequence[Sequence[Bound]]) -> None:
-        self.exchange.run(launches, self._gather_p)
+        self.exchange.run(self._times)
 
 
-def _to_all(sizes: Sequence[int]) -> list[Copy]:
-    """Copies of each part's piece, ``sizes`` bytes of a buffer of its own, to all parts."""
-    begins = [0, *itertools.accumulate(sizes)]
-    return [
-        Copy(target, source, size, begins[source], 0)
-        for target in range(len(sizes))
-        for source, size in enumerate(sizes)
-    ]
-
-
-def of_system(vectors: Vectors, system: Any, diagonal: bool, plain: bool) -> Matrix:
-    """A system's matrix; a stencil's without a diagonal preconditioner."""
-    if isinstance(system, Stencil):
-        return StencilMatrix(vectors, system)
-    return (CsrMatrix if isinstance(system, Csr) else DenseMatrix)(vectors, system, diagonal, plain)
+KINDS = {Csr: CsrMatrix, Dense: DenseMatrix}

@@ -18,9 +18,7 @@ from hetero.ops.linear_systems.types import Csr, Stencil, unknowns
 HALO = 2
 X_HALO = 1
 
-_RECORD = 8  # doubles; kernels/cg/cg_scalars.cu
-_STATUS, _COUNT, _TARGET = 0, 1, 4
-_RUNNING = 0
+RECORD = 8  # doubles of the scalars; kernels/cg/cg_scalars.cu
 
 
 def iteration(grid: tuple[int, ...], dtype: str) -> registry.Iteration:
@@ -49,7 +47,7 @@ class Vectors:
         For a stencil, the rows of each part.
     exchange : Exchange
     parts : sequence of Part
-        With buffers "b", "x" (of a `Csr`, `load_x` makes it), "inverse", "record0", "record1".
+        With buffers "b", "x" (of a `Csr` its matrix loads it), "inverse", "record0", "record1".
     result : numpy.ndarray or device buffer
         The caller's x.
     """
@@ -88,45 +86,34 @@ class Vectors:
         ]
         self.result = x
         self._from_zero = from_zero
-        self._load(system, b, x, inverse)
+        self._given = {"b": b, "x": x} | ({} if inverse is None else {"inverse": inverse})
+        later = isinstance(system, Csr) and isinstance(x, np.ndarray)
+        self.load(*(name for name in self._given if not (later and name == "x")))
+        for part in self.parts:
+            part.allocate(8 * RECORD, "record0", "record1")
 
-    def _load(self, system: Any, b: Any, x: Any, inverse: np.ndarray | None) -> None:
-        held = {"b": b, "x": x} | ({} if inverse is None else {"inverse": inverse})
-        flat: dict[str, np.ndarray] = {}
-        for name, vector in held.items():
-            if not isinstance(vector, np.ndarray):
-                self.parts[0].buffers[name] = vector
-            elif name != "x" or not isinstance(system, Csr):
+    def load(self, *names: str) -> None:
+        """Bring the caller's vectors to the parts; device buffers are taken as they are."""
+        flat = {}
+        for name in names:
+            if isinstance(vector := self._given[name], np.ndarray):
                 flat[name] = np.ascontiguousarray(vector, self.dtype).reshape(-1)
+            else:
+                self.parts[0].buffers[name] = vector
 
         def load(part: Part, begin: int, end: int, above: int, below: int) -> None:
             for name, values in flat.items():
-                if name == "x" and self._from_zero:
-                    self._zero_x(part, above + end - begin + below)
-                elif name == "b":
-                    part.upload(values[begin:end], name)
-                else:
-                    part.upload(values[begin - above : end + below], name)
+                first, last = (begin, end) if name == "b" else (begin - above, end + below)
+                if name != "x" or not self._from_zero:
+                    part.upload(values[first:last], name)
+                    continue
+                nbytes = (last - first) * self.dtype.itemsize
+                if name not in part.buffers:
+                    part.allocate(nbytes, name)
+                with part.active():
+                    part.device.fill(part.buffers[name], nbytes, stream=part.stream)
 
         self._at_once(load, len(flat))
-        for part in self.parts:
-            part.allocate(8 * _RECORD, "record0", "record1")
-
-    def _zero_x(self, part: Part, elements: int) -> None:
-        nbytes = elements * self.dtype.itemsize
-        if "x" not in part.buffers:
-            part.allocate(nbytes, "x")
-        with part.active():
-            part.device.fill(part.buffers["x"], nbytes, stream=part.stream)
-
-    def load_x(self) -> None:
-        """Load x where a `CsrMatrix` has made room for it and for what its rows meet besides."""
-        if self._from_zero:
-            for part, (begin, end) in zip(self.parts, self.spans, strict=True):
-                self._zero_x(part, end - begin)
-        elif isinstance(self.result, np.ndarray):
-            flat = np.ascontiguousarray(self.result, self.dtype).reshape(-1)
-            self._at_once(lambda part, begin, end, *_: part.upload(flat[begin:end], "x"))
 
     def _at_once(self, copy: Callable[..., object], vectors: int = 1) -> None:
         """``copy(part, begin, end, above, below)`` for all parts; it copies a span of that
@@ -177,18 +164,3 @@ class Vectors:
     def is_finite(self) -> bool:
         """Whether all of x is finite; fetches it."""
         return bool(np.isfinite(self.fetch()).all())
-
-
-def new_records(parts: Sequence[Part], count: int, target: float) -> None:
-    """Set both records of all parts to the start of an iteration."""
-    record = np.zeros(_RECORD)
-    record[[_STATUS, _COUNT, _TARGET]] = _RUNNING, count, target
-    for part in parts:
-        for name in ("record0", "record1"):
-            part.upload(record, name)
-
-
-def read_record(part: Part, name: str) -> tuple[int, int]:
-    """(status, count) of a record; waits for what the part has started."""
-    record = part.download(name, np.empty(_RECORD))
-    return int(record[_STATUS]), int(record[_COUNT])

@@ -124,7 +124,7 @@ class Exchange:
         self._ready: list[Any] = [None] * len(parts)
         self._queue: list[tuple[Sequence[Sequence[Bound]], Sequence[Any]]] = []
         self._queued = False
-        self._seen: dict[tuple[int, ...], tuple[int, Callable[[], None] | None, Any]] = {}
+        self._seen: dict[Any, tuple[int, Callable[[], None] | None, Any]] = {}
         several = len(parts) > 1
         meets = several and meetings.trusted([part.device for part in parts])
         self.meeting = meetings.Meeting(parts) if meets else None
@@ -195,24 +195,26 @@ class Exchange:
             self._queue.clear()
 
     def _flush(self) -> None:
-        """Start what is queued; what comes again and again as a graph of each device."""
+        """Start what is queued."""
         if not self._queue:
             return
         try:
             self.build()
-            key = tuple(
-                id(bound)
-                for launches, moves in self._queue
-                for bounds in (*launches, moves)
-                for bound in bounds
-            )
-            times, again, _ = self._seen.get(key, (0, None, None))
-            if again is None and times == _OFTEN:
-                again = self.recorded(self._start)
-            (again or self._start)()
-            self._seen[key] = times + 1, again, tuple(self._queue)  # ids stay theirs
+            runs = [each for launches, moves in self._queue for each in (*launches, moves)]
+            # The ids stay theirs: what has them is kept.
+            key = tuple(id(bound) for each in runs for bound in each)
+            self.repeat(key, self._start, tuple(self._queue))
         finally:
             self._queue.clear()
+
+    def repeat(self, key: Any, work: Callable[[], object], keep: Any = None) -> None:
+        """Do ``work``, which only starts launches on the parts' streams; what comes again and again
+        under a key as a graph of each device, for the host would be slower than the devices."""
+        times, graph, _ = self._seen.get(key, (0, None, None))
+        if graph is None and times == _OFTEN:
+            graph = self.recorded(work)
+        (graph or work)()
+        self._seen[key] = times + 1, graph, keep
 
     def _start(self) -> None:
         for number, part in enumerate(self.parts):

@@ -8,10 +8,11 @@ from hetero.host.loops import Family, register
 from hetero.imports import load
 from hetero.ops.linear_systems.types import Csr, Stencil
 
-ROWS = register(Family("rows", 4.5, f"{__name__}:rows"))
-STENCILS = register(Family("stencils", 4.5, f"{__name__}:stencils"))
-CYCLES = register(Family("multigrid", 6.5, f"{__name__}:cycles"))
+ROWS = register(Family("rows", 6.0, f"{__name__}:rows"))
+STENCILS = register(Family("stencils", 5.0, f"{__name__}:stencils"))
+CYCLES = register(Family("multigrid", 9.0, f"{__name__}:cycles"))
 _N = 64
+SWEEPS = register(Family("sweeps", 3.0, f"{__name__}:sweeps"))
 
 
 def rows(dtype: np.dtype) -> None:
@@ -39,3 +40,9 @@ def cycles(dtype: np.dtype) -> None:
     multigrid_cpu = load("hetero.ops.multigrid.multigrid_cpu")
     f = np.ones((40, 40), dtype)
     multigrid_cpu.solve(Stencil(f.shape, (1.0, 1.0)), f, np.zeros_like(f), rtol=1e-3, maxiter=2)
+
+
+def sweeps(dtype: np.dtype) -> None:
+    """Jacobi's method."""
+    solve, f = load("hetero.ops.poisson.jacobi").solve, np.ones((40, 40), dtype)
+    solve((), Stencil(f.shape, (1.0, 1.0)), f, np.zeros_like(f), rtol=1e-3, maxiter=20)

@@ -87,54 +87,52 @@ class Copy(NamedTuple):
     source_offset: int
 
 
+def range_copies(
+    written: Sequence[Range],
+    needed: Sequence[Range],
+    row_bytes: int,
+    origins: Sequence[int] | None = None,
+) -> list[Copy]:
+    """What parts take of each other: each has written a range of rows, and needs another one.
+
+    ``origins``: the row that a part's buffer begins with. Default: buffers have all rows.
+    """
+    origins = origins or [0] * len(needed)
+    copies = []
+    for target, (low, high) in enumerate(needed):
+        for source, (begin, end) in enumerate(written):
+            first, last = max(low, begin), min(high, end)
+            if source != target and first < last:
+                places = [(first - origins[part]) * row_bytes for part in (target, source)]
+                copies.append(Copy(target, source, (last - first) * row_bytes, *places))
+    return copies
+
+
 def halo_copies(slabs: Sequence[Slab], row_bytes: int, depth: int | None = None) -> list[Copy]:
     """What fills the halos: each part's rows next to its own, from the neighbours that own them.
 
     Rows (or planes) of a buffer are ``row_bytes`` apart. With ``depth`` the buffers have room for
     that many halo rows, on each side where there are any, instead of those of the slabs.
     """
-    held = [
-        slab
-        if depth is None
-        else slab._replace(above=depth if slab.above else 0, below=depth if slab.below else 0)
-        for slab in slabs
-    ]
-    copies = []
-
-    def copy(target: int, source: int, rows: int, to: int, begin: int) -> None:
-        copies.append(Copy(target, source, rows * row_bytes, to * row_bytes, begin * row_bytes))
-
-    for part, slab in enumerate(held):
-        if slab.above:
-            other = held[part - 1]
-            copy(part, part - 1, slab.above, 0, other.above + other.own - slab.above)
-        if slab.below:
-            other = held[part + 1]
-            copy(part, part + 1, slab.below, slab.above + slab.own, other.above)
-    return copies
+    held = []
+    for slab in slabs:
+        above, below = slab.above, slab.below
+        if depth is not None:
+            above, below = depth * bool(above), depth * bool(below)
+        held.append((slab.begin - above, slab.end + below))
+    own = [(slab.begin, slab.end) for slab in slabs]
+    return range_copies(own, held, row_bytes, [first for first, _ in held])
 
 
-def range_copies(written: Sequence[Range], needed: Sequence[Range], row_bytes: int) -> list[Copy]:
-    """What parts that have buffers of the whole grid take of each other.
+def gather_copies(sizes: Sequence[int], apart: bool = False) -> list[Copy]:
+    """The bytes of each part, ``sizes``, for all others: every buffer holds all, in order.
 
-    Each part has written some rows, a range of them, and needs another range.
+    ``apart``: out of a buffer that holds the part's own bytes alone; they are copied too.
     """
-    copies = []
-    for target, (low, high) in enumerate(needed):
-        for source, (begin, end) in enumerate(written):
-            first, last = max(low, begin), min(high, end)
-            if source != target and first < last:
-                place = first * row_bytes
-                copies.append(Copy(target, source, (last - first) * row_bytes, place, place))
-    return copies
-
-
-def gather_copies(sizes: Sequence[int]) -> list[Copy]:
-    """The bytes of each part, ``sizes``, for all others: every buffer holds all, in order."""
     begins = [0, *itertools.accumulate(sizes)]
     return [
-        Copy(target, source, sizes[source], begins[source], begins[source])
+        Copy(target, source, size, begins[source], 0 if apart else begins[source])
         for target in range(len(sizes))
-        for source in range(len(sizes))
-        if source != target
+        for source, size in enumerate(sizes)
+        if apart or source != target
     ]

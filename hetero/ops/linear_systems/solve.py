@@ -22,15 +22,14 @@ from hetero.pricing.plan import Plan
 class Solve(NamedTuple):
     """What a solver's ``run`` gets; done when norm(b - A x) <= max(rtol norm(b), atol)."""
 
-    system: Any  # Stencil, Csr, Dense or LinearOperator
+    # A Stencil, or ``system(devices)``: system and preconditioner there, of none for the CPU.
+    system: Any
     rtol: float
     atol: float
     maxiter: int
-    preconditioner: Any = None
     callback: Callable[[Any], object] | None = None  # called with x after each iteration
     exactly: bool = False  # makes maxiter iterations whatever the residual is, if it can
-    on: Callable[[tuple[Any, ...]], tuple[Any, Any]] | None = None  # see `execute`
-    from_zero: bool = False  # starts from zero, which x on the host need not hold
+    from_zero: bool = False  # starts from zero, which x of several devices need not hold
     lenient: bool = False  # a residual that rounding x leaves will do
     measured: bool = True  # the residual is asked for, also of a direct solve, which needs none
 
@@ -44,35 +43,13 @@ class Solved(NamedTuple):
     method: str
 
 
-def execute(
-    plan: Plan,
-    solve: Solve,
-    b: Any,
-    x0: Any,
-    system_on: Callable[[tuple[Any, ...]], tuple[Any, Any]],
-    read: tuple[Operand, ...] = (),
-) -> Solved:
+def execute(plan: Plan, solve: Solve, b: Any, x0: Any, read: tuple[Operand, ...] = ()) -> Solved:
     """Run a solve's plan from the caller's x0, for a result where b lies.
 
-    ``system_on(used)`` gives system and preconditioner for those devices, or without any for the
-    CPU; ``solve`` has neither yet. A method that works on a device and on the CPU takes both from
-    ``solve.on``. ``read`` describes device arrays that the system holds.
+    ``read`` describes device arrays that the system holds.
     """
     execution = load("hetero.calling.execution")
-
-    def options_on(used: tuple[Any, ...], done: int) -> Solve:
-        row = plan.chosen.implementation
-        made = solve.system, solve.preconditioner
-        if not (used and row is not None and row.from_host):
-            made = system_on(used)
-        return solve._replace(
-            on=system_on,
-            maxiter=max(solve.maxiter - done, 0),
-            from_zero=x0 is None and not done and len(used) > 1,
-            system=made[0],
-            preconditioner=made[1],
-        )
-
+    solve = solve._replace(from_zero=x0 is None)
     problem, dtype = plan.problem, np.dtype(plan.problem.dtype)
     rhs, operand = b, describe(b)
     if operand.location == HOST or operand.dtype != dtype or not operand.is_c_contiguous():
@@ -87,13 +64,10 @@ def execute(
     # A plan that is remembered for all sizes does not tell how long the result is.
     stays = problem.next_device is not None
     out = pages.empty(moved.shape, dtype) if moved.location == HOST and not stays else None
-    call = execution.Call((rhs,), (moved,), out, options_on=options_on, start=start, read=read)
+    call = execution.Call((rhs,), (moved,), out, options=solve, start=start, read=read)
     done = execution.run(plan, call)
-    outcome = done.outcome
-    if done.earlier:
-        outcome = outcome._replace(iterations=outcome.iterations + done.earlier)
     x = done.value if moved.location == operand.location else like(b, done.value)
-    return Solved(x, outcome, done.device, done.method)
+    return Solved(x, done.outcome, done.device, done.method)
 
 
 def warn(what: str, outcome: Any, residual: str) -> None:

@@ -1,26 +1,38 @@
-"""-div grad u = f on a device by geometric multigrid: the passes of `grids.Hierarchy` as launches.
+"""-div grad u = f on devices by geometric multigrid: the passes of `grids.Hierarchy` as launches.
 
 A grid costs two launches, one on the way down and one on the way up; all small grids together one.
+
+Several devices divide the fine grids along their first axis. After each pass over one, they give
+each other the rows that the next pass reads beyond their own. A vector lies at the same place on
+all devices, which have room for the whole of it. Of the coarser grids each device makes the whole:
+that takes no longer than on one, and nothing has to be sent back. Every point gets the same bits as
+on one device.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero import locks
+from hetero.devices import meetings
 from hetero.devices.base import Device
 from hetero.kernels.common.launch import REAL, Launch
 from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.kernels.multigrid import transfers
-from hetero.ops.linear_systems.exchange import Part
+from hetero.kernels.multigrid.plan import DOWN, DOWN_FROM_ZERO
+from hetero.ops.linear_systems.exchange import BufferCopies, Exchange, Part
+from hetero.ops.linear_systems.partition import Range, range_copies
 from hetero.ops.linear_systems.types import Outcome, Stencil
 from hetero.ops.multigrid import grids
 
-_PURPOSE = "multigrid"
+Vector = Sequence[Any]  # a buffer of each device
+_PURPOSE, _SHARED = "multigrid", "shared multigrid"
 _KEPT = 2  # hierarchies in each context
 _SUM_BLOCKS = 1024
 _SUM_THREADS = 128
@@ -230,9 +242,10 @@ class DeviceHierarchy(grids.Hierarchy):
             (("REAL", REAL[dtype.name]), ("THREADS", _SUM_THREADS)),
         )
         self._prepared = False
-        own = self.levels[0].writes if self.levels else (0, finest.shape[0])
-        self._box = [*finest.shape, *finest.weights, *(z * finest.shape[1] for z in own)]
-        self.again = functools.partial(DeviceHierarchy, device, stencil, dtype)
+        whole = 0, finest.shape[0]
+        fine = self.levels[0] if self.levels else None
+        self.writes, self.reads = (fine.writes, fine.reads) if fine else (whole, whole)
+        self._box = [*finest.shape, *finest.weights, *(z * finest.shape[1] for z in self.writes)]
 
     def prepare(self) -> None:
         """Compile what a solve by cycles launches, once, before the first of it is needed."""
@@ -273,8 +286,169 @@ class DeviceHierarchy(grids.Hierarchy):
         self._device.fill(u, nbytes, stream=self._memory.stream)
 
 
+class _Divided:
+    """A grid of several devices; after a pass, what was written goes to who reads it next."""
+
+    def __init__(
+        self,
+        number: int,
+        each: Sequence[Level],
+        coarser: Sequence[Level] | None,
+        finer: Sequence[Level] | None,
+        exchange: Exchange,
+        itemsize: int,
+    ) -> None:
+        self.u, self.f, self.work = ([getattr(one, v) for one in each] for v in ("u", "f", "work"))
+        self._each, self._exchange = each, exchange
+        grid = each[0].grid
+        assert grid.transfers is not None
+        coarse = tuple(len(transfer.first) for transfer in grid.transfers)
+        own, read = [one.writes for one in each], [one.reads for one in each]
+
+        def moved(
+            name: str, shape: tuple[int, ...], written: list[Range], needed: list[Range]
+        ) -> BufferCopies:
+            row_bytes = math.prod(shape[1:]) * itemsize
+            return BufferCopies(range_copies(written, needed, row_bytes), name, name)
+
+        coarse_own = [one.coarse_writes for one in each]
+        coarse_read = [one.reads for one in coarser] if coarser else [(0, coarse[0])] * len(each)
+        self._down = exchange.bind(
+            moved(f"work{number}", grid.shape, own, read),
+            moved(f"f{number + 1}", coarse, coarse_own, coarse_read),
+        )
+        needed = [one.coarse_reads for one in finer] if finer else read
+        self._up = exchange.bind(moved(f"u{number}", grid.shape, own, needed))
+
+    def sweep(self, *vectors: Vector, mode: int, **how: Any) -> None:
+        """See `Level.sweep`."""
+
+        def start(number: int) -> None:
+            self._each[number].sweep(*(vector[number] for vector in vectors), mode=mode, **how)
+
+        self._exchange.step(start, self._down if mode in (DOWN, DOWN_FROM_ZERO) else self._up)
+
+    def residual(self) -> float:
+        """See `Level.residual`."""
+        # Of devices that did not meet it is the one before: the solve stalls, and `norms` looks.
+        return math.hypot(*(one.residual() for one in self._each))
+
+
+class _Whole(NamedTuple):
+    """The first grid of which each device makes the whole."""
+
+    u: Vector
+    f: Vector
+
+
+class SharedHierarchy(grids.Hierarchy):
+    """The grids of one stencil on several devices; the finest is divided.
+
+    A vector is a sequence of buffers, one of each device. What a cycle improves is "u0" of the
+    memories, which is exchanged by this name.
+
+    Attributes
+    ----------
+    memories : list of Memory
+        With buffers "u0" and "f0" for the whole of the finest grid.
+    exchange : Exchange
+    cuts : list of (int, int)
+        Each device's own rows, or planes, of the finest grid.
+    halo : list of Copy
+        What brings each device the rows of "f0" that it reads beyond its own.
+    """
+
+    def __init__(self, devices: Sequence[Device], stencil: Stencil, dtype: np.dtype) -> None:
+        super().__init__()
+        memories: list[Memory] = []
+        self.memories = memories
+        self._each: list[DeviceHierarchy] = []
+        for number, device in enumerate(devices):
+            with device.active():
+                memory = Memory(device, dtype)  # whose small uploads wait for nothing
+                share = number, len(devices)
+                made = DeviceHierarchy(device, stencil, dtype, memory, share)
+                memory.vector(made.grids[0].points, "u0", "f0")
+                made.prepare()
+                device.synchronize()
+                memory.stream = device.new_stream()
+            memories.append(memory)
+            self._each.append(made)
+        self.exchange = exchange = Exchange(memories)
+        levels = list(zip(*(one.levels for one in self._each), strict=True))
+        self._divided = sum(level[0].grid.shared for level in levels)
+        self.levels = [
+            _Divided(
+                number,
+                level,
+                levels[number + 1] if number + 1 < self._divided else None,
+                levels[number - 1] if number else None,
+                exchange,
+                dtype.itemsize,
+            )
+            for number, level in enumerate(levels[: self._divided])
+        ]
+        below = [*levels, [one.coarsest for one in self._each]][self._divided]
+        self.coarsest = _Whole([one.u for one in below], [one.f for one in below])
+        self.cuts = [one.writes for one in self._each]
+        self._reads = [one.reads for one in self._each]
+        self._row_bytes = math.prod(self._each[0].grids[0].shape[1:]) * dtype.itemsize
+        self.halo = range_copies(self.cuts, self._reads, self._row_bytes)
+        exchange.build()
+
+    def cycle(self, f: Vector, u: Vector) -> None:
+        self.exchange.repeat("cycle", functools.partial(super().cycle, f, u))
+
+    def _cycle(self, number: int, f: Vector, u: Vector, **how: Any) -> None:
+        if number < self._divided:
+            super()._cycle(number, f, u, **how)
+            return
+        for memory, one, f_there, u_there in zip(self.memories, self._each, f, u, strict=True):
+            with memory.active():
+                one._cycle(number, f_there, u_there, **how)
+
+    def files(self) -> list[tuple[str, Any]]:
+        """What is compiled for `apply`."""
+        return self._each[0].files()
+
+    def norms(self, f: Vector, u: Vector) -> tuple[float, float]:
+        self.exchange.check()
+        for number, (memory, one) in enumerate(zip(self.memories, self._each, strict=True)):
+            with memory.active():
+                one.start_norms(f[number], u[number])
+        of_u, of_f = zip(*(one.found_norms() for one in self._each), strict=True)
+        return math.hypot(*of_u), math.hypot(*of_f)
+
+    def zero(self, u: Vector) -> None:
+        for number, (memory, one) in enumerate(zip(self.memories, self._each, strict=True)):
+            with memory.active():
+                one.zero(u[number])
+
+    def load(self, name: str, values: np.ndarray | None) -> None:
+        """Bring each device what it reads of a grid; zeros without values."""
+        if values is None:
+            self.zero([memory.buffers[name] for memory in self.memories])
+            return
+
+        def load(number: int) -> None:
+            begin, end = self._reads[number]
+            rows = np.ascontiguousarray(values[begin:end], self.memories[number].dtype)
+            self.memories[number].upload(rows, name, begin * self._row_bytes)
+
+        self.exchange.at_once(load, values.nbytes)
+
+    def fetch(self, name: str, out: np.ndarray) -> None:
+        """Bring a grid to the host, each device's own part."""
+
+        def fetch(number: int) -> None:
+            begin, end = self.cuts[number]
+            self.memories[number].download(name, out[begin:end], begin * self._row_bytes)
+
+        self.exchange.at_once(fetch, out.nbytes)
+
+
 def solve(
-    device: Device,
+    devices: Sequence[Device],
     stencil: Stencil,
     f: Any,
     u: Any,
@@ -283,12 +457,76 @@ def solve(
     rtol: float,
     atol: float = 0.0,
     maxiter: int,
+    from_zero: bool = False,
 ) -> Outcome:
-    """Solve A u = f by cycles, of contiguous buffers; see `grids.Hierarchy.solve`."""
+    """Solve A u = f by cycles; see `grids.Hierarchy.solve`.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        Several are of one kind, and a device may come several times; where the finest grid is not
+        divided (`grids.is_shared`), the first makes all.
+    f, u : contiguous buffers of ``dtype``, or of several devices ndarrays of ``stencil.shape``
+        ``u`` is the start and gets the result. ``from_zero``: the start is zero, whatever an
+        array holds.
+    """
+    limits = {"rtol": rtol, "atol": atol, "maxiter": maxiter}
+    if len(devices) > 1:
+        devices = devices if grids.is_shared(stencil.shape) else devices[:1]
+        with meetings.turn(devices), held(devices, stencil, np.dtype(dtype)) as own:
+            own.load("f0", f)
+            own.load("u0", None if from_zero else u)
+            there = ([memory.buffers[name] for memory in own.memories] for name in ("f0", "u0"))
+            outcome = own.solve(*there, **limits)
+            own.fetch("u0", u)
+            return outcome
+    (device,) = devices
     with device.active():
         make = functools.partial(DeviceHierarchy, device, stencil, dtype)
-        key = stencil, np.dtype(dtype)
-        hierarchy = device.storage().get(_PURPOSE, key, _KEPT, make)
-        with locks.sole(hierarchy, hierarchy.again) as own:
+        hierarchy = device.storage().get(_PURPOSE, (stencil, np.dtype(dtype)), _KEPT, make)
+        with locks.sole(hierarchy, make) as own:
             own.prepare()
-            return own.solve(f, u, rtol=rtol, atol=atol, maxiter=maxiter)
+            return own.solve(f, u, **limits)
+
+
+@contextlib.contextmanager
+def held(devices: Sequence[Device], stencil: Stencil, dtype: np.dtype) -> Iterator[SharedHierarchy]:
+    """A hierarchy on devices that have their turn, for this thread alone; kept unless one fails."""
+    devices = devices[: grids.LEAST_PLANES // 2]
+    another = functools.partial(SharedHierarchy, devices, stencil, dtype)
+    kept, hierarchy = _kept(devices, stencil, dtype)
+    with locks.sole(hierarchy, another) as own:
+        try:
+            yield own
+        except BaseException:
+            kept.clear()  # devices may have met unequally often
+            with contextlib.suppress(Exception):
+                own.exchange.synchronize()
+            raise
+
+
+class _Hold:
+    """What each device keeps of a hierarchy: where one lets go, the memory of all is free."""
+
+    def __init__(self, held: list[SharedHierarchy]) -> None:
+        self.held = held
+
+    def __del__(self) -> None:
+        self.held.clear()
+
+
+def _kept(
+    devices: Sequence[Device], stencil: Stencil, dtype: np.dtype
+) -> tuple[list[SharedHierarchy], SharedHierarchy]:
+    """A hierarchy, and a list of it alone: kept for the next solve until that is cleared."""
+    key = stencil, dtype, tuple(device.name for device in devices)
+    with devices[0].active():
+        hold = devices[0].storage().find(_SHARED, key)
+    if hold is not None:
+        with contextlib.suppress(IndexError):  # another thread may clear it
+            return hold.held, hold.held[0]
+    kept = [hierarchy := SharedHierarchy(devices, stencil, dtype)]
+    for device in dict.fromkeys(devices):
+        with device.active():
+            device.storage().put(_SHARED, key, _Hold(kept), 1)
+    return kept, hierarchy

@@ -25,8 +25,6 @@ from hetero.ops.poisson import methods, operands
 from hetero.registry import Arguments
 from hetero.registry.problem import DEVICE_DTYPES, Problem
 
-_AHEAD = (methods.MULTIGRID, methods.JACOBI)  # whose loops take long to compile
-
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation, in two and three dimensions."""

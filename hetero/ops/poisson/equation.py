@@ -8,7 +8,7 @@ digit: A' v = g with spacing' = spacing / 2^e, g = f 2^(2 e - k) and u = v 2^k.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,11 +17,8 @@ from hetero.imports import load
 from hetero.moving.results import on_host as with_host_result
 from hetero.ops.linear_systems.solve import Solve, Solved, execute
 from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
-from hetero.ops.linear_systems.vectors import like, on_host, on_vectors
+from hetero.ops.linear_systems.vectors import like, on_host
 from hetero.pricing.plan import Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 # Exponents of two between which spacings and right-hand sides are taken as they are. Sums of
 # squares are in double; solutions and sine transforms are at most 2^70 times as large as f h^2.
@@ -33,6 +30,7 @@ _ROUNDINGS = 4.0  # how often that of u may be in what a method leaves
 # Residuals below are those of numbers whose squares may have vanished.
 _LEAST_RESIDUAL = {"float32": 1e-30, "float64": 1e-150}
 _DOUBLE = np.dtype(np.float64)
+_NONE = -math.inf  # the exponent of zero
 
 
 class Face(NamedTuple):
@@ -74,26 +72,17 @@ def checked_faces(shape: tuple[int, ...], boundary: Any) -> list[Face]:
     return faces
 
 
-class Scaled(NamedTuple):
-    """The equation in other units."""
-
-    f: np.ndarray  # right-hand side with the boundary's share
-    x0: np.ndarray | None
-    spacing: tuple[float, ...]
-    solution: int  # u is 2^solution times what solves this equation,
-    residual: int  # and f - A u is 2^residual times its own
-
-
 class Equation:
-    """What is to be solved, in its own units or in those of `Scaled`."""
+    """What is to be solved, in its own units or, where that has to be, in others."""
 
     def __init__(
         self, f: Any, x0: Any, spacing: tuple[float, ...], faces: list[Face], dtype: np.dtype
     ) -> None:
-        self._f, self._x0, self._spacing, self._faces = f, x0, spacing, faces
+        self._f, self._x0, self._own_spacing, self._faces = f, x0, spacing, faces
         self._dtype, self._dtype_name = dtype, name_of(dtype)
-        self._rhs = f
-        self._scaled: Scaled | None = None
+        # What is solved; u and f - A u are these powers of two times its own.
+        self._rhs, self._spacing = f, spacing
+        self._solution = self._residual = 0
 
     def solve(self, plan: Plan, solve: Solve) -> Solved:
         """Run the plan; in other units where the values turn out to need it."""
@@ -104,19 +93,20 @@ class Equation:
         most = _SPACING[self._dtype_name]
         if all(2.0**-most <= h <= 2.0**most for h in self._spacing):
             self._rhs = self._with_boundary()
-            solved = _run(plan, solve, Stencil(shape, self._spacing), self._rhs, self._x0)
-            least = _LEAST_RESIDUAL[self._dtype_name]
-            outcome = solved.outcome
+            solved = self._run(plan, solve, self._x0)
+            least, outcome = _LEAST_RESIDUAL[self._dtype_name], solved.outcome
             vague = outcome.residual < least or outcome.residual == math.inf
             if outcome.status == CONVERGED and not vague:
                 return solved
             if not self._is_out_of_range(outcome.right_side):
                 return solved
-        self._scaled = scaled = self._in_units_of_powers()
-        self._rhs = scaled.f
-        stencil = Stencil(shape, scaled.spacing)
-        solved = _run(with_host_result(plan), solve, stencil, scaled.f, scaled.x0)
-        return self._in_own_units(solved, stencil, solve.rtol)
+        start = self._change_units()
+        solved = self._run(with_host_result(plan), solve, start)
+        return self._in_own_units(solved, solve.rtol)
+
+    def _run(self, plan: Plan, solve: Solve, start: Any) -> Solved:
+        solve = solve._replace(system=Stencil(tuple(self._f.shape), self._spacing))
+        return execute(plan, solve, self._rhs, start)
 
     def _with_boundary(self) -> Any:
         """f plus value / spacing**2 next to each side; an array of f's kind, or f itself."""
@@ -125,14 +115,14 @@ class Equation:
         operand = describe(self._f)
         total = np.array(on_host(self._f, operand, self._dtype))
         with np.errstate(all="ignore"):  # `_is_out_of_range` sees to what is not finite
-            self._add_boundary(total, self._spacing, 0)
+            self._add_boundary(total, 0)
         return total if operand.location == HOST else like(self._f, total)
 
-    def _add_boundary(self, total: np.ndarray, spacing: tuple[float, ...], exponent: int) -> None:
+    def _add_boundary(self, total: np.ndarray, exponent: int) -> None:
         for axis, layer, value in self._faces:
             index: list[Any] = [slice(None)] * total.ndim
             index[axis] = layer
-            share = np.ldexp(value.astype(np.float64), exponent) / spacing[axis] ** 2
+            share = np.ldexp(value.astype(np.float64), exponent) / self._spacing[axis] ** 2
             total[tuple(index)] += share
 
     def _is_out_of_range(self, right_side: float | None) -> bool:
@@ -142,67 +132,58 @@ class Equation:
         it answers alone, and nothing is fetched from a device.
         """
         f, x0, most = self._f, self._x0, _VALUES[self._dtype_name]
-        start = None if x0 is None else _exponent(on_host(x0, describe(x0), self._dtype))
+        start = _NONE if x0 is None else _exponent(on_host(x0, describe(x0), self._dtype))
         if right_side is not None:
             least = math.ldexp(math.sqrt(math.prod(f.shape)), -most)
             if least <= right_side <= math.ldexp(1.0, most):  # and so is the largest value
-                return (start or 0) > most
+                return start > most
         values = _exponent(on_host(f, describe(f), self._dtype))
-        largest = _largest((values, *self._boundary_exponents(self._spacing)))
-        return largest is not None and (abs(largest) > most or (start or 0) > most)
+        largest = max(values, *self._boundary_exponents(), _NONE)
+        return largest > _NONE and (abs(largest) > most or start > most)
 
-    def _in_units_of_powers(self) -> Scaled:
-        """The equation in units in which the largest value of the right-hand side is about 1."""
+    def _change_units(self) -> np.ndarray | None:
+        """Take units in which the largest value of the right-hand side is about 1; the start."""
         values, x0 = on_host(self._f, describe(self._f), _DOUBLE), self._x0
-        e = math.frexp(min(self._spacing))[1]
-        parts = [math.frexp(h) for h in self._spacing]
-        spacing = tuple(math.ldexp(h, min(n - e, _FARTHEST)) for h, n in parts)
-        own = _shifted(_exponent(values), 2 * e)
-        k = _largest((own, *self._boundary_exponents(spacing))) or 0
+        e = math.frexp(min(self._own_spacing))[1]
+        parts = [math.frexp(h) for h in self._own_spacing]
+        self._spacing = tuple(math.ldexp(h, min(n - e, _FARTHEST)) for h, n in parts)
+        k = max(_exponent(values) + 2 * e, *self._boundary_exponents(), _NONE)
+        k = int(k) if k > _NONE else 0
         if x0 is not None:
             x0 = on_host(x0, describe(x0), _DOUBLE).reshape(values.shape)
-            if (_exponent(x0) or 0) - k > _START:
+            start = _exponent(x0)
+            if (start if start > _NONE else 0) - k > _START:
                 x0 = None
         with np.errstate(all="ignore"):
             total = np.ldexp(values, 2 * e - k)
-            self._add_boundary(total, spacing, -k)
-            if x0 is not None:
-                x0 = np.ldexp(x0, -k).astype(self._dtype)
-            return Scaled(total.astype(self._dtype), x0, spacing, k, k - 2 * e)
+            self._add_boundary(total, -k)
+            self._rhs = total.astype(self._dtype)
+            self._solution, self._residual = k, k - 2 * e
+            return None if x0 is None else np.ldexp(x0, -k).astype(self._dtype)
 
-    def _boundary_exponents(self, spacing: tuple[float, ...]) -> list[int | None]:
+    def _boundary_exponents(self) -> list[float]:
         """Exponents of the boundary's shares, or one more."""
         return [
-            _shifted(_exponent(value.astype(np.float64)), 2 - 2 * math.frexp(spacing[axis])[1])
+            _exponent(value.astype(np.float64)) + 2 - 2 * math.frexp(self._spacing[axis])[1]
             for axis, _, value in self._faces
         ]
 
-    def _in_own_units(self, solved: Solved, stencil: Stencil, rtol: float) -> Solved:
+    def _in_own_units(self, solved: Solved, rtol: float) -> Solved:
         """The solution to return, judged anew where its dtype has not the range."""
-        assert self._scaled is not None
-        exponent = self._scaled.solution
         outcome = solved.outcome
         with np.errstate(all="ignore"):
-            u = np.ldexp(solved.x, exponent)
-            returned = np.ldexp(u, -exponent)
+            u = np.ldexp(solved.x, self._solution)
+            returned = np.ldexp(u, -self._solution)
             if not np.array_equal(returned, solved.x):
-                norms = load("hetero.ops.poisson.dst_cpu").norms
-                residual = norms(stencil, self._scaled.f, returned)[0]
-                status = ROUNDING
+                stencil = Stencil(u.shape, self._spacing)
+                residual, whole = load("hetero.ops.poisson.dst").norms(stencil, self._rhs, returned)
+                status = CONVERGED if residual <= rtol * whole else ROUNDING
                 if not math.isfinite(residual):
                     status = NOT_FINITE
-                elif residual <= rtol * self._right_side(outcome):
-                    status = CONVERGED
-                outcome = outcome._replace(status=status, residual=residual)
+                outcome = Outcome(status, outcome.iterations, residual, whole)
         if describe(self._f).location != HOST:
             u = like(self._f, u)
         return solved._replace(x=u, outcome=outcome)
-
-    def _right_side(self, outcome: Outcome) -> float:
-        """2-norm of the right-hand side that was solved for."""
-        if outcome.right_side is not None:
-            return outcome.right_side
-        return _norm(on_host(self._rhs, describe(self._rhs), self._dtype))
 
     def converged(self, outcome: Outcome, *, to_rounding: bool) -> bool:
         """Whether the tolerance is met; with ``to_rounding``, also where that ended the solve.
@@ -212,48 +193,24 @@ class Equation:
         if outcome.status != ROUNDING or not to_rounding:
             return outcome.status == CONVERGED
         Poisson = load("hetero.ops.linear_systems.operators").Poisson
-        spacing = self._scaled.spacing if self._scaled else self._spacing
-        condition = Poisson(tuple(self._f.shape), spacing).condition_number()
+        condition = Poisson(tuple(self._f.shape), self._spacing).condition_number()
         most = _ROUNDINGS * float(np.finfo(self._dtype).eps) * condition
-        return outcome.residual <= most * self._right_side(outcome)
+        return outcome.residual <= most * outcome.right_side
 
     def residual(self, outcome: Outcome) -> float:
         """2-norm of f - A u, in f's units."""
-        if self._scaled is None:
-            return outcome.residual
         with np.errstate(all="ignore"):
-            return float(np.ldexp(outcome.residual, self._scaled.residual))
+            return float(np.ldexp(outcome.residual, self._residual))
 
     def relative_residual(self, outcome: Outcome) -> float:
         """norm(f - A u) / norm(f); 0 where f is."""
         if outcome.residual == 0.0:
             return 0.0
-        whole = self._right_side(outcome)
+        whole = outcome.right_side
         return outcome.residual / whole if whole > 0.0 else math.inf
 
 
-def _run(plan: Plan, solve: Solve, stencil: Stencil, rhs: Any, x0: Any) -> Solved:
-    return execute(plan, solve, rhs, x0, lambda used: (stencil, None))
-
-
-def _norm(values: np.ndarray) -> float:
-    """2-norm, also where squares overflow or vanish."""
-    norm = on_vectors(values.dtype).norm
-    exponent = _exponent(values) or 0
-    with np.errstate(all="ignore"):
-        return float(np.ldexp(norm(np.ldexp(values, -exponent).reshape(-1)), exponent))
-
-
-def _exponent(values: np.ndarray) -> int | None:
-    """Of two, of the largest absolute value; None for zeros or what is not finite."""
+def _exponent(values: np.ndarray) -> float:
+    """Of two, of the largest absolute value; -inf for zeros or what is not finite."""
     largest = max(float(values.max()), -float(values.min()))
-    return math.frexp(largest)[1] if 0.0 < largest < math.inf else None
-
-
-def _shifted(exponent: int | None, by: int) -> int | None:
-    return None if exponent is None else exponent + by
-
-
-def _largest(exponents: Iterable[int | None]) -> int | None:
-    """The largest of those that are known."""
-    return max((e for e in exponents if e is not None), default=None)
+    return math.frexp(largest)[1] if 0.0 < largest < math.inf else _NONE

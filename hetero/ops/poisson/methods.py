@@ -1,83 +1,226 @@
-"""The ways to solve Poisson's equation: what they have in common, and a row for each kind."""
+"""The ways to solve Poisson's equation: a row for each kind of device; iterations, work, memory."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero import registry
-from hetero.host.loops import Family, register
 from hetero.imports import load
-from hetero.ops.linear_systems.loops import CYCLES
-from hetero.ops.linear_systems.types import Stencil
+from hetero.kernels.jacobi import plan as plan_jacobi
+from hetero.ops.linear_systems.loops import CYCLES, SWEEPS
+from hetero.ops.linear_systems.solve import digits
 from hetero.ops.multigrid import grids
-from hetero.ops.poisson import costs
-from hetero.ops.poisson.costs import Method
+from hetero.ops.poisson.operands import JACOBI, NAME, UNLIMITED
 from hetero.registry import Arguments
+from hetero.registry.models import Work
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
-    from hetero.ops.linear_systems.solve import Solve
     from hetero.ops.linear_systems.types import Outcome
 
 _LEAST_ROWS = 16  # a device's share, at least
-SWEEPS = register(Family("sweeps", 3.0, f"{__name__}:sweeps"))
+_CYCLE_FACTOR = {2: 0.07, 3: 0.1}  # what one multigrid cycle leaves of the residual
+_LARGEST_PLANE = 1 << 18  # points
+_SMALL = 1 << 26  # bytes that are not asked for
+_SERIAL = 0.25  # a thread's passes over the points besides, over its time for the transforms
+_LARGEST_FACTOR = 386  # from here on all prime factors cost the same
 
 
-def sweeps(dtype: np.dtype) -> None:
-    """Call every compiled loop of Jacobi's method."""
-    jacobi_cpu = load("hetero.ops.poisson.jacobi_cpu")
-    f = np.ones((40, 40), dtype)
-    jacobi_cpu.solve(Stencil(f.shape, (1.0, 1.0)), f, np.zeros_like(f), rtol=1e-3, maxiter=20)
+@dataclass(frozen=True)
+class Method:
+    """What a method's rows have in common, whatever the kind of device."""
+
+    name: str
+    solve: Callable[..., Outcome]  # ``solve(devices, problem, arguments)``; no devices: the CPU
+    expected: Callable[[Problem], float]  # iterations that the tolerance takes
+    passes: float  # over f's memory in an iteration, for profiles without measured constants
+    times_f: float  # memory on the CPU but for f, in times of f
+    lines: float = 0.0  # and in lines of the longest axis
+    iterations: str = ""  # what they are called; "" for a method that is direct
+    coarsest: Callable[[str], int] | None = None  # points that one iteration solves, by kind
+    cost: Callable[[int, str], float] | None = None  # of a transform, in those of usual extents
+
+    def register(self, **row: Any) -> None:
+        """Add a row for some kinds of devices; see `registry.register_method`."""
+        common = {
+            "operation": NAME,
+            "method": self.name,
+            "excludes": self.excludes,
+            "work": self.work,
+        }
+        registry.register_method(**(common | row))
+
+    def expected_iterations(self, problem: Problem) -> int:
+        """Cycles, iterations or sweeps that the tolerance takes; 1 where it is direct."""
+        return max(1, math.ceil(self.expected(problem)))
+
+    def made(self, problem: Problem, kind: str) -> int:
+        """Iterations that will be made: what the tolerance takes, or as many as are allowed."""
+        rtol, limit, _ = problem.options
+        if self.name == JACOBI and rtol == 0.0 and limit < UNLIMITED:
+            return max(1, limit)
+        if self.coarsest is not None and math.prod(problem.dims) <= self.coarsest(kind):
+            return 1
+        return max(1, min(self.expected_iterations(problem), limit))
+
+    def work(self, problem: Problem, info: dict[str, Any]) -> Work:
+        """See `registry.Implementation`; a direct method's points count by what their axes cost.
+
+        On the CPU only the transforms are shared by the cores: the more there are, the less does
+        their length matter.
+        """
+        n, kind = math.prod(problem.dims), info["kind"]
+        if self.cost is not None:
+            more = sum(self.cost(extent, kind) for extent in problem.dims) / len(problem.dims) - 1.0
+            if kind == "cpu":
+                more /= 1.0 + _SERIAL * info.get("cores", 1)
+            n = max(round(n * (1.0 + more)), 1)
+        moved = self.passes * n * np.dtype(problem.dtype).itemsize
+        return Work((n,), 10.0 * n, moved, self.made(problem, kind))
+
+    def excludes(self, problem: Problem, info: dict[str, Any]) -> str | None:
+        """See `registry.Implementation`."""
+        if problem.options.exactly and self.name != JACOBI:
+            return "does not sweep, and a number of sweeps was asked for"
+        wanted, limit = self.expected_iterations(problem), problem.options.limit
+        if not self.iterations or wanted <= limit:
+            return None
+        short = f"takes about {wanted:.3g} {self.iterations}, {limit} are allowed"
+        return registry.Unasked(short)
+
+    def memory_needed(self, shape: tuple[int, ...], itemsize: int) -> float:
+        """Bytes that it takes on the CPU beside f, its result included; an upper estimate."""
+        return itemsize * (self.times_f * math.prod(shape) + self.lines * max(shape))
+
+    def on_cpu(self, devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
+        """Solve, with the longest axis first if the others make planes beyond the cache.
+
+        Room is taken for several planes, and a thin grid's could be the whole of it.
+        """
+        (f,), u, solve = arguments
+        self._check_memory(f)
+        shape = solve.system.shape
+        axis = shape.index(max(shape))
+        if axis == 0 or math.prod(shape[1:]) <= _LARGEST_PLANE:
+            return self.solve(devices, problem, arguments)
+        order = [axis, *(a for a in range(len(shape)) if a != axis)]
+        system = solve.system._replace(
+            shape=tuple(shape[a] for a in order),
+            spacing=tuple(solve.system.spacing[a] for a in order),
+        )
+        transposed, result = (np.ascontiguousarray(v.transpose(order)) for v in (f, u))
+        turned = Arguments((transposed,), result, solve._replace(system=system))
+        outcome = self.solve(devices, problem, turned)
+        u.transpose(order)[...] = result
+        return outcome
+
+    def _check_memory(self, f: np.ndarray) -> None:
+        """MemoryError where a solve would take more than there is: before it does, not in it."""
+        needed = self.memory_needed(f.shape, f.itemsize)
+        if needed < _SMALL:
+            return
+        available = load("hetero.host.cpu").available_memory()
+        if needed > available:
+            raise MemoryError(
+                f"solve_poisson by {self.name!r} takes about {needed / 2**30:.1f} GiB more for f "
+                f"of shape {f.shape}, {available / 2**30:.1f} GiB are available; 'jacobi' takes "
+                "least"
+            )
+
+
+def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteration]:
+    """See `registry.Operation`. A pass of sweeps gets as many rows; on a device are f and two u."""
+    if len(dims) == 3:
+        return {}
+    grid = plan_jacobi.GridSlab.of((dims[0], dims[-1]), (1.0, 1.0), dtype)
+    depth = plan_jacobi.default_depth(grid)
+    return {"jacobi": registry.Iteration(grid.row_bytes, 3, depth, depth, depth)}
+
+
+def _digits(problem: Problem) -> float:
+    return digits(problem.options.rtol, np.dtype(problem.dtype))
+
+
+def cycles(problem: Problem) -> float:
+    """A cycle leaves 0.07 of the residual in 2-D, 0.1 in 3-D."""
+    return _digits(problem) / -math.log(_CYCLE_FACTOR[len(problem.dims)])
+
+
+def _mean_sine(problem: Problem) -> float:
+    """Mean over the axes of sin^2(pi / (2 (n + 1))), the operator's least eigenvalue's share.
+
+    That is for equal spacings; others are not known here, and the longest axis decides alone, which
+    is the worst they can do.
+    """
+    extents = (max(problem.dims),) if problem.layout.endswith("uneven") else problem.dims
+    sines = [math.sin(math.pi / (2 * (max(n, 1) + 1))) ** 2 for n in extents]
+    return sum(sines) / len(sines)
+
+
+def sweeps(problem: Problem) -> float:
+    """With s the mean sine, a sweep leaves 1 - 2 s."""
+    mean = _mean_sine(problem)
+    return _digits(problem) / (-math.log1p(-2.0 * mean) if mean < 0.5 else math.inf)
+
+
+def transform_cost(n: int, kind: str) -> float:
+    """How much longer a sine transform of n points takes for the prime factors of n + 1.
+
+    Measured: SciPy's 1.4 to 1.8 times with a prime factor of 29 to 43, 5 to 11 times beyond 250;
+    cuFFT's 3.8 times beyond 127.
+    """
+    rest, prime, largest = n + 1, 2, 1
+    while prime * prime <= rest and prime < _LARGEST_FACTOR:
+        while rest % prime == 0:
+            rest, largest = rest // prime, prime
+        prime += 1
+    largest = max(largest, rest)
+    if kind == "cpu":
+        return 1.0 + min(largest / 55.0, 7.0)
+    return 3.8 if largest > 127 else 1.0
 
 
 def _dst(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     (f,), u, solve = arguments
-    if devices:
-        on_device = load("hetero.ops.poisson.dst_device").solve
-        return on_device(devices[0], solve.system, f, u, dtype=problem.dtype, rtol=solve.rtol)
-    asked = {"rtol": solve.rtol, "lenient": solve.lenient, "measured": solve.measured}
-    return load("hetero.ops.poisson.dst_cpu").solve(solve.system, f, u, **asked)
+    how = {"rtol": solve.rtol, "lenient": solve.lenient, "measured": solve.measured}
+    direct = load("hetero.ops.poisson.dst").solve
+    return direct(devices, solve.system, f, u, dtype=problem.dtype, **how)
 
 
 def _multigrid(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     (f,), u, solve = arguments
     limits = {"rtol": solve.rtol, "maxiter": solve.maxiter}
-    if len(devices) > 1:
-        on_devices = load("hetero.ops.multigrid.multigrid_shared").solve
-        return on_devices(devices, solve.system, f, u, from_zero=solve.from_zero, **limits)
-    if devices:
-        on_device = load("hetero.ops.multigrid.multigrid_device").solve
-        return on_device(devices[0], solve.system, f, u, dtype=problem.dtype, **limits)
-    return load("hetero.ops.multigrid.multigrid_cpu").solve(solve.system, f, u, **limits)
+    if not devices:
+        return load("hetero.ops.multigrid.multigrid_cpu").solve(solve.system, f, u, **limits)
+    limits |= {"dtype": problem.dtype, "from_zero": solve.from_zero}
+    on_devices = load("hetero.ops.multigrid.multigrid_device").solve
+    return on_devices(devices, solve.system, f, u, **limits)
 
 
 def _jacobi(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     (f,), u, solve = arguments
-    limits = sweep_limits(solve)
-    if devices:
-        on_devices = load("hetero.ops.poisson.jacobi_device").solve
-        limits |= {"dtype": problem.dtype, "from_zero": solve.from_zero}
-        return on_devices(devices, solve.system, f, u, **limits)
-    return load("hetero.ops.poisson.jacobi_cpu").solve(solve.system, f, u, **limits)
-
-
-def sweep_limits(solve: Solve) -> dict[str, Any]:
-    """When sweeps end, as `jacobi_schedule.iterate` takes it."""
-    sweeps = solve.maxiter if solve.exactly else None
-    return {"rtol": solve.rtol, "maxiter": solve.maxiter, "sweeps": sweeps}
+    limits = {"rtol": solve.rtol, "maxiter": solve.maxiter}
+    if solve.exactly:
+        limits["sweeps"] = solve.maxiter
+    sweeping = load("hetero.ops.poisson.jacobi").solve
+    here = {"dtype": problem.dtype, "from_zero": solve.from_zero and len(devices) > 1}
+    return sweeping(devices, solve.system, f, u, **here, **limits)
 
 
 def _no_cufft(problem: Problem, info: dict[str, Any]) -> str | None:
     here = None if info.get("elsewhere") else load("hetero.devices.cuda.cufft").obstacle()
-    return DST.excludes(problem, info) or here
+    return _DST.excludes(problem, info) or here
 
 
 def _solid(problem: Problem, info: dict[str, Any]) -> str | None:
     reason = "sweeps on the CPU alone in three dimensions" if len(problem.dims) == 3 else None
-    return reason or JACOBI.excludes(problem, info)
+    return reason or _JACOBI.excludes(problem, info)
 
 
 def _shared(problem: Problem) -> bool:
@@ -85,52 +228,52 @@ def _shared(problem: Problem) -> bool:
     return problem.dims[0] >= 2 * _LEAST_ROWS
 
 
-DST = Method(
+_DST = Method(
     name="dst",
     solve=_dst,
     expected=lambda problem: 1,
     passes=40.0,
     times_f=4.0,
     lines=40.0,
-    cost=costs.transform_cost,
+    cost=transform_cost,
 )
-DST.register(kinds=("cpu",), run=DST.on_cpu)
-DST.register(kinds=("cuda",), run=_dst, excludes=_no_cufft)
+_DST.register(kinds=("cpu",), run=_DST.on_cpu)
+_DST.register(kinds=("cuda",), run=_dst, excludes=_no_cufft)
 
-MULTIGRID = Method(
+_MULTIGRID = Method(
     name="multigrid",
     solve=_multigrid,
-    expected=costs.cycles,
+    expected=cycles,
     iterations="cycles",
     passes=10.0,
     times_f=4.5,
     lines=35.0,
     coarsest=grids.coarsest,
 )
-MULTIGRID.register(
+_MULTIGRID.register(
     kinds=("cpu",),
-    run=MULTIGRID.on_cpu,
+    run=_MULTIGRID.on_cpu,
     loops=lambda problem: (CYCLES.of(problem.dtype),),
 )
-MULTIGRID.register(
+_MULTIGRID.register(
     kinds=registry.PORTABLE,
     run=_multigrid,
     shared=lambda problem: grids.is_shared(problem.dims),
 )
 
-JACOBI = Method(
-    name="jacobi",
+_JACOBI = Method(
+    name=JACOBI,
     solve=_jacobi,
-    expected=costs.sweeps,
+    expected=sweeps,
     iterations="sweeps",
     passes=3.0,
     times_f=7.0,
 )
-JACOBI.register(
+_JACOBI.register(
     kinds=("cpu",),
-    run=JACOBI.on_cpu,
+    run=_JACOBI.on_cpu,
     loops=lambda problem: (SWEEPS.of(problem.dtype),),
 )
-JACOBI.register(kinds=registry.PORTABLE, run=_jacobi, shared=_shared, excludes=_solid)
+_JACOBI.register(kinds=registry.PORTABLE, run=_jacobi, shared=_shared, excludes=_solid)
 
-BY_NAME = {method.name: method for method in (DST, MULTIGRID, JACOBI)}
+BY_NAME = {method.name: method for method in (_DST, _MULTIGRID, _JACOBI)}

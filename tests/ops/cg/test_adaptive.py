@@ -11,8 +11,8 @@ import pytest
 import hetero
 from hetero import devices, profile, registry
 from hetero.errors import DeviceError, MethodNotAvailable
-from hetero.ops.cg import adaptive_price, operands
-from hetero.ops.cg.adaptive_price import Schedule
+from hetero.ops.cg import adaptive, operands
+from hetero.ops.cg.adaptive import Schedule
 from hetero.pricing import pricing
 
 N = 150
@@ -32,7 +32,7 @@ def moving_after(monkeypatch, count):
             return len(norms) >= count
 
     fixed = Fixed(1.0, 0.1, 1.0)
-    monkeypatch.setattr(adaptive_price, "here", lambda *_: fixed)
+    monkeypatch.setattr(adaptive, "here", lambda *_: fixed)
 
 
 # -- The decision ----------------------------------------------------------------------------------
@@ -178,33 +178,19 @@ def test_the_limit_counts_across_the_move(opencl, monkeypatch):
         np.testing.assert_allclose(x, alone, rtol=1e-8)
 
 
-@pytest.mark.parametrize("failing_at", [0, 1, 4])
-def test_the_cpu_goes_on_where_the_device_fails(opencl, monkeypatch, failing_at, warnings_of):
+def test_the_cpu_computes_it_where_the_device_fails(opencl, monkeypatch, warnings_of):
     A, b = system(), np.ones(N)
     moving_after(monkeypatch, 9)
-    download, count = type(devices.get(opencl)).download, []
 
-    def failing(self, *arguments, **options):
-        count.append(1)
-        if len(count) > failing_at:
-            raise DeviceError("it fell over")
-        return download(self, *arguments, **options)
+    def failing(*arguments, **options):
+        raise DeviceError("it fell over")
 
     monkeypatch.setattr(type(devices.get(opencl)), "download", failing)
-    starts = []
-    from hetero.ops.krylov import cg_cpu
-
-    solve = cg_cpu.solve
-    monkeypatch.setattr(
-        cg_cpu, "solve", lambda s, b, x, **o: (starts.append(x.copy()), solve(s, b, x, **o))[1]
-    )
     x, info = hetero.solve_cg(A, b, rtol=1e-8, device=opencl, method="adaptive")
     assert info == 0
-    assert np.linalg.norm(b - A @ x) <= 1e-8 * np.linalg.norm(b)
+    np.testing.assert_array_equal(x, hetero.solve_cg(A, b, rtol=1e-8, device="cpu")[0])
     assert len(warnings_of()) == 1
     assert "it fell over" in warnings_of()[0]
-    nine, _ = hetero.solve_cg(A, b, maxiter=9, device="cpu")
-    np.testing.assert_array_equal(starts[1], nine)
 
 
 def test_a_badly_scaled_right_side_stays_on_the_cpu(opencl, monkeypatch):

@@ -8,7 +8,7 @@ from test_solve_cg import systems
 
 import hetero
 from hetero.host import loops
-from hetero.ops.cg.system import System
+from hetero.ops.cg.operands import System
 
 
 def test_a_sparse_matrix_of_the_solves_dtype_is_not_copied():

@@ -17,11 +17,10 @@ from hetero.calling import execution
 from hetero.devices import meetings
 from hetero.errors import DeviceError
 from hetero.ops.cg import operands
-from hetero.ops.cg.system import System
-from hetero.ops.krylov import cg_device
+from hetero.ops.cg.operands import System
 from hetero.ops.linear_systems.exchange import Exchange
-from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, DeviceFailed, Stencil
-from hetero.ops.multigrid import grids, multigrid_shared
+from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, Stencil
+from hetero.ops.multigrid import grids, multigrid_device
 from hetero.ops.multigrid.multigrid_device import Memory
 from hetero.pricing import pricing
 from hetero.profile import inventory
@@ -152,13 +151,12 @@ def test_numbers_whose_squares_overflow_are_scaled(found):
 
 @pytest.mark.parametrize("k", [0, 11, 40, 101, 180])
 def test_a_device_that_fails(found, monkeypatch, k):
-    """At a launch before the iteration, in a cycle, in those of the vectors: what was saved is an
-    iterate, and the next solve makes a new hierarchy."""
+    """At a launch before the iteration, in a cycle, in those of the vectors: the next solve makes a
+    new hierarchy."""
     stencil = Stencil((96, 64), (1.0, 1.0))
     b, x0 = vectors(stencil)
     options = {"rtol": 1e-12, "check_every": 2}
     expected = preconditioned(found, 2, stencil, b, x0, **options)
-    monkeypatch.setattr(cg_device, "_CHECKPOINT_SECONDS", 0.0)
     kind = type(found[0])
     launch, launches, made = kind.launch, itertools.count(), []
 
@@ -170,19 +168,11 @@ def test_a_device_that_fails(found, monkeypatch, k):
     with monkeypatch.context() as broken:
         broken.setattr(kind, "launch", failing)
         broken.setattr(Exchange, "recorded", lambda *_: None)  # graphs call it no more
-        with pytest.raises(DeviceError, match="unplugged") as failure:
+        with pytest.raises(DeviceError, match="unplugged"):
             preconditioned(found, 2, stencil, b, x0, **options)
-    assert isinstance(failure.value, DeviceFailed) == (k > 1)
-    if k > 100:
-        saved, iterations = failure.value.x, failure.value.iterations
-        assert iterations > 0
-        _, x = preconditioned(found, 2, stencil, b, x0, maxiter=iterations)
-        np.testing.assert_array_equal(saved, x)
-        with found[0].active():
-            found[0].storage().drop()
-    build = multigrid_shared.SharedHierarchy.__init__
+    build = multigrid_device.SharedHierarchy.__init__
     monkeypatch.setattr(
-        multigrid_shared.SharedHierarchy,
+        multigrid_device.SharedHierarchy,
         "__init__",
         lambda self, *a: made.append(self) or build(self, *a),
     )
@@ -221,9 +211,9 @@ def test_solve_cg_on_all_devices_of_a_kind(monkeypatch):
         execution, "members", lambda place: (device,) * 2 if "*" in place else members(place)
     )
     used = []
-    make = multigrid_shared.held
+    make = multigrid_device.held
     monkeypatch.setattr(
-        multigrid_shared, "held", lambda where, **what: used.append(where) or make(where, **what)
+        multigrid_device, "held", lambda where, **what: used.append(where) or make(where, **what)
     )
     A = hetero.Poisson((64, 48))
     b = np.random.default_rng(0).standard_normal(A.shape[0])

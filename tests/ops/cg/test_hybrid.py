@@ -110,9 +110,9 @@ def test_a_matrix_that_is_on_the_device_stays_there(opencl, monkeypatch):
     np.testing.assert_allclose(hetero.to_host(x), A[0], rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("failing_at", [0, 1, 12])
-def test_the_cpu_goes_on_from_the_last_iterate(opencl, failing_at, monkeypatch, warnings_of):
-    A, whole = systems("float64")["csr"]
+@pytest.mark.parametrize("failing_at", [0, 12])
+def test_the_cpu_computes_it_where_the_device_fails(opencl, failing_at, monkeypatch, warnings_of):
+    A, _ = systems("float64")["csr"]
     b = np.random.default_rng(3).random(N)
     download, count = type(devices.get(opencl)).download, []
 
@@ -122,21 +122,14 @@ def test_the_cpu_goes_on_from_the_last_iterate(opencl, failing_at, monkeypatch, 
             raise DeviceError("it fell over")
         return download(self, *arguments, **options)
 
-    seen, alone = [], []
-    known = {"rtol": 1e-9, "device": opencl, "method": "hybrid"}
-    hetero.solve_cg(A, b, **known, callback=lambda x: alone.append(x.copy()))
     monkeypatch.setattr(type(devices.get(opencl)), "download", failing)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        x, info = hetero.solve_cg(A, b, **known, callback=lambda x: seen.append(x.copy()))
+        x, info = hetero.solve_cg(A, b, rtol=1e-9, device=opencl, method="hybrid")
     assert info == 0
-    assert np.linalg.norm(b - whole @ x) <= 1e-9 * np.linalg.norm(b)
+    np.testing.assert_array_equal(x, hetero.solve_cg(A, b, rtol=1e-9, device="cpu")[0])
     assert len(warnings_of()) == 1
     assert "it fell over" in warnings_of()[0]
-    np.testing.assert_array_equal(seen[:failing_at], alone[:failing_at])
-    last, exact = [np.zeros(N), *alone][failing_at], np.linalg.solve(whole, b)
-    energies = [(s - exact) @ whole @ (s - exact) for s in (seen[failing_at], last)]
-    assert energies[0] < energies[1]
 
 
 def test_a_multigrid_cycle_is_not_its(opencl):

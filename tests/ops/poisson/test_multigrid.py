@@ -41,7 +41,9 @@ def on_device(device, stencil, f, u, **options):
         (source, _a), (target, _b) = (device.allocate(f.nbytes) for _ in range(2))
         device.upload(f, source)
         device.upload(u, target)
-        outcome = multigrid_device.solve(device, stencil, source, target, dtype=f.dtype, **options)
+        outcome = multigrid_device.solve(
+            [device], stencil, source, target, dtype=f.dtype, **options
+        )
         device.download(target, u)
     return outcome
 

@@ -12,7 +12,7 @@ from test_solve_poisson import exact
 
 import hetero
 from hetero.host import cpu
-from hetero.ops.poisson import costs
+from hetero.ops.poisson import methods
 from hetero.ops.poisson.methods import BY_NAME
 
 
@@ -29,7 +29,7 @@ def test_expected_iterations_are_about_what_it_takes(shape):
 
 @pytest.mark.parametrize("method", ["dst", "multigrid", "jacobi"])
 def test_the_longest_axis_goes_first_where_planes_are_large(method, monkeypatch):
-    monkeypatch.setattr(costs, "_LARGEST_PLANE", 4)
+    monkeypatch.setattr(methods, "_LARGEST_PLANE", 4)
     for shape in ((2, 9), (3, 17), (2, 11, 3), (3, 4, 7), (1, 30)):
         spacing = (0.5, 0.7, 0.9)[: len(shape)]
         f = np.random.default_rng(12).random(shape)

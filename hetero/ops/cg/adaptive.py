@@ -1,4 +1,6 @@
-"""When a solve of an unknown number of iterations moves from the CPU to a device, and its price.
+"""Method "adaptive": conjugate gradients that begin on the CPU and move to a device in time.
+
+They go on there from the same x and r, in the direction that is conjugate to those before.
 
 On the CPU an iteration takes c seconds, on the device g, and the move there M: the operands, and
 what the device needs to begin. So it pays from k = M / (c - g) iterations on. How many there are
@@ -25,13 +27,16 @@ ski rental with a forecast. A. R. Karlin et al., Algorithmica 11 (1994), 542-571
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hetero import profile, tables
+from hetero.devices.base import Device
+from hetero.imports import load
 from hetero.ops.cg.operands import NAME, least_iterations
 from hetero.pricing import movement
 from hetero.pricing.plan import CPU
@@ -39,6 +44,9 @@ from hetero.profile import Profile, inventory
 from hetero.registry import Price, Unasked
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
+
+if TYPE_CHECKING:
+    from hetero.ops.linear_systems.types import Outcome
 
 Works = Callable[[Problem, dict[str, Any]], Work]
 _FIRST = 4  # iterations before a forecast is believed
@@ -128,7 +136,7 @@ def here(work: Works, problem: Problem, name: str) -> Schedule | None:
 def price(
     work: Works, problem: Problem, name: str, info: dict[str, Any], constants: Profile
 ) -> Price:
-    """The terms of a solve that moves in time; see `hetero.ops.cg.hybrid_price.price`.
+    """The terms of a solve that moves in time; see `hetero.ops.cg.hybrid.price`.
 
     They are those of the number of iterations to expect, foreseen right.
     """
@@ -182,3 +190,60 @@ def _schedule(
         return None
     moves = movement.total(movement.total(before, after), {"overhead": begin})
     return Schedule(c, g, sum(moves.values())), moves, cpu_begin
+
+
+class _Moves(Exception):
+    """Ends the iterations on the CPU."""
+
+    def __init__(self, residual: np.ndarray, direction: np.ndarray) -> None:
+        super().__init__()
+        self.going_on = residual, direction
+
+
+def solve(
+    device: Device,
+    system_on: Callable[[tuple[Any, ...]], tuple[Any, Any]],
+    b: np.ndarray,
+    x: np.ndarray,
+    *,
+    schedule: Schedule | None,
+    maxiter: int,
+    callback: Callable[[np.ndarray], object] | None = None,
+    **tolerances: float,
+) -> Outcome:
+    """Solve A x = b for a dense A; see `hetero.ops.krylov.cg_cpu.solve`.
+
+    ``system_on(devices)`` gives system and preconditioner there; of none, the CPU's. Without a
+    ``schedule`` it does not move.
+    """
+    system, preconditioner = system_on(())
+    norms: list[float] = []
+    seconds: list[float] = []
+    last = time.perf_counter()
+
+    def moves(square: float, bound: float, r: Any, z: Any, p: Any, rho: float) -> None:
+        """Called after each iteration on the CPU."""
+        nonlocal last
+        now = time.perf_counter()
+        norms.append(square**0.5)
+        seconds.append(now - last)
+        last = now
+        done = len(norms)
+        left = maxiter - done if norms[-1] > bound else 0
+        if left and not done % (done // 32 + 1) and schedule.is_due(norms, seconds, bound, left):
+            if preconditioner is not None:
+                np.multiply(preconditioner, r, out=z)
+            raise _Moves(r, z + p.dtype.type(np.dot(r, z) / rho) * p)
+
+    given = {"preconditioner": preconditioner, "maxiter": maxiter, **tolerances}
+    hooks = {"callback": callback, "moves": moves if schedule is not None else None}
+    try:
+        return load("hetero.ops.krylov.cg_cpu").solve(system, b, x, **hooks, **given)
+    except _Moves as move:
+        going_on, done = move.going_on, len(norms)
+    with device.active():
+        there, preconditioner = system_on((device,))
+        given |= {"preconditioner": preconditioner, "maxiter": maxiter - done}
+        given |= {"callback": callback, "going_on": going_on}
+        outcome = load("hetero.ops.krylov.cg_device").solve((device,), there, b, x, **given)
+    return outcome._replace(iterations=outcome.iterations + done)

@@ -1,6 +1,9 @@
-"""What method "hybrid" takes: as measured whole, or by the constants of its parts.
+"""Method "hybrid": conjugate gradients with A p on a device, vectors and scalars on the CPU.
 
-White's sum (2013, sections 3.4, 3.5, 4.6.1 and 5.2), for k iterations and n unknowns of s bytes:
+After A. White, "Modeling and Optimization of Parallel Matrix-based Computations on GPU", Auburn
+University, 2013, section 5.2: the matrix goes to the device once; in every iteration p follows it,
+and A p comes back. The price is as measured whole, or White's sum (sections 3.4, 3.5, 4.6.1), for
+k iterations and n unknowns of s bytes:
 
     T = T_up(n^2 s) + k (T_up(n s) + T_Mv + T_down(n s) + T_vectors)
 
@@ -13,8 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hetero.devices.base import Device
+from hetero.imports import load
 from hetero.ops.cg.operands import NAME
 from hetero.pricing import movement
 from hetero.pricing.plan import CPU
@@ -22,6 +27,11 @@ from hetero.profile import Profile
 from hetero.registry import Price
 from hetero.registry.models import Cost, Work
 from hetero.registry.problem import Problem
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hetero.ops.linear_systems.types import Csr, Dense, Outcome, Stencil
 
 _MADE_OF = "A p there, vectors on the CPU"
 _OPERANDS = {"dense": 1, "csr": 3}  # of a matrix, ahead of the vectors
@@ -75,3 +85,29 @@ def _steps(
         "compute": repeat * seconds,
         "download": repeat * constants.link(name, "download")(nbytes),
     }
+
+
+def solve(
+    device: Device, system: Stencil | Csr | Dense, b: np.ndarray, x: np.ndarray, **others: Any
+) -> Outcome:
+    """Solve A x = b; see `hetero.ops.krylov.cg_cpu.solve`.
+
+    Arrays of the system that lie on the host are uploaded for this call.
+    """
+    krylov = "hetero.ops.krylov"
+    with device.active():
+        vectors = load(f"{krylov}.cg_vectors").Vectors((device,), system, b, x, b.dtype, None)
+        matrices = load(f"{krylov}.cg_matrices")
+        if type(system) in matrices.KINDS:
+            matrix = matrices.KINDS[type(system)](vectors, system, False, plain=True)
+        else:
+            matrix = matrices.GridProduct(vectors, system)
+        (part,) = matrix.parts
+
+        def times(p: np.ndarray, q: np.ndarray) -> None:
+            part.upload(p, "p")
+            matrix.times()
+            part.download("q", q)
+
+        product = load(f"{krylov}.cg_products").Product(times)
+        return load(f"{krylov}.cg_cpu").solve(None, b, x, product=product, **others)

@@ -1,0 +1,297 @@
+"""-div grad u = f directly: sine transforms along each axis, divided by eigenvalues.
+
+After B. Buzbee, G. Golub, C. Nielson, "On direct methods for solving Poisson's equations", SIAM J.
+Numer. Anal. 7 (1970), 627-656. On the CPU the transforms are SciPy's. On a device they are cuFFT's
+real FFTs of the odd extension; each pass over an axis leaves the array with its axes rotated by
+one, so that the axis to come is the contiguous one and, after the last, all are back in order.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.fft import dstn, idstn
+
+from hetero.devices.base import Device
+from hetero.devices.workspace import Workspace
+from hetero.host import cpu, loops
+from hetero.imports import load
+from hetero.ops.linear_systems.loops import CYCLES
+from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
+from hetero.profile.inventory import loop_threads
+
+_SERIAL = 1 << 16  # points below which SciPy's threads cost more than they save
+_BLOCK = 1 << 15  # points that NumPy divides at a time: temporaries stay in the cache
+_REACH = 0.25  # of a residual that rounding makes: a refinement seldom leaves less of it
+_TRANSFORMS = 4.5  # roundings of f, at most, that transforms leave; and less than that of u
+_COMPILED = "hetero.ops.multigrid.multigrid_cpu"  # its `norms` takes a seventh of NumPy's time
+_serving = loops.Serving(CYCLES, _COMPILED, __name__)
+
+_PURPOSE = "sine transforms"
+_KEPT = 4  # solvers in each context
+_THREADS = 256
+_TILE = 32
+_CHUNK_BYTES = 24 << 20  # of extended rows: stays in the cache from one kernel to the next
+_SUM_BLOCKS = 512
+
+
+def solve(
+    devices: Sequence[Device],
+    stencil: Stencil,
+    f: Any,
+    u: Any,
+    *,
+    dtype: Any = None,
+    rtol: float = 0.0,
+    lenient: bool = False,
+    measured: bool = True,
+) -> Outcome:
+    """Solve A u = f directly, with one step of iterative refinement where it misses ``rtol``.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        None: the CPU; of several the first.
+    f, u : array of the stencil's shape, float32 or float64, or contiguous buffer of ``dtype``
+        ``u`` gets the result.
+    rtol : float
+        Asked of norm(f - A u) / norm(f).
+    lenient, measured : bool
+        See `_on_cpu`.
+
+    Returns
+    -------
+    Outcome
+        ROUNDING where the residual stays above ``rtol``.
+    """
+    if not devices:
+        size, whole, done = _on_cpu(stencil, f, u, rtol, lenient, measured)
+    else:
+        key = stencil, np.dtype(dtype)
+        with devices[0].active():
+            make = functools.partial(Solver, devices[0], *key)
+            solver = devices[0].storage().get(_PURPOSE, key, _KEPT, make)
+            size, whole, done = solver.solve(f, u, rtol)
+    if size is None:
+        return Outcome(CONVERGED, done, math.nan)
+    if not math.isfinite(size):
+        return Outcome(NOT_FINITE, done, size, whole)
+    return Outcome(CONVERGED if size <= rtol * whole else ROUNDING, done, size, whole)
+
+
+def eigenvalues(stencil: Stencil) -> list[np.ndarray]:
+    """Eigenvalues of -d^2/dx^2 along each axis: 4 / h^2 sin^2(pi k / (2 (n + 1))), float64."""
+    found = []
+    for n, h in zip(stencil.shape, stencil.spacing, strict=True):
+        values = np.arange(1, n + 1, dtype=np.float64)  # in place: an axis may be all there is
+        values *= np.pi / (2 * (n + 1))
+        np.sin(values, out=values)
+        values *= values
+        values *= 4.0 / h**2
+        found.append(values)
+    return found
+
+
+def apply(stencil: Stencil, f: np.ndarray, *, overwrite: bool = False) -> np.ndarray:
+    """A^-1 f; f has the stencil's shape, float32 or float64, and may be overwritten."""
+    workers = 1 if f.size < _SERIAL else loop_threads(cpu.describe()["cores"])
+    spectrum = dstn(f, type=1, workers=workers, overwrite_x=overwrite)
+    made = _remembered if f.size <= _BLOCK else _lines
+    along, plane = made(stencil, f.dtype)
+    rows = max(_BLOCK // plane.size, 1)
+    for first in range(0, len(f), rows):
+        part = slice(first, first + rows)
+        spectrum[part] /= np.add.outer(along[part], plane)
+    return idstn(spectrum, type=1, workers=workers, overwrite_x=True)
+
+
+def _lines(stencil: Stencil, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues along the first axis, and those of the others added up."""
+    along, *across = (values.astype(dtype) for values in eigenvalues(stencil))
+    return along, functools.reduce(np.add.outer, across)
+
+
+_remembered = functools.lru_cache(maxsize=64)(_lines)  # of small grids
+
+
+@functools.lru_cache(maxsize=64)
+def _bounds(stencil: Stencil) -> tuple[float, float]:
+    """About the smallest and the largest eigenvalue."""
+    sizes = [(4.0 / h**2, n) for n, h in zip(stencil.shape, stencil.spacing, strict=True)]
+    low = sum(weight * math.sin(math.pi / (2 * (n + 1))) ** 2 for weight, n in sizes)
+    return low, sum(weight for weight, _ in sizes)
+
+
+def _length(v: np.ndarray) -> float:
+    """2-norm, in v's own precision and range."""
+    return math.sqrt(np.einsum("i,i", v.reshape(-1), v.reshape(-1)))
+
+
+def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """f - A u."""
+    r = np.empty_like(f, order="C")
+    product = load("hetero.ops.krylov.cg_products").plain(stencil, f.dtype)
+    product.times(u.reshape(-1), r.reshape(-1))
+    return np.subtract(f, r, out=r)
+
+
+def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
+    """2-norms of f - A u and of f."""
+    size, whole = (
+        math.sqrt(np.einsum("i,i", v.reshape(-1), v.reshape(-1), dtype=np.float64))
+        for v in (residual(stencil, f, u), f)
+    )
+    return size, whole
+
+
+def _on_cpu(
+    stencil: Stencil, f: np.ndarray, u: np.ndarray, rtol: float, lenient: bool, measured: bool
+) -> tuple[float | None, float, int]:
+    """2-norms of f - A u and of f, and the number of solves.
+
+    A solve that misses ``rtol`` is not refined where ``rtol`` is eps or more and far below what
+    rounding u makes of the residual, or with ``lenient`` merely below that. The first norm is None
+    where it need not be ``measured`` and is small enough by what transforms leave: to compute it
+    takes as long as they do.
+    """
+    eps = float(np.finfo(f.dtype).eps)
+    with np.errstate(all="ignore"):
+        low, high = _bounds(stencil)
+        wide = lenient and high < _TRANSFORMS * low  # rounding u leaves less than transforms do
+        u[...] = f
+        solved = apply(stencil, f.astype(np.float64) if wide else u, overwrite=True)
+        if not np.may_share_memory(solved, u):
+            u[...] = solved
+        whole, rounded = _length(f), eps * high * _length(u)
+        left = _TRANSFORMS * eps * whole
+        is_least = wide or (lenient and left <= rounded)
+        enough = (is_least or left + rounded <= rtol * whole) and 0.0 < rounded < math.inf
+        if enough and not measured:
+            return None, whole, 1
+        found = _serving(f.dtype).norms if _COMPILED in sys.modules else norms
+        size, whole = found(stencil, f, u)
+        bound = rtol * whole
+        out_of_reach = rtol >= eps and bound < _REACH * size and size <= rounded < math.inf
+        if not size > bound or enough or out_of_reach:
+            return size, whole, 1
+        better = apply(stencil, residual(stencil, f, u), overwrite=True)
+        better += u
+        refined, _ = found(stencil, f, better)
+        if refined < size:
+            u[...] = better
+            size = refined
+    return size, whole, 2
+
+
+class Solver:
+    """One shape's transforms and buffers, on a device that is active in this thread.
+
+    ``transform(device, length, rows, dtype)`` makes a function that transforms a buffer of rows in
+    place. Default: cuFFT's.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        stencil: Stencil,
+        dtype: np.dtype,
+        transform: Callable[..., Callable[[Any], None]] | None = None,
+    ) -> None:
+        self._device = device
+        self._dtype = np.dtype(dtype)
+        self._real = {"float32": "float", "float64": "double"}[self._dtype.name]
+        self._shape = (1,) * (3 - len(stencil.shape)) + tuple(stencil.shape)
+        self._axes = stencil.shape
+        self._weights = [0.0] * (3 - len(stencil.shape)) + [1.0 / h**2 for h in stencil.spacing]
+        self._points = math.prod(self._shape)
+        made = transform or load("hetero.devices.cuda.cufft").RealTransform
+        self._transform = functools.cache(functools.partial(made, device, dtype=self._dtype.name))
+        memory = Workspace(device, _PURPOSE)
+        values = np.concatenate([[0.0] * (3 - len(self._axes)), *eigenvalues(stencil)])
+        self._eigenvalues = memory.upload(values.astype(self._dtype))
+        self._chunks = {n: self._rows_of_a_chunk(n) for n in self._axes}
+        most = max(rows * 2 * (n + 2) for n, rows in self._chunks.items())
+        size = self._dtype.itemsize
+        self._extended = memory.allocate(most * size)
+        self._work = [memory.allocate(self._points * size) for _ in range(2)]
+        self._residual = memory.allocate(self._points * size)
+        self._sums = memory.allocate(2 * _SUM_BLOCKS * 8)
+        self._memory = memory
+
+    def _rows_of_a_chunk(self, n: int) -> int:
+        rows = max(_CHUNK_BYTES // (2 * (n + 2) * self._dtype.itemsize), 1)
+        return min(-(-rows // _TILE) * _TILE, self._points // n)
+
+    def _launch(self, kernel: str, items: int, arguments: list[Any]) -> None:
+        defines = (("REAL", self._real), ("THREADS", _THREADS))
+        built = self._device.build("dst.cu", kernel, defines)
+        self._device.launch(built, -(-items // _THREADS), _THREADS, arguments)
+
+    def apply(self, f: Any, u: Any) -> None:
+        """Enqueue u = A^-1 f; ``u`` may be ``f``."""
+        a, b = self._work
+        passes = [*self._axes[::-1]] * 2
+        source = f
+        for number, n in enumerate(passes):
+            forward = number < len(self._axes)
+            target = u if number == len(passes) - 1 else (a if source is not a else b)
+            self._sine_transform(source, target, n, -0.5 if forward else -1.0 / (n + 1))
+            if number == len(self._axes) - 1:
+                self._launch(
+                    "divide_by_eigenvalues",
+                    self._points,
+                    [target, self._eigenvalues, *self._shape],
+                )
+            source = target
+
+    def _sine_transform(self, source: Any, target: Any, n: int, scale: float) -> None:
+        everything = self._points // n
+        for first in range(0, everything, self._chunks[n]):
+            rows = min(self._chunks[n], everything - first)
+            self._launch("extend_odd", rows * 2 * (n + 2), [source, self._extended, first, rows, n])
+            self._transform(2 * (n + 1), rows)(self._extended)
+            tiles = -(-rows // _TILE) * -(-n // _TILE)
+            self._launch(
+                "take_transposed",
+                tiles * _THREADS,
+                [self._extended, target, first, rows, n, everything, scale],
+            )
+
+    def residual(self, f: Any, u: Any) -> tuple[float, float]:
+        """2-norms of f - A u, which is kept, and of f."""
+        blocks = min(_SUM_BLOCKS, -(-self._points // _THREADS))
+        arguments = [u, f, self._residual, self._sums, *self._shape, *self._weights, blocks]
+        self._launch("residual_sums", blocks * _THREADS, arguments)
+        sums = np.empty((blocks, 2))
+        self._device.download(self._sums, sums)
+        with np.errstate(invalid="ignore", over="ignore"):
+            r, whole = np.sqrt(sums.sum(axis=0))
+        return float(r), float(whole)
+
+    def refine(self, u: Any) -> None:
+        """Enqueue u += A^-1 r for the residual kept; `undo` takes it back."""
+        self.apply(self._residual, self._residual)
+        self._device.copy(self._work[0], u, self._points * self._dtype.itemsize)
+        self._launch("add_to", self._points, [u, self._residual, self._points])
+
+    def undo(self, u: Any) -> None:
+        """Enqueue what makes u what it was before the last `refine`."""
+        self._device.copy(u, self._work[0], self._points * self._dtype.itemsize)
+
+    def solve(self, f: Any, u: Any, rtol: float) -> tuple[float, float, int]:
+        """2-norms of f - A u and of f, and the number of solves."""
+        self.apply(f, u)
+        size, whole = self.residual(f, u)
+        if not size > rtol * whole:
+            return size, whole, 1
+        self.refine(u)
+        refined, _ = self.residual(f, u)
+        if refined < size:
+            return refined, whole, 2
+        self.undo(u)
+        return size, whole, 2

@@ -16,7 +16,7 @@ from hetero import registry
 from hetero.calibration.environment import links_at_once, quiet_links
 from hetero.calibration.fit import fit_link
 from hetero.calibration.measure.candidates import awaited
-from hetero.calibration.measure.timing import center, measure, once
+from hetero.calibration.measure.timing import measure, once, undisturbed
 from hetero.calibration.measure.workbench import Bench
 from hetero.calibration.progress import Failure, Schedule
 from hetero.calibration.request import Request
@@ -186,7 +186,7 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[
             call()  # not counted: another one ran before
             differences = samples.setdefault((operation, method), [])
             differences.extend(once(call) - alone for _ in range(_HOST_CALLS))
-    return {key: max(center(differences) - dispatch, 0.0) for key, differences in samples.items()}
+    return {key: max(undisturbed(found) - dispatch, 0.0) for key, found in samples.items()}
 
 
 def plan(schedule: Schedule, places: list[Place], quick: bool) -> None:

@@ -18,7 +18,7 @@ from functools import partial
 from statistics import median
 from typing import TypeVar
 
-from hetero.calibration.measure.timing import center, once, wait_until_idle
+from hetero.calibration.measure.timing import once, undisturbed, wait_until_idle
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable
 from hetero.moving import failures
@@ -159,7 +159,7 @@ def timed(
             break
     if after:
         wait_until_idle()  # for whatever comes next
-    return {name: center(found) for name, found in samples.items()}
+    return {name: undisturbed(found) for name, found in samples.items()}
 
 
 def _turn(

@@ -46,7 +46,6 @@ def measured(monkeypatch, hasty, profile_file, cuda):
         patch.setattr(machine.overheads, "of_calls", costs)
         patch.setattr(machine.overheads, "pack", lambda budget: PACK)
         patch.setattr(machine.compiling, "compile_first", lambda *_: None)
-        patch.setattr(machine.loop.repeating, "settle", lambda *_: (0, 0, 0))
 
         def calibrate(*only, **options):
             taken.clear()

@@ -42,13 +42,11 @@ _COMPILER = "numba.core.compiler_lock"
 # 'pip install hetero[...]' would ask an index for hetero.
 INSTALL = {
     "cuda": "pip install cuda-bindings nvidia-cuda-nvrtc",
-    "library": "pip install nvmath-python nvidia-cublas nvidia-cufft",
+    "library": "pip install cuda-pathfinder nvidia-cublas nvidia-cufft",
     "opencl": "pip install pyopencl intel-opencl-rt intel-cmplr-lib-rt",
     "dask": "pip install 'dask[array]' distributed",
     "mpi": "pip install mpi4py",
 }
-# Modules of it need nothing of the packages around them, which take 0.5 s to import.
-_BINDINGS = "nvmath.bindings"
 _MACHINERY = importlib.machinery.ModuleSpec.__init__.__code__.co_filename
 _lock = locks.new()
 _held: list[list[Any]] = []  # the locks of each fork in progress
@@ -122,32 +120,11 @@ def _imports() -> bool:
 
 def _imported(name: str) -> Any:
     with _lock:
-        if name.startswith(_BINDINGS + "."):
-            return _of_bindings(name)
         at = name.find(".")
         while at >= 0:
             importlib.import_module(name[:at])
             at = name.find(".", at + 1)
         return importlib.import_module(name)
-
-
-def _of_bindings(name: str) -> Any:
-    """A module of `_BINDINGS`, whose packages are empty meanwhile, or there already."""
-    packages = {}
-    if "nvmath" not in sys.modules and (spec := importlib.util.find_spec("nvmath")) is not None:
-        for package in ("nvmath", _BINDINGS):
-            packages[package] = ModuleType(package)
-            below = package.split(".")[1:]
-            packages[package].__path__ = [
-                os.path.join(folder, *below) for folder in spec.submodule_search_locations or ()
-            ]
-        sys.modules.update(packages)
-    try:
-        return importlib.import_module(name)
-    finally:
-        for package, empty in packages.items():
-            if sys.modules.get(package) is empty:
-                del sys.modules[package]
 
 
 def extension(package: str, name: str) -> Any:

@@ -5,7 +5,7 @@ for the process that calls it. What is caught, and what is left alone and why: d
 
 =============  =====================================================================================
 `patching`     functions of other packages replaced, and put back
-`gate`         machine code in front of NumPy's loops of products, which offers large ones
+`gate`         machine code in front of NumPy's loops of `matmul`, which offers large products
 `session`      whether a call is looked at, what its plan says, who computes it
 `products`     ``@`` and all that is one; `functions` convolutions, CG and k-means
 `notes`        what was taken and what was not, with the reasons
@@ -34,7 +34,6 @@ _HOMES = {  # module -> where its replacements are made, and of which of its nam
     "scipy.ndimage": ("functions", ("convolve", "correlate")),
     "scipy.sparse.linalg": ("functions", ("cg",)),
     "sklearn.cluster": ("functions", ("KMeans.fit",)),
-    "threadpoolctl": ("patching", ()),
 }
 _ON, _OFF = ("1", "yes", "true", "on"), ("0", "no", "false", "off")  # HETERO_ACCEL
 _lock = locks.new()
@@ -60,8 +59,7 @@ class Installed:
 
     def __init__(self, session: Any) -> None:
         self.session, self.count = session, 1
-        self._others: list[Any] = []  # what is restored in addition
-        self._listed: list[tuple[Any, Any]] = []
+        self._stack = contextlib.ExitStack()  # of what is undone, whatever another one raises
         names = {module: names for module, (_, names) in _HOMES.items()}
         self._patches = load("hetero.accel.patching").Patches(names, self._replaced, self._done)
         self._patches.set()
@@ -79,12 +77,8 @@ class Installed:
     def restore(self) -> None:
         """Put back all that was replaced; what scripts hold calls the originals from now on."""
         self.session.least = float("inf")
-        with contextlib.ExitStack() as stack:  # each of them, whatever another one raises
-            for table, replacement in self._listed:
-                stack.callback(table.pop, replacement, None)
-            for other in self._others:
-                stack.callback(other.restore)
-            stack.callback(self._patches.restore)
+        self._stack.push(lambda *error: self._patches.restore())
+        self._stack.close()
 
     def _replaced(self, name: str, original: Any) -> Any:
         home, _ = _HOMES[next(module for module in _HOMES if name.startswith(f"{module}."))]
@@ -93,17 +87,17 @@ class Installed:
         table = getattr(sys.modules.get("scipy._lib._array_api"), "xp_capabilities_table", {})
         if original in table:
             table[replacement] = table[original]
-            self._listed.append((table, replacement))
+            self._stack.callback(table.pop, replacement, None)
         return replacement
 
     def _done(self, module: str) -> None:
-        home = load(f"hetero.accel.{_HOMES[module][0]}")
+        if module != "numpy" or not (products := load("hetero.accel.products")).gains(self.session):
+            return
         try:
-            if hasattr(home, "others"):
-                self._others.extend(home.others(self.session, module))
+            for caught in (products.caught_method, products.caught_loops):
+                self._stack.enter_context(caught(self.session))
         except (load("hetero.accel.gate").Unknown, AttributeError, ValueError) as error:
-            what = "A @ B" if module == "numpy" else module
-            log.warning("%s is left as it is: %s", what, error)
+            log.warning("A @ B is left as it is: %s", error)
 
 
 def install(verbose: bool = False, dry_run: bool = False, **options: Any) -> Installed:
@@ -135,7 +129,8 @@ def install(verbose: bool = False, dry_run: bool = False, **options: Any) -> Ins
     """
     with _lock:
         if _state["installed"] is None:
-            session = load("hetero.accel.session").Session(verbose, dry_run, **options)
+            kind = options.pop("kind", load("hetero.accel.session").Session)
+            session = kind(verbose, dry_run, **options)
             _state.update(installed=Installed(session), book=session.book)
         else:
             _state["installed"].count += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
-import ctypes
+import contextlib
 import importlib.machinery
 import io
 import os
@@ -26,9 +26,6 @@ usage: python -m hetero.accel [-v] [--report FILE] [--dry-run] (script.py | -m m
   -v, --verbose  print each call that is taken or left alone and why, and a table at the end
   --report FILE  write the table as a page for a browser
   --dry-run      decide, and take no call"""
-
-_MARK = b"<!-- by hetero.accel -->"  # the end of a report, which another one may replace
-_FILE_INPUT = 257  # Py_file_input of Python's C API
 
 
 def parsed(arguments: Sequence[str]) -> tuple[bool, bool, str | None, bool, list[str]] | None:
@@ -54,63 +51,48 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     verbose, dry_run, report, module, command = asked
     file, noisy = command[0], verbose or dry_run
+    why = None
     if not (module or file == "-" or os.access(file, os.R_OK)):
-        print(f"hetero.accel: there is no file {file} to read", file=sys.stderr)
-        return 2
-    if report is not None and (why := _obstacle(report)):
+        why = f"there is no file {file} to read"
+    elif report is not None and not report.endswith(".html") and os.path.exists(report):
+        why = f"{report} is there already, and is no page: its name does not end in .html"
+    if why is not None:
         print(f"hetero.accel: {why}", file=sys.stderr)
         return 2
     installed = accel.install(noisy, dry_run, recording=report is not None)
-    if noisy or report is not None:  # after threads and the script's own handlers
-        atexit.register(_end, report, command, noisy, installed, os.getpid())
+    process = os.getpid()
+
+    def end() -> None:
+        if os.getpid() != process:  # a fork of it
+            return
+        if noisy:
+            print(f"\n{installed.session.book}", file=sys.stderr)
+        if report is not None:
+            _write(report, command, installed)
+
+    atexit.register(end)  # after threads and the script's own handlers
     run(module, command)
     return 0
 
 
-def _end(
-    report: str | None, command: list[str], noisy: bool, installed: accel.Installed, process: int
-) -> None:
-    if os.getpid() != process:  # a fork of it
-        return
-    if noisy:
-        print(f"\n{installed.session.book}", file=sys.stderr)
-    if report is not None:
-        try:
-            if why := _obstacle(report):
-                raise FileExistsError(why)
-            page = _page(command, installed).encode() + _MARK
-            paths = load("hetero.paths")
-            paths.replace_file(paths.Path(report), page)
-        except OSError as error:
-            print(f"hetero.accel: no report: {error}", file=sys.stderr)
-
-
-def _obstacle(file: str) -> str | None:
-    """Why no report is written to a file: it is there, and is none."""
-    path = load("hetero.paths").Path(file)
-    if not path.exists() or (path.is_file() and path.read_bytes().endswith(_MARK)):
-        return None
-    return f"{file} is there already, and is no report of hetero.accel's"
-
-
-def _page(command: list[str], installed: accel.Installed) -> str:
-    """The table as a page for a browser, in the style of `hetero report`'s."""
+def _write(report: str, command: list[str], installed: accel.Installed) -> None:
+    """Write the table as a page for a browser, in the style of `hetero report`'s."""
     markup, book = load("hetero.evaluation.markup"), installed.session.book
     rows, (first, *advice) = book.table(), book.sums()
     taken = [row for row in rows if row[-1].startswith("taken")]
-    texts = {
-        "To gain more": (advice, "None."),
-        "Not caught": (installed.missed, "No module had imported a function by name before."),
-    }
     sections = {}
     for title, shown in (("Taken", taken), ("Left alone", [r for r in rows if r not in taken])):
         head = load("hetero.accel.notes").HEAD  # without columns that are empty: for telephones
         used = [column for column in zip(head, *shown, strict=True) if any(column[1:])]
-        table = markup.paragraph("Longest first.") + markup.table(zip(*used, strict=True))
-        sections[title] = table if shown else markup.paragraph("None.")
-    for title, (lines, none) in texts.items():
-        sections[title] = "".join(map(markup.paragraph, lines or [none]))
-    return str(markup.document(" ".join(command), markup.paragraph(first), sections))
+        sections[title] = markup.table(zip(*used, strict=True)) if shown else "None."
+    for title, lines in (("To gain more", advice), ("Not caught", installed.missed)):
+        sections[title] = "".join(map(markup.paragraph, lines))
+    page = markup.document(" ".join(command), markup.paragraph(first), sections)
+    try:
+        paths = load("hetero.paths")
+        paths.replace_file(paths.Path(report), page.encode())
+    except OSError as error:
+        print(f"hetero.accel: no report: {error}", file=sys.stderr)
 
 
 def run(module: bool, command: list[str]) -> None:
@@ -136,23 +118,13 @@ def run(module: bool, command: list[str]) -> None:
 
 def _execute(path: str, main: Any) -> None:
     """Execute a file, compiled before or not, or the standard input."""
-    machinery, names, code = importlib.machinery, vars(main), None
-    if os.path.isfile(path):
-        with io.open_code(path) as file:
-            code = pkgutil.read_code(file)
+    machinery, is_stdin = importlib.machinery, path == "<stdin>"
+    with contextlib.nullcontext(sys.stdin.buffer) if is_stdin else io.open_code(path) as file:
+        content = file.read()
+    code = pkgutil.read_code(io.BytesIO(content))
     loader = machinery.SourceFileLoader if code is None else machinery.SourcelessFileLoader
-    main.__loader__ = loader("__main__", path)
-    if code is not None:
-        exec(code, names)
-        return
-    if path == "<stdin>":
-        main.__loader__ = machinery.BuiltinImporter
-    # By Python's own parser of files: a pipe can be read once, and errors are worded as ever.
-    opened = os.dup(0) if path == "<stdin>" else os.open(path, os.O_RDONLY)
-    fdopen, execute = ctypes.CDLL(None).fdopen, ctypes.PyDLL(None).PyRun_FileExFlags
-    fdopen.restype, execute.restype = ctypes.c_void_p, ctypes.py_object
-    file, given = ctypes.c_void_p(fdopen(opened, b"rb")), (ctypes.py_object(names),) * 2
-    execute(file, os.fsencode(path), _FILE_INPUT, *given, 1, None)
+    main.__loader__ = machinery.BuiltinImporter if is_stdin else loader("__main__", path)
+    exec(code or compile(content, path, "exec", dont_inherit=True), vars(main))
 
 
 def _hide(error: BaseException) -> None:

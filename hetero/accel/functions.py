@@ -25,14 +25,13 @@ _DISTANCE, _COORDINATE = 1e-9, 5e-11  # seconds of a distance, and for each of i
 def replaced(session: Session, name: str, original: Any) -> Any:
     """What stands in the place of a function, or of `KMeans.fit`."""
     package, _, function = name.rpartition(".")
-    if function == "fit":
-        return wrapped(session, name, original, _fit)
-    if function == "cg":
-        counted = original if session.watcher is None else _counted(session, original)
-        return wrapped(session, name, counted, _cg)
-    recognise = _filtered if package == "scipy.ndimage" else _summed
-    if recognise is _filtered or function.endswith("2d"):
-        recognise = functools.partial(recognise, flipped=function.startswith("correlate"))
+    if function in ("fit", "cg"):
+        return wrapped(session, name, original, _fit if function == "fit" else _cg)
+    flipped = function.startswith("correlate")
+    if package == "scipy.ndimage":
+        recognise = functools.partial(_filtered, flipped=flipped)
+    elif function.endswith("2d"):
+        recognise = functools.partial(_summed, flipped=flipped)
     else:
         recognise = functools.partial(_transformed, function)
     return wrapped(session, name, original, recognise, _SMALL)
@@ -95,11 +94,8 @@ def _transformed(
         return Attempt(what, seconds, ("option", f"{option}= is given"))
     if in1.dtype != in2.dtype:  # the narrower one's transform is rounded to it
         return Attempt(what, seconds, ("dtype", f"{in1.dtype} and {in2.dtype} together"))
-    larger = [a >= b for a, b in zip(in1.shape, in2.shape, strict=True)]
-    if not all(larger):  # a filter larger than its image: the sum would be long
-        if any(larger) or mode != "full" or function == "convolve":  # which may give a view
-            return Attempt(what, seconds, ("option", "the second one is the larger one"))
-        in1, in2 = in2, in1
+    if any(a < b for a, b in zip(in1.shape, in2.shape, strict=True)):  # the sum would be long
+        return Attempt(what, seconds, ("option", "the second one is the larger one"))
     exact = function == "convolve"  # which may be the direct sum; others are not exact in SciPy
     own = ("fft",) if function == "oaconvolve" else ()  # SciPy's own way, which gains nothing
     return _attempt(what, seconds, (in1, in2, mode), own, exact)
@@ -176,21 +172,6 @@ def _attempt(
 
 
 # -- Solves ----------------------------------------------------------------------------------------
-
-
-def _counted(session: Session, original: Any) -> Any:
-    """SciPy's solver; its iterations are counted for the session's watcher."""
-
-    @functools.wraps(original)
-    def cg(*args: Any, callback: Any = None, **options: Any) -> Any:
-        def count(x: Any) -> None:
-            session.iterations += 1
-            if callback is not None:
-                callback(x)
-
-        return original(*args, callback=count, **options)
-
-    return cg
 
 
 def _cg(

@@ -10,23 +10,18 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any, NamedTuple
 
+from hetero.imports import load
 from hetero.times import readable
 
-# Reason code -> what a script, or its user, can change to gain more.
-CODES = {
-    "taken": "",
+# Reason -> what a script, or its user, can change to gain more; nothing for others: docs/accel.md.
+ADVICE = {
     "would-take": "leave --dry-run out",
-    "plain-is-fastest": "",
-    "slower": "",
     "first": "make calls of the same size again: the first two of each are measured as they are",
-    "start": "",
     "no-device": "take a machine with a GPU; `hetero advise` says what one would do",
     "copies": "use operands again without writing to them, so that copies stay on the device",
     "dtype": "give arrays of float32 or float64",
     "type": "give plain NumPy arrays, and no class of your own",
     "option": "leave the option out",
-    "not-finite": "",
-    "failed": "",
 }
 # Of calls by the plain library that say how long it takes: the least of two or more.
 _MEASURED = ("first", "start", "plain-is-fastest", "copies", "slower", "would-take")
@@ -41,7 +36,7 @@ class Note(NamedTuple):
     function: str  # its name, such as "scipy.signal.fftconvolve"
     what: str  # shapes and dtypes
     line: str  # "script.py:12"
-    code: str  # the reason, one of `CODES`
+    code: str  # the reason
     text: str  # with its figures
     seconds: float  # measured
     moved: int = 0  # bytes to devices and back
@@ -83,8 +78,9 @@ class Book:
             saved = self._saved(key, row)
             gain = "not known" * (code == "taken") if saved is None else readable(saved)
             bytes_ = f"{moved / 1e6:.3g} MB" if moved else ""
-            cells = line, call, str(calls), readable(seconds), gain, bytes_, f"{code}: {text}"
-            rows.append([*cells])
+            rows.append(
+                [line, call, str(calls), readable(seconds), gain, bytes_, f"{code}: {text}"]
+            )
         return rows
 
     def _saved(self, key: tuple[str, ...], row: list[Any]) -> float | None:
@@ -94,37 +90,34 @@ class Book:
 
     def sums(self) -> list[str]:
         """What it comes to, and what to change to gain more, in sentences."""
-        calls, whole = self._calls, readable(time.perf_counter() - self._began)
-        both = [(self._saved(key, row), row[0]) for key, row in [*self._rows.items()]]
-        known = [(saved, number) for saved, number in both if saved is not None]
-        saved, unknown = sum(s for s, _ in known), calls["taken"] - sum(n for _, n in known)
-        sign, about = "lost" if saved < 0 else "saved", readable(abs(saved))
-        lines = [
-            f"{calls_in_words(calls['taken'])} taken, "
-            + f"{calls.total() - calls['taken']} left alone, in {whole}"
-            + f"; about {about} {sign}, by the least time of such a call without hetero"
-            * bool(known)
-            + f"; what {calls_in_words(unknown)} saved is not known" * bool(unknown)
-            + f"; {self._moved / 1e6:.4g} MB moved" * bool(self._moved)
+        taken, whole = self._calls["taken"], readable(time.perf_counter() - self._began)
+        rows = [(self._saved(key, row), row[0]) for key, row in [*self._rows.items()]]
+        saved = [seconds for seconds, _ in rows if seconds is not None]
+        unknown = taken - sum(number for seconds, number in rows if seconds is not None)
+        found = [
+            f"{calls_in_words(taken)} taken, {self._calls.total() - taken} left alone, in {whole}"
         ]
-        if small := self.small.total():
-            lines.append(
-                f"{calls_in_words(small)} not looked at: too small, or nothing that hetero does"
-            )
+        if saved:
+            about = f"about {readable(abs(sum(saved)))} {'lost' if sum(saved) < 0 else 'saved'}"
+            found.append(f"{about}, by the least time of such a call without hetero")
+        if unknown:
+            found.append(f"what {calls_in_words(unknown)} saved is not known")
+        if self._moved:
+            found.append(f"{self._moved / 1e6:.4g} MB moved")
+        lines, small = ["; ".join(found)], self.small.total()
+        if small:
+            text = "not looked at: too small, or nothing that hetero does"
+            lines.append(f"{calls_in_words(small)} {text}")
         return lines + [
-            f"{code}, {calls_in_words(calls[code])}: to gain more, {advice}"
-            for code, advice in CODES.items()
-            if calls[code] and advice
+            f"{code}, {calls_in_words(self._calls[code])}: to gain more, {advice}"
+            for code, advice in ADVICE.items()
+            if self._calls[code]
         ]
 
     def __str__(self) -> str:
-        rows = [HEAD, *self.table()]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
-        return "\n".join([*lines, *self.sums()])
+        cells = ([cell.replace("|", "/") for cell in row] for row in (HEAD, *self.table()))
+        table = [f"| {' | '.join(row)} |" for row in cells]
+        return load("hetero.terminal").aligned("\n".join([*table, *self.sums()]))
 
 
 def row_of(table: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:

@@ -1,15 +1,14 @@
-"""Products: what the gates offer, and `numpy.dot`, `ndarray.dot` and `numpy.einsum`.
+"""Products: what the gate offers, and `numpy.dot`, `ndarray.dot` and `numpy.einsum`.
 
 `numpy.tensordot` and `numpy.linalg.multi_dot` call `numpy.dot`, which is replaced within NumPy too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import gc
-import glob
-import importlib.util
 import os
 import string
 import sys
@@ -21,7 +20,7 @@ from typing import Any
 from hetero.accel.gate import OFF, Gate
 from hetero.accel.notes import shapes
 from hetero.accel.patching import standin
-from hetero.accel.session import LOADING, Attempt, Session
+from hetero.accel.session import Attempt, Session, has_device
 from hetero.imports import load
 
 # Multiplications from which a product of matrices, or with a vector, is looked at: 256 cubed and
@@ -29,44 +28,47 @@ from hetero.imports import load
 MATRICES, VECTORS = 1 << 24, 1 << 20
 # Multiplications a second, about.
 _RATES = {"matrices": 2e10 * (os.cpu_count() or 1), "vectors": 2e9, "einsum": 1e9}
-_NODES = ("/dev/nvidia[0-9]*", "/dev/dxg")
-_OPENCLS = "/dev/dri/renderD*"
-_AXES = {"matmul": ("mk", "kn", "mn"), "matvec": ("mk", "k", "m"), "vecmat": ("k", "km", "m")}
 _OWN = ("blas",)  # the method that is NumPy's
-
-
-def has_device() -> bool:
-    """Whether a device may be here; nothing is loaded for the answer."""
-    if "hetero.profile.inventory" in sys.modules and load("hetero.profile.inventory").looked():
-        return not load("hetero.profile.inventory").is_host_alone(None)
-    if any(map(glob.glob, _NODES)):
-        return True
-    return bool(glob.glob(_OPENCLS)) and importlib.util.find_spec("pyopencl") is not None
 
 
 def replaced(session: Session, name: str, original: Any) -> Any:
     """What stands in the place of `numpy.dot` or `numpy.einsum`."""
     if name == "numpy.einsum":
         return standin(original, einsum(session, original))
-    return standin(original, dot(session, original)) if _gains(session) else original
+    return standin(original, dot(session, original)) if gains(session) else original
 
 
-def others(session: Session, module: str) -> Iterator[Any]:
-    """What else replaces NumPy's code, and restores it.
+@contextlib.contextmanager
+def caught_method(session: Session) -> Iterator[None]:
+    """A block in which `ndarray.dot`, a C method, is a function in the type's own dictionary."""
+    ndarray = sys.modules["numpy"].ndarray
+    (names,) = gc.get_referents(ndarray.__dict__)
+    changed = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyType_Modified", ctypes.pythonapi))
+    original = names["dot"]
+    names["dot"] = replaced = dot(session, original)
+    replaced.__module__ = "numpy"  # where pickle finds it
+    changed(ndarray)
+    yield
+    if names["dot"] is replaced:
+        names["dot"] = original
+        changed(ndarray)
 
-    Raises
-    ------
-    Unknown
-        Where this NumPy or processor is not known.
-    """
-    if not session.eager:
-        session.loading, _ = LOADING[has_device()]
-    if _gains(session):
-        yield _Method(session)
-        yield _Products(session)
+
+@contextlib.contextmanager
+def caught_loops(session: Session) -> Iterator[None]:
+    """A block in which NumPy's loops offer large products; `Unknown` where its loops are not."""
+    settled().clear()
+    gate = gates()
+    gate.take = functools.partial(_take, session)
+    gate.limit(*((1, 1) if session.eager else (MATRICES, VECTORS)))
+    gate.set()
+    yield
+    gate.limit(OFF, OFF)
+    gate.restore()
+    session.book.small["numpy.matmul"] += gate.small()
 
 
-def _gains(session: Session) -> bool:
+def gains(session: Session) -> bool:
     """Whether products are looked at: without a device they gain nothing."""
     return session.recording or has_device()
 
@@ -83,71 +85,50 @@ def settled() -> dict[Any, Any]:
     return load("hetero.tables").new_table()  # type: ignore[no-any-return]
 
 
-class _Products:
-    """The gates, and what they offer."""
+def _take(
+    session: Session, dtype: str, pointers: Any, extents: Any, strides: Any, loop: Any
+) -> bool:
+    kind = dtype, extents, strides
+    if session.is_inside() or kind in settled():
+        return False
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        settled().clear()
-        self._gate = gates()
-        self._gate.take = self._take
-        self._gate.limit(*((1, 1) if session.eager else (MATRICES, VECTORS)))
-        self._gate.set()
+    def plan() -> Any:
+        tables = load("hetero.tables")
+        now, made = tables.generation(), numpys.plan()
+        is_plain = numpys.is_plain(made.chosen) and not made.kept and not _is_placed()
+        if is_plain and not load("hetero.moving.keeping").may_pay(made):
+            tables.remember(settled(), kind, True, now)
+        return made
 
-    def restore(self) -> None:
-        """Put NumPy's loops back."""
-        self._gate.limit(OFF, OFF)
-        self._gate.restore()
-        self._session.book.small["numpy.matmul"] += self._gate.small()
-
-    def _take(
-        self, name: str, dtype: str, pointers: Any, extents: Any, strides: Any, loop: Any
-    ) -> bool:
-        kind = name, dtype, extents, strides
-        if self._session.is_inside() or kind in settled():
-            return False
-        arrays = _views(name, dtype, pointers, extents, strides)
-
-        def plan() -> Any:
-            tables = load("hetero.tables")
-            now, made = tables.generation(), numpys.plan()
-            is_plain = numpys.is_plain(made.chosen) and not made.kept and not _is_placed()
-            if is_plain and not load("hetero.moving.keeping").may_pay(made):
-                tables.remember(settled(), kind, True, now)
-            return made
-
-        numpys = attempted("matmul" if name == "matmul" else "matvec", *arrays)
-        # Advice is to see every call.
-        attempt = numpys if self._session.watcher else numpys._replace(plan=plan)
-        self._session.run(f"numpy.{name}", attempt, loop)
-        return True
+    numpys = attempted(*_views(dtype, pointers, extents, strides))
+    attempt = numpys if session.sees_all else numpys._replace(plan=plan)
+    session.run("numpy.matmul", attempt, loop)
+    return True
 
 
-def _views(name: str, dtype: str, pointers: Any, extents: Any, strides: Any) -> list[Any]:
-    """Operands and result of a loop as arrays; those of vecmat in matvec's order."""
-    numpy, arrays, within = sys.modules["numpy"], [], iter(strides[3:])
-    extent = dict(zip(dict.fromkeys("".join(_AXES[name])), extents[1:], strict=True))
-    for pointer, between, axes in zip(pointers, strides, _AXES[name], strict=False):
-        forms = [(extents[0], between)] * (extents[0] > 1)
-        forms += [(extent[axis], next(within)) for axis in axes]
-        shape, steps = zip(*forms, strict=True)
+def _views(dtype: str, pointers: Any, extents: Any, strides: Any) -> list[Any]:
+    """Operands and result of a loop as arrays."""
+    numpy, (count, m, k, n), within = sys.modules["numpy"], extents, iter(strides[3:])
+    arrays = []
+    for pointer, between, core in zip(pointers, strides, ((m, k), (k, n), (m, n)), strict=False):
+        steps = next(within), next(within)
+        shape = core if count == 1 else (count, *core)
+        steps = steps if count == 1 else (between, *steps)
         seen = {"version": 3, "data": (pointer, False), "shape": shape, "strides": steps}
         seen["typestr"] = numpy.dtype(dtype).str
         arrays.append(numpy.asarray(types.SimpleNamespace(__array_interface__=seen)))
-    if name == "vecmat":
-        arrays[:2] = arrays[1].swapaxes(-1, -2), arrays[0]
     return arrays
 
 
-def attempted(function: str, A: Any, B: Any, C: Any = None) -> Attempt:
+def attempted(A: Any, B: Any, C: Any = None) -> Attempt:
     """The attempt of a product, ``C`` taking the result where it is given."""
-    vectors = function == "matvec" or min(A.ndim, B.ndim) < 2 or 1 in (A.shape[-2], B.shape[-1])
-    columns = 1 if function == "matvec" or B.ndim < 2 else B.shape[-1]
-    seconds = A.size * columns / _RATES["vectors" if vectors else "matrices"]
+    vectors = min(A.ndim, B.ndim) < 2 or 1 in (A.shape[-2], B.shape[-1])
+    seconds = A.size * (B.shape[-1] if B.ndim > 1 else 1)
+    seconds /= _RATES["vectors" if vectors else "matrices"]
     obstacle = None
     if not has_device() and not _is_placed():
         obstacle = "no-device", "measured HERE by NumPy's BLAS; there is no GPU"
-    plan = functools.partial(_plan, function, A, B, C)
+    plan = functools.partial(_plan, A, B, C)
     compute = functools.partial(_computed, A, B, C)
     return Attempt(shapes((A, B)), seconds, obstacle, plan, _OWN, compute, (A, B), again=True)
 
@@ -158,48 +139,37 @@ def _is_placed() -> bool:
     return settings is not None and settings.forced.get() is not None
 
 
-def _plan(function: str, A: Any, B: Any, C: Any) -> Any:
+def _plan(A: Any, B: Any, C: Any) -> Any:
     """The plan here, which counts the call: operands that come again may get copies."""
     arrays, planner = load("hetero.arrays"), load("hetero.calling.planner")
     inputs = arrays.describe_used(A), arrays.describe_used(B, A)
     target = None if C is None else arrays.describe(C)
-    problem = load("hetero.ops.products.operands").build(function, *inputs, target)
+    problem = load("hetero.ops.products.operands").build("matmul", *inputs, target)
     return planner.plan(problem, *planner.placement(None, None))
-
-
-class _Look:
-    """Whether the parts of a result are finite, seen on the devices that compute them."""
-
-    def __init__(self) -> None:
-        self._flags: dict[Any, Any] = {}  # device -> (buffer, owner)
-        self._kernels = load("hetero.ops.convolve2d.direct_device")
-
-    def __call__(self, device: Any, dtype: str, buffer: Any, count: int) -> None:
-        if device not in self._flags:
-            self._flags[device] = self._kernels.flag(device)
-        self._kernels.find_not_finite(device, dtype, buffer, count, self._flags[device][0])
-
-    def is_finite(self, made: Any) -> bool:
-        """Whether all of the result is; what the CPU computed is looked at here."""
-        numpy = sys.modules["numpy"]
-        for device, (buffer, _) in self._flags.items():
-            flag = numpy.empty(1, "i4")
-            with device.active():
-                device.download(buffer, flag)
-            if flag[0]:
-                return False
-        return bool(self._flags) or bool(numpy.isfinite(made).all())
 
 
 def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
     """The product; None where it holds NaN or infinity, which NumPy is to warn of."""
     execution, results = load("hetero.calling.execution"), load("hetero.moving.results")
+    kernels, numpy = load("hetero.ops.convolve2d.direct_device"), sys.modules["numpy"]
     given = () if C is None else (C, plan.problem.output)
-    look = _Look()
+    flags: dict[Any, Any] = {}  # device -> (buffer, owner), of whether a part is not finite
+
+    def look(device: Any, dtype: str, buffer: Any, count: int) -> None:
+        if device not in flags:
+            flags[device] = kernels.flag(device)
+        kernels.find_not_finite(device, dtype, buffer, count, flags[device][0])
+
     before = results.look.set(look)
     try:
         made = execution.execute(plan, execution.Call((A, B), plan.problem.inputs, *given))
-        return made if look.is_finite(made) else None
+        for device, (buffer, _) in flags.items():
+            flag = numpy.empty(1, "i4")
+            with device.active():
+                device.download(buffer, flag)
+            if flag[0]:
+                return None
+        return made if flags or numpy.isfinite(made).all() else None
     finally:
         results.look.reset(before)
         if C is not None:
@@ -253,29 +223,7 @@ def _dot(session: Session, a: Any, b: Any) -> Attempt | None:
     work = a.size * b.size // b.shape[0]
     if work < (MATRICES if ranks == (2, 2) else VECTORS) and not session.eager:
         return None
-    return attempted("matmul", a, b)
-
-
-class _Method:
-    """`ndarray.dot`, a C method, replaced by a function in the type's own dictionary."""
-
-    def __init__(self, session: Session) -> None:
-        ndarray = sys.modules["numpy"].ndarray
-        (self._names,) = gc.get_referents(ndarray.__dict__)
-        self._original = self._names["dot"]
-        self._replaced = dot(session, self._original)
-        self._replaced.__module__ = "numpy"  # where pickle finds it
-        self._put(self._replaced)
-
-    def restore(self) -> None:
-        """Put NumPy's method back."""
-        if self._names["dot"] is self._replaced:
-            self._put(self._original)
-
-    def _put(self, method: Any) -> None:
-        self._names["dot"] = method
-        changed = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyType_Modified", ctypes.pythonapi))
-        changed(sys.modules["numpy"].ndarray)
+    return attempted(a, b)
 
 
 def _einsum(session: Session, subscripts: Any, A: Any, B: Any) -> Attempt | None:
@@ -312,7 +260,7 @@ def _einsum(session: Session, subscripts: Any, A: Any, B: Any) -> Attempt | None
         ordered[...] = made.reshape(ordered.shape)
         return laid if result else laid[()]
 
-    plan = functools.partial(_plan, "matmul", a, b, None)
+    plan = functools.partial(_plan, a, b, None)
     return Attempt(f"{subscripts} {shapes((A, B))}", seconds, None, plan, (), compute, (a, b))
 
 

@@ -1,13 +1,15 @@
 """One call at a time: is it worth looking at, what does its plan say, who computes it.
 
-Every caught call becomes an `Attempt`. Until attempts have taken some time (`LOADING`), or one of
-them is expected to, all are the plain library's. Then hetero is loaded, and from then on the plan
-decides, and what was measured of the same call overrules it.
+Every caught call becomes an `Attempt`. Until loading hetero pays (`pays`) all are the plain
+library's. From then on the plan decides, and what was measured of the same call overrules it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import glob
+import importlib.util
 import math
 import os
 import sys
@@ -15,7 +17,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from hetero.accel.notes import Book, Note, line_of_script, row_of
@@ -26,15 +27,17 @@ from hetero.times import readable
 # Seconds that a call is expected to take, to be looked at. With 0 in the environment each call is,
 # and is taken unless its plan is the plain library's.
 LEAST, ENVIRONMENT = 1e-3, "HETERO_ACCEL_LEAST"
-# Without and with a GPU: seconds of calls after which hetero is loaded, and what loading, the first
-# context and its end take about. A GPU saves nearly all of a call's time, other loops half of it.
-LOADING = {False: (1.0, 1.0), True: (0.3, 0.6)}
+# Without and with a GPU: seconds that loading hetero, the first plan and the first context hold a
+# script up, where no run before has measured it, and the part of such calls' time that is saved.
+LOADING, SAVED = {False: 1.0, True: 1.2}, {False: 0.6, True: 0.9}
+_ENDING = 0.2  # seconds that CUDA takes at a process's end
 # A size's first calls are the plain library's, to measure it, if they take less than these seconds.
 # The very first one of a process may have loaded something, so that one tells nothing.
 MEASURED, SAMPLES = 0.1, 2
 _MARGIN = 1.05  # times the plain library's time, from which a call is left to it
 _PATIENCE = 3  # failures in a row, after which hetero leaves calls of that size alone
 _NOT_SCIPYS = "NaN, infinity or no convergence, which is the plain library's to report"
+_NODES, _OPENCLS = ("/dev/nvidia[0-9]*", "/dev/dxg"), "/dev/dri/renderD*"
 # Packages that hetero computes with. `bdb` is none: it raises what ends a debugger's session.
 _COMPUTING = (sys.stdlib_module_names - {"bdb"}) | {
     *("hetero", "kernels", "calibration", "numpy", "scipy", "sklearn", "numba", "llvmlite"),
@@ -72,11 +75,36 @@ class _Known:
         self.samples = self.calls = self.failures = 0
         self.obstacle: tuple[str, str] | None = None
 
-    def count(self, seconds: float) -> None:
-        """Count a call that hetero did."""
-        self.calls, self.failures = self.calls + 1, 0
-        if self.calls > 1:  # the first one may have loaded or compiled something
-            self.taken = min(self.taken, seconds)
+
+def has_device() -> bool:
+    """Whether a device may be here; nothing is loaded for the answer."""
+    if _is_there():
+        return not load("hetero.profile.inventory").is_host_alone(None)
+    if any(map(glob.glob, _NODES)):
+        return True
+    return bool(glob.glob(_OPENCLS)) and importlib.util.find_spec("pyopencl") is not None
+
+
+def _is_there() -> bool:
+    """Whether hetero is there, by a call before or by a script that uses hetero itself."""
+    inventory = sys.modules.get("hetero.profile.inventory")
+    return inventory is not None and bool(inventory.looked())
+
+
+def least_calls(loading: float, with_device: bool) -> float:
+    """Seconds of calls from which loading hetero pays.
+
+    If a script goes on as long again with them, what it saves is then twice what loading takes.
+    """
+    return 2 * loading / SAVED[with_device]
+
+
+def loading_here(with_device: bool) -> tuple[Any, float]:
+    """The file with the seconds that loading took in runs before, and these, or what is usual."""
+    file = load("hetero.paths").cache_directory() / f"accel-loading-{with_device:d}"
+    with contextlib.suppress(OSError, ValueError):
+        return file, min(max(float(file.read_text()), 0.1), 10.0)
+    return file, LOADING[with_device]
 
 
 class Session:
@@ -84,20 +112,20 @@ class Session:
 
     ``verbose`` prints the first note of each line, call and reason on the standard error; ``dry``
     leaves all calls to the plain libraries; ``recording`` notes also what nothing can be done
-    about. ``watcher(call, attempt, line, seconds, iterations)`` sees each call; none is taken then.
+    about.
     """
 
-    def __init__(
-        self, verbose: bool = False, dry: bool = False, recording: bool = False, watcher: Any = None
-    ) -> None:
+    sees_all = False  # also products that are settled
+
+    def __init__(self, verbose: bool = False, dry: bool = False, recording: bool = False) -> None:
         self.book = Book()
-        self.verbose, self.dry, self.watcher = verbose, dry, watcher
-        self.recording = recording or verbose or watcher is not None
-        self.iterations = 0  # of a solve that the watcher is to see
+        self.verbose, self.dry, self.recording = verbose, dry, recording or verbose
         asked = os.environ.get(ENVIRONMENT, "")
         self.least = float(asked) if asked.replace(".", "", 1).isdecimal() else LEAST
         self.eager = self.least == 0
-        self.loading = LOADING[False][0] * (not self.eager)
+        self.enough = 0.0 if self.eager else None  # seconds of calls after which it is loaded
+        self._file: Any = None  # see `loading_here`
+        self._loading = 0.0
         self._spent, self._is_loaded = 0.0, False
         self._known: dict[tuple[str, str], _Known] = {}
         self._pace: dict[str, tuple[float, float]] = {}  # function -> seconds measured, guessed
@@ -117,14 +145,9 @@ class Session:
     @unseen
     def run(self, function: str, attempt: Attempt, plain: Callable[[], Any]) -> Any:
         """The result of a call, by whoever computes it."""
-        if self.watcher is not None:
-            result, seconds = self._timed(plain)
-            more, self.iterations = getattr(result, "n_iter_", self.iterations), 0
-            call = f"{function} {attempt.what}"
-            self.watcher(call, attempt, line_of_script(), seconds, more)
-            return result
         known = row_of(self._known, (function, attempt.what), _Known)
-        plan, (code, text) = None, attempt.obstacle or known.obstacle or ("", "")
+        plan, began = None, None if self._is_loaded or _is_there() else time.perf_counter()
+        code, text = attempt.obstacle or known.obstacle or ("", "")
         if not code:
             measured, guessed = self._pace.get(function) or (1.0, 1.0)
             expected = known.plain if known.samples else attempt.seconds * measured / guessed
@@ -138,31 +161,40 @@ class Session:
                             if result is None:
                                 code, text = "not-finite", _NOT_SCIPYS
                 else:
-                    code = "start"
-                    text = f"hetero is loaded after {readable(self.loading)} of such calls, "
-                    text += f"{readable(self._spent)} so far"
+                    code, text = "start", f"hetero is loaded after {readable(self.enough or 0)} of "
+                    text += f"such calls, {readable(self._spent)} so far"
             except Exception as error:  # whatever failed, the plain library says what is wrong
                 if not _is_failure(error):
                     raise
                 code, text = "failed", f"{type(error).__name__}: {error}"
         if code == "taken":
-            known.count(seconds)
-            self._note(function, attempt, code, text, seconds, _moved(plan))
-            return result
-        # An operand that comes again is moved once earlier calls have lost the time of a move.
-        if code in ("plain-is-fastest", "copies") and plan.kept:
-            load("hetero.moving.keeping").count(plan)
-        # What a call with an obstacle calls itself may be taken.
-        result, seconds = self._timed(plain, inside=attempt.obstacle is None)
-        if attempt.obstacle is None:
-            self._spent += seconds
-            known.plain, known.samples = min(known.plain, seconds), known.samples + 1
-            measured, guessed = self._pace.get(function, (0.0, 1e-9))
-            self._pace[function] = measured + seconds, guessed + attempt.seconds
-        if code in ("failed", "not-finite"):  # and the call is no wrong one
-            known.failures += 1
-            known.obstacle = (code, text) if known.failures >= _PATIENCE else None
-        self._note(function, attempt, code, text.replace("HERE", readable(seconds)), seconds)
+            known.calls, known.failures = known.calls + 1, 0
+            if known.calls > 1:  # the first one may have loaded or compiled something
+                known.taken = min(known.taken, seconds)
+        else:
+            # An operand that comes again is moved once earlier calls have lost the time of a move.
+            if code in ("plain-is-fastest", "copies") and plan.kept:
+                load("hetero.moving.keeping").count(plan)
+            # What a call with an obstacle calls itself may be taken.
+            result, seconds = self._timed(plain, inside=attempt.obstacle is None)
+            if attempt.obstacle is None:
+                self._spent += seconds
+                known.plain, known.samples = min(known.plain, seconds), known.samples + 1
+                measured, guessed = self._pace.get(function, (0.0, 1e-9))
+                self._pace[function] = measured + seconds, guessed + attempt.seconds
+            if code in ("failed", "not-finite"):  # and the call is no wrong one
+                known.failures += 1
+                known.obstacle = (code, text) if known.failures >= _PATIENCE else None
+            text = text.replace("HERE", readable(seconds))
+        if began is not None and self._is_loaded and self._file and code != "failed":
+            taken = time.perf_counter() - began - seconds + _ENDING * has_device()
+            with contextlib.suppress(OSError):  # for later scripts: half of it, half as before
+                content = f"{(self._loading + taken) / 2:.3f}".encode()
+                load("hetero.paths").replace_file(self._file, content)
+        moved = _moved(plan) if code == "taken" else 0
+        note = Note(function, attempt.what, line_of_script(), code, text, seconds, moved)
+        if self.book.add(note) and self.verbose:
+            print(f"hetero.accel: {note}", file=sys.stderr)
         return result
 
     @unseen
@@ -181,7 +213,12 @@ class Session:
 
         The calling thread waits: while another thread imports, the script and BLAS lose more time.
         """
-        if not self._is_loaded and self._spent + seconds >= self.loading:
+        if self._is_loaded:
+            return True
+        if self.enough is None:
+            self._file, self._loading = loading_here(with_device := has_device())
+            self.enough = least_calls(self._loading, with_device)
+        if _is_there() or self._spent + seconds >= self.enough:
             self._is_loaded = True  # of a broken installation no more is loaded than now
             names = "hetero.ops.functions", "hetero.profile.inventory"
             self._timed(lambda: [load(name) for name in names][1].devices())
@@ -194,34 +231,28 @@ class Session:
         chosen = plan.chosen
         if attempt.is_plain(chosen):
             return _why_plain(plan)
-        seconds, copies = chosen.seconds, copies_of(chosen)
-        way = f"{chosen.method} on {chosen.device}"
-        price = "not priced" if seconds is None else f"predicted {readable(seconds)}"
-        price += f" by {way}" + f" with {readable(copies)} of copies" * bool(copies)
+        seconds, price = chosen.seconds, _price(chosen)
         if not (self.eager or attempt.again or known.samples >= SAMPLES or expected >= MEASURED):
             return "first", f"{price}, which takes over after {SAMPLES} calls"
         if known.calls > 3:
-            seconds, price = known.taken, f"{readable(known.taken)} by {way}"
+            price = f"{readable(known.taken)} by {chosen.method} on {chosen.device}"
+            seconds = known.taken
         elif seconds is None or attempt.iterates or (attempt.again and not known.samples):
             seconds = 0.0  # nothing to compare, or the plan has compared it
         elif attempt.again:
-            seconds -= copies  # which later calls do not pay
+            seconds -= copies_of(chosen)  # which later calls do not pay
         basis = "measured" if known.samples else "expected"
         text = f"{basis} {readable(expected)} without hetero, {price}"
         if seconds > _MARGIN * expected and not self.eager:
             return "slower", text
         return "would-take" if self.dry else "taken", text
 
-    def _note(self, function: str, attempt: Attempt, *rest: Any) -> None:
-        note = Note(function, attempt.what, line_of_script(), *rest)
-        if self.book.add(note) and self.verbose:
-            print(f"hetero.accel: {note}", file=sys.stderr)
-
 
 def _on_host() -> Any:
     """A block in which results are on the host, as the plain library's are, whatever `use` says."""
     use = load("hetero.calling.planner").use
-    return use(results="host") if load("hetero.moving.results").wanted() else nullcontext()
+    is_asked = load("hetero.moving.results").wanted()
+    return use(results="host") if is_asked else contextlib.nullcontext()
 
 
 def _is_failure(error: Exception) -> bool:
@@ -240,6 +271,14 @@ def copies_of(candidate: Any) -> float:
     return candidate.terms.get("upload", 0.0) + candidate.terms.get("download", 0.0)
 
 
+def _price(candidate: Any) -> str:
+    """A candidate's prediction in words."""
+    seconds, copies = candidate.seconds, copies_of(candidate)
+    price = "not priced" if seconds is None else f"predicted {readable(seconds)}"
+    price += f" by {candidate.method} on {candidate.device}"
+    return price + f" with {readable(copies)} of copies" * bool(copies)
+
+
 def _why_plain(plan: Any) -> tuple[str, str]:
     """(code, text) of a plan that is the plain library's way."""
     every = [c for part in plan.leaves() for c in part.candidates if c.device != "cpu"]
@@ -248,22 +287,19 @@ def _why_plain(plan: Any) -> tuple[str, str]:
         text = "measured HERE; nothing is faster on this CPU, and there is no GPU"
         return "plain-is-fastest", text
     best = min(others, key=lambda c: c.seconds)
-    copies = copies_of(best)
-    text = f"measured HERE without hetero, predicted {readable(best.seconds)} by {best.method} on "
-    text += f"{best.device} with {readable(copies)} of copies"
-    is_held_up = best.seconds - copies < (plan.chosen.seconds or math.inf)
-    return "copies" if is_held_up else "plain-is-fastest", text
+    is_held_up = best.seconds - copies_of(best) < (plan.chosen.seconds or math.inf)
+    code = "copies" if is_held_up else "plain-is-fastest"
+    return code, f"measured HERE without hetero, {_price(best)}"
 
 
 def _moved(plan: Any) -> int:
     """Bytes that go to devices and back."""
-    total = 0
-    for part in plan.leaves():
-        device, problem = part.chosen.device, part.problem
-        if device != "cpu":
-            total += problem.output.nbytes
-            total += sum(o.nbytes for o in problem.inputs if device not in o.copies)
-    return total
+    away = [part for part in plan.leaves() if part.chosen.device != "cpu"]
+    return sum(
+        sum(o.nbytes for o in part.problem.inputs if part.chosen.device not in o.copies)
+        + part.problem.output.nbytes
+        for part in away
+    )
 
 
 def planned(operation: str, *operands: Any, **options: Any) -> Any:

@@ -26,7 +26,7 @@ from hetero.host import pages
 from hetero.imports import load
 from hetero.moving import failures, keeping, passing, results, transfer
 from hetero.moving.shares import Line, line, moved
-from hetero.pricing import memory_limit, places
+from hetero.pricing import places
 from hetero.pricing.plan import CPU, Plan, Share
 from hetero.profile import inventory
 from hetero.registry import Arguments, Implementation
@@ -143,7 +143,7 @@ def run(plan: Plan, call: Call, remedy: str = "the CPU computes this call") -> D
         return by_host((), chosen.implementation, problem, call)
     if chosen.shares:
         return _shared(plan, call)
-    begun, used, limit = devices.failures(), members(chosen.device), memory_limit.current()
+    begun, used, limit = devices.failures(), members(chosen.device), places.memory_limit()
     failed: DeviceError | None = None
     for way in _ways(used, plan, call):
         try:
@@ -246,7 +246,7 @@ def _ways(used: tuple[Device, ...], plan: Plan, call: Call) -> Iterator[Callable
 
 def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
     """Run the chosen method, after freeing kept copies beyond the memory limit."""
-    row, problem, limit = plan.chosen.implementation, plan.problem, memory_limit.current()
+    row, problem, limit = plan.chosen.implementation, plan.problem, places.memory_limit()
     if limit is not None:
         for device in used:
             keeping.shed_beyond(device, limit, (*call.operands, problem.output))
@@ -258,7 +258,7 @@ def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
 
 
 def _too_large(used: tuple[Device, ...], problem: Problem) -> bool:
-    info = memory_limit.of(used[0])
+    info = places.described(used[0])
     return places.too_large(problem, used[0].name, info) is not None
 
 
@@ -292,7 +292,7 @@ def _in_ranges(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
         return chosen
     if sum(o.nbytes for o in (*problem.inputs, problem.output)) < _SMALLEST:
         return None
-    info = memory_limit.of(used[0])
+    info = places.described(used[0])
     return next(
         (
             row
@@ -385,7 +385,7 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
             out = None  # or the CPU would find operands half overwritten
         values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
         is_new = result.location == HOST and call.out is None and outcome is None
-        if is_new and memory_limit.current() is None:
+        if is_new and places.memory_limit() is None:
             source = problem.operation, problem.dims, problem.dtype
             if (known := kept.note_result(values, source)) is not None:
                 keeping.hold(device, values, known, partial(tuple, (buffer, owner)), shed=False)

@@ -19,8 +19,7 @@ from hetero.host import cpu
 from hetero.moving import keeping
 from hetero.moving.results import staying
 from hetero.moving.shares import price
-from hetero.pricing import memory_limit as memory_limits
-from hetero.pricing import movement
+from hetero.pricing import movement, places
 from hetero.pricing.places import check_method, matching_devices
 from hetero.pricing.plan import CPU, Plan
 from hetero.pricing.pricing import price as price_alone
@@ -109,7 +108,7 @@ class use(ContextDecorator):
             raise ValueError(one_of("results", ("host", "device"), results))
         if watch not in (None, True, False):
             raise ValueError(f"watch must be True or False, got {watch!r}")
-        limit = None if memory_limit is None else memory_limits.parsed(memory_limit)
+        limit = None if memory_limit is None else places.parsed_limit(memory_limit)
         self._settings = Settings(device, method, results, limit)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -176,7 +175,7 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     DeviceNotAvailable, MethodNotAvailable
         If the forced placement is not possible; the message names what is.
     """
-    limit = memory_limits.current()
+    limit = places.memory_limit()
     key = (device, method, limit, _key(problem))
     planned = _plans.get(key)
     if planned is None:
@@ -199,7 +198,7 @@ def _planned(problem: Problem, device: str | None, method: str | None, key: Any)
         _require(device)
     for _ in inventory.devices():  # each round but the last finds a broken one
         now = tables.generation()
-        here = memory_limits.limited(inventory.devices(), limit)
+        here = places.limited(inventory.devices(), limit)
         together = len(here) > 2 or problem.next_device is not None
         rank = price if together else price_alone
         result = rank(problem, profile.current(), here, device, method)
@@ -213,7 +212,7 @@ def _planned(problem: Problem, device: str | None, method: str | None, key: Any)
                 log.warning("%s is broken and not used: %s", name, reason)
         inventory.changed()  # the list that named them is out of date
     # Other threads bring devices back as fast as they break.
-    here = memory_limits.limited(inventory.devices(), limit)
+    here = places.limited(inventory.devices(), limit)
     return price(problem, profile.current(), here, device or CPU, method)
 
 
@@ -265,7 +264,7 @@ class Machine:
 
     def devices(self) -> dict[str, dict[str, Any]]:
         """Device name -> description."""
-        return memory_limits.limited(inventory.devices(), memory_limits.current())
+        return places.limited(inventory.devices(), places.memory_limit())
 
     def plan(self, problem: Problem, device: str | None = None, method: str | None = None) -> Plan:
         """The plan of a problem; see `plan`."""

@@ -207,12 +207,12 @@ def transfer_options(sub: Parser) -> None:
 
 
 def _bytes(text: str) -> int:
-    from hetero.pricing.memory_limit import parsed
+    from hetero.pricing.places import parsed_limit
 
     if text.strip() == "0":
         return 0
     try:
-        return parsed(text, "it")
+        return parsed_limit(text, "it")
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"must be a number of bytes, such as 64MiB, 1e9 or 0, got {text[:40]!r}"
@@ -221,15 +221,15 @@ def _bytes(text: str) -> int:
 
 def transfer(arguments: argparse.Namespace) -> int:
     """Price and measure the copies, and tell whether they pay."""
-    from hetero.evaluation import calls, transfer, transfer_report
+    from hetero.evaluation import calls, transfer
 
     values.check_picture(arguments.plot)
     work = _work(arguments) if arguments.case is None else _named(arguments)
     other = None if arguments.profile is None else calls.known(arguments.profile)[0]
     given = {"device": arguments.device, "constants": other, "progress": progress_bar()}
     found = transfer.transfer(arguments.up, arguments.down, work, **given)
-    show(arguments, found, lambda: transfer_report.text(found))
-    return values.plot(arguments, found, transfer_report)
+    show(arguments, found, lambda: transfer.text(found))
+    return values.plot(arguments, found, transfer)
 
 
 def _named(arguments: argparse.Namespace) -> Any:

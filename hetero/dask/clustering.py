@@ -14,9 +14,8 @@ import numpy as np
 from hetero.arrays import Spec
 from hetero.dask.blocks import run
 from hetero.imports import load
-from hetero.ops.kmeans import FEW, cluster, operands
-from hetero.ops.kmeans.backend import Run, SteppedBackend, most_changed
-from hetero.ops.kmeans.cpu import NumpyBackend
+from hetero.ops.kmeans import FEW, cluster, fit, operands
+from hetero.ops.kmeans.cpu import NumpyRows
 
 _SAMPLE = 1 << 17  # rows that initial centroids are chosen of: they come to the client
 
@@ -89,22 +88,13 @@ def kmeans(
     options["label_tol"] = label_tol
     options["sample_weight"] = Spec(weights.shape, dtype)
     asked = operands.problem(Spec((n, *X.shape[1:]), X.dtype), n_clusters, **options)
-    _, d, k = asked.dims
-    if asked.options.init == operands.GIVEN:
+    d, k = asked.dims[1:]
+    how, starts, maxiter = asked.options
+    if how == operands.GIVEN:
         init = operands.checked_centroids(operands.on_host(init, dtype), (k, d))
-    X = X.astype(dtype).rechunk({1: -1})
-    rows = Rows(X, weights, alike, placed)
-    rows.most_changed = most_changed(label_tol, n)
-    limit = float(tol) and float(tol * X.var(axis=0, dtype=np.float64).mean().compute())
-
-    def start() -> tuple[Run, np.ndarray, da.Array]:
-        given = asked.options.init == operands.GIVEN
-        centroids = init.copy() if given else rows.seeds(init, k, random)
-        ended, labels = rows.lloyd(centroids, asked.options.maxiter, limit, False)
-        return ended, centroids, labels
-
-    every = (start() for _ in range(asked.options.starts))
-    ended, centroids, labels = min(every, key=lambda start: start[0].inertia)
+    rows = Rows(X.astype(dtype).rechunk({1: -1}), weights, alike, placed)
+    lloyd = fit.Fit(maxiter, float(tol), init, starts, random, label_tol=float(label_tol))
+    (ended, labels), centroids = fit.fit(rows, lloyd, k)
     distinct = np.count_nonzero(da.bincount(labels, minlength=k).compute())
     if distinct < k:
         warnings.warn(FEW.format(distinct, k), RuntimeWarning, stacklevel=2)
@@ -121,22 +111,22 @@ def _in_blocks(name: str, array: Any) -> da.Array:
 
 
 class Rows:
-    """Rows in blocks, with what `SteppedBackend.lloyd` asks for.
+    """Rows in blocks, with what `hetero.ops.kmeans.fit.fit` asks for.
 
     ``weights`` are of all rows, one number if they are ``alike``; ``placed`` has the device and the
     method of blocks.
     """
 
-    lloyd = SteppedBackend.lloyd
+    lloyd, iterate, label, mean = fit.Rows.lloyd, fit.Rows.iterate, fit.Rows.label, 0.0
 
     def __init__(self, X: da.Array, weights: da.Array, alike: bool, placed: dict[str, str]) -> None:
-        self._X, self._alike, self._placed = X, alike, placed
+        self.n, self._X, self._alike, self._placed = len(X), X, alike, placed
         self._weights = weights.astype(X.dtype).rechunk((X.chunks[0],))
         operands.checked_weights(self._weights.max().compute()[None], 1, X.dtype)
         self._blocks = [*zip(X.to_delayed().ravel(), self._weights.to_delayed(), strict=True)]
 
     def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
-        n, count, least = len(self._X), max(_SAMPLE, 32 * k), -np.inf
+        n, count, least = self.n, max(_SAMPLE, 32 * k), -np.inf
         rows: Any = slice(None)
         if n > count and self._alike:
             rows = np.unique(random.randint(n, size=count))
@@ -151,10 +141,13 @@ class Rows:
                 least, rows = priorities[order[-count - 1]], rows[np.sort(order[-count:])]
         sample, weights = dask.compute(self._X[rows], self._weights[rows])
         operands.check_finite(sample)
-        backend = NumpyBackend(sample, np.maximum(weights, least, dtype=weights.dtype))
+        backend = NumpyRows(sample, np.maximum(weights, least, dtype=weights.dtype))
         return backend.seeds(how, k, random) + backend.mean
 
-    def restart(self, k: int) -> None:
+    def mean_variance(self) -> float:
+        return float(self._X.var(axis=0, dtype=np.float64).mean().compute())
+
+    def restart(self, centroids: np.ndarray) -> None:
         self._labels: list[Any] = [None] * len(self._blocks)
 
     def assign(self, centroids: np.ndarray) -> int:
@@ -168,7 +161,7 @@ class Rows:
         self._sums = dask.compute(*(sums for _, sums in blocks))
         return sum(changed for _, _, changed in self._sums)
 
-    def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def sums(self) -> tuple[np.ndarray, np.ndarray]:
         sums, totals, _ = zip(*self._sums, strict=True)
         return np.sum(sums, axis=0), np.sum(totals, axis=0)
 
@@ -184,8 +177,8 @@ class Rows:
         weighted = self._distances(centroids) * self._weights
         return float(weighted.sum(dtype=np.float64).compute())
 
-    def element(self, index: int) -> tuple[np.ndarray, float, int]:
-        return dask.compute(self._X[index], self._weights[index], self.labels[index])
+    def picked(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return dask.compute(self._X[indices], self._weights[indices], self.labels[indices])
 
     def _distances(self, centroids: np.ndarray) -> da.Array:
         pairs = (self._X, "ij", self.labels, "i")
@@ -202,8 +195,7 @@ def labelled(block: np.ndarray, centroids: np.ndarray, **placed: Any) -> np.ndar
     """The number of the nearest centroid of each row of a block."""
     if not len(block):
         return np.empty(0, np.int32)
-    options = {"init": centroids, "n_init": 1, "max_iter": 0, "tol": 0.0, "random_state": 0}
-    options |= {"sample_weight": None, "device": None, "method": None, **placed}
+    options = {"init": centroids, "n_init": 1, "max_iter": 0, "tol": 0.0, **placed}
     return run("kmeans", block, len(centroids), call=cluster, **options).labels
 
 

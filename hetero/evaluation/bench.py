@@ -1,13 +1,12 @@
 """`hetero bench`: an operation by every method side by side, and the libraries that are here.
 
 What is compared is the operation's own: see `hetero.ops.benchmark`. And `hetero bench movement`:
-the speed of copies of each kind and size; what a product of NumPy's loses while another thread
-copies; whole calls from host operands to a host result, as operations name them.
+the speed of copies of each kind and size; whole calls from host operands to a host result, as
+operations name them.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from functools import partial
@@ -31,8 +30,6 @@ from hetero.registry import Operation
 _DIFFERENCES = 3
 SIZES = tuple(1 << n for n in (16, 20, 24, 28, 30))  # bytes of a copy
 _SECONDS = 0.4  # for all samples of a copy
-_PRODUCT = 2048  # rows and columns of the product beside copies
-_PRODUCTS = 12
 
 
 def bench(
@@ -142,8 +139,8 @@ def movement(
 ) -> dict[str, Any]:
     """Speed of copies of ``sizes`` bytes, for which there is room, and of calls on host operands.
 
-    Gives device; copies: for each size bytes and the bytes per second of each kind of copy; beside:
-    seconds of a product of NumPy's alone, and while another thread copies; calls: rows as `bench`.
+    Gives device; copies: for each size bytes and the bytes per second of each kind of copy; calls:
+    rows as `bench`.
 
     Raises
     ------
@@ -157,8 +154,6 @@ def movement(
     for number, nbytes in enumerate(size for size in sizes if size <= room):
         say(0.3 * number / len(sizes), f"copies of {nbytes} bytes")
         copies.append({"bytes": nbytes, **speeds(where, nbytes)})
-    say(0.3, "a product beside copies")
-    beside = product_beside_copies(where, min(copies[-1]["bytes"], SIZES[-2]))
     rows, failed = [], dict[str, str]()
     cases = [
         case
@@ -172,7 +167,7 @@ def movement(
         if one["seconds"]:
             rows.append(one)
     warn(failed)
-    return {"device": where.name, "copies": copies, "beside": beside, "calls": rows}
+    return {"device": where.name, "copies": copies, "calls": rows}
 
 
 def place(device: str | None) -> Device:
@@ -233,33 +228,3 @@ def _by_cupy(device: Device, values: np.ndarray) -> dict[str, Callable[[], objec
         cupy.cuda.Device().synchronize()
 
     return {"CuPy asarray": up, "CuPy asnumpy": lambda: cupy.asnumpy(there)}
-
-
-def product_beside_copies(device: Device, nbytes: int) -> dict[str, float]:
-    """Seconds of a product of NumPy's: alone, and while another thread uploads and downloads."""
-    A = np.random.default_rng(1).random((_PRODUCT, _PRODUCT), np.float32)
-    values, begun, ended = np.ones(nbytes, np.uint8), threading.Event(), threading.Event()
-
-    def move() -> None:
-        with device.active():
-            there, _owner = device.allocate(nbytes)
-            while not ended.is_set():
-                device.upload(values, there)
-                begun.set()
-                device.download(there, values)
-
-    def product() -> float:
-        """Median seconds of some products, after one that does not count."""
-        _, *taken = (once(lambda: A @ A) for _ in range(1 + _PRODUCTS))
-        return median(taken)
-
-    alone = product()
-    thread = threading.Thread(target=move, name="hetero-beside")
-    thread.start()
-    try:
-        begun.wait(10.0)
-        beside = product()
-    finally:
-        ended.set()
-        thread.join()
-    return {"alone": alone, "beside copies": beside}

@@ -7,7 +7,6 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import dropwhile, takewhile
 from typing import Any, NamedTuple
 
@@ -17,8 +16,7 @@ from hetero import devices as backends
 from hetero import profile
 from hetero.arrays import HOST, Operand, Spec
 from hetero.calling.planner import Machine
-from hetero.errors import DeviceError, MethodNotAvailable, NotPriced, ProfileError
-from hetero.imports import load
+from hetero.errors import MethodNotAvailable, NotPriced, ProfileError
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Trial
 from hetero.pricing.plan import Candidate, Plan
@@ -26,7 +24,6 @@ from hetero.profile import Profile, inventory
 from hetero.registry import Operation
 from hetero.registry.problem import Problem
 
-_LONGEST = 5.0  # predicted seconds of a call that is measured
 Seconds = Callable[[int], float | None]  # of a leading extent; None: not known, or no room
 
 _STEPS = 2  # sizes from one to twice as much
@@ -162,29 +159,6 @@ class Call:
         for axis in self.growing:
             dims[axis] = max(1, round(dims[axis] * (extent / self.extent)))
         return replace(self, dims=tuple(dims))
-
-    def measured(self, candidate: Candidate | None, on: str) -> float | None:
-        """Seconds of it by a candidate; None where the dimensions do not tell its operands, the
-        device has no arrays, or it would take too long.
-        """
-        candidates = load("hetero.calibration.measure.candidates")  # `hetero explain` waits not
-
-        if candidate is None or not (candidate.seconds or 0.0) < _LONGEST:
-            return None
-        if on != HOST and not backends.get(on).traits.cuda_libraries:
-            return None
-        problem = self.problem(on)
-        operands = specs(problem)
-        try:
-            own = self.operation.problem(*operands, **self.options)
-            if (own.dims, own.inputs) != (problem.dims, problem.inputs):
-                return None
-            arrays = Arrays(on).of(Trial(operands))
-            call = partial(self.operation.call, *arrays, device=candidate.device, **self.options)
-            places = () if on == HOST else (backends.get(on),)
-            return float(candidates.typical(candidates.awaited(call, places)))
-        except (TypeError, ValueError, DeviceError, MemoryError):
-            return None
 
 
 # -- When a device pays: arithmetic on seconds -----------------------------------------------------

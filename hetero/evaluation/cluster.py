@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from hetero import paths, registry
 from hetero.evaluation import calls
 from hetero.evaluation.report import markdown
-from hetero.pricing import memory_limit
+from hetero.pricing import places
 from hetero.pricing.plan import CPU
 from hetero.profile import Profile
 from hetero.times import readable
@@ -29,7 +29,6 @@ _LEAST = {  # by key; of whole numbers, and of others
     "host_seconds": 0.0, "saturating_ranks": 1.0, "bytes_per_second": 1.0, "seconds": 0.0,
 }  # fmt: skip
 PICTURE = (11.0, 4.5)  # inches
-_TERMS = {"compute": "--", "launch": "-.", "halo": ":", "sums": (0, (5, 1, 1, 1, 1, 1))}
 _BINDS = {
     "compute": "computing binds: each one's own rows",
     "launch": "launches bind: larger grids pay, more of them do not",
@@ -107,18 +106,17 @@ def read(path: str) -> Cluster:
     A profile's file may be named by its path from that file.
     """
     try:
-        data = json.loads(paths.read_file(path, _LARGEST_FILE))
-        given = _checked("the file", data, tuple(Cluster.__dataclass_fields__))
-        if (near := Path(path).parent / given.get("profile", "")).is_file():
-            given["profile"] = str(near)
-        return Cluster(**given)
+        made = _made(Cluster, "the file", json.loads(paths.read_file(path, _LARGEST_FILE)))
+        near = Path(path).parent / (made.profile or "")
+        return replace(made, profile=str(near)) if near.is_file() else made
     except (ValueError, OSError, RecursionError) as error:
         why = getattr(error, "strerror", None) or error
         raise ValueError(f"--cluster {path[:200]}: {why}") from None
 
 
-def _checked(name: str, data: Any, keys: tuple[str, ...]) -> dict[str, Any]:
-    """An object's checked values; it must have the first two of the keys."""
+def _made(kind: Any, name: str, data: Any) -> Any:
+    """A `Cluster` or a `Link` of an object with its keys, of which the first two are needed."""
+    keys = tuple(kind.__annotations__)
     names = ", ".join(keys)
     if not isinstance(data, dict):
         raise ValueError(f"{name} must be an object with {names}, got {data!r:.60}")
@@ -126,20 +124,20 @@ def _checked(name: str, data: Any, keys: tuple[str, ...]) -> dict[str, Any]:
         raise ValueError(f"{name} has no key {wrong[0]!r:.60}; keys are {names}")
     if missing := [key for key in keys[:2] if key not in data]:
         raise ValueError(f"{name} must have {missing[0]}; keys are {names}")
+    given = {}
     for key, value in data.items():
+        least = _LEAST.get(key)
         if key in _LINKS:
-            continue
-        if key == "profile":
-            right = isinstance(value, str) and value and "\0" not in value
-            wanted = "a name or a file"
-        else:
-            least = _LEAST[key]
-            right = type(value) in (int, type(least)) and least <= value <= 1e18
-            wanted = f"a {'whole ' * isinstance(least, int)}number from {least:g} to 1e18"
-        if not right:
-            raise ValueError(f"{key} must be {wanted}, got {value!r:.60}")
-    links = {key: Link(**_checked(key, data[key], Link._fields)) for key in _LINKS if key in data}
-    return {**data, **links}
+            value = _made(Link, key, value)
+        elif least is None and not (isinstance(value, str) and value and "\0" not in value):
+            raise ValueError(f"{key} must be a name or a file, got {value!r:.60}")
+        elif least is not None and not (
+            type(value) in (int, type(least)) and least <= value <= 1e18
+        ):
+            number = f"{'whole ' * isinstance(least, int)}number"
+            raise ValueError(f"{key} must be a {number} from {least:g} to 1e18, got {value!r:.60}")
+        given[key] = value
+    return kind(**given)
 
 
 class Solve(NamedTuple):
@@ -169,7 +167,7 @@ class Solve(NamedTuple):
 
     def fits_from(self, cluster: Cluster) -> int | None:
         """The number of devices from which on each has room for its vectors; None: none has."""
-        room, depth = memory_limit.room(self.info), self.iteration.depth
+        room, depth = places.room(self.info), self.iteration.depth
         room /= 1 if cluster.gpus_per_node else cluster.per_node
         rows, row = self.call.dims[0], self.iteration.vectors * self.iteration.row_bytes
         own = rows if rows * row <= room else int(room // row) - 2 * depth
@@ -268,31 +266,27 @@ def scaling(call: calls.Call, cluster: Cluster, method: str | None = None) -> di
 
 
 def text(scaled: Mapping[str, Any]) -> str:
-    """What `scaling` gives: the whole cluster, one device, the best numbers, both ways to scale."""
-    one, *_, last = scaled["strong"][0], *scaled["strong"]
-    unit, fits, fastest = scaled["unit"], scaled["fits_from"], scaled["fastest"]
+    """What `scaling` gives: what binds the whole cluster, the best numbers, both ways to scale."""
+    last, unit, fastest = scaled["strong"][-1], scaled["unit"], scaled["fastest"]
+    room = "no number has room for the vectors"
+    if scaled["fits_from"] is not None:
+        room = f"there is room for the vectors from {scaled['fits_from']:,} {unit} on"
     lines = [
         f"{scaled['call']} by {scaled['method']}: {scaled['devices']:,} {unit} (nodes: "
         f"{scaled['nodes']:,}), constants of {scaled['device']}",
-        f"   on {last['parts']:,}: an iteration takes {readable(last['seconds'])} = "
-        + " + ".join(f"{name} {readable(last[name])}" for name in _TERMS),
-        f"   on 1: {readable(one['seconds'])}, {one['seconds'] / last['seconds']:.3g} times as "
-        f"long; efficiency {last['efficiency']:.0%}",
         f"   {_BINDS[last['binds']]}",
-        f"   about {scaled['iterations']:,} iterations: "
+        f"   about {scaled['iterations']:,} iterations of {readable(last['seconds'])}: "
         + readable(scaled["iterations"] * last["seconds"]),
-        f"   memory: no number of {unit} has room for the vectors"
-        if fits is None
-        else f"   memory: there is room for the vectors from {fits:,} of the {unit} on",
+        f"   memory: {room}",
         f"   fastest on {fastest['parts']:,}, {readable(fastest['seconds'])}; efficiency 50% and "
         f"more up to {scaled['half_efficient']:,}",
     ]
     heads = {"strong": "Strong scaling, this grid", "weak": "Weak scaling, as many rows on each"}
+    head = (unit, "rows of one", "iteration", *_BINDS, "efficiency", "binds")
     for way, title in heads.items():
-        head = (unit, "rows of one", "iteration", *_TERMS, "efficiency", "binds")
         cells = [
             [f"{row['parts']:,}", f"{row['rows']:,}"]
-            + [readable(row[name]) for name in ("seconds", *_TERMS)]
+            + [readable(row[name]) for name in ("seconds", *_BINDS)]
             + [f"{row['efficiency']:.0%}", row["binds"]]
             for row in scaled[way]
         ]
@@ -302,18 +296,14 @@ def text(scaled: Mapping[str, Any]) -> str:
 
 def draw(scaled: Mapping[str, Any], picture: Any) -> None:
     """Draw both ways to scale, next to each other, on a figure of matplotlib's."""
-    sides = picture.subplots(1, 2)
-    for axes, way in zip(sides, ("strong", "weak"), strict=True):
+    for axes, way in zip(picture.subplots(1, 2), ("strong", "weak"), strict=True):
         rows = scaled[way]
-        parts = [row["parts"] for row in rows]
-        axes.plot(parts, [row["seconds"] for row in rows], "ko-", label="an iteration")
-        ideal = [rows[0]["seconds"] / (n if way == "strong" else 1) for n in parts]
-        axes.plot(parts, ideal, color="0.7", label="at efficiency 1")
-        for name, style in _TERMS.items():
-            axes.plot(parts, [row[name] or None for row in rows], linestyle=style, label=name)
-        axes.set(xlabel=scaled["unit"], ylabel="seconds, forecast", title=f"{way} scaling")
+        for name in ("seconds", *_BINDS):
+            values = [row[name] or None for row in rows]
+            style = "ko-" if name == "seconds" else "--"
+            axes.plot([row["parts"] for row in rows], values, style, label=name)
+        axes.set(xlabel=scaled["unit"], ylabel="seconds, forecast", yscale="log")
+        axes.set(title=f"{way} scaling")
         axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.grid(alpha=0.3)
-    sides[0].legend(fontsize="small")
+    axes.legend()
     picture.suptitle(f"{scaled['call']} by {scaled['method']}")

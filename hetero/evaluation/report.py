@@ -227,14 +227,10 @@ def movement(found: dict[str, Any]) -> str:
     kinds = [name for name in found["copies"][0] if name != "bytes"]
     sizes = [f"{row['bytes'] >> 10} KiB" for row in found["copies"]]
     cells = [[kind, *(f"{row[kind] / 1e9:.1f}" for row in found["copies"])] for kind in kinds]
-    alone, beside = found["beside"].values()
     lines = [
         f"copies between the host and {found['device']}, in GB/s",
         "",
         *markdown(("", *sizes), cells),
-        "",
-        f"a product of NumPy's: {readable(alone)} alone, {readable(beside)} beside copies "
-        f"({beside / alone:.2f} times)",
         "",
     ]
     return "\n".join([*lines, benchmarks(found["calls"])])

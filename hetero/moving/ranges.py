@@ -25,14 +25,13 @@ from hetero.moving import placement
 from hetero.pricing import pricing
 from hetero.pricing.plan import Plan
 from hetero.profile import PINNED, STAGED
-from hetero.registry import Cut, Price, Unasked
+from hetero.registry import Cut, Price
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.profile import Profile
 
 Index = tuple[int, ...]
-_LEAST_MOVED = 16 << 20  # bytes below which a call is over before copies and computation overlap
 _ROOM = 0.8  # of a device's memory: its pool rounds sizes up, and others use it too
 _OF_LIMIT = 0.95  # of a limit that the caller set: a range's method may allocate memory, too
 _MOST = 1 << 14  # ranges; more take longer to begin than the CPU takes for the call
@@ -41,19 +40,6 @@ _LOAD = 2e-5  # seconds of the host for a copy that is begun; H100, 16 cores
 _COMPUTING = "pack", "upload", "overhead", "compute", "download"  # others are the operation's own
 _SIZES = (1 << 30, 256 << 20, 64 << 20, 16 << 20, 4 << 20)  # bytes of a range and its result
 _TIMES = (3, 9, 33)  # likewise, times what it reads beside its own part
-
-
-def obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    """Why a problem cannot be done in ranges of the host's arrays, None where it can.
-
-    Few bytes are only where the caller says so, or limits the device's memory.
-    """
-    if any(o.location != HOST for o in (*problem.inputs, problem.output)):
-        return "not all operands are on the host"
-    moved = sum(o.nbytes for o in (*problem.inputs, problem.output))
-    if moved < _LEAST_MOVED and "memory_limit" not in info:
-        return Unasked(f"is for calls that move {_LEAST_MOVED >> 20} MiB or more")
-    return None
 
 
 def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile) -> Price:

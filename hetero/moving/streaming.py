@@ -18,7 +18,7 @@ from hetero.arrays import Operand
 from hetero.errors import DeviceMemoryError
 from hetero.moving import failures, passing, pipeline, ranges, results
 from hetero.moving.pipeline import Load, Slot, Step, Store
-from hetero.pricing import memory_limit
+from hetero.pricing import places
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.registry import Arguments
@@ -41,7 +41,7 @@ def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
         Where there is no room for the smallest ranges.
     """
     (device,) = devices
-    room, relay = ranges.room_of(memory_limit.of(device)), passing.relay.get()
+    room, relay = ranges.room_of(places.described(device)), passing.relay.get()
     while (schedule := _remembered(problem, device, room, relay)) is not None:
         try:
             homes = relay.joined(device, schedule.homes) if relay else nullcontext()

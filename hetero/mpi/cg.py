@@ -10,7 +10,7 @@ import numpy as np
 from hetero.imports import load
 from hetero.mpi import checkpoints, solving
 from hetero.mpi.products import DenseRows, sparse_rows
-from hetero.mpi.ranks import ranks_of
+from hetero.mpi.ranks import Ranks
 from hetero.mpi.solving import checked_array, checked_vector
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, warn
 from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE
@@ -83,9 +83,9 @@ def solve_cg(
     Raises
     ------
     ValueError
-        On every rank, with the same text, where anything fails on one rank, as its arguments, its
-        callback or its memory, where ranks disagree, and where the checkpoint is of another
-        problem.
+        On every rank, with the same text, where the arguments or the callback of one rank fail,
+        where ranks disagree, and where the checkpoint is of another problem. What else fails on a
+        rank, such as its memory or device, it raises alone: ``-m mpi4py`` ends the job.
     PackageMissing
         Without mpi4py.
 
@@ -98,37 +98,40 @@ def solve_cg(
     M. R. Hestenes and E. Stiefel, "Methods of conjugate gradients for solving linear systems",
     J. Res. Nat. Bur. Stand. 49 (1952), 409-436.
     """
-    ranks = ranks_of(comm)
+    with Ranks(comm) as ranks:
 
-    def checked() -> tuple[Any, ...]:
-        matrix, b, start, inverse = _given(A_rows, b_rows, x0, M)
-        limit = checked_limit(maxiter, 10 * matrix.shape[1])
-        tolerances = checked_tolerance("rtol", rtol), checked_tolerance("atol", atol)
-        goal = solving.checked_goal(*tolerances, limit, method, device, checkpoint, every)
-        layout = "dense" if isinstance(matrix, np.ndarray) else "sparse"
-        if layout == "dense" and device not in (None, "cpu"):
-            raise ValueError(f"dense rows are multiplied on the CPU, got device={device!r}")
-        facts = {"columns": matrix.shape[1], "layout": layout, "dtype": b.dtype.name}
-        facts["M"] = M if isinstance(M, str) else "vector" if M is not None else None
-        return matrix, b, start, inverse, goal, facts | goal._asdict()
+        def checked() -> tuple[Any, ...]:
+            matrix, b, start, inverse = _given(A_rows, b_rows, x0, M)
+            limit = checked_limit(maxiter, 10 * matrix.shape[1])
+            tolerances = checked_tolerance("rtol", rtol), checked_tolerance("atol", atol)
+            goal = solving.checked_goal(*tolerances, limit, method, device, checkpoint, every)
+            layout = "dense" if isinstance(matrix, np.ndarray) else "sparse"
+            if layout == "dense" and device not in (None, "cpu"):
+                raise ValueError(f"dense rows are multiplied on the CPU, got device={device!r}")
+            facts = {"columns": matrix.shape[1], "layout": layout, "dtype": b.dtype.name}
+            facts["M"] = M if isinstance(M, str) else "vector" if M is not None else None
+            return matrix, b, start, inverse, goal, facts | goal._asdict()
 
-    matrix, b, start, inverse, goal, facts = ranks.alike(checked)
-    own, n = matrix.shape
-    starts = ranks.starts(own)
-    if starts[-1] != n:
-        raise ValueError(f"A must be square: it has {n} columns, the ranks {starts[-1]} rows")
-    first, sparse = int(starts[ranks.rank]), facts["layout"] == "sparse"
-    x = ranks.agreed(lambda: np.array(np.zeros(own) if start is None else start, b.dtype))
-    if facts["M"] == "jacobi":
-        inverse = ranks.agreed(_inverse_diagonal, matrix, first)
+        matrix, b, x, inverse, goal, facts = ranks.alike(checked)
+        n, starts = matrix.shape[1], ranks.starts(matrix.shape[0])
+        if starts[-1] != n:
+            raise ValueError(f"A must be square: it has {n} columns, the ranks {starts[-1]} rows")
+        first = int(starts[ranks.rank])
+        if facts["M"] == "jacobi" and len(b):
+            with np.errstate(all="ignore"):  # 1 / the whole matrix's diagonal in these rows
+                inverse = np.ascontiguousarray(1.0 / matrix.diagonal(first), b.dtype)
+        elif facts["M"] == "jacobi":
+            inverse = np.zeros(0, b.dtype)
 
-    def sums() -> dict[str, int]:
-        return {"A": checkpoints.of_matrix(matrix, first), "b": checkpoints.of_vector(b, first)}
+        def sums() -> dict[str, int]:
+            return {"A": checkpoints.of_matrix(matrix, first), "b": checkpoints.of_vector(b, first)}
 
-    known = {name: facts[name] for name in ("columns", "layout", "dtype")}
-    rows = ranks.agreed(sparse_rows if sparse else DenseRows, ranks, starts, matrix)
-    place = device if sparse else "cpu"
-    outcome, how = solving.run(ranks, rows, b, x, goal, inverse, callback, known, sums, place)
+        known = {name: facts[name] for name in ("columns", "layout", "dtype")}
+        kind, place = sparse_rows, device
+        if facts["layout"] == "dense":
+            kind, place = DenseRows, "cpu"
+        rows = ranks.agreed(kind, ranks, starts, matrix)
+        outcome, how = solving.run(ranks, rows, b, x, goal, inverse, callback, known, sums, place)
     info = _INFO[outcome.status]
     if info < 0:
         warn("solve_cg", outcome, f"norm(b - A x) is {outcome.residual:.3g}")
@@ -139,35 +142,26 @@ def solve_cg(
 
 def _given(A: Any, b: Any, x0: Any, M: Any) -> tuple[Any, ...]:
     """A rank's matrix, right-hand side, start and diagonal, checked, in the solve's dtype."""
-    if load("scipy.sparse").issparse(A):
-        matrix = A.tocsr()
-    else:
-        matrix = checked_array("A_rows", A, "a sparse matrix or an array")
+    is_sparse = load("scipy.sparse").issparse(A)
+    taken = "a sparse matrix or an array"
+    matrix = A.tocsr() if is_sparse else checked_array("A_rows", A, taken)
     if matrix.ndim != 2:
         raise ValueError(f"A_rows must have 2 dimensions, got shape {matrix.shape}")
     shape = matrix.shape[:1]
     b = checked_vector("b_rows", b, shape)
     dtype = real_dtype(A_rows=matrix.dtype, b_rows=b.dtype)
-    if not isinstance(matrix, np.ndarray) and matrix.nnz:
+    matrix = matrix.astype(dtype, copy=False)
+    if is_sparse and matrix.nnz:
         low, high = int(matrix.indices.min()), int(matrix.indices.max())
         if low < 0 or high >= matrix.shape[1]:
             raise ValueError(
                 f"columns of A_rows must be 0 to {matrix.shape[1] - 1}, got {low} to {high}"
             )
-    x0 = None if x0 is None else checked_vector("x0", x0, shape)
+    x = np.array(np.zeros(shape) if x0 is None else checked_vector("x0", x0, shape), dtype)
     inverse = None
     if isinstance(M, str):
         if M != "jacobi":
             raise ValueError(f"M must be 'jacobi' or a vector, got {M!r}")
     elif M is not None:
         inverse = np.ascontiguousarray(checked_vector("M", M, shape, "'jacobi' or an array"), dtype)
-    matrix = matrix.astype(dtype, copy=False)
-    return matrix, np.ascontiguousarray(b, dtype), x0, inverse
-
-
-def _inverse_diagonal(matrix: Any, first: int) -> np.ndarray:
-    """1 / the diagonal of the whole matrix, as far as it lies in a rank's rows."""
-    if not matrix.shape[0]:
-        return np.zeros(0, matrix.dtype)
-    with np.errstate(all="ignore"):
-        return np.ascontiguousarray(1.0 / matrix.diagonal(first), matrix.dtype)
+    return matrix, np.ascontiguousarray(b, dtype), x, inverse

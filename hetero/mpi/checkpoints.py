@@ -11,7 +11,7 @@ import glob
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,44 +20,23 @@ import numpy as np
 from hetero import paths
 from hetero.mpi.ranks import Ranks
 
-_ROW, _COLUMN = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
-_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
-_AT_A_TIME = 1 << 20  # entries
-
-
-def checksum(entries: Iterable[tuple[Any, Any, np.ndarray]]) -> int:
-    """A number of 64 bits for values at (row, column), whatever their order and partition.
-
-    The sum, modulo 2^64, of the bits of each value, row and column as SplitMix64 mixes them (G.
-    Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
-    """
-    total = 0
-    for rows, columns, values in entries:
-        for first in range(0, values.size, _AT_A_TIME):
-            part = slice(first, first + _AT_A_TIME)
-            bits = values[part].astype(np.float64).view(np.uint64)
-            bits = bits + np.asarray(rows[part], np.uint64) * _ROW
-            bits += np.asarray(columns[part], np.uint64) * _COLUMN
-            for shift, factor in _MIX:
-                bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
-            total += int(bits.sum(dtype=np.uint64))
-    return total % 2**64
+_PLACE = np.uint64(0x9E3779B97F4A7C15)
 
 
 def of_vector(values: np.ndarray, first: int) -> int:
-    """The checksum of a rank's part of a vector."""
-    rows = np.arange(first, first + values.size)
-    return checksum([(rows, np.zeros_like(rows), values)])
+    """A checksum of a rank's part of a vector; their sum modulo 2^64 is that of the whole.
+
+    The sum of each value's bits, the upper ones mixed with the lower, times an odd number, which
+    its place gives.
+    """
+    places = np.arange(first, first + values.size, dtype=np.uint64) * _PLACE | np.uint64(1)
+    bits = values.astype(np.float64).view(np.uint64)
+    return int(((bits ^ (bits >> np.uint64(33))) * places).sum(dtype=np.uint64))
 
 
 def of_matrix(matrix: Any, first: int) -> int:
-    """The checksum of a rank's rows of a matrix, dense or compressed."""
-    if isinstance(matrix, np.ndarray):
-        columns = np.arange(matrix.shape[1])
-        lines = ((np.full(columns.size, first + i), columns, row) for i, row in enumerate(matrix))
-        return checksum(lines)
-    rows = np.repeat(np.arange(first, first + matrix.shape[0]), np.diff(matrix.indptr))
-    return checksum([(rows, matrix.indices, matrix.data)])
+    """The checksum of the product of a rank's rows with the square roots of 1, 2, ..."""
+    return of_vector(matrix @ np.sqrt(np.arange(1.0, matrix.shape[1] + 1.0)), first)
 
 
 class Checkpoint:
@@ -109,26 +88,25 @@ class Checkpoint:
                         f"{ours.get(name)!r} here"
                     )
             x, done = file["x"], int(about["iterations"])
-            if x.shape != (self._starts[-1],) or x.dtype != ours["dtype"] or not 0 <= done < 2**53:
-                raise ValueError(f"x is {x.dtype} {x.shape}, after {about['iterations']!s:.20}")
+            if x.shape != (self._starts[-1],) or x.dtype != ours["dtype"] or done < 0:
+                raise ValueError(f"x is {x.dtype} {x.shape}, after {done} iterations")
             if not np.isfinite(x).all():
                 raise ValueError("x is not finite")
             return x, done
 
-    def ask(self) -> None:
-        """Ask the ranks to save with the next sum, where it is time; rank 0 asks."""
-        if self._ranks.rank == 0 and time.monotonic() - self._saved_at >= self._every:
-            self._ranks.asks = True
+    def after(self, x: Callable[[], np.ndarray], iterations: int) -> None:
+        """Save what x gives, where rank 0 asked for it before the last sum; ask where it is time.
 
-    def save(self, x: Callable[[], np.ndarray], iterations: int) -> None:
-        """Write the file, with what x gives on each rank; a collective call."""
-        ranks, counts = self._ranks, np.diff(self._starts)
-        size = self._starts[-1] if ranks.rank == 0 else 0
-        mine, whole = ranks.agreed(lambda: (x(), np.empty(size, self._fingerprint["dtype"])))
-        ranks.comm.Gatherv(mine, [whole, counts])
-        self._saved_at = time.monotonic()
-        ranks.forget()
-        ranks.agreed(lambda: ranks.rank or self._write(whole, iterations))
+        A collective call.
+        """
+        ranks = self._ranks
+        if ranks.save:
+            mine = x()
+            whole = np.empty(self._starts[-1] if ranks.rank == 0 else 0, mine.dtype)
+            ranks.comm.Gatherv(mine, [whole, np.diff(self._starts)])
+            self._saved_at, ranks.save, ranks.asks = time.monotonic(), False, False
+            ranks.agreed(lambda: ranks.rank or self._write(whole, iterations))
+        ranks.asks = ranks.rank == 0 and time.monotonic() - self._saved_at >= self._every
 
     def _write(self, whole: np.ndarray, iterations: int) -> None:
         about = json.dumps({"iterations": iterations, "fingerprint": self._fingerprint})

@@ -18,7 +18,6 @@ import numpy as np
 
 from hetero.imports import load
 from hetero.kernels.multigrid.transfers import Transfer
-from hetero.mpi.products import Vector
 from hetero.mpi.ranks import Ranks
 from hetero.ops.linear_systems.types import Stencil
 from hetero.ops.multigrid import grids
@@ -36,7 +35,7 @@ class TwoLevels:
         cpu = load("hetero.ops.multigrid.multigrid_cpu").CpuHierarchy
         begin, end = (int(row) for row in lines[ranks.rank : ranks.rank + 2])
         own = Stencil((end - begin, *whole.shape[1:]), whole.spacing)
-        self._ranks, self._own = ranks, cpu(own, dtype).apply if end > begin else None
+        self._comm, self._own = ranks.comm, cpu(own, dtype).apply if end > begin else None
         self._coarse = None
         levels = grids.hierarchy(whole, 1)[: _COARSER + 1]
         if ranks.size == 1 or len(levels) == 1:
@@ -60,24 +59,18 @@ class TwoLevels:
         spacing = tuple(h * ratios[axis] for h, axis in zip(whole.spacing, flat, strict=True))
         self._coarse = cpu(Stencil(tuple(coarse[axis] for axis in flat), spacing), dtype).apply
 
-    def apply(self, r: Vector, z: Vector) -> None:
+    def apply(self, r: np.ndarray, z: np.ndarray) -> None:
         """z = M r, for this rank's rows; a collective call."""
-        self._ranks.attempt(self._cycle, r.values, z.values)
-        if self._coarse is not None:
-            self._ranks.comm.Allgatherv(self._part, [self._parts, self._counts])
-            self._ranks.attempt(self._correct, z.values)
-
-    def _cycle(self, r: np.ndarray, z: np.ndarray) -> None:
-        """The cycle on the slab, and its part of the residual on the coarse grid."""
+        # (1) The cycle on the slab, and its part of the residual on the coarse grid.
         if self._own is not None:
             self._own(r, z)
-        if self._coarse is not None:
-            planes = r.reshape(self._rows.shape[0], self._across.shape[0])
-            mine = self._rows.T @ (planes @ self._across)
-            self._part[...] = (mine[self._span] * self._scale).reshape(-1)
-
-    def _correct(self, z: np.ndarray) -> None:
-        """Add the cycle on the coarse grid, with the residuals of all ranks."""
+        if self._coarse is None:
+            return
+        planes = r.reshape(self._rows.shape[0], self._across.shape[0])
+        mine = self._rows.T @ (planes @ self._across)
+        self._part[...] = (mine[self._span] * self._scale).reshape(-1)
+        self._comm.Allgatherv(self._part, [self._parts, self._counts])
+        # (2) The cycle on the coarse grid, with the residuals of all ranks.
         right, error = np.zeros((2, *self._shape), z.dtype)
         ends = np.cumsum(self._counts)
         for (low, high), end in zip(self._spans, ends, strict=True):  # in the order of ranks

@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero.mpi import checkpoints, multigrid, solving
 from hetero.mpi.products import grid_rows
-from hetero.mpi.ranks import ranks_of
+from hetero.mpi.ranks import Ranks
 from hetero.ops.linear_systems import operators
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, warn
 from hetero.ops.linear_systems.types import (
@@ -89,62 +89,60 @@ def solve_poisson(
     RuntimeWarning
         On every rank, where the tolerance is not met.
     """
-    ranks = ranks_of(comm)
+    with Ranks(comm) as ranks:
 
-    def checked() -> tuple[Any, ...]:
-        f = solving.checked_array("f_slab", f_slab)
-        if f.ndim not in (2, 3) or 0 in f.shape[1:]:
-            raise ValueError(f"f_slab must be rows of a grid in 2-D or 3-D, got shape {f.shape}")
-        dtype = real_dtype(f_slab=f.dtype)
-        x = np.zeros(f.size, dtype)
-        if x0 is not None:
-            x[...] = solving.checked_vector("x0", x0, f.shape).reshape(-1)
-        distances = checked_spacing(spacing, f.ndim)
-        with np.errstate(all="ignore"):
-            weights = np.asarray(1.0 / np.square(distances), dtype)
-        if not (np.isfinite(weights) & (weights > 0.0)).all():
-            raise ValueError(f"spacing must have inverse squares in {dtype}, got {spacing}")
-        if M is not None and (not isinstance(M, str) or M != "multigrid"):
-            what = repr(M) if isinstance(M, str) else type(M).__name__
-            raise ValueError(f"M must be None or 'multigrid', got {what}")
-        if M and device not in (None, "cpu"):
-            raise ValueError(f"M='multigrid' is computed on the CPU, got device={device!r}")
-        faces = checked_faces(f.shape, boundary)
-        limit = checked_limit(maxiter, UNLIMITED)
-        tolerance = RTOL[dtype.name] if rtol is None else checked_tolerance("rtol", rtol)
-        goal = solving.checked_goal(tolerance, 0.0, limit, method, device, checkpoint, every)
-        facts = {"shape of a row": f.shape[1:], "spacing": distances, "dtype": dtype.name, "M": M}
-        return f, x, faces, goal, facts | goal._asdict()
+        def checked() -> tuple[Any, ...]:
+            f = solving.checked_array("f_slab", f_slab)
+            if f.ndim not in (2, 3) or 0 in f.shape[1:]:
+                raise ValueError(
+                    f"f_slab must be rows of a grid in 2-D or 3-D, got shape {f.shape}"
+                )
+            dtype = real_dtype(f_slab=f.dtype)
+            x = np.zeros(f.size, dtype)
+            if x0 is not None:
+                x[...] = solving.checked_vector("x0", x0, f.shape).reshape(-1)
+            distances = checked_spacing(spacing, f.ndim)
+            with np.errstate(all="ignore"):
+                weights = np.asarray(1.0 / np.square(distances), dtype)
+            if not (np.isfinite(weights) & (weights > 0.0)).all():
+                raise ValueError(f"spacing must have inverse squares in {dtype}, got {spacing}")
+            if M is not None and (not isinstance(M, str) or M != "multigrid"):
+                what = repr(M) if isinstance(M, str) else type(M).__name__
+                raise ValueError(f"M must be None or 'multigrid', got {what}")
+            if M and device not in (None, "cpu"):
+                raise ValueError(f"M='multigrid' is computed on the CPU, got device={device!r}")
+            faces = checked_faces(f.shape, boundary)
+            limit = checked_limit(maxiter, UNLIMITED)
+            tolerance = RTOL[dtype.name] if rtol is None else checked_tolerance("rtol", rtol)
+            goal = solving.checked_goal(tolerance, 0.0, limit, method, device, checkpoint, every)
+            known = {"shape of a row": f.shape[1:], "spacing": distances, "dtype": dtype.name}
+            return f, x, faces, goal, known, known | {"M": M} | goal._asdict()
 
-    f, x, faces, goal, facts = ranks.alike(checked)
-    dtype, distances = x.dtype, facts["spacing"]
-    lines = ranks.starts(f.shape[0])
-    begin, end = lines[ranks.rank : ranks.rank + 2]
+        f, x, faces, goal, known, _ = ranks.alike(checked)
+        dtype, distances = x.dtype, known["spacing"]
+        lines = ranks.starts(f.shape[0])
+        begin, end = lines[ranks.rank : ranks.rank + 2]
 
-    def right_side() -> np.ndarray:
-        b = np.array(f, dtype, order="C")
+        rhs = np.array(f, dtype, order="C")
         for axis, layer, value in faces if len(f) else ():
             if axis or (begin == 0 if layer == 0 else end == lines[-1]):
                 index = [slice(None)] * f.ndim
                 index[axis] = layer
-                b[tuple(index)] += value.astype(np.float64) / distances[axis] ** 2
-        return b.reshape(-1)
+                rhs[tuple(index)] += value.astype(np.float64) / distances[axis] ** 2
+        b = rhs.reshape(-1)
 
-    b = ranks.agreed(right_side)
+        def sums() -> dict[str, int]:
+            return {"b": checkpoints.of_vector(b, int(begin) * math.prod(f.shape[1:]))}
 
-    def sums() -> dict[str, int]:
-        return {"b": checkpoints.of_vector(b, int(begin) * math.prod(f.shape[1:]))}
+        known["rows"] = int(lines[-1])
+        stencil = Stencil(f.shape, distances)
+        whole = stencil._replace(shape=(int(lines[-1]), *f.shape[1:]))
+        apply = ranks.agreed(multigrid.TwoLevels, ranks, lines, whole, dtype).apply if M else None
 
-    known = {name: facts[name] for name in ("shape of a row", "spacing", "dtype")}
-    known["rows"] = int(lines[-1])
-    stencil = Stencil(f.shape, distances)
-    whole = stencil._replace(shape=(int(lines[-1]), *f.shape[1:]))
-    apply = ranks.agreed(multigrid.TwoLevels, ranks, lines, whole, dtype).apply if M else None
-
-    tolerance, limit = goal.rtol, goal.maxiter
-    goal = goal._replace(rtol=max(tolerance, least_tolerance(dtype)))
-    rows, place = ranks.agreed(grid_rows, ranks, lines, stencil), "cpu" if M else device
-    outcome, how = solving.run(ranks, rows, b, x, goal, apply, None, known, sums, place)
+        tolerance, limit = goal.rtol, goal.maxiter
+        goal = goal._replace(rtol=max(tolerance, least_tolerance(dtype)))
+        rows, place = ranks.agreed(grid_rows, ranks, lines, stencil), "cpu" if M else device
+        outcome, how = solving.run(ranks, rows, b, x, goal, apply, None, known, sums, place)
     how["converged"] = _converged(whole, outcome, dtype, limit, to_rounding=not rtol)
     how["relative_residual"] = outcome.residual / (outcome.right_side or 1.0)
     if not how["converged"]:

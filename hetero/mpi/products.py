@@ -20,74 +20,36 @@ from hetero.ops.linear_systems.operators import Poisson
 from hetero.ops.linear_systems.types import Csr, Stencil
 
 
-class Vector:
-    """This rank's elements of a vector: an array or a buffer, or None after a failure."""
-
-    def __init__(self, vectors: Vectors, values: Any) -> None:
-        self._vectors, self.values, self.dtype = vectors, values, vectors.dtype
-
-    def copy(self) -> Vector:
-        """Another vector of the same elements."""
-        return self._vectors.made(self._vectors.own.copy, self.values)
-
-    def __sub__(self, other: Vector) -> Vector:
-        return self._vectors.made(self._vectors.own.difference, self.values, other.values)
-
-
-class Vectors:
+class HostVectors:
     """The functions of `hetero.kernels.cpu.vectors` for `cg_cpu.iterate`, and a few more.
 
-    Where a rank's own work fails, it goes on, and all ranks raise with the next sum. ``own`` works
-    on this rank's elements: `HostVectors` or `DeviceVectors`.
+    Vectors are this rank's elements, arrays on the host. Partial sums are made by the compiled
+    loops, for NumPy adds in another order: results would not repeat.
     """
 
-    def __init__(self, ranks: Ranks, own: Any, dtype: np.dtype) -> None:
-        self._ranks, self.own, self.dtype = ranks, own, dtype
+    def __init__(self, ranks: Ranks) -> None:
+        loops = load("hetero.kernels.cpu.vectors")
+        self._ranks, self._dot, self._step = ranks, loops.dot, loops.step
+        self.scale_and_add, self.multiply = loops.scale_and_add, np.multiply
+        self.hold = self.on_host = np.asarray  # these functions take what is there
 
-    def made(self, work: Callable[..., Any], *values: Any) -> Vector:
-        """A new vector, of what ``work(*values)`` gives."""
-        return Vector(self, self._ranks.attempt(work, *values))
-
-    def dot(self, x: Vector, y: Vector) -> float:
+    def dot(self, x: Any, y: Any) -> float:
         """Scalar product."""
-        return self._ranks.total(self._ranks.attempt(self.own.dot, x.values, y.values))
+        return self._ranks.total(self._dot(x, y))
 
-    def norm(self, x: Vector) -> float:
+    def norm(self, x: Any) -> float:
         """2-norm."""
         return math.sqrt(self.dot(x, x))
 
-    def scale_and_add(self, y: Vector, scale: float, x: Vector) -> None:
-        """y = scale y + x."""
-        self._ranks.attempt(self.own.scale_and_add, y.values, scale, x.values)
-
-    def step(self, x: Vector, r: Vector, p: Vector, q: Vector, alpha: float) -> float:
+    def step(self, x: Any, r: Any, p: Any, q: Any, alpha: float) -> float:
         """r -= alpha q, x += alpha p; gives r.r, NaN where not all is finite: x is as before."""
-        parts = (vector.values for vector in (x, r, p, q))
-        mine = self._ranks.attempt(self.own.step, *parts, alpha)
+        mine = self._step(x, r, p, q, alpha)
         square = self._ranks.total(mine)
         if math.isnan(square) and not math.isnan(mine):  # another rank did not move
-            self._ranks.attempt(self.own.subtract, x.values, alpha, p.values)
+            self.subtract(x, alpha, p)
         return square
 
-    def multiply(self, m: Vector, r: Vector, z: Vector) -> None:
-        """z = m r, element by element."""
-        self._ranks.attempt(self.own.multiply, m.values, r.values, z.values)
-
-
-class HostVectors:
-    """A rank's vectors in the memory of the host: arrays.
-
-    Partial sums are made by the compiled loops, and the first one waits until these are compiled:
-    NumPy adds in another order, and results would not repeat.
-    """
-
-    def __init__(self) -> None:
-        loops = load("hetero.kernels.cpu.vectors")
-        self.dot, self.step, self.scale_and_add = loops.dot, loops.step, loops.scale_and_add
-        self.copy, self.difference, self.multiply = np.copy, np.subtract, np.multiply
-        self.hold = self.on_host = np.asarray  # these functions take what is there
-
-    def subtract(self, y: np.ndarray, alpha: float, x: np.ndarray) -> None:
+    def subtract(self, y: Any, alpha: float, x: Any) -> None:
         """y -= alpha x."""
         y -= y.dtype.type(alpha) * x
 
@@ -102,44 +64,25 @@ class Halo:
     def __init__(
         self, ranks: Ranks, starts: np.ndarray, foreign: np.ndarray, dtype: np.dtype
     ) -> None:
-        comm = ranks.comm
-        wanted, asked = ranks.agreed(
-            lambda: (np.diff(np.searchsorted(foreign, starts)), np.empty(ranks.size, np.int64))
-        )
-        comm.Alltoall(wanted, asked)
-        room = (asked.sum(), np.int64), (asked.sum(), dtype), (foreign.size, dtype)
-        arrays = ranks.agreed(lambda: [np.empty(size, of) for size, of in room])
-        self.places, self.packed, self.values = arrays
-        comm.Alltoallv([foreign, wanted], [self.places, asked])
+        self._comm, self._request = ranks.comm, None
+        self._wanted = np.diff(np.searchsorted(foreign, starts))
+        self._asked = np.empty(ranks.size, np.int64)
+        self._comm.Alltoall(self._wanted, self._asked)
+        self.places = np.empty(self._asked.sum(), np.int64)
+        self.packed = np.empty(self.places.size, dtype)
+        self.values = np.empty(foreign.size, dtype)
+        self._comm.Alltoallv([foreign, self._wanted], [self.places, self._asked])
         self.places -= starts[ranks.rank]
-        self._requests = []
-        for make, buffer, counts in (
-            (comm.Recv_init, self.values, wanted),
-            (comm.Send_init, self.packed, asked),
-        ):
-            after = np.cumsum(counts)
-            for other in np.flatnonzero(counts):
-                part = buffer[after[other] - counts[other] : after[other]]
-                self._requests.append(make(part, int(other)))
-        self._many = load("mpi4py.MPI").Prequest
-
-    def pack(self, p: np.ndarray) -> None:
-        """Take the elements of p that others need."""
-        np.take(p, self.places, out=self.packed, mode="clip")
 
     def send(self) -> None:
         """Send ``packed``, the elements at ``places``."""
-        self._many.Startall(self._requests)
+        given = [self.packed, self._asked], [self.values, self._wanted]
+        self._request = self._comm.Ialltoallv(*given)
 
     def end(self) -> np.ndarray:
         """The elements from others, in the order in which they were asked for."""
-        self._many.Waitall(self._requests)
+        self._request.Wait()
         return self.values
-
-    def close(self) -> None:
-        """Free the requests."""
-        for request in self._requests:
-            request.Free()
 
 
 class Rows:
@@ -160,33 +103,26 @@ class Rows:
         add: Callable[[np.dtype], Callable[[np.ndarray, np.ndarray], None]],
     ) -> None:
         self._ranks, self._starts, self.own, self.foreign = ranks, starts, own, foreign
-        self.rest = rest
-        self._add, self.unknowns = add, int(starts[-1])
-        self._halos: list[Halo] = []
+        self.rest, self._add, self.unknowns = rest, add, int(starts[-1])
 
     def product(self, dtype: np.dtype) -> cg_products.Product:
         """The product for vectors of a dtype; a collective call."""
-        ranks, halo = self._ranks, self.halo(dtype)
-        times, add = ranks.agreed(self._pieces, dtype)
+        halo, own, times = self.halo(dtype), self.own, None
+        if np.diff(self._starts)[self._ranks.rank]:
+            if isinstance(own, Csr):
+                own = own._replace(data=own.data.astype(dtype, copy=False))
+            times, add = cg_products.compiled(own, dtype).times, self._add(dtype)
 
-        def whole(p: Vector, q: Vector) -> None:
-            ranks.attempt(halo.pack, p.values)
+        def whole(p: np.ndarray, q: np.ndarray) -> None:
+            np.take(p, halo.places, out=halo.packed, mode="clip")
             halo.send()
-            ranks.attempt(times, p.values, q.values)
+            if times is not None:
+                times(p, q)
             values = halo.end()
             if values.size:
-                ranks.attempt(add, q.values, values)
+                add(q, values)
 
         return cg_products.Product(whole)
-
-    def _pieces(self, dtype: np.dtype) -> tuple[cg_products.Times, cg_products.Times]:
-        """The product with the square piece, and what adds that with the other one."""
-        own = self.own
-        if not np.diff(self._starts)[self._ranks.rank]:
-            return (lambda p, q: None), (lambda q, values: None)
-        if isinstance(own, Csr):
-            own = own._replace(data=own.data.astype(dtype, copy=False))
-        return cg_products.compiled(own, dtype).times, self._add(dtype)
 
     def square(self, dtype: np.dtype) -> Any:
         """The square piece as `hetero.solve_cg` takes it."""
@@ -197,13 +133,7 @@ class Rows:
 
     def halo(self, dtype: np.dtype) -> Halo:
         """What a product exchanges; a collective call."""
-        self._halos.append(Halo(self._ranks, self._starts, self.foreign, dtype))
-        return self._halos[-1]
-
-    def close(self) -> None:
-        """Free what the products hold of MPI."""
-        while self._halos:
-            self._halos.pop().close()
+        return Halo(self._ranks, self._starts, self.foreign, dtype)
 
 
 def sparse_rows(ranks: Ranks, starts: np.ndarray, matrix: Any) -> Rows:
@@ -259,25 +189,15 @@ class DenseRows:
     """Rows of a dense matrix: ``array`` is (own rows, n). Each product gathers the whole vector."""
 
     def __init__(self, ranks: Ranks, starts: np.ndarray, array: np.ndarray) -> None:
-        self._ranks, self._starts, self._array = ranks, starts, array
+        self._comm, self._counts, self._array = ranks.comm, np.diff(starts), array
         self.unknowns = int(starts[-1])
 
     def product(self, dtype: np.dtype) -> cg_products.Product:
-        """The product for vectors of a dtype; a collective call."""
-        ranks, counts = self._ranks, np.diff(self._starts)
+        """The product for vectors of a dtype."""
+        array, vector = self._array.astype(dtype, copy=False), np.empty(self.unknowns, dtype)
 
-        def arrays() -> tuple[np.ndarray, ...]:
-            room = (np.empty(size, dtype) for size in (counts[ranks.rank], self.unknowns))
-            return self._array.astype(dtype, copy=False), *room
-
-        array, mine, vector = ranks.agreed(arrays)
-
-        def times(p: Vector, q: Vector) -> None:
-            ranks.attempt(np.copyto, mine, p.values)
-            ranks.comm.Allgatherv(mine, [vector, counts])
-            ranks.attempt(np.dot, array, vector, q.values)
+        def times(p: np.ndarray, q: np.ndarray) -> None:
+            self._comm.Allgatherv(p, [vector, self._counts])
+            np.dot(array, vector, q)
 
         return cg_products.Product(times)
-
-    def close(self) -> None:
-        """Nothing is held."""

@@ -17,8 +17,8 @@ from hetero.devices.base import Device
 from hetero.errors import MethodNotAvailable
 from hetero.imports import load
 from hetero.mpi.checkpoints import Checkpoint
-from hetero.mpi.products import DenseRows, HostVectors, Rows, Vector, Vectors
-from hetero.mpi.ranks import Ranks, ranks_of
+from hetero.mpi.products import HostVectors, Rows
+from hetero.mpi.ranks import Ranks, comm_of
 from hetero.ops.krylov.cg_products import is_doubtful
 from hetero.ops.linear_systems import scaling
 from hetero.ops.linear_systems.types import CONVERGED, Outcome
@@ -50,10 +50,10 @@ def rows(n: int, comm: Any = None) -> tuple[int, int]:
     --------
     >>> begin, end = hetero.mpi.rows(1000)  # doctest: +SKIP
     """
-    ranks = ranks_of(comm)
     if (n := operator.index(n)) < 0:
         raise ValueError(f"n must be at least 0, got {n}")
-    return n * ranks.rank // ranks.size, n * (ranks.rank + 1) // ranks.size
+    comm = comm_of(comm)
+    return n * comm.rank // comm.size, n * (comm.rank + 1) // comm.size
 
 
 def place_of(ranks: Ranks, device: str | None, rows: Any, b: np.ndarray) -> Device | None:
@@ -117,7 +117,7 @@ def checked_goal(
 
 def run(
     ranks: Ranks,
-    rows: Rows | DenseRows,
+    rows: Rows,
     b: np.ndarray,
     x: np.ndarray,
     goal: Goal,
@@ -129,37 +129,30 @@ def run(
 ) -> tuple[Outcome, dict[str, Any]]:
     """Solve A x = b from x, which is overwritten; a collective call. Gives how it was done, too.
 
-    ``rows`` are this rank's of A, closed at the end, and b and x its parts of the vectors. The
-    ``preconditioner`` is a diagonal, or ``apply(r, z)`` that writes z = M r for `Vector`s.
-    ``known`` tells the problem from others, the same on every rank, for JSON; ``sums()`` gives the
-    checksums of this rank's operands, by name. ``device``: see `place_of`.
+    ``rows`` are this rank's of A, and b and x its parts of the vectors. The ``preconditioner`` is a
+    diagonal, or ``apply(r, z)`` that writes z = M r. ``known`` tells the problem from others, the
+    same on every rank, for JSON; ``sums()`` gives the checksums of this rank's operands, by name.
+    ``device``: see `place_of`.
     """
-    with contextlib.ExitStack() as stack:
-        stack.callback(rows.close)
-
-        def placed() -> tuple[Any, ...]:
-            place, of_device = place_of(ranks, device, rows, b), None
-            if place is not None:
-                stack.enter_context(place.active())
-                of_device = load("hetero.mpi.on_device").vectors_and_product
-            return place, of_device, HostVectors(), load("hetero.ops.krylov.cg_cpu").iterate
-
-        place, of_device, host, iterate = ranks.agreed(placed)
+    with contextlib.ExitStack() as stack, np.errstate(all="ignore"):
+        place = ranks.agreed(place_of, ranks, device, rows, b)
+        host = vectors = HostVectors(ranks)
         if place is None:
-            own, product = host, rows.product(b.dtype)
+            product = rows.product(b.dtype)
         else:
-            own, product = of_device(ranks, place, rows, b.dtype)
-        vectors = Vectors(ranks, own, b.dtype)
+            stack.enter_context(place.active())
+            of_device = load("hetero.mpi.on_device").vectors_and_product
+            vectors, product = of_device(ranks, place, rows, b.dtype)
         if isinstance(preconditioner, np.ndarray):
-            diagonal = vectors.made(own.hold, preconditioner)
-            preconditioner = functools.partial(vectors.multiply, diagonal)
-        saved = None
+            preconditioner = functools.partial(vectors.multiply, vectors.hold(preconditioner))
+        saved, before = None, 0
         if goal.checkpoint is not None:
-            each = ranks.every(ranks.agreed(sums))
+            each = ranks.comm.allgather(ranks.agreed(sums))
             for name in each[0]:
                 known[name] = f"{sum(one[name] for one in each) % 2**64:016x}"
             saved = Checkpoint(ranks, goal.checkpoint, ranks.starts(b.size), known, goal.every)
-        before = done = saved.read(x) if saved is not None else 0
+            before = saved.read(x)
+        done = before
 
         def watch(x: Callable[[], np.ndarray]) -> None:
             """What happens after each iteration: the caller's callback, and checkpoints."""
@@ -168,44 +161,37 @@ def run(
             if callback is not None:
                 ranks.attempt(lambda: callback(x()))
             if saved is not None:
-                if ranks.save:
-                    saved.save(x, done)
-                saved.ask()
+                saved.after(x, done)
 
-        def true_residual(
-            b: Vector, x: Vector, residual: float, bound: float, norm_b: float
-        ) -> float:
+        def true_residual(b: Any, x: Any, residual: float, bound: float, norm_b: float) -> float:
             """`cg_products.true_residual`: in float64 where rounding to float32 may decide."""
             if not is_doubtful(b.dtype, rows.unknowns, residual, bound, norm_b):
                 return residual
-            wide = Vectors(ranks, host, np.dtype(np.float64))
-            b, x = (
-                wide.made(lambda v: own.on_host(v).astype(wide.dtype), v.values) for v in (b, x)
-            )
+            b, x = (vectors.on_host(v).astype(np.float64) for v in (b, x))
             q = b.copy()
-            rows.product(wide.dtype).times(x, q)
-            return wide.norm(b - q)
+            rows.product(q.dtype).times(x, q)
+            return host.norm(b - q)
 
         def solve(b: Any, x: Any, atol: float, maxiter: int, report: Any) -> Outcome:
             """Iterate; ``report`` gives x at the caller's scale."""
             at_zero = not ranks.most(np.any(x))
-            rhs, u = (vectors.made(own.hold, array) for array in (b, x))
+            rhs, u = vectors.hold(b), vectors.hold(x)
             norm_b = vectors.norm(rhs)
-            watched = report and (lambda u: watch(lambda: report(own.on_host(u.values))))
+            watched = report and (lambda u: watch(lambda: report(vectors.on_host(u))))
             given = product, vectors, true_residual, goal.rtol, preconditioner
+            iterate = load("hetero.ops.krylov.cg_cpu").iterate
             outcome = iterate(*given, rhs, u, atol, maxiter, watched, norm_b, at_zero)
-            ranks.attempt(lambda: np.copyto(x, own.on_host(u.values)))
+            np.copyto(x, vectors.on_host(u))
             return outcome._replace(right_side=norm_b)
 
         report = None if callback is None and saved is None else lambda x: x
         limit = max(goal.maxiter - before, 0)
-        norm_b = Vectors(ranks, host, b.dtype).norm(Vector(vectors, b))
-        with np.errstate(all="ignore"):
-            if scaling.is_safe(norm_b, b.itemsize):
-                outcome = ranks.agreed(solve, b, x, goal.atol, limit, report)
-            else:
-                given = {"atol": goal.atol, "maxiter": limit, "callback": report}
-                outcome = ranks.agreed(lambda: scaling.solve(solve, b, x, most=ranks.most, **given))
+        if scaling.is_safe(host.norm(b), b.itemsize):
+            outcome = solve(b, x, goal.atol, limit, report)
+        else:
+            given = {"callback": report, "most": ranks.most}
+            outcome = scaling.solve(solve, b, x, atol=goal.atol, maxiter=limit, **given)
+        ranks.agreed(lambda: None)  # a callback may have failed in the last iteration
     outcome = outcome._replace(iterations=outcome.iterations + before)
     return outcome, {
         "device": CPU if place is None else place.name,

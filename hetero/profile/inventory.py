@@ -21,7 +21,7 @@ from hetero.imports import load
 
 _PACKAGES = (
     *("numpy", "scipy", "numba", "tbb", "pycuda", "pyopencl"),
-    *("nvmath-python", "nvidia-cublas", "nvidia-cufft"),
+    *("nvidia-cublas", "nvidia-cufft"),
 )
 
 

@@ -19,11 +19,10 @@ import scipy.ndimage
 import scipy.signal
 import scipy.sparse as sp
 import scipy.sparse.linalg
-import threadpoolctl
 
 import hetero
 from hetero import accel
-from hetero.accel import products
+from hetero.accel import session as accel_session
 from hetero.accel.session import Attempt, Session
 from hetero.pricing.plan import Candidate
 from hetero.profile import inventory
@@ -269,16 +268,14 @@ def test_what_was_pickled_loads_without_hetero(all_calls):
 def test_all_is_as_before():
     modules = (scipy.signal, scipy.signal._signaltools, scipy.ndimage, scipy.sparse.linalg)
     before = [dict(vars(module)) for module in modules]
-    held, lists = scipy.signal.fftconvolve, list(threadpoolctl._ALL_PREFIXES)
+    held = scipy.signal.fftconvolve
     with hetero.install():
         wrapper = scipy.signal.fftconvolve
         assert wrapper is not held
         assert wrapper is scipy.signal._signaltools.fftconvolve
         assert wrapper.__name__ == held.__name__
         assert wrapper.__doc__ == held.__doc__
-        assert lists != threadpoolctl._ALL_PREFIXES
     assert [dict(vars(module)) for module in modules] == before
-    assert lists == threadpoolctl._ALL_PREFIXES
     np.testing.assert_array_equal(wrapper(IMAGE, KERNEL), held(IMAGE, KERNEL))
 
 
@@ -298,15 +295,12 @@ def test_names_imported_meanwhile_come_back():
 
 
 def test_a_module_of_the_same_name_is_left_alone(caplog, monkeypatch):
-    own = types.ModuleType("threadpoolctl")
-    monkeypatch.setitem(sys.modules, "threadpoolctl", own)
     monkeypatch.setitem(sys.modules, "scipy.ndimage", types.ModuleType("scipy.ndimage"))
     with hetero.install():
         pass
     assert [record.message.partition(" is left")[0] for record in caplog.records] == [
         "scipy.ndimage.convolve",
         "scipy.ndimage.correlate",
-        "threadpoolctl",
     ]
 
 
@@ -321,18 +315,6 @@ def test_names_imported_before_are_told(all_calls):
     finally:
         del globals()["mine"]
         hetero.install()
-
-
-def test_limits_of_threadpoolctl_hold_for_loops():
-    hetero.convolve2d(IMAGE, KERNEL, device="cpu", method="direct")
-    threads = pytest.importorskip("hetero.host.threads")
-    if threads.thread_count() == 1:
-        pytest.skip("one thread")
-    with hetero.install():
-        before = threads.thread_count()
-        with threadpoolctl.threadpool_limits(1):
-            assert threads.thread_count() == 1
-        assert threads.thread_count() == before
 
 
 # -- Who decides -----------------------------------------------------------------------------------
@@ -356,16 +338,71 @@ def plain():
     return "plain"
 
 
-@pytest.mark.parametrize(("has_gpu", "size"), [(False, 0.1), (True, 0.03)])
-def test_hetero_is_loaded_once_calls_took_long(monkeypatch, has_gpu, size):
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_hetero_is_loaded_once_calls_took_long(monkeypatch, has_gpu):
     """As long as they took: what is expected of another size goes by that."""
-    monkeypatch.setattr(products, "has_device", lambda: has_gpu)
-    with hetero.install() as installed:
-        run = installed.session.run
-        assert run("f", attempt(0.004), plain) == run("f", attempt(0.004), plain) == "plain"
-        assert installed.session.book.last.code == "start"
-        assert run("g", attempt(size), plain) == "plain"
-        assert run("f", attempt(size, "5x5"), plain) == "hetero's"
+    monkeypatch.setattr(accel_session, "has_device", lambda: has_gpu)
+    monkeypatch.setattr(inventory, "looked", lambda: False)
+    accel_session.loading_here(has_gpu)[0].unlink(missing_ok=True)
+    session = Session()
+    assert session.run("f", attempt(0.004), plain) == session.run("f", attempt(0.004), plain)
+    assert session.book.last.code == "start"
+    enough = accel_session.least_calls(accel_session.LOADING[has_gpu], has_gpu)
+    size = 0.1 * (enough - 0.1)  # tenfold by the pace
+    assert session.run("g", attempt(size), plain) == "plain"
+    assert session.run("f", attempt(size, "5x5"), plain) == "hetero's"
+
+
+class Clock:
+    """Seconds that pass by being spent, and a script's calls that spend them."""
+
+    def __init__(self, monkeypatch, loading, gain):
+        self.now, self.gain = 0.0, gain
+        clock = types.SimpleNamespace(perf_counter=lambda: self.now)
+        monkeypatch.setattr(accel_session, "time", clock)
+        monkeypatch.setattr(accel_session, "has_device", lambda: True)
+        monkeypatch.setattr(accel_session, "_ENDING", 0.0)
+        monkeypatch.setattr(inventory, "looked", lambda: False)
+        monkeypatch.setattr(inventory, "devices", lambda: self.spend(loading))
+
+    def spend(self, seconds):
+        self.now += seconds
+        return "plain"
+
+    def script(self, count, each):
+        """Seconds that calls take in a new process."""
+        session, self.now = Session(), 0.0
+        quick = Plan()
+        quick.chosen = Plan.chosen._replace(seconds=each / self.gain)
+        given = {"plan": lambda: quick, "compute": lambda plan: self.spend(each / self.gain)}
+        for _ in range(count):
+            session.run("f", attempt(each, **given), lambda: self.spend(each))
+        return self.now
+
+
+@pytest.mark.parametrize("loading", [0.3, 1.2, 2.5])
+def test_loading_never_costs_a_short_script_more_than_it_may_gain(monkeypatch, loading):
+    """What loading takes is measured by the first scripts that load."""
+    clock = Clock(monkeypatch, loading, gain=10)
+    accel_session.loading_here(True)[0].unlink(missing_ok=True)
+    for _ in range(8):
+        clock.script(4000, 0.01)
+    enough = 2 * loading / 0.9
+    for share in (0.1, 0.5, 0.8, 1.1, 1.5, 2.0, 4.0):
+        plain = share * enough
+        seconds = clock.script(round(plain / 0.01), 0.01)
+        if share < 1:
+            assert seconds <= plain + 0.01
+        if share >= 2:
+            assert seconds <= plain - 0.9 * loading
+        assert seconds <= plain + loading
+
+
+def test_a_script_that_has_loaded_hetero_does_not_wait(monkeypatch):
+    clock = Clock(monkeypatch, 0.0, gain=10)
+    assert clock.script(100, 0.01) == pytest.approx(1.0)
+    monkeypatch.setattr(inventory, "looked", lambda: True)
+    assert clock.script(100, 0.01) < 0.2
 
 
 def test_a_fit_of_seconds_is_taken_at_once():
@@ -389,7 +426,7 @@ def test_a_broken_installation_leaves_calls_to_the_library(monkeypatch):
 
 def test_the_first_short_calls_are_measured_and_slow_ones_go_back():
     session, calls = Session(), []
-    session.loading = 0.0
+    session.enough = 0.0
 
     def slow(plan):
         calls.append(time.sleep(0.06))
@@ -408,7 +445,7 @@ def test_a_way_that_is_predicted_to_be_slower_is_not_taken():
     image, kernel = np.ones((500, 500)), np.random.default_rng(2).random((61, 61))
     image[7, 7] = 1e15
     with hetero.install() as installed:
-        installed.session.loading = 0.0
+        installed.session.enough = 0.0
         [scipy.signal.fftconvolve(image[n % 2 :], kernel, mode="same") for n in range(6)]
         codes = {row[-1].partition(":")[0] for row in installed.session.book.table()}
     assert codes in ({"first", "slower"}, {"slower"})
@@ -416,7 +453,7 @@ def test_a_way_that_is_predicted_to_be_slower_is_not_taken():
 
 def test_a_dry_run_takes_nothing():
     session = Session(dry=True)
-    session.loading = 0.0
+    session.enough = 0.0
     assert session.run("f", attempt(0.5), plain) == "plain"
     assert session.book.last.code == "would-take"
     assert "would-take, 1 call: to gain more, leave --dry-run out" in str(session.book)

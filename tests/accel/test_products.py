@@ -16,7 +16,7 @@ import pytest
 
 import hetero
 from hetero import accel, profile, tables
-from hetero.accel import gate, products
+from hetero.accel import gate, products, session
 from hetero.arrays import kept
 from hetero.ops.convolve2d import direct_device
 
@@ -24,12 +24,11 @@ from hetero.ops.convolve2d import direct_device
 def loops():
     """Addresses of NumPy's loops of products."""
     replace, found = gate._replacer(), []
-    for function in (np.matmul, np.matvec, np.vecmat):
-        for number in gate._TYPES.values():
-            types, at = (ctypes.c_int * 3)(number, number, number), ctypes.c_void_p()
-            assert replace(function, None, types, ctypes.addressof(at)) == 0
-            replace(function, at.value, types, None)
-            found.append(at.value)
+    for number in gate._TYPES.values():
+        types, at = (ctypes.c_int * 3)(number, number, number), ctypes.c_void_p()
+        assert replace(None, types, ctypes.addressof(at)) == 0
+        replace(at.value, types, None)
+        found.append(at.value)
     return found
 
 
@@ -66,12 +65,12 @@ def test_loops_and_names_come_back():
 def test_a_loop_that_somebody_else_put_there_stays():
     gates, before = gate.Gate(lambda *call: False), loops()
     gates.set()
-    function, types, *_ = gates._loops[0]
+    types, *_ = gates._loops[0]
     other = before[1]
-    gates._replace(function, other, types, None)
+    gates._replace(other, types, None)
     gates.restore()
     assert loops() == [other, *before[1:]]
-    gates._replace(function, before[0], types, None)
+    gates._replace(before[0], types, None)
     assert loops() == before
 
 
@@ -80,8 +79,8 @@ def test_gates_hand_over_from_their_limits_on(dtype):
     """With the newest NumPy and Python, too: C interfaces of both are behind a gate."""
     seen = []
 
-    def take(name, dtype, pointers, extents, strides, loop):
-        seen.append((name, dtype, extents))
+    def take(dtype, pointers, extents, strides, loop):
+        seen.append((dtype, extents))
         if len(seen) % 2:
             loop()
         return len(seen) % 2
@@ -94,17 +93,15 @@ def test_gates_hand_over_from_their_limits_on(dtype):
         assert ((A @ B) == 7).all()
         assert ((A @ B[:, 1:]) == 7).all()
         assert ((A @ B[:, 0]) == 7).all()
-        assert (np.matvec(A, B[:, 0]) == 7).all()
-        assert (np.vecmat(B[:, 0], A.T) == 7).all()
+        assert (B[:, 0] @ A.T == 7).all()
         assert ((A[1:] @ B[:, 0]) == 7).all()
         np.matmul(A.astype(int), B.astype(int))
     finally:
         gates.restore()
     assert seen == [
-        ("matmul", dtype, (1, 6, 7, 8)),
-        ("matmul", dtype, (1, 6, 7, 1)),
-        ("matvec", dtype, (1, 6, 7)),
-        ("vecmat", dtype, (1, 7, 6)),
+        (dtype, (1, 6, 7, 8)),
+        (dtype, (1, 6, 7, 1)),
+        (dtype, (1, 1, 7, 6)),
     ]
     assert (gates.small(), gates.small()) == (2, 0)
 
@@ -142,8 +139,6 @@ def test_a_device_computes_what_numpy_does(all_calls, opencl, layout):
     calls = {
         "numpy.matmul": [lambda: A @ B, lambda: A @ x, lambda: x @ B, lambda: stack @ B,
                          lambda: np.matmul(A, B, out=out)],
-        "numpy.matvec": [lambda: np.matvec(A, x), lambda: np.matvec(stack, x)],
-        "numpy.vecmat": [lambda: np.vecmat(x, B), lambda: np.vecmat(x, stack.transpose(0, 2, 1))],
         "numpy.dot": [lambda: np.dot(A, B), lambda: A.dot(x), lambda: np.tensordot(A, B, 1),
                       lambda: np.linalg.multi_dot([A, B, B.T])],
         "numpy.einsum": [lambda: np.einsum("ij,jk->ki", A, B), lambda: np.einsum("ij,j", A, x),
@@ -166,6 +161,7 @@ def test_a_matrix_used_again_and_again_moves_once(all_calls, monkeypatch):
         pytest.skip(kept.obstacle())
     fakes.install(monkeypatch)
     monkeypatch.setattr(direct_device, "find_not_finite", lambda *_: None)
+    monkeypatch.setattr(session, "has_device", lambda: True)
     monkeypatch.setattr(products, "has_device", lambda: True)
     monkeypatch.setattr(profile, "current", lambda: profile.shipped("h100"))
     tables.forget()
@@ -228,6 +224,18 @@ def test_a_handlers_exception_is_raised_once_after_a_whole_product(all_calls, mo
         assert [frame.name for frame in traceback.extract_tb(error.__traceback__)][-1] == "handler"
     finally:
         signal.signal(signal.SIGUSR1, previous)
+
+
+def test_an_exception_in_a_thread_is_raised_there_after_a_whole_product(all_calls, monkeypatch):
+    def late(*_):
+        raise Late
+
+    monkeypatch.setattr(products, "_views", late)
+    caught = []
+    thread = threading.Thread(target=lambda: caught.append(raised(Late, lambda: None)))
+    thread.start()
+    thread.join()
+    assert type(caught[0]) is Late
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, TimeoutError])
@@ -326,7 +334,7 @@ def test_numpys_functions_equal_those_they_stand_for(all_calls):
 def test_what_is_not_finite_numpy_reports(all_calls, place):
     operands = np.zeros((40, 40)), np.zeros((40, 40))
     operands[place][7, 9] = np.inf
-    calls = [np.matmul, np.dot, lambda A, B: np.matvec(np.stack([A, A]), B[7])]
+    calls = [np.matmul, np.dot, lambda A, B: np.stack([A, A]) @ B[7]]
     for call in calls:
         raises = pytest.raises(FloatingPointError, match="invalid value")
         with hetero.use(device="opencl:0"), np.errstate(invalid="raise"), raises:

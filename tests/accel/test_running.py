@@ -18,9 +18,7 @@ import pytest
 
 import hetero
 from hetero import cli
-from hetero.accel import advice as advice_
 from hetero.accel.__main__ import USAGE, parsed
-from hetero.accel.session import LOADING, Attempt
 
 SCRIPTS = {
     "exits": ("import sys; print(sys.argv[1:]); sys.exit(int(sys.argv[1]))", ("7",), 7),
@@ -33,8 +31,6 @@ SCRIPTS = {
         "A = np.full((300, 300), np.nan)\nfor _ in 1, 2: convolve(A, A)\nconvolve(A, A)\n"
         "convolve2d(A, A, mode=5)", (), 1),
     "is wrong": ("x = (\n1", (), 1),
-    "is not UTF-8": ("x = 1\ny = '\xe9'", (), 1),
-    "has null bytes": ("x = 1\ny\0 = 2", (), 1),
     "is interrupted": ("raise KeyboardInterrupt", (), -signal.SIGINT),
     "exits with words": ("raise SystemExit('words')", (), 1),
     "ends at once": ("import os; os._exit(5)", (), 5),
@@ -136,12 +132,12 @@ def test_a_report_that_cannot_be_written_changes_no_exit_code(tmp_path):
     assert len(ours.stderr.splitlines()) == 1
 
 
-def test_a_report_replaces_no_file_but_a_report(tmp_path):
+def test_a_report_replaces_no_file_but_a_page(tmp_path):
     script, page = tmp_path / "script.py", tmp_path / "page.html"
     script.write_text("print(1)")
     ours = run(["-m", "hetero.accel", "--report"], script, str(script))  # its name was forgotten
     assert (ours.returncode, ours.stdout) == (2, "")
-    assert ours.stderr.endswith("is no report of hetero.accel's\n")
+    assert "is there already, and is no page" in ours.stderr
     assert script.read_text() == "print(1)"
     for _ in range(2):
         assert run(["-m", "hetero.accel", "--report", str(page)], script).returncode == 0
@@ -186,8 +182,8 @@ def test_the_table_and_the_page(tmp_path):
     assert ours.returncode == 0, ours.stderr
     call = "scipy.signal.fftconvolve 300x300, 5x5 float64 same"
     assert f"hetero.accel: script.py:6: {call}: start: " in ours.stderr
-    assert f"script.py:6  {call}  3  " in ours.stderr
-    assert ours.stderr.count("start: hetero is loaded after 1 s of such calls, ") == 2
+    assert re.search(rf"script.py:6  {call} +3  ", ours.stderr)
+    assert len(re.findall("start: hetero is loaded after .*s of such calls, ", ours.stderr)) == 2
     assert "0 calls taken, 3 left alone" in ours.stderr
     html = page.read_text()
     assert "<h2" in html
@@ -324,23 +320,6 @@ def test_a_script_ends_under_advice_as_it_does(tmp_path, ends, status, told):
     assert told in ours.stderr
     assert ours.stdout.startswith(plain.stdout)
     assert "the whole script: " in ours.stdout
-
-
-@pytest.mark.parametrize(
-    ("count", "each", "plain", "has_gpu", "obstacle", "there"),
-    [
-        (20, 0.1, 10.0, True, None, LOADING[True][1] + 20 * 0.1),
-        (20, 0.1, 10.0, False, None, LOADING[False][1] + 0.5 + 19 * 0.1),
-        (20, 0.6, 10.0, False, None, LOADING[False][1] + 10),
-        (20, 0.1, 10.0, False, ("no-device", ""), 10.0),
-        (20, 0.001, 1.6, True, None, LOADING[True][1] + 3 * 0.08 + 17e-3),
-        (5, 0.01, 0.25, True, None, 0.25),
-    ],
-)
-def test_advice_is_what_accel_would_do(count, each, plain, has_gpu, obstacle, there):
-    line = advice_.Line("a.py:1", "f", count, 2 * plain, way="x", each=each, plain=plain)
-    noted = line, None, Attempt("4x4", 0.5, obstacle)
-    assert advice_._done([noted] * count, has_gpu) + line.there == pytest.approx(there)
 
 
 @pytest.mark.timing

@@ -23,10 +23,10 @@ from hetero import profile, registry
 from hetero.calling import execution, planner
 from hetero.devices.cuda import cufft
 from hetero.errors import DeviceMemoryError, HeteroError
-from hetero.moving import ranges
 from hetero.ops.convolve2d import planning, problem
 from hetero.ops.kmeans import fit
 from hetero.ops.linear_systems.types import CONVERGED, Outcome
+from hetero.pricing import places
 from hetero.profile import inventory
 
 SOLVES = ("cg", "poisson")
@@ -295,7 +295,7 @@ def test_random_calls_in_bands(machine, monkeypatch):
     """Images larger than a device."""
     record, devices, info = machine
     info["memory_bytes"] = 20_000
-    monkeypatch.setattr(ranges, "_LEAST_MOVED", 0)
+    monkeypatch.setattr(places, "_LEAST_MOVED", 0)
     inventory.changed()
     profile.set_current(profile.shipped("h200"))
     draw, operation = random.Random(3), registry.operation("convolve2d")

@@ -318,8 +318,7 @@ def test_libraries_that_are_missing_have_a_package(monkeypatch):
 
 
 def test_movement_tells_of_copies_and_calls(opencl, monkeypatch, capsys):
-    """Speeds of each kind of copy, a product beside them, and every call that is named."""
-    monkeypatch.setattr(bench, "_PRODUCT", 64)
+    """Speeds of each kind of copy, and every call that is named."""
     case = Benchmark("a case", lambda: Comparison({"a": lambda turn: None}), most=3, budget=0.01)
     plain = benchmark.of
     monkeypatch.setattr(
@@ -334,7 +333,6 @@ def test_movement_tells_of_copies_and_calls(opencl, monkeypatch, capsys):
     for row in found["copies"]:
         assert len(row) == 8
         assert min(row.values()) > 0
-    assert set(found["beside"]) == {"alone", "beside copies"}
     assert [row["case"] for row in found["calls"]] == ["a case"] * len(registry.operations())
     text = report.movement(found)
     assert "| both at once, pinned |" in text

@@ -76,11 +76,8 @@ def copies(up, down, measured=None):
     return {"predicted": {"upload": up, "download": down}, "measured": told}
 
 
-def work(cpu, device, measured=(None, None)):
-    return {
-        where: {"predicted": seconds, "measured": taken}
-        for where, seconds, taken in zip(("cpu", "device"), (cpu, device), measured, strict=True)
-    }
+def work(cpu, device):
+    return {"cpu": {"predicted": cpu}, "device": {"predicted": device}}
 
 
 def test_whether_it_pays():
@@ -211,7 +208,8 @@ def test_a_device_that_pays_from_pinned_memory_alone(run):
 def test_command_on_bytes(run, work):
     code, out, err = run(1000, 0, *work, "--profile", "h100")
     assert code == OK, err
-    assert ("worth it" if not work else "gain" if len(work) == 3 else "must be faster") in out
+    words = {0: "longer than cuda:0 by more", 2: "must be faster", 3: "gain"}
+    assert words[len(work)] in out
 
 
 def test_measured_on_a_device(data, opencl):
@@ -222,8 +220,6 @@ def test_measured_on_a_device(data, opencl):
         assert taken.keys() == {"upload", "download"}
         assert all(0.0 < seconds < 1.0 for seconds in taken.values())
         assert found["pays"][memory]["transfer"] == pytest.approx(sum(taken.values()))
-    assert 0.0 < found["work"]["cpu"]["measured"] < 1.0
-    assert found["work"]["device"]["measured"] is None  # it has no arrays of its own
 
 
 def test_without_a_gpu(run, data, monkeypatch):

@@ -288,29 +288,3 @@ assert hetero.convolve2d(np.ones((9, 9)), np.ones((3, 3)), "valid")[0, 0] == 9
 print("scipy.signal" in sys.modules)
 """
     assert fresh(code).split() == ["True"]
-
-
-def test_a_module_of_bindings_needs_nothing_of_its_packages(tmp_path):
-    """And these are as ever for who imports them later."""
-    folder = tmp_path / "nvmath" / "bindings"
-    folder.mkdir(parents=True)
-    (tmp_path / "nvmath" / "__init__.py").write_text("from nvmath import bindings\nheavy = True\n")
-    (folder / "__init__.py").write_text("from nvmath.bindings import cublas\n")
-    (folder / "cublas.py").write_text(
-        "from nvmath.bindings import _inside\nvalue = _inside.value\n"
-    )
-    (folder / "_inside.py").write_text("value = 7\n")
-    code = """
-import sys
-from hetero.imports import load
-cublas = load("nvmath.bindings.cublas")
-assert cublas.value == 7 and not {"nvmath", "nvmath.bindings"} & {*sys.modules}
-try:
-    load("nvmath.bindings.missing")
-except ImportError:
-    pass
-assert not {"nvmath", "nvmath.bindings"} & {*sys.modules}
-import nvmath
-assert nvmath.heavy and nvmath.bindings.cublas is cublas is load("nvmath.bindings.cublas")
-"""
-    fresh(code, PYTHONPATH=str(tmp_path))

@@ -18,15 +18,10 @@ import runtimes
 from compiled import spilling
 from test_pipelined import emulated
 
-from hetero.errors import DeviceError
 from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans import plan_seeds, shapes
-from hetero.ops.kmeans import device as fits
-from hetero.ops.kmeans.cpu import NumpyBackend, NumpySeeding
-from hetero.ops.kmeans.device import Loop
-from hetero.ops.kmeans.device_rows import DeviceRows
-from hetero.ops.kmeans.device_seeding import DeviceSeeding
-from hetero.ops.linear_systems.types import DeviceFailed
+from hetero.ops.kmeans.cpu import NumpyRows, NumpySeeding
+from hetero.ops.kmeans.device import DeviceRows, DeviceSeeding
 
 DTYPES = ("float32", "float64")
 HOPPER = {"multiprocessors": 132, "shared_limit": 227 << 10, "capability": (9, 0)}
@@ -99,7 +94,7 @@ def check_step(device, X, weights, centroids, forced=None):
         distances, _, _ = plain_step(X - rows.mean, weights, centroids - rows.mean)
         found = []
         for _ in range(2):
-            rows.upload(centroids - rows.mean)
+            rows.restart(centroids - rows.mean)
             rows.iteration(False, -1.0)()
             found.append(
                 (
@@ -149,8 +144,8 @@ def test_tiles(portable, dtype):
             X, _, start = points(tile.m + more + tile.n, d, tile.n + more, dtype)
             forced = functools.partial(shapes.tiled, tile=tile, resident=False)
             with on_device(portable, X, None, len(start), forced=forced) as rows:
-                rows.upload(start - rows.mean)
-                rows.label(False)
+                rows.restart(start - rows.mean)
+                rows.label(None)
                 labels = rows.download("labels", (len(X),), np.int32)
             check_labels(labels, plain_step(X - rows.mean, None, start - rows.mean)[0])
 
@@ -192,8 +187,8 @@ def test_ties_go_to_the_lowest(portable, d, k):
     X = np.repeat(places, 50, axis=0)
     first = [int(np.flatnonzero(which == place)[0]) for place in range(3)]
     with on_device(portable, X, None, k) as rows:
-        rows.upload(places[which] - rows.mean)
-        rows.label(False)
+        rows.restart(places[which] - rows.mean)
+        rows.label(None)
         labels = rows.download("labels", (150,), np.int32)
     assert np.array_equal(labels, np.repeat(first, 50))
 
@@ -214,7 +209,7 @@ def test_iteration_stops_as_the_plain_one(portable):
                 old = labels
             _, labels, _ = plain_step(X - rows.mean, None, C)
             found = start - rows.mean
-            run = Loop(rows, found, tol).run(maxiter)
+            run = rows.lloyd(found, maxiter, tol)
             assert run.iterations == done
             assert run.converged == (strict or shift <= tol)
             np.testing.assert_allclose(found, C, rtol=1e-12, atol=1e-12)
@@ -222,7 +217,7 @@ def test_iteration_stops_as_the_plain_one(portable):
             inertia = ((X - rows.mean - C[labels]) ** 2).sum()
             assert run.inertia == pytest.approx(inertia, rel=1e-12)
         found = start - rows.mean
-        assert Loop(rows, found, 0.0, exactly=True).run(60).iterations == 60
+        assert rows.lloyd(found, 60, -1.0).iterations == 60
 
 
 def test_empty_clusters(portable):
@@ -230,14 +225,14 @@ def test_empty_clusters(portable):
     for weighted in (False, True):
         X, weights, start = points(500, 4, 6, "float64", weighted)
         start[3] = start[5] = 1e3
-        host = NumpyBackend(X, weights)
+        host = NumpyRows(X, weights)
         expected = start - host.mean
-        run, labels = host.lloyd(expected, 50, 0.0, False)
+        run = host.lloyd(expected, 50, 0.0)
         with on_device(portable, X, weights, 6) as rows:
             found = start - rows.mean
-            assert Loop(rows, found, 0.0).run(50)[1:] == run[1:]
+            assert rows.lloyd(found, 50, 0.0)[1:] == run[1:]
             np.testing.assert_allclose(found + rows.mean, expected + host.mean, atol=1e-9)
-            assert np.array_equal(rows.download("labels", (500,), np.int32), labels)
+            assert np.array_equal(rows.labels, host.labels)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -249,38 +244,16 @@ def test_seeding(portable, weighted):
         X = X - rows.mean
         device = DeviceSeeding(rows)
         assert device.first(17) == pytest.approx(plain.first(17))
-        for indices in ([3, 4000, 17], [4999, 0, 1]):
-            np.testing.assert_allclose(device.potentials(indices), plain.potentials(indices))
+        potential = plain.first(17)
+        for number in range(3):
+            values = np.array([(0.001, 0.3), (0.5, 0.999), (0.0, 1.1)][number]) * potential
+            found, expected = device.draw(values), plain.draw(values)
+            assert np.array_equal(found[0], expected[0])
+            np.testing.assert_allclose(found[1], expected[1])
             device.take(1)
             plain.take(1)
-            potential = plain.potentials(indices)[1]
-            device.potentials(indices)
-            values = np.array([0.0, 0.001, 0.3, 0.5, 0.999, 1.1]) * potential
-            assert np.array_equal(device.candidates(values), plain.candidates(values))
+            potential = found[1][1]
         np.testing.assert_array_equal(rows.rows(np.array([3, 17])), X[[3, 17]])
-
-
-def test_a_device_that_fails(portable, monkeypatch):
-    """The centroids saved last come with the error, in coordinates of X."""
-    X, _, start = points(600, 3, 4, "float64")
-    X, start = X + 50, start + 50
-    monkeypatch.setattr(fits, "_CHECKPOINT_SECONDS", 0.0)
-    with on_device(portable, X, None, 4) as rows:
-        state, looks = DeviceRows.state, itertools.count()
-
-        def failing(rows):
-            if next(looks) == 2:
-                raise DeviceError("gone")
-            return state(rows)
-
-        monkeypatch.setattr(DeviceRows, "state", failing)
-        with pytest.raises(DeviceFailed, match="gone") as failed:
-            Loop(rows, start - rows.mean, 0.0, exactly=True).run(300)
-    C = start
-    for _ in range(failed.value.iterations):
-        C = plain_step(X - rows.mean, None, C - rows.mean)[2] + rows.mean
-    assert failed.value.iterations >= 2
-    np.testing.assert_allclose(failed.value.x, C, rtol=1e-12)
 
 
 # -- What copies asynchronously, as fibers on the CPU ----------------------------------------------
@@ -447,12 +420,12 @@ def simulate():
         X, _, start = points(n, d, k, "float32")
         check_step(device, X, None, start)
         with on_device(device, X, None, k, counted=True) as rows:
-            rows.upload(start - rows.mean)
+            rows.restart(start - rows.mean)
             for swapped in (False, True):  # the second one counts what changed
                 rows.iteration(swapped, 0.0, 1)()
             assert 0 <= rows.changed() < n
-            rows.label(False)
-            rows.inertia(False)
+            rows.label(None)
+            rows.inertia(None)
 
 
 def test_no_races_nor_bounds():

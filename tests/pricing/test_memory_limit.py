@@ -12,7 +12,7 @@ import hetero
 from hetero import devices, profile
 from hetero.devices import storage
 from hetero.errors import DeviceMemoryError, MethodNotAvailable
-from hetero.pricing import memory_limit
+from hetero.pricing import places
 from hetero.profile import inventory
 
 A = np.random.default_rng(1).integers(-8, 9, (300, 200)).astype(np.float32)
@@ -66,7 +66,7 @@ def held(opencl, monkeypatch):
     ],
 )
 def test_limits_are_read(given, nbytes):
-    assert memory_limit.parsed(given) == nbytes
+    assert places.parsed_limit(given) == nbytes
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_the_innermost_limit_holds_and_the_environments_last(opencl, monkeypatch
         with hetero.use(memory_limit="100 kB"):
             assert chosen() == "streamed"
             with hetero.use(method="streamed"):
-                assert memory_limit.current() == 100_000
+                assert places.memory_limit() == 100_000
         assert chosen() == "tiled"
     monkeypatch.delenv("HETERO_MEMORY_LIMIT")
     assert chosen() == "tiled"
@@ -175,7 +175,7 @@ def test_other_machines_have_limits_too():
 
     here = constants.machine()
     problem = matmul.problem(*[hetero.spec((32768, 32768), "float32")] * 2)
-    plan = pricing.price(problem, constants, memory_limit.limited(here, 4 * 10**9), "cuda:0")
+    plan = pricing.price(problem, constants, places.limited(here, 4 * 10**9), "cuda:0")
     assert plan.chosen.method == "streamed"
     reasons = {c.method: c.reason for c in plan.candidates}
     assert reasons["tiled"] == "needs 12 GiB, the limit is 3.73 GiB"

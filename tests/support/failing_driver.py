@@ -29,6 +29,7 @@ import hetero.ops.functions  # noqa: E402
 from hetero import devices, profile, registry  # noqa: E402
 from hetero.devices.base import Device  # noqa: E402
 from hetero.devices.cuda import compiler  # noqa: E402
+from hetero.devices.cuda import libraries as cuda_libraries  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
 from hetero.ops.linear_systems.types import CONVERGED, Outcome  # noqa: E402
 from hetero.profile import inventory  # noqa: E402
@@ -103,35 +104,22 @@ def really(implementation):
 def libraries() -> None:
     """cuBLAS and cuFFT that do nothing, and fail as the driver does."""
 
-    class cuBLASError(Exception): ...
-
-    class cuFFTError(Exception): ...
-
-    def function(name, error, result=None):
+    def function(name, result=None):
         def call(*arguments):
             if driver.gate(name):
-                raise error(f"{name}: planted failure")
+                raise DeviceError(f"{name}: planted failure")
             return result
 
         return call
 
-    cublas = types.ModuleType("nvmath.bindings.cublas")
-    cublas.cuBLASError = cuBLASError
-    for name, result in (("create", 1), ("set_stream", None), ("dgemm", None)):
-        setattr(cublas, name, function(f"cublas_{name}", cuBLASError, result))
-    cublas.dgemm_strided_batched = cublas.dgemm
-    cublas.get_property = lambda part: 1
-    cufft = types.ModuleType("nvmath.bindings.cufft")
-    cufft.cuFFTError = cuFFTError
-    cufft.get_version = lambda: 1
-    for name, result in (("create", 1), ("make_plan_many64", 4096), ("set_work_area", None)):
-        setattr(cufft, name, function(f"cufft_{name}", cuFFTError, result))
-    for name in ("set_auto_allocation", "exec_d2z", "exec_z2d", "set_stream", "destroy"):
-        setattr(cufft, name, function(f"cufft_{name}", cuFFTError))
-    package, bindings = types.ModuleType("nvmath"), types.ModuleType("nvmath.bindings")
-    package.bindings, bindings.cublas, bindings.cufft = bindings, cublas, cufft
-    for module in (package, bindings, cublas, cufft):
-        sys.modules[module.__name__] = module
+    cublas = {"create": 1, "dgemm": None, "dgemm_strided_batched": None}
+    cufft = {"create": 1, "make_plan_many64": 4096, "set_work_area": None}
+    cufft |= dict.fromkeys(("set_auto_allocation", "exec_d2z", "exec_z2d", "destroy"))
+    for library, results in (("cublas", cublas), ("cufft", cufft)):
+        found = types.SimpleNamespace(version=lambda: "1.1.1")
+        for name, result in results.items():
+            setattr(found, name, function(f"{library}_{name}", result))
+        setattr(cuda_libraries, library, lambda found=found: found)
 
 
 def trusting(probe):

@@ -100,9 +100,9 @@ def find() -> tuple[list[Device], list[str]]:
     if load("hetero.devices.cuda.compiler").version() is None:
         missing.append(f"cuda: neither NVRTC nor nvcc to compile kernels with; {INSTALL['cuda']}")
     try:
-        load("nvmath.bindings.cublas")
+        load("hetero.devices.cuda.libraries").cublas()
     except Exception:
-        missing.append(f"cuda: nvmath-python or cuBLAS for method='library'; {INSTALL['library']}")
+        missing.append(f"cuda: cuBLAS for method='library'; {INSTALL['library']}")
     device = load("hetero.devices.cuda.device")
     found: list[Device] = []
     for ordinal in range(count):

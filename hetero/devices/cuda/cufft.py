@@ -1,7 +1,4 @@
-"""Batched real Fourier transforms in place, of rows and of planes, by cuFFT.
-
-Through `nvmath.bindings.cufft`.
-"""
+"""Batched real Fourier transforms in place, of rows and of planes, by cuFFT."""
 
 from __future__ import annotations
 
@@ -11,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hetero import locks
+from hetero.devices.cuda import libraries
 from hetero.devices.workspace import Workspace
-from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.imports import INSTALL, load
+from hetero.errors import DeviceMemoryError
+from hetero.imports import INSTALL
 
 _R2C, _C2R, _D2Z, _Z2D = 0x2A, 0x2C, 0x6A, 0x6C  # cufftType
 
@@ -21,8 +19,7 @@ _R2C, _C2R, _D2Z, _Z2D = 0x2A, 0x2C, 0x6A, 0x6C  # cufftType
 def obstacle() -> str | None:
     """Why cuFFT cannot be used, None where it can."""
     try:
-        cufft = load("nvmath.bindings.cufft")
-        cufft.get_version()
+        libraries.cufft()
     except Exception:  # package or library missing, or too old
         return f"cuFFT is not here; {INSTALL['library']}"
     return None
@@ -40,7 +37,7 @@ class Plans:
     """
 
     def __init__(self, device: Any, layouts: Sequence[tuple[Any, ...]]) -> None:
-        cufft = load("nvmath.bindings.cufft")
+        cufft = libraries.cufft()
         self._cufft, self._device, self._lock = cufft, device, locks.new()
         self._plans: list[int] = []
         self._place = device.place()
@@ -55,8 +52,8 @@ class Plans:
             area = self._area.allocate(needed)
             for plan in self._plans:
                 cufft.set_work_area(plan, area)
-        except Exception as error:
-            raise _error(error) from error
+        except MemoryError as error:
+            raise DeviceMemoryError(f"cuFFT: {error}") from error
 
     def __del__(self) -> None:
         if not sys.is_finalizing() and self._device.holds(self._place):
@@ -66,11 +63,8 @@ class Plans:
 
     def execute(self, which: int, run: Callable[[int, int, int], None], buffer: int) -> None:
         """Run a plan in place, on the default stream."""
-        try:
-            with self._lock:  # a transform is several launches that share the work area
-                run(self._plans[which], buffer, buffer)
-        except Exception as error:
-            raise _error(error) from error
+        with self._lock:  # a transform is several launches that share the work area
+            run(self._plans[which], buffer, buffer)
 
 
 class RealTransform:
@@ -88,7 +82,7 @@ class RealTransform:
     """
 
     def __init__(self, device: Any, length: int, rows: int, dtype: str) -> None:
-        cufft = load("nvmath.bindings.cufft")
+        cufft = libraries.cufft()
         half = length // 2 + 1
         kind, run = (_D2Z, "exec_d2z") if dtype == "float64" else (_R2C, "exec_r2c")
         layout = 1, [length], [2 * half], 1, 2 * half, [half], 1, half, kind, rows
@@ -120,7 +114,7 @@ class RealTransform2D:
     """
 
     def __init__(self, device: Any, lengths: tuple[int, int], batch: int, dtype: str) -> None:
-        cufft = load("nvmath.bindings.cufft")
+        cufft = libraries.cufft()
         double = dtype == "float64"
         ly, lx = lengths
         half = lx // 2 + 1
@@ -137,11 +131,3 @@ class RealTransform2D:
     def inverse(self, buffer: int) -> None:
         """Transform back."""
         self._plans.execute(1, self._run[1], buffer)
-
-
-def _error(error: Exception) -> DeviceError:
-    if isinstance(error, DeviceError):
-        return error
-    if isinstance(error, MemoryError) or "ALLOC" in str(error) or "out of memory" in str(error):
-        return DeviceMemoryError(f"cuFFT: {error}")
-    return DeviceError(f"cuFFT: {error}")

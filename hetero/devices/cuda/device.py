@@ -12,7 +12,7 @@ import numpy as np
 from hetero import locks
 from hetero.arrays.pinned import known
 from hetero.devices.base import Defines, Device
-from hetero.devices.cuda import compiler, cooperative, copies, cufft, driver, pinned
+from hetero.devices.cuda import compiler, cooperative, copies, cufft, driver, libraries, pinned
 from hetero.devices.cuda.compiler import UNASKED_SHARED_BYTES, Kernels, packed
 from hetero.devices.cuda.context import Active, Contexts, Lent, Local, State
 from hetero.devices.cuda.cooperative import Recorded
@@ -20,7 +20,6 @@ from hetero.devices.storage import Storage, allocated, rounded
 from hetero.host.copying import slices
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
 from hetero.host.copying.staging import PURPOSE, Ring
-from hetero.imports import load
 from hetero.kernels import LaunchPlan
 from hetero.kernels.procedure.card import Card, of_attributes
 
@@ -378,7 +377,6 @@ class CudaDevice(Device):
 
 def _library_version() -> str | None:
     try:
-        cublas = load("nvmath.bindings.cublas")
-        return ".".join(str(cublas.get_property(part)) for part in range(3))
-    except Exception:  # package or library missing, or too old: there is no cuBLAS for us
+        return libraries.cublas().version()
+    except Exception:  # it is missing, or too old: there is no cuBLAS for us
         return None

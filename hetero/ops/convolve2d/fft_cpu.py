@@ -6,11 +6,12 @@ transform.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from math import inf, isfinite
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from hetero.ops.convolve2d.filters import FilterOptions, computed_once, exact_ze
 from hetero.ops.convolve2d.window import Window
 
 _POINTS = 1 << 18  # that a thread transforms at a time
-_BLOCK = 1 << 16  # values that are looked at, and then put, while they are in a cache
 # Eps of the largest result possible that one which should be 0 may have; seconds of a look at its
 # window, of each tap's, and of a transform for each result.
 _NOISE = 64.0
@@ -50,29 +50,23 @@ def extended(
     inner = plane[i, j]
     if inner.shape == shape:
         return inner
-    at = slice(j.start - columns.start, j.start - columns.start + inner.shape[1])
     if boundary == "fill":
         part = np.full(shape, fillvalue, plane.dtype)
         if inner.size:
+            at = slice(j.start - columns.start, j.stop - columns.start)
             part[i.start - rows.start : i.stop - rows.start, at] = inner
         return part
-    part = np.empty(shape, plane.dtype)
     down = _places(rows.start, shape[0], h, boundary)
     across = _places(columns.start, shape[1], w, boundary)
-    if not inner.shape[1]:
-        at = slice(0, 0)
-    for beyond in (slice(0, at.start), slice(at.stop, shape[1])):
-        part[:, beyond] = plane[down[:, None], across[None, beyond]]
-    part[:, at] = plane[down, j] if inner.shape[1] else 0.0
-    return part
+    return np.take(plane[down], across, axis=1)
 
 
 class Exact:
     """What the direct sum has exactly and a transform has not: zeros where all products are zero,
     whole numbers of whole numbers, nothing negative of what is not.
 
-    Threads put results part by part, while they are in a cache, and look at the image where these
-    leave a doubt. What is set once stays.
+    Threads put results part by part, and look at the image where these leave a doubt. What is set
+    once stays.
 
     Parameters
     ----------
@@ -133,15 +127,10 @@ class Exact:
         """
         if self._whole and not is_whole(source):
             self._whole = False
-        whole, low, high = self._whole, inf, -inf
-        for rows in _parts(len(result), max(_BLOCK // values.shape[1], 1)):
-            part = values[rows]
-            low, high = part.min(initial=low), part.max(initial=high)
-            part = part[:, first : first + result.shape[1]]
-            if whole:
-                np.rint(part, out=result[rows])
-            else:
-                result[rows] = part
+        whole, low, high = self._whole, float(values.min()), float(values.max())
+        if whole:
+            np.rint(values, out=values)
+        result[...] = values[: len(result), first : first + result.shape[1]]
         if not (isfinite(low) and isfinite(high)):
             self.finite = False
             return
@@ -248,32 +237,23 @@ def _parts(extent: int, most: int) -> list[slice]:
     return [slice(extent * i // number, extent * (i + 1) // number) for i in range(number)]
 
 
-def _each(work: Callable[[Any], None], items: Iterable[Any], threads: int) -> None:
+def _each(work: Callable[[Any], None], items: Sequence[Any], threads: int) -> None:
     """``work(item)`` for all items, on that many threads in the caller's context."""
-    items = list(items)
-    if threads < 2 or len(items) < 2:
-        for item in items:
-            work(item)
-        return
-    pending = iter(items)
+    pending, others = iter(items), []
 
     def some() -> None:
         for item in pending:  # advancing a list's iterator is atomic
             work(item)
 
-    others = []
-    try:
+    with contextlib.suppress(RuntimeError):  # the interpreter is ending: this thread does all
         for _ in range(min(threads, len(items)) - 1):
             others.append(_pool().submit(copy_context().run, some))
-    except RuntimeError:  # the interpreter is shutting down: this thread does all
-        pass
     try:
         some()  # the calling thread works too: one less to wake, and to find a core for
     finally:
         errors = [other.exception() for other in others]  # waits for each
-    for error in errors:
-        if error is not None:
-            raise error
+    for error in filter(None, errors):
+        raise error
 
 
 @functools.cache

@@ -26,7 +26,7 @@ from hetero.errors import one_of
 from hetero.imports import extension, load
 from hetero.moving import results
 from hetero.ops.convolve2d.filters import Filter
-from hetero.ops.convolve2d.value_ranges import are_finite, is_wide
+from hetero.ops.convolve2d.value_ranges import is_finite, is_wide
 from hetero.ops.convolve2d.window import ALIASES, BOUNDARIES, MODES, NAME, Window, window_of
 from hetero.registry.problem import Problem, check_dims, dtype_obstacle
 
@@ -38,36 +38,20 @@ LARGEST_DOWNLOADED = 1024  # elements of a filter on a device whose rank may be 
 
 
 class CheckedCall(NamedTuple):
-    """A call's arguments, checked.
+    """A call's arguments, checked."""
 
-    Attributes
-    ----------
-    image, filter : array or Spec
-    a, b : Operand
-        Their descriptions.
-    dtype : numpy.dtype
-        Of the result.
-    mode, boundary, fillvalue
-        By the names in `MODES` and `BOUNDARIES`; a fill value other than 0 with "fill" only.
-    device, method : str or None
-        Forced placement.
-    machine : Machine
-        The one that is asked.
-    stays : bool
-        Whether the result is to stay on the device that computes it; not of a part of a call.
-    """
-
-    image: Any
+    image: Any  # an array or Spec, as the filter
     filter: Any
-    a: Operand
+    a: Operand  # their descriptions
     b: Operand
-    dtype: np.dtype
-    mode: str
-    boundary: str
-    fillvalue: Any
-    device: str | None
+    dtype: np.dtype  # of the result
+    mode: str  # as in `MODES`
+    boundary: str  # as in `BOUNDARIES`
+    fillvalue: Any  # another one than 0 with "fill" only
+    device: str | None  # forced placement
     method: str | None
-    machine: Machine = HERE
+    machine: Machine = HERE  # the one that is asked
+    # Whether the result is to stay on the device that computes it; not of a part of a call.
     stays: bool = False
 
     def of(self, image: Any, filter: Any, fillvalue: Any = None) -> CheckedCall:
@@ -280,7 +264,7 @@ def problem(
         transfer = load("hetero.moving.transfer")
         arrays[1] = transfer.to_host(arrays[1], call.b)
     pixels, taps = (x if isinstance(x, np.ndarray) else None for x in arrays)
-    finite = isfinite(call.fillvalue) and are_finite(pixels, taps)
+    finite = isfinite(call.fillvalue) and is_finite(pixels) and is_finite(taps)
     found = found._replace(finite=finite)
     if taps is not None:
         filter = filter_of(taps, dtype)

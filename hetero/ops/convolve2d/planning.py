@@ -20,7 +20,6 @@ import numpy as np
 from hetero import tables
 from hetero.arrays import HOST, Operand, Spec, dense, describe, is_device_array
 from hetero.calling import call_cache, execution, planner
-from hetero.calling.planner import HERE
 from hetero.host import pages
 from hetero.imports import load
 from hetero.moving import results
@@ -244,7 +243,9 @@ def scipys(key: Any) -> Function | None:
             shape, filter_shape = filter_shape, shape
     except (TypeError, ValueError):  # the general way says what is wrong
         return None
-    if common.char in FEW_PRODUCTS and not _has_few(common, shape, filter_shape, mode, HERE):
+    if common.char in FEW_PRODUCTS and not window_of(shape, filter_shape, mode).has_few(
+        common.char
+    ):
         return None
     return call_cache.bind(key, lambda: _scipys(mode, boundary))
 
@@ -260,38 +261,18 @@ def _scipys(mode: str, boundary: str) -> Function:
 
 
 def _are_few(call: CheckedCall) -> bool:
-    """Whether a call, placed by prices alone, has so few products that it is SciPy's."""
+    """Whether a call, placed by prices alone, has so few products that it is SciPy's.
+
+    With less to compute a device only loses: beginning and moving cost the same.
+    """
     a, b = call.a, call.b
     return (
         call.device is None
         and call.method is None
         and a.location == b.location == HOST
         and len(a.shape) == 2
-        and _has_few(call.dtype, a.shape, b.shape, call.mode, call.machine)
+        and window_of(a.shape, b.shape, call.mode).has_few(call.dtype.char)
     )
-
-
-def _has_few(
-    dtype: np.dtype, shape: Any, filter_shape: Any, mode: str, machine: planner.Machine
-) -> bool:
-    """Few products, on a machine whose best way for the most that count as few is the direct sum on
-    the CPU. With less to compute a device only loses: beginning and moving cost the same. Where
-    devices were not looked for yet, they are not for a call as small as this."""
-    if not window_of(shape, filter_shape, mode).has_few(dtype.char):
-        return False
-    if machine.is_here and not inventory.looked():
-        return True
-    real = np.dtype(dtype.char.lower())
-    shapes = (FEW_PRODUCTS[dtype.char] // 8 // 64, 64), (2, 2)
-    image, filter = (dense(shape, real) for shape in shapes)
-    most = described(image, filter, real, window_of(*shapes, "same"))
-    return _leaves_few(machine.plan(most))
-
-
-def _leaves_few(plan: Plan) -> bool:
-    """Whether a plan's first way leaves few products to SciPy's loop."""
-    first = plan.candidates[0]
-    return first.device == CPU and first.method == DIRECT
 
 
 # -- One convolution of float32 or float64 ---------------------------------------------------------
@@ -434,7 +415,7 @@ def _is_finite(call: CheckedCall) -> bool:
     """Of values that a plan depends on: a method that spreads others is refused by name only."""
     if not (finite := isfinite(call.fillvalue)) or call.method not in SPREADS:
         return finite
-    return value_ranges.are_finite(_known(call.image), _known(call.filter))
+    return all(value_ranges.is_finite(_known(x)) for x in (call.image, call.filter))
 
 
 def _known(x: Any) -> np.ndarray | None:
@@ -467,6 +448,7 @@ def _priced(call: CheckedCall, filter: Filter, window: Window) -> Plan:
     if call.a.location == HOST and call.method is None:
         look = value_ranges.seconds(problem, call.machine.devices())
         plan = value_ranges.priced(plan, look)
-    if not _leaves_few(plan) and _are_few(call):  # as it will be again
+    first = plan.candidates[0]
+    if (first.device, first.method) != (CPU, DIRECT) and _are_few(call):
         plan = call.machine.plan(problem, CPU, DIRECT)
     return plan

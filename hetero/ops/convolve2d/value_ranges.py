@@ -74,13 +74,11 @@ def size_of(filter: np.ndarray) -> Size:
     return Size(norm, mean(values), min(mean(p) for p in parts if p.any()), small)
 
 
-def are_finite(*arrays: np.ndarray | None) -> bool:
-    """Whether arrays whose values are known hold neither NaN nor infinity."""
-    return all(is_finite(x) for x in arrays if x is not None)
-
-
-def is_finite(x: np.ndarray) -> bool:
-    """Whether an array holds neither NaN nor infinity; many values by threads, where they can."""
+def is_finite(x: np.ndarray | None) -> bool:
+    """Whether an array, if its values are known, holds neither NaN nor infinity; many values by
+    threads, where they can."""
+    if x is None:
+        return True
     if x.size < _SMALL or not x.flags.c_contiguous or x.dtype.char not in "fd":
         return bool(np.isfinite(x).all())
     return isfinite(on_vectors(x.dtype).times_zero(x.reshape(-1)))
@@ -165,14 +163,8 @@ _MOST_CORES = 16  # more are not faster than the memory
 
 
 def seconds(problem: Problem, machine: dict[str, dict[str, Any]]) -> float:
-    """What `is_wide` takes for the image of a problem.
-
-    Parameters
-    ----------
-    problem : Problem
-    machine : dict
-        Device name -> description.
-    """
+    """What `is_wide` takes for the image of a problem, on a machine with these descriptions of
+    devices."""
     w = problem.options
     dtype, cpu = np.dtype(problem.dtype), machine.get(CPU, {})
     cores = min(cpu.get("cores") or 1, _MOST_CORES)

@@ -22,40 +22,22 @@ class Window(NamedTuple):
 
     out[i, j] = sum over u, v of taps[u, v] * image[i + u - top, j + v - left], the taps being the
     flipped filter: rotated by 180 degrees.
-
-    Attributes
-    ----------
-    height, width : int
-        Of the image.
-    filter_height, filter_width : int
-    out_height, out_width : int
-    top, left : int
-        Rows above and columns left of the image that the first result reads.
-    boundary : str
-        "fill", "wrap" or "symm"; "fill" where nothing beyond the image is read.
-    filled : bool
-        Whether the fill value is another one than 0.
-    rank : int
-        Number of products of a column and a row that make up the filter; 0 where too many, or where
-        its values are not known.
-    finite : bool
-        False where image or filter is known to hold NaN or infinity.
-    wide_range : bool
-        Whether values are known to differ so much in size that a transform would lose small ones.
     """
 
-    height: int
+    height: int  # of the image
     width: int
     filter_height: int
     filter_width: int
     out_height: int
     out_width: int
-    top: int
-    left: int
-    boundary: str
-    filled: bool = False
+    top: int  # rows above the image that the first result reads
+    left: int  # likewise columns
+    boundary: str  # "fill", "wrap" or "symm"; "fill" where nothing beyond the image is read
+    filled: bool = False  # whether the fill value is another one than 0
+    # Products of a column and a row that make up the filter; 0: too many, or values not known.
     rank: int = 0
-    finite: bool = True
+    finite: bool = True  # False where image or filter is known to hold NaN or infinity
+    # Whether values are known to differ so much in size that a transform would lose small ones.
     wide_range: bool = False
 
     @property

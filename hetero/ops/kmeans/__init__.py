@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATION", "Clustering", "cluster", "from_dims", "kmeans", "problem"]
 
-_FEW = 1 << 9  # rows that NumPy labels before a loop begins
-# Of rows that get labels, their numbers times that of the centroids:
-_LITTLE = 1 << 22  # a device begins no sooner than the CPU ends
+# Of rows that get labels:
+_FEW = (
+    1 << 12
+)  # NumPy is done with these before a plan is made, with an eighth before a loop begins
+_LITTLE = 1 << 22  # their numbers times that of the centroids: no device begins before the CPU ends
 _AT_A_TIME = 1 << 16  # labels looked at: the first of them mostly name every cluster
 _ONE_START = (
     "Explicit initial center position passed: performing only one init in KMeans instead of "
@@ -128,7 +130,7 @@ def kmeans(
     -----
     A cluster that loses all rows gets the one that is farthest from its centroid, unless that one
     lies there but for rounding. Labels are always those of the centroids that are given back. If a
-    device fails, the fit goes on on the CPU from the last centroids. Rows on the host that a device
+    device fails, the CPU makes the fit anew. Rows on the host that a device
     has no room for go there in blocks, where ``device`` names it.
 
     References
@@ -145,47 +147,23 @@ def kmeans(
     (array([[10.,  2.],
            [ 1.,  2.]]), array([1, 1, 1, 0, 0, 0], dtype=int32), 16.0)
     """
-    found = cluster(
-        X,
-        n_clusters,
-        init=init,
-        n_init=n_init,
-        max_iter=max_iter,
-        tol=tol,
-        label_tol=label_tol,
-        random_state=random_state,
-        sample_weight=sample_weight,
-        device=device,
-        method=method,
-    )
+    options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
+    options |= {"label_tol": label_tol, "random_state": random_state}
+    options |= {"sample_weight": sample_weight, "device": device, "method": method}
+    found = cluster(X, n_clusters, **options)
     for message in (*found.warnings, found.few):
         if message is not None:
             warnings.warn(message, RuntimeWarning, stacklevel=outside())
-    info = {
-        "inertia": found.inertia,
-        "iterations": found.iterations,
-        "converged": found.converged,
-        "device": found.device,
-        "method": found.method,
-        "plan": found.plan,
-    }
-    return found.centroids, found.labels, info
+    return found.centroids, found.labels, found.info
 
 
 class Clustering(NamedTuple):
-    """What a fit gives, centroids and labels of the caller's array type.
-
-    ``warnings`` are the caller's to give; ``few`` is one about clusters without rows, or None.
-    """
+    """What `kmeans` gives. ``warnings`` are the caller's to give; ``few`` is one about clusters
+    without rows, or None."""
 
     centroids: Any
     labels: Any
-    inertia: float
-    iterations: int
-    converged: bool
-    device: str
-    method: str
-    plan: Plan
+    info: dict[str, Any]
     warnings: tuple[str, ...]
     few: str | None
 
@@ -194,51 +172,48 @@ def cluster(
     X: Any,
     n_clusters: int,
     *,
-    init: Any,
-    n_init: Any,
-    max_iter: int,
-    tol: float,
-    random_state: Any,
-    sample_weight: Any,
-    device: str | None,
-    method: str | None,
-    label_tol: float = 0.0,
+    random_state: Any = None,
+    sample_weight: Any = None,
+    device: str | None = None,
+    method: str | None = None,
     report: Callable[[str], None] | None = None,
+    **options: Any,
 ) -> Clustering:
     """Check the arguments of `kmeans`, plan it and run it.
 
     With ``max_iter`` 0 rows get labels and nothing else is done. ``report`` gets a line about each
-    start.
+    start; ``options`` are all others of `kmeans`.
     """
     device, method = planner.placement(device, method)
     X = operands.checked_shape(X)
-    options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
-    options["label_tol"] = label_tol
 
     def make() -> Callable[..., Clustering]:
         asked = problem(X, n_clusters, **options, sample_weight=sample_weight)
         free = device is None and method is None and not operands.is_sparse(X)
         plan = planner.at_once(asked) if free else None
-        plan = plan or planner.plan(results.staying(asked, device), device, method)
-        return partial(_cluster, plan)
+        return partial(
+            _cluster, plan or planner.plan(results.staying(asked, device), device, method)
+        )
 
-    given = n_clusters, n_init, max_iter, tol, label_tol, device, method
-    key = operands.key_of(X, init, sample_weight, given)
+    given = n_clusters, *(v for name, v in options.items() if name != "init"), device, method
+    key = operands.key_of(X, options["init"], sample_weight, given)
     # A plan that is made before devices are looked for is not the last one.
     run = bind(key if inventory.looked() else None, make)
-    return run(X, init, n_init, tol, label_tol, random_state, sample_weight, report)
+    return run(X, random_state, sample_weight, report, **options)
 
 
 def _cluster(
     plan: Plan,
     X: Any,
-    init: Any,
-    n_init: Any,
-    tol: float,
-    label_tol: float,
     random_state: Any,
     sample_weight: Any,
     report: Callable[[str], None] | None,
+    *,
+    init: Any,
+    n_init: Any,
+    max_iter: int,
+    tol: float,
+    label_tol: float = 0.0,
 ) -> Clustering:
     """Run a plan for arguments of which shapes and options were checked."""
     execution, fits = load("hetero.calling.execution"), load("hetero.ops.kmeans.fit")
@@ -249,25 +224,35 @@ def _cluster(
         if n_init not in (1, "auto"):
             notes.append(_ONE_START.format(n_init))
     weights = operands.checked_weights(sample_weight, n, dtype)
+    random = operands.checked_random(random_state)
+    drawn = random.get_state() if plan.chosen.device != CPU else None
     fit = fits.Fit(
         maxiter=plan.problem.options.maxiter,
         tol=float(tol),
         init=init,
         starts=plan.problem.options.starts,
-        random=operands.checked_random(random_state),
-        progress=fits.Progress(),
+        random=random,
         report=report,
         label_tol=float(label_tol),
     )
-    arrays, fit = _inputs(X, weights, dtype, fit)
-    described = tuple(map(describe, arrays))
-    stays = plan.problem.next_device is not None
+    arrays: tuple[Any, ...] = ()
+    if operands.is_sparse(X):
+        X = X.astype(dtype, copy=False)
+        operands.check_finite(X.data)
+        fit = fit._replace(matrix=X, weights=weights)
+    else:
+        if not is_device_array(X):
+            X = operands.host_values(X)
+        arrays = (X,) if weights is None else (X, weights)
 
     def options_on(used: tuple[Any, ...], done: int) -> Fit:
+        if drawn is not None:  # where a device failed, the CPU begins anew
+            random.set_state(drawn)
         return fit._replace(labels=_device_labels(plan, used, X))
 
-    on_host = plan.problem.output.location == HOST
+    on_host, stays = plan.problem.output.location == HOST, plan.problem.next_device is not None
     out = np.empty((k, d), dtype) if on_host and not stays else None
+    described = tuple(map(describe, arrays))
     done = execution.run(plan, execution.Call(arrays, described, out, options_on=options_on))
     run, labels = done.outcome
     if not run.inertia / n <= float(np.finfo(dtype).max):
@@ -275,7 +260,8 @@ def _cluster(
     few = _few(operands.on_host(labels, np.dtype(np.int32)), k)
     if isinstance(labels, np.ndarray) and not on_host:
         labels = like(X, labels)
-    return Clustering(done.value, labels, *run, done.device, done.method, plan, tuple(notes), few)
+    info = {**run._asdict(), "device": done.device, "method": done.method, "plan": plan}
+    return Clustering(done.value, labels, info, tuple(notes), few)
 
 
 def at_once(
@@ -290,44 +276,30 @@ def at_once(
     sparse, k = operands.is_sparse(X), int(centroids.shape[0])
     if not (sparse or type(X) is np.ndarray) or method is not None or device not in (None, CPU):
         return None
-    n, d = X.shape
-    work, dtype = n * d * k, operands.float_dtype(X.dtype)
-    ready = "numba" in sys.modules and loops.is_ready(methods.CLUSTERS.of(dtype))
-    few = n * k <= _LITTLE if sparse else n <= (_FEW if ready else 8 * _FEW)
-    if not (few or (ready and not sparse)):
+    (n, d), dtype = X.shape, operands.float_dtype(X.dtype)
+    ready = not sparse and "numba" in sys.modules and loops.is_ready(methods.CLUSTERS.of(dtype))
+    if n > _FEW and not ready:
         return None
-    if not sparse and work > _LITTLE and not inventory.is_host_alone(device):
+    if X.size * k > _LITTLE and not (ready and inventory.is_host_alone(device)):
         return None
     X = operands.checked_shape(X).astype(dtype, copy=False) if sparse else operands.host_values(X)
     given = operands.checked_centroids(operands.on_host(centroids, dtype), (k, d))
     operands.weights_operand(weights, n)
     weights = operands.checked_weights(weights, n, dtype)
-    if few:
-        return load("hetero.ops.kmeans.cpu").few(X, weights, given, measured)
-    rows = load("hetero.ops.kmeans.compiled_cpu").CompiledBackend(X, weights, given)
+    if 8 * n <= _FEW or not ready:
+        rows = load("hetero.ops.kmeans.cpu").NumpyRows(X, weights, given)
+    else:
+        rows = load("hetero.ops.kmeans.compiled_cpu").CompiledRows(X, weights, given)
     rows.measured = measured
-    run, labels = rows.lloyd(given - rows.mean, 0, 0.0, False)
-    return labels, run.inertia
-
-
-def _inputs(
-    X: Any, weights: np.ndarray | None, dtype: np.dtype, fit: Fit
-) -> tuple[tuple[Any, ...], Fit]:
-    """The arrays that are moved to where a method computes, and the fit, which has the others."""
-    if operands.is_sparse(X):
-        X = X.astype(dtype, copy=False)
-        operands.check_finite(X.data)
-        return (), fit._replace(matrix=X, weights=weights)
-    if not is_device_array(X):
-        X = operands.host_values(X)
-        fit = fit._replace(host=X)
-    return ((X,) if weights is None else (X, weights)), fit
+    with np.errstate(over="ignore", invalid="ignore"):
+        inertia = rows.lloyd(given - rows.mean, 0, 0.0).inertia
+    return rows.labels, inertia
 
 
 def _device_labels(plan: Plan, used: tuple[Any, ...], X: Any) -> DeviceLabels | None:
     """Where the devices that a plan runs on leave the labels; None where the host gets them."""
-    if len(used) != 1:
-        return None
+    if len(used) != 1 or plan.problem.options.starts > 1:
+        return None  # the labels of the best start are not those of the last one
     DeviceLabels = load("hetero.ops.kmeans.fit").DeviceLabels
     shape, dtype = (plan.problem.dims[0],), np.dtype(np.int32)
     if plan.problem.output.location == used[0].name:

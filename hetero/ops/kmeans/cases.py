@@ -20,7 +20,7 @@ from hetero.devices.base import Device
 from hetero.ops import kmeans
 from hetero.ops.cases import Budget, Case, Place, TimedSolves, grid, numbers
 from hetero.ops.kmeans.fit import Fit
-from hetero.ops.kmeans.methods import PLAIN, seeding_iterations
+from hetero.ops.kmeans.methods import seeding_iterations
 from hetero.ops.kmeans.operands import DENSE, PLUS_PLUS, SEEDED
 from hetero.registry import Arguments
 from hetero.registry.models import ModelKey, Work, bind
@@ -39,40 +39,25 @@ _LEAST = 0.02  # of such a fit's time: its set-up, where the distances seem to t
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation, on dense rows."""
+    on_cpu, quick = place.kind == "cpu", budget.quick
     rows = _ROWS.get(place.kind, _ROWS_OTHERS)
-    if place.kind == "cpu" and place.info.get("cores", 1) >= _MANY_CORES:
+    if on_cpu and place.info.get("cores", 1) >= _MANY_CORES:
         rows = [*rows, _MANY_ROWS]
     rows = [n for n in rows if n <= budget.largest_solve]
-    whole = [rows, _COLUMNS, _CLUSTERS]
-    seeded = [rows, _COLUMNS_SEEDED, _CLUSTERS_SEEDED]
-    if budget.quick:
+    whole, seeded = [rows, _COLUMNS, _CLUSTERS], [rows, _COLUMNS_SEEDED, _CLUSTERS_SEEDED]
+    if quick:
         whole = [rows, _COLUMNS_QUICK, _CLUSTERS_QUICK]
-        columns = _COLUMNS_QUICK if place.kind == "cpu" else _COLUMNS_SEEDED
+        columns = _COLUMNS_QUICK if on_cpu else _COLUMNS_SEEDED
         seeded = [[rows[0], rows[-1]], columns, _CLUSTERS_SEEDED_QUICK]
-    rows_of_kind = [
-        row
-        for row in registry.lookup(kmeans.OPERATION.name)
-        if row.kind == place.kind and row.method != PLAIN
-    ]
-    for row in rows_of_kind:
-        how = _STEPS if place.kind == "cpu" else _STEPS_ON_DEVICES
-        layouts = [(DENSE, how, whole)]
-        if row is rows_of_kind[0]:  # the seeds are the same for all
-            layouts.append((_FIRST, TimedSolves(1, 1), seeded))
-        for dtype in DEVICE_DTYPES:
-            for layout, how, axes in layouts:
-                case = Case(
-                    row,
-                    dtype,
-                    layout,
-                    how,
-                    axes,
-                    functools.partial(_problem, layout, dtype),
-                    functools.partial(_arguments, layout, dtype),
-                    seconds=0.5,
-                )
-                if row.obstacle(case.problem(*case.smallest), place.info) is None:
-                    yield case
+    layouts = [(DENSE, _STEPS if on_cpu else _STEPS_ON_DEVICES, whole)]
+    layouts.append((_FIRST, TimedSolves(1, 1), seeded))
+    row = next(r for r in registry.lookup(kmeans.OPERATION.name) if r.kind == place.kind)
+    for dtype in DEVICE_DTYPES:
+        for layout, how, axes in layouts:
+            make = (functools.partial(of, layout, dtype) for of in (_problem, _arguments))
+            case = Case(row, dtype, layout, how, axes, *make, seconds=0.5)
+            if row.obstacle(case.problem(*case.smallest), place.info) is None:
+                yield case
 
 
 def derived(models: dict[ModelKey, dict]) -> dict[ModelKey, dict]:
@@ -117,5 +102,5 @@ def _arguments(
     X = numbers((n, d), dtype)
     init = PLUS_PLUS if layout == _FIRST else X[:k].copy()
     random = np.random.RandomState(0)
-    fit = Fit(1, 0.0, init, random=random, exactly=True, host=X)
+    fit = Fit(1, -1.0, init, random=random)
     return Arguments((X,), np.empty((k, d), dtype), fit)

@@ -17,16 +17,19 @@ from hetero.host.threads import shared
 from hetero.imports import load
 from hetero.kernels.cpu import kmeans as loops
 from hetero.kernels.cpu import kmeans_bounds as bounds
-from hetero.ops.kmeans.backend import Run, Seeding
-from hetero.ops.kmeans.cpu import CpuBackend
+from hetero.ops.kmeans.cpu import CpuRows
+from hetero.ops.kmeans.fit import Run
 from hetero.ops.kmeans.operands import check_finite
 
 _PARTS = 64  # that threads share: of blocks, and of sums
 _LEAST_BLOCKS = 4
+_ALONE = 1 << 10  # numbers of centroids; products of these are too small for more BLAS threads
 _PRODUCTS = 16  # products of a block that take as long as to read and use one element
 _ARGMIN = 8  # products, that look at one distance takes as long as
-_ALONE = 1 << 10  # numbers of centroids; products of these are too small for more BLAS threads
 _ROWS_OF_A_SUM = 4  # as many rows, at least, for each row of a part's sums
+# Sums that are kept are made anew where a cluster's weight falls below this part of what it was: of
+# rows that left, rounding in the size of their weight stays.
+_LEFT = 1e-3
 
 _TEAMS = 32  # that gather rows, each for itself, at most
 _BLOCKS_OF_A_TEAM = 16  # at least: a team's last block is not full
@@ -39,8 +42,12 @@ _LEAST = 0.1  # of the rows, that may be looked at, or bounds are not tried
 _CENTROIDS = 8  # rows, at least, for each centroid: they are compared with each other too
 
 
-class CompiledBackend(CpuBackend):
-    """Dense rows, C-contiguous, which are packed in blocks for compiled loops."""
+class CompiledRows(CpuRows):
+    """Dense rows, C-contiguous, which are packed in blocks for compiled loops.
+
+    Sums are kept from one iteration to the next: rows that changed their label are added and taken
+    away.
+    """
 
     def __init__(
         self, X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None = None
@@ -62,23 +69,29 @@ class CompiledBackend(CpuBackend):
     def centred(self) -> tuple[np.ndarray, np.ndarray]:
         return self._X - self.mean, self.mean
 
-    def seeding(self) -> _PackedSeeding:
-        return _PackedSeeding(self._packed, self._each_weight)
+    def seeding(self) -> PackedSeeding:
+        return PackedSeeding(self._packed, self._each_weight)
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
         return self._X[indices] - self.mean
 
-    def restart(self, k: int) -> None:
-        super().restart(k)
-        self._moved = np.empty(self.n, np.int64)
+    def restart(self, centroids: np.ndarray) -> None:
+        super().restart(centroids)
+        k = len(centroids)
         parts = max(1, min(_PARTS, len(self._packed) // _LEAST_BLOCKS))
+        # Rows that changed their label, which one they had, and how many of each part did.
+        self._moved, self._was = np.empty(self.n, np.int64), np.empty(self.n, np.int32)
         self._numbers = np.zeros(parts, np.int64)
+        self._sums, self._totals = np.zeros((k, self._d)), np.zeros(k)
+        self._counts, self._most = np.zeros(k, np.int64), np.zeros(k)
+        self._bounds: _Bounds | None = None
+        self._below = _MOVED
+        self._few = most_looked_at(self.n, k, self._d)
+        self._moving = 1.0  # part of the rows that changed their label
 
-    def lloyd(
-        self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
-    ) -> tuple[Run, np.ndarray]:
+    def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0) -> Run:
         if maxiter:
-            return super().lloyd(centroids, maxiter, tol, exactly)
+            return super().lloyd(centroids, maxiter, tol, most)
         labels = self.labels = np.empty(self.n, np.int32)
         squares = np.empty(self.n if self.measured else 0, self._X.dtype)
         arrays = self._X, self.mean, centroids, *_doubled(centroids), labels, squares
@@ -87,44 +100,71 @@ class CompiledBackend(CpuBackend):
         if labels.min() < 0:
             check_finite(self._X)
             np.maximum(labels, 0, out=labels)
-        return Run(self.weighted(squares), 0, False), labels
+        return Run(self.weighted(squares), 0, False)
 
     def assign(self, centroids: np.ndarray) -> int:
-        loops.assign(self._work(centroids), *self._asked(centroids))
-        return int(self._numbers.sum())
+        asked = self._packed, *_doubled(centroids), self.labels
+        asked += self._moved, self._was, self._numbers
+        if self._few < _LEAST or (self._bounds is None and self._moving > self._below):
+            loops.assign(self._work(centroids), *asked)
+        else:
+            self._assign_with_bounds(centroids, asked)
+        moved = int(self._numbers.sum())
+        self._moving = moved / self.n
+        return moved
+
+    def _assign_with_bounds(self, centroids: np.ndarray, asked: tuple[np.ndarray, ...]) -> None:
+        """`assign`; bounds are given up where too many rows were looked at all the same."""
+        fresh = self._bounds is None
+        if self._bounds is None:
+            self._bounds = _Bounds(self.n, len(self._numbers), centroids)
+        kept = self._bounds
+        kept.move(centroids, *asked[1:3], fresh)
+        shared(
+            *(self._work(centroids) if fresh else self.n * _KEPT, bounds.assign, *asked),
+            *(self._X, self.mean, centroids, kept.rounded, kept.moves, fresh),
+            *(kept.of_rows, kept.reaches, kept.looked),
+        )
+        if not fresh and kept.looked.sum() > self._few * self.n:
+            self._bounds, self._below = None, self._moving / 2
 
     def _work(self, centroids: np.ndarray) -> int:
         """What the distances from all centroids take, as `kernels.cpu.kmeans` counts it."""
         return self.n * _cost_of_a_row(*centroids.shape)
 
-    def _asked(self, centroids: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The arguments of `kernels.cpu.kmeans.assign`."""
-        lists = self._moved, self._was, self._numbers
-        return self._packed, *_doubled(centroids), self.labels, *lists
-
-    def _take_all_as_moved(self) -> None:
-        blocks, parts = len(self._packed), len(self._numbers)
-        self._moved[:] = np.arange(self.n)
-        self._was[:] = -1
-        first = np.arange(parts + 1) * blocks // parts * loops.BLOCK
-        self._numbers[:] = np.diff(np.minimum(first, self.n))
+    def sums(self) -> tuple[np.ndarray, np.ndarray]:
+        self._add_moved()
+        self._most = np.maximum(self._most, self._totals)
+        if (self._totals < _LEFT * self._most).any():
+            blocks, parts = len(self._packed), len(self._numbers)
+            self._moved[:], self._was[:] = np.arange(self.n), -1
+            first = np.arange(parts + 1) * blocks // parts * loops.BLOCK
+            self._numbers[:] = np.diff(np.minimum(first, self.n))
+            for kept in (self._sums, self._totals, self._counts):
+                kept[...] = 0
+            self._add_moved()
+            self._most = self._totals.copy()
+        return self._sums.copy(), self._totals.copy()
 
     def _add_moved(self) -> None:
+        """Change the sums by the rows that changed their label."""
         moved = int(self._numbers.sum())
-        if not moved:
-            return
-        k, d = self._sums.shape
-        parts = max(1, min(len(self._numbers), moved // (_ROWS_OF_A_SUM * k)))
-        sums, totals = np.empty((parts, k, d)), np.empty((parts, k))
-        counts = np.empty((parts, k), np.int64)
-        loops.move_rows(
-            *(moved * d, self._X, self.mean, self._each_weight, self.labels),
-            *(self._moved, self._was, self._numbers, len(self._packed)),
-            *(sums, totals, counts),
-        )
-        loops.add_parts(sums.size, self._sums, sums)
-        self._totals += totals.sum(axis=0)
-        self._counts += counts.sum(axis=0)
+        if moved:
+            k, d = self._sums.shape
+            parts = max(1, min(len(self._numbers), moved // (_ROWS_OF_A_SUM * k)))
+            sums, totals = np.empty((parts, k, d)), np.empty((parts, k))
+            counts = np.empty((parts, k), np.int64)
+            loops.move_rows(
+                *(moved * d, self._X, self.mean, self._each_weight, self.labels),
+                *(self._moved, self._was, self._numbers, len(self._packed)),
+                *(sums, totals, counts),
+            )
+            loops.add_parts(sums.size, self._sums, sums)
+            self._totals += totals.sum(axis=0)
+            self._counts += counts.sum(axis=0)
+        empty = self._counts == 0
+        self._sums[empty] = 0.0  # of rows that came and went, rounding is left
+        self._totals[empty] = self._most[empty] = 0.0
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
         found = np.empty(self.n, self._X.dtype)
@@ -132,46 +172,7 @@ class CompiledBackend(CpuBackend):
         return found
 
 
-class BoundedBackend(CompiledBackend):
-    """`CompiledBackend` that makes labels with bounds where that is faster."""
-
-    def restart(self, k: int) -> None:
-        super().restart(k)
-        self._bounds: _Bounds | None = None
-        self._below = _MOVED
-        self._few = self._worth(k)
-        self._moving = 1.0  # part of the rows that changed their label
-
-    def _worth(self, k: int) -> float:
-        """The part of the rows that may be looked at; where no bounds are to be tried, 0."""
-        most = most_looked_at(self.n, k, self._d)
-        return 0.0 if most < _LEAST else most
-
-    def assign(self, centroids: np.ndarray) -> int:
-        if not self._few or (self._bounds is None and self._moving > self._below):
-            super().assign(centroids)
-        else:
-            fresh = self._bounds is None
-            if self._bounds is None:
-                self._bounds = _Bounds(self.n, len(self._numbers), centroids)
-            looked = self._with_bounds(self._bounds, centroids, fresh)
-            if not fresh and looked > self._few * self.n:
-                self._bounds, self._below = None, self._moving / 2
-        moved = int(self._numbers.sum())
-        self._moving = moved / self.n
-        return moved
-
-    def _with_bounds(self, kept: _Bounds, centroids: np.ndarray, fresh: bool) -> int:
-        """Label the rows; of how many all distances were made."""
-        asked = self._asked(centroids)
-        kept.move(centroids, *asked[1:3], fresh)
-        work = self._work(centroids) if fresh else self.n * _KEPT
-        shared(
-            *(work, bounds.assign, *asked),
-            *(self._X, self.mean, centroids, kept.rounded, kept.moves, fresh),
-            *(kept.of_rows, kept.reaches, kept.looked),
-        )
-        return int(kept.looked.sum())
+CompiledBackend = CompiledRows  # as scikit-learn's own tests of seeds know it
 
 
 class _Bounds:
@@ -226,8 +227,8 @@ def _cost_of_a_row(k: int, d: int) -> int:
     return k * (d + _ARGMIN) // _PRODUCTS
 
 
-class _PackedSeeding(Seeding):
-    """Of packed rows, by compiled loops."""
+class PackedSeeding:
+    """k-means++ of packed rows, by compiled loops."""
 
     def __init__(self, packed: np.ndarray, weights: np.ndarray) -> None:
         self._packed = packed
@@ -244,18 +245,14 @@ class _PackedSeeding(Seeding):
         self._add(self._row(index))
         return float(self._sums.sum())
 
-    def candidates(self, values: np.ndarray) -> np.ndarray:
-        found = np.empty(len(values), np.int64)
-        running = np.cumsum(self._sums)
+    def draw(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found, running = np.empty(len(values), np.int64), np.cumsum(self._sums)
         loops.find_rows(self._weights, self._closest, running, values, found)
-        return np.minimum(found, self._n - 1)
-
-    def potentials(self, indices: np.ndarray) -> np.ndarray:
-        self._tried = indices
-        sums = np.empty((len(self._packed), len(indices)))
-        work = self._packed.size * len(indices) // _PRODUCTS
-        loops.potentials(work, self._packed, indices, self._weights, self._closest, sums)
-        return sums.sum(axis=0)
+        self._tried = np.minimum(found, self._n - 1)
+        sums = np.empty((len(self._packed), len(values)))
+        work = self._packed.size * len(values) // _PRODUCTS
+        loops.potentials(work, self._packed, self._tried, self._weights, self._closest, sums)
+        return self._tried, sums.sum(axis=0)
 
     def take(self, which: int) -> None:
         self._add(self._row(self._tried[which]))
@@ -272,11 +269,11 @@ class _PackedSeeding(Seeding):
 
 
 def compile_clusters(dtype: np.dtype) -> None:
-    """Call every loop of `CompiledBackend`."""
-    rows = CompiledBackend(np.random.default_rng(0).random((70, 3)).astype(dtype), None)
+    """Call every loop of `CompiledRows` but those that skip rows."""
+    rows = CompiledRows(np.random.default_rng(0).random((70, 3)).astype(dtype), None)
     centroids = rows.seeds("k-means++", 3, np.random.RandomState(0))
-    rows.lloyd(centroids, 2, 0.0, True)
-    CompiledBackend(rows._X, None, centroids).lloyd(centroids, 0, 0.0, False)
+    rows.lloyd(centroids, 2, -1.0)
+    CompiledRows(rows._X, None, centroids).lloyd(centroids, 0, 0.0)
 
 
 def compile_bounds(dtype: np.dtype) -> None:

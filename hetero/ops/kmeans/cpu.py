@@ -1,4 +1,4 @@
-"""Rows on the CPU: what all of its backends share, and the one by NumPy's products.
+"""Rows on the CPU: what all of them share, and those by NumPy's products.
 
 Products are made of blocks of rows: a block's distances are looked through while they are in the
 cache; the matrix of all never is. A sparse X goes the same way.
@@ -6,18 +6,16 @@ cache; the matrix of all never is. A sparse X goes the same way.
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from hetero.host import cpu
-from hetero.host.blas import one_thread
 from hetero.imports import load
-from hetero.ops.kmeans.backend import Run, Seeding, SteppedBackend
+from hetero.ops.kmeans.fit import Rows
 from hetero.ops.kmeans.operands import check_finite
 
 _BLOCK = 1 << 18  # bytes of a block's distances
@@ -26,14 +24,10 @@ _SHARED = 1 << 22  # products from which threads share an assignment
 _NEAR = 1e-6  # of two squares: a square of their difference below that has too few digits
 _FEW = 4096  # numbers that are added up without SciPy's sparse matrices: 0.15 s to import
 _LONG = 1024  # numbers that are added to others at a time, where NumPy is at its fastest
-# Sums that are kept are made anew where a cluster's weight falls below this part of what it was: of
-# rows that left, rounding in the size of their weight stays.
-_LEFT = 1e-3
 
 
-class CpuBackend(SteppedBackend):
-    """A backend on the CPU. It keeps sums from one iteration to the next: rows that changed their
-    label are added and taken away.
+class CpuRows(Rows):
+    """Rows on the CPU.
 
     Parameters
     ----------
@@ -42,7 +36,14 @@ class CpuBackend(SteppedBackend):
     weights : (n,) array of X's dtype, or None
     given : (k, d) array of X's dtype, optional
         See `hetero.ops.kmeans.fit.Fit.given`.
+
+    Attributes
+    ----------
+    measured : bool
+        Whether the inertia of rows that only get labels is asked for.
     """
+
+    measured = True
 
     def __init__(self, X: Any, weights: np.ndarray | None, given: np.ndarray | None = None) -> None:
         self.n, self._d = X.shape
@@ -50,48 +51,16 @@ class CpuBackend(SteppedBackend):
         self._weights = weights
         self.mean: Any = 0.0
         if isinstance(X, np.ndarray):
-            self.mean = column_means(X if given is None else given)
+            with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
+                self.mean = column_means(X if given is None else given)
+            if given is None and not np.isfinite(self.mean).all():
+                check_finite(X)
 
-    def lloyd(
-        self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
-    ) -> tuple[Run, np.ndarray]:
-        with one_thread():
-            return super().lloyd(centroids, maxiter, tol, exactly)
-
-    def restart(self, k: int) -> None:
-        self.labels, self._was = np.full(self.n, -1, np.int32), np.empty(self.n, np.int32)
-        self._sums, self._totals = np.zeros((k, self._d)), np.zeros(k)
-        self._counts, self._most = np.zeros(k, np.int64), np.zeros(k)
-
-    def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        self._update_sums()
-        self._most = np.maximum(self._most, self._totals)
-        if (self._totals < _LEFT * self._most).any():
-            self._take_all_as_moved()
-            for kept in (self._sums, self._totals, self._counts):
-                kept[...] = 0
-            self._update_sums()
-            self._most = self._totals.copy()
-        return self._sums.copy(), self._totals.copy()
-
-    def _update_sums(self) -> None:
-        """Change the sums by the rows that changed their label."""
-        self._add_moved()
-        empty = self._counts == 0
-        self._sums[empty] = 0.0  # of rows that came and went, rounding is left
-        self._totals[empty] = self._most[empty] = 0.0
-
-    @abc.abstractmethod
-    def _add_moved(self) -> None:
-        """Add rows that changed their label to the sums, totals and counts, and take them away
-        from those of the label that they had."""
-
-    @abc.abstractmethod
-    def _take_all_as_moved(self) -> None:
-        """Let all rows count as such that changed their label, and had none."""
+    def restart(self, centroids: np.ndarray) -> None:
+        self.labels = np.full(self.n, -1, np.int32)
 
     def inertia(self, centroids: np.ndarray) -> float:
-        return self.weighted(self.distances(centroids))
+        return self.weighted(self.distances(centroids)) if self.measured else math.nan
 
     def weighted(self, squares: np.ndarray) -> float:
         """The inertia of squared distances, which are changed."""
@@ -103,12 +72,15 @@ class CpuBackend(SteppedBackend):
         return self._weights
 
 
-class NumpyBackend(CpuBackend):
+class NumpyRows(CpuRows):
     """Dense or sparse rows, by NumPy's products."""
 
     def __init__(self, X: Any, weights: np.ndarray | None, given: np.ndarray | None = None) -> None:
         super().__init__(X, weights, given)
+        if given is not None:
+            check_finite(X if isinstance(X, np.ndarray) else X.data)
         self._X = X - self.mean if isinstance(X, np.ndarray) else X
+        self._pool: Any = None  # of threads
 
     def mean_variance(self) -> float:
         if isinstance(self._X, np.ndarray):
@@ -119,10 +91,6 @@ class NumpyBackend(CpuBackend):
         )
         return float(np.mean(np.maximum(squares / self.n - (sums / self.n) ** 2, 0.0)))
 
-    def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
-        with one_thread():
-            return super().seeds(how, k, random)
-
     def centred(self) -> tuple[Any, Any]:
         return self._X, self.mean
 
@@ -132,90 +100,46 @@ class NumpyBackend(CpuBackend):
     def rows(self, indices: np.ndarray) -> np.ndarray:
         return _dense(self._X[indices])
 
-    def lloyd(
-        self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
-    ) -> tuple[Run, np.ndarray]:
-        many = self.n * centroids.size >= _SHARED
-        with _threads(cpu.describe()["cores"] if many else 1) as self._each:
-            return super().lloyd(centroids, maxiter, tol, exactly)
-
     def assign(self, centroids: np.ndarray) -> int:
+        self._k = len(centroids)
         norms = np.einsum("ij,ij->i", centroids, centroids)
         doubled = np.ascontiguousarray(-2.0 * centroids.T, centroids.dtype)
-        rows = max(_LEAST_ROWS, _BLOCK // (len(centroids) * centroids.itemsize))
-        self._was[...] = self.labels
+        rows = max(_LEAST_ROWS, _BLOCK // (self._k * centroids.itemsize))
+        before = self.labels.copy()
 
         def label(begin: int) -> None:
             distances = self._X[begin : begin + rows] @ doubled
             distances += norms
             self.labels[begin : begin + rows] = distances.argmin(axis=1)
 
-        self._each(label, range(0, self.n, rows))
-        self._moved = np.flatnonzero(self.labels != self._was)
-        return self._moved.size
+        if self.n * centroids.size >= _SHARED and self._pool is None:
+            with contextlib.suppress(RuntimeError):  # Python is ending: this thread does all
+                pool = load("concurrent.futures").ThreadPoolExecutor(cpu.describe()["cores"])
+                pool.submit(int)
+                self._pool = pool
+        list((map if self._pool is None else self._pool.map)(label, range(0, self.n, rows)))
+        return int(np.count_nonzero(self.labels != before))
 
-    def _take_all_as_moved(self) -> None:
-        self._moved = np.arange(self.n)
-        self._was[:] = -1
-
-    def _add_moved(self) -> None:
-        moved = self._moved
-        weights = np.ones(len(moved)) if self._weights is None else self._weights[moved]
-        rows = self._X[moved]
-        for labels, sign in ((self.labels[moved], 1), (self._was[moved], -1)):
-            if moved.size and labels[0] >= 0:  # at first no row has one
-                self._add(rows, labels, sign * weights.astype(np.float64), sign)
-
-    def _add(self, rows: Any, labels: np.ndarray, weights: np.ndarray, sign: int) -> None:
-        m, k = len(labels), len(self._totals)
-        if isinstance(rows, np.ndarray) and rows.size <= _FEW:
-            sums = np.zeros_like(self._sums)
-            np.add.at(sums, labels, weights[:, None] * rows)
-        else:
-            csr_array = load("scipy.sparse").csr_array
-            sums = csr_array((weights, labels, np.arange(m + 1)), shape=(m, k)).T @ rows
-        self._sums += _dense(sums)
-        self._totals += np.bincount(labels, weights, k)
-        self._counts += sign * np.bincount(labels[weights != 0.0], minlength=k)
+    def sums(self) -> tuple[np.ndarray, np.ndarray]:
+        weights = np.ones(self.n) if self._weights is None else self._weights.astype(np.float64)
+        X, labels, shape = self._X, self.labels, (self._k, self._d)
+        totals = np.bincount(labels, weights, self._k)
+        if not isinstance(X, np.ndarray):
+            rows = _rows_of_entries(X)
+            where = labels[rows].astype(np.int64) * self._d + X.indices
+            sums = np.bincount(where, weights[rows] * X.data, self._k * self._d)
+            return sums.reshape(shape), totals
+        if X.size <= _FEW:
+            sums = np.zeros(shape)
+            np.add.at(sums, labels, weights[:, None] * X)
+            return sums, totals
+        csr_array = load("scipy.sparse").csr_array
+        one_hot = csr_array((weights, labels, np.arange(self.n + 1)), (self.n, self._k))
+        return one_hot.T @ X, totals
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
         found = _row_distances if isinstance(self._X, np.ndarray) else _sparse_distances
         return found(self._X, centroids, self.labels)
-
-
-def few(
-    X: Any, weights: np.ndarray | None, given: np.ndarray, measured: bool
-) -> tuple[np.ndarray, float]:
-    """Labels and inertia of few rows for given centroids; BLAS itself takes one thread."""
-    dense = isinstance(X, np.ndarray)
-    check_finite(X if dense else X.data)
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = given.mean(axis=0) if dense else given.dtype.type(0)
-        rows, centroids = X - mean if dense else X, given - mean
-        squares = rows @ (-2.0 * centroids.T)
-        squares += _norms(centroids)
-        labels = squares.argmin(axis=1).astype(np.int32)
-        if not measured:
-            return labels, math.nan
-        if dense or X.dtype != np.float64:
-            near = (_row_distances if dense else _sparse_distances)(rows, centroids, labels)
-        else:
-            near = np.maximum(_norms(X) + squares[np.arange(len(labels)), labels], 0.0)
-    return labels, float(near.sum(dtype=np.float64) if weights is None else near @ weights)
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[Callable[[Callable[[int], None], Iterable[int]], object]]:
-    """``each(work, items)`` on that many threads, which are gone afterwards."""
-    with contextlib.ExitStack() as stack:
-        each: Callable[..., object] = lambda work, items: [work(item) for item in items]  # noqa: E731
-        if count > 1:
-            with contextlib.suppress(RuntimeError):  # Python is ending: this thread does all
-                executor = load("concurrent.futures").ThreadPoolExecutor
-                pool = stack.enter_context(executor(count))
-                pool.submit(int)
-                each = lambda work, items: list(pool.map(work, items))  # noqa: E731
-        yield each
 
 
 def _row_distances(X: np.ndarray, centroids: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -248,7 +172,7 @@ def column_means(X: np.ndarray) -> np.ndarray:
 
 def _sparse_distances(X: Any, centroids: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Squared distances, of no more terms than there are entries."""
-    rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+    rows = _rows_of_entries(X)
     near = centroids[labels[rows], X.indices]
     terms = (X.data - near) ** 2 - near**2
     norms = np.einsum("ij,ij->i", centroids, centroids)
@@ -262,49 +186,30 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
     Where a product would leave too few digits, they are made of differences.
     """
     (n, d), k, dense = X.shape, len(centroids), isinstance(X, np.ndarray)
-    moved = centroids - (mean := centroids.mean(axis=0) if dense else np.zeros(d))
-    norms = _norms(moved)
-    factors = np.vstack([-2.0 * moved.T, np.ones(k), norms])  # of rows, their squares, and 1
-    rows = min(n, max(4 * _LEAST_ROWS, _BLOCK // (d * dense + k)))
-    result, part = np.empty((n, k), dtype), np.ones((rows if dense else 0, d + 2))
-    made = result if dtype == np.float64 else np.empty((rows, k))
-    largest = float(np.finfo(dtype).max)
+    mean = centroids.mean(axis=0) if dense else 0.0
+    norms, doubled = _norms(centroids - mean), -2.0 * (centroids - mean).T
+    rows = max(4 * _LEAST_ROWS, _BLOCK // (d * dense + k))
+    result = np.empty((n, k), dtype)
     with np.errstate(all="ignore"):
         for begin in range(0, n, rows):
-            block, here = X[begin : begin + rows], slice(begin, begin + rows)
-            if dense:
-                part, out = part[: len(block)], made[here if made is result else slice(len(block))]
-                np.subtract(block, mean, out=part[:, :d])
-                own = part[:, d] = _norms(part[:, :d])
-                squares = np.matmul(part, factors, out=out)
-            else:
-                block = block.astype(np.float64, copy=False)
-                own, squares = _norms(block), block @ factors[:d]
-                squares += own[:, None] + norms
-            few = np.flatnonzero(~(squares.min(axis=1) >= _NEAR * (own + norms.max())))
-            near = np.argwhere(~(squares[few] >= _NEAR * (own[few, None] + norms)))
-            found = result[here]
-            if squares.dtype == dtype or largest < 2.0 * (own.max() + norms.max()):
-                np.sqrt(squares, out=found, casting="same_kind")
-            else:  # faster, where no square overflows
-                found[...] = squares
-                np.sqrt(found, out=found)
+            block = X[begin : begin + rows].astype(np.float64, copy=False)
+            centred = block - mean if dense else block
+            own = _norms(centred)[:, None]
+            squares = centred @ doubled
+            squares += own
+            squares += norms
+            few = np.flatnonzero(~(squares.min(axis=1) >= _NEAR * (own[:, 0] + norms.max())))
+            near = np.argwhere(~(squares[few] >= _NEAR * (own[few] + norms)))
             for i, j in (near[a : a + rows].T for a in range(0, len(near), rows)):
                 apart = _dense(block[few[i]]) - centroids[j]
-                found[few[i], j] = np.sqrt(np.einsum("ij,ij->i", apart, apart))
+                squares[few[i], j] = np.einsum("ij,ij->i", apart, apart)
+            result[begin : begin + rows] = np.sqrt(squares, out=squares)
     return result
 
 
-class NumpySeeding(Seeding):
-    """By NumPy, of an X on the host.
-
-    Parameters
-    ----------
-    X : array or sparse matrix
-    weights : array or None
-    mean : (d,) array, optional
-        Subtracted of a dense X, block by block.
-    """
+class NumpySeeding:
+    """k-means++ by NumPy, of an X on the host; a mean is subtracted of a dense one, block by
+    block."""
 
     def __init__(self, X: Any, weights: np.ndarray | None, mean: np.ndarray | None = None) -> None:
         self._X, self._weights = X, weights
@@ -318,14 +223,12 @@ class NumpySeeding(Seeding):
         self._closest = self._distances(np.array([index]))[0]
         return float(self._sums(self._closest))
 
-    def candidates(self, values: np.ndarray) -> np.ndarray:
+    def draw(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         weighted = self._closest if self._weights is None else self._closest * self._weights
         found = np.searchsorted(np.cumsum(weighted), values)
-        return np.minimum(found, len(weighted) - 1)
-
-    def potentials(self, indices: np.ndarray) -> np.ndarray:
-        self._tried = np.minimum(self._closest, self._distances(indices))
-        return self._sums(self._tried)
+        found = np.minimum(found, len(weighted) - 1)
+        self._tried = np.minimum(self._closest, self._distances(found))
+        return found, self._sums(self._tried)
 
     def take(self, which: int) -> None:
         self._closest = self._tried[which]
@@ -355,6 +258,10 @@ def _norms(X: Any) -> np.ndarray:
         return np.einsum("ij,ij->i", X, X).astype(np.float64)
     squared = type(X)((np.square(X.data, dtype=np.float64), X.indices, X.indptr), X.shape)
     return squared @ np.ones(X.shape[1])
+
+
+def _rows_of_entries(X: Any) -> np.ndarray:
+    return np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
 
 
 def _dense(X: Any) -> np.ndarray:

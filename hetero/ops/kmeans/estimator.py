@@ -15,6 +15,7 @@ from hetero.ops.kmeans import at_once, cluster, operands
 from hetero.ops.linear_systems.vectors import like
 
 _ALGORITHMS = ("lloyd", "elkan")
+_OPTIONS = "init", "n_init", "max_iter", "tol", "label_tol", "random_state", "device", "method"
 
 try:
     from sklearn.base import (
@@ -153,7 +154,12 @@ class KMeans(Base):
         self.method = method
 
     def __getstate__(self) -> dict[str, Any]:
-        return _state_of(self)
+        """What is pickled or copied: an array on a device that cannot be, from the host."""
+        transfer, state = load("hetero.moving.transfer"), dict(vars(self))
+        for name, value in state.items():
+            if is_device_array(value) and not library_of(value).pickles:
+                state[name] = transfer.to_host(value, describe(value))
+        return state
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
         """Compute the centroids.
@@ -186,27 +192,16 @@ class KMeans(Base):
                 RuntimeWarning,
                 stacklevel=outside(),
             )
-        found = cluster(
-            X,
-            self.n_clusters,
-            init=self.init,
-            n_init=self.n_init,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            label_tol=self.label_tol,
-            random_state=self.random_state,
-            sample_weight=sample_weight,
-            device=self.device,
-            method=self.method,
-            report=print if self.verbose else None,
-        )
+        options = {name: getattr(self, name) for name in _OPTIONS}
+        options |= {"sample_weight": sample_weight, "report": print if self.verbose else None}
+        found = cluster(X, self.n_clusters, **options)
         for message in found.warnings:
             warnings.warn(message, RuntimeWarning, stacklevel=outside())
         if found.few is not None:
             warnings.warn(found.few, ConvergenceWarning, stacklevel=outside())
         self.cluster_centers_, self.labels_ = found.centroids, found.labels
-        self.inertia_, self.n_iter_ = found.inertia, found.iterations
-        self.info_ = {"device": found.device, "method": found.method, "plan": found.plan}
+        self.inertia_, self.n_iter_ = found.info["inertia"], found.info["iterations"]
+        self.info_ = {name: found.info[name] for name in ("device", "method", "plan")}
         self._n_features_out = int(self.cluster_centers_.shape[0])
         return self
 
@@ -229,6 +224,11 @@ class KMeans(Base):
             return self._distances(X)
         return like(X, self._distances(operands.on_host(X, describe(X).dtype)))
 
+    def _distances(self, X: Any) -> np.ndarray:
+        distances, centroids = load("hetero.ops.kmeans.cpu").distances, self.cluster_centers_
+        dtype = np.promote_types(operands.float_dtype(X.dtype), describe(centroids).dtype)
+        return distances(X, operands.on_host(centroids, np.dtype(np.float64)), dtype)
+
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Less the weighted sum of the rows' squared distances from the nearest centroid."""
         return -self._assigned(X, sample_weight, measured=True)[1]
@@ -241,35 +241,10 @@ class KMeans(Base):
         quick = at_once(X, centroids, weights, measured, self.device, self.method)
         if quick is not None:
             return quick
-        found = cluster(
-            X,
-            int(centroids.shape[0]),
-            init=centroids,
-            n_init=1,
-            max_iter=0,
-            tol=0.0,
-            random_state=0,
-            sample_weight=weights,
-            device=self.device,
-            method=self.method,
-        )
-        return found.labels, found.inertia
-
-    def _distances(self, X: Any) -> np.ndarray:
-        distances, centroids = load("hetero.ops.kmeans.cpu").distances, self.cluster_centers_
-        dtype = np.promote_types(operands.float_dtype(X.dtype), describe(centroids).dtype)
-        return distances(X, operands.on_host(centroids, np.dtype(np.float64)), dtype)
-
-
-def _state_of(estimator: Any) -> dict[str, Any]:
-    """What is pickled of an estimator, or copied: its attributes, those on the host of which no
-    array can be."""
-    transfer = load("hetero.moving.transfer")
-    state = dict(vars(estimator))
-    for name, value in state.items():
-        if is_device_array(value) and not library_of(value).pickles:
-            state[name] = transfer.to_host(value, describe(value))
-    return state
+        options = {"init": centroids, "n_init": 1, "max_iter": 0, "tol": 0.0}
+        options |= {"sample_weight": weights, "device": self.device, "method": self.method}
+        found = cluster(X, int(centroids.shape[0]), **options)
+        return found.labels, found.info["inertia"]
 
 
 def _validated(estimator: Base, X: Any, *, reset: bool, finite: bool = True) -> Any:

@@ -1,21 +1,46 @@
-"""A fit: several starts, of which the best one counts, on whatever backend."""
+"""k-means of rows, wherever they are: a fit of several starts, Lloyd's loop, k-means++.
+
+What is asked of the rows is `Rows`; they are
+
+- `NumpyRows` (`cpu.py`): on the CPU, dense or sparse, by NumPy's products
+- `CompiledRows` (`compiled_cpu.py`): on the CPU, packed for compiled loops
+- `DeviceRows` (`device.py`): on one device, which iterates by itself
+- `RangeRows` (`ranges.py`): on the host, from where they go to several devices, or through those
+  that have no room, in ranges
+"""
 
 from __future__ import annotations
 
+import abc
+import enum
+import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from hetero.errors import DeviceError
-from hetero.ops.kmeans.backend import Backend, Run, most_changed
+from hetero.ops.kmeans.operands import PLUS_PLUS, checked_centroids
+
+_ROUNDED = 16  # times epsilon and the row's largest number: a row nearer to its mean lies on it
+
+
+class Stopped(enum.IntEnum):
+    """Why iterations stopped, if they did: no label changed, by a tolerance, or (on a device) for
+    a cluster without rows, until that has one."""
+
+    RUNNING, REPEATED, CONVERGED, EMPTIED = range(4)
+
+
+class Run(NamedTuple):
+    """How one start ended."""
+
+    inertia: float  # sum of the weighted squared distances of all rows from their centroids
+    iterations: int
+    converged: bool  # whether it stopped by a tolerance, or because no label changed
 
 
 class Outcome(NamedTuple):
-    """How a fit ended: the best of its starts.
-
-    Labels are an array on the host, or the one of `Fit.labels`.
-    """
+    """How a fit ended: the best of its starts, and its labels, which `Rows.labels` has."""
 
     run: Run
     labels: Any
@@ -28,68 +53,19 @@ class DeviceLabels(NamedTuple):
     buffer: Any
 
 
-class Progress:
-    """State of a fit that can be resumed.
-
-    Attributes
-    ----------
-    start : int
-        Number of the start that is on.
-    centroids : array or None
-        From which it goes on.
-    iterations : int
-        That it has made.
-    best : (Run, centroids, labels) or None
-    """
-
-    def __init__(self) -> None:
-        self.start = 0
-        self.centroids: np.ndarray | None = None
-        self.iterations = 0
-        self.best: tuple[Run, np.ndarray, Any] | None = None
-
-
 class Fit(NamedTuple):
-    """What a method's ``run`` gets as options.
+    """What a method's ``run`` gets as options."""
 
-    Attributes
-    ----------
-    maxiter : int
-        Of each start.
-    tol : float
-        Relative to the mean variance.
-    init : str, array or callable
-        An array is on the host.
-    starts : int
-    random : numpy.random.RandomState
-    exactly : bool
-        Make ``maxiter`` iterations of each start, whatever happens.
-    labels : DeviceLabels or None
-        Where a device is to leave the labels; None: on the host.
-    progress : Progress
-    matrix, weights : sparse matrix, array or None
-        X and its weights, where they are none of the problem's inputs.
-    host : array or None
-        X, where it lies on the host.
-    report : callable or None
-        Gets a line about each start.
-    label_tol : float
-        Share of the labels.
-    """
-
-    maxiter: int
-    tol: float
-    init: Any
+    maxiter: int  # of each start
+    tol: float  # times the mean variance; below 0 ``maxiter`` iterations are made in any case
+    init: Any  # "k-means++", "random", an array on the host or a callable
     starts: int = 1
-    random: Any = None
-    exactly: bool = False
-    labels: DeviceLabels | None = None
-    progress: Progress | None = None
-    matrix: Any = None
+    random: Any = None  # a numpy.random.RandomState
+    labels: DeviceLabels | None = None  # where a device is to leave them; None: on the host
+    matrix: Any = None  # a sparse X, and its weights, which are none of the problem's inputs
     weights: np.ndarray | None = None
-    host: np.ndarray | None = None
-    report: Callable[[str], None] | None = None
-    label_tol: float = 0.0
+    report: Callable[[str], None] | None = None  # gets a line about each start
+    label_tol: float = 0.0  # share of the labels
 
     @property
     def given(self) -> np.ndarray | None:
@@ -101,51 +77,261 @@ class Fit(NamedTuple):
         return self.init if self.maxiter == 0 else None
 
 
-def fit(rows: Backend, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:
+class Rows(abc.ABC):
+    """The rows of X where they are computed with.
+
+    Centroids are (k, d) arrays on the host, less the mean that is subtracted of the rows.
+
+    Attributes
+    ----------
+    n : int
+        Rows.
+    mean : (d,) array or 0.0
+        What is subtracted of each row, so that distances are accurate.
+    labels : (n,) array of int32
+        Of the last assignment: on the host, or where `Fit.labels` says.
+    """
+
+    n: int
+    mean: Any
+    labels: Any
+
+    @abc.abstractmethod
+    def mean_variance(self) -> float:
+        """The mean over the columns of their variances."""
+
+    @abc.abstractmethod
+    def host_weights(self) -> np.ndarray | None:
+        """The rows' weights on the host; None where there are none."""
+
+    @abc.abstractmethod
+    def centred(self) -> tuple[Any, Any]:
+        """The rows on the host less their columns' means, and these means."""
+
+    @abc.abstractmethod
+    def rows(self, indices: np.ndarray) -> np.ndarray:
+        """Some rows on the host, less `mean`."""
+
+    @abc.abstractmethod
+    def seeding(self) -> Seeding:
+        """Distances for k-means++."""
+
+    @abc.abstractmethod
+    def restart(self, centroids: np.ndarray) -> None:
+        """Begin a start from these centroids: no row has a label."""
+
+    @abc.abstractmethod
+    def assign(self, centroids: np.ndarray) -> int:
+        """Label each row with its nearest centroid, of equally near ones the first.
+
+        Returns how many labels changed; at first every one does.
+        """
+
+    @abc.abstractmethod
+    def sums(self) -> tuple[np.ndarray, np.ndarray]:
+        """The weighted sums of the rows with each label, (k, d), and of their weights, (k,).
+
+        Both are of float64, and the caller's to change.
+        """
+
+    @abc.abstractmethod
+    def distances(self, centroids: np.ndarray) -> np.ndarray:
+        """Squared distances of the rows from the centroids of their labels."""
+
+    @abc.abstractmethod
+    def inertia(self, centroids: np.ndarray) -> float:
+        """The weighted sum of these."""
+
+    def picked(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Some rows less `mean`, their weights and their labels."""
+        weights = self.host_weights()
+        weights = np.ones(len(indices)) if weights is None else weights[indices]
+        return self.rows(indices), weights, self.labels[indices]
+
+    def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, most: int = 0) -> Run:
+        """Iterate from these centroids, which are changed; scikit-learn's rules to stop.
+
+        Parameters
+        ----------
+        centroids : (k, d) array
+        maxiter : int
+            With 0 rows get labels, and nothing else is done.
+        tol : float
+            Of the sum of squared shifts. Below 0 ``maxiter`` iterations are made whatever happens.
+        most : int
+            That many labels, or fewer, change in the last iteration.
+        """
+        self.restart(centroids)
+        stopped, done = Stopped.RUNNING, 0
+        while done < maxiter and stopped == Stopped.RUNNING:
+            stopped, done = self.iterate(centroids, done, maxiter, tol, most)
+        if stopped != Stopped.REPEATED:
+            self.label(centroids)
+        return Run(self.inertia(centroids), done, stopped != Stopped.RUNNING)
+
+    def iterate(
+        self, centroids: np.ndarray, done: int, maxiter: int, tol: float, most: int
+    ) -> tuple[Stopped, int]:
+        """Make one iteration after the ``done`` ones, or several; whether it was the last one, and
+        how many are done."""
+        changed = self.assign(centroids)
+        new, moved = means(self, centroids)
+        shift = float(np.square(new - centroids).sum())
+        centroids[...] = new
+        return ending(changed, moved, shift, tol, most), done + 1
+
+    def label(self, centroids: np.ndarray) -> None:
+        """Let the labels fit the centroids."""
+        self.assign(centroids)
+
+    def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
+        """Initial centroids by "k-means++", "random" or a callable, by scikit-learn's numbers."""
+        if callable(how):
+            X, mean = self.centred()
+            made = np.array(how(X, k, random_state=random), X.dtype, order="C")
+            return checked_centroids(made, (k, X.shape[1])) + (mean - self.mean)
+        weights = self.host_weights()
+        shares = np.full(self.n, 1.0 / self.n) if weights is None else weights / weights.sum()
+        if how != PLUS_PLUS:
+            return self.rows(random.choice(self.n, size=k, replace=False, p=shares))
+        return self.rows(plus_plus(self.seeding(), random.choice(self.n, p=shares), k, random))
+
+
+# -- A fit -----------------------------------------------------------------------------------------
+
+
+def fit(rows: Rows, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:
     """The outcome, and the centroids in the coordinates of X."""
-    now = asked.progress or Progress()
-    rows.most_changed = most_changed(asked.label_tol, rows.n)
-    stops_early = asked.tol > 0.0 and asked.maxiter > 0 and not asked.exactly
-    tol = asked.tol * rows.mean_variance() if stops_early else 0.0
-    while now.start < asked.starts:
-        if now.centroids is None:
-            now.centroids = _initial(rows, asked, k)
-        centroids = np.ascontiguousarray(now.centroids - rows.mean)
+    most, tol = most_changed(asked.label_tol, rows.n), min(asked.tol, 0.0)
+    if asked.tol > 0.0 and asked.maxiter > 0:
+        tol = asked.tol * rows.mean_variance()
+    best: tuple[Outcome, np.ndarray] | None = None
+    for start in range(asked.starts):
+        given = isinstance(asked.init, np.ndarray)
+        first = asked.init if given else rows.seeds(asked.init, k, asked.random) + rows.mean
+        centroids = np.array(first - rows.mean, order="C")
         if not tol <= float(np.finfo(centroids.dtype).max):
             tol = np.inf  # squares overflow, also those of shifts: it ends at once, as elsewhere
-        left = max(asked.maxiter - now.iterations, min(asked.maxiter, 1))
-        try:
-            run, labels = rows.lloyd(centroids, left, tol, asked.exactly)
-        except DeviceError as error:
-            if error.x is not None:
-                now.centroids, now.iterations = error.x, now.iterations + error.iterations
-            raise
-        run = run._replace(iterations=run.iterations + now.iterations)
+        run = rows.lloyd(centroids, asked.maxiter, tol, most)
+        labels = rows.labels
         if asked.report is not None:
             ended = "converged" if run.converged else "stopped"
             asked.report(
-                f"start {now.start}: {ended} after {run.iterations} iterations, "
-                f"inertia {run.inertia}"
+                f"start {start}: {ended} after {run.iterations} iterations, inertia {run.inertia}"
             )
-        if now.best is None or (
-            run.inertia < now.best[0].inertia and not _same(labels, now.best[2], k)
+        if best is None or (
+            run.inertia < best[0].run.inertia and not _same(labels, best[0].labels, k)
         ):
-            now.best = run, centroids + rows.mean, labels
-        now.start, now.centroids, now.iterations = now.start + 1, None, 0
-    assert now.best is not None
-    run, centroids, labels = now.best
-    return Outcome(run, labels), centroids
+            best = Outcome(run, labels), centroids + rows.mean
+    assert best is not None
+    return best
 
 
-def _initial(rows: Backend, asked: Fit, k: int) -> np.ndarray:
-    """The centroids that a start begins with."""
-    if isinstance(asked.init, np.ndarray):
-        return asked.init.copy()
-    return rows.seeds(asked.init, k, asked.random) + rows.mean
+def most_changed(label_tol: float, n: int) -> int:
+    """The largest number of n labels whose share is at most ``label_tol``, but for rounding."""
+    return math.floor(min(label_tol, 1.0) * n * (1.0 + 1e-12))
 
 
-def _same(labels: np.ndarray, others: np.ndarray, k: int) -> bool:
+def _same(labels: Any, others: Any, k: int) -> bool:
     """Whether two clusterings differ by the clusters' numbers alone."""
+    labels, others = np.asarray(labels), np.asarray(others)
     number = np.full(k, -1, np.int32)
     number[labels] = others  # of each cluster: that of some row of it in the other clustering
     return bool(np.array_equal(number[labels], others))
+
+
+# -- The end of an iteration -----------------------------------------------------------------------
+
+
+def ending(changed: int, moved: bool, shift: float, tol: float, most: int) -> Stopped:
+    """Whether an iteration was the last one: by the labels that changed, whether rows were moved to
+    other clusters, and the sum of the centroids' squared shifts."""
+    if tol < 0.0:
+        return Stopped.RUNNING
+    if not changed and not moved:
+        return Stopped.REPEATED  # the labels fit the centroids
+    return Stopped.CONVERGED if changed <= most or shift <= tol else Stopped.RUNNING
+
+
+def means(rows: Any, centroids: np.ndarray) -> tuple[np.ndarray, bool]:
+    """The weighted means of the rows with each label, and whether rows without their label count.
+
+    An empty cluster gets the row farthest from its centroid, the next one the next such row, as in
+    scikit-learn. Where all rows lie on their centroids, or a cluster has no weight even then, it
+    gets the mean of the heaviest cluster.
+
+    ``rows`` has ``sums``, ``distances`` and ``picked`` of `Rows`.
+    """
+    sums, totals = rows.sums()
+    empty = np.flatnonzero(totals == 0)
+    moved = bool(empty.size) and _move_far_rows(rows, centroids, sums, totals, empty)
+    used = totals > 0
+    if used.all():
+        sums /= totals[:, None]
+    else:
+        heaviest = int(totals.argmax())
+        sums[used] /= totals[used, None]
+        sums[~used] = sums[heaviest]
+    return sums.astype(centroids.dtype), moved
+
+
+def _move_far_rows(
+    rows: Any, centroids: np.ndarray, sums: np.ndarray, totals: np.ndarray, empty: np.ndarray
+) -> bool:
+    """Give empty clusters the rows farthest from their centroids; sums and totals are changed.
+
+    Returns whether a row was moved. Those that lie on their centroids, but for rounding, are not:
+    the same rows would be moved in each iteration.
+    """
+    distances, any_moved = rows.distances(centroids), False
+    rounded = _ROUNDED * float(np.finfo(centroids.dtype).eps)
+    farthest = np.argpartition(distances, -empty.size)[: -empty.size - 1 : -1]
+    for cluster, row, weight, old in zip(empty, *rows.picked(farthest), strict=True):
+        row, weight = row.astype(np.float64), float(weight)
+        if not np.abs(row - centroids[old]).max() > rounded * np.abs(row).max():
+            continue
+        any_moved = True
+        moved = row * weight
+        sums[old] -= moved
+        sums[cluster] = moved
+        totals[cluster] = weight
+        totals[old] -= weight
+    return any_moved
+
+
+# -- k-means++ -------------------------------------------------------------------------------------
+
+
+class Seeding(Protocol):
+    """Squared distances of all rows from the nearest seed so far; their weighted sum is the
+    potential."""
+
+    def first(self, index: int) -> float:
+        """Begin with a row as the only seed; gives the potential."""
+
+    def draw(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The rows at which the running sum of the potential reaches the values, and the potential
+        with each of them as one more seed."""
+
+    def take(self, which: int) -> None:
+        """Add a row as a seed: by its place among those drawn last."""
+
+
+def plus_plus(seeding: Seeding, first: int, k: int, random: np.random.RandomState) -> np.ndarray:
+    """The rows that k-means++ chooses, of several candidates the best each time.
+
+    D. Arthur and S. Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007.
+    """
+    chosen = np.full(k, first)
+    potential = seeding.first(first)
+    for number in range(1, k):
+        candidates, potentials = seeding.draw(random.uniform(size=trials(k)) * potential)
+        best = int(np.argmin(potentials))
+        seeding.take(best)
+        potential, chosen[number] = potentials[best], candidates[best]
+    return chosen
+
+
+def trials(k: int) -> int:
+    """Candidates for each of k seeds."""
+    return 2 + int(math.log(k))

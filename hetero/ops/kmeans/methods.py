@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,8 @@ from hetero.ops.kmeans.operands import (
     EXPECTED,
     NAME,
     PLUS_PLUS,
+    SEEDED,
     SPARSE,
-    check_finite,
     host_values,
 )
 from hetero.registry import Arguments
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _LOOPS = "hetero.ops.kmeans.compiled_cpu"
 CLUSTERS = loops.register(loops.Family("clusters", 6.0, f"{_LOOPS}:compile_clusters"))
 BOUNDS = loops.register(loops.Family("bounds", 5.0, f"{_LOOPS}:compile_bounds"))
+_LOOPED = "CompiledRows"
 _LEAST_SHARED = 1 << 12  # rows
 # What grows with n, d, k: launches and round trips with none, labels, columns' sums, round trips of
 # seeds; rows that are read, distances that are compared, centroids that are made; products.
@@ -59,55 +61,40 @@ def seeding_iterations(k: int) -> int:
 # -- Runs ------------------------------------------------------------------------------------------
 
 
-def on_cpu(backend: Callable[..., Any]) -> Callable[..., Outcome]:
-    """``run`` on the CPU, by what ``backend(X, weights, given)`` gives."""
+def on_cpu(module: str, name: str) -> Callable[..., Outcome]:
+    """``run`` on the CPU, by a module's `Rows`."""
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
-        fit = load("hetero.ops.kmeans.fit").fit
+        fit, one_thread = load("hetero.ops.kmeans.fit").fit, load("hetero.host.blas").one_thread
         X, weights = _on_host(arguments)
-        given = arguments.options.given
-        with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
-            rows = backend(X, weights, given)
-        if arguments.inputs:
-            _check(X, rows.mean if given is None else None)
-        outcome, arguments.output[...] = fit(rows, arguments.options, problem.dims[2])
+        rows_type = getattr(load(f"hetero.ops.kmeans.{module}"), name)
+        labels_alone = arguments.options.maxiter == 0  # by loops that have it where they need it
+        with contextlib.nullcontext() if labels_alone and name == _LOOPED else one_thread():
+            rows = rows_type(X, weights, arguments.options.given)
+            outcome, arguments.output[...] = fit(rows, arguments.options, problem.dims[2])
         return outcome
 
     return run
 
 
-def _numpy(X: Any, weights: np.ndarray | None, given: np.ndarray | None) -> Any:
-    NumpyBackend = load("hetero.ops.kmeans.cpu").NumpyBackend
-    return NumpyBackend(X, weights, given)
-
-
-def _bounded(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None) -> Any:
-    BoundedBackend = load("hetero.ops.kmeans.compiled_cpu").BoundedBackend
-    return BoundedBackend(X, weights, given)
-
-
 def _on_device(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     """``run`` on a device; on several, and on one that has no room, of rows on the host."""
     fit = load("hetero.ops.kmeans.fit").fit
+    asked, k = arguments.options, problem.dims[2]
+    counted = asked.label_tol > 0.0
     if isinstance(arguments.output, np.ndarray):
-        rows = _in_ranges(devices, problem, arguments)
-        outcome, arguments.output[...] = fit(rows, arguments.options, problem.dims[2])
+        X, weights = _on_host(arguments)
+        RangeRows = load("hetero.ops.kmeans.ranges").RangeRows
+        rows = RangeRows(devices, problem, X, weights, asked.given, counted)
+        outcome, arguments.output[...] = fit(rows, asked, k)
         return outcome
-    DeviceBackend = load("hetero.ops.kmeans.device").DeviceBackend
-    rows = DeviceBackend(devices[0], problem, arguments)
-    outcome, centroids = fit(rows, arguments.options, problem.dims[2])
+    how = {"given": asked.given, "counted": counted, "seeded": problem.layout == SEEDED}
+    X, weights = (*arguments.inputs, None)[:2]
+    DeviceRows = load("hetero.ops.kmeans.device").DeviceRows
+    rows = DeviceRows(devices[0], problem, X, weights, asked.labels, **how)
+    outcome, centroids = fit(rows, asked, k)
     devices[0].upload(centroids, arguments.output)
     return outcome
-
-
-def _in_ranges(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Any:
-    """The backend of rows on the host, for several devices or for one without room."""
-    ranges = load("hetero.ops.kmeans.ranges")
-    X, weights = _on_host(arguments)
-    given, counted = arguments.options.given, arguments.options.label_tol > 0
-    backend = ranges.RangeBackend(devices, ranges.HostRows(problem, X, weights, given, counted))
-    _check(X, backend.mean_variance() if given is None else None)
-    return backend
 
 
 def _on_host(arguments: Arguments) -> tuple[Any, np.ndarray | None]:
@@ -117,13 +104,6 @@ def _on_host(arguments: Arguments) -> tuple[Any, np.ndarray | None]:
         return asked.matrix, asked.weights
     X = host_values(inputs[0])
     return X, (np.ascontiguousarray(inputs[1], X.dtype) if len(inputs) > 1 else None)
-
-
-def _check(X: np.ndarray, known: Any) -> None:
-    """ValueError if X holds NaN or infinity; ``known`` is a sum or mean of all of it, if there is
-    one: where that is finite X need not be looked through, which takes as long as copying it."""
-    if known is None or not np.isfinite(known).all():
-        check_finite(X)
 
 
 # -- Rows of the registry --------------------------------------------------------------------------
@@ -156,7 +136,7 @@ registry.register_method(
     kinds=("cpu",),
     excludes=_dense_alone,
     work=_work,
-    run=on_cpu(_bounded),
+    run=on_cpu("compiled_cpu", _LOOPED),
     loops=_loops,
 )
 registry.register_method(
@@ -165,7 +145,7 @@ registry.register_method(
     kinds=("cpu",),
     excludes=_plain_obstacle,
     work=_work,
-    run=on_cpu(_numpy),
+    run=on_cpu("cpu", "NumpyRows"),
 )
 registry.register_method(
     operation=NAME,

@@ -31,20 +31,11 @@ _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 
 
 class Options(NamedTuple):
-    """What a price depends on beside the operands.
+    """What a price depends on beside the operands."""
 
-    Attributes
-    ----------
-    init : str
-        "k-means++", "random" or "given".
-    starts : int
-    maxiter : int
-        Of each start.
-    """
-
-    init: str
+    init: str  # "k-means++", "random" or "given"
     starts: int
-    maxiter: int
+    maxiter: int  # of each start
 
 
 def problem(
@@ -61,53 +52,50 @@ def problem(
 ) -> Problem:
     """The problem of ``kmeans(X, n_clusters, ...)``, for arrays or `hetero.spec` stand-ins."""
     k = checked_count("n_clusters", n_clusters)
-    checked_number("tol", tol, 0.0)
-    checked_number("label_tol", label_tol, 0.0)
+    for name, value in (("tol", tol), ("label_tol", label_tol)):
+        real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if not real or not 0.0 <= value < math.inf:
+            raise ValueError(
+                f"The {name!r} parameter of KMeans must be a float in the range [0, inf). "
+                f"Got {value!r} instead."
+            )
     how = checked_init(init)
-    starts = 1 if how == GIVEN else checked_starts(n_init, init)
+    if how == GIVEN:
+        starts = 1
+    elif isinstance(n_init, str) and n_init == "auto":
+        starts = 1 if isinstance(init, str) and init == PLUS_PLUS else 10
+    else:
+        starts = checked_count("n_init", n_init)
     X = checked_shape(X)
-    n = X.shape[0]
+    n, d = X.shape
     labels_alone = how == GIVEN and type(max_iter) is int and max_iter == 0
     if n < k and not labels_alone:
         raise ValueError(f"n_samples={n} should be >= n_clusters={k}.")
     limit = 0 if labels_alone else checked_count("max_iter", max_iter)
-    options = Options(how, starts, limit)
-    return problem_of(X, weights_operand(sample_weight, n), k, options)
-
-
-def problem_of(X: Any, weights: Operand | None, k: int, options: Options) -> Problem:
-    """The problem of a call whose arguments were looked at."""
-    n, d = X.shape
-    dtype = float_dtype(_dtype(X))
-    inputs: tuple[Operand, ...] = ()
-    obstacle = "a sparse X computes on the CPU"
-    where = HOST
-    shown = (compressed((n, d), X.nnz),) if is_sparse(X) else ()
-    if not shown:
+    weights, dtype = weights_operand(sample_weight, n), float_dtype(_dtype(X))
+    given, obstacle, where = None, "a sparse X computes on the CPU", HOST
+    if not is_sparse(X):
         given = describe(X)._replace(pointer=0)
         where, obstacle = given.location, None
-        if given.location == HOST:  # what is moved is of the dtype that is computed in
-            as_it_is = given.dtype == dtype and given.is_c_contiguous()
-            given = given if as_it_is else dense(given.shape, dtype)
-        elif given.dtype != dtype or not given.is_c_contiguous():
+        as_it_is = given.dtype == dtype and given.is_c_contiguous()
+        if not as_it_is and where == HOST:  # what is moved is of the dtype that is computed in
+            given = dense(given.shape, dtype)
+        elif not as_it_is:
             obstacle = f"an X of dtype {given.dtype} or with gaps computes on the CPU"
-        inputs = (given,)
         if weights is not None:
-            inputs = (
-                given,
-                weights.unkept()._replace(dtype=dtype, strides=(dtype.itemsize,), pointer=0),
-            )
+            weights = weights.unkept()
+            weights = weights._replace(dtype=dtype, strides=(dtype.itemsize,), pointer=0)
     return Problem(
         NAME,
         (n, d, k),
         name_of(dtype),
-        inputs,
+        () if given is None else (given,) if weights is None else (given, weights),
         dense((k, d), dtype, where),
-        layout=SPARSE if not inputs else SEEDED if options.init == PLUS_PLUS else DENSE,
+        layout=SPARSE if given is None else SEEDED if how == PLUS_PLUS else DENSE,
         function="kmeans",
         device_obstacle=obstacle,
-        options=options,
-        shown=shown,
+        options=Options(how, starts, limit),
+        shown=(compressed((n, d), X.nnz),) if given is None else (),
     )
 
 
@@ -211,17 +199,6 @@ def checked_count(name: str, value: Any) -> int:
     return int(value)
 
 
-def checked_number(name: str, value: Any, least: float) -> float:
-    """A real number of at least ``least``."""
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not real or not value >= least or math.isinf(value):
-        raise ValueError(
-            f"The {name!r} parameter of KMeans must be a float in the range [{least:g}, inf). "
-            f"Got {value!r} instead."
-        )
-    return float(value)
-
-
 def checked_init(init: Any) -> str:
     """How a start gets its centroids; a callable counts as "random"."""
     if isinstance(init, str):
@@ -237,26 +214,15 @@ def checked_init(init: Any) -> str:
     )
 
 
-def checked_starts(n_init: Any, init: Any) -> int:
-    """The number of starts."""
-    if isinstance(n_init, str) and n_init == "auto":
-        return 1 if isinstance(init, str) and init == PLUS_PLUS else 10
-    return checked_count("n_init", n_init)
-
-
 def checked_centroids(init: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Initial centroids that were given, for (k, d) of them."""
     check_finite(init, "init")
-    if init.ndim != 2 or init.shape[0] != shape[0]:
-        raise ValueError(
-            f"The shape of the initial centers {init.shape} does not match the number of clusters "
-            f"{shape[0]}."
-        )
-    if init.shape[1] != shape[1]:
-        raise ValueError(
-            f"The shape of the initial centers {init.shape} does not match the number of features "
-            f"of the data {shape[1]}."
-        )
+    expected = f"number of clusters {shape[0]}", f"number of features of the data {shape[1]}"
+    for axis, what in enumerate(expected):
+        if init.ndim != 2 or init.shape[axis] != shape[axis]:
+            raise ValueError(
+                f"The shape of the initial centers {init.shape} does not match the {what}."
+            )
     return init
 
 

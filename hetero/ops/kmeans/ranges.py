@@ -14,22 +14,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hetero.devices import at_once
 from hetero.devices.base import Device
-from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.errors import DeviceMemoryError
 from hetero.moving import failures, pipeline
 from hetero.moving.pipeline import Load, Slot, Step
-from hetero.ops.kmeans.backend import Run, Seeding, SteppedBackend, subtracted, subtracted_for
 from hetero.ops.kmeans.cpu import NumpySeeding
-from hetero.ops.kmeans.device_rows import DeviceRows, moments
-from hetero.ops.kmeans.device_seeding import DeviceSeeding, PartitionSeeding
+from hetero.ops.kmeans.device import DeviceRows, DeviceSeeding, moments, subtracted, subtracted_for
+from hetero.ops.kmeans.fit import Rows, Seeding
+from hetero.ops.kmeans.operands import check_finite
 from hetero.ops.linear_systems.partition import split
-from hetero.ops.linear_systems.types import DeviceFailed
-from hetero.pricing import memory_limit
+from hetero.pricing import places
 from hetero.registry.problem import Problem
 
 _SHARE = 0.75  # of a device's room, that ranges take with what is made of them
@@ -41,169 +40,60 @@ _TURNS = 2  # slots that ranges take turns in: one is loaded while another is co
 T = TypeVar("T")
 
 
-class HostRows(NamedTuple):
-    """Rows on the host for devices to compute with, and how.
-
-    Attributes
-    ----------
-    problem : Problem
-        Of these rows.
-    X, weights : arrays
-        C-contiguous, of one dtype; the weights may be None.
-    given : (k, d) array, optional
-        See `hetero.ops.kmeans.fit.Fit.given`.
-    counted : bool
-        See `DeviceRows`.
-    """
-
-    problem: Problem
-    X: np.ndarray
-    weights: np.ndarray | None
-    given: np.ndarray | None = None
-    counted: bool = False
-
-    def cut(self, begin: int, end: int) -> HostRows:
-        """Those from ``begin`` to ``end``."""
-        weights = None if self.weights is None else self.weights[begin:end]
-        problem = replace(self.problem, dims=(end - begin, *self.problem.dims[1:]))
-        return self._replace(problem=problem, X=self.X[begin:end], weights=weights)
-
-
 class Range:
-    """Rows that are on a device while they are loaded, less the mean of all.
+    """Rows from ``begin`` to ``end``, and what a device has of them while it computes with them."""
 
-    The device is active when a method is called.
-
-    Parameters
-    ----------
-    device : Device
-    rows : HostRows
-        Of the range.
-    first : int
-        Number of the first one among all rows.
-
-    Attributes
-    ----------
-    rows : DeviceRows or None
-        What iterations ask, once `lay_out` was called.
-    """
-
-    def __init__(self, device: Device, rows: HostRows, first: int) -> None:
-        self.device, self.first = device, first
-        self.arrays = (rows.X,) if rows.weights is None else (rows.X, rows.weights)
-        self.rows: Any = None
-        self._host = rows
-        self._buffers: tuple[Any, ...] = ()
-        self._seeding: DeviceSeeding | None = None
-
-    @property
-    def loaded(self) -> bool:
-        """Whether the rows are on the device."""
-        return bool(self._buffers)
-
-    def take(self, buffers: Sequence[Any]) -> None:
-        """The rows, and perhaps the weights, are in these buffers of the device."""
-        self._buffers = tuple(buffers)
+    def __init__(self, device: Device, arrays: Sequence[np.ndarray], begin: int, end: int) -> None:
+        self.device, self.begin, self.end = device, begin, end
+        self.arrays = [array[begin:end] for array in arrays]
+        self.buffers: list[Slot] = []
+        self.rows: DeviceRows | None = None
 
     def moments(self) -> tuple[int, np.ndarray, float]:
         """How many rows, their columns' means, and the mean of the columns' variances."""
-        n, d, _ = self._host.problem.dims
-        return n, *moments(self.device, self._buffers[0], n, d, self._host.X.dtype)
-
-    def lay_out(self, mean: np.ndarray) -> None:
-        """Be ready for iterations on the rows less a mean."""
-        if self.rows is None:
-            X, weights = (*self._buffers, None)[:2]
-            problem, counted = self._host.problem, self._host.counted
-            self.rows = DeviceRows(self.device, problem, X, weights, mean=mean, counted=counted)
-
-    def leave(self) -> None:
-        """Give back what was made of the rows."""
-        self.rows = self._seeding = None
-        self._buffers = ()
-
-    def of(self, labels: np.ndarray) -> np.ndarray:
-        """The range's own of the labels of all rows."""
-        return labels[self.first :][: len(self._host.X)]
+        X = self.arrays[0]
+        return len(X), *moments(self.device, self.buffers[0].buffer, *X.shape, X.dtype)
 
     def fetch(self, labels: np.ndarray) -> None:
         """Bring its labels to their place among those of all rows, on the host."""
-        self.device.download(self.rows.buffers["labels"], self.of(labels))
-
-    def seeding(self) -> DeviceSeeding:
-        """Distances for k-means++."""
-        if self._seeding is None:
-            self._seeding = DeviceSeeding(self.rows)
-        return self._seeding
+        self.device.download(self.rows.buffers["labels"], labels[self.begin : self.end])
 
 
 class Share:
-    """The rows of one device: a range that stays there, or ranges that go through it.
+    """The rows of one device from the first of ``cut`` to before the second: a range that stays
+    there, or ranges that go through it."""
 
-    Parameters
-    ----------
-    device : Device
-    rows : HostRows
-        Of the share.
-    first : int
-        Number of the first one among all rows.
-    room : int, optional
-        Bytes of the device's memory that may be used. Default: what is free.
-    size : int, optional
-        Rows of a range. Default: by the room.
-    """
-
-    def __init__(
-        self,
-        device: Device,
-        rows: HostRows,
-        first: int,
-        room: int | None = None,
-        size: int | None = None,
-    ) -> None:
-        self.device, self._host, self._first = device, rows, first
+    def __init__(self, device: Device, rows: RangeRows, cut: tuple[int, int]) -> None:
+        self.device, self._all, self._at = device, rows, cut
+        room = rows.room
         if room is None:
-            room = memory_limit.room(memory_limit.of(device))
-        self._room, self._asked = int(min(_SHARE * room, 1 << 62)), size
-        self._failed = False
-        n = len(rows.X)
-        self._cut(n if size is None and self._bytes(n) <= self._room else self._by_room())
+            room = places.room(places.described(device))
+        self._room, self._size = int(min(_SHARE * room, 1 << 62)), rows.size
+        self._row, self._failures = rows.arrays[0][0].nbytes, 0
+        self._cut()
 
-    @property
-    def stays(self) -> bool:
-        """Whether all its rows stay on the device, as one range."""
-        return len(self.ranges) == self._stay == 1
-
-    def _bytes(self, rows: int) -> int:
-        """What a range takes: rows, a copy less the mean, labels and what an iteration makes."""
-        return 2 * rows * self._host.X[0].nbytes + 16 * rows
-
-    def _by_room(self) -> int:
-        """Rows of a range, so that there are many."""
-        most = min(self._room // _RANGES, _MOST)
-        return self._asked or max(1, most // self._host.X[0].nbytes)
-
-    def _cut(self, size: int) -> None:
-        """Cut the rows into ranges of at most that many; those that stay are the first ones."""
-        n = len(self._host.X)
-        self._size = min(size, n)
-        cuts = split(n, -(-n // self._size))
-        whole = len(cuts) == 1 and self._asked is None
-        rows = self._host if whole else self._host._replace(counted=False)  # the host has labels
-        self.ranges = [Range(self.device, rows.cut(*cut), self._first + cut[0]) for cut in cuts]
-        self._stay = max(self._room // self._bytes(self._size) - _TURNS - 1, 0)
-        if (whole and self._room) or self._stay + _TURNS >= len(cuts):  # these are as many slots
-            self._stay = len(cuts)
-        self._staying: dict[int, tuple[Slot, ...]] = {}
-        self._where: dict[int, tuple[Slot, ...]] = {}  # of the others, those that are there
-        self._backwards = False
+    def _cut(self) -> None:
+        """Cut the rows into ranges; those that stay are the first ones."""
+        (begin, end), row = self._at, self._row
+        needed = 2 * row + 16  # bytes: a copy less the mean, labels and what an iteration makes
+        n, whole = end - begin, self._size is None and (end - begin) * needed <= self._room
+        by_room = max(1, min(self._room // _RANGES, _MOST) // row)
+        cuts = split(n, -(-n // (n if whole else min(self._size or by_room, n))))
+        self._longest = cuts[0][1]
+        self.ranges = [Range(self.device, self._all.arrays, begin + a, begin + b) for a, b in cuts]
+        stay = self._room // (self._longest * needed) - _TURNS - 1
+        self._stay = len(cuts) if whole or stay + _TURNS >= len(cuts) else max(stay, 0)
+        self.stays = whole
+        self._slots: dict[int, list[Slot]] = {}
+        self._held: dict[int, int] = {}  # by its slots the range that lies there
+        self._step = 1
 
     def visit(self, step: Callable[[Range], T], mean: np.ndarray | None = None) -> list[T]:
         """``step(part)`` for each range while it is on the device, in the order of the rows, less
         a mean, or as it is.
 
-        Where the device has less room than it should, what it keeps for later is freed and the
-        rows are cut by the room, then ranges halve.
+        Where the device has less room than it should, what it keeps for later is freed, and from
+        the second time on the rows are cut for half the room.
         """
         while True:
             try:
@@ -212,119 +102,89 @@ class Share:
                     pipeline.run(self.device, self._steps(step, mean, found))
                     return [found[number] for number in range(len(self.ranges))]
             except DeviceMemoryError as error:
-                size = self._size // 2
-                if not self._room and size * self._host.X[0].nbytes < _LEAST:
-                    raise
+                self._failures += 1
+                if self._failures > 1:
+                    self._room //= 2
+                    self._size = self._size and max(self._size // 2, 1)
+                    if self._longest * self._row < 2 * _LEAST:
+                        raise
                 failures.release(error)
             with self.device.active():
-                for part in self.ranges:
-                    part.leave()
-                self._staying, self._where = {}, {}
-                freed = self.device.trim()
-            if self.stays and not self._failed:
-                size = self._size if freed else self._by_room()
-            else:
-                self._room = 0  # others use the device too: nothing stays
-            self._failed = True
-            self._cut(max(size, 1))
+                self.ranges, self._slots = [], {}
+                self.device.trim()
+            self._cut()
 
     def _steps(
         self, step: Callable[[Range], T], mean: np.ndarray | None, found: dict[int, T]
     ) -> Iterator[Step]:
-        """One for each range: first the last ones of the time before, which are there yet."""
-        turns = [*range(self._stay, len(self.ranges))]
-        if self._backwards:
-            turns.reverse()
-        self._backwards = not self._backwards
-        last = turns[-_TURNS:]
-        before, slots = self._where, {}
-        for at, number in enumerate(turns):
-            if at >= _TURNS:
-                slots[number] = slots[turns[at - _TURNS]]
-            else:
-                slots[number] = before.get(number) or self._slots()
-        self._where = {}
-        present = turns[:_TURNS] if before else []
-        for number in (*present, *range(self._stay), *turns[len(present) :]):
-            part = self.ranges[number]
-            if number < self._stay and number not in self._staying:
-                self._staying[number] = self._slots()
-            where = self._staying[number] if number < self._stay else slots[number]
-            there = part.loaded
+        """One for each range: first those that may lie in the slots yet."""
+        turns = [*range(self._stay, len(self.ranges))][:: self._step]
+        self._step, leaving = -self._step, turns[:-_TURNS]
+        for number in (*turns[:_TURNS], *range(self._stay), *turns[_TURNS:]):
+            part, stays = self.ranges[number], number < self._stay
+            slot = number if stays else self._stay + number % _TURNS
+            if slot not in self._slots:
+                sizes = [self._longest * array[0].nbytes for array in part.arrays]
+                self._slots[slot] = [pipeline.slots(self.device, size, 1)[0] for size in sizes]
+            slots = self._slots[slot]
+            loads = () if self._held.get(slot) == number else map(Load, part.arrays, slots)
+            self._held[slot] = number
 
-            def compute(number: int = number, part: Range = part, where: Any = where) -> None:
-                if not part.loaded:
-                    part.take([slot.buffer for slot in where])
-                if mean is not None:
-                    part.lay_out(mean)
+            def compute(number: int = number, part: Range = part, slots: Any = slots) -> None:
+                part.buffers = slots
+                if mean is not None and part.rows is None:
+                    part.rows = self._laid_out(part, mean)
                 found[number] = step(part)
-                if number in last:
-                    self._where[number] = where
-                elif number >= self._stay:
-                    part.leave()
+                if number in leaving:
+                    part.rows = None
 
-            loads = () if there else tuple(map(Load, part.arrays, where))
-            yield Step(compute, loads, (), where)
+            yield Step(compute, tuple(loads), (), tuple(slots))
 
-    def _slots(self) -> tuple[Slot, ...]:
-        """Slots for a range's rows and weights."""
-        largest = self.ranges[0].arrays
-        return tuple(pipeline.slots(self.device, array.nbytes, 1)[0] for array in largest)
+    def _laid_out(self, part: Range, mean: np.ndarray) -> DeviceRows:
+        """A range ready for iterations on its rows less a mean."""
+        _, d, k = self._all.problem.dims
+        problem = replace(self._all.problem, dims=(part.end - part.begin, d, k))
+        buffers = [slot.buffer for slot in part.buffers]
+        counted = self._all.counted and self.stays  # else the host has the labels
+        return DeviceRows(self.device, problem, *buffers, mean=mean, counted=counted)
 
 
-class RangeBackend(SteppedBackend):
+class RangeRows(Rows):
     """Rows on the host, of which each device computes with its share, all at the same time.
 
-    Where all shares stay on their devices their labels do, too, until they are asked for.
-
-    Parameters
-    ----------
-    devices : sequence of Device
-    rows : HostRows
-    room, size : int, optional
-        As for `Share`.
+    Where all shares stay on their devices their labels do, too, until they are asked for. ``given``
+    and ``counted`` are as for `DeviceRows`; ``room`` is the bytes of each device that may be used
+    (default: what is free), ``size`` the rows of a range (default: by the room).
     """
 
     def __init__(
         self,
         devices: Sequence[Device],
-        rows: HostRows,
+        problem: Problem,
+        X: np.ndarray,
+        weights: np.ndarray | None = None,
+        given: np.ndarray | None = None,
+        counted: bool = False,
         room: int | None = None,
         size: int | None = None,
     ) -> None:
-        self.n = len(rows.X)
-        self._host, self._X = rows, rows.X
-        self._common = None if rows.given is None else subtracted_for(rows.given)
-        self._known: tuple[np.ndarray, float] | None = None
+        self.n, self._X, self._weights = len(X), X, weights
+        self.problem, self.counted, self.room, self.size = problem, counted, room, size
+        self.arrays = (X,) if weights is None else (X, weights)
         self._labels: np.ndarray | None = None
         self._found: list[tuple[np.ndarray, np.ndarray]] = []  # each share's sums
-        self._saved: np.ndarray | None = None
-        self._begun = 0
         cuts = split(self.n, len(devices))
-        self._shares = [
-            Share(device, rows.cut(*cut), cut[0], room, size)
-            for device, cut in zip(devices, cuts, strict=False)
-        ]
-        if rows.given is None:
-            self._moments()
+        self._shares = [Share(d, self, cut) for d, cut in zip(devices, cuts, strict=False)]
+        if given is None:
+            parts = [combined(share) for share in self._visit(Range.moments)]
+            _, self._centre, self._variance = combined(parts)
+            self.mean = subtracted(self._centre, self._variance, X.dtype)
+        else:
+            self.mean = subtracted_for(given)
+        if given is not None or not np.isfinite(self._variance):
+            check_finite(X)
         if self._staying:
             self._visit(lambda part: None, self.mean)
-
-    @property
-    def mean(self) -> np.ndarray:  # type: ignore[override]
-        if self._common is None:
-            self._common = subtracted(*self._moments(), self._X.dtype)
-        return self._common
-
-    def _moments(self) -> tuple[np.ndarray, float]:
-        """The columns' means, and the mean of their variances."""
-        if self._known is None:
-            found = [
-                (sum(n for n, *_ in parts), *combined(parts))
-                for parts in self._visit(Range.moments)
-            ]
-            self._known = combined(found)
-        return self._known
 
     def _visit(self, step: Callable[[Range], T], mean: np.ndarray | None = None) -> list[list[T]]:
         """``step(part)`` of each range of each share."""
@@ -345,19 +205,19 @@ class RangeBackend(SteppedBackend):
         return [share.ranges[0] for share in self._shares] if stay else []
 
     def mean_variance(self) -> float:
-        return self._moments()[1]
+        return self._variance
 
     def centred(self) -> tuple[np.ndarray, np.ndarray]:
-        centre = self._moments()[0].astype(self._X.dtype)
+        centre = self._centre.astype(self._X.dtype)
         return self._X - centre, centre
 
     def host_weights(self) -> np.ndarray | None:
-        return self._host.weights
+        return self._weights
 
     def seeding(self) -> Seeding:
         if len(self._staying) > 1:
             return PartitionSeeding(self._staying, self._X, self.mean)
-        return NumpySeeding(self._X, self._host.weights, self._moments()[0])
+        return NumpySeeding(self._X, self._weights, self._centre)
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
         return self._X[indices] - self.mean
@@ -369,31 +229,21 @@ class RangeBackend(SteppedBackend):
             self._visit(lambda part: part.fetch(labels), self.mean)
         return self._labels
 
-    def lloyd(
-        self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
-    ) -> tuple[Run, np.ndarray]:
-        try:
-            return super().lloyd(centroids, maxiter, tol, exactly)
-        except DeviceError as error:
-            if self._saved is None:
-                raise
-            raise DeviceFailed(error, self._saved + self.mean, self._begun - 1) from error
-
-    def restart(self, k: int) -> None:
-        self._labels, self._begun = np.full(self.n, -1, np.int32), 0
+    def restart(self, centroids: np.ndarray) -> None:
+        self._labels, self._is_first = np.full(self.n, -1, np.int32), True
 
     def assign(self, centroids: np.ndarray) -> int:
-        self._saved, self._begun = centroids.copy(), self._begun + 1  # should a device fail
         if self._staying:  # all of them at once, by this thread
             self._labels = None
-            self._each_staying(lambda part: part.rows.begin_step(centroids))
+            self._each_staying(lambda part: part.rows.begin(centroids))
             self._found = self._each_staying(lambda part: part.rows.sums())
             changed = sum(self._each_staying(lambda part: part.rows.changed()))
-            return self.n if self._begun == 1 else changed
+            changed, self._is_first = self.n if self._is_first else changed, False
+            return changed
         before, labels = self.labels, np.empty(self.n, np.int32)
 
         def step(part: Range) -> tuple[np.ndarray, np.ndarray]:
-            part.rows.begin_step(centroids)
+            part.rows.begin(centroids)
             found = part.rows.sums()
             part.fetch(labels)
             return found
@@ -402,24 +252,25 @@ class RangeBackend(SteppedBackend):
         self._labels = labels
         return int(np.count_nonzero(before != labels))
 
-    def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def sums(self) -> tuple[np.ndarray, np.ndarray]:
         return _added(self._found)
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
-        found = self._labelled(centroids, lambda part: part.rows.distances(False))
+        found = self._labelled(centroids, lambda part: part.rows.distances(centroids))
         return np.concatenate([one for parts in found for one in parts])
 
     def inertia(self, centroids: np.ndarray) -> float:
-        return sum(map(sum, self._labelled(centroids, lambda part: part.rows.inertia(False))))
+        found = self._labelled(centroids, lambda part: part.rows.inertia(centroids))
+        return sum(map(sum, found))
 
     def _labelled(self, centroids: np.ndarray, step: Callable[[Range], T]) -> list[list[T]]:
         """``step(part)`` of each range, which has these centroids and the labels of its rows."""
 
         def labelled(part: Range) -> T:
             if not self._staying:
-                labels = part.of(self.labels)
+                labels = self.labels[part.begin : part.end]
                 part.device.upload(labels, part.rows.buffers["labels"])
-            part.rows.upload(centroids)
+            part.rows.put(centroids)
             return step(part)
 
         return self._visit(labelled, self.mean)
@@ -439,12 +290,57 @@ def _added(found: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.n
     return np.sum(sums, axis=0), np.sum(totals, axis=0)
 
 
-def combined(moments: list[tuple[int, np.ndarray, float]]) -> tuple[np.ndarray, float]:
-    """The columns' means, and the mean of their variances, of all rows from those of parts."""
-    numbers, means, variances = zip(*moments, strict=True)
+def combined(parts: list[tuple[int, np.ndarray, float]]) -> tuple[int, np.ndarray, float]:
+    """How many rows, the columns' means, and the mean of their variances, of all rows from those
+    of parts."""
+    numbers, means, variances = zip(*parts, strict=True)
     if len(numbers) == 1:
-        return means[0], variances[0]
+        return parts[0]
     with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
         mean = np.average(means, axis=0, weights=numbers)
         between = np.mean((np.array(means) - mean) ** 2, axis=1)  # of the parts' means
-        return mean, float(np.average(variances + between, weights=numbers))
+        return sum(numbers), mean, float(np.average(variances + between, weights=numbers))
+
+
+class PartitionSeeding:
+    """k-means++ of rows on several devices; X has all of them on the host, of which a mean is
+    subtracted."""
+
+    def __init__(self, parts: Sequence[Range], X: np.ndarray, mean: np.ndarray) -> None:
+        self._parts, self._X, self._mean = parts, X, mean
+        self._seedings = self._each(lambda number: DeviceSeeding(parts[number].rows))
+        self._tried = np.zeros((0, 0))
+        self._reached = np.zeros(0)
+
+    def first(self, index: int) -> float:
+        self._try(np.array([index]), first=True)
+        self.take(0)
+        return float(self._reached[-1])
+
+    def draw(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = np.empty(len(values), np.int64)
+        owners = np.minimum(np.searchsorted(self._reached, values), len(self._parts) - 1)
+        for number in np.unique(owners):
+            part, mine = self._parts[number], owners == number
+            before = self._reached[number - 1] if number else 0.0
+            with part.device.active():
+                found[mine] = part.begin + self._seedings[number].find(values[mine] - before)
+        self._try(found, first=False)
+        return found, self._tried.sum(axis=0)
+
+    def take(self, which: int) -> None:
+        self._each(lambda number: self._seedings[number].take(which))
+        self._reached = np.cumsum(self._tried[:, which])
+
+    def _try(self, indices: np.ndarray, first: bool) -> None:
+        rows = self._X[indices] - self._mean
+        self._each(lambda number: self._seedings[number].begin(rows, first))
+        self._tried = np.stack(self._each(lambda number: self._seedings[number].end()))
+
+    def _each(self, step: Callable[[int], T]) -> list[T]:
+        """``step(number)`` of each part, whose device is active."""
+        found = []
+        for number, part in enumerate(self._parts):
+            with part.device.active():
+                found.append(step(number))
+        return found

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero import kernels, registry
 from hetero.arrays import alignment
+from hetero.imports import INSTALL, load
 from hetero.moving import ranges, streaming
-from hetero.ops.products import cublas, operands
+from hetero.ops.products import operands
+from hetero.pricing import places
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
@@ -21,6 +24,13 @@ if TYPE_CHECKING:
 NAME = "matmul"
 VECTOR_BYTES = 16  # of the widest loads; operands are expected to be aligned for them
 _SPLIT_CALLS = 1.15  # what a second launch and its buffer add to what a call costs the host
+_N, _T = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
+_INT32 = 2**31 - 1
+_constants = {
+    name: (np.ones(1, name), np.zeros(1, name)) for name in ("float32", "float64")
+}  # alpha and beta; kept alive, cuBLAS reads them by address
+_alpha_beta = {name: (a.ctypes.data, b.ctypes.data) for name, (a, b) in _constants.items()}
+_prefix = {"float32": "s", "float64": "d"}
 
 
 def _run_blas(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
@@ -82,12 +92,92 @@ def _prepare_tiled(device: Any, problem: Problem, aligned: int, options: Any) ->
     return device.prepared(_launch_plan_of(device, problem, aligned), ("A", "B", "C"), itemsize)
 
 
+# -- cuBLAS, which is column-major: a row-major C = A B is the column-major C^T = B^T A^T ----------
+
+
+def _leading(row: int, column: int, rows: int, columns: int) -> tuple[int, int] | None:
+    """(op, leading dimension) of a matrix seen by columns; None where neither stride is 1."""
+    if (row == 1 or rows == 1) and (column >= rows or columns == 1):
+        return _N, max(column, rows) if columns > 1 else rows
+    if (column == 1 or columns == 1) and (row >= columns or rows == 1):
+        return _T, max(row, columns) if rows > 1 else columns
+    return None
+
+
+def _no_library(info: dict[str, Any]) -> str | None:
+    """Why there is no cuBLAS for a device, None where there is."""
+    if info.get("library") or info.get("elsewhere"):
+        return None
+    return f"cuBLAS is not here; {INSTALL['library']}"
+
+
+def gemm_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    """Why cuBLAS cannot do this matmul, None where it can."""
+    if (reason := _no_library(info)) or not problem.strides:
+        return reason
+    m, n, k = problem.dims
+    a, b, c = problem.strides
+    for name, (_, row, column), rows, columns in (
+        ("A", a, m, k),
+        ("B", b, k, n),
+        ("C", c, m, n),
+    ):
+        leading = _leading(row, column, rows, columns)
+        if leading is None:
+            return f"cuBLAS needs a unit stride in each matrix, {name} has ({row}, {column})"
+        if max(rows, columns, leading[1]) > _INT32:
+            return f"cuBLAS takes dimensions up to {_INT32}"
+    return None
+
+
+def _handle(device: Any) -> tuple[Any, int]:
+    """cuBLAS's functions, and its handle for the default stream."""
+    handles = device.state().handles
+    handle = handles.get("cublas")
+    if handle is None:
+        cublas = load("hetero.devices.cuda.libraries").cublas()
+        handle = handles["cublas"] = cublas, cublas.create()
+    return handle
+
+
+@functools.lru_cache(maxsize=4096)
+def _gemm_arguments(
+    dims: tuple[int, ...], strides: tuple[tuple[int, ...], ...], batch: int
+) -> tuple[bool, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """(operands swapped, ops and extents, then what follows each of the three addresses)."""
+    m, n, k = dims
+    (a_batch, *a), (b_batch, *b), (c_batch, *c) = strides
+    op_c, ldc = _leading(*c, m, n)
+    op_a, lda = _leading(*a, m, k)
+    op_b, ldb = _leading(*b, k, n)
+    swapped = op_c == _T  # row-major C: C^T = B^T A^T
+    if swapped:
+        head, p, q = (op_b ^ 1, op_a ^ 1, n, m, k), (ldb, b_batch), (lda, a_batch)
+    else:
+        head, p, q = (op_a, op_b, m, n, k), (lda, a_batch), (ldb, b_batch)
+    if batch == 1:
+        return swapped, head, p[:1], q[:1], (ldc,)
+    return swapped, head, p, q, (ldc, c_batch, batch)
+
+
+def gemm(device: Any, problem: Problem) -> Callable[[int, int, int], None]:
+    """C = A B in the current context, as a function of three addresses in the device's memory."""
+    cublas, handle = _handle(device)
+    swapped, head, p, q, r = _gemm_arguments(problem.dims, problem.strides, problem.batch)
+    alpha, beta = _alpha_beta[problem.dtype]
+    name = _prefix[problem.dtype] + ("gemm" if problem.batch == 1 else "gemm_strided_batched")
+    function = getattr(cublas, name)
+    if swapped:
+        return lambda A, B, C: function(handle, *head, alpha, B, *p, A, *q, beta, C, *r)
+    return lambda A, B, C: function(handle, *head, alpha, A, *p, B, *q, beta, C, *r)
+
+
 def _run_library(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-    cublas.gemm(devices[0], problem)(*arguments.inputs, arguments.output)
+    gemm(devices[0], problem)(*arguments.inputs, arguments.output)
 
 
 def _prepare_library(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
-    return cublas.gemm(device, problem)
+    return gemm(device, problem)
 
 
 registry.register_method(
@@ -109,7 +199,7 @@ registry.register_method(
     operation=NAME,
     method="library",
     kinds=("cuda",),
-    excludes=cublas.gemm_obstacle,
+    excludes=gemm_obstacle,
     work=operands.gpu_work,
     run=_run_library,
     prepare=_prepare_library,
@@ -125,7 +215,7 @@ registry.register_method(
     operation=NAME,
     method="streamed",
     kinds=registry.PORTABLE,
-    excludes=ranges.obstacle,
+    excludes=places.not_in_ranges,
     work=registry.Composed(operands.gpu_work, ranges.price),
     run=registry.HostRun(streaming.run, registry.ALWAYS),
 )

@@ -16,6 +16,7 @@ from hetero.moving import pipeline, ranges, shares, streaming
 from hetero.ops.convolve2d import ranges as cut
 from hetero.ops.convolve2d import value_ranges
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
+from hetero.pricing import places
 from hetero.profile import inventory
 
 rng = np.random.default_rng(31)
@@ -140,7 +141,7 @@ def test_images_larger_than_the_device(opencl, monkeypatch):
     }
     monkeypatch.setattr(inventory, "devices", lambda: here)
     monkeypatch.setattr(type(devices.get(opencl)), "describe", lambda self: here[opencl])
-    monkeypatch.setattr(ranges, "_LEAST_MOVED", 0)
+    monkeypatch.setattr(places, "_LEAST_MOVED", 0)
     inventory.changed()
     slots, real = [], pipeline.slots
 

@@ -10,9 +10,8 @@ from runtimes import opencl_device
 
 import hetero
 from hetero.ops.kmeans import problem
-from hetero.ops.kmeans.backend import most_changed
-from hetero.ops.kmeans.fit import Fit, fit
-from hetero.ops.kmeans.ranges import HostRows, RangeBackend
+from hetero.ops.kmeans.fit import Fit, fit, most_changed
+from hetero.ops.kmeans.ranges import RangeRows
 
 N, K = 2601, 5  # more rows than the threads of all blocks that count, on two cores
 
@@ -66,13 +65,13 @@ def test_the_last_iteration(device, method):
 def test_rows_in_parts(kind):
     device = opencl_device()
     for share, iterations in cases():
-        hosted = HostRows(problem(rows(), K), rows(), None, counted=share > 0)
+        given = {"problem": problem(rows(), K), "X": rows(), "counted": share > 0}
         if kind == "parts":
-            backend = RangeBackend([device] * 3, hosted)
+            backend = RangeRows([device] * 3, **given)
         elif kind == "blocks":
-            backend = RangeBackend([device], hosted, 1 << 20, 700)
+            backend = RangeRows([device], **given, room=1 << 20, size=700)
         else:
-            backend = RangeBackend([device] * 2, hosted, size=700)
+            backend = RangeRows([device] * 2, **given, size=700)
         asked = Fit(300, 0.0, rows()[:K], label_tol=share)
         assert fit(backend, asked, K)[0].run[1:] == (iterations, True), share
 

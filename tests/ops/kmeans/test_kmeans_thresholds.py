@@ -13,8 +13,8 @@ import pytest
 import hetero
 from hetero.kernels.cpu import kmeans as loops
 from hetero.ops.kmeans import compiled_cpu, cpu
-from hetero.ops.kmeans.compiled_cpu import CompiledBackend
-from hetero.ops.kmeans.cpu import NumpyBackend
+from hetero.ops.kmeans.compiled_cpu import CompiledRows
+from hetero.ops.kmeans.cpu import NumpyRows
 
 METHODS = ["products", "lloyd"]
 
@@ -160,8 +160,8 @@ def test_equally_near_centroids_the_first_one_counts(method):
         X, 4, init=np.array([[1.0], [-1.0], [1.0], [-1.0]]), max_iter=1, tol=1e9, method=method
     )
     assert labels[0] == labels[3]
-    steps = CompiledBackend(X, None) if method == "lloyd" else NumpyBackend(X, None)
-    steps.lloyd(np.array([[1.0], [-1.0], [1.0], [-1.0]]), 0, 0.0, False)
+    steps = CompiledRows(X, None) if method == "lloyd" else NumpyRows(X, None)
+    steps.lloyd(np.array([[1.0], [-1.0], [1.0], [-1.0]]), 0, 0.0)
     assert list(steps.labels) == [0, 0, 1, 0]
 
 
@@ -200,7 +200,7 @@ def test_seeds_are_rows_with_weight_and_scikit_learns():
         weights[1::2] = 0.0 if k < n // 2 else 1.0
         for given in (None, weights):
             expected, indices = cluster.kmeans_plusplus(X, k, sample_weight=given, random_state=3)
-            for rows in (CompiledBackend(X, given), NumpyBackend(X, given)):
+            for rows in (CompiledRows(X, given), NumpyRows(X, given)):
                 found = rows.seeds("k-means++", k, np.random.RandomState(3)) + rows.mean
                 np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
             if given is not None:

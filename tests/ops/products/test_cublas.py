@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.linalg import blas
 
-from hetero.ops.products import cublas
+from hetero.ops.matmul import methods as cublas
 
 HERE = {"library": "13.0"}
 
@@ -29,7 +29,7 @@ def columns(address, op, rows, count, leading):
 
 
 class Blas:
-    """As ``nvmath.bindings.cublas``, for float64."""
+    """As `hetero.devices.cuda.libraries.cublas`, for float64."""
 
     @staticmethod
     def dgemm(handle, op_a, op_b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc):

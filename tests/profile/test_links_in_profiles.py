@@ -17,9 +17,8 @@ from hetero.calibration import machine as machine_of_calibration
 from hetero.calibration import modelling
 from hetero.calibration.environment import (
     copies,
-    links_at_once,
     overheads,
-    quiet_links,
+    transfers,
 )
 from hetero.calibration.measure import sampling
 from hetero.calibration.measure.loop import Measured
@@ -194,12 +193,12 @@ def calibrated(monkeypatch, hasty, profile_file, two):
         patch.setitem(registry._implementations, "matmul", rows)
         patch.setattr(sampling, "take", lambda case, *_: Samples(dict.fromkeys(grid(case.axes), 1)))
         patch.setattr(machine_of_calibration.compiling, "compile_first", lambda *_: None)
-        patch.setattr(quiet_links, "links", planted("quiet", LINKS))
+        patch.setattr(transfers, "links", planted("quiet", LINKS))
         patch.setattr(overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
         patch.setattr(overheads, "pack", lambda budget: LINE)
-        patch.setattr(links_at_once, "_SIZES", (2**12,))  # of what is measured
-        patch.setattr(links_at_once, "Together", planted("at once", None))
-        patch.setattr(links_at_once, "measured", lambda *_: slow)
+        patch.setattr(transfers, "_SIZES", (2**12,))  # of what is measured
+        patch.setattr(transfers, "Together", planted("at once", None))
+        patch.setattr(transfers, "measured", lambda *_: slow)
         inventory.changed()
 
         def calibrate(quick=False, **options):

@@ -26,7 +26,7 @@ _IDLE = 0.25  # fraction of a processor below which no thread computes
 # -- Other load, in fractions of the cores' time --
 OTHERS = 0.1  # that other processes take: reported
 _STOLEN = 0.05  # that other virtual machines take: reported
-_CROWDED = 0.5  # that both take: calls of the CPU may take twice as long, and no sample is certain
+_CROWDED = 0.3  # that both take: by half of them calls of the CPU took two to three times as long
 _STAT = "/proc/stat"
 
 
@@ -197,7 +197,7 @@ def load(before: Reading, after: Reading, samples: int, again: int, left: int) -
     dict
         ``seconds``; ``cores``; ``others``: how many of these other processes kept busy, on average,
         None where it is not known; ``stolen``: seconds; ``switches``; ``samples``, ``again``;
-        ``left``: the doubtful ones, which are all where others had more than half of the cores.
+        ``left``: the doubtful ones, which are all where others took too much of the cores.
     """
     seconds, cores = max(after.at - before.at, 1e-9), os.cpu_count() or 1
     others, stolen = None, 0.0

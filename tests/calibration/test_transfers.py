@@ -176,22 +176,6 @@ def test_uploads_come_from_memory_that_no_cache_holds(monkeypatch):
 # -- Several devices at once -----------------------------------------------------------------------
 
 
-class Timed(FakeCuda):
-    """A device that notes what was done to it."""
-
-    def __init__(self, ordinal, done):
-        super().__init__(ordinal)
-        self.done = done
-
-    def enqueue(self, direction, array, *where):
-        super().enqueue(direction, array, *where)
-        if direction == "upload":
-            self.done.append(f"upload to {self.ordinal}")
-            self.largest = max(getattr(self, "largest", 0), array.nbytes)
-        else:
-            self.done.append(f"download from {self.ordinal}")
-
-
 class Bus:
     """Two devices whose copies take ``ratio`` times as long while both copy; a clock of its own."""
 
@@ -288,16 +272,21 @@ def test_what_calls_copy_is_measured():
 # -- On devices ------------------------------------------------------------------------------------
 
 
-class Both(Timed):
-    """A device whose copies wait for one of the other."""
+class Both(FakeCuda):
+    """A device whose copies wait for one of the other, and are noted."""
 
     meeting = threading.Barrier(2, timeout=10)
+
+    def __init__(self, ordinal, done):
+        super().__init__(ordinal)
+        self.done = done
 
     def same_in_threads(self):
         return True
 
-    def enqueue(self, *given):
-        super().enqueue(*given)
+    def enqueue(self, direction, *given):
+        super().enqueue(direction, *given)
+        self.done.append((direction, self.ordinal))
         self.meeting.wait()
 
 
@@ -307,9 +296,7 @@ def test_copies_are_at_once(monkeypatch):
     found = Together([Both(0, done), Both(1, done)], 2**13)
     assert found.ways == WAYS
     assert all(found.once(way, 2**13) > 0.0 for way in WAYS)
-    assert sorted(done) == sorted(
-        2 * ["upload to 0", "upload to 1", "download from 0", "download from 1"]
-    )
+    assert sorted(done) == sorted(2 * [(way, n) for way in ("upload", "download") for n in (0, 1)])
 
 
 class Broken(FakeCuda):

@@ -69,10 +69,10 @@ def calibrate(
 
     Notes
     -----
-    Samples that other load disturbed, or that cannot be by their neighbours, are measured again, as
-    far as there is time. Where many stay doubtful, a warning says so; then a profile of this
-    machine that is stored already and was measured with less load stays, and is returned. A
-    ``path`` is written in any case.
+    Samples that the others contradict are measured once more. Where many stay doubtful, or other
+    processes kept the machine busy, a warning says so; then a profile of this machine that is
+    stored already and was measured with less load stays, and is returned. A ``path`` is written in
+    any case.
 
     A second calibration of the same user waits for the first one's end, since both would measure
     how they disturb each other. It does not where the user's cache directory cannot be written.

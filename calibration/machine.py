@@ -39,7 +39,7 @@ def measure(request: Request, progress: Callable[[float, str], None] | None) -> 
 
 def _measure(request: Request, progress: Callable[[float, str], None] | None) -> dict[str, Any]:
     budget, operations = request.budget, registry.operations()
-    watch = timing.Watch()
+    before = timing.reading()
     for name, info in inventory.devices().items():
         if name in request.devices if request.devices is not None else not info.get("is_host_cpu"):
             inventory.believed(name)  # removes broken devices from the list below
@@ -54,15 +54,18 @@ def _measure(request: Request, progress: Callable[[float, str], None] | None) ->
     schedule.begin(_COMPILING[not request.quick], "compiling")
     compiling.compile_first(worklist, lambda fraction, text: schedule.begin(0.0, text))
     costs = overheads.at_places(places, worklist, request, schedule, failures)
-    measured = loop.measure(worklist, budget, costs.shares(), schedule.begin, failures, watch)
+    measured, counts = loop.measure(worklist, budget, costs.shares(), schedule.begin, failures)
     content = modelling.profile_of(request, costs, measured, failures)
-    content["load"] = watch.seen()
+    content["load"] = load = timing.load(before, timing.reading(), *counts)
     for line in left_out(failures):
         log.warning("calibration leaves out %s", line)
-    if timing.is_loaded(content["load"]):
-        log.warning("other work ran during the calibration: %s", timing.described(content["load"]))
-    if not timing.is_trusted(content["load"]):
-        log.warning("this calibration cannot be trusted: calibrate again when nothing else runs")
+    if timing.is_loaded(load):
+        meaning = "calls of the CPU may be faster than predicted"
+        if not timing.is_trusted(load):
+            meaning = "it cannot be trusted: calibrate again when nothing else runs"
+        log.warning(
+            "other work ran during the calibration: %s; %s", timing.described(load), meaning
+        )
     schedule.done()
     return content
 

@@ -100,10 +100,8 @@ def fitted(one: Measured, before: dict[ModelKey, Model]) -> Model:
     if isinstance(how, TimedSolves):
         return fit.solve(case.axes, samples.setup, samples.seconds, (how.few, how.many))
     if isinstance(how, Passes):
-        seconds = samples.seconds
-        knots = {dims: seconds[dims] for dims in how.knots if dims in seconds}
-        held_out = {d: seconds[d] for d in how.held_out if d in seconds and d not in knots}
-        return fit.passes(how.form, how.block, knots, held_out, list(how.knots))
+        seconds, held_out = samples.seconds, samples.held_out
+        return fit.passes(how.form, how.block, seconds, held_out, list(how.knots))
     if how.by_estimate:
 
         def estimate(dims: tuple[int, ...]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -27,11 +27,6 @@ class WorkItem(NamedTuple):
     operation: Operation
     place: Place
     cases: tuple[Case, ...]
-
-    @property
-    def passes(self) -> int:
-        """The number of passes over all cases."""
-        return max(map(turns, self.cases), default=1)
 
 
 def chosen_devices(devices: list[str] | None, infos: dict[str, dict[str, Any]]) -> list[str]:
@@ -118,24 +113,6 @@ def few(case: Case, place: Place) -> Case:
     sizes, *others = case.axes
     kept = [sizes[0], sizes[-_FEW], *sizes[2 - _FEW :]]
     return replace(case, axes=[kept, *others], seconds=case.seconds * len(kept) / len(sizes))
-
-
-def in_turn(worklist: Iterable[WorkItem]) -> Iterator[tuple[WorkItem, Case, float]]:
-    """Each case once per turn, with its part of the case's seconds.
-
-    All cases have their first turn before any has its second: a slow spell may last for seconds.
-    """
-    worklist = list(worklist)
-    for number in range(max((item.passes for item in worklist), default=0)):
-        for item in worklist:
-            for case in item.cases:
-                if number < turns(case):
-                    yield item, case, case.seconds / turns(case)
-
-
-def turns(case: Case) -> int:
-    """The number of turns of a case."""
-    return case.how.number if isinstance(case.how, Passes) else 1
 
 
 def names_of(item: WorkItem, case: Case) -> set[str]:

@@ -268,13 +268,13 @@ def hasty(monkeypatch):
 
 @pytest.fixture(scope="module")
 def hasty_module():
-    """As `hasten`, for what several tests of a file share; disturbed samples are taken again."""
+    """As `hasten`, for what several tests of a file share."""
     with pytest.MonkeyPatch.context() as patch:
-        hasten(patch, again=True)
+        hasten(patch)
         yield
 
 
-def hasten(patch, again=False):
+def hasten(patch):
     """Calibrating takes a second: what is measured does not matter, only that all is there.
 
     It may take a few on a busy machine, or nothing would be held out to check the fit with.
@@ -282,12 +282,11 @@ def hasten(patch, again=False):
     import dataclasses
 
     from hetero.calibration import request
-    from hetero.calibration.measure import repeating, timing
+    from hetero.calibration.measure import sampling, timing
     from hetero.profile import constants
 
-    if not again:
-        patch.setattr(repeating, "settle", lambda *_: (0, 0, 0))
-    patch.setattr(timing, "is_loaded", lambda seen: False)  # what else runs is no matter
+    patch.setattr(sampling, "contradicted", lambda *_: [])
+    patch.setattr(timing, "processor_times", lambda: (None, None))  # what else runs is no matter
     patch.setattr(constants, "OFF", math.inf)
     quick = {"point": 0.0002, "longest": 0.002, "step": 16.0, "largest_solve": 2**10}
     quick |= {"held_out": 2, "largest_transfer": 2**16}

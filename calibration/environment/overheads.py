@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero import registry
-from hetero.calibration.environment import links_at_once, quiet_links
+from hetero.calibration.environment import transfers
 from hetero.calibration.fit import fit_link
 from hetero.calibration.measure.candidates import awaited
-from hetero.calibration.measure.timing import center, measure, once
+from hetero.calibration.measure.timing import measure, once, undisturbed
 from hetero.calibration.measure.workbench import Bench
 from hetero.calibration.progress import Failure, Schedule
 from hetero.calibration.request import Request
@@ -186,7 +186,7 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[
             call()  # not counted: another one ran before
             differences = samples.setdefault((operation, method), [])
             differences.extend(once(call) - alone for _ in range(_HOST_CALLS))
-    return {key: max(center(differences) - dispatch, 0.0) for key, differences in samples.items()}
+    return {key: max(undisturbed(found) - dispatch, 0.0) for key, found in samples.items()}
 
 
 def plan(schedule: Schedule, places: list[Place], quick: bool) -> None:
@@ -196,7 +196,7 @@ def plan(schedule: Schedule, places: list[Place], quick: bool) -> None:
         if len(place.devices) == 1:
             schedule.plan(_AROUND[not quick])
         if len(place.devices) > 1:
-            schedule.plan(links_at_once.SECONDS)
+            schedule.plan(transfers.SECONDS)
 
 
 def at_places(
@@ -223,8 +223,8 @@ def at_places(
             first = place.devices[0].name
             links = made.around[first].links if first in made.around else {}
             links = links or (request.base or {}).get("links", {}).get(first, {})
-            schedule.begin(links_at_once.SECONDS, f"links of {place.name} at once")
-            at_once = links_at_once.together(place, links, request.budget, failures)
+            schedule.begin(transfers.SECONDS, f"links of {place.name} at once")
+            at_once = transfers.together(place, links, request.budget, failures)
             made.around[place.name] = Around(at_once, {}, {})
     return made
 
@@ -234,7 +234,7 @@ def around(place: Place, worklist: list[WorkItem], request: Request) -> Around:
     cases = [case for item in worklist if item.place is place for case in item.cases]
     if needs_links(place, request):
         with place.devices[0].active():
-            links = quiet_links.links(place.devices[0], request.budget)
+            links = transfers.links(place.devices[0], request.budget)
         operations = registry.operations()
         return Around(links, *of_calls(place, cases, operations, request.budget))
     links = request.base["links"][place.name]

@@ -14,11 +14,10 @@ import random
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from statistics import median
 from typing import TypeVar
 
-from hetero.calibration.measure.timing import center, once, wait_until_idle
+from hetero.calibration.measure.timing import once, undisturbed, wait_until_idle
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable
 from hetero.moving import failures
@@ -27,12 +26,9 @@ _LEAST_TYPICAL, _MOST_TYPICAL = 3, 15  # samples of a typical call
 _WARM = 1e-3  # seconds of calls that do not count
 _WAKE = 1e-2  # where threads of BLAS have gone to sleep: to find cores for them takes ticks of 4 ms
 _TURN, _LEAST, _MOST = 3e-3, 3, 15  # seconds of calls that count, how few, how many
-_LONG = 0.02  # seconds of a call whose turn has fewer that count, and of which there are two turns
-_VERY_LONG = 0.1  # of which there is one, and none to warm up
-_ENOUGH = 15  # samples
-_ROUNDS = 3  # of short calls that may be the best, whatever time is left
-_NEAR = 1.5  # times the fastest: what takes longer is timed in one round
-_FAR = 3.0  # times the fastest, of which one long call is enough
+_LONG = 0.02  # seconds of a call that counts once in a turn
+_VERY_LONG = 0.1  # of which there is one turn, and none to warm up
+_ROUNDS, _NEAR = 3, 1.5  # one of what takes longer than this many times the fastest
 log = logging.getLogger("hetero")
 Name = TypeVar("Name", bound=Hashable)
 
@@ -111,7 +107,7 @@ def timed(
     calls : mapping
         Name -> a call that returns when its work is done.
     budget : float
-        Seconds for each, about; of what is short and may be the best three rounds are made.
+        Seconds for each, about, after which no round of calls that are long begins.
     failed : dict
         Name -> why; what fails is added.
     chosen : optional
@@ -119,26 +115,23 @@ def timed(
     spinning : frozenset
         The names after which threads of BLAS spin.
     """
-    samples: dict[Name, list[float]] = {}
-    lengths: dict[Name, float] = {}  # of the last call, whether it counted or not
-
-    def run(name: Name) -> float:
-        lengths[name] = once(calls[name])
-        return lengths[name]
-
-    for name in calls:  # whatever is compiled, loaded or allocated once
+    lengths: dict[Name, float] = {}
+    for name, call in calls.items():  # whatever is compiled, loaded or allocated once
         with leaving_out(name, failed):
-            if run(name) > _LONG:
-                run(name)  # how long it is without that
-            samples[name] = []
-    draw, begin, number = random.Random(0), time.perf_counter(), 0
-    after = bool(spinning)
-    while samples:
-        least = min(min(found, default=lengths[name]) for name, found in samples.items())
+            lengths[name] = once(call)
+            if lengths[name] > _LONG:
+                lengths[name] = once(call)  # how long it is without that
+    samples: dict[Name, list[float]] = {name: [] for name in lengths}
+    draw, begin, after = random.Random(0), time.perf_counter(), bool(spinning)
+    for number in range(_ROUNDS):
+        least = min(lengths.values(), default=0.0)
+        late = time.perf_counter() - begin > budget * len(calls)
+        if number and (least > _VERY_LONG or (late and least > _LONG)):
+            break
         order = [
             name
-            for name, found in samples.items()
-            if not found or name == chosen or min(found) <= _NEAR * least
+            for name, length in lengths.items()
+            if not number or name == chosen or length <= _NEAR * least
         ]
         draw.shuffle(order)
         for name in order:
@@ -147,33 +140,24 @@ def timed(
             after = name in spinning
             with leaving_out(name, failed):
                 warm = _WAKE if after else _WARM
-                one = partial(run, name)
-                _turn(one, samples[name], lengths[name], warm, _FAR * least)
+                samples[name] += _turn(calls[name], lengths[name], warm)
+                lengths[name] = min(samples[name])
             if name in failed:
                 del samples[name], lengths[name]
-        number += 1
-        near = [len(samples[name]) for name in order if name in samples]
-        late = time.perf_counter() - begin > budget * len(calls)
-        rounds = _ROUNDS if least <= _LONG else 1 + (least <= _VERY_LONG)
-        if number >= rounds and (late or min(near, default=_ENOUGH) >= _ENOUGH):
-            break
     if after:
         wait_until_idle()  # for whatever comes next
-    return {name: center(found) for name, found in samples.items()}
+    return {name: undisturbed(found) for name, found in samples.items()}
 
 
-def _turn(
-    run: Callable[[], float], samples: list[float], length: float, warm: float, far: float
-) -> None:
-    """One turn of a candidate; of what is far from the fastest fewer calls are enough."""
-    if length <= _LONG or length <= min(far, _VERY_LONG):
-        begin = time.perf_counter()
-        while True:
-            length = run()
-            if time.perf_counter() - begin >= warm:
-                break
-    enough = _LEAST if length <= _LONG else 2 if length <= far else 1
-    begin, number = time.perf_counter(), 0
-    while number < enough or (number < _MOST and time.perf_counter() - begin < _TURN):
-        samples.append(run())
-        number += 1
+def _turn(call: Callable[[], object], length: float, warm: float) -> list[float]:
+    """Seconds of some calls in a row, after some that do not count."""
+    begin = time.perf_counter()
+    while length <= _VERY_LONG:
+        call()
+        if time.perf_counter() - begin >= warm:
+            break
+    begin, least = time.perf_counter(), _LEAST if length <= _LONG else 1
+    samples: list[float] = []
+    while len(samples) < least or (len(samples) < _MOST and time.perf_counter() - begin < _TURN):
+        samples.append(once(call))
+    return samples

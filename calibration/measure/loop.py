@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hetero.calibration.measure import repeating, sampling
-from hetero.calibration.measure.timing import Watch, wait_until_idle
+from hetero.calibration.measure import sampling
+from hetero.calibration.measure.timing import wait_until_idle
 from hetero.calibration.measure.workbench import Bench, Samples
 from hetero.calibration.progress import Failure
-from hetero.calibration.worklist import WorkItem, in_turn
-from hetero.ops.cases import Budget, Case, Dims, Place
+from hetero.calibration.worklist import WorkItem
+from hetero.ops.cases import Budget, Case, Place
 from hetero.registry import BLAS
 from hetero.registry.models import ModelKey
 
@@ -33,13 +33,17 @@ class Measured(NamedTuple):
 
     @property
     def key(self) -> ModelKey:
-        return key_of(self.case, self.place)
+        """The key of the case's model."""
+        case, row = self.case, self.case.implementation
+        return ModelKey(self.place.name, row.operation, row.method, case.dtype, case.layout)
 
 
-def key_of(case: Case, place: Place) -> ModelKey:
-    """The key of a case's model."""
-    row = case.implementation
-    return ModelKey(place.name, row.operation, row.method, case.dtype, case.layout)
+class Counts(NamedTuple):
+    """Numbers of samples: all, those taken again, and those that are still doubtful."""
+
+    samples: int
+    again: int
+    left: int
 
 
 def measure(
@@ -48,11 +52,11 @@ def measure(
     shares: dict[tuple[str, str, str], float],
     progress: Progress,
     failures: list[Failure],
-    watch: Watch | None = None,
-) -> list[Measured]:
-    """Samples of all cases that can be measured.
+) -> tuple[list[Measured], Counts]:
+    """Samples of all cases that can be measured, and how many of them are doubtful.
 
-    Those that met other load, or are implausible, are taken again at the end.
+    Those that the other samples of their case contradict are taken once more at the end, since
+    bursts of other load last for a while.
 
     Parameters
     ----------
@@ -63,72 +67,56 @@ def measure(
         Called with the planned seconds, and the name of what is measured next.
     failures : list
         Is added to.
-    watch : Watch, optional
-        Notices other load.
     """
-    start = time.perf_counter()
-    watch = watch or Watch()
     benches: dict[str, Bench] = {}
     gone: set[str] = set()
 
-    def bench_at(place: Place) -> Bench:
-        if place.name not in benches:
-            benches[place.name] = Bench(place.devices, watch)
-        return benches[place.name]
+    def taken(case: Case, place: Place, take: Callable[..., Any], *given: Any) -> Any:
+        """What ``take(case, bench, budget, *given)`` returns; None where that fails."""
+        if place.name in gone:
+            return None
+        try:
+            if not place.devices and case.implementation.method != BLAS:
+                wait_until_idle()  # threads of BLAS spin
+            with active(place):
+                if place.name not in benches:
+                    benches[place.name] = Bench(place.devices)
+                return take(case, benches[place.name], budget, *given)
+        except Exception as error:
+            failures.append(Failure(case.implementation.operation, place.name, str(case), error))
+            if not alive(place):
+                failures.append(Failure("", place.name, str(case), error))
+                gone.add(place.name)
+            return None
 
     left = {item.place.name: 0.0 for item in worklist}
     for item in worklist:
         left[item.place.name] += sum(case.seconds for case in item.cases)
     time_left = dict(left)  # time that a case leaves goes to those that follow at its place
-    samples: dict[ModelKey, Measured] = {}
-    for item, case, seconds in in_turn(worklist):
-        place, row, key = item.place, case.implementation, key_of(case, item.place)
+    results: list[Measured] = []
+    for place, case in ((item.place, case) for item in worklist for case in item.cases):
+        row, seconds = case.implementation, case.seconds
         progress(seconds, f"{case} on {place.name}")
-        if place.name in gone:
-            continue
         share = budget.patience * max(time_left[place.name], 0.1) * seconds / left[place.name]
         left[place.name] = max(left[place.name] - seconds, 1e-9)
         begin = time.perf_counter()
-        try:
-            _calm(case, place)
-            with active(place):
-                bench = bench_at(place)
-                host = shares.get((place.name, row.operation, row.method))
-                before = samples[key].samples if key in samples else None
-                taken = sampling.take(case, bench, budget, share, host, before)
-                samples[key] = Measured(case, place, taken)
-        except Exception as error:
-            failures.append(Failure(row.operation, place.name, str(case), error))
-            if not alive(place):
-                failures.append(Failure("", place.name, str(case), error))
-                gone.add(place.name)
+        host = shares.get((place.name, row.operation, row.method), 0.0)
+        samples = taken(case, place, sampling.take, share, host)
+        if samples is not None:
+            results.append(Measured(case, place, samples))
         time_left[place.name] -= time.perf_counter() - begin
-    results = list(samples.values())
-
-    def again(number: int, dims: list[Dims]) -> Samples:
+    doubts = [sampling.contradicted(one.case, one.samples) for one in results]
+    doubtful = 0
+    for number, dims in enumerate(doubts):
         case, place, before = results[number]
-        if place.name not in gone:
+        if dims:
             progress(2 * budget.point * len(dims), f"{case} on {place.name}, again")
-            try:
-                _calm(case, place)
-                with active(place):
-                    taken = sampling.again(case, bench_at(place), budget, before, dims)
-                results[number] = results[number]._replace(samples=taken)
-            except Exception as error:
-                if not alive(place):
-                    failures.append(Failure("", place.name, str(case), error))
-                    gone.add(place.name)
-        return results[number].samples
-
-    seconds = time.perf_counter() - start
-    watch.count(*repeating.settle(results, again, budget, seconds))
-    return results
-
-
-def _calm(case: Case, place: Place) -> None:
-    """Wait for BLAS's idle threads to sleep before a case of the CPU that does not use them."""
-    if not place.devices and case.implementation.method != BLAS:
-        wait_until_idle()
+            samples = taken(case, place, sampling.again, before, dims)
+            if samples is not None:
+                results[number] = results[number]._replace(samples=samples)
+            doubtful += len(sampling.unconfirmed(case, before, results[number].samples, dims))
+    total = sum(len(one.samples.seconds) + len(one.samples.held_out) for one in results)
+    return results, Counts(total, sum(map(len, doubts)), doubtful)
 
 
 def active(place: Place) -> Any:

@@ -32,16 +32,10 @@ class Queue:
         Active in this thread as long as this is used.
     nbytes : int
         Size of the copy that keeps the device busy while calls are queued.
-
-    Attributes
-    ----------
-    waited : bool
-        Whether the device may have waited for its host whenever the last call was timed.
     """
 
     def __init__(self, device: Device, nbytes: int = 1 << 30) -> None:
         self.device = device
-        self.waited = False
         self._nbytes = nbytes
         self._source, self._source_owner = device.allocate(nbytes)
         self._target, self._target_owner = device.allocate(nbytes)
@@ -90,7 +84,6 @@ class Queue:
             (late if waited else samples).append(device.elapsed(begin, device.event()) / count)
             if waited:
                 hidden = min(2 * hidden, max(_LONGEST_COPY, hidden))
-        self.waited = not samples
         return median(samples) if samples else min(late)
 
     def _copy_for(self, seconds: float) -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from hetero.calibration.measure.timing import in_turn, once
-from hetero.calibration.measure.workbench import Bench, Samples, watched
+from hetero.calibration.measure.timing import in_turn, measure, once
+from hetero.calibration.measure.workbench import Bench, Samples
 from hetero.host import pages
 from hetero.ops.cases import Budget, Case, Dims, grid
 from hetero.ops.linear_systems.solve import Solve
 
-SETTLES = 0.002  # seconds for which threads may go on spinning after a call
 _FEWEST = 4  # steps, of a large system
 _POINTS = 2**22  # point updates, the least of a timed solve
 _LONG = 0.03  # seconds of a solve: of longer ones the first call counts, too
@@ -47,57 +45,33 @@ def most_steps(case: Case, n: int) -> int:
     return few + min(512, round(8 * n ** (1 / 3)))
 
 
-def timed_solves(
-    case: Case, dims: Dims, bench: Bench, budget: Budget, known: tuple[int, ...] = ()
-) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """The numbers of steps that were timed, few and more, and the least seconds of each.
+def parts(case: Case, dims: Dims, bench: Bench, budget: Budget) -> tuple[float, float]:
+    """Seconds of set-up and of one step, of solves of few and of more steps.
 
     Where the steps take less than the set-up, more of them are timed, as long as that does not take
-    too long: otherwise noise of the set-up would count as steps.
-
-    Parameters
-    ----------
-    case, dims, bench, budget
-    known : tuple of int
-        Numbers of steps; default: what stands out.
+    too long: otherwise noise of the set-up would count as steps. Times that tell no step, since
+    more steps took less time, are taken once more.
     """
-    call = prepared(case, dims, bench)
-    if bench.device is None:
-        time.sleep(SETTLES)
-    warm = once(partial(call, (known or counts(case, dims[0]))[0]), bench.own)
-    less = warm if warm > _LONG else None  # not counted else: caches, pages
-    steps, first = known, ()
-    if not known:
-        by = partial(once, own=bench.own)
-        steps, first = _that_stand_out(case, dims[0], call, budget, less, by)
-    calls = [partial(call, number) for number in steps]
-    least = 1 if known else 2
-    timed = in_turn(calls, budget=budget.point, least=least, first=first, own=bench.own)
-    for one in timed:
-        bench.watch.note(one.disturbed)
-    return steps, tuple(one.seconds for one in timed)
-
-
-def _that_stand_out(
-    case: Case,
-    n: int,
-    call: Callable[[int], None],
-    budget: Budget,
-    less: float | None,
-    timed: Callable[[Callable[[], None]], float],
-) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Numbers of steps, and seconds of one solve of each; ``less``: of few, if it is known."""
-    few, *more = steps = counts(case, n)
+    call, (few, *more) = prepared(case, dims, bench), counts(case, dims[0])
+    less = once(partial(call, few))
     if not more:
-        return steps, () if less is None else (less,)
-    (many,) = more
-    most = most_steps(case, n)
-    less = timed(partial(call, few)) if less is None else less
-    took = timed(partial(call, many))
+        return _NO_SETUP, measure(partial(call, few), budget=budget.point, least=2).seconds
+    if less <= _LONG:  # caches, pages
+        less = once(partial(call, few))
+    (many,), most = more, most_steps(case, dims[0])
+    took = once(partial(call, many))
     while many < most and took <= min(_STANDS_OUT * less, budget.longest / 2.0):
         many = min(few + 2 * (many - few), most)
-        took = timed(partial(call, many))
-    return (few, many), (less, took)
+        took = once(partial(call, many))
+    first: tuple[float, ...] = (less, took)
+    for _ in range(2):
+        calls = [partial(call, few), partial(call, many)]
+        less, took = in_turn(calls, budget=budget.point, first=first)
+        each, first = (took - less) / (many - few), ()
+        if _LEAST_STEP * took / many < each <= took / many:
+            break
+    step = min(max(each, _LEAST_STEP * took / many), took / many)
+    return max(less - few * step, _NO_SETUP), step
 
 
 def outside_in(sizes: Sequence[int]) -> list[int]:
@@ -144,44 +118,8 @@ def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
     return call
 
 
-class Solves:
-    """Times whole solves of one case, and keeps the fastest ones.
-
-    Parameters
-    ----------
-    case, bench, budget
-    samples : Samples
-        Earlier ones.
-    """
-
-    def __init__(self, case: Case, bench: Bench, budget: Budget, samples: Samples) -> None:
-        self._case, self._bench, self._budget = case, bench, budget
-        self._timed, self._steps = dict(samples.timed), dict(samples.steps)
-        self._marked = set(samples.marked)
-
-    def look(self, dims: Dims) -> None:
-        """Time solves of these dimensions, once more if they were timed."""
-        known = tuple(map(int, self._steps.get(dims, ())))
-        (steps, times), disturbed = watched(
-            self._bench,
-            timed_solves,
-            *(self._case, dims, self._bench, self._budget, known),
-        )
-        before = self._timed.get(dims, times)
-        self._timed[dims] = tuple(map(min, times, before))
-        self._steps[dims] = tuple(map(float, steps))
-        if not disturbed:
-            self._marked.discard(dims)
-        elif before is times:
-            self._marked.add(dims)
-
-    def samples(self) -> Samples:
-        """The samples so far."""
-        return replace(parted(self._timed, self._steps), marked=frozenset(self._marked))
-
-
-def take(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Samples:
-    """Time solves of the smallest size, the largest, and those between as time allows.
+def take(case: Case, bench: Bench, budget: Budget, end: float) -> Samples:
+    """Time solves of the smallest size, the largest, and those between until a time.
 
     Small ones are measured even if time is up: all together they take a third of the largest, and
     interpolating between the smallest and the largest would be too coarse.
@@ -190,8 +128,8 @@ def take(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Sampl
     then grows with the size, so two more sizes are measured.
     """
     prepared(case, case.smallest, bench)(1)  # compiles
-    end = time.perf_counter() + seconds_left
-    solves = Solves(case, bench, budget, Samples())
+    setup: dict[Dims, float] = {}
+    step: dict[Dims, float] = {}
     sizes, *others = case.axes
     least = 4 if len(bench.devices) > 1 else 2
     for number, n in enumerate(outside_in(sizes)):
@@ -199,31 +137,6 @@ def take(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Sampl
         if late and number >= least and n * _SMALL > sizes[-1]:
             continue
         for rest in grid(others):
-            solves.look((n, *rest))
-    return solves.samples()
-
-
-def parted(timed: dict[Dims, tuple[float, ...]], steps: dict[Dims, tuple[float, ...]]) -> Samples:
-    """Set-up and step of timed solves."""
-    setup: dict[Dims, float] = {}
-    step: dict[Dims, float] = {}
-    for dims, (less, *more) in timed.items():
-        few, *many = steps[dims]
-        if not more:
-            step[dims], setup[dims] = less, _NO_SETUP
-            continue
-        each = (more[0] - less) / (many[0] - few)
-        step[dims] = min(max(each, _LEAST_STEP * more[0] / many[0]), more[0] / many[0])
-        setup[dims] = max(less - few * step[dims], _NO_SETUP)
-    return Samples(step, setup=setup, timed=timed, steps=steps)
-
-
-def separable(samples: Samples) -> dict[Dims, bool]:
-    """Whether the two times of each solve of few and more steps separate set-up from step."""
-    separates = {}
-    for dims, (few, *many) in samples.steps.items():
-        if many:
-            less, more = samples.timed[dims]
-            each = (more - less) / (many[0] - few)
-            separates[dims] = _LEAST_STEP * more / many[0] < each <= more / many[0]
-    return separates
+            dims = (n, *rest)
+            setup[dims], step[dims] = parts(case, dims, bench, budget)
+    return Samples(step, setup=setup)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,19 +10,16 @@ import numpy as np
 
 from hetero.arrays import Operand
 from hetero.calibration.measure.queue import Queue
-from hetero.calibration.measure.timing import Watch, measure, own_time
+from hetero.calibration.measure.timing import measure
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
-from hetero.host import cpu, pages
-from hetero.host.blas import one_thread
+from hetero.host import pages
 from hetero.ops.cases import Case, Dims
 from hetero.registry import BLAS, Arguments
 from hetero.registry.problem import Problem
 
 TURNS = 16  # places that operands rotate among, against caches
 _ROOM = 1 << 30  # bytes for all of them
-_HELD_UP = 0.02  # seconds of a call that is much longer where one of its threads has no core
-_HOST_CALLS = 100  # from which the host's share is taken
 
 
 @dataclass(frozen=True)
@@ -39,26 +35,14 @@ class Samples:
         Of shapes that are no knots.
     setup : dict
         Of a solve without its steps.
-    passes : int
-        How many were made, where ``seconds`` is the fastest call of all.
     host : float
         The host's share of each call, where it is known.
-    timed : dict
-        Seconds of a whole solve with each number of steps, the fastest one.
-    steps : dict
-        These numbers.
-    marked : frozenset
-        Dimensions that were measured under other load only.
     """
 
     seconds: dict[Dims, float] = field(default_factory=dict)
     held_out: dict[Dims, float] = field(default_factory=dict)
     setup: dict[Dims, float] = field(default_factory=dict)
-    passes: int = 0
     host: float = 0.0
-    timed: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
-    steps: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
-    marked: frozenset[Dims] = frozenset()
 
 
 class Bench:
@@ -68,15 +52,11 @@ class Bench:
     ----------
     devices : tuple of Device
         One; none for the CPU. For several together, operands are the host's.
-    watch : Watch, optional
-        Notices other load; default: one of its own.
     """
 
-    def __init__(self, devices: tuple[Device, ...] = (), watch: Watch | None = None) -> None:
+    def __init__(self, devices: tuple[Device, ...] = ()) -> None:
         self.devices = devices
-        self.watch = watch or Watch()
         self.device = devices[0] if len(devices) == 1 else None
-        self.own = None if devices else own_time  # see `timing.once`
         self._queue: Queue | None = None
         self._pools: dict[tuple[str, int], tuple[Any, int, Any]] = {}
         self._block = np.random.default_rng(0).random(1 << 20) - 0.5
@@ -92,32 +72,18 @@ class Bench:
     def _pool(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
         """Memory for an operand, of the largest size so far, filled with random numbers."""
         key = (dtype.name, number)
-        values, before, _ = self._pools.get(key, (None, 0, None))
+        _, before, _ = self._pools.get(key, (None, 0, None))
         if before < nbytes:
+            self._pools.pop(key, None)
+            nbytes = max(nbytes, min(2 * before, _ROOM))  # or each larger shape fills it anew
             if self.device is None:
-                self._pools[key] = self._grown(values, before, dtype, nbytes), nbytes, None
+                block, owner = self._block.astype(dtype), None
+                values: Any = np.resize(block, -(-nbytes // dtype.itemsize))
             else:
-                self._pools.pop(key, None)
-                nbytes = max(nbytes, min(2 * before, _ROOM))  # or each larger shape fills it anew
                 owner = Workspace(self.device, "calibration")
-                self._pools[key] = self._filled(owner, dtype, nbytes), nbytes, owner
+                values = self._filled(owner, dtype, nbytes)
+            self._pools[key] = values, nbytes, owner
         return self._pools[key][0]
-
-    def _grown(self, values: Any, before: int, dtype: np.dtype, nbytes: int) -> np.ndarray:
-        """A host array with ``nbytes`` of random numbers: ``values``, of which the first ``before``
-        bytes are filled, or a longer one."""
-        if values is None or values.nbytes < nbytes:
-            before = 0
-            try:  # pages that are not filled take no memory
-                values = np.empty(max(nbytes, _ROOM) // dtype.itemsize + 1, dtype)
-            except MemoryError:
-                values = np.empty(nbytes // dtype.itemsize + 1, dtype)
-        block = self._block.astype(dtype, copy=False)
-        end = nbytes // dtype.itemsize + 1
-        for begin in range(before // dtype.itemsize, end, block.size):
-            part = values[begin : min(begin + block.size, end)]
-            part[...] = block[: part.size]
-        return values
 
     def _filled(self, owner: Workspace, dtype: np.dtype, nbytes: int) -> Any:
         """A buffer of random numbers: one block from the host, repeated on the device."""
@@ -131,16 +97,6 @@ class Bench:
             done += size
         return buffer
 
-    def array(self, operand: Operand, number: int, turn: int = 0) -> Any:
-        """An array with the operand's shape and strides; on a device, its address.
-
-        Each turn has another place, so that operands are not in a cache.
-        """
-        pool, size, places = self._places(operand, number)
-        if self.device is None:
-            return np.ndarray(operand.shape, operand.dtype, pool, 0, operand.strides)
-        return pool + size * (turn % places) if places > 1 else pool
-
     def _places(self, operand: Operand, number: int) -> tuple[Any, int, int]:
         """Memory for an operand, the bytes of one turn, and the number of distinct places."""
         size = -(-operand.nbytes // 256) * 256
@@ -151,17 +107,27 @@ class Bench:
         """A buffer on the device with random numbers, as large as this array."""
         return self._pool(values.dtype, 0, values.nbytes)
 
-    def arguments(self, case: Case, problem: Problem, turn: int = 0) -> Arguments:
-        """The arguments of a run of the problem; on the CPU `waiting` makes the output."""
-        inputs = [
-            self.array(operand, number, turn)
-            for number, operand in enumerate(problem.inputs[: case.inputs])
-        ]
-        output = None
-        if self.device is not None:
-            output = self.array(problem.output, len(problem.inputs), turn)
+    def arguments(self, case: Case, problem: Problem, turns: int = 1) -> list[Arguments]:
+        """The arguments of some runs of the problem, whose operands lie at different places against
+        caches; on the CPU `waiting` makes the output."""
         options = case.options(problem) if case.options is not None else None
-        return Arguments(tuple(inputs), output, options)
+        operands = [*problem.inputs[: case.inputs]]
+        where = [self._places(operand, number) for number, operand in enumerate(operands)]
+        if self.device is None:
+            inputs = tuple(
+                np.ndarray(operand.shape, operand.dtype, pool, 0, operand.strides)
+                for operand, (pool, *_) in zip(operands, where, strict=True)
+            )
+            return [Arguments(inputs, None, options)] * turns
+        where.append(self._places(problem.output, len(problem.inputs)))
+        runs = []
+        for turn in range(turns):
+            *inputs, output = (  # a buffer need not be an address
+                pool + size * (turn % places) if places > 1 else pool
+                for pool, size, places in where
+            )
+            runs.append(Arguments(tuple(inputs), output, options))
+        return runs
 
     def seconds(self, case: Case, problem: Problem, budget: float) -> float:
         """Seconds of one call, until its result is there.
@@ -169,39 +135,15 @@ class Bench:
         A CUDA device measures by its own clock, without the host's share.
         """
         if self.queue is None:
-            call = self.waiting(case, problem)
-            measured = measure(call, budget=budget, most=30, own=self.own)
-            self.watch.note(measured.disturbed)
-            seconds = measured.seconds
-            if measured.ever and seconds < _HELD_UP and case.implementation.method == BLAS:
-                # One of several threads may have been held up in all of them. No call takes longer
-                # than one thread computes; where in between it lies, the mean of both ends tells.
-                with one_thread():
-                    mine = {"clock": time.thread_time, "switches": lambda: 0}
-                    alone = measure(call, budget=budget, most=30, **mine).seconds
-                shared = cpu.describe()["blas_threads"] ** 0.5 if measured.disturbed else 1.0
-                seconds = min(seconds, alone / shared)
-            return seconds
+            return measure(self.waiting(case, problem), budget=budget, most=30).seconds
         run, devices = case.implementation.run, self.devices
-        sets = self._sets(case, problem)
-        return self.queue.quickly(lambda turn: run(devices, problem, sets[turn % TURNS]))
-
-    def _sets(self, case: Case, problem: Problem) -> list[Arguments]:
-        """As `arguments`, on a CUDA device, of all turns."""
-        first = self.arguments(case, problem)
-        operands = (*problem.inputs[: case.inputs], problem.output)
-        numbers = (*range(len(first.inputs)), len(problem.inputs))
-        where = [self._places(*one) for one in zip(operands, numbers, strict=True)]
-        sets = []
-        for turn in range(TURNS):
-            *inputs, output = (pool + size * (turn % places) for pool, size, places in where)
-            sets.append(first._replace(inputs=tuple(inputs), output=output))
-        return sets
+        runs = self.arguments(case, problem, TURNS)
+        return self.queue.quickly(lambda turn: run(devices, problem, runs[turn % TURNS]))
 
     def waiting(self, case: Case, problem: Problem) -> Callable[[], None]:
         """A function that computes the problem once and returns when it is done."""
         run, devices, device = case.implementation.run, self.devices, self.device
-        arguments = self.arguments(case, problem)
+        (arguments,) = self.arguments(case, problem)
         if device is None:
             inputs, _, options = arguments
             result = problem.output
@@ -220,18 +162,3 @@ class Bench:
             device.synchronize()
 
         return call
-
-    def host_seconds(self, case: Case, problem: Problem, device_seconds: float) -> float:
-        """The host's share of a call: its whole time less the device's."""
-        if self.queue is None:
-            return 0.0
-        call = self.waiting(case, problem)
-        whole = measure(call, budget=0.1, least=_HOST_CALLS, most=_HOST_CALLS).seconds
-        return max(whole - device_seconds, 0.0)
-
-
-def watched(bench: Bench, call: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:
-    """The result of a call, and whether other load was noticed meanwhile."""
-    bench.watch.begin()
-    result = call(*arguments)
-    return result, bench.watch.disturbed()

@@ -123,7 +123,7 @@ class SampleGrid:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """As `SampleGrid`, of the fastest of the calls in several passes over all cases.
+    """As `SampleGrid`, of knots that need not be sizes, by the clock of the host.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ class Passes:
     longest : float
         Seconds of one call above which a knot is extrapolated.
     number : int
-        Of passes.
+        Of calls that are timed at each knot, at least.
     block : int
         Of a "filter" model.
     """

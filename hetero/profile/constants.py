@@ -48,7 +48,7 @@ def encode(data: dict[str, Any]) -> bytes:
 
 
 def doubtful_share(seen: dict[str, Any]) -> float:
-    """The fraction of doubtful samples of a calibration, from the result of `Watch.seen`."""
+    """The fraction of doubtful samples of a calibration, by the profile's "load"."""
     return seen.get("left", 0) / max(seen.get("samples", 0), 1)
 
 

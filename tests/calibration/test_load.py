@@ -2,87 +2,57 @@
 
 from __future__ import annotations
 
-import types
-
 import pytest
 
 from hetero.calibration.measure import timing
 
-CORES = 16
-MINE = 12.0  # processors that this process keeps busy
-
-
-class System:
-    """16 processors; seconds pass by `spend`, at once or in ticks of the system's clock."""
-
-    def __init__(self, monkeypatch):
-        self.now = self.others = self.stolen = 0.0
-        self.switches = 0
-        self.known = True
-        monkeypatch.setattr(timing, "switches", lambda: self.switches)
-        monkeypatch.setattr(timing, "own_time", lambda: MINE * self.now)
-        monkeypatch.setattr(timing, "processor_times", self.times)
-        monkeypatch.setattr(timing, "os", types.SimpleNamespace(cpu_count=lambda: CORES))
-
-    def __call__(self):
-        return self.now
-
-    def times(self):
-        if not self.known:
-            return None
-        ticks = (round(value, 2) for value in (MINE * self.now + self.others, self.stolen))
-        return timing.Times(*ticks)
-
-    def spend(self, seconds, others=0.0, stolen=0.0, switches=0):
-        """``others`` and ``stolen`` are numbers of processors."""
-        self.now += seconds
-        self.others += others * seconds
-        self.stolen += stolen * seconds
-        self.switches += switches
+CORES, SECONDS, SAMPLES = 16, 10.0, 400
 
 
 @pytest.fixture
-def system(monkeypatch):
-    return System(monkeypatch)
+def seen(monkeypatch):
+    """The load of a calibration that itself kept two cores busy; arguments are numbers of cores."""
+    monkeypatch.setattr(timing.os, "cpu_count", lambda: CORES)
+
+    def seen(others, stolen=0.0, left=0):
+        before = timing.Reading(5.0, 100.0, 1.0, 3.0, 7)
+        busy, stolen = 100.0 + (2.0 + others) * SECONDS, 1.0 + stolen * SECONDS
+        after = timing.Reading(5.0 + SECONDS, busy, stolen, 3.0 + 2.0 * SECONDS, 9)
+        return timing.load(before, after, SAMPLES, 3, left)
+
+    return seen
 
 
-def marked(system, points, seconds=0.005, **load_beside):
-    """How many points of so many are marked."""
-    watch = timing.Watch(system)
-    found = 0
-    for _ in range(points):
-        watch.begin()
-        system.spend(seconds, **load_beside)
-        found += watch.disturbed()
-    return found
+@pytest.mark.parametrize(
+    ("others", "stolen", "left", "loaded", "trusted"),
+    [
+        (0.5, 0.0, 3, False, True),
+        (2.5, 0.0, 3, True, True),
+        (9.0, 0.0, 3, True, False),
+        (0.0, 0.5, 3, False, True),
+        (0.0, 1.0, 3, True, True),
+        (5.0, 4.0, 3, True, False),
+        (0.0, 0.0, 41, True, False),
+    ],
+)
+def test_by_how_much_other_load_takes_and_how_many_samples_it_spoiled(
+    others, stolen, left, loaded, trusted, seen
+):
+    found = seen(others, stolen, left)
+    assert (timing.is_loaded(found), timing.is_trusted(found)) == (loaded, trusted)
+    assert found["others"] == pytest.approx(others)
+    assert f"kept {others:.1f} of 16 cores busy" in timing.described(found)
+    assert found["left"] in (left, SAMPLES)
 
 
-def test_own_threads_that_take_processors_from_one_another_are_no_other_load(system):
-    assert marked(system, 100, switches=40) == 0
+def test_where_the_system_does_not_report_it_samples_alone_count():
+    before = timing.Reading(0.0, None, None, 0.0, 0)
+    found = timing.load(before, before._replace(at=9.0, own=1.0), SAMPLES, 0, 0)
+    assert found["others"] is None
+    assert not timing.is_loaded(found)
+    assert "cores" not in timing.described(found)
 
 
-@pytest.mark.parametrize("busy", [2.5, 0.65 * CORES])
-def test_switches_beside_others_are(system, busy):
-    assert marked(system, 100, others=busy, switches=40) >= 80
-
-
-def test_others_that_leave_this_process_alone_are_none(system):
-    assert marked(system, 100, others=2.5) == 0
-
-
-def test_switches_count_where_the_system_tells_nothing_else(system):
-    system.known = False
-    assert marked(system, 10, switches=40) == 10
-
-
-@pytest.mark.parametrize(("processors", "points"), [(0.02, 0), (0.1, 0), (4.0, 80)])
-def test_stolen_time_counts_by_how_much_it_is(system, processors, points):
-    """One tick now and then, on any of many processors, is none."""
-    found = marked(system, 100, stolen=processors)
-    assert found >= points if points else found == 0
-
-
-@pytest.mark.parametrize(("stolen", "loaded"), [(21.5, False), (200.0, True)])
-def test_stolen_time_is_worth_a_word_by_its_share_of_all_processors(stolen, loaded):
-    seen = {"seconds": 85.0, "cores": 32, "others": 0.0, "stolen": stolen}
-    assert timing.is_loaded({**seen, "samples": 5444, "left": 0}) == loaded
+def test_this_system_reports_it():
+    busy, stolen = timing.reading()[1:3]
+    assert busy is None or 0.0 <= stolen < busy + stolen

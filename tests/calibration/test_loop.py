@@ -10,7 +10,7 @@ import pytest
 from hetero import registry
 from hetero.calibration import machine, modelling, request, worklist
 from hetero.calibration.fit import fit, fit_link
-from hetero.calibration.measure import loop, repeating, sampling
+from hetero.calibration.measure import loop, sampling
 from hetero.calibration.measure.workbench import Samples
 from hetero.calibration.progress import left_out
 from hetero.calibration.request import FULL
@@ -39,23 +39,18 @@ def silent(*_):
 
 
 def test_a_method_that_cannot_be_measured_leaves_the_others(monkeypatch):
-    def take(case, bench, budget, seconds_left, host=None, before=None):
+    def take(case, *_):
         if (case.implementation.method, case.dtype) == ("direct", "float32"):
             raise DeviceError("no memory")
-        return Samples(
-            dict.fromkeys(case.how.knots, 2e-3), passes=before.passes + 1 if before else 1
-        )
+        return Samples(dict.fromkeys(case.how.knots, 2e-3))
 
     monkeypatch.setattr(sampling, "take", take)
-    monkeypatch.setattr(repeating, "settle", lambda *_: (0, 0, 0))
     failures = []
-    measured = loop.measure(portions("convolve2d"), FULL, {}, silent, failures)
-    assert len(failures) == 3, "once in each pass"
-    assert {one.samples.passes for one in measured} == {3}
+    measured, _ = loop.measure(portions("convolve2d"), FULL, {}, silent, failures)
     models = modelling.models(measured, failures)
     assert not any((key.method, key.dtype) == ("direct", "float32") for key in models)
     (key,) = (key for key in models if (key.method, key.dtype) == ("direct", "float64"))
-    assert set(models[key]["constants"]["seconds"]) == {2e-3}, "the fastest call"
+    assert set(models[key]["constants"]["seconds"]) == {2e-3}
     (line,) = left_out(failures)
     assert line == "convolve2d direct float32 on cpu: no memory"
 
@@ -111,7 +106,7 @@ def test_a_device_that_is_gone_is_not_asked_again(cuda, monkeypatch):
     monkeypatch.setattr(cuda, "probe", probe, raising=False)
     failures = []
     found = portions("matvec", "matmul", place=place)
-    assert len(loop.measure(found, FULL, {}, silent, failures)) == 3
+    assert len(loop.measure(found, FULL, {}, silent, failures)[0]) == 3
     assert len(asked) == 4
     (line,) = left_out(failures)
     assert line.startswith("cuda:0 from matvec tiled ")
@@ -136,7 +131,7 @@ def test_every_method_of_every_place_gets_a_model(quick, two, hasty, monkeypatch
 
     def take(case, *_, **__):
         if isinstance(case.how, Passes):
-            return Samples(dict.fromkeys(case.how.knots, 1e-3), passes=1)
+            return Samples(dict.fromkeys(case.how.knots, 1e-3))
         setup = dict.fromkeys(grid(case.axes), 1e-4) if isinstance(case.how, TimedSolves) else {}
         return Samples(dict.fromkeys(grid(case.axes), 1e-3), setup=setup)
 
@@ -145,8 +140,8 @@ def test_every_method_of_every_place_gets_a_model(quick, two, hasty, monkeypatch
     monkeypatch.setattr(type(two[0]), "describe", lambda device: dict(equal))
     monkeypatch.setattr(sampling, "take", take)
     monkeypatch.setattr(machine.compiling, "compile_first", lambda *_: None)
-    monkeypatch.setattr(machine.overheads.quiet_links, "links", lambda *_: links)
-    monkeypatch.setattr(machine.overheads.links_at_once, "together", lambda *_: links)
+    monkeypatch.setattr(machine.overheads.transfers, "links", lambda *_: links)
+    monkeypatch.setattr(machine.overheads.transfers, "together", lambda *_: links)
     monkeypatch.setattr(machine.overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
     monkeypatch.setattr(machine.overheads, "pack", lambda budget: line)
     inventory.changed()
@@ -184,12 +179,45 @@ def test_time_is_shared_in_proportion(monkeypatch):
     monkeypatch.setattr(sampling, "take", take)
     row = next(i for i in registry.lookup("matvec") if i.kind == "cuda")
     one = Case(row, "float32", "C", SampleGrid(), [[4]], seconds=1.0)
-    other = Case(row, "float64", "C", Passes("surface", {}, {}, 1.0, number=3), seconds=3.0)
+    other = Case(row, "float64", "C", Passes("surface", {}, {}, 1.0), seconds=3.0)
     mine = [WorkItem(None, here(), (case,)) for case in (one, other)]
     loop.measure(mine, FULL, {}, silent, [])
-    assert [dtype for dtype, _ in given] == ["float32", "float64", "float64", "float64"]
-    expected = [2.0, 2.0 * 3.5 / 3.0, 2.0 * 3.0 / 2.0, 2.0 * 2.5]
-    assert [share for _, share in given] == pytest.approx(expected)
+    assert given == [("float32", pytest.approx(2.0)), ("float64", pytest.approx(2.0 * 3.5))]
+
+
+SIZES = [64, 256, 1024, 4096]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "left"),
+    [
+        pytest.param({}, {}, 0, id="quiet"),
+        pytest.param({256: 40.0}, {}, 0, id="a burst"),
+        pytest.param({256: 9.0}, {256: 9.0}, 0, id="really slow"),
+        pytest.param({256: 40.0}, {256: 9.0}, 1, id="busy"),
+    ],
+)
+def test_samples_that_contradict_the_others_are_taken_once_more(first, second, left, monkeypatch):
+    """More work takes no less time, and n times the work at most n times as long."""
+    asked = []
+
+    class Bench:
+        devices = ()
+
+        def seconds(self, case, problem, point):
+            asked.append(problem)
+            slow = first if len(asked) <= len(SIZES) else second
+            return (3e-6 + 1e-9 * problem) * slow.get(problem, 1.0)
+
+    monkeypatch.setattr(loop, "Bench", lambda devices: Bench())
+    row = next(i for i in registry.lookup("matvec") if i.kind == "cpu")
+    case = Case(row, "float32", "C", SampleGrid(), [SIZES], problem=lambda n: n)
+    (found,), counts = loop.measure([WorkItem(None, here(), (case,))], FULL, {}, silent, [])
+    assert asked == [*SIZES, *first]
+    assert counts == (len(SIZES), len(first), left)
+    for n in SIZES:
+        least = min(first.get(n, 1.0), second.get(n, 1.0))
+        assert found.samples.seconds[n,] == pytest.approx((3e-6 + 1e-9 * n) * least)
 
 
 def test_several_together_are_measured_at_few_sizes(two):

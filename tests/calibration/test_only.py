@@ -42,11 +42,10 @@ def measured(monkeypatch, hasty, profile_file, cuda):
         calls, links = [], []
         patch.setattr(sampling, "take", take)
         costs = lambda *_: ({"host": 1e-5 * len(calls)}, {})  # noqa: E731
-        patch.setattr(machine.overheads.quiet_links, "links", links_of)
+        patch.setattr(machine.overheads.transfers, "links", links_of)
         patch.setattr(machine.overheads, "of_calls", costs)
         patch.setattr(machine.overheads, "pack", lambda budget: PACK)
         patch.setattr(machine.compiling, "compile_first", lambda *_: None)
-        patch.setattr(machine.loop.repeating, "settle", lambda *_: (0, 0, 0))
 
         def calibrate(*only, **options):
             taken.clear()

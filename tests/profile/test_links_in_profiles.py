@@ -17,11 +17,10 @@ from hetero.calibration import machine as machine_of_calibration
 from hetero.calibration import modelling
 from hetero.calibration.environment import (
     copies,
-    links_at_once,
     overheads,
-    quiet_links,
+    transfers,
 )
-from hetero.calibration.measure import loop, sampling
+from hetero.calibration.measure import sampling
 from hetero.calibration.measure.loop import Measured
 from hetero.calibration.measure.workbench import Samples
 from hetero.calibration.progress import Failure
@@ -82,6 +81,12 @@ def test_little_is_copied_one_after_the_other():
     assert share < at_once.LEAST
     found = group(n, together(True, AT_ONCE))
     assert found.terms["upload"] == pytest.approx(2 * (1e-5 + share / 1e9))
+
+
+def test_what_an_older_profile_measured_from_host_to_host_is_not_counted_twice():
+    found = group(2000, together(False, AT_ONCE))
+    assert found.terms.keys() == {"overhead", "compute"}
+    assert found.links == ""
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -187,14 +192,13 @@ def calibrated(monkeypatch, hasty, profile_file, two):
         rows = [dataclasses.replace(r, excludes=can) for r, can in zip(rows, together, strict=True)]
         patch.setitem(registry._implementations, "matmul", rows)
         patch.setattr(sampling, "take", lambda case, *_: Samples(dict.fromkeys(grid(case.axes), 1)))
-        patch.setattr(loop.repeating, "settle", lambda *_: (0, 0, 0))
         patch.setattr(machine_of_calibration.compiling, "compile_first", lambda *_: None)
-        patch.setattr(quiet_links, "links", planted("quiet", LINKS))
+        patch.setattr(transfers, "links", planted("quiet", LINKS))
         patch.setattr(overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
         patch.setattr(overheads, "pack", lambda budget: LINE)
-        patch.setattr(links_at_once, "_SIZES", (2**12,))  # of what is measured
-        patch.setattr(links_at_once, "Together", planted("at once", None))
-        patch.setattr(links_at_once, "measured", lambda *_: slow)
+        patch.setattr(transfers, "_SIZES", (2**12,))  # of what is measured
+        patch.setattr(transfers, "Together", planted("at once", None))
+        patch.setattr(transfers, "measured", lambda *_: slow)
         inventory.changed()
 
         def calibrate(quick=False, **options):
@@ -227,6 +231,12 @@ def test_devices_with_direct_paths_have_a_link_from_each_other(calibrated, monke
     assert 0.0 < seconds < 0.1
     with pytest.raises(KeyError):
         found.link("cuda:0", "peer", "device")
+
+
+def test_so_does_a_quick_one(calibrated):
+    found, order = calibrated(True)
+    assert order == ["quiet", "at once"]
+    assert found.data["links"].keys() == {"cuda:0", "cuda*2"}
 
 
 def test_only_other_things_leave_them(calibrated):

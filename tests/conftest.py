@@ -266,14 +266,6 @@ def hasty(monkeypatch):
     hasten(monkeypatch)
 
 
-@pytest.fixture(scope="module")
-def hasty_module():
-    """As `hasten`, for what several tests of a file share."""
-    with pytest.MonkeyPatch.context() as patch:
-        hasten(patch)
-        yield
-
-
 def hasten(patch):
     """Calibrating takes a second: what is measured does not matter, only that all is there.
 

@@ -31,6 +31,7 @@ from numba.extending import intrinsic
 from numba.np.ufunc import parallel as layers
 
 from hetero.host import threading_layer
+from hetero.imports import no_fork
 
 __all__ = [
     "capped",
@@ -57,7 +58,6 @@ _ALONE = 1  # the team of the calling thread
 _SHARE = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
 _LARGEST = sys.float_info.max
 _lock = threading.RLock()
-_starting = threading.RLock()  # no fork comes while the threads start
 _state = {"started": False, "forked": False, "turns": None, "process": 0}
 threading_layer.prepare()  # before anything here starts Numba's threads
 
@@ -191,7 +191,7 @@ def thread_count() -> int:
 
 @functools.cache
 def _start() -> None:
-    with _starting:
+    with no_fork():
         numba.get_num_threads()
 
 
@@ -259,7 +259,6 @@ def _compiled(function: Callable[..., Any], parallel: bool = False) -> Callable[
 def _after_fork() -> None:
     global _lock
     _lock = threading.RLock()
-    _starting.release()
     _state["forked"] = _state["started"]
     if hasattr(layers, "_nop"):  # the lock that is shared with the parent
         layers._backend_init_process_lock = layers._nop()
@@ -274,6 +273,4 @@ def _after_fork() -> None:
             lock.release()
 
 
-os.register_at_fork(
-    before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_after_fork
-)
+os.register_at_fork(after_in_child=_after_fork)

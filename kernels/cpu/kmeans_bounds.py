@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.host.threads import helper, part, standalone, threaded
+from hetero.host.parts import helper, part
+from hetero.host.threads import threaded
 
 from .kmeans import BLOCK, TILE, by_work
 
@@ -76,15 +77,13 @@ def between(team, packed, doubled, norms, sizes, reaches, rounded, moves):
         Of each centroid: how far it moved, at least. Gets the longest move of those within reach,
         the distance of the nearest one out of reach, at most, and that of the nearest of all.
     """
-    given = packed, doubled, norms, sizes, reaches, moves, rounded.error, rounded.tiny
-    _between(team, packed.shape[0], given)
+    _between(team, packed.shape[0], (packed, doubled, norms, sizes, reaches, rounded, moves))
 
 
 @part
-def _between(start, stop, packed, doubled, norms, sizes, reaches, moves, error, tiny):
-    standalone()
+def _between(start, stop, packed, doubled, norms, sizes, reaches, rounded, moves):
     k = norms.size
-    error += error
+    error, tiny = rounded.error + rounded.error, rounded.tiny
     zero, infinite = packed.dtype.type(0), packed.dtype.type(np.inf)
     products = np.empty((min(k, TILE), BLOCK), packed.dtype)
     own = np.zeros((3, BLOCK), packed.dtype)
@@ -258,17 +257,13 @@ def assign(team, packed, doubled, norms, labels, moved, was, numbers,
         Gets of how many rows the distances from all centroids were made.
     """
     lists = packed, doubled, norms, labels, moved, was, numbers
-    rows = X, mean, centroids, moves, fresh, bounds, reaches, scanned
-    error, tiny, up, down, most = rounded
-    _assign(team, scanned.size, lists + rows + (error, tiny, up, down, most))
+    rows = X, mean, centroids, rounded, moves, fresh, bounds, reaches, scanned
+    _assign(team, scanned.size, lists + rows)
 
 
 @part
 def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers,
-            X, mean, centroids, moves, fresh, bounds, reaches, scanned,
-            error, tiny, up, down, most):  # fmt: skip
-    standalone()
-    rounded = Rounding(error, tiny, up, down, most)
+            X, mean, centroids, rounded, moves, fresh, bounds, reaches, scanned):  # fmt: skip
     blocks, n, d, parts, teams = packed.shape[0], labels.size, mean.size, numbers.size, scanned.size
     sizes, uppers, lowers = bounds[0], bounds[1], bounds[2]
     for t in range(start, stop):

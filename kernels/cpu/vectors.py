@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.threads import helper, is_finite, part, shared, standalone, threaded
+from hetero.host.parts import helper, is_finite, part
+from hetero.host.threads import shared, threaded
 
 __all__ = ["SHARED", "dot", "norm", "scale_and_add", "step", "times_zero"]
 
@@ -51,7 +52,6 @@ def dot(team, x, y):
 
 @part
 def _products(start, stop, x, y, sums):
-    standalone()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         sums[c] = _product(x[lo:hi], y[lo:hi])
@@ -85,7 +85,6 @@ def scale_and_add(team, y, scale, x):
 
 @part
 def _scaled(start, stop, y, scale, x):
-    standalone()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         _scale(y[lo:hi], scale, x[lo:hi])
@@ -122,7 +121,6 @@ def step(team, x, r, p, q, alpha):
 
 @part
 def _reduced(start, stop, x, r, p, q, alpha, squares, zeros):
-    standalone()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         squares[c], zeros[c] = _reduce(x[lo:hi], p[lo:hi], r[lo:hi], q[lo:hi], alpha)
@@ -143,7 +141,6 @@ def _reduce(x, p, r, q, alpha):
 
 @part
 def _moved(start, stop, x, p, alpha):
-    standalone()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         _move(x[lo:hi], p[lo:hi], alpha)
@@ -168,7 +165,6 @@ def times_zero(team, x):
 
 @part
 def _zeros(start, stop, x, sums):
-    standalone()
     for c in range(start, stop):
         sums[c] = _zero_times(x[c * _CHUNK : (c + 1) * _CHUNK])
 

@@ -186,24 +186,41 @@ def distances(X: Any, centroids: np.ndarray, dtype: np.dtype) -> np.ndarray:
     Where a product would leave too few digits, they are made of differences.
     """
     (n, d), k, dense = X.shape, len(centroids), isinstance(X, np.ndarray)
-    mean = centroids.mean(axis=0) if dense else 0.0
-    norms, doubled = _norms(centroids - mean), -2.0 * (centroids - mean).T
-    rows = max(4 * _LEAST_ROWS, _BLOCK // (d * dense + k))
-    result = np.empty((n, k), dtype)
+    moved = centroids - (mean := centroids.mean(axis=0) if dense else np.zeros(d))
+    norms = _norms(moved)
+    # The product adds the squares, too, where it is wider than what it is made of.
+    width = d + 2 * (dense and k > d)
+    factors = np.vstack([-2.0 * moved.T, np.ones(k), norms])[:width]  # of rows, their squares, 1
+    rows = min(n, max(4 * _LEAST_ROWS, _BLOCK // (d * dense + k)))
+    result, part = np.empty((n, k), dtype), np.ones((rows if dense else 0, width))
+    made = result if dtype == np.float64 else np.empty((rows, k))
+    largest = float(np.finfo(dtype).max)
     with np.errstate(all="ignore"):
         for begin in range(0, n, rows):
-            block = X[begin : begin + rows].astype(np.float64, copy=False)
-            centred = block - mean if dense else block
-            own = _norms(centred)[:, None]
-            squares = centred @ doubled
-            squares += own
-            squares += norms
-            few = np.flatnonzero(~(squares.min(axis=1) >= _NEAR * (own[:, 0] + norms.max())))
-            near = np.argwhere(~(squares[few] >= _NEAR * (own[few] + norms)))
+            block, here = X[begin : begin + rows], slice(begin, begin + rows)
+            if dense:
+                part, out = part[: len(block)], made[here if made is result else slice(len(block))]
+                np.subtract(block, mean, out=part[:, :d])
+                own = _norms(part[:, :d])
+                part[:, d : width - 1] = own[:, None]
+                squares = np.matmul(part, factors, out=out)
+            else:
+                block = block.astype(np.float64, copy=False)
+                own, squares = _norms(block), block @ factors
+            if width == d:
+                squares += own[:, None]
+                squares += norms
+            few = np.flatnonzero(~(squares.min(axis=1) >= _NEAR * (own + norms.max())))
+            near = np.argwhere(~(squares[few] >= _NEAR * (own[few, None] + norms)))
+            found = result[here]
+            if squares.dtype == dtype or largest < 2.0 * (own.max() + norms.max()):
+                np.sqrt(squares, out=found, casting="same_kind")
+            else:  # faster, where no square overflows
+                found[...] = squares
+                np.sqrt(found, out=found)
             for i, j in (near[a : a + rows].T for a in range(0, len(near), rows)):
                 apart = _dense(block[few[i]]) - centroids[j]
-                squares[few[i], j] = np.einsum("ij,ij->i", apart, apart)
-            result[begin : begin + rows] = np.sqrt(squares, out=squares)
+                found[few[i], j] = np.sqrt(np.einsum("ij,ij->i", apart, apart))
     return result
 
 

@@ -28,7 +28,7 @@ _IN_CALLS = 400 << 10  # bytes that are sent in the time of the calls for a slic
 _CHUNK, _LEAST_CHUNK = 256 << 10, 64 << 10  # bytes that a thread copies at once
 _CHUNKS = 32  # of what is small
 # Bytes of a row from which on it is stored past the caches. The buffers of long uploads stay there.
-_PAST, _NEVER, _LONG = 4096, 1 << 62, 24 << 20
+_PAST, _NEVER, _LONG = 4096, 1 << 62, 64 << 20
 _HUGE_PAGE = 2 << 20  # bytes of a huge page
 _LARGE = 16 << 20  # bytes of a download into new memory: one thread touches each huge page
 

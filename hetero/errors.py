@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Any
 
 from hetero.imports import load
 
@@ -55,15 +54,9 @@ class DeviceError(HeteroError, RuntimeError):
     ----------
     device : str or None
         Its name, such as "cuda:0", where it is known.
-    x : numpy.ndarray, number or None
-        What a fit of k-means can go on from: the centroids last saved on the host.
-    iterations : int
-        The number of iterations until then.
     """
 
     device: str | None = None
-    x: Any = None
-    iterations: int = 0
 
 
 class DeviceMemoryError(DeviceError, MemoryError):

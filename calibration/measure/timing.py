@@ -98,7 +98,7 @@ def measure(
 
 
 def _is_sure(samples: Sequence[float]) -> bool:
-    """Whether there are enough samples whose faster half are alike."""
+    """Whether there are enough samples, and the faster half of them are alike."""
     half = sorted(samples)[: (len(samples) + 1) // 2]
     return len(samples) >= _ENOUGH and half[-1] <= _ALIKE * half[0]
 

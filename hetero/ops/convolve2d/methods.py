@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hetero.devices.base import Device
 
 
-# What it costs the host to have a filter's spectrum made, beside what a convolution costs it.
+# What a filter's spectrum costs the host, in addition to what a convolution costs it.
 _SPECTRUM_CALLS = 0.7
 
 Info = dict[str, Any]
@@ -147,7 +147,7 @@ def of_fft_on_device(problem: Problem, info: Info) -> Work:
 
 
 def _cores_elsewhere(info: Info) -> int | None:
-    """The cores of another machine, whose profile is asked; None for this one."""
+    """The cores of the machine that a profile from elsewhere describes; None for this one."""
     return info.get("cores") if info.get("elsewhere") else None
 
 

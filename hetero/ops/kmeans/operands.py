@@ -31,7 +31,7 @@ _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 
 
 class Options(NamedTuple):
-    """What a price depends on beside the operands."""
+    """What a price depends on besides the operands."""
 
     init: str  # "k-means++", "random" or "given"
     starts: int

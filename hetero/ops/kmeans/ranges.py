@@ -117,7 +117,7 @@ class Share:
     def _steps(
         self, step: Callable[[Range], T], mean: np.ndarray | None, found: dict[int, T]
     ) -> Iterator[Step]:
-        """One for each range: first those that may lie in the slots yet."""
+        """One for each range: first those that may still lie in the slots."""
         turns = [*range(self._stay, len(self.ranges))][:: self._step]
         self._step, leaving = -self._step, turns[:-_TURNS]
         for number in (*turns[:_TURNS], *range(self._stay), *turns[_TURNS:]):

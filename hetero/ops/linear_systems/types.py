@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.errors import DeviceError
-
 CONVERGED = "converged"
 LIMIT = "iteration limit"
 ROUNDING = "rounding"  # it keeps the residual above the tolerance
@@ -90,13 +88,3 @@ class Outcome(NamedTuple):
 def least_tolerance(dtype: Any) -> float:
     """What stands for a relative tolerance of 0: a thousandth of rounding."""
     return float(np.finfo(dtype).eps) / 1024.0
-
-
-class DeviceFailed(DeviceError):
-    """A device failed in mid-solve."""
-
-    def __init__(self, error: DeviceError, x: np.ndarray | None, iterations: int) -> None:
-        super().__init__(str(error))
-        self.device = error.device
-        self.x = x
-        self.iterations = iterations

@@ -95,7 +95,7 @@ class Method:
         return registry.Unasked(short)
 
     def memory_needed(self, shape: tuple[int, ...], itemsize: int) -> float:
-        """Bytes that it takes on the CPU beside f, its result included; an upper estimate."""
+        """Bytes that it takes on the CPU besides f, its result included; an upper estimate."""
         return itemsize * (self.times_f * math.prod(shape) + self.lines * max(shape))
 
     def on_cpu(self, devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:

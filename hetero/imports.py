@@ -148,6 +148,11 @@ def _extension(package: str, name: str) -> Any:
     return None
 
 
+def no_fork() -> Any:
+    """The lock under which modules are imported: a fork waits until nobody holds it."""
+    return _lock
+
+
 def in_child(code: str) -> list[str]:
     """The command of a Python process that imports what this one would, hetero first.
 

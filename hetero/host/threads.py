@@ -1,10 +1,10 @@
 """Loops for the CPU, compiled by Numba and shared among its threads.
 
-A kernel is a plain function with loops that are `parts.part`, decorated with `threaded`. It is
-compiled on its first call with new types, and Numba's cache keeps it for the next process. Sums may
-be reordered so that they vectorise; nothing else is relaxed, so that NaN and infinity keep their
+A kernel is a plain function with loops that are a `part`, decorated with `threaded`. It is compiled
+on its first call with new types, and Numba's cache keeps it for the next process. Sums may be
+reordered so that they vectorise; nothing else is relaxed, so that NaN and infinity keep their
 meaning. Parallel sums are reproducible: the bounds of their chunks do not depend on the number of
-threads, and chunks are added in order.
+threads, chunks are added in order, and a part is the same code for one thread and for several.
 
 The threads are TBB's where it is there (`layer`). Numba's other threads (GNU OpenMP) do not survive
 a fork: using them in the child ends the process. A forked child therefore runs the same loops
@@ -17,46 +17,148 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import numba
+import numpy as np
+from llvmlite import ir
 from llvmlite.binding import ffi
-from numba.core import compiler_lock
+from numba.core import compiler_lock, types
+from numba.extending import intrinsic
 from numba.np.ufunc import parallel as layers
 
-from hetero.host import parts, threading_layer
-from hetero.host.parts import ALONE, OPTIONS, team
+from hetero.host import threading_layer
+from hetero.imports import no_fork
 
-__all__ = ["capped", "serial", "shared", "task_count", "thread_count", "threaded"]
+__all__ = [
+    "capped",
+    "helper",
+    "inlined",
+    "is_finite",
+    "part",
+    "serial",
+    "shared",
+    "standalone",
+    "thread_count",
+    "threaded",
+]
 
 log = logging.getLogger("hetero")
+# Sums may be reordered so that they vectorise; nothing else is relaxed.
+_OPTIONS: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"reassoc", "contract", "nsz"},
+    "no_cfunc_wrapper": True,
+}
+_ALONE = 1  # the team of the calling thread
 _SHARE = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
+_LARGEST = sys.float_info.max
 _lock = threading.RLock()
 _state = {"started": False, "forked": False, "turns": None, "process": 0}
 threading_layer.prepare()  # before anything here starts Numba's threads
 
 
+def part(body: Callable[..., None]) -> Any:
+    """Make ``body(first, last, *arguments)`` a loop's part, which kernels call.
+
+    They call it as ``body(team, count, arguments)``: each thread of the team does some of
+    0 ... count, from ``first`` up to ``last``. The bounds depend on the number of threads.
+    ``arguments`` is a tuple of arrays and numbers; no array in it that is written may overlap
+    another one. The body begins with `standalone()`.
+    """
+    compiled = helper(body)
+
+    @inlined
+    def share(team, count, arguments):  # type: ignore
+        tasks, given = min(team, count), _borrowed(arguments)
+        if tasks < 2:
+            compiled(0, count, *given)
+        else:
+            for k in numba.prange(tasks):
+                task = np.int64(k)
+                compiled(task * count // tasks, (task + 1) * count // tasks, *given)
+
+    return share
+
+
+@intrinsic
+def standalone(typing):  # type: ignore
+    """Say of the calling function that its arrays do not overlap, and that it is not inlined.
+
+    Code that is inlined is optimised anew in each place, and sums in another order.
+    """
+
+    def generate(context, builder, signature, values):  # type: ignore
+        builder.function.attributes.add("noinline")
+        for given in builder.function.args:
+            if isinstance(given.type, ir.PointerType):
+                given.add_attribute("noalias")
+        return context.get_dummy_value()
+
+    return types.none(), generate
+
+
+@intrinsic
+def _borrowed(typing, given):  # type: ignore
+    """Arrays without their owners, as several threads get them: no references are counted."""
+
+    def generate(context, builder, signature, values):  # type: ignore
+        made = values[0]
+        for k, kind in enumerate(given.types):
+            if isinstance(kind, types.Array):
+                value = builder.extract_value(made, k)
+                array = context.make_array(kind)(context, builder, value)
+                array.meminfo = ir.Constant(array.meminfo.type, None)
+                array.parent = ir.Constant(array.parent.type, None)
+                made = builder.insert_value(made, array._getvalue(), k)
+        return made
+
+    return given(given), generate
+
+
+def helper(body: Callable[..., Any]) -> Any:
+    """Make it a function that kernels and parts call."""
+    return numba.njit(**_OPTIONS)(body)
+
+
+def inlined(body: Callable[..., Any]) -> Any:
+    """Make it a function that is inlined into the compiled functions that call it.
+
+    It takes longer to compile than a `helper`, but constants of the caller are propagated into it.
+    """
+    return numba.njit(inline="always", **_OPTIONS)(body)
+
+
+@helper
+def is_finite(value):  # type: ignore
+    """Whether a number is neither infinite nor NaN.
+
+    `math.isfinite` tests ``x - x``, which reassociation optimises to 0.
+    """
+    return abs(value) <= _LARGEST
+
+
 def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile ``function(team, *arguments)``; it is called without the team, on all threads.
 
-    Its attribute ``alone`` does the same on the calling thread. With a team of one, another thread
-    would do the work while the caller waits: on busy cores that takes milliseconds.
+    Its attribute ``alone`` does the same on the calling thread.
     """
-    kernel = serial(function)
+    kernel = _compiled(function, parallel=True)
+    alone = functools.partial(kernel, _ALONE)
 
     def together(*arguments: Any) -> Any:
-        threads = team()
-        # A child of a fork that Python does not know of has no threads either.
-        if threads != ALONE and _state["process"] != os.getpid():
-            threads = ALONE
-        return kernel(threads, *arguments)
+        # A child of a fork that Python does not know of has no threads.
+        team = thread_count() if _state["process"] == os.getpid() else _ALONE
+        return kernel(team, *arguments)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         if _state["forked"]:
-            return kernel(ALONE, *arguments)
+            return alone(*arguments)
         if _state["turns"] is None:
             with _lock:
                 thread_count()
@@ -68,24 +170,29 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
                 return together(*arguments)
         return together(*arguments)
 
-    call.alone = functools.partial(kernel, ALONE)  # type: ignore[attr-defined]
+    call.alone = alone  # type: ignore[attr-defined]
     return call
 
 
 def thread_count() -> int:
-    """How many threads loops run on at most, by the caller's choice; starts them."""
+    """How many threads loops run on at most, by the caller's choice; the first call starts them.
+
+    Later ones do not ask `numba.get_num_threads`, which takes a lock that forked processes share:
+    a process that is killed or interrupted while holding it blocks all others for ever.
+    """
     if _state["forked"]:
         return 1  # nothing is asked of Numba's threads, which may have been half started
     if not _state["started"]:
         with _lock:
             _state.update(started=True, process=os.getpid())  # before the threads start
-    return parts.thread_count()
+    _start()
+    return int(layers._get_num_threads())
 
 
-def task_count() -> int:
-    """The largest number of tasks that loops are cut into."""
-    threads = thread_count()
-    return parts.TASKS * threads if threads > 1 else 1
+@functools.cache
+def _start() -> None:
+    with no_fork():
+        numba.get_num_threads()
 
 
 def shared(elements: int, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -120,25 +227,30 @@ def _is_numbas(error: Exception) -> bool:
 
 
 def serial(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function that runs on the calling thread, for what is too small to share.
+    """Compile a function that runs on the calling thread, for what is too small to share."""
+    return _compiled(function)
 
-    Where Numba's cache cannot be written, or has a damaged file, it is compiled without.
-    """
+
+def _compiled(function: Callable[..., Any], parallel: bool = False) -> Callable[..., Any]:
+    """Compile a function, with Numba's cache where that can be written and is not damaged."""
+    options = {"parallel": parallel, **_OPTIONS}
     try:
-        kernel = numba.njit(cache=True, **OPTIONS)(function)
+        kernel = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # there is no folder to write to
-        kernel = numba.njit(**OPTIONS)(function)
+        kernel = numba.njit(**options)(function)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         nonlocal kernel
+        if parallel and not _state["started"]:
+            thread_count()  # Numba starts threads where it loads code for them
         try:
             return kernel(*arguments)
         except Exception as error:
             if isinstance(error, MemoryError) or not _is_numbas(error):
                 raise
             log.info("the loop %s is compiled without Numba's cache: %s", function.__name__, error)
-            kernel = numba.njit(**OPTIONS)(function)
+            kernel = numba.njit(**options)(function)
             return kernel(*arguments)
 
     return call
@@ -150,6 +262,7 @@ def _after_fork() -> None:
     _state["forked"] = _state["started"]
     if hasattr(layers, "_nop"):  # the lock that is shared with the parent
         layers._backend_init_process_lock = layers._nop()
+        layers._backend_init_thread_lock = threading.RLock()
     # A thread that compiles while its process is forked is not there in the child, and would leave
     # the compiler locked for ever.
     for holder in (compiler_lock.global_compiler_lock, getattr(ffi.lib, "_lock", None)):

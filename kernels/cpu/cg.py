@@ -28,8 +28,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from hetero.host.parts import helper, is_finite, part
-from hetero.host.threads import thread_count, threaded
+from hetero.host.threads import helper, is_finite, part, standalone, thread_count, threaded
 
 from .csr import CHUNK, block_times
 
@@ -167,12 +166,14 @@ def _reduce(r, q, inverse, alpha):
 
 @part
 def _csr_parts(start, stop, indptr, indices, data, cut, repeats, first, p, q, sums):
+    standalone()
     for c in range(start, stop):
         sums[c] = _chunk_times(indptr, indices, data, cut, repeats, first, c, p, q)
 
 
 @part
 def _stencil_parts(start, stop, ny, nx, weights, p, q, sums):
+    standalone()
     for row in range(start, stop):
         lo = row * nx
         hi = lo + nx
@@ -182,6 +183,7 @@ def _stencil_parts(start, stop, ny, nx, weights, p, q, sums):
 
 @part
 def _direct_parts(start, stop, size, x, p, r, inverse, alpha, beta):
+    standalone()
     for c in range(start, stop):
         lo = c * size
         hi = min(lo + size, x.size)
@@ -190,6 +192,7 @@ def _direct_parts(start, stop, size, x, p, r, inverse, alpha, beta):
 
 @part
 def _reduce_parts(start, stop, size, r, q, inverse, alpha, sums, sums_z):
+    standalone()
     for c in range(start, stop):
         lo = c * size
         hi = min(lo + size, r.size)
@@ -198,6 +201,7 @@ def _reduce_parts(start, stop, size, r, q, inverse, alpha, sums, sums_z):
 
 @part
 def _step_parts(start, stop, size, x, p, alpha):
+    standalone()
     for c in range(start, stop):
         lo = c * size
         hi = min(lo + size, x.size)

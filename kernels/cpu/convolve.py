@@ -15,8 +15,7 @@ import math
 
 import numpy as np
 
-from hetero.host.parts import helper, part
-from hetero.host.threads import shared, task_count, thread_count, threaded
+from hetero.host.threads import helper, part, shared, standalone, thread_count, threaded
 
 from ..common.boundaries import FILL, SYMM, WRAP
 from .convolve_blocks import BLOCK, ROWS, block, copy, flat_block, half_block, load, store
@@ -138,18 +137,16 @@ def _edge(i, rows, down):  # type: ignore
 @threaded
 def _sum_image(team, image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room):  # type: ignore
     """All tiles; image and out are (address, strides of two axes, shape)."""
-    given = image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room
-    _sum_bands(team, room.shape[0], given)
+    numbers = image + out + counts + corner + tiles
+    _sum_bands(team, room.shape[0], (columns, rows, boundary, fill, size, room) + numbers)
 
 
 @part
-def _sum_bands(
-    start, stop, image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room
-):  # type: ignore
-    height, width, _ = counts
-    down, across, pitch = tiles
-    source, source_batch, source_stride, _, source_rows, source_columns = image
-    target, target_batch, target_stride, batch, out_rows, out_columns = out
+def _sum_bands(start, stop, columns, rows, boundary, fill, size, room,
+               source, source_batch, source_stride, _, source_rows, source_columns,
+               target, target_batch, target_stride, batch, out_rows, out_columns,
+               height, width, terms, above, before, down, across, pitch):  # type: ignore  # fmt: skip
+    standalone()
     bands = room.shape[0]
     tasks = batch * down * across
     for band in range(start, stop):
@@ -161,7 +158,7 @@ def _sum_bands(
             shape = _edge(i + 1, out_rows, down) - top, (j + 1) * out_columns // across - left
             _extend(
                 (source + b * source_batch, source_stride, source_rows, source_columns),
-                (top - corner[0], left - corner[1]),
+                (top - above, left - before),
                 (shape[0] + height - 1, shape[1] + width - 1),
                 boundary,
                 fill,
@@ -170,6 +167,7 @@ def _sum_bands(
                 pitch,
             )
             begin = target + b * target_batch + top * target_stride + left * size
+            counts = height, width, terms
             _sum_tile(
                 part, pitch, columns, rows, counts, begin, target_stride, shape, size, spare, fill
             )
@@ -180,7 +178,7 @@ def _bands(rows: int, most: int, each: int) -> int:
 
     A band has ``each`` tiles.
     """
-    tasks = task_count()
+    tasks = thread_count()
     fair = tasks // math.gcd(each, tasks)
     bands = -(-rows // most)
     if bands * each < _MANY * thread_count():
@@ -232,7 +230,7 @@ def _run(
         deep, most = -(-tall // (down * ROWS)) * ROWS + height, -(-wide // across) * size
         # Rows begin on lines of the cache, an odd number of lines apart.
         pitch = (most + BLOCK + width * size) // 128 * 128 + 192
-        bands = min(task_count(), down * across * batch)
+        bands = min(thread_count(), down * across * batch)
         # Blocks wider than the output read on: zeros, since subnormal numbers would be slow.
         make = np.zeros if most < BLOCK else np.empty
         room = make((bands, 64 + ROWS * BLOCK + deep * (1 + terms) * pitch), np.uint8)

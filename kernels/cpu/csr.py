@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetero.host.parts import helper, part
-from hetero.host.threads import threaded
+from hetero.host.threads import helper, part, standalone, threaded
 
 __all__ = ["CHUNK", "Blocks", "block_times", "runs"]
 
@@ -50,6 +49,7 @@ def _mark(team, indptr, indices, data, same):
 
 @part
 def _same_as_previous(start, stop, indptr, indices, data, same):
+    standalone()
     n = same.size
     for c in range(start, stop):
         for i in range(max(1, c * CHUNK), min(n, c * CHUNK + CHUNK)):

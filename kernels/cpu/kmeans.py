@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.parts import inlined, part
-from hetero.host.threads import serial, shared, threaded
+from hetero.host.threads import inlined, part, serial, shared, standalone, threaded
 
 __all__ = [
     "BLOCK",
@@ -64,6 +63,7 @@ def pack(team, X, mean, packed):
 
 @part
 def _pack(start, stop, X, mean, packed):
+    standalone()
     n, d = X.shape
     for b in range(start, stop):
         block = packed[b]
@@ -101,6 +101,7 @@ def assign(team, packed, doubled, norms, labels, moved, was, numbers):
 
 @part
 def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers):
+    standalone()
     blocks, k = packed.shape[0], doubled.shape[0]
     n, parts = labels.size, numbers.size
     products = np.empty((min(k, TILE), BLOCK), packed.dtype)
@@ -172,6 +173,7 @@ def nearest(team, X, mean, centroids, doubled, norms, labels, squares):
 
 @part
 def _nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares):
+    standalone()
     (n, d), k = X.shape, doubled.shape[0]
     rows = np.zeros((_WIDE, d), X.dtype)
     products, slim = np.empty((min(k, TILE // 4), _WIDE), X.dtype), np.empty((_WIDE, k), X.dtype)
@@ -222,6 +224,7 @@ def move_rows(team, X, mean, weights, labels, moved, was, numbers, blocks, sums,
 def _move_rows(
     start, stop, X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts
 ):
+    standalone()
     d, parts, lists = X.shape[1], sums.shape[0], numbers.size
     for p in range(start, stop):
         sum_of, total_of, count_of = sums[p], totals[p], counts[p]
@@ -260,6 +263,7 @@ def add_parts(team, whole, parts):
 
 @part
 def _add_parts(start, stop, flat, rows):
+    standalone()
     for piece in range(start, stop):
         for p in range(rows.shape[0]):
             line = rows[p]
@@ -278,6 +282,7 @@ def distances(team, packed, centroids, labels, found):
 
 @part
 def _distances(start, stop, packed, centroids, labels, found):
+    standalone()
     n, d = labels.size, packed.shape[1]
     total = np.empty(BLOCK)
     for b in range(start, stop):
@@ -310,6 +315,7 @@ def nearest_seed(team, packed, seed, weights, closest, sums):
 
 @part
 def _nearest_seed(start, stop, packed, seed, weights, closest, sums):
+    standalone()
     d = packed.shape[1]
     found = np.empty(BLOCK, packed.dtype)
     for b in range(start, stop):
@@ -350,6 +356,7 @@ def potentials(team, packed, indices, weights, closest, sums):
 
 @part
 def _potentials(start, stop, packed, seeds, weights, closest, sums):
+    standalone()
     d = packed.shape[1]
     found = np.empty(BLOCK, packed.dtype)
     for b in range(start, stop):

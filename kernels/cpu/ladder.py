@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hetero.host.parts import helper, part
-from hetero.host.threads import serial, threaded
+from hetero.host.threads import helper, part, serial, standalone, threaded
 
 __all__ = ["LADDERS", "Loop"]
 
@@ -76,6 +75,7 @@ def matmul_blocked(A, B, C):
 
 @part
 def _matmul_rows(start, stop, A, B, C):
+    standalone()
     _blocked(A[start:stop], B, C[start:stop])
 
 
@@ -106,6 +106,7 @@ def convolution_sequential(image, taps, out):
 @part
 def _sweep_rows(start, stop, u, f, u_new, factor):
     """Each point looks whether it has its four neighbours."""
+    standalone()
     rows, columns = u.shape
     quarter = u.dtype.type(0.25)
     for r in range(start, stop):

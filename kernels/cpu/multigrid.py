@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.host.parts import helper, part
-from hetero.host.threads import serial, threaded
+from hetero.host.threads import helper, part, serial, standalone, threaded
 
 __all__ = ["DOWN", "DOWN_FROM_ZERO", "UP", "UP_WITH_SQUARES", "solve_coarsest", "squares", "sweep"]
 
@@ -280,13 +279,14 @@ def sweep(
     tiles : (tiles, 10) array
         Rows of `hetero.kernels.multigrid.transfers.tiles` for z and y.
     """
-    given = u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares, taps
-    _sweep(team, len(sums), (sums, tiles, given))
+    given = u, f, out, coarse, sums, shapes, weights, omega, first, mode, lefts, shares, taps, tiles
+    _sweep(team, len(sums), given)
 
 
 @part
-def _sweep(start, stop, sums, tiles, given):
-    u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares, taps = given
+def _sweep(start, stop, u, f, out, coarse, sums, shapes, weights, omega, first, mode,
+           lefts, shares, taps, tiles):  # fmt: skip
+    standalone()
     for tile in range(start, stop):
         sums[tile] = _tile(
             u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares, taps, tiles[tile]
@@ -312,6 +312,7 @@ def squares(team, u, f, nz, ny, nx, weights, sums):
 
 @part
 def _squares(start, stop, u, f, nz, ny, nx, weights, sums):
+    standalone()
     wz, wy, wx = weights[0], weights[1], weights[2]
     diagonal = 2 * (wz + wy + wx)
     nothing = np.zeros(nx, u.dtype)

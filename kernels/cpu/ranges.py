@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.host.parts import helper, part
-from hetero.host.threads import shared, threaded
+from hetero.host.threads import helper, part, shared, standalone, threaded
 
 __all__ = ["block_sums", "least_lines"]
 
@@ -17,6 +16,7 @@ def _block_sums(team, planes, sums, peaks):  # type: ignore
 
 @part
 def _sum_blocks(start, stop, planes, sums, peaks):  # type: ignore
+    standalone()
     _, down, across = sums.shape
     _, height, width = planes.shape
     total = np.empty(width)  # of each column: long loops vectorise
@@ -89,6 +89,7 @@ def _least_lines(team, planes, blocks, down, across, sums):  # type: ignore
 
 @part
 def _find_least(start, stop, planes, blocks, down, across, sums):  # type: ignore
+    standalone()
     _, height, width = planes.shape
     for task in range(start, stop):
         plane, result = planes[blocks[task, 0]], np.inf

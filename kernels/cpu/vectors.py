@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.parts import helper, is_finite, part
-from hetero.host.threads import shared, threaded
+from hetero.host.threads import helper, is_finite, part, shared, standalone, threaded
 
 __all__ = ["SHARED", "dot", "norm", "scale_and_add", "step", "times_zero"]
 
@@ -52,6 +51,7 @@ def dot(team, x, y):
 
 @part
 def _products(start, stop, x, y, sums):
+    standalone()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         sums[c] = _product(x[lo:hi], y[lo:hi])
@@ -85,6 +85,7 @@ def scale_and_add(team, y, scale, x):
 
 @part
 def _scaled(start, stop, y, scale, x):
+    standalone()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         _scale(y[lo:hi], scale, x[lo:hi])
@@ -121,6 +122,7 @@ def step(team, x, r, p, q, alpha):
 
 @part
 def _reduced(start, stop, x, r, p, q, alpha, squares, zeros):
+    standalone()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         squares[c], zeros[c] = _reduce(x[lo:hi], p[lo:hi], r[lo:hi], q[lo:hi], alpha)
@@ -141,6 +143,7 @@ def _reduce(x, p, r, q, alpha):
 
 @part
 def _moved(start, stop, x, p, alpha):
+    standalone()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         _move(x[lo:hi], p[lo:hi], alpha)
@@ -165,6 +168,7 @@ def times_zero(team, x):
 
 @part
 def _zeros(start, stop, x, sums):
+    standalone()
     for c in range(start, stop):
         sums[c] = _zero_times(x[c * _CHUNK : (c + 1) * _CHUNK])
 

@@ -181,6 +181,7 @@ def compile_here(family: str, names: list[str], examples: str) -> None:
     with paths.locked(folder / f"{family}.lock"):
         left = [name for name in names if not _is_marked(name)]
         _known.update(dict.fromkeys(left, True))  # and other families' loops are not called
+        load("hetero.host.threads").start()  # compiles what all loops share
         module, _, function = examples.partition(":")
         for name in left:
             getattr(load(module), function)(np.dtype(name.rpartition(" in ")[2]))

@@ -25,10 +25,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 
-from hetero.host.threads import helper, is_finite, part, standalone, thread_count, threaded
+from hetero.host.threads import compiled, helper, is_finite, no_overlap, part, team_for
 
 from .csr import CHUNK, block_times
 
@@ -50,21 +49,11 @@ SHARE = 4096  # unknowns per thread at least
 
 def _shared(function: Callable[..., Any], vector: int) -> Callable[..., Any]:
     """Compile for as many threads as argument ``vector`` is long enough for."""
-    kernel = threaded(function)
+    kernel = compiled(function)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
-        threads = arguments[vector].size // SHARE
-        if threads < 2:
-            return kernel.alone(*arguments)
-        most = thread_count()
-        if threads >= most:
-            return kernel(*arguments)
-        numba.set_num_threads(threads)
-        try:
-            return kernel(*arguments)
-        finally:
-            numba.set_num_threads(most)
+        return kernel(team_for(arguments[vector].size, SHARE), *arguments)
 
     return call
 
@@ -166,14 +155,14 @@ def _reduce(r, q, inverse, alpha):
 
 @part
 def _csr_parts(start, stop, indptr, indices, data, cut, repeats, first, p, q, sums):
-    standalone()
+    no_overlap()
     for c in range(start, stop):
         sums[c] = _chunk_times(indptr, indices, data, cut, repeats, first, c, p, q)
 
 
 @part
 def _stencil_parts(start, stop, ny, nx, weights, p, q, sums):
-    standalone()
+    no_overlap()
     for row in range(start, stop):
         lo = row * nx
         hi = lo + nx
@@ -183,7 +172,7 @@ def _stencil_parts(start, stop, ny, nx, weights, p, q, sums):
 
 @part
 def _direct_parts(start, stop, size, x, p, r, inverse, alpha, beta):
-    standalone()
+    no_overlap()
     for c in range(start, stop):
         lo = c * size
         hi = min(lo + size, x.size)
@@ -192,7 +181,7 @@ def _direct_parts(start, stop, size, x, p, r, inverse, alpha, beta):
 
 @part
 def _reduce_parts(start, stop, size, r, q, inverse, alpha, sums, sums_z):
-    standalone()
+    no_overlap()
     for c in range(start, stop):
         lo = c * size
         hi = min(lo + size, r.size)
@@ -201,7 +190,7 @@ def _reduce_parts(start, stop, size, r, q, inverse, alpha, sums, sums_z):
 
 @part
 def _step_parts(start, stop, size, x, p, alpha):
-    standalone()
+    no_overlap()
     for c in range(start, stop):
         lo = c * size
         hi = min(lo + size, x.size)

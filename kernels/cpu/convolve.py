@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from hetero.host.threads import helper, part, shared, standalone, thread_count, threaded
+from hetero.host.threads import compiled, helper, no_overlap, part, task_count, team_for
 
 from ..common.boundaries import FILL, SYMM, WRAP
 from .convolve_blocks import BLOCK, ROWS, block, copy, flat_block, half_block, load, store
@@ -26,7 +26,7 @@ __all__ = ["FILL", "SYMM", "WRAP", "block_width", "direct", "separable"]
 _TILE_ROWS = 32  # rows of a tile of the image: it stays in a core's own cache
 _TILE = 4096  # bytes of one row of a tile, at most
 _DTYPES = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
-_MANY = 8  # tiles for each thread, of which one more or less does not matter
+_MANY = 4  # tiles for each task, of which one more or less does not matter
 _TAPS_PER_ELEMENT = 64  # products that take as long as one of the elements that `share` counts
 
 
@@ -134,7 +134,7 @@ def _edge(i, rows, down):  # type: ignore
     return min(i * -(-rows // ROWS) // down * ROWS, rows)
 
 
-@threaded
+@compiled
 def _sum_image(team, image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room):  # type: ignore
     """All tiles; image and out are (address, strides of two axes, shape)."""
     numbers = image + out + counts + corner + tiles
@@ -146,7 +146,7 @@ def _sum_bands(start, stop, columns, rows, boundary, fill, size, room,
                source, source_batch, source_stride, _, source_rows, source_columns,
                target, target_batch, target_stride, batch, out_rows, out_columns,
                height, width, terms, above, before, down, across, pitch):  # type: ignore  # fmt: skip
-    standalone()
+    no_overlap()
     bands = room.shape[0]
     tasks = batch * down * across
     for band in range(start, stop):
@@ -173,15 +173,14 @@ def _sum_bands(start, stop, columns, rows, boundary, fill, size, room,
             )
 
 
-def _bands(rows: int, most: int, each: int) -> int:
+def _bands(rows: int, most: int, each: int, tasks: int) -> int:
     """Into how many bands of at most ``most`` rows to cut, so that every task gets as many tiles.
 
     A band has ``each`` tiles.
     """
-    tasks = thread_count()
     fair = tasks // math.gcd(each, tasks)
     bands = -(-rows // most)
-    if bands * each < _MANY * thread_count():
+    if bands * each < _MANY * tasks:
         bands = -(-bands // fair) * fair
     return min(bands, -(-rows // ROWS))
 
@@ -223,32 +222,32 @@ def _run(
     terms, width = (0, columns.shape[1]) if rows is None else rows.shape
     taps = terms * (height + width) if terms else height * width
 
-    def sum_image() -> None:
-        deep = max(_TILE_ROWS, 2 * height) if terms else _TILE_ROWS
-        across = -(-wide * size // _TILE)
-        down = _bands(tall, deep, batch * across)
-        deep, most = -(-tall // (down * ROWS)) * ROWS + height, -(-wide // across) * size
-        # Rows begin on lines of the cache, an odd number of lines apart.
-        pitch = (most + BLOCK + width * size) // 128 * 128 + 192
-        bands = min(thread_count(), down * across * batch)
-        # Blocks wider than the output read on: zeros, since subnormal numbers would be slow.
-        make = np.zeros if most < BLOCK else np.empty
-        room = make((bands, 64 + ROWS * BLOCK + deep * (1 + terms) * pitch), np.uint8)
-        _sum_image(
-            (_address(image), *image.strides[:2], *image.shape),
-            (_address(out), *out.strides[:2], *out.shape),
-            _address(columns),
-            0 if rows is None else _address(rows),
-            (height, width, terms),
-            corner,
-            (down, across, pitch),
-            boundary,
-            out.dtype.type(fillvalue),
-            size,
-            room,
-        )
-
-    shared(max(out.size, out.size * taps // _TAPS_PER_ELEMENT), sum_image)
+    team = team_for(max(out.size, out.size * taps // _TAPS_PER_ELEMENT))
+    tasks = task_count(team)
+    deep = max(_TILE_ROWS, 2 * height) if terms else _TILE_ROWS
+    across = -(-wide * size // _TILE)
+    down = _bands(tall, deep, batch * across, tasks)
+    deep, most = -(-tall // (down * ROWS)) * ROWS + height, -(-wide // across) * size
+    # Rows begin on lines of the cache, an odd number of lines apart.
+    pitch = (most + BLOCK + width * size) // 128 * 128 + 192
+    bands = min(tasks, down * across * batch)
+    # Blocks wider than the output read on: zeros, since subnormal numbers would be slow.
+    make = np.zeros if most < BLOCK else np.empty
+    room = make((bands, 64 + ROWS * BLOCK + deep * (1 + terms) * pitch), np.uint8)
+    _sum_image(
+        team,
+        (_address(image), *image.strides[:2], *image.shape),
+        (_address(out), *out.strides[:2], *out.shape),
+        _address(columns),
+        0 if rows is None else _address(rows),
+        (height, width, terms),
+        corner,
+        (down, across, pitch),
+        boundary,
+        out.dtype.type(fillvalue),
+        size,
+        room,
+    )
 
 
 def direct(

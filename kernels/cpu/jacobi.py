@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.threads import part, standalone, threaded
+from hetero.host.threads import compiled, no_overlap, part
 
 __all__ = ["residual_rows", "sweep"]
 
 
-@threaded
+@compiled
 def sweep(team: int, u: Any, f: Any, u_new: Any, factors: Any) -> None:
     """Make one sweep, each thread some rows.
 
@@ -31,7 +31,7 @@ def sweep(team: int, u: Any, f: Any, u_new: Any, factors: Any) -> None:
 @part
 def _sweep_rows(start, stop, u, f, u_new, along_rows, along_lines, along_columns, scale):  # type: ignore
     """Per point, in 3-D: 6 additions, 4 multiplications."""
-    standalone()
+    no_overlap()
     rows, lines, columns = u.shape
     nothing = np.zeros(columns, u.dtype)
     zero = nothing[0]
@@ -53,7 +53,7 @@ def _sweep_rows(start, stop, u, f, u_new, along_rows, along_lines, along_columns
                 )
 
 
-@threaded
+@compiled
 def residual_rows(team: int, u: Any, f: Any, weights: Any, sums: Any) -> None:
     """The sums of (f - A u)^2 over each row, in double.
 
@@ -70,7 +70,7 @@ def residual_rows(team: int, u: Any, f: Any, weights: Any, sums: Any) -> None:
 
 @part
 def _residual_rows(start, stop, u, f, sums, along_rows, along_lines, along_columns):  # type: ignore
-    standalone()
+    no_overlap()
     rows, lines, columns = u.shape
     diagonal = 2.0 * (along_rows + along_lines + along_columns)
     nothing = np.zeros(columns, u.dtype)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.host.threads import helper, part, standalone, threaded
+from hetero.host.threads import compiled, helper, no_overlap, part
 
 from .kmeans import BLOCK, TILE, by_work
 
@@ -82,7 +82,7 @@ def between(team, packed, doubled, norms, sizes, reaches, rounded, moves):
 
 @part
 def _between(start, stop, packed, doubled, norms, sizes, reaches, moves, error, tiny):
-    standalone()
+    no_overlap()
     k = norms.size
     error += error
     zero, infinite = packed.dtype.type(0), packed.dtype.type(np.inf)
@@ -233,7 +233,7 @@ def _measure(block, sizes, rounded):
         sizes[r] = np.sqrt(total[r]) * rounded.up
 
 
-@threaded
+@compiled
 def assign(team, packed, doubled, norms, labels, moved, was, numbers,
            X, mean, centroids, rounded, moves, fresh, bounds, reaches, scanned):  # fmt: skip
     """As `kmeans.assign`, of those rows whose bounds do not tell their centroid.
@@ -267,7 +267,7 @@ def assign(team, packed, doubled, norms, labels, moved, was, numbers,
 def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers,
             X, mean, centroids, moves, fresh, bounds, reaches, scanned,
             error, tiny, up, down, most):  # fmt: skip
-    standalone()
+    no_overlap()
     rounded = Rounding(error, tiny, up, down, most)
     blocks, n, d, parts, teams = packed.shape[0], labels.size, mean.size, numbers.size, scanned.size
     sizes, uppers, lowers = bounds[0], bounds[1], bounds[2]

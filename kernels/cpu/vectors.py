@@ -9,32 +9,29 @@ on 16 cores with 1, 2, 4, 8 and 16 threads, us: 65536 elements 20, 22, 26, 26, 2
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hetero.host.threads import helper, is_finite, part, shared, standalone, threaded
+from hetero.host.threads import ALONE, compiled, helper, is_finite, no_overlap, part, team_for
 
 __all__ = ["SHARED", "dot", "norm", "scale_and_add", "step", "times_zero"]
 
 SHARED = 1 << 17  # elements: shorter vectors gain nothing by a second thread
-_LIGHT = 4  # elements as expensive as one of those that `shared` counts
 _CHUNK = 4096  # elements of a chunk, which one thread adds up
 
 
 def _by_size(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make it ``function(x, ...)``, which takes threads if its first vector is long enough."""
-    kernel = threaded(function)
-    alone = kernel.alone  # type: ignore[attr-defined]
+    kernel = compiled(function)
 
+    @functools.wraps(function)
     def call(x: np.ndarray, *arguments: Any) -> Any:
-        if x.size < SHARED:
-            return alone(x, *arguments)
-        return shared(x.size // _LIGHT, kernel, x, *arguments)
+        return kernel(team_for(x.size, SHARED // 2) if x.size >= SHARED else ALONE, x, *arguments)
 
-    call.__name__, call.__doc__ = function.__name__, function.__doc__
     return call
 
 
@@ -51,7 +48,7 @@ def dot(team, x, y):
 
 @part
 def _products(start, stop, x, y, sums):
-    standalone()
+    no_overlap()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         sums[c] = _product(x[lo:hi], y[lo:hi])
@@ -85,7 +82,7 @@ def scale_and_add(team, y, scale, x):
 
 @part
 def _scaled(start, stop, y, scale, x):
-    standalone()
+    no_overlap()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         _scale(y[lo:hi], scale, x[lo:hi])
@@ -122,7 +119,7 @@ def step(team, x, r, p, q, alpha):
 
 @part
 def _reduced(start, stop, x, r, p, q, alpha, squares, zeros):
-    standalone()
+    no_overlap()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         squares[c], zeros[c] = _reduce(x[lo:hi], p[lo:hi], r[lo:hi], q[lo:hi], alpha)
@@ -143,7 +140,7 @@ def _reduce(x, p, r, q, alpha):
 
 @part
 def _moved(start, stop, x, p, alpha):
-    standalone()
+    no_overlap()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         _move(x[lo:hi], p[lo:hi], alpha)
@@ -168,7 +165,7 @@ def times_zero(team, x):
 
 @part
 def _zeros(start, stop, x, sums):
-    standalone()
+    no_overlap()
     for c in range(start, stop):
         sums[c] = _zero_times(x[c * _CHUNK : (c + 1) * _CHUNK])
 

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.threads import compiled, helper, is_finite, no_overlap, part, team_for
+from hetero.host.threads import compiled, inlined, is_finite, no_overlap, part, team_for
 
 from .csr import CHUNK, block_times
 
@@ -58,7 +58,7 @@ def _shared(function: Callable[..., Any], vector: int) -> Callable[..., Any]:
     return call
 
 
-@helper
+@inlined
 def _chunk_times(indptr, indices, data, cut, repeats, first, c, p, q):
     """q = A p for a chunk of rows; returns its share of p.q."""
     for b in range(first[c], first[c + 1]):
@@ -69,7 +69,7 @@ def _chunk_times(indptr, indices, data, cut, repeats, first, c, p, q):
     return _dot(p[lo:hi], q[lo:hi])
 
 
-@helper
+@inlined
 def _line_times(p, q, row, ny, weights):
     """q = A p for one line of the grid: len(q) points, line number ``row`` of nz * ny."""
     nx = q.size
@@ -110,7 +110,7 @@ def _line_times(p, q, row, ny, weights):
             q[i] -= wz * below[i]
 
 
-@helper
+@inlined
 def _dot(a, b):
     total = 0.0
     for i in range(a.size):
@@ -118,7 +118,7 @@ def _dot(a, b):
     return total
 
 
-@helper
+@inlined
 def _direct(x, p, r, inverse, alpha, beta):
     """x += alpha p, then p = z + beta p."""
     if inverse.size:
@@ -131,13 +131,13 @@ def _direct(x, p, r, inverse, alpha, beta):
             p[i] = r[i] + beta * p[i]
 
 
-@helper
+@inlined
 def _step(x, p, alpha):
     for i in range(x.size):
         x[i] += alpha * p[i]
 
 
-@helper
+@inlined
 def _reduce(r, q, inverse, alpha):
     """r -= alpha q; returns r.r and r.z."""
     square = 0.0
@@ -197,7 +197,7 @@ def _step_parts(start, stop, size, x, p, alpha):
         _step(x[lo:hi], p[lo:hi], alpha)
 
 
-@helper
+@inlined
 def _total(sums, n):
     total = 0.0
     for i in range(n):

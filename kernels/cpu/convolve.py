@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from hetero.host.threads import compiled, helper, no_overlap, part, task_count, team_for
+from hetero.host.threads import compiled, inlined, no_overlap, part, task_count, team_for
 
 from ..common.boundaries import FILL, SYMM, WRAP
 from .convolve_blocks import BLOCK, ROWS, block, copy, flat_block, half_block, load, store
@@ -35,7 +35,7 @@ def block_width(dtype: np.dtype) -> int:
     return BLOCK // 2 // dtype.itemsize
 
 
-@helper
+@inlined
 def _inside(k, n, boundary):  # type: ignore
     """Which of n rows or columns stands at k, or -1 for the fill."""
     if 0 <= k < n:
@@ -48,7 +48,7 @@ def _inside(k, n, boundary):  # type: ignore
     return k if k < n else 2 * n - 1 - k
 
 
-@helper
+@inlined
 def _extend(image, corner, part, boundary, fill, size, room, pitch):  # type: ignore
     """Copy ``part`` (rows, columns) of the extended image, from its ``corner``, to ``room``."""
     address, stride, height, width = image
@@ -76,7 +76,7 @@ def _extend(image, corner, part, boundary, fill, size, room, pitch):  # type: ig
             j += 1
 
 
-@helper
+@inlined
 def _sum_blocks(source, pitch, step, taps, height, width, target, stride, rows, bytes, spare, unit):  # type: ignore
     """A tile's sums, block by block; the last blocks overlap those before them.
 
@@ -103,7 +103,7 @@ def _sum_blocks(source, pitch, step, taps, height, width, target, stride, rows, 
                     copy(there + r * stride, spare + r * BLOCK, bytes)
 
 
-@helper
+@inlined
 def _sum_tile(source, pitch, columns, rows, counts, target, stride, shape, size, spare, unit):  # type: ignore
     """A tile from its part of the extended image: directly, or in terms + 1 passes.
 
@@ -128,7 +128,7 @@ def _sum_tile(source, pitch, columns, rows, counts, target, stride, shape, size,
         )
 
 
-@helper
+@inlined
 def _edge(i, rows, down):  # type: ignore
     """The first row of band i of ``down``, each of which has whole blocks of rows."""
     return min(i * -(-rows // ROWS) // down * ROWS, rows)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetero.host.threads import compiled, helper, no_overlap, part, team_for
+from hetero.host.threads import compiled, inlined, no_overlap, part, team_for
 
 __all__ = ["CHUNK", "Blocks", "block_times", "runs"]
 
@@ -95,7 +95,7 @@ def _whole(n: int) -> Blocks:
     return Blocks(np.array([0, n]), np.zeros(1, np.bool_), np.array([0, 1]))
 
 
-@helper
+@inlined
 def block_times(indptr, indices, data, p, q, lo, repeats):
     """q = A p for the rows lo ... lo + len(q), which are one block.
 

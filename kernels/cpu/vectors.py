@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.threads import ALONE, compiled, helper, is_finite, no_overlap, part, team_for
+from hetero.host.threads import ALONE, compiled, inlined, is_finite, no_overlap, part, team_for
 
 __all__ = ["SHARED", "dot", "norm", "scale_and_add", "step", "times_zero"]
 
@@ -54,7 +54,7 @@ def _products(start, stop, x, y, sums):
         sums[c] = _product(x[lo:hi], y[lo:hi])
 
 
-@helper
+@inlined
 def _product(a, b):
     total = 0.0
     for i in range(a.size):
@@ -62,7 +62,7 @@ def _product(a, b):
     return total
 
 
-@helper
+@inlined
 def _total(sums):
     total = 0.0
     for c in range(sums.size):
@@ -88,7 +88,7 @@ def _scaled(start, stop, y, scale, x):
         _scale(y[lo:hi], scale, x[lo:hi])
 
 
-@helper
+@inlined
 def _scale(a, scale, b):
     for i in range(a.size):
         a[i] = scale * a[i] + b[i]
@@ -125,7 +125,7 @@ def _reduced(start, stop, x, r, p, q, alpha, squares, zeros):
         squares[c], zeros[c] = _reduce(x[lo:hi], p[lo:hi], r[lo:hi], q[lo:hi], alpha)
 
 
-@helper
+@inlined
 def _reduce(x, p, r, q, alpha):
     """r -= alpha q; returns r.r, and 0 where x + alpha p is finite, else NaN."""
     square = 0.0
@@ -146,7 +146,7 @@ def _moved(start, stop, x, p, alpha):
         _move(x[lo:hi], p[lo:hi], alpha)
 
 
-@helper
+@inlined
 def _move(x, p, alpha):
     for i in range(x.size):
         x[i] += alpha * p[i]
@@ -170,7 +170,7 @@ def _zeros(start, stop, x, sums):
         sums[c] = _zero_times(x[c * _CHUNK : (c + 1) * _CHUNK])
 
 
-@helper
+@inlined
 def _zero_times(x):
     total = x.dtype.type(0.0)
     for i in range(x.size):

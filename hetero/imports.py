@@ -1,6 +1,6 @@
-"""Lazy imports, and imports of hetero's own child processes.
+"""Lazy imports.
 
-Lazy imports go through `load` alone, which one thread runs at a time.
+They go through `load` alone, which one thread runs at a time.
 
 While a thread imports a package, Python lets another one import a module of it. Circular imports
 then fail in both, and in some packages, such as Numba, for as long as the process lives. And a
@@ -27,15 +27,6 @@ from typing import Any
 
 from hetero import locks
 
-_CHILD = """
-import sys
-from importlib import util
-sys.path[:] = {path!r}
-spec = util.spec_from_file_location("hetero", {file!r})
-sys.modules["hetero"] = util.module_from_spec(spec)
-spec.loader.exec_module(sys.modules["hetero"])
-"""
-_BEGAN_IN = os.path.realpath("")
 _PATIENCE = 20.0  # seconds, the most that a fork waits for each lock
 _COMPILER = "numba.core.compiler_lock"
 # What brings the packages of the extras in setup.cfg. They are named one by one, because
@@ -148,20 +139,9 @@ def _extension(package: str, name: str) -> Any:
     return None
 
 
-def in_child(code: str) -> list[str]:
-    """The command of a Python process that imports what this one would, hetero first.
-
-    But nothing from the folder of this program's script, or from its working directory: a module
-    there may shadow one of Python's.
-    """
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    folders = {os.path.realpath(os.path.dirname(script or "")), os.path.realpath(""), _BEGAN_IN}
-    paths = [path for path in sys.path if path and os.path.realpath(path) not in folders]
-    numba = importlib.util.find_spec("numba")
-    if numba is not None and numba.origin is not None:  # which may be in such a folder
-        paths.append(os.path.dirname(os.path.dirname(numba.origin)))
-    begin = _CHILD.format(path=paths, file=sys.modules["hetero"].__file__)
-    return [sys.executable, "-P", "-c", begin + code]
+def no_fork() -> Any:
+    """The lock under which modules are imported: a fork waits until nobody holds it."""
+    return _lock
 
 
 def _is_being_imported(module: ModuleType) -> bool:

@@ -8,12 +8,12 @@ is compiled, so that nothing imports Numba to find out.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import logging
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -25,15 +25,12 @@ import numpy as np
 
 from hetero import locks, paths, tables
 from hetero.host import cpu
-from hetero.imports import in_child, load
+from hetero.imports import load
 
 IN_CALLS = "HETERO_COMPILE_AHEAD"  # "0": loops are compiled by the call that needs them
 _KIND = "loops"  # the folder of the markers
 _LOOPS = "hetero.kernels.cpu"  # the package of the compiled loops
 _DTYPES = ("float32", "float64")
-_COMMAND = "from hetero.host import loops; loops.compile_here({!r}, {!r}, {!r})"
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_LOOK = 0.02  # seconds between two polls of the processes that compile
 _MANY = 1 << 15  # elements from which on vectors are worth importing Numba
 
 log = logging.getLogger("hetero")
@@ -107,84 +104,40 @@ def is_ready(name: str) -> bool:
 
 
 def ensure(names: Iterable[str], progress: Callable[[float, str], None] | None = None) -> None:
-    """Compile what is not compiled, a family in a process, as many at a time as there are cores.
-
-    Loops that no process could compile are compiled by the call that needs them.
+    """Compile what is not compiled, for this process and, where files can be written, later ones.
 
     Parameters
     ----------
     names : iterable of str
     progress : callable, optional
-        Called as ``progress(fraction, text)`` when a family is compiled.
+        Called as ``progress(fraction, text)`` when the loops of a name are compiled.
     """
     if obstacle():
         return
     with _lock:
-        wanted: dict[str, list[str]] = {}
-        for name in sorted((n for n in names if not is_ready(n)), key=seconds, reverse=True):
-            wanted.setdefault(name.rpartition(" in ")[0], []).append(name)
-        if wanted and can_be_kept():
-            _compile(wanted, progress or (lambda fraction, text: None))
-        _known.update((name, True) for each in wanted.values() for name in each)
+        wanted = [name for name in names if not is_ready(name)]
+        for done, name in enumerate(wanted, 1):
+            _known[name] = True  # the examples call them
+            begun = time.monotonic()
+            family, _, dtype = name.rpartition(" in ")
+            load("hetero.host.threads").start()  # compiles what all loops share
+            module, _, function = _families[family].examples.partition(":")
+            getattr(load(module), function)(np.dtype(dtype))
+            folder = _folder()
+            with contextlib.suppress(OSError):
+                if folder is not None:
+                    paths.replace_file(folder / _marker(name), b"")
+            text = f"{name}: compiled in {time.monotonic() - begun:.0f} s"
+            log.info("loops of %s", text)
+            (progress or (lambda fraction, text: None))(done / len(wanted), text)
     if wanted:
         tables.forget()
 
 
 def can_be_kept() -> bool:
-    """Whether another process can compile for this one and for later ones."""
-    python = os.path.basename(sys.executable or "").lower()  # or else part of another program
-    if "python" not in python or getattr(sys, "frozen", False):
-        return False
+    """Whether later processes find what is compiled."""
     folder = _folder()
     return folder is not None and os.access(folder, os.W_OK)
-
-
-def _compile(wanted: dict[str, list[str]], progress: Callable[[float, str], None]) -> None:
-    waiting, running, begun = [*wanted], {}, time.monotonic()
-    try:
-        while waiting or running:
-            while waiting and len(running) < cpu.cores():
-                family = waiting.pop(0)
-                running[family] = _process(_families[family], wanted[family])
-            time.sleep(_LOOK)  # whichever ends first
-            for family in [f for f, process in running.items() if process.poll() is not None]:
-                failed = running.pop(family).returncode
-                text = f"{family}: {'failed' if failed else 'compiled'}"
-                text += f" after {time.monotonic() - begun:.0f} s"
-                log.log(logging.WARNING if failed else logging.INFO, "loops of %s", text)
-                progress(1 - (len(waiting) + len(running)) / len(wanted), text)
-    finally:
-        for process in running.values():
-            process.kill()
-            process.wait()
-
-
-def _process(family: Family, names: list[str]) -> subprocess.Popen[bytes]:
-    """A process that compiles a family for some dtypes.
-
-    One for each family: Numba's cache has no lock against others that compile the same function.
-    """
-    others = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", IN_CALLS)}
-    return subprocess.Popen(
-        in_child(_COMMAND.format(family.name, names, family.examples)),
-        env=others | dict.fromkeys(_ONE_THREAD, "1"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-
-def compile_here(family: str, names: list[str], examples: str) -> None:
-    """Compile a family in this process, which is there for nothing else."""
-    folder = _folder()
-    assert folder is not None
-    with paths.locked(folder / f"{family}.lock"):
-        left = [name for name in names if not _is_marked(name)]
-        _known.update(dict.fromkeys(left, True))  # and other families' loops are not called
-        module, _, function = examples.partition(":")
-        for name in left:
-            getattr(load(module), function)(np.dtype(name.rpartition(" in ")[2]))
-            paths.replace_file(folder / _marker(name), b"")
 
 
 def _is_marked(name: str) -> bool:

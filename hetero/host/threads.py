@@ -1,15 +1,17 @@
 """Loops for the CPU, compiled by Numba and shared among its threads.
 
-A kernel is a plain function with loops that are `parts.part`, decorated with `threaded`. It is
-compiled on its first call with new types, and Numba's cache keeps it for the next process. Sums may
-be reordered so that they vectorise; nothing else is relaxed, so that NaN and infinity keep their
-meaning. Parallel sums are reproducible: the bounds of their chunks do not depend on the number of
-threads, and chunks are added in order.
+A kernel is a function with loops that are a `part`. It is `compiled` on its first call with new
+types, and Numba's cache keeps it for the next process. Its first argument is the `team` that is to
+work. Sums may be reordered so that they vectorise; nothing else is relaxed, so that NaN and
+infinity keep their meaning. Parallel sums are reproducible: the bounds of their chunks do not
+depend on the number of threads, chunks are added in order, and a part is the same code for one
+thread and for several.
 
-The threads are TBB's where it is there (`layer`). Numba's other threads (GNU OpenMP) do not survive
-a fork: using them in the child ends the process. A forked child therefore runs the same loops
-unthreaded, whichever they are. Its portable threads ("workqueue") cannot be used by two threads at
-once, so there calls take turns.
+Numba starts its threads where it compiles or loads a parallel function. There is one, `_share`;
+kernels get its address where several threads are to work, so that small calls start none. The
+threads are TBB's where it is there (`threading_layer`). They do not survive a fork: a forked child
+runs the same loops unthreaded. Two threads cannot call Numba's portable ones ("workqueue") at once:
+there the main thread alone does.
 """
 
 from __future__ import annotations
@@ -17,117 +19,257 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
-from llvmlite.binding import ffi
-from numba.core import compiler_lock
-from numba.np.ufunc import parallel as layers
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
-from hetero.host import parts, threading_layer
-from hetero.host.parts import ALONE, OPTIONS, team
+from hetero.host import threading_layer
+from hetero.imports import no_fork
 
-__all__ = ["capped", "serial", "shared", "task_count", "thread_count", "threaded"]
+__all__ = [
+    "ALONE",
+    "compiled",
+    "helper",
+    "inlined",
+    "is_finite",
+    "no_overlap",
+    "part",
+    "start",
+    "task_count",
+    "team_for",
+]
 
 log = logging.getLogger("hetero")
-_SHARE = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
-_lock = threading.RLock()
-_state = {"started": False, "forked": False, "turns": None, "process": 0}
+# Sums may be reordered so that they vectorise; nothing else is relaxed.
+_OPTIONS: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"reassoc", "contract", "nsz"},
+}
+ALONE = 0  # the team of the calling thread
+_THREADS = 48  # bits below a team's number of threads: the address of `_share`
+_TASKS = 2  # for each thread: where one comes late or never, the others have little more to do
+_EACH = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
+_LARGEST = sys.float_info.max
 threading_layer.prepare()  # before anything here starts Numba's threads
 
+_word, _byte = ir.IntType(64), ir.IntType(8)
+_task = ir.FunctionType(ir.VoidType(), [_word] * 3)  # (data, first, last)
+_sharing = ir.FunctionType(ir.VoidType(), [_word] * 4)  # as `_share`
 
-def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile ``function(team, *arguments)``; it is called without the team, on all threads.
 
-    Its attribute ``alone`` does the same on the calling thread. With a team of one, another thread
-    would do the work while the caller waits: on busy cores that takes milliseconds.
+# -- Called by compiled code -----------------------------------------------------------------------
+
+
+def part(body: Callable[..., None]) -> Any:
+    """Make ``body(first, last, *arguments)`` a loop's part, which kernels call.
+
+    They call it as ``body(team, count, arguments)``: each thread of the team does some of
+    0 ... count, from ``first`` up to ``last``. The bounds depend on the number of threads.
+    ``arguments`` is a tuple; no array in it that is written may overlap another one. The body
+    begins with `no_overlap()`.
     """
-    kernel = serial(function)
+    function = helper(body)
 
-    def together(*arguments: Any) -> Any:
-        threads = team()
-        # A child of a fork that Python does not know of has no threads either.
-        if threads != ALONE and _state["process"] != os.getpid():
-            threads = ALONE
-        return kernel(threads, *arguments)
+    @intrinsic
+    def call(typing, team, count, arguments):  # type: ignore
+        if not isinstance(arguments, types.BaseTuple):
+            return None
+        taken = (types.intp, types.intp, *map(types.unliteral, arguments.types))
+        function.compile(taken)
 
-    @functools.wraps(function)
-    def call(*arguments: Any) -> Any:
-        if _state["forked"]:
-            return kernel(ALONE, *arguments)
-        if _state["turns"] is None:
-            with _lock:
-                thread_count()
-                result = together(*arguments)
-                _state["turns"] = numba.threading_layer() == "workqueue"
-                return result
-        if _state["turns"]:
-            with _lock:
-                return together(*arguments)
-        return together(*arguments)
+        def generate(context, builder, signature, values):  # type: ignore
+            made = function.overloads[taken]
+            context.add_linking_libs([made.library])
+            _call(context, builder, made.fndesc, signature, values)
+            return context.get_dummy_value()
 
-    call.alone = functools.partial(kernel, ALONE)  # type: ignore[attr-defined]
+        return types.none(types.intp, types.intp, arguments), generate
+
     return call
 
 
-def thread_count() -> int:
-    """How many threads loops run on at most, by the caller's choice; starts them."""
-    if _state["forked"]:
-        return 1  # nothing is asked of Numba's threads, which may have been half started
-    if not _state["started"]:
-        with _lock:
-            _state.update(started=True, process=os.getpid())  # before the threads start
-    return parts.thread_count()
+def _call(context, builder, made, signature, values):  # type: ignore
+    """Call a part for 0 ... count: at once, or by tasks that the threads take."""
+    team, count, given = values
+    # What threads read: whether one failed, and the arguments.
+    room = cgutils.alloca_once(builder, ir.LiteralStructType([_byte, given.type]))
+    failed = cgutils.gep_inbounds(builder, room, 0, 0)
+    builder.store(ir.Constant(_byte, 0), failed)
+    builder.store(given, cgutils.gep_inbounds(builder, room, 0, 1))
+    task = _task_of(context, builder.module, made, signature.args[2], room.type)
+    data = builder.ptrtoint(room, _word)
+    with builder.if_else(cgutils.is_null(builder, team)) as (one, many):
+        with one:
+            builder.call(task, [data, ir.Constant(_word, 0), count])
+        with many:
+            threads = builder.lshr(team, ir.Constant(_word, _THREADS))
+            address = builder.and_(team, ir.Constant(_word, (1 << _THREADS) - 1))
+            share = builder.inttoptr(address, _sharing.as_pointer())
+            builder.call(share, [threads, count, builder.ptrtoint(task, _word), data])
+    with cgutils.if_unlikely(builder, cgutils.is_not_null(builder, builder.load(failed))):
+        context.call_conv.return_user_exc(builder, MemoryError, ("no room for a part of a loop",))
 
 
-def task_count() -> int:
-    """The largest number of tasks that loops are cut into."""
-    threads = thread_count()
-    return parts.TASKS * threads if threads > 1 else 1
+def _task_of(context, module, made, arguments, room):  # type: ignore
+    """A function that does a part's work from one number up to another."""
+    function = ir.Function(module, _task, f"{made.mangled_name}.task")
+    function.linkage = "internal"
+    function.attributes.add("noinline")  # the same code for one thread and for several
+    builder = ir.IRBuilder(function.append_basic_block())
+    data, first, last = function.args
+    room = builder.inttoptr(data, room)
+    given = builder.load(cgutils.gep_inbounds(builder, room, 0, 1))
+    given = _borrowed(context, builder, arguments, given)
+    values = [first, last, *cgutils.unpack_tuple(builder, given)]
+    signature = types.none(*made.argtypes)
+    status, _ = context.call_internal_no_propagate(builder, made, signature, values)
+    with builder.if_then(status.is_error):
+        builder.store(ir.Constant(_byte, 1), cgutils.gep_inbounds(builder, room, 0, 0))
+    builder.ret_void()
+    return function
 
 
-def shared(elements: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function with the number of threads that pays for this number of elements."""
-    return capped(max(1, elements // _SHARE), function, *arguments)
+def _borrowed(context, builder, kind, value):  # type: ignore
+    """Arrays without their owners: threads would take turns to count references to them."""
+    if isinstance(kind, types.BaseTuple):
+        for k, each in enumerate(kind.types):
+            one = _borrowed(context, builder, each, builder.extract_value(value, k))
+            value = builder.insert_value(value, one, k)
+    if not isinstance(kind, types.Array):
+        return value
+    array = context.make_array(kind)(context, builder, value)
+    array.meminfo = cgutils.get_null_value(array.meminfo.type)
+    array.parent = cgutils.get_null_value(array.parent.type)
+    return array._getvalue()
 
 
-def capped(most: int, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call a function with its kernels limited to ``most`` threads.
+@intrinsic
+def no_overlap(typing):  # type: ignore
+    """Say of the calling function's arrays that they do not overlap: `numba.njit` cannot."""
 
-    An interrupt at any point leaves the number of threads as it was: Python handles signals when it
-    enters a function of its own, which the threading layer's is not, and no ``with`` comes between.
-    `numba.set_num_threads` is such a function; compiled, it takes 0.3 s of every process.
+    def generate(context, builder, signature, values):  # type: ignore
+        for given in builder.function.args:
+            if isinstance(given.type, ir.PointerType):
+                given.add_attribute("noalias")
+        return context.get_dummy_value()
+
+    return types.none(), generate
+
+
+def helper(body: Callable[..., Any]) -> Any:
+    """Make it a function that kernels and parts call."""
+    return numba.njit(**_OPTIONS)(body)
+
+
+def inlined(body: Callable[..., Any]) -> Any:
+    """Make it a function that is inlined into the compiled functions that call it.
+
+    It takes longer to compile than a `helper`, but constants of the caller are propagated into it.
     """
-    if _state["forked"]:
-        return function(*arguments, **options)
-    before = thread_count()  # starts the threads: the layer's function is there then
-    set_threads = layers._set_num_threads
-    try:
-        set_threads(min(before, most))
-        return function(*arguments, **options)
-    finally:
-        set_threads(before)
+    return numba.njit(inline="always", **_OPTIONS)(body)
 
 
-def _is_numbas(error: Exception) -> bool:
-    """Whether Numba's cache raised it, and no handler of a signal."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    return last is not None and "numba" in last.tb_frame.f_globals.get("__name__", "")
+@helper
+def is_finite(value):  # type: ignore
+    """Whether a number is neither infinite nor NaN.
 
-
-def serial(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function that runs on the calling thread, for what is too small to share.
-
-    Where Numba's cache cannot be written, or has a damaged file, it is compiled without.
+    `math.isfinite` tests ``x - x``, which reassociation optimises to 0.
     """
+    return abs(value) <= _LARGEST
+
+
+# -- Numba's threads -------------------------------------------------------------------------------
+
+
+def _share(threads, count, task, data):  # type: ignore
+    """Call a task for all of 0 ... count, in pieces that the threads take one after another."""
+    pieces = min(threads * _TASKS, count)
+    if pieces < 2:
+        _do(task, data, 0, count)
+        return
+    taken = np.zeros(1, np.int64)
+    for _ in numba.prange(threads):
+        k = _take(taken)
+        while k < pieces:
+            _do(task, data, k * count // pieces, (k + 1) * count // pieces)
+            k = _take(taken)
+
+
+@intrinsic
+def _do(typing, task, data, first, last):  # type: ignore
+    def generate(context, builder, signature, values):  # type: ignore
+        builder.call(builder.inttoptr(values[0], _task.as_pointer()), values[1:])
+        return context.get_dummy_value()
+
+    return types.none(*[types.intp] * 4), generate
+
+
+@intrinsic
+def _take(typing, taken):  # type: ignore
+    """The next number, which no other thread gets."""
+
+    def generate(context, builder, signature, values):  # type: ignore
+        array = context.make_array(taken)(context, builder, values[0])
+        return builder.atomic_rmw("add", array.data, ir.Constant(_word, 1), "monotonic")
+
+    return types.intp(taken), generate
+
+
+class _Started(NamedTuple):
+    process: int
+    address: int  # of `_share`
+    one_caller: bool  # whether no two threads may call it at once
+
+
+@functools.cache
+def start() -> _Started:
+    """Start Numba's threads; no fork comes meanwhile."""
+    declare = functools.partial(numba.cfunc, "void(intp, intp, intp, intp)", parallel=True)
+    with no_fork():
+        try:
+            share = declare(cache=True, **_OPTIONS)(_share)
+        except Exception as error:
+            log.info("threads are started without Numba's cache: %s", error)
+            share = declare(**_OPTIONS)(_share)
+        return _Started(os.getpid(), share.address, numba.threading_layer() == "workqueue")
+
+
+def team_for(elements: int, each: int = _EACH) -> int:
+    """The threads that pay for a number of elements, of those there are, as kernels take them.
+
+    Waiting for another thread takes milliseconds on busy cores: one is the calling thread.
+    """
+    wanted = elements // each
+    if wanted < 2:
+        return ALONE
+    process, address, one_caller = start()
+    if process != os.getpid():  # a fork's child has no threads
+        return ALONE
+    if one_caller and threading.current_thread() is not threading.main_thread():
+        return ALONE
+    threads = min(wanted, numba.get_num_threads())
+    return threads << _THREADS | address if threads > 1 else ALONE
+
+
+def task_count(team: int) -> int:
+    """The largest number of tasks that a team cuts a loop into."""
+    return max(1, _TASKS * (team >> _THREADS))
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function, with Numba's cache where that can be written and is not damaged."""
     try:
-        kernel = numba.njit(cache=True, **OPTIONS)(function)
+        kernel = numba.njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:  # there is no folder to write to
-        kernel = numba.njit(**OPTIONS)(function)
+        kernel = numba.njit(**_OPTIONS)(function)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
@@ -138,26 +280,15 @@ def serial(function: Callable[..., Any]) -> Callable[..., Any]:
             if isinstance(error, MemoryError) or not _is_numbas(error):
                 raise
             log.info("the loop %s is compiled without Numba's cache: %s", function.__name__, error)
-            kernel = numba.njit(**OPTIONS)(function)
+            kernel = numba.njit(**_OPTIONS)(function)
             return kernel(*arguments)
 
     return call
 
 
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.RLock()
-    _state["forked"] = _state["started"]
-    if hasattr(layers, "_nop"):  # the lock that is shared with the parent
-        layers._backend_init_process_lock = layers._nop()
-    # A thread that compiles while its process is forked is not there in the child, and would leave
-    # the compiler locked for ever.
-    for holder in (compiler_lock.global_compiler_lock, getattr(ffi.lib, "_lock", None)):
-        lock = getattr(holder, "_lock", None)
-        if lock is not None and not lock.acquire(blocking=False):
-            holder._lock = threading.RLock()
-        elif lock is not None:
-            lock.release()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+def _is_numbas(error: Exception) -> bool:
+    """Whether Numba's cache raised it, and no handler of a signal."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is not None and "numba" in last.tb_frame.f_globals.get("__name__", "")

@@ -24,6 +24,7 @@ from hetero.times import readable
 
 _POINT, _SHORT = 0.06, 0.01  # seconds: for one figure by the wall's clock; of a short call
 _ROOM, _PLACES = 1 << 28, 8  # bytes of operands at different places, against caches
+_MANY = 1 << 16  # threads: more than there are
 _FLOPS = 1e6  # of the size that is tried first, to see how long others take
 TOLERANCE = {"float32": 1e-4, "float64": 1e-11}  # of the largest value expected
 
@@ -155,13 +156,13 @@ class OnDevice:
 
 def on_cpu(of: Family, arrays: Arrays, loop: Any, threads: int | None = None) -> Callable[..., Any]:
     """A loop of the CPU as ``call(turn)``, on some threads or all."""
-    run, given = loop.run, of.loops(arrays)
-    if threads is not None and loop.threads:
-        run = partial(load("hetero.host.threads").capped, threads, run)
+    given = of.loops(arrays)
+    if loop.threads:
+        given = (load("hetero.host.threads").team_for(threads or _MANY, 1), *given)
 
     def call(turn: int) -> None:
         arrays[of.out][...] = 0
-        run(*given)
+        loop.run(*given)
 
     return call
 

@@ -25,11 +25,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 
-from hetero.host.parts import helper, is_finite, part
-from hetero.host.threads import thread_count, threaded
+from hetero.host.threads import compiled, inlined, is_finite, no_overlap, part, team_for
 
 from .csr import CHUNK, block_times
 
@@ -51,26 +49,16 @@ SHARE = 4096  # unknowns per thread at least
 
 def _shared(function: Callable[..., Any], vector: int) -> Callable[..., Any]:
     """Compile for as many threads as argument ``vector`` is long enough for."""
-    kernel = threaded(function)
+    kernel = compiled(function)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
-        threads = arguments[vector].size // SHARE
-        if threads < 2:
-            return kernel.alone(*arguments)
-        most = thread_count()
-        if threads >= most:
-            return kernel(*arguments)
-        numba.set_num_threads(threads)
-        try:
-            return kernel(*arguments)
-        finally:
-            numba.set_num_threads(most)
+        return kernel(team_for(arguments[vector].size, SHARE), *arguments)
 
     return call
 
 
-@helper
+@inlined
 def _chunk_times(indptr, indices, data, cut, repeats, first, c, p, q):
     """q = A p for a chunk of rows; returns its share of p.q."""
     for b in range(first[c], first[c + 1]):
@@ -81,7 +69,7 @@ def _chunk_times(indptr, indices, data, cut, repeats, first, c, p, q):
     return _dot(p[lo:hi], q[lo:hi])
 
 
-@helper
+@inlined
 def _line_times(p, q, row, ny, weights):
     """q = A p for one line of the grid: len(q) points, line number ``row`` of nz * ny."""
     nx = q.size
@@ -122,7 +110,7 @@ def _line_times(p, q, row, ny, weights):
             q[i] -= wz * below[i]
 
 
-@helper
+@inlined
 def _dot(a, b):
     total = 0.0
     for i in range(a.size):
@@ -130,7 +118,7 @@ def _dot(a, b):
     return total
 
 
-@helper
+@inlined
 def _direct(x, p, r, inverse, alpha, beta):
     """x += alpha p, then p = z + beta p."""
     if inverse.size:
@@ -143,13 +131,13 @@ def _direct(x, p, r, inverse, alpha, beta):
             p[i] = r[i] + beta * p[i]
 
 
-@helper
+@inlined
 def _step(x, p, alpha):
     for i in range(x.size):
         x[i] += alpha * p[i]
 
 
-@helper
+@inlined
 def _reduce(r, q, inverse, alpha):
     """r -= alpha q; returns r.r and r.z."""
     square = 0.0
@@ -167,12 +155,14 @@ def _reduce(r, q, inverse, alpha):
 
 @part
 def _csr_parts(start, stop, indptr, indices, data, cut, repeats, first, p, q, sums):
+    no_overlap()
     for c in range(start, stop):
         sums[c] = _chunk_times(indptr, indices, data, cut, repeats, first, c, p, q)
 
 
 @part
 def _stencil_parts(start, stop, ny, nx, weights, p, q, sums):
+    no_overlap()
     for row in range(start, stop):
         lo = row * nx
         hi = lo + nx
@@ -182,6 +172,7 @@ def _stencil_parts(start, stop, ny, nx, weights, p, q, sums):
 
 @part
 def _direct_parts(start, stop, size, x, p, r, inverse, alpha, beta):
+    no_overlap()
     for c in range(start, stop):
         lo = c * size
         hi = min(lo + size, x.size)
@@ -190,6 +181,7 @@ def _direct_parts(start, stop, size, x, p, r, inverse, alpha, beta):
 
 @part
 def _reduce_parts(start, stop, size, r, q, inverse, alpha, sums, sums_z):
+    no_overlap()
     for c in range(start, stop):
         lo = c * size
         hi = min(lo + size, r.size)
@@ -198,13 +190,14 @@ def _reduce_parts(start, stop, size, r, q, inverse, alpha, sums, sums_z):
 
 @part
 def _step_parts(start, stop, size, x, p, alpha):
+    no_overlap()
     for c in range(start, stop):
         lo = c * size
         hi = min(lo + size, x.size)
         _step(x[lo:hi], p[lo:hi], alpha)
 
 
-@helper
+@inlined
 def _total(sums, n):
     total = 0.0
     for i in range(n):

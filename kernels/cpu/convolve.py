@@ -15,8 +15,7 @@ import math
 
 import numpy as np
 
-from hetero.host.parts import helper, part
-from hetero.host.threads import shared, task_count, thread_count, threaded
+from hetero.host.threads import compiled, inlined, no_overlap, part, task_count, team_for
 
 from ..common.boundaries import FILL, SYMM, WRAP
 from .convolve_blocks import BLOCK, ROWS, block, copy, flat_block, half_block, load, store
@@ -27,7 +26,7 @@ __all__ = ["FILL", "SYMM", "WRAP", "block_width", "direct", "separable"]
 _TILE_ROWS = 32  # rows of a tile of the image: it stays in a core's own cache
 _TILE = 4096  # bytes of one row of a tile, at most
 _DTYPES = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
-_MANY = 8  # tiles for each thread, of which one more or less does not matter
+_MANY = 4  # tiles for each task, of which one more or less does not matter
 _TAPS_PER_ELEMENT = 64  # products that take as long as one of the elements that `share` counts
 
 
@@ -36,7 +35,7 @@ def block_width(dtype: np.dtype) -> int:
     return BLOCK // 2 // dtype.itemsize
 
 
-@helper
+@inlined
 def _inside(k, n, boundary):  # type: ignore
     """Which of n rows or columns stands at k, or -1 for the fill."""
     if 0 <= k < n:
@@ -49,7 +48,7 @@ def _inside(k, n, boundary):  # type: ignore
     return k if k < n else 2 * n - 1 - k
 
 
-@helper
+@inlined
 def _extend(image, corner, part, boundary, fill, size, room, pitch):  # type: ignore
     """Copy ``part`` (rows, columns) of the extended image, from its ``corner``, to ``room``."""
     address, stride, height, width = image
@@ -77,7 +76,7 @@ def _extend(image, corner, part, boundary, fill, size, room, pitch):  # type: ig
             j += 1
 
 
-@helper
+@inlined
 def _sum_blocks(source, pitch, step, taps, height, width, target, stride, rows, bytes, spare, unit):  # type: ignore
     """A tile's sums, block by block; the last blocks overlap those before them.
 
@@ -104,7 +103,7 @@ def _sum_blocks(source, pitch, step, taps, height, width, target, stride, rows, 
                     copy(there + r * stride, spare + r * BLOCK, bytes)
 
 
-@helper
+@inlined
 def _sum_tile(source, pitch, columns, rows, counts, target, stride, shape, size, spare, unit):  # type: ignore
     """A tile from its part of the extended image: directly, or in terms + 1 passes.
 
@@ -129,27 +128,25 @@ def _sum_tile(source, pitch, columns, rows, counts, target, stride, shape, size,
         )
 
 
-@helper
+@inlined
 def _edge(i, rows, down):  # type: ignore
     """The first row of band i of ``down``, each of which has whole blocks of rows."""
     return min(i * -(-rows // ROWS) // down * ROWS, rows)
 
 
-@threaded
+@compiled
 def _sum_image(team, image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room):  # type: ignore
     """All tiles; image and out are (address, strides of two axes, shape)."""
-    given = image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room
-    _sum_bands(team, room.shape[0], given)
+    numbers = image + out + counts + corner + tiles
+    _sum_bands(team, room.shape[0], (columns, rows, boundary, fill, size, room) + numbers)
 
 
 @part
-def _sum_bands(
-    start, stop, image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room
-):  # type: ignore
-    height, width, _ = counts
-    down, across, pitch = tiles
-    source, source_batch, source_stride, _, source_rows, source_columns = image
-    target, target_batch, target_stride, batch, out_rows, out_columns = out
+def _sum_bands(start, stop, columns, rows, boundary, fill, size, room,
+               source, source_batch, source_stride, _, source_rows, source_columns,
+               target, target_batch, target_stride, batch, out_rows, out_columns,
+               height, width, terms, above, before, down, across, pitch):  # type: ignore  # fmt: skip
+    no_overlap()
     bands = room.shape[0]
     tasks = batch * down * across
     for band in range(start, stop):
@@ -161,7 +158,7 @@ def _sum_bands(
             shape = _edge(i + 1, out_rows, down) - top, (j + 1) * out_columns // across - left
             _extend(
                 (source + b * source_batch, source_stride, source_rows, source_columns),
-                (top - corner[0], left - corner[1]),
+                (top - above, left - before),
                 (shape[0] + height - 1, shape[1] + width - 1),
                 boundary,
                 fill,
@@ -170,20 +167,20 @@ def _sum_bands(
                 pitch,
             )
             begin = target + b * target_batch + top * target_stride + left * size
+            counts = height, width, terms
             _sum_tile(
                 part, pitch, columns, rows, counts, begin, target_stride, shape, size, spare, fill
             )
 
 
-def _bands(rows: int, most: int, each: int) -> int:
+def _bands(rows: int, most: int, each: int, tasks: int) -> int:
     """Into how many bands of at most ``most`` rows to cut, so that every task gets as many tiles.
 
     A band has ``each`` tiles.
     """
-    tasks = task_count()
     fair = tasks // math.gcd(each, tasks)
     bands = -(-rows // most)
-    if bands * each < _MANY * thread_count():
+    if bands * each < _MANY * tasks:
         bands = -(-bands // fair) * fair
     return min(bands, -(-rows // ROWS))
 
@@ -225,32 +222,32 @@ def _run(
     terms, width = (0, columns.shape[1]) if rows is None else rows.shape
     taps = terms * (height + width) if terms else height * width
 
-    def sum_image() -> None:
-        deep = max(_TILE_ROWS, 2 * height) if terms else _TILE_ROWS
-        across = -(-wide * size // _TILE)
-        down = _bands(tall, deep, batch * across)
-        deep, most = -(-tall // (down * ROWS)) * ROWS + height, -(-wide // across) * size
-        # Rows begin on lines of the cache, an odd number of lines apart.
-        pitch = (most + BLOCK + width * size) // 128 * 128 + 192
-        bands = min(task_count(), down * across * batch)
-        # Blocks wider than the output read on: zeros, since subnormal numbers would be slow.
-        make = np.zeros if most < BLOCK else np.empty
-        room = make((bands, 64 + ROWS * BLOCK + deep * (1 + terms) * pitch), np.uint8)
-        _sum_image(
-            (_address(image), *image.strides[:2], *image.shape),
-            (_address(out), *out.strides[:2], *out.shape),
-            _address(columns),
-            0 if rows is None else _address(rows),
-            (height, width, terms),
-            corner,
-            (down, across, pitch),
-            boundary,
-            out.dtype.type(fillvalue),
-            size,
-            room,
-        )
-
-    shared(max(out.size, out.size * taps // _TAPS_PER_ELEMENT), sum_image)
+    team = team_for(max(out.size, out.size * taps // _TAPS_PER_ELEMENT))
+    tasks = task_count(team)
+    deep = max(_TILE_ROWS, 2 * height) if terms else _TILE_ROWS
+    across = -(-wide * size // _TILE)
+    down = _bands(tall, deep, batch * across, tasks)
+    deep, most = -(-tall // (down * ROWS)) * ROWS + height, -(-wide // across) * size
+    # Rows begin on lines of the cache, an odd number of lines apart.
+    pitch = (most + BLOCK + width * size) // 128 * 128 + 192
+    bands = min(tasks, down * across * batch)
+    # Blocks wider than the output read on: zeros, since subnormal numbers would be slow.
+    make = np.zeros if most < BLOCK else np.empty
+    room = make((bands, 64 + ROWS * BLOCK + deep * (1 + terms) * pitch), np.uint8)
+    _sum_image(
+        team,
+        (_address(image), *image.strides[:2], *image.shape),
+        (_address(out), *out.strides[:2], *out.shape),
+        _address(columns),
+        0 if rows is None else _address(rows),
+        (height, width, terms),
+        corner,
+        (down, across, pitch),
+        boundary,
+        out.dtype.type(fillvalue),
+        size,
+        room,
+    )
 
 
 def direct(

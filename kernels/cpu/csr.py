@@ -16,15 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetero.host.parts import helper, part
-from hetero.host.threads import threaded
+from hetero.host.threads import compiled, inlined, no_overlap, part, team_for
 
 __all__ = ["CHUNK", "Blocks", "block_times", "runs"]
 
 CHUNK = 2048  # rows: four such vectors of float64 are 64 KB, in reach of an L1 or L2 cache
 _LEAST = 16  # rows that a run must have
 _FEW = 256  # rows; runs of a smaller matrix are not worth looking for
-_SHARED = 4 * CHUNK  # rows from which threads look for them
+_EACH = 2 * CHUNK  # rows that a thread looks at, at least
 
 
 class Blocks(NamedTuple):
@@ -42,7 +41,7 @@ class Blocks(NamedTuple):
     first: np.ndarray
 
 
-@threaded
+@compiled
 def _mark(team, indptr, indices, data, same):
     """Mark the rows that are the row before, one column further."""
     _same_as_previous(team, (same.size + CHUNK - 1) // CHUNK, (indptr, indices, data, same))
@@ -50,6 +49,7 @@ def _mark(team, indptr, indices, data, same):
 
 @part
 def _same_as_previous(start, stop, indptr, indices, data, same):
+    no_overlap()
     n = same.size
     for c in range(start, stop):
         for i in range(max(1, c * CHUNK), min(n, c * CHUNK + CHUNK)):
@@ -75,8 +75,7 @@ def runs(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> Blocks:
     if n < _FEW:
         return _whole(n)
     same = np.zeros(n, np.bool_)
-    mark = _mark if n > _SHARED else _mark.alone
-    mark(indptr, indices, data, same)
+    _mark(team_for(n, _EACH), indptr, indices, data, same)
     starts = np.flatnonzero(~same)
     ends = np.append(starts[1:], n)
     long = ends - starts >= _LEAST
@@ -96,7 +95,7 @@ def _whole(n: int) -> Blocks:
     return Blocks(np.array([0, n]), np.zeros(1, np.bool_), np.array([0, 1]))
 
 
-@helper
+@inlined
 def block_times(indptr, indices, data, p, q, lo, repeats):
     """q = A p for the rows lo ... lo + len(q), which are one block.
 

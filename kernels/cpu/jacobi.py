@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.parts import part
-from hetero.host.threads import threaded
+from hetero.host.threads import compiled, no_overlap, part
 
 __all__ = ["residual_rows", "sweep"]
 
 
-@threaded
+@compiled
 def sweep(team: int, u: Any, f: Any, u_new: Any, factors: Any) -> None:
     """Make one sweep, each thread some rows.
 
@@ -26,14 +25,14 @@ def sweep(team: int, u: Any, f: Any, u_new: Any, factors: Any) -> None:
     factors : 4-tuple of that dtype
         1 / spacing^2 along rows, lines and columns, and 1, all over the matrix's diagonal.
     """
-    _sweep_rows(team, u.shape[0], (u, f, u_new, factors))
+    _sweep_rows(team, u.shape[0], (u, f, u_new) + factors)
 
 
 @part
-def _sweep_rows(start, stop, u, f, u_new, factors):  # type: ignore
+def _sweep_rows(start, stop, u, f, u_new, along_rows, along_lines, along_columns, scale):  # type: ignore
     """Per point, in 3-D: 6 additions, 4 multiplications."""
+    no_overlap()
     rows, lines, columns = u.shape
-    along_rows, along_lines, along_columns, scale = factors
     nothing = np.zeros(columns, u.dtype)
     zero = nothing[0]
     for r in range(start, stop):
@@ -54,7 +53,7 @@ def _sweep_rows(start, stop, u, f, u_new, factors):  # type: ignore
                 )
 
 
-@threaded
+@compiled
 def residual_rows(team: int, u: Any, f: Any, weights: Any, sums: Any) -> None:
     """The sums of (f - A u)^2 over each row, in double.
 
@@ -66,13 +65,13 @@ def residual_rows(team: int, u: Any, f: Any, weights: Any, sums: Any) -> None:
     sums : (rows,) array of float64
         Gets the sums.
     """
-    _residual_rows(team, u.shape[0], (u, f, weights, sums))
+    _residual_rows(team, u.shape[0], (u, f, sums) + weights)
 
 
 @part
-def _residual_rows(start, stop, u, f, weights, sums):  # type: ignore
+def _residual_rows(start, stop, u, f, sums, along_rows, along_lines, along_columns):  # type: ignore
+    no_overlap()
     rows, lines, columns = u.shape
-    along_rows, along_lines, along_columns = weights
     diagonal = 2.0 * (along_rows + along_lines + along_columns)
     nothing = np.zeros(columns, u.dtype)
     for r in range(start, stop):

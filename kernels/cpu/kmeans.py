@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.parts import inlined, part
-from hetero.host.threads import serial, shared, threaded
+from hetero.host.threads import ALONE, compiled, inlined, no_overlap, part, team_for
 
 __all__ = [
     "BLOCK",
@@ -46,12 +45,10 @@ def by_work(function: Callable[..., Any]) -> Callable[..., Any]:
 
     It is counted in elements that are read and used once, some 1 ns each.
     """
-    kernel = threaded(function)
+    kernel = compiled(function)
 
     def call(work: int, *arguments: Any) -> Any:
-        if work < _SERIAL:
-            return kernel.alone(*arguments)
-        return shared(work, kernel, *arguments)
+        return kernel(team_for(work) if work >= _SERIAL else ALONE, *arguments)
 
     return call
 
@@ -64,6 +61,7 @@ def pack(team, X, mean, packed):
 
 @part
 def _pack(start, stop, X, mean, packed):
+    no_overlap()
     n, d = X.shape
     for b in range(start, stop):
         block = packed[b]
@@ -101,6 +99,7 @@ def assign(team, packed, doubled, norms, labels, moved, was, numbers):
 
 @part
 def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers):
+    no_overlap()
     blocks, k = packed.shape[0], doubled.shape[0]
     n, parts = labels.size, numbers.size
     products = np.empty((min(k, TILE), BLOCK), packed.dtype)
@@ -172,6 +171,7 @@ def nearest(team, X, mean, centroids, doubled, norms, labels, squares):
 
 @part
 def _nearest(start, stop, X, mean, centroids, doubled, norms, labels, squares):
+    no_overlap()
     (n, d), k = X.shape, doubled.shape[0]
     rows = np.zeros((_WIDE, d), X.dtype)
     products, slim = np.empty((min(k, TILE // 4), _WIDE), X.dtype), np.empty((_WIDE, k), X.dtype)
@@ -222,6 +222,7 @@ def move_rows(team, X, mean, weights, labels, moved, was, numbers, blocks, sums,
 def _move_rows(
     start, stop, X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts
 ):
+    no_overlap()
     d, parts, lists = X.shape[1], sums.shape[0], numbers.size
     for p in range(start, stop):
         sum_of, total_of, count_of = sums[p], totals[p], counts[p]
@@ -260,6 +261,7 @@ def add_parts(team, whole, parts):
 
 @part
 def _add_parts(start, stop, flat, rows):
+    no_overlap()
     for piece in range(start, stop):
         for p in range(rows.shape[0]):
             line = rows[p]
@@ -278,6 +280,7 @@ def distances(team, packed, centroids, labels, found):
 
 @part
 def _distances(start, stop, packed, centroids, labels, found):
+    no_overlap()
     n, d = labels.size, packed.shape[1]
     total = np.empty(BLOCK)
     for b in range(start, stop):
@@ -310,6 +313,7 @@ def nearest_seed(team, packed, seed, weights, closest, sums):
 
 @part
 def _nearest_seed(start, stop, packed, seed, weights, closest, sums):
+    no_overlap()
     d = packed.shape[1]
     found = np.empty(BLOCK, packed.dtype)
     for b in range(start, stop):
@@ -350,6 +354,7 @@ def potentials(team, packed, indices, weights, closest, sums):
 
 @part
 def _potentials(start, stop, packed, seeds, weights, closest, sums):
+    no_overlap()
     d = packed.shape[1]
     found = np.empty(BLOCK, packed.dtype)
     for b in range(start, stop):
@@ -370,7 +375,7 @@ def _potentials(start, stop, packed, seeds, weights, closest, sums):
             sums[b, t] = total
 
 
-@serial
+@compiled
 def find_rows(weights, closest, running, values, found):
     """The rows at which the running sum of weighted distances reaches some values.
 

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.host.parts import helper, part
-from hetero.host.threads import threaded
+from hetero.host.threads import compiled, helper, no_overlap, part
 
 from .kmeans import BLOCK, TILE, by_work
 
@@ -77,13 +76,15 @@ def between(team, packed, doubled, norms, sizes, reaches, rounded, moves):
         Of each centroid: how far it moved, at least. Gets the longest move of those within reach,
         the distance of the nearest one out of reach, at most, and that of the nearest of all.
     """
-    _between(team, packed.shape[0], (packed, doubled, norms, sizes, reaches, rounded, moves))
+    given = packed, doubled, norms, sizes, reaches, moves, rounded.error, rounded.tiny
+    _between(team, packed.shape[0], given)
 
 
 @part
-def _between(start, stop, packed, doubled, norms, sizes, reaches, rounded, moves):
+def _between(start, stop, packed, doubled, norms, sizes, reaches, moves, error, tiny):
+    no_overlap()
     k = norms.size
-    error, tiny = rounded.error + rounded.error, rounded.tiny
+    error += error
     zero, infinite = packed.dtype.type(0), packed.dtype.type(np.inf)
     products = np.empty((min(k, TILE), BLOCK), packed.dtype)
     own = np.zeros((3, BLOCK), packed.dtype)
@@ -232,7 +233,7 @@ def _measure(block, sizes, rounded):
         sizes[r] = np.sqrt(total[r]) * rounded.up
 
 
-@threaded
+@compiled
 def assign(team, packed, doubled, norms, labels, moved, was, numbers,
            X, mean, centroids, rounded, moves, fresh, bounds, reaches, scanned):  # fmt: skip
     """As `kmeans.assign`, of those rows whose bounds do not tell their centroid.
@@ -257,13 +258,17 @@ def assign(team, packed, doubled, norms, labels, moved, was, numbers,
         Gets of how many rows the distances from all centroids were made.
     """
     lists = packed, doubled, norms, labels, moved, was, numbers
-    rows = X, mean, centroids, rounded, moves, fresh, bounds, reaches, scanned
-    _assign(team, scanned.size, lists + rows)
+    rows = X, mean, centroids, moves, fresh, bounds, reaches, scanned
+    error, tiny, up, down, most = rounded
+    _assign(team, scanned.size, lists + rows + (error, tiny, up, down, most))
 
 
 @part
 def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers,
-            X, mean, centroids, rounded, moves, fresh, bounds, reaches, scanned):  # fmt: skip
+            X, mean, centroids, moves, fresh, bounds, reaches, scanned,
+            error, tiny, up, down, most):  # fmt: skip
+    no_overlap()
+    rounded = Rounding(error, tiny, up, down, most)
     blocks, n, d, parts, teams = packed.shape[0], labels.size, mean.size, numbers.size, scanned.size
     sizes, uppers, lowers = bounds[0], bounds[1], bounds[2]
     for t in range(start, stop):

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hetero.host.parts import helper, part
-from hetero.host.threads import serial, threaded
+from hetero.host.threads import ALONE, compiled, helper, no_overlap, part
 
 __all__ = ["LADDERS", "Loop"]
 
@@ -33,7 +32,7 @@ class Loop(NamedTuple):
 # -- C = A B: A of m x k, B of k x n; C holds zeros. 2 m n k flops. --------------------------------
 
 
-@serial
+@compiled
 def matmul_sequential(A, B, C):
     """i-j-k: a row of A times a column of B; each element of B comes from another line."""
     for i in range(A.shape[0]):
@@ -53,7 +52,7 @@ def _add_rows(a, B, c, first):
             c[j] += one * line[j]
 
 
-@serial
+@compiled
 def matmul_reordered(A, B, C):
     """i-k-j: a row of C is the sum of rows of B."""
     for i in range(A.shape[0]):
@@ -68,7 +67,7 @@ def _blocked(A, B, C):
                 _add_rows(A[i, q : q + DEPTH], B[q : q + DEPTH], C[i, j : j + WIDTH], j)
 
 
-@serial
+@compiled
 def matmul_blocked(A, B, C):
     """Tiles of B, each of which serves all rows of A while it is in the cache."""
     _blocked(A, B, C)
@@ -76,10 +75,11 @@ def matmul_blocked(A, B, C):
 
 @part
 def _matmul_rows(start, stop, A, B, C):
+    no_overlap()
     _blocked(A[start:stop], B, C[start:stop])
 
 
-@threaded
+@compiled
 def matmul_parallel(team, A, B, C):
     """A range of the rows of A and of C for each thread."""
     _matmul_rows(team, A.shape[0], (A, B, C))
@@ -88,7 +88,7 @@ def matmul_parallel(team, A, B, C):
 # -- out[i, j] = sum of taps[u, v] image[i + u, j + v], the image extended; out holds zeros. -------
 
 
-@serial
+@compiled
 def convolution_sequential(image, taps, out):
     """One result after another, the sum over its taps: 2 flops for each."""
     for i in range(out.shape[0]):
@@ -106,6 +106,7 @@ def convolution_sequential(image, taps, out):
 @part
 def _sweep_rows(start, stop, u, f, u_new, factor):
     """Each point looks whether it has its four neighbours."""
+    no_overlap()
     rows, columns = u.shape
     quarter = u.dtype.type(0.25)
     for r in range(start, stop):
@@ -122,13 +123,13 @@ def _sweep_rows(start, stop, u, f, u_new, factor):
             u_new[r, c] = quarter * total + factor * f[r, c]
 
 
-@serial
+@compiled
 def jacobi_sequential(u, f, u_new, factor):
     """One point after another, by a team of one."""
-    _sweep_rows(0, u.shape[0], (u, f, u_new, factor))
+    _sweep_rows(ALONE, u.shape[0], (u, f, u_new, factor))
 
 
-@threaded
+@compiled
 def jacobi_parallel(team, u, f, u_new, factor):
     """A range of the rows for each thread."""
     _sweep_rows(team, u.shape[0], (u, f, u_new, factor))

@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.host.parts import helper, part
-from hetero.host.threads import serial, threaded
+from hetero.host.threads import compiled, helper, no_overlap, part
 
 __all__ = ["DOWN", "DOWN_FROM_ZERO", "UP", "UP_WITH_SQUARES", "solve_coarsest", "squares", "sweep"]
 
@@ -250,7 +249,7 @@ def _tile(u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares,
     return total
 
 
-@threaded
+@compiled
 def sweep(
     team, u, f, out, coarse, sums, shapes, weights, omega, first, mode, lefts, shares, taps, tiles
 ):
@@ -280,20 +279,21 @@ def sweep(
     tiles : (tiles, 10) array
         Rows of `hetero.kernels.multigrid.transfers.tiles` for z and y.
     """
-    given = u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares, taps
-    _sweep(team, len(sums), (sums, tiles, given))
+    given = u, f, out, coarse, sums, shapes, weights, omega, first, mode, lefts, shares, taps, tiles
+    _sweep(team, len(sums), given)
 
 
 @part
-def _sweep(start, stop, sums, tiles, given):
-    u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares, taps = given
+def _sweep(start, stop, u, f, out, coarse, sums, shapes, weights, omega, first, mode,
+           lefts, shares, taps, tiles):  # fmt: skip
+    no_overlap()
     for tile in range(start, stop):
         sums[tile] = _tile(
             u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares, taps, tiles[tile]
         )
 
 
-@serial
+@compiled
 def solve_coarsest(inverse, f, u):
     """u = inverse f, on the calling thread: BLAS would wake its own for it."""
     for i in range(u.size):
@@ -304,7 +304,7 @@ def solve_coarsest(inverse, f, u):
         u[i] = total
 
 
-@threaded
+@compiled
 def squares(team, u, f, nz, ny, nx, weights, sums):
     """Squares of f - A u and of f, summed row by row into ``sums``, (nz * ny, 2) float64."""
     _squares(team, nz * ny, (u, f, nz, ny, nx, weights, sums))
@@ -312,6 +312,7 @@ def squares(team, u, f, nz, ny, nx, weights, sums):
 
 @part
 def _squares(start, stop, u, f, nz, ny, nx, weights, sums):
+    no_overlap()
     wz, wy, wx = weights[0], weights[1], weights[2]
     diagonal = 2 * (wz + wy + wx)
     nothing = np.zeros(nx, u.dtype)

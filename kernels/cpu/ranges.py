@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.host.parts import helper, part
-from hetero.host.threads import shared, threaded
+from hetero.host.threads import compiled, helper, no_overlap, part, team_for
 
 __all__ = ["block_sums", "least_lines"]
 
 
-@threaded
+@compiled
 def _block_sums(team, planes, sums, peaks):  # type: ignore
     _sum_blocks(team, sums.shape[0] * sums.shape[1], (planes, sums, peaks))
 
 
 @part
 def _sum_blocks(start, stop, planes, sums, peaks):  # type: ignore
+    no_overlap()
     _, down, across = sums.shape
     _, height, width = planes.shape
     total = np.empty(width)  # of each column: long loops vectorise
@@ -61,7 +61,7 @@ def block_sums(
     down, across = -(-height // rows), -(-width // columns)
     sums, peaks = np.empty((batch, down, across)), np.empty((batch, down))
     planes = np.ascontiguousarray(planes)  # each further layout would be compiled, for seconds
-    shared(planes.size, _block_sums, planes, sums, peaks)
+    _block_sums(team_for(planes.size), planes, sums, peaks)
     return sums, np.outer(_extents(height, down), _extents(width, across)), peaks.max(axis=1)
 
 
@@ -82,13 +82,14 @@ def _line(plane, first, last, place, transposed):  # type: ignore
     return total, count, least
 
 
-@threaded
+@compiled
 def _least_lines(team, planes, blocks, down, across, sums):  # type: ignore
     _find_least(team, len(blocks), (planes, blocks, down, across, sums))
 
 
 @part
 def _find_least(start, stop, planes, blocks, down, across, sums):  # type: ignore
+    no_overlap()
     _, height, width = planes.shape
     for task in range(start, stop):
         plane, result = planes[blocks[task, 0]], np.inf
@@ -131,5 +132,5 @@ def least_lines(planes: np.ndarray, blocks: np.ndarray, down: int, across: int) 
     sums = np.empty(len(blocks))
     planes = np.ascontiguousarray(planes)
     work = len(blocks) * planes[0].size // (down * across) * 8
-    shared(work, _least_lines, planes, np.ascontiguousarray(blocks), down, across, sums)
+    _least_lines(team_for(work), planes, np.ascontiguousarray(blocks), down, across, sums)
     return sums

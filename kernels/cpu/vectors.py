@@ -9,33 +9,29 @@ on 16 cores with 1, 2, 4, 8 and 16 threads, us: 65536 elements 20, 22, 26, 26, 2
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hetero.host.parts import helper, is_finite, part
-from hetero.host.threads import shared, threaded
+from hetero.host.threads import ALONE, compiled, inlined, is_finite, no_overlap, part, team_for
 
 __all__ = ["SHARED", "dot", "norm", "scale_and_add", "step", "times_zero"]
 
 SHARED = 1 << 17  # elements: shorter vectors gain nothing by a second thread
-_LIGHT = 4  # elements as expensive as one of those that `shared` counts
 _CHUNK = 4096  # elements of a chunk, which one thread adds up
 
 
 def _by_size(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make it ``function(x, ...)``, which takes threads if its first vector is long enough."""
-    kernel = threaded(function)
-    alone = kernel.alone  # type: ignore[attr-defined]
+    kernel = compiled(function)
 
+    @functools.wraps(function)
     def call(x: np.ndarray, *arguments: Any) -> Any:
-        if x.size < SHARED:
-            return alone(x, *arguments)
-        return shared(x.size // _LIGHT, kernel, x, *arguments)
+        return kernel(team_for(x.size, SHARED // 2) if x.size >= SHARED else ALONE, x, *arguments)
 
-    call.__name__, call.__doc__ = function.__name__, function.__doc__
     return call
 
 
@@ -52,12 +48,13 @@ def dot(team, x, y):
 
 @part
 def _products(start, stop, x, y, sums):
+    no_overlap()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         sums[c] = _product(x[lo:hi], y[lo:hi])
 
 
-@helper
+@inlined
 def _product(a, b):
     total = 0.0
     for i in range(a.size):
@@ -65,7 +62,7 @@ def _product(a, b):
     return total
 
 
-@helper
+@inlined
 def _total(sums):
     total = 0.0
     for c in range(sums.size):
@@ -85,12 +82,13 @@ def scale_and_add(team, y, scale, x):
 
 @part
 def _scaled(start, stop, y, scale, x):
+    no_overlap()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         _scale(y[lo:hi], scale, x[lo:hi])
 
 
-@helper
+@inlined
 def _scale(a, scale, b):
     for i in range(a.size):
         a[i] = scale * a[i] + b[i]
@@ -121,12 +119,13 @@ def step(team, x, r, p, q, alpha):
 
 @part
 def _reduced(start, stop, x, r, p, q, alpha, squares, zeros):
+    no_overlap()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         squares[c], zeros[c] = _reduce(x[lo:hi], p[lo:hi], r[lo:hi], q[lo:hi], alpha)
 
 
-@helper
+@inlined
 def _reduce(x, p, r, q, alpha):
     """r -= alpha q; returns r.r, and 0 where x + alpha p is finite, else NaN."""
     square = 0.0
@@ -141,12 +140,13 @@ def _reduce(x, p, r, q, alpha):
 
 @part
 def _moved(start, stop, x, p, alpha):
+    no_overlap()
     for c in range(start, stop):
         lo, hi = c * _CHUNK, (c + 1) * _CHUNK
         _move(x[lo:hi], p[lo:hi], alpha)
 
 
-@helper
+@inlined
 def _move(x, p, alpha):
     for i in range(x.size):
         x[i] += alpha * p[i]
@@ -165,11 +165,12 @@ def times_zero(team, x):
 
 @part
 def _zeros(start, stop, x, sums):
+    no_overlap()
     for c in range(start, stop):
         sums[c] = _zero_times(x[c * _CHUNK : (c + 1) * _CHUNK])
 
 
-@helper
+@inlined
 def _zero_times(x):
     total = x.dtype.type(0.0)
     for i in range(x.size):

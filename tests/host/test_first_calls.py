@@ -174,44 +174,6 @@ def test_calls_of_a_process_that_may_not_start_threads(tmp_path):
     run(ALONE, names, XDG_CACHE_HOME=str(tmp_path / "cache"))
 
 
-HELD = ("HETERO_COMPILE_AHEAD", "NUMBA_CACHE_DIR")  # by the other tests
-TRAPS = ("html", "queue", "uuid", "decimal", "calendar", "colorsys", "mailbox")
-TRAP = """
-import os
-with open(os.environ["HERE"] + "/met", "a") as file:
-    print(os.getpid(), file=file)
-"""
-PROGRAM = """
-import sys
-here = sys.path.pop(0)
-import html, queue, uuid, decimal, calendar, colorsys, mailbox  # Python's own
-sys.path.insert(0, here)
-import os, subprocess
-import hetero.ops.functions
-from hetero import imports
-from hetero.host import loops
-name = min(loops.every(), key=loops.seconds)
-loops.ensure([name])
-loops._known.clear()
-assert loops.is_ready(name)
-os.chdir("/")
-names = "html, queue, uuid, decimal, calendar, colorsys, mailbox"
-subprocess.run(imports.in_child(f"import numba, scipy, {names}, hetero.kernels"), check=True)
-"""
-
-
-@pytest.mark.parametrize("how", ["script", "module", "command"])
-def test_what_compiles_imports_nothing_from_the_scripts_folder(how, tmp_path):
-    """A user's html.py calls hetero: it would be run by each process that it has begun."""
-    for name in TRAPS:
-        (tmp_path / f"{name}.py").write_text(TRAP)
-    (tmp_path / "program.py").write_text(PROGRAM)
-    arguments = {"script": ["program.py"], "module": ["-m", "program"], "command": ["-c", PROGRAM]}
-    names = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HERE": str(tmp_path)}
-    processes.python(*arguments[how], cwd=tmp_path, **dict.fromkeys(HELD), **names)
-    assert not (tmp_path / "met").exists()
-
-
 def fresh(code, **environment):
     """What a process of its own prints."""
     return processes.python("-c", code, **environment).stdout

@@ -1,5 +1,7 @@
 """Whose threads run the loops."""
 
+import functools
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,7 +60,7 @@ def test_nothing_is_loaded_where_the_user_wants_another(unstarted, choice):
 PROGRAM = """
 import os
 import numpy as np
-from hetero.host import parts, threading_layer
+from hetero.host import threading_layer
 from hetero.kernels.cpu import vectors
 from numba.np.ufunc import parallel
 
@@ -78,6 +80,84 @@ def test_loops_run_on_tbb():
     done = processes.python("-c", PROGRAM, **unset)
     assert done.stdout == "tbb TBB\n", done.stderr
     assert "fork" not in done.stderr
+
+
+# -- one thread and several ------------------------------------------------------------------------
+
+FAMILIES = {
+    "conjugate gradients, grid": """
+P = hetero.Poisson((300, 301), dtype=dtype)
+b = draw(P.shape[0])
+found = [P @ b] + [hetero.solve_cg(P, b, M=M, maxiter=15, **on)[0] for M in (None, "jacobi")]
+""",
+    "conjugate gradients, rows": """
+A = hetero.Poisson((31, 40, 50), dtype=dtype).tocsr()
+b = draw(A.shape[0])
+found = [hetero.solve_cg(A, b, M=M, maxiter=15, **on)[0] for M in (None, "jacobi")]
+""",
+    "conjugate gradients, dense": """
+A, b = np.eye(300, dtype=dtype) * 300 + draw(300, 300) * 0.1, draw(1 << 18)
+found = [hetero.solve_cg(A + A.T, b[:300], maxiter=9, **on)[0]]
+x, r, p, q = (b * k for k in (1, 2, 3, 4))
+found += [vectors.step(x, r, p, q, 0.3), vectors.dot(x, r), x, r]
+""",
+    "multigrid": """
+found = [hetero.solve_poisson(draw(*n), method="multigrid", **on) for n in SHAPES]
+""",
+    "jacobi": """
+found = []
+for shape in SHAPES:
+    u, info = hetero.solve_poisson(draw(*shape), method="jacobi", rtol=0.5, return_info=True, **on)
+    found += [u, info["relative_residual"]]
+""",
+    "k-means": """
+X, found = draw(20_001, 17), []
+for k in (9, 100):  # the second one with bounds
+    centroids, labels, info = hetero.kmeans(X, k, random_state=0, max_iter=8, method="lloyd", **on)
+    found += [centroids, labels, info["inertia"]]
+""",
+    "convolution": """
+image, taps = draw(400, 501), draw(7, 9)
+found = [hetero.convolve2d(image, taps, boundary=b, method="direct", **on) for b in EDGES]
+found += ranges.block_sums(image[None], 32, 32)
+""",
+}
+BITS = """
+import hashlib, json, sys
+import numba, numpy as np
+import hetero
+from hetero.kernels.cpu import ranges, vectors
+
+EDGES, SHAPES, on = ("fill", "wrap", "symm"), ((200, 301), (31, 40, 50)), {"device": "cpu"}
+for threads in map(int, sys.argv[1].split(",")):
+    numba.set_num_threads(threads)
+    for family, code in json.loads(sys.argv[2]).items():
+        for dtype in ("float32", "float64"):
+            draw = lambda *n: np.random.default_rng(0).standard_normal(n).astype(dtype)
+            exec(code)
+            digest = hashlib.sha256(b"".join(np.asarray(value).tobytes() for value in found))
+            print(family, dtype, digest.hexdigest(), sep=":")
+"""
+
+
+@functools.cache
+def bits():
+    """What each family's loops gave, on one thread and on several, and on several and on one."""
+    given = ["-W", "ignore", "-c", BITS]
+    orders = "1", "4,1", "1,4"  # the first process may have to compile, which is not looked at
+    done = [
+        processes.python(*given, order, json.dumps(FAMILIES), NUMBA_NUM_THREADS="4")
+        for order in orders
+    ]
+    return [line.split(":") for process in done[1:] for line in process.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_thread_and_several_give_the_same_bits(family):
+    """Whichever of them a process used first."""
+    found = [(dtype, digest) for name, dtype, digest in bits() if name == family]
+    assert len(found) == 8
+    assert len(set(found)) == 2, found
 
 
 # -- forks -----------------------------------------------------------------------------------------

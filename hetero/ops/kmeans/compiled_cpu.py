@@ -13,7 +13,7 @@ import numpy as np
 
 from hetero.host.blas import one_thread
 from hetero.host.loops import as_loops_take
-from hetero.host.threads import shared
+from hetero.host.threads import ALONE, team_for
 from hetero.imports import load
 from hetero.kernels.cpu import kmeans as loops
 from hetero.kernels.cpu import kmeans_bounds as bounds
@@ -120,9 +120,10 @@ class CompiledRows(CpuRows):
             self._bounds = _Bounds(self.n, len(self._numbers), centroids)
         kept = self._bounds
         kept.move(centroids, *asked[1:3], fresh)
-        shared(
-            *(self._work(centroids) if fresh else self.n * _KEPT, bounds.assign, *asked),
-            *(self._X, self.mean, centroids, kept.rounded, kept.moves, fresh),
+        work = self._work(centroids) if fresh else self.n * _KEPT
+        bounds.assign(
+            *(team_for(work), *asked, self._X, self.mean, centroids),
+            *(kept.rounded, kept.moves, fresh),
             *(kept.of_rows, kept.reaches, kept.looked),
         )
         if not fresh and kept.looked.sum() > self._few * self.n:
@@ -286,6 +287,6 @@ def compile_bounds(dtype: np.dtype) -> None:
     lists = np.zeros(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int32), np.zeros(1, int)
     bounds.between(0, packed, centroids, norms, norms, norms.copy(), rounded, kept.moves)
     bounds.assign(
-        *(packed, centroids, norms, *lists, X, mean, centroids, rounded, kept.moves, True),
+        *(ALONE, packed, centroids, norms, *lists, X, mean, centroids, rounded, kept.moves, True),
         *(kept.of_rows, kept.reaches, kept.looked),
     )

@@ -8,9 +8,9 @@ from hetero.host.loops import Family, register
 from hetero.imports import load
 from hetero.ops.linear_systems.types import Csr, Stencil
 
-ROWS = register(Family("rows", 4.5, f"{__name__}:rows"))
-STENCILS = register(Family("stencils", 4.5, f"{__name__}:stencils"))
-CYCLES = register(Family("multigrid", 6.5, f"{__name__}:cycles"))
+ROWS = register(Family("rows", 6.0, f"{__name__}:rows"))
+STENCILS = register(Family("stencils", 5.0, f"{__name__}:stencils"))
+CYCLES = register(Family("multigrid", 9.0, f"{__name__}:cycles"))
 _N = 64
 SWEEPS = register(Family("sweeps", 3.0, f"{__name__}:sweeps"))
 

@@ -56,7 +56,7 @@ class _Level:
         """Make a pass over the grid; see `hetero.kernels.cpu.multigrid.sweep`."""
         vectors = u, f, out, coarse, self.sums, *self._before
         given = *vectors, self._number(omega), first, mode, *self._after
-        threads.shared(u.size, multigrid.sweep, *given)
+        multigrid.sweep(threads.team_for(u.size), *given)
 
 
 def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
@@ -64,7 +64,7 @@ def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]
     (nz, ny, nx), weights = stencil.box
     sums = np.empty((nz * ny, 2))
     given = u.reshape(-1), as_loops_take(f.reshape(-1)), nz, ny, nx
-    threads.shared(f.size, multigrid.squares, *given, np.array(weights, f.dtype), sums)
+    multigrid.squares(threads.team_for(f.size), *given, np.array(weights, f.dtype), sums)
     residual, whole = np.sqrt(sums.sum(axis=0))
     return float(residual), float(whole)
 

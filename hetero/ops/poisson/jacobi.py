@@ -65,7 +65,7 @@ def solve(
         Sweeps or tolerances; see `_iterate`.
     """
     if not devices:
-        return load("hetero.host.threads").shared(f.size, _on_cpu, stencil, f, u, limits)
+        return _on_cpu(stencil, f, u, limits)
     whole = plan_jacobi.GridSlab.of(*stencil, np.dtype(dtype or f.dtype).name)
     depth = plan_jacobi.default_depth(whole)  # sweeps of a pass
     cuts = slabs(stencil.shape[0], len(devices), depth)
@@ -139,13 +139,14 @@ class _Cpu:
         self.u = np.array(u, f.dtype, order="C").reshape(shape)
         self._u_new = np.empty_like(self.u)
         self._loops = load("hetero.kernels.cpu.jacobi")
+        self._team = load("hetero.host.threads").team_for(f.size)
         self.sweeps = 0
 
     def advance(self, sweeps: int) -> None:
         """Make sweeps."""
         self.sweeps += sweeps
         for _ in range(sweeps):
-            self._loops.sweep(self.u, self._f, self._u_new, self._factors)
+            self._loops.sweep(self._team, self.u, self._f, self._u_new, self._factors)
             self.u, self._u_new = self._u_new, self.u
 
     def residual(self) -> float:
@@ -158,7 +159,7 @@ class _Cpu:
 
     def _norm(self, u: np.ndarray, weights: tuple[float, float, float]) -> float:
         sums = np.empty(len(u))
-        self._loops.residual_rows(u, self._f, weights, sums)
+        self._loops.residual_rows(self._team, u, self._f, weights, sums)
         with np.errstate(over="ignore", invalid="ignore"):
             return math.sqrt(sums.sum())
 

@@ -6,13 +6,11 @@ good``, or ``race`` for kernels without their barriers.
 
 from __future__ import annotations
 
-import itertools
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import compiled
 import in_bounds
-import numba
 import numpy as np
 import pytest
 import runtimes
@@ -119,37 +117,6 @@ def test_threads_share_a_hierarchy():
     with ThreadPoolExecutor(4) as pool:
         for expected, together in zip(alone, pool.map(solved, rhs), strict=True):
             assert set(together) == {expected}
-
-
-@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one core")
-def test_an_interrupt_leaves_the_number_of_threads():
-    """At every call that Python makes, where it looks for signals: a cycle is cut off there."""
-    stencil = Stencil((40, 41), (1.0, 1.0))
-    f = np.ones(stencil.shape)
-    hierarchy = multigrid_cpu.CpuHierarchy(stencil, f.dtype)
-    hierarchy.cycle(f.ravel(), np.zeros(f.size))
-    before = numba.get_num_threads()
-    assert before > 1
-    cut = True
-    for last in itertools.count(1):
-        calls = itertools.count(1)
-
-        def interrupting(frame, event, argument, calls=calls, last=last):
-            if next(calls) == last:
-                raise KeyboardInterrupt
-
-        try:
-            sys.settrace(interrupting)
-            hierarchy.cycle(f.ravel(), np.zeros(f.size))
-            cut = False
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
-        assert numba.get_num_threads() == before, f"cut off at call {last}"
-        if not cut:
-            break
-    assert last > 10
 
 
 @pytest.mark.parametrize("place", places())

@@ -89,7 +89,7 @@ def course(problem: Problem, calls: int, priced: Callable[[Problem], Plan]) -> C
         return plans[copies]
 
     known = {
-        i: Kept(o, calls=1)
+        i: Kept(calls=1)
         for i, o in enumerate(problem.inputs)
         if o.location == HOST and o.nbytes >= LEAST_WATCHED and o.dtype.char in FLOATS
     }

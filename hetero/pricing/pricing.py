@@ -161,10 +161,12 @@ def _rank(candidate: Candidate) -> tuple[bool, bool, float]:
 
 
 def _without_price(candidate: Candidate) -> Candidate:
-    """A way that is out; what compiling would gain is of interest."""
+    """A way that is out; what compiling would gain is of interest, and what a result costs that
+    does not stay."""
     reason = candidate.reason
     way = candidate._replace(unasked=reason if isinstance(reason, Unasked) else "")
-    return way if reason == registry.NOT_COMPILED else way._replace(seconds=None, terms={})
+    priced = reason in (registry.NOT_COMPILED, _HOME)
+    return way if priced else way._replace(seconds=None, terms={})
 
 
 def candidate(

@@ -36,11 +36,18 @@ def _device(opencl):
         yield device
 
 
+@pytest.fixture(autouse=True)
+def small_buffers(monkeypatch):
+    monkeypatch.setattr(staging, "_SLICE", SLICE)
+    monkeypatch.setattr(staging, "_REGION", REGION)
+    monkeypatch.setattr(staging, "usual_threads", lambda: 3)
+
+
 @pytest.fixture(name="ring")
 def _ring(device):
     gc.collect()  # what other tests' failures refer to
     before = threads_that_copy(), pinned.sizes()
-    ring = staging.Ring(device, 3, SLICE, REGION)
+    ring = staging.Ring(device)
     yield ring
     ring.close()
     gc.collect()
@@ -68,7 +75,7 @@ def test_where_no_thread_starts_the_caller_copies(device, monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    ring = staging.Ring(device, 2, SLICE, REGION)
+    ring = staging.Ring(device)
     there_and_back(ring, device, X[::2])
     ring.close()
 

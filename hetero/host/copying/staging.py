@@ -27,7 +27,6 @@ from hetero import locks
 from hetero.errors import DeviceError
 from hetero.host import cpu
 from hetero.host.copying.copy_jobs import (
-    DONE,
     THREADS,
     UPLOAD,
     Copy,
@@ -55,24 +54,12 @@ _warned: set[str] = set()  # names of devices without pinned memory
 class Ring:
     """The pinned buffers of one context, in which the device is active, and the threads that fill
     and empty them. They are there from the first copy of a direction, or the first one beside
-    another, until `close`.
+    another, until `close`."""
 
-    ``threads`` help with a copy; `slice_bytes` are those of a buffer, `region_bytes` those of all
-    buffers of a lane.
-    """
-
-    def __init__(
-        self,
-        device: Any,
-        threads: int | None = None,
-        slice_bytes: int = _SLICE,
-        region_bytes: int = _REGION,
-    ) -> None:
+    def __init__(self, device: Any) -> None:
         # Direction -> jobs, which a signal's handler may begin, too, and who does them.
         self._ways: dict[str, tuple[queue.SimpleQueue[Any], list[_Lane]]] = {}
         self.device, self.place = device, device.place()
-        self.threads = threads or usual_threads()
-        self.slice_bytes, self.region_bytes = slice_bytes, region_bytes
         self._lock = locks.new()
         self._streams: dict[str, Any] = {}
         _close_at_exit()
@@ -82,8 +69,6 @@ class Ring:
         self, direction: str, array: np.ndarray, buffer: Any, offset: int = 0, after: Any = None
     ) -> Copy:
         """Begin what `copy_jobs.begin` says; nothing need have come where there is no ``after``."""
-        if not array.nbytes:
-            return DONE
         if after is not None and self.device.passed(after):
             after = None
         flight = Flight()
@@ -148,14 +133,14 @@ class _Lane:
 
     def __init__(self, ring: Ring, direction: str, jobs: queue.SimpleQueue[Any]) -> None:
         self._device, self._place, self._direction = ring.device, ring.place, direction
-        self._threads, self._slice, self._most = ring.threads, ring.slice_bytes, ring.region_bytes
+        self._threads, self._most = usual_threads(), _REGION
         self._stream = self._slices = self._packers = None
         self._region = np.empty(0, np.uint8)
         self.is_busy = False
         self.thread: threading.Thread | None = None
         with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there are too many
             executor = load("concurrent.futures").ThreadPoolExecutor
-            given = jobs, executor(ring.threads, f"{THREADS} packer")
+            given = jobs, executor(self._threads, f"{THREADS} packer")
             name = f"{THREADS} {direction}"
             thread = threading.Thread(target=self._run, name=name, args=given, daemon=True)
             thread.start()
@@ -190,7 +175,7 @@ class _Lane:
             layout = rows(array) if self._slices is not None else None
             try:
                 self._grow(array.nbytes)
-                if self._region.nbytes < min(self._slice, array.nbytes):
+                if self._region.nbytes < min(_SLICE, array.nbytes):
                     if after is not None:
                         device.wait(after)
                     copy_packed(device, self._direction, array, buffer, offset)
@@ -208,7 +193,7 @@ class _Lane:
 
     def _copy_packed(self, array: np.ndarray, buffer: Any, offset: int) -> None:
         """Copy piece by piece, each of which is packed by several threads."""
-        device, region, size = self._device, self._region, min(self._slice, len(self._region))
+        device, region, size = self._device, self._region, min(_SLICE, len(self._region))
         device.synchronize(self._stream)  # buffers may be on their way
         flying: list[tuple[Any, np.ndarray, np.ndarray]] = []
 
@@ -249,10 +234,10 @@ class _Lane:
             self._region = self._device.pinned(wanted, PURPOSE)
         except Exception as error:
             self._most = len(self._region)
-            say = log.debug if self._device.name in _warned else log.warning
-            _warned.add(self._device.name)
-            why = "copies are slower, the system gives no pinned memory"
-            say("%s: %s: %s", self._device.name, why, error)
+            if (name := self._device.name) not in _warned:
+                _warned.add(name)
+                why = "copies are slower, the system gives no pinned memory"
+                log.warning("%s: %s: %s", name, why, error)
 
 
 def close_all() -> None:

@@ -358,9 +358,16 @@ def _terms(
 def _in_turn(links: list[Callable[[float], float]], sizes: list[int], times: list[float]) -> float:
     """Seconds of copies up that follow one another: one begins while the one before waits for the
     bus, so that they take less than alone, but more than a single copy of them all."""
-    bytes_of = [n * size for size, n in zip(sizes, times, strict=False)]
-    alone = sum(n * link(size) for link, size, n in zip(links, sizes, times, strict=False))
-    return (alone + min(alone, max(link(sum(bytes_of)) for link in links))) / 2
+    pairs = list(zip(sizes, times, strict=False))
+    alone = sum(n * link(size) for link, (size, n) in zip(links, pairs, strict=True))
+    together = max(link(sum(n * size for size, n in pairs)) for link in links)
+    return alone if len(links) < 2 else (alone + min(alone, together)) / 2
+
+
+def _of_whole(link: Callable[[float], float], whole: int) -> Callable[[float], float]:
+    """Seconds of a part's copy: by its own size, and no less than its share of the whole's."""
+    rate = link(whole) / max(whole, 1)
+    return lambda nbytes: max(link(nbytes), nbytes * rate)
 
 
 def _links(
@@ -378,6 +385,8 @@ def _links(
     with contextlib.suppress(KeyError):
         kinds = [PINNED if o.pinned else STAGED for o, _ in moved]
         found = [constants.link(name, way, k) for (_, way), k in zip(moved, kinds, strict=True)]
+        if len(arrays) < 2:  # else they follow one another
+            found = [_of_whole(link, o.nbytes) for link, (o, _) in zip(found, moved, strict=True)]
         return found, True
     rates = [constants.link(name, way, o.memory)(o.nbytes) / max(o.nbytes, 1) for o, way in moved]
     return [partial(mul, rate) for rate in rates], False

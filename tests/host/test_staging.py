@@ -14,7 +14,7 @@ import processes
 import pytest
 
 import hetero
-from hetero import devices, profile
+from hetero import devices
 from hetero.arrays import describe, pinned
 from hetero.host.copying import copy_jobs, staging
 from hetero.moving import memory
@@ -300,28 +300,10 @@ def test_without_a_gpu_pinned_arrays_are_ordinary_ones_and_one_warning_says_so(
             hetero.empty_pinned(shape, dtype)
 
 
-# -- What is copied so, and what that is said to take ----------------------------------------------
+# -- What is copied so -----------------------------------------------------------------------------
 
 
-def curve(seconds_at_least, rate):
-    one = {"below": None, "bytes_per_second": rate, "seconds_per_byte": 0.0}
-    return {"form": "segments", "constants": [{**one, "seconds": seconds_at_least}]}
-
-
-def staged_profile(**kinds):
-    data = profile.shipped("conservative").data
-    kinds = {"pageable": curve(1e-5, 5e9), "pinned": curve(1e-5, 5e10), **kinds}
-    info = {"kind": "cuda", "name": "a GPU"}
-    return profile.Profile(
-        {
-            **data,
-            "devices": {**data["devices"], "cuda:0": info, "cuda:1": info | {"same_as": "cuda:0"}},
-            "links": {"cuda:0": {"upload": kinds, "download": kinds}},
-        }
-    )
-
-
-def test_devices_take_what_the_current_profile_says(device, monkeypatch):
+def test_devices_stage_what_the_profile_says(device, monkeypatch):
     asked = []
     monkeypatch.setattr(device, "ring", lambda: asked.append(1))
     array = np.ones(1 << 20, np.uint8)
@@ -335,8 +317,3 @@ def test_devices_take_what_the_current_profile_says(device, monkeypatch):
     device.upload(array[1:], buffer)
     device.download(buffer, array)
     assert len(asked) == 1
-    profile.set_current(staged_profile(staged=curve(3e-4, 3e10)))
-    assert copy_jobs.least_staged["cuda:0"]["upload"] > 2**20
-    assert copy_jobs.least_staged.get(device.name) is None
-    profile.set_current(None)
-    assert copy_jobs.least_staged.get("cuda:0") is None

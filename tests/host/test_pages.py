@@ -11,7 +11,6 @@ import processes
 import pytest
 
 import hetero
-from hetero.arrays.kept import find as described
 from hetero.host import pages
 
 pytestmark = pytest.mark.optimised  # large products
@@ -80,19 +79,6 @@ def test_the_last_ones_are_kept_and_no_more_than_a_share_of_the_memory(kept, mon
         del arrays
         assert len(kept) == 2
         limits[which] = resource.RLIM_INFINITY
-
-
-def test_a_result_that_is_kept_is_forgotten_when_its_memory_is_lent_again(kept):
-    array = pages.empty(SHAPE, np.float32)
-    promised = hetero.keep(array)
-    found = described(promised)
-    assert found is not None
-    assert described(promised.T) is found
-    place = address(array)
-    del array, promised
-    array = pages.empty(SHAPE, np.float32)
-    assert address(array) == place
-    assert described(hetero.keep(array)) is not found
 
 
 def test_without_memory_what_is_kept_is_given_back_and_numpy_says_so(kept, monkeypatch):

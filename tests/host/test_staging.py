@@ -194,31 +194,6 @@ def test_copies_begin_when_what_they_wait_for_has_come(device):
     device.clear()
 
 
-def test_pinned_arrays_are_known_and_go_directly(device):
-    array = device.pinned(8 * 1000).view(np.float64)
-    array[...] = np.arange(1000)
-    assert pinned.holds(array)
-    assert pinned.holds(array[17:80:3])
-    assert not pinned.holds(np.arange(3))
-    buffer, _owner = device.allocate(array.nbytes)
-    threads = threads_that_copy()
-    device.begin_upload(array, buffer).wait()
-    back = device.pinned(array.nbytes).view(np.float64)
-    copy = device.begin_download(buffer, back)
-    copy.wait()
-    copy.wait()
-    np.testing.assert_array_equal(back, array)
-    assert threads_that_copy() == threads
-    assert pinned.sizes()["pinned arrays"] == 16000
-    rest = array[5:6]
-    del array, back
-    gc.collect()
-    assert pinned.holds(rest)
-    assert pinned.sizes()["pinned arrays"] == 8000
-    del rest
-    assert "pinned arrays" not in pinned.sizes()
-
-
 FORKED = """
 import os, sys, threading
 import numpy as np

@@ -269,23 +269,6 @@ def test_others_do_without_one_that_fails(peered, tiles, monkeypatch, which, wha
     assert devices.troubles() == {f"cuda:{which}": "gone"}
 
 
-def test_an_interrupt_on_the_way(peered, tiles, monkeypatch):
-    A, B = values(64, 30), values(30, 48)
-    for device in peered[0]:
-        copy, waiting = device.copy_from_peer, [KeyboardInterrupt]
-
-        def interrupted(*where, copy=copy, waiting=waiting):
-            copy(*where)
-            while waiting:
-                raise waiting.pop()
-
-        monkeypatch.setattr(device, "copy_from_peer", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            streamed(A, B)
-        assert not waiting
-    np.testing.assert_array_equal(streamed(A, B), A @ B)
-
-
 # -- Failures -------------------------------------------------------------------------------------
 
 

@@ -107,18 +107,6 @@ def test_an_array_that_is_written_to_between_calls_is_left_alone(device, monkeyp
     assert np.diff([0, *begun]).tolist() == [2, 4, 8, 16, 32, 64, 128]
 
 
-def test_an_array_that_is_resized(device):  # noqa: F811
-    A, x = operands(2 * N)
-    while not product(A, x):
-        pass
-    A.resize((N, 2 * N), refcheck=False)
-    for _ in range(20):
-        product(A, x)
-    A.resize((4 * N, 2 * N), refcheck=False)
-    for _ in range(20):
-        product(A, x)
-
-
 def test_a_forked_child_knows_nothing(device):  # noqa: F811
     A, x = operands(N)
     while not product(A, x):

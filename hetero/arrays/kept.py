@@ -1,11 +1,10 @@
 """Arrays on the host that devices may hold copies of: promised not to change, or watched.
 
-Promised are arrays that `keep` gave, and those in the memory of a bytes object; a merely read-only
-one may be made writeable again. Watched are ordinary arrays that are used again. From the second
-use on their pages are write-protected (`hetero.host.write_tracking`), and each later call asks
-whether one was written to. A write drops the copies, and the array is left alone for twice as many
-uses as the time before. It is the memory that counts: X, X.T and a new array object on the same
-buffer are one operand.
+Promised are arrays that `keep` gave; a merely read-only one may be made writeable again. Watched
+are ordinary arrays that are used again. From the second use on their pages are write-protected
+(`hetero.host.write_tracking`), and each later call asks whether one was written to. A write drops
+the copies, and the array is left alone for twice as many uses as the time before. It is the memory
+that counts: X, X.T and a new array object on the same buffer are one operand.
 
 Finalizers run anywhere, so that what they touch has no lock, and is changed by single operations.
 """
@@ -97,17 +96,12 @@ def _forget_within(low: int, high: int) -> None:
 
 def find(array: np.ndarray) -> Kept | None:
     """What is known of an array that does not change by promise; None for one that may."""
-    if array.flags.writeable or array.nbytes < LEAST or array.dtype.char not in FLOATS:
+    if not _promises or array.flags.writeable:
         return None
-    root = array
-    while isinstance(root.base, np.ndarray):
-        root = root.base
-    if type(root.base) is bytes:
-        promise(root)
+    if array.nbytes < LEAST or array.dtype.char not in FLOATS:
+        return None
     key, (low, high) = key_of(array)
-    if id(array) not in _promises and not any(
-        begin <= low and high <= end for begin, end in list(_promises.values())
-    ):
+    if not any(begin <= low and high <= end for begin, end in list(_promises.values())):
         return None
     key = key, low, high
     if key not in _blocks and len(_blocks) >= _MOST_BLOCKS:

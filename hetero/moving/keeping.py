@@ -60,9 +60,8 @@ def keep(A: Array, uses: int | None = None) -> Array:
 
     Notes
     -----
-    An array in the memory of a bytes object (``np.frombuffer``) needs no `keep`; to be read-only
-    is not enough, because the owner may set it back. Where `matvec` or `matmul` writes into A by
-    ``out=``, the copies of A are dropped.
+    To be read-only alone promises nothing, because the owner may set it back. Where `matvec` or
+    `matmul` writes into A by ``out=``, the copies of A are dropped.
 
     `hetero.plan` shows where copies are, and what was lost by now; `hetero.memory` counts them as
     "kept operands". They go when the array dies, the least recently used first where a device runs

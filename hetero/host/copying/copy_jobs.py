@@ -34,13 +34,12 @@ def copy_packed(
     """Let the driver copy a host array of any strides, packed in C order, at once."""
     if not array.nbytes:
         return
-    if array.flags.c_contiguous:
-        device.enqueue(direction, array, buffer, offset)
-    elif direction == UPLOAD:
-        device.enqueue(direction, np.ascontiguousarray(array), buffer, offset)
-    else:
-        packed = np.empty(array.shape, array.dtype)
-        device.enqueue(direction, packed, buffer, offset)
+    packed = array
+    if not array.flags.c_contiguous:
+        is_upload = direction == UPLOAD
+        packed = np.ascontiguousarray(array) if is_upload else np.empty(array.shape, array.dtype)
+    device.enqueue(direction, packed, buffer, offset)
+    if packed is not array and direction == DOWNLOAD:
         array[...] = packed
 
 

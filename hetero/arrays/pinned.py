@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import weakref
+from collections import Counter
 
 import numpy as np
 
 from hetero import locks
 
 _lock = locks.new()
-RANGES: list[tuple[int, int]] = []  # first address and the one behind the last, in order
-_nbytes: dict[str, int] = {}
+RANGES: list[tuple[int, int, str]] = []  # first address, the one behind the last, purpose; sorted
 
 
 def holds(array: np.ndarray) -> bool:
@@ -21,29 +22,27 @@ def holds(array: np.ndarray) -> bool:
     address = array.__array_interface__["data"][0]
     place = bisect.bisect_right(RANGES, (address, 1 << 64))
     # As a slice: one may go meanwhile, in another thread or a finalizer.
-    return any(address < end for _, end in RANGES[max(place - 1, 0) : place])
+    return any(address < end for _, end, _ in RANGES[max(place - 1, 0) : place])
 
 
 def sizes() -> dict[str, int]:
     """Purpose -> bytes of the pinned memory that this process holds."""
-    with _lock:
-        return {purpose: nbytes for purpose, nbytes in _nbytes.items() if nbytes}
+    found: Counter[str] = Counter()
+    for begin, end, purpose in list(RANGES):
+        found[purpose] += end - begin
+    return dict(found)
 
 
 def known(array: np.ndarray, purpose: str) -> np.ndarray:
     """Register an array of pinned memory for `holds`, as long as it or one of its views lives."""
     begin = array.__array_interface__["data"][0]
-    entry = begin, begin + array.nbytes
+    entry = begin, begin + array.nbytes, purpose
     with _lock:
         bisect.insort(RANGES, entry)
-        _nbytes[purpose] = _nbytes.get(purpose, 0) + array.nbytes
-    weakref.finalize(array, _forget, entry, purpose).atexit = False
+    weakref.finalize(array, _forget, entry).atexit = False
     return array
 
 
-def _forget(entry: tuple[int, int], purpose: str) -> None:
-    with _lock:
-        place = bisect.bisect_left(RANGES, entry)
-        if RANGES[place : place + 1] == [entry]:
-            del RANGES[place]
-        _nbytes[purpose] -= entry[1] - entry[0]
+def _forget(entry: tuple[int, int, str]) -> None:
+    with _lock, contextlib.suppress(ValueError):
+        RANGES.remove(entry)

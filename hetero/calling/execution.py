@@ -25,8 +25,7 @@ from hetero.errors import DeviceError, HeteroError, MethodNotAvailable
 from hetero.host import pages
 from hetero.imports import load
 from hetero.moving import failures, keeping, passing, results, transfer
-from hetero.moving.shares import Line, line, moved
-from hetero.pricing import places
+from hetero.pricing import places, shares
 from hetero.pricing.plan import CPU, Plan, Share
 from hetero.profile import inventory
 from hetero.registry import Arguments, Implementation
@@ -79,11 +78,12 @@ class Call(NamedTuple):
         target = result._replace(pointer=pointer, stream=operand.stream)
         return self._replace(out=out, target=target)
 
-    def range(self, cut: Line, begin: int, end: int, out: np.ndarray) -> Call:
+    def range(self, cut: registry.Cut, box: tuple[tuple[int, int], ...], out: np.ndarray) -> Call:
         """A range of this call, which fills its part of ``out``."""
-        arrays = cut.arrays(begin, end, self.arrays)
+        views = cut.arrays(box, self.arrays)  # of an array one, or several of rows that follow
+        arrays = tuple([x[0] if len(x) == 1 else _joined(x) for x in views])
         operands = tuple([describe(x).unkept() for x in arrays])
-        part = cut.output(begin, end, out)
+        part = cut.output(box, out)
         return Call(arrays, operands, part, describe(part), self.options)
 
     def on(self, used: tuple[Device, ...], inputs: tuple[Any, ...], output: Any) -> Arguments:
@@ -175,21 +175,22 @@ def _compile(plan: Plan) -> None:
 
 def _shared(plan: Plan, call: Call) -> Done:
     """Ranges of a host call on several devices at once, each written to its part of the result."""
-    chosen, shares = plan.chosen, plan.chosen.shares
-    cut = line(plan.problem, len(shares))
-    assert cut is not None  # as it was planned
+    chosen, parts = plan.chosen, plan.chosen.shares
+    found = shares.cut(plan.problem, len(parts))
+    assert found is not None  # as it was planned
+    cut, axis = found
     out = _apart(call, plan.problem.output)
-    used = [devices.get(share.plan.candidates[0].device) for share in shares]
+    used = [devices.get(share.plan.candidates[0].device) for share in parts]
 
     def do(share: Share) -> None:
-        part = call.range(cut, share.begin, share.end, out)
+        part = call.range(cut, cut.box(axis, share.begin, share.end), out)
         run(share.plan, part, f"the CPU does its {share.along}")
 
-    nbytes = min(moved(share.plan.problem) for share in shares)
-    streams = nbytes >= at_once.LEAST and shares[0].plan.candidates[0].implementation.from_host
-    before = passing.relay.set(passing.between(used, cut.read_whole) if streams else None)
+    nbytes = min(shares.moved(share.plan.problem) for share in parts)
+    streams = nbytes >= at_once.LEAST and parts[0].plan.candidates[0].implementation.from_host
+    before = passing.relay.set(passing.between(used, cut.read_whole(axis)) if streams else None)
     try:
-        at_once.run(used, [partial(do, share) for share in shares], nbytes)
+        at_once.run(used, [partial(do, share) for share in parts], nbytes)
     finally:
         passing.relay.reset(before)
     return Done(_delivered(out, plan.problem, call), None, chosen.device, chosen.method)
@@ -380,6 +381,10 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
         del owner
     values = _delivered(values, problem, call)
     return Done(values, outcome, device.name, implementation.method)
+
+
+def _joined(rows: list[np.ndarray]) -> np.ndarray:
+    return np.ascontiguousarray(np.concatenate(rows, axis=-2))
 
 
 def _apart(call: Call, result: Operand) -> np.ndarray:

@@ -18,11 +18,10 @@ from hetero.errors import DeviceNotAvailable, one_of
 from hetero.host import cpu
 from hetero.moving import keeping
 from hetero.moving.results import staying
-from hetero.moving.shares import price
 from hetero.pricing import movement, places
 from hetero.pricing.places import check_method, matching_devices
 from hetero.pricing.plan import CPU, Plan
-from hetero.pricing.pricing import price as price_alone
+from hetero.pricing.pricing import price
 from hetero.pricing.settings import Settings, forced, placement
 from hetero.profile import inventory
 from hetero.registry.problem import Problem
@@ -199,9 +198,7 @@ def _planned(problem: Problem, device: str | None, method: str | None, key: Any)
     for _ in inventory.devices():  # each round but the last finds a broken one
         now = tables.generation()
         here = places.limited(inventory.devices(), limit)
-        together = len(here) > 2 or problem.next_device is not None
-        rank = price if together else price_alone
-        result = rank(problem, profile.current(), here, device, method)
+        result = price(problem, profile.current(), here, device, method)
         doubted = [name for name in _places(result) if not inventory.believed(name)]
         if not doubted:
             tables.remember(_plans, key, result, now)

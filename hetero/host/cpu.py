@@ -1,25 +1,23 @@
 """The CPU, and what the system allows this process of it: cores, code, and memory.
 
-A container is a control group (versions 1 and 2). Groups are nested, and each of those around the
-process may have a limit. The kernel counts the page cache of files as used memory, and takes it
-back when a program needs the room; so what is in the page cache counts as available here.
-
-References
-----------
-The Linux kernel's documentation, admin-guide/cgroup-v2.rst and admin-guide/cgroup-v1/memory.rst.
+A container is a control group. Groups are nested, and each of those around the process may have a
+limit: the Linux kernel's documentation, admin-guide/cgroup-v2.rst.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import mmap
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hetero.imports import load
+
+NO_CODE = "this process may not make memory executable"
+_GROUPS = Path("/sys/fs/cgroup")  # where every common distribution and container runtime has them
 
 
 @functools.cache
@@ -49,16 +47,33 @@ def describe() -> dict[str, Any]:
 
 
 def available_memory() -> int:
-    """Bytes that can be had now: of the machine, and of the container that the process is in."""
-    available = int(describe()["memory_bytes"])
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                available = int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    limited = _within_groups()
-    return available if limited is None else min(available, limited)
+    """Bytes that can be had now: of the machine, and of the control groups that the process is in.
+    The page cache counts as available: the kernel takes it back when a program needs the room."""
+    free = _numbers(Path("/proc/meminfo")).get("MemAvailable:")
+    found = [int(describe()["memory_bytes"]) if free is None else free * 1024]
+    # A container may see its own group mounted at the top, under a path of the host.
+    groups = [Path(".")]
+    with contextlib.suppress(OSError):  # not on Linux
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            group = Path(line[3:].lstrip("/"))
+            if line.startswith("0::") and ".." not in group.parts:
+                groups += [group, *group.parents]
+    for folder in [_GROUPS / group for group in groups]:
+        with contextlib.suppress(OSError, ValueError):  # "max" where there is no limit
+            limit = int((folder / "memory.max").read_text())
+            used = int((folder / "memory.current").read_text())
+            kept = _numbers(folder / "memory.stat")
+            used -= kept.get("inactive_file", 0) + kept.get("active_file", 0)
+            found.append(max(limit - max(used, 0), 0))
+    return min(found)
+
+
+def _numbers(file: Path) -> dict[str, int]:
+    """Name -> number of each line; empty where the system has no such file."""
+    with contextlib.suppress(OSError):
+        rows = [line.split() for line in file.read_text().splitlines()]
+        return {row[0]: int(row[1]) for row in rows}
+    return {}
 
 
 def _cpu_model() -> str:
@@ -70,26 +85,6 @@ def _cpu_model() -> str:
         pass
     platform = load("platform")
     return platform.processor() or platform.machine()
-
-
-NO_CODE = "this process may not make memory executable"
-_MOUNTED = Path("/sys/fs/cgroup")  # where every common distribution and container runtime has them
-
-
-class _Version(NamedTuple):
-    """File names of one version of control groups."""
-
-    limit: str
-    used: str
-    page_cache: tuple[str, ...]  # entries of memory.stat
-
-
-_V2 = _Version("memory.max", "memory.current", ("inactive_file", "active_file"))
-_V1 = _Version(
-    "memory.limit_in_bytes",
-    "memory.usage_in_bytes",
-    ("total_inactive_file", "total_active_file"),
-)
 
 
 def cores() -> int:
@@ -107,49 +102,3 @@ def makes_code() -> bool:
     place = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(page)))
     access = ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_EXEC
     return ctypes.CDLL(None).mprotect(place, *access) == 0
-
-
-def _within_groups() -> int | None:
-    """Bytes that this process may still take within its control groups; None without a limit."""
-    remaining = [_left(folder, version) for folder, version in _groups()]
-    return min((left for left in remaining if left is not None), default=None)
-
-
-def _groups() -> Iterator[tuple[Path, _Version]]:
-    """The folder of each group that the process is in, innermost first."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:  # not on Linux
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            top, version = _MOUNTED, _V2
-        elif "memory" in controllers.split(","):
-            top, version = _MOUNTED / "memory", _V1
-        else:
-            continue
-        # A container may see its own group mounted at the top, under a path of the host.
-        group = Path(path.lstrip("/"))
-        if ".." not in group.parts:
-            yield from ((top / part, version) for part in (group, *group.parents) if part.parts)
-        yield top, version
-
-
-def _left(folder: Path, version: _Version) -> int | None:
-    """Bytes below a group's limit; None where it has no limit, or its files are not there."""
-    try:
-        limit = int((folder / version.limit).read_text())
-        used = int((folder / version.used).read_text())
-    except (OSError, ValueError):  # version 2 writes "max" where there is no limit
-        return None
-    return max(limit - max(used - _reclaimable(folder, version), 0), 0)
-
-
-def _reclaimable(folder: Path, version: _Version) -> int:
-    """Bytes of a group's page cache; 0 where the kernel does not say."""
-    try:
-        rows = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        return sum(int(count) for name, count in rows if name in version.page_cache)
-    except (OSError, ValueError):
-        return 0

@@ -45,15 +45,7 @@ _files: list[int] = []  # userfaultfd and the page map of this process, once the
 
 
 class Watch:
-    """Memory of more than a page that is write-protected from now on.
-
-    OSError where that is not possible; for reasons that lie in the machine see `obstacle`.
-
-    Parameters
-    ----------
-    begin, end : int
-        Addresses of its first byte, and of that after its last one.
-    """
+    """Memory of more than a page that is write-protected from now on; `watch` makes it."""
 
     def __init__(self, begin: int, end: int) -> None:
         self._begin, self._end, self._written = begin, end, False
@@ -83,18 +75,16 @@ class Watch:
         return self._pages[0] < other._pages[1] and other._pages[0] < self._pages[1]
 
     def is_written(self) -> bool:
-        """Whether anybody may have written there since, or the pages were watched anew or not any
-        longer; the memory must be mapped."""
-        if not self._written and (self._read_edges() != self._edges or not self.is_clean()):
-            self._written = True
+        """Whether anybody may have written there since, or the pages were dropped, mapped or
+        watched anew, or are not watched any longer; the memory must be mapped."""
+        if not self._written:
+            try:
+                is_clean = self._read_edges() == self._edges and not _scan(*self._pages, _CHECK, 1)
+            except OSError:  # other memory lies there now
+                is_clean = False
+            if not is_clean:
+                self._written = True
         return self._written  # another thread may have set it meanwhile
-
-    def is_clean(self) -> bool:
-        """Whether no whole page was written to, dropped or mapped anew; no byte is read."""
-        try:
-            return not _scan(*self._pages, _CHECK, 1)
-        except OSError:  # other memory lies there now
-            return False
 
     def close(self) -> None:
         """Stop watching; the pages are as they were before unless another watch has some."""
@@ -114,10 +104,8 @@ def _scan(low: int, high: int, flags: int, most: int) -> int:
 
 
 def _is_private(low: int, high: int) -> bool:
-    """Whether what lies there is no file's, and no other process's; shared memory counts as a file.
-
-    Of pages that nobody has touched yet a scan does not tell that.
-    """
+    """Whether what lies there is no file's and no other process's: shared memory counts as a file.
+    Of pages that nobody has touched yet a scan does not tell that."""
     query = bytearray(struct.pack("3Q80x", 104, _NEXT | _OF_FILE, low))
     with open("/proc/self/maps", "rb", buffering=0) as maps:
         try:
@@ -160,13 +148,8 @@ def obstacle() -> str | None:
 
 
 def watch(begin: int, end: int) -> Watch | None:
-    """Watch a range of private memory; copy what lies there only after this.
-
-    Returns
-    -------
-    Watch or None
-        None where it cannot be watched: shared memory, files, another userfaultfd's memory.
-    """
+    """Watch private memory between two addresses, of which copies are made after this only; None
+    where it cannot be watched: shared memory, files, another userfaultfd's memory."""
     try:
         return Watch(begin, end)
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from hetero import registry
@@ -16,25 +17,14 @@ from hetero.times import readable
 
 
 class Step(NamedTuple):
-    """Calls in a row that run alike.
+    """Calls in a row that run alike."""
 
-    Attributes
-    ----------
-    first, last : int
-        Numbers of calls, from 1.
-    device, method : str
-    seconds : float
-        Of each call, predicted.
-    moves : tuple of int
-        Operands that move to the device with the call, to stay there, from 1.
-    """
-
-    first: int
+    first: int  # number of a call, from 1
     last: int
     device: str
     method: str
-    seconds: float
-    moves: tuple[int, ...]
+    seconds: float  # of each call, predicted
+    moves: tuple[int, ...]  # operands that move to the device, to stay there, from 1
 
     def __str__(self) -> str:
         calls, each = f"call {self.first}", ""
@@ -45,14 +35,8 @@ class Step(NamedTuple):
 
 
 class Course(NamedTuple):
-    """The calls of a loop over the same operands.
-
-    Attributes
-    ----------
-    steps : tuple of Step
-    seconds, without : float
-        Of all calls together, with copies that stay and without.
-    """
+    """The calls of a loop over the same operands, and the seconds of all of them together, with
+    copies that stay and without."""
 
     steps: tuple[Step, ...]
     seconds: float
@@ -60,8 +44,7 @@ class Course(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        steps = [step._asdict() for step in self.steps]
-        return {"steps": steps, "seconds": self.seconds, "without": self.without}
+        return self._asdict() | {"steps": [step._asdict() for step in self.steps]}
 
     def __str__(self) -> str:
         total, without = readable(self.seconds), readable(self.without)
@@ -73,57 +56,46 @@ def course(problem: Problem, calls: int, priced: Callable[[Problem], Plan]) -> C
     """The calls of a loop in which operands on the host of `LEAST_WATCHED` bytes and more stay the
     same: from the second call on they are known. None where a call has no price.
 
-    Parameters
-    ----------
-    problem : Problem
-    calls : int
-    priced : callable
-        ``priced(problem)`` gives a plan by the copies that its inputs have.
+    ``priced(problem)`` gives a plan by the copies that its inputs have.
     """
     plans: dict[Any, Plan] = {}
 
-    def remembered(asked: Problem) -> Plan:
-        copies = tuple(o.copies for o in asked.inputs)
+    def planned(known: dict[int, Kept]) -> Plan:
+        """The plan of the next call, which counts as made."""
+        inputs = [
+            o._replace(copies=known[i].copies) if i in known else o
+            for i, o in enumerate(problem.inputs)
+        ]
+        copies = tuple(o.copies for o in inputs)
         if copies not in plans:
-            plans[copies] = priced(asked)
-        return plans[copies]
+            plans[copies] = priced(replace(problem, inputs=tuple(inputs)))
+        if not known:
+            return plans[copies]
+        inputs = [o._replace(kept=known.get(i)) for i, o in enumerate(inputs)]
+        plan = keeping.placed(plans[copies], replace(problem, inputs=tuple(inputs)))
+        keeping.count(plan)
+        for one in plan.kept:
+            if one.moves_to:
+                known[one.position].held[object()] = one.moves_to
+        return plan
 
+    first = planned({})
     known = {
-        i: Kept(o, calls=1)
+        i: Kept(calls=1)
         for i, o in enumerate(problem.inputs)
         if o.location == HOST and o.nbytes >= LEAST_WATCHED and o.dtype.char in FLOATS
     }
-    keeps = registry.operation(problem.operation).keeps(problem)
-    if not (keeps and keeping.may_pay(remembered(problem))):
+    if not (registry.operation(problem.operation).keeps(problem) and keeping.may_pay(first)):
         known = {}
-    plan, steps = remembered(problem), []
-    for number in range(1, calls + 1):
-        if number > 1 and known:
-            plan = _counted(problem, known, remembered)
+    each = []
+    for plan in (first if not number else planned(known) for number in range(calls)):
         chosen = plan.candidates[0] if plan.candidates else None
         if chosen is None or chosen.seconds is None:
             return None
         moves = tuple(one.position + 1 for one in plan.kept if one.moves_to)
-        for position in moves:
-            known[position - 1].held[object()] = chosen.device
-        step = Step(number, number, chosen.device, chosen.method, chosen.seconds, moves)
-        if steps and steps[-1][2:] == step[2:]:
-            steps[-1] = steps[-1]._replace(last=number)
-        else:
-            steps.append(step)
-    seconds = sum(step.seconds * (step.last - step.first + 1) for step in steps)
-    return Course(tuple(steps), seconds, calls * remembered(problem).candidates[0].seconds)
-
-
-def _counted(problem: Problem, known: dict[int, Kept], priced: Callable[[Problem], Plan]) -> Plan:
-    """The plan of the next call, which counts as made."""
-    inputs = list(problem.inputs)
-    for i, block in known.items():
-        inputs[i] = inputs[i]._replace(copies=block.copies)
-    plan = priced(replace(problem, inputs=tuple(inputs)))
-    for i, block in known.items():
-        inputs[i] = inputs[i]._replace(kept=block)
-    asked = replace(problem, inputs=tuple(inputs))
-    plan = keeping.placed(plan, asked)
-    keeping.count(plan)
-    return plan
+        each.append((chosen.device, chosen.method, chosen.seconds, moves))
+    steps: list[Step] = []
+    for alike, group in groupby(each):
+        begin = steps[-1].last if steps else 0
+        steps.append(Step(begin + 1, begin + len(list(group)), *alike))
+    return Course(tuple(steps), sum(one[2] for one in each), calls * first.candidates[0].seconds)

@@ -39,18 +39,11 @@ def report(
     remedy: str = "the CPU computes this call",
     begun: int | None = None,
 ) -> None:
-    """Count a device's failure, and say once what becomes of the call.
+    """Count a device's failure, and say once what becomes of the call: the ``remedy``.
 
-    Parameters
-    ----------
-    name : str
-        The device, where the error does not tell it.
-    error : DeviceError
-    remedy : str
-        What is done instead.
-    begun : int, optional
-        `hetero.devices.failures` when the call began. One that began before the device's last
-        failure may have met the same trouble, and does not count.
+    ``name`` is the device where the error does not tell it. A call that began before the device's
+    last failure may have met the same trouble, and does not count: ``begun`` is what
+    `hetero.devices.failures` gave then.
     """
     if _without_fallback.get():
         raise error
@@ -87,13 +80,7 @@ def release(error: BaseException | None) -> None:
 
 
 def twice(device: Device, move: Callable[[], T]) -> T:
-    """Do what only this device can do; where it fails, say so and try once more.
-
-    Raises
-    ------
-    DeviceError
-        If it fails again.
-    """
+    """Do what only this device can do; where it fails, say so and try once more."""
     try:
         return move()
     except DeviceError as error:

@@ -32,11 +32,9 @@ _making = locks.new()  # one copy at a time: they share the bus
 def keep(A: Array, uses: int | None = None) -> Array:
     """An array that does not change, so that devices may hold copies of it for later calls.
 
-    Calls with a NumPy array move it to a device each time, unless it is watched (docs/keeping.md).
-    One that does not change is moved once, as soon as that pays: in the call in which the time that
-    was lost by its not being there reaches the time of the move. So whatever the calls, they take
-    at most twice as long as they would had it been known beforehand which calls would come, as far
-    as the predictions are right.
+    It is moved once, as soon as that pays: in the call in which the time that was lost by its not
+    being there reaches the time of the move. So whatever the calls, they take at most twice as long
+    as had it been known beforehand which would come, as far as the predictions are right.
 
     Parameters
     ----------
@@ -62,22 +60,20 @@ def keep(A: Array, uses: int | None = None) -> Array:
 
     Notes
     -----
-    An array in the memory of a bytes object (``np.frombuffer``) needs no `keep`: nobody can write
-    to it. ``writeable=False`` alone promises nothing, because the owner may set it back. Where
-    `matvec` or `matmul` writes into A by ``out=``, the copies of A are dropped.
+    To be read-only alone promises nothing, because the owner may set it back. Where `matvec` or
+    `matmul` writes into A by ``out=``, the copies of A are dropped.
 
-    `hetero.plan` of a call with such an array shows where copies are, and what was lost by now.
-    `hetero.memory` counts copies as "kept operands". They are dropped when the array dies, and the
-    least recently used first where a device runs short of memory; `hetero.clear_memory` drops them
-    all. They never take more than 0.8 of a device's memory, and together with a call under a memory
-    limit (`hetero.use`) no more than that.
+    `hetero.plan` shows where copies are, and what was lost by now; `hetero.memory` counts them as
+    "kept operands". They go when the array dies, the least recently used first where a device runs
+    short of memory, and all by `hetero.clear_memory`. They take at most 0.8 of a device's memory,
+    and with a call under a memory limit (`hetero.use`) no more than that.
 
     With ``HETERO_CHECK_KEPT=1`` in the environment the operand's checksum is compared at each use
-    of a copy, which takes about a second for a gigabyte; where it was written to all the same, the
-    call raises `hetero.errors.KeptOperandChanged`, which names it.
+    of a copy, which takes about a second for a gigabyte; `hetero.errors.KeptOperandChanged` names
+    an operand that was written to all the same.
 
-    Of `solve_cg` only a dense matrix is kept. Work that is cut into blocks, and work of several
-    devices together, moves its operands as ever.
+    Of `solve_cg` only a dense matrix is kept. Work in blocks, and of several devices together,
+    moves its operands as ever.
 
     See Also
     --------
@@ -100,9 +96,15 @@ def keep(A: Array, uses: int | None = None) -> Array:
         A = as_array(A)
         if is_device_array(A):
             return A
-    caller = sys._getframe(1)
-    line = f"{caller.f_code.co_filename}:{caller.f_lineno}" if os.environ.get(CHECK) else ""
-    return kept.keep(A, int(uses or 0), line)
+    if A.flags.writeable:
+        A = A.view()
+        A.flags.writeable = False
+    kept.promise(A)
+    if (known := kept.find(A)) is not None:
+        caller = sys._getframe(1)
+        known.line = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        known.uses = int(uses or 0)
+    return A
 
 
 # -- When a copy pays ------------------------------------------------------------------------------
@@ -111,43 +113,32 @@ def keep(A: Array, uses: int | None = None) -> Array:
 def placed(plan: Plan, problem: Problem) -> Plan:
     """A plan by which operands that do not change are moved to a device where that is due.
 
-    That is in the call in which what it would save if they were there, times the calls so far,
-    reaches the time of the move: in the second one if one call saves half of it. Whatever number of
-    such calls there are, they take at most twice the time of the best decision (A. Karlin et al.,
-    Algorithmica 11 (1994), 542-571: ski rental). Where it was said how many calls are to come,
-    these count. Operands that a device lacks move together. Where the fastest one has them all, no
-    other one is looked at.
-
-    Parameters
-    ----------
-    plan : Plan
-        Priced by the copies that are there.
-    problem : Problem
-        Its inputs tell what is known of those that do not change.
+    ``plan`` is priced by the copies that are there. They move in the call in which what it would
+    save if they were there, times the calls so far or those to come, reaches the time of the move:
+    in the second one if one call saves half of it. Whatever number of such calls there are, they
+    take at most twice the time of the best decision (A. Karlin et al., Algorithmica 11 (1994),
+    542-571: ski rental). Operands that a device lacks move together. Where the fastest one has them
+    all, no other one is looked at.
     """
-    inputs, moving = problem.inputs, {}
+    inputs, moving = problem.inputs, ()
     chosen = plan.candidates[0] if plan.candidates else None
     lost: dict[int, Any] = {i: {} for i, o in enumerate(inputs) if o.kept is not None}
     is_there = chosen and all([chosen.device in inputs[i].copies for i in lost])  # noqa: C419
     for c in () if is_there else _on_devices(plan):
-        moves = [i for i, o in enumerate(inputs) if c.device not in (o.location, *o.copies)]
-        each = _move(c) / max(sum([inputs[i].nbytes for i in moves]), 1)
-        missing = {i: each * inputs[i].nbytes for i in moves if i in lost}
-        move, reached = sum(missing.values()), 0.0
+        away = {i: o for i, o in enumerate(inputs) if c.device not in (o.location, *o.copies)}
+        each = _move(c) / max(sum([o.nbytes for o in away.values()]), 1)
+        moves = {i: each * o.nbytes for i, o in away.items() if i in lost}
+        move, reached = sum(moves.values()), 0.0
         saved = plan.candidates[0].seconds - (c.seconds - move)
-        if not move or saved <= 0.0:
-            continue
-        for i, its in missing.items():
-            part, calls = saved * its / move, inputs[i].kept.calls + 1
-            lost[i][c.device] = part, part * calls, its
-            reached += part * (inputs[i].kept.uses or calls)
-        if reached >= move * (1 - 1e-9) and (not moving or c.seconds < chosen.seconds):
-            chosen, moving = c, missing
-    candidates = plan.candidates
-    if moving:
-        candidates = (chosen, *[c for c in candidates if c is not chosen])
+        for i, its in moves.items() if move and saved > 0.0 else ():
+            known, part = inputs[i].kept, saved * its / move
+            lost[i][c.device] = part, part * (known.calls + 1), its
+            reached += part * (known.uses or known.calls + 1)
+        if reached >= move * (1 - 1e-9) > 0.0 and (not moving or c.seconds < chosen.seconds):
+            chosen, moving = c, tuple(moves)
+    others = [c for c in plan.candidates if not moving or c is not chosen]
     operands = [KeptOperand(i, inputs[i], chosen.device * (i in moving), lost[i]) for i in lost]
-    name = plan.profile_name
+    name, candidates = plan.profile_name, (chosen, *others) if moving else plan.candidates
     return Plan(problem, candidates, name, keepable=plan.keepable, kept=tuple(operands))
 
 
@@ -168,12 +159,10 @@ def _on_devices(plan: Plan) -> list[Candidate]:
     """The fastest candidate of each device that computes alone, with operands moved as a whole."""
     found: dict[str, Candidate] = {}
     for c in plan.candidates if plan.candidates and plan.candidates[0].seconds is not None else ():
-        if c.device in found or c.device == CPU or c.device.endswith("*"):
-            continue
         whole = c.implementation is None or c.implementation.blocks != registry.ALWAYS
         if whole and c.reason is None and c.seconds is not None:
-            found[c.device] = c
-    return list(found.values())
+            found.setdefault(c.device, c)
+    return [c for name, c in found.items() if name != CPU and not name.endswith("*")]
 
 
 def count(plan: Plan) -> None:
@@ -183,9 +172,7 @@ def count(plan: Plan) -> None:
         known.uses = max(known.uses - 1, 0)
         if moves_to:
             known.due.add(moves_to)
-            known.calls = 0
-        elif lost:
-            known.calls += 1
+        known.calls = 0 if moves_to else known.calls + bool(lost)
 
 
 # -- Copies ----------------------------------------------------------------------------------------
@@ -221,9 +208,8 @@ def hold(
     """
     copies, room = device.storage().copies, SHARE * device.describe().get("memory_bytes", math.inf)
     over = copies.nbytes() + array.nbytes - room
-    if array.nbytes > room or (over > 0 and not shed):
-        return None
-    if known.watch is not None and device.is_pinned(array):
+    unseen = known.watch is not None and device.is_pinned(array)
+    if unseen or array.nbytes > room or (over > 0 and not shed):
         return None
     if over > 0:
         copies.shed(int(over) + 1)
@@ -231,8 +217,6 @@ def hold(
     space = Workspace(device, PURPOSE)
     space.hold(owner, getattr(owner, "size", array.nbytes))
     copy = Copy(buffer, space, array.nbytes)
-    if os.environ.get(CHECK):
-        known.checksum = _checksum(array)
     copies.put(known, copy, device.name)
     if not known.is_intact():  # since the call began: this call alone uses it
         known.drop()
@@ -253,26 +237,18 @@ def shed_beyond(device: Device, limit: int, operands: Sequence[Operand]) -> None
 def lose(name: str) -> None:
     """A device failed: what it holds copies of is not relied on any longer."""
     for known in kept.every():
-        for copies, where in list(known.held.items()):
-            if where == name:
-                copies.remove(known)
-
-
-def _checksum(array: np.ndarray) -> bytes:
-    found = hashlib.blake2b(digest_size=16)
-    found.update(np.ascontiguousarray(array if array.flags.c_contiguous else array.T))
-    return found.digest()
+        for copies in [copies for copies, where in list(known.held.items()) if where == name]:
+            copies.remove(known)
 
 
 def _check(array: np.ndarray, known: Kept, device: str) -> None:
     """Raise `KeptOperandChanged` if an operand is not what it was when it was copied."""
-    if known.checksum is None:
-        known.checksum = _checksum(array)
-    elif known.checksum != _checksum(array):
+    found = hashlib.blake2b(np.ascontiguousarray(array if array.flags.c_contiguous else array.T))
+    before, known.checksum = known.checksum, found.digest()
+    if before not in (None, known.checksum):
         known.drop()
-        known.checksum = None
-        where = f", kept at {known.line}" if known.line else ""
+        where = f", kept at {known.line}" * bool(known.line)
         raise KeptOperandChanged(
-            f"an operand of shape {known.shape}, {known.dtype.name}{where}, was written to after "
+            f"an operand of shape {array.shape}, {array.dtype.name}{where}, was written to after "
             f"it was copied to {device}; hetero.keep promises that it does not change"
         )

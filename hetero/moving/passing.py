@@ -9,12 +9,12 @@ once for each device. That takes direct paths between all of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +24,6 @@ from hetero.devices.base import Copy, Device
 from hetero.errors import DeviceError
 from hetero.host.copying.copy_jobs import Flight
 from hetero.moving.pipeline import Slot
-
-if TYPE_CHECKING:
-    from hetero.arrays import Operand
-    from hetero.profile import Profile
 
 Key = tuple[Any, ...]
 _LATE = 0.5  # seconds that a home may take to begin, before the others do without it
@@ -195,24 +191,6 @@ class _Passed(Copy):
         except DeviceError:
             return False
         return True
-
-
-def shares_of_uploads(
-    arrays: Sequence[Operand], numbers: Iterable[int], name: str, devices: int, constants: Profile
-) -> dict[int, tuple[int, float]]:
-    """For arrays, by number, that several devices read whole: how many devices these are, and what
-    one takes for an array of which it uploads a part and has the rest from the others, as a share
-    of the time of the whole upload. An array is left out where that is not known to be less."""
-    found: dict[int, tuple[int, float]] = {}
-    with suppress(KeyError):
-        peer = constants.link(name, "peer", "device")
-        for i in numbers:
-            nbytes = arrays[i].nbytes
-            alone = constants.link(name, "upload", arrays[i].memory)(nbytes)
-            share = (1.0 + (devices - 1) * peer(nbytes) / alone) / devices
-            if share < 1.0:
-                found[i] = devices, share
-    return found
 
 
 def between(devices: Sequence[Device], arrays: Sequence[int]) -> Relay:

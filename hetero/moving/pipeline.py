@@ -22,21 +22,10 @@ _AHEAD = 16  # steps whose loads may be begun before those of the first are comp
 
 
 class Slot:
-    """A buffer of a device for one block after another; `slots` makes them.
-
-    Attributes
-    ----------
-    buffer
-        As a launch takes it.
-    nbytes : int
-    """
-
-    __slots__ = ("_owner", "buffer", "free", "leaving", "nbytes", "users")
+    """A buffer of a device, as a launch takes it, for one block after another; `slots` makes it."""
 
     def __init__(self, buffer: Any, owner: Any, nbytes: int, free: Any) -> None:
-        self.buffer = buffer
-        self.nbytes = nbytes
-        self._owner = owner
+        self.buffer, self._owner, self.nbytes = buffer, owner, nbytes
         self.free = free  # the event after which it may be overwritten
         self.users = 0  # steps read ahead that use what lies here
         self.leaving: list[Copy] = []  # stores from here that are under way
@@ -63,22 +52,12 @@ class Store(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What is loaded, computed and stored for one block.
+    """What is loaded, computed and stored for one block."""
 
-    Attributes
-    ----------
-    compute : callable
-        ``compute()`` begins the work on the default queue, once the loads are complete.
-    loads : sequence of Load
-    stores : sequence of Store
-    uses : sequence of Slot
-        What the work reads or writes beside: blocks that earlier steps loaded or computed.
-    """
-
-    compute: Callable[[], object]
+    compute: Callable[[], object]  # begins the work on the default queue, once loads are complete
     loads: tuple[Load, ...] = ()
     stores: tuple[Store, ...] = ()
-    uses: tuple[Slot, ...] = ()
+    uses: tuple[Slot, ...] = ()  # what it reads or writes beside: blocks of earlier steps
 
     def slots(self) -> set[Slot]:
         """All that it touches."""
@@ -101,17 +80,8 @@ def run(device: Device, steps: Iterable[Step]) -> None:
     is loaded and what is stored should have slots of their own: a load waits for the stores from
     its slot. The iterable may be a generator; it is asked a few steps ahead.
 
-    Parameters
-    ----------
-    device : Device
-        Active in this thread.
-    steps : iterable of Step
-
-    Raises
-    ------
-    DeviceError
-        Of a copy or of the computation. Nothing is in flight then, nor after an interrupt: all
-        that was begun has been waited for.
+    The device must be active in this thread. After an error, and an interrupt, nothing is in
+    flight: all that was begun has been waited for.
     """
     source = iter(steps)
     begun: deque[tuple[Step, list[Copy]]] = deque()
@@ -119,7 +89,10 @@ def run(device: Device, steps: Iterable[Step]) -> None:
     try:
         following = next(source, None)
         while following is not None or begun:
-            while following is not None and _may_begin(following, begun):
+            while following is not None and (
+                not begun
+                or (len(begun) < _AHEAD and not any(x.slot.users for x in following.loads))
+            ):
                 copies: list[Copy] = []
                 begun.append((following, copies))
                 _begin(device, following, copies)
@@ -144,12 +117,6 @@ def run(device: Device, steps: Iterable[Step]) -> None:
         copies = [copy for _, copies in begun for copy in copies]
         settle(device, copies + [copy for slot in stored for copy in slot.leaving])
         raise
-
-
-def _may_begin(step: Step, begun: deque[tuple[Step, list[Copy]]]) -> bool:
-    if not begun:
-        return True
-    return len(begun) < _AHEAD and not any(load.slot.users for load in step.loads)
 
 
 def _begin(device: Device, step: Step, copies: list[Copy]) -> None:

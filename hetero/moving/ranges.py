@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hetero import registry
 from hetero.arrays import HOST, Operand
 from hetero.devices.storage import rounded
-from hetero.moving import placement
 from hetero.pricing import pricing
 from hetero.pricing.plan import Plan
 from hetero.profile import PINNED, STAGED
@@ -61,32 +60,15 @@ def room_of(info: dict[str, Any]) -> float:
 
 
 class Ranges(NamedTuple):
-    """A call in ranges, and what of it lies on the device at once.
-
-    Attributes
-    ----------
-    cut : Cut
-    lengths : tuple of int
-        Of a range along each axis; those at the end may be shorter.
-    slots : tuple of int
-        For how many parts of each array there is room, and for how many results.
-    held : int
-        The array whose parts are held while those of the others go by.
-    plan : Plan or None
-        Of a range in the middle, on the device.
-    nbytes : int
-        Of the device's memory.
-    terms : dict of str to float or None
-        Predicted seconds, which add up to the whole; None where they are not known.
-    """
+    """A call in ranges, and what of it lies on the device at once."""
 
     cut: Cut
-    lengths: Index
-    slots: Index = ()
-    held: int = 0
-    plan: Plan | None = None
-    nbytes: int = 0
-    terms: dict[str, float] | None = None
+    lengths: Index  # of a range along each axis; those at the end may be shorter
+    slots: Index = ()  # for how many parts of each array there is room, and for how many results
+    held: int = 0  # the array whose parts are held while those of the others go by
+    plan: Plan | None = None  # of a range in the middle, on the device
+    nbytes: int = 0  # of the device's memory
+    terms: dict[str, float] | None = None  # predicted seconds; None where they are not known
 
     @property
     def counts(self) -> Index:
@@ -100,15 +82,15 @@ class Ranges(NamedTuple):
             return list(product(*map(range, self.counts)))
         *outer, down, across = self.counts
         a, b, _ = self.slots
-        tiles = placement.order(down, across, a, b)
+        tiles = _tiles(down, across, a, b)
         if self.held == 1:
-            tiles = [(i, j) for j, i in placement.order(across, down, b, a)]
+            tiles = [(i, j) for j, i in _tiles(across, down, b, a)]
         return [(*index, *tile) for index in product(*map(range, outer)) for tile in tiles]
 
     def placed(self, order: list[Index]) -> list[list[tuple[int, bool]]]:
         """For each array and each range in turn: the slot of its part, and whether to load it."""
         return [
-            placement.placed([tuple(index[axis] for axis in axes) for index in order], number)
+            _placed([tuple(index[axis] for axis in axes) for index in order], number)
             for axes, number in zip(self.cut.needs, self.slots, strict=False)
         ]
 
@@ -144,24 +126,22 @@ def choose(
     """The fastest ranges that fit ``room`` bytes of a device; None where none fit.
 
     The smallest are tried without memory for their method where they do not fit with it. ``info``
-    may have "passed", as `passing.shares_of_uploads` gives it.
+    may have "passed", as `pricing.shares.passed_on` gives it.
     """
     cut = registry.cut(problem)
     assert cut is not None
     best: Ranges | None = None
-    for workspace in (cut.workspace, 0):
+    for workspace in dict.fromkeys((cut.workspace, 0)):
         least, since = inf, 0
         for ways in _cuts(cut, room):
             for lengths in ways:
-                plan, whole = None, lengths
-                middle, sizes, taken = _measured(cut, lengths, name, workspace)
+                plan, (middle, sizes, taken) = None, _measured(cut, lengths, name, workspace)
                 if any(_slots(cut, lengths, sizes, room - taken)):
                     plan = planned(cut, middle, name, info, constants)
-                    whole = cut.whole(plan, lengths)
-                if whole != lengths:
-                    lengths = whole
-                    middle, sizes, taken = _measured(cut, lengths, name, workspace)
-                    plan = planned(cut, middle, name, info, constants)
+                    if (whole := cut.whole(plan, lengths)) != lengths:
+                        lengths = whole
+                        middle, sizes, taken = _measured(cut, lengths, name, workspace)
+                        plan = planned(cut, middle, name, info, constants)
                 for slots, held in _slots(cut, lengths, sizes, room - taken):
                     nbytes = taken + _taken(slots, sizes)
                     ranges = Ranges(cut, lengths, slots, held, plan, nbytes)
@@ -173,7 +153,7 @@ def choose(
             since += best is not None
             if since > 2:
                 break
-        if best is not None or not cut.workspace:
+        if best is not None:
             break
     return best
 
@@ -274,6 +254,46 @@ def _slots(cut: Cut, lengths: Index, sizes: list[int], room: float) -> Iterator[
                 break
 
 
+def _tiles(held: int, passing: int, a: int, b: int) -> list[tuple[int, int]]:
+    """Tiles by numbers of a panel that is held and one that goes by, with slots for a and b.
+
+    As soon as the first panels are there all their tiles are computed: what is computed grows with
+    the square of what was moved. Each time the other way along, so that panels which are there come
+    first.
+    """
+    together = held if a >= held else max(a - 1, 1)
+    few = passing if b >= passing else max(b - 1, 1)
+    found: list[tuple[int, int]] = []
+    for group, begin in enumerate(range(0, held, together)):
+        holding = range(begin, min(begin + together, held))
+        tiles = [(h, p) for p in range(passing) for h in holding]
+        tiles.sort(key=lambda at: held + at[1] if at[1] >= few else max(at) if not group else at[0])
+        found += [(h, passing - 1 - p if group % 2 else p) for h, p in tiles]
+    return found
+
+
+def _placed(keys: Sequence[Index], slots: int) -> list[tuple[int, bool]]:
+    """(slot, whether to load) of each key in turn."""
+    again: list[float] = [inf] * len(keys)
+    later: dict[Index, int] = {}
+    for at in reversed(range(len(keys))):
+        again[at] = later.get(keys[at], inf)
+        later[keys[at]] = at
+    where: dict[Index, int] = {}
+    uses: dict[Index, tuple[float, int]] = {}  # when next, and minus when last
+    steps = []
+    for at, key in enumerate(keys):
+        load = key not in where
+        if load and len(where) == slots:
+            last = max(uses, key=uses.__getitem__)
+            del uses[last]
+            where[key] = where.pop(last)
+        slot = where.setdefault(key, len(where))
+        uses[key] = again[at], -at
+        steps.append((slot, load))
+    return steps
+
+
 def planned(cut: Cut, part: Problem, name: str, info: dict[str, Any], constants: Profile) -> Plan:
     """The plan of a range on a device."""
     return cut.priced(pricing.price(part, constants, {name: info}, name), constants)
@@ -340,10 +360,8 @@ def _in_turn(links: list[Callable[[float], float]], sizes: list[int], times: lis
     bus, so that they take less than alone, but more than a single copy of them all."""
     pairs = list(zip(sizes, times, strict=False))
     alone = sum(n * link(size) for link, (size, n) in zip(links, pairs, strict=True))
-    if len(links) < 2:
-        return alone
     together = max(link(sum(n * size for size, n in pairs)) for link in links)
-    return (alone + min(alone, together)) / 2
+    return alone if len(links) < 2 else (alone + min(alone, together)) / 2
 
 
 def _of_whole(link: Callable[[float], float], whole: int) -> Callable[[float], float]:

@@ -45,30 +45,18 @@ def wanted() -> bool:
 def staying(problem: Problem, device: str | None) -> Problem:
     """The problem, its result to stay where it is computed, if the `use` blocks say so.
 
-    Unchanged where an operand lies on a device, and where there is no device that keeps arrays.
-
-    Parameters
-    ----------
-    problem : Problem
-        Of a call without ``out``.
-    device : str or None
-        The device that the caller named.
+    ``device`` is the one that the caller named, and the call has no ``out``. Unchanged where an
+    operand lies on a device, and where the next call is expected on one that keeps no arrays.
     """
     if not wanted() or problem.device is not None:
         return problem
-    place = _next_device(device)
-    return problem if place is None else replace(problem, next_device=place)
-
-
-def _next_device(device: str | None) -> str | None:
-    """Where the next call is expected."""
     for name, info in inventory.devices().items():
-        if info["kind"] == CPU or info.get("set_aside"):
-            continue
         named = device in (name, info["kind"], f"{info['kind']}:*")
-        if named or (device is None and not info.get("is_host_cpu")):
-            return name if devices.get(name).has_arrays else None
-    return None
+        is_next = named or (device is None and not info.get("is_host_cpu"))
+        if is_next and info["kind"] != CPU and not info.get("set_aside"):
+            has_arrays = devices.get(name).has_arrays
+            return replace(problem, next_device=name) if has_arrays else problem
+    return problem
 
 
 def on_host(plan: Plan) -> Plan:
@@ -88,15 +76,9 @@ def placed(device: Device, problem: Problem, call: Any) -> tuple[Problem, Any]:
 
 
 def new_array(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, Operand]:
-    """A new C-contiguous array on a device, of a library that is here, and its description.
-
-    CuPy's on a CUDA device, else of the type of the device's own library.
-
-    Raises
-    ------
-    DeviceError
-        If there is no room for it, or the library fails.
-    """
+    """A new C-contiguous array on a device, of a library that is here, and its description: CuPy's
+    on a CUDA device, else of the device's own library. DeviceError if there is no room, or the
+    library fails."""
     make = maker_for(device.kind) if device.same_in_threads() else None
     with device.active():
         if make is None:
@@ -114,25 +96,28 @@ def new_array(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> tuple[
 
 
 class Download:
-    """A copy to the host that was begun by `to_host`; `wait` gives the array."""
+    """A copy to the host that was begun by `to_host`; `wait` gives the array.
+
+    ``operand`` is None for what lay on the host already.
+    """
 
     def __init__(
-        self, array: Any, operand: Operand, device: Device, out: np.ndarray | None
+        self, array: Any, operand: Operand | None = None, out: np.ndarray | None = None
     ) -> None:
-        self._array, self._operand, self._device, self._out = array, operand, device, out
-        direct = operand.is_c_contiguous()
-        low, size = 0, operand.nbytes
-        if direct:
-            target = pages.empty(operand.shape, operand.dtype) if out is None else out
-        else:  # with the gaps between the elements
-            low, end = operand.span()
-            target = np.empty(end - low, np.uint8)
-        self._low, self._target, self._copy = low, target, None
-        if not size:
+        self._array, self._operand, self._out, self._copy = array, operand, out, None
+        if operand is None:
             return
-        with device.active():
-            transfer.follow(device, transfer.of(device, [operand]))
-            self._copy = device.begin_download(operand.pointer, target, low)
+        self._low, end = operand.span() if operand.size else (0, 0)
+        if not operand.is_c_contiguous():  # with the gaps between the elements
+            self._target = np.empty(end - self._low, np.uint8)
+        else:
+            self._target = pages.empty(operand.shape, operand.dtype) if out is None else out
+        if operand.size:
+            self._device = devices.get(operand.location)
+            with self._device.active():
+                transfer.follow(self._device, transfer.of(self._device, [operand]))
+                begin = self._device.begin_download
+                self._copy = begin(operand.pointer, self._target, self._low)
 
     def wait(self) -> np.ndarray:
         """The array on the host, once it is there; again, the same.
@@ -146,21 +131,14 @@ class Download:
             with self._device.active():
                 self._copy.wait()
             self._copy = None
-        if self._array is not None:
-            self._array, operand = None, self._operand
+        if (operand := self._operand) is not None:
+            self._array, self._operand = self._target, None
             if not operand.is_c_contiguous():
-                self._target = transfer.view(self._target, operand, self._low)
+                self._array = transfer.view(self._target, operand, self._low)
                 if self._out is not None:
-                    self._out[...] = self._target
-                    self._target = self._out
-        return self._target
-
-
-class _There(Download):
-    """What lay on the host already."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self._array, self._copy, self._target = None, None, array
+                    self._out[...] = self._array
+                    self._array = self._out
+        return self._array
 
 
 @overload
@@ -222,10 +200,10 @@ def to_host(x: Any, out: np.ndarray | None = None, *, wait: bool = True) -> Any:
         if out is not None:
             out[...] = array
             array = out
-        return array if wait else _There(array)
+        return array if wait else Download(array)
     if wait:
         return transfer.to_host(array, operand, out)
-    return Download(array, operand, devices.get(operand.location), out)
+    return Download(array, operand, out)
 
 
 def _check(out: Any, operand: Operand) -> None:

@@ -18,7 +18,7 @@ from hetero.arrays import Operand
 from hetero.errors import DeviceMemoryError
 from hetero.moving import failures, passing, pipeline, ranges, results
 from hetero.moving.pipeline import Load, Slot, Step, Store
-from hetero.pricing import places
+from hetero.pricing import places, shares
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.registry import Arguments
@@ -81,7 +81,7 @@ def _remembered(
             number = len(relay.devices)
             constants = constants.at_once(f"{device.kind}*{number}")
             given = problem.inputs, relay.arrays, device.name, number, constants
-            info = {**info, "passed": passing.shares_of_uploads(*given)}
+            info = {**info, "passed": shares.passed_on(*given)}
         choice = ranges.choose(problem, device.name, info, constants, room)
         if choice is None:
             return None

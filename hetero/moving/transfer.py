@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -94,65 +94,67 @@ def fetch(
 
 def to_host(array: Any, operand: Operand, out: np.ndarray | None = None) -> np.ndarray:
     """A device array as NumPy array, with whatever strides it has, or in ``out``."""
-    devices = load("hetero.devices")
-    device = devices.get(operand.location)
     if not operand.size:
         return np.empty(operand.shape, operand.dtype) if out is None else out
 
-    def move() -> np.ndarray:
-        with device.active():
-            follow(device, of(device, [operand]))
-            if operand.is_c_contiguous():
-                return fetch(device, operand.pointer, operand.shape, operand.dtype, out)
-            low, raw = _span(operand)
-            device.download(operand.pointer, raw, low)
-        values = view(raw, operand, low)
-        if out is None:
-            return values
-        out[...] = values
-        return out
+    def move(device: Device) -> np.ndarray:
+        if operand.is_c_contiguous():
+            return fetch(device, operand.pointer, operand.shape, operand.dtype, out)
+        low, raw = _span(operand)
+        device.download(operand.pointer, raw, low)
+        return view(raw, operand, low)
 
-    return failures.twice(device, move)
+    values = _ordered(move, [operand])
+    if out is None or values is out:
+        return values
+    out[...] = values
+    return out
 
 
 def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
     """Write values into a device array of the same shape and dtype, with whatever strides."""
-    devices = load("hetero.devices")
-    if not operand.size:
-        return
-    device = devices.get(operand.location)
 
-    def move() -> None:
-        with device.active():
-            others = of(device, [operand])
-            follow(device, others)
-            low, raw = _span(operand)
-            if not operand.is_dense():
-                device.download(operand.pointer, raw, low)  # what lies in the gaps stays
-            view(raw, operand, low)[...] = values
-            device.upload(raw, operand.pointer, low)
-            precede(device, others)
+    def move(device: Device) -> None:
+        low, raw = _span(operand)
+        if not operand.is_dense():
+            device.download(operand.pointer, raw, low)  # what lies in the gaps stays
+        view(raw, operand, low)[...] = values
+        device.upload(raw, operand.pointer, low)
 
-    failures.twice(device, move)
+    if operand.size:
+        _ordered(move, [operand], is_written=True)
 
 
 def put(values: Any, operand: Operand, array: Any, target: Operand) -> None:
     """Write an array's values into another one of the same shape and dtype, both on devices."""
-    devices = load("hetero.devices")
-    device = devices.get(target.location)
     contiguous = operand.is_c_contiguous() and target.is_c_contiguous()
     if operand.location != target.location or not contiguous or not target.size:
         from_host(to_host(values, operand), array, target)
         return
 
-    def copy() -> None:
-        with device.active():
-            others = of(device, [operand, target])
-            follow(device, others)
-            device.copy(target.pointer, operand.pointer, target.nbytes)
-            precede(device, others)
+    def copy(device: Device) -> None:
+        device.copy(target.pointer, operand.pointer, target.nbytes)
 
-    failures.twice(device, copy)
+    _ordered(copy, [operand, target], is_written=True)
+
+
+def _ordered(
+    move: Callable[[Device], Any], operands: list[Operand], is_written: bool = False
+) -> Any:
+    """Do ``move(device)`` behind what the streams of the operands hold, and before what they get
+    where one is written to; once more where the device fails."""
+    device = load("hetero.devices").get(operands[0].location)
+
+    def attempt() -> Any:
+        with device.active():
+            streams = of(device, operands)
+            follow(device, streams)
+            result = move(device)
+            if is_written:
+                precede(device, streams)
+            return result
+
+    return failures.twice(device, attempt)
 
 
 def _span(operand: Operand) -> tuple[int, np.ndarray]:

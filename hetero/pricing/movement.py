@@ -15,6 +15,7 @@ from hetero.profile import PAGEABLE, Profile
 from hetero.registry.problem import Problem
 
 Terms = dict[str, float]
+ALL_AT_ONCE = "all at once"  # links of several devices
 UPLOAD_NEXT = "upload next"  # of a result on the host that a device is expected to use next
 
 
@@ -154,5 +155,5 @@ def keepable(possible: list[Candidate], problem: Problem) -> bool:
     return any(
         c.seconds - c.terms.get("upload", 0.0) - c.terms.get("pack", 0.0) < best
         for c in possible
-        if c.device != CPU and "upload" in c.terms
+        if c.device != CPU and "upload" in c.terms and not c.shares
     )

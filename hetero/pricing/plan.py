@@ -68,7 +68,8 @@ class Candidate(NamedTuple):
 def is_last(candidate: Candidate) -> bool:
     """Whether a way that is out is printed behind others: it is hardly ever in."""
     row = candidate.implementation
-    return isinstance(candidate.reason, Unasked) or (row and row.blocks) == ALWAYS
+    in_ranges = row and (row.blocks == ALWAYS or (candidate.device[-1] == "*" and not row.shared))
+    return isinstance(candidate.reason, Unasked) or bool(in_ranges)
 
 
 def _terms(candidate: Candidate) -> str:

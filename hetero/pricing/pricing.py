@@ -1,7 +1,8 @@
 """The price of each way to do a problem, by the constants of one profile; the smallest one wins.
 
-A way is a method on a device, or on several of a kind together. Its price is a sum; this is White's
-listing 4.18 for any number of ways:
+A way is a method on a device, or on several of a kind together, of which each has a range of the
+call (`shares`) or a part in a method of its own. Its price is a sum; this is White's listing 4.18
+for any number of ways:
 
     moving operands there + what the host does to begin + compute + moving the result back
 
@@ -14,18 +15,19 @@ CPU, for which nothing of ours is compiled, have conservative constants then.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from hetero import registry
-from hetero.pricing import movement, places
+from hetero.pricing import movement, places, shares
 from hetero.pricing.places import UNKNOWN_THERE, Devices, groups
 from hetero.pricing.plan import CPU, Candidate, Plan, is_last
 from hetero.profile import STAGED, Profile
 from hetero.registry import Implementation, Unasked
 from hetero.registry.problem import Problem
 
-ALL_AT_ONCE = "all at once"
+_HOME = "leaves its result on the host"
 UNKNOWN = Unasked("no constants in this profile; hetero.calibrate() measures them")
 
 
@@ -60,6 +62,8 @@ def price(
     if not _possible(found) and places.is_rescued(problem, devices, device, method):
         done = [c.implementation for c in found]
         found += ways(CPU, [row for row in every if row not in done], named=True)
+    if problem.next_device is not None:
+        problem, found = _staying(problem, found)
     possible = sorted(_possible(found), key=_rank)
     if not possible and not (device is method is None):
         places.refuse(problem, devices, device, method, every, found)
@@ -90,6 +94,13 @@ def _ways(
             if row.kind == info["kind"]
         ]
 
+    cut = []
+    for kind, members in _together(devices, device).items() if problem.device is None else ():
+        one = partial(candidate, asked=asked, named=asked or named)
+        group = shares.Group(kind, members, devices, constants, asked, one)
+        cut += group.candidates(problem, [row for row in rows if row.kind == kind])
+    if asked and _possible(cut):
+        return cut
     names = list(devices) if device is None else places.matching_devices(device, devices)
     kinds = {name: info for name, info in groups(devices).items() if device in (None, name)}
     together = on(kinds, [row for row in rows if row.shared and row.shared(problem)])
@@ -98,7 +109,43 @@ def _ways(
         known = places.has_constants(constants, kinds[device]["constants"], problem.operation)
         done = {c.method for c in together if c.seconds is not None or not known or named}
         rows = [row for row in rows if row.method not in done]
-    return on({name: devices[name] for name in names}, rows) + together
+    return on({name: devices[name] for name in names}, rows) + together + cut
+
+
+def _together(devices: Devices, device: str | None) -> dict[str, list[str]]:
+    """Kind -> its devices in use, for kinds with at least two; ``device`` may name one kind."""
+    found: dict[str, list[str]] = {}
+    if len(devices) < 3 or not (device is None or device.endswith(":*")):
+        return found
+    for name, info in devices.items():
+        kind = info["kind"]
+        wanted = kind != CPU and not info.get("is_host_cpu")
+        if device is not None:
+            wanted = f"{kind}:*" == device
+        if wanted and not info.get("set_aside"):
+            found.setdefault(kind, []).append(name)
+    return {kind: names for kind, names in found.items() if len(names) > 1}
+
+
+def _staying(problem: Problem, found: list[Candidate]) -> tuple[Problem, list[Candidate]]:
+    """A problem whose result is to stay on a device, without candidates that download it.
+
+    Each later call would upload such a result again, which the price of one call leaves out. Where
+    all devices download it, and one of them is the best, its place is the host.
+    """
+
+    def comes_home(c: Candidate) -> bool:
+        return bool(c.shares) or (c.implementation is not None and c.implementation.from_host)
+
+    priced = [c for c in _possible(found) if c.seconds is not None]
+    if any(c.device != CPU and not comes_home(c) for c in priced):
+        return problem, [
+            c._replace(reason=c.reason or (_HOME if comes_home(c) else None)) for c in found
+        ]
+    best = min(_possible(found), key=_rank, default=None)
+    if best is not None and comes_home(best):
+        problem = replace(problem, next_device=None)
+    return problem, found
 
 
 def _possible(found: Iterable[Candidate]) -> list[Candidate]:
@@ -114,10 +161,12 @@ def _rank(candidate: Candidate) -> tuple[bool, bool, float]:
 
 
 def _without_price(candidate: Candidate) -> Candidate:
-    """A way that is out; what compiling would gain is of interest."""
+    """A way that is out; what compiling would gain is of interest, and what a result costs that
+    does not stay."""
     reason = candidate.reason
     way = candidate._replace(unasked=reason if isinstance(reason, Unasked) else "")
-    return way if reason == registry.NOT_COMPILED else way._replace(seconds=None, terms={})
+    priced = reason in (registry.NOT_COMPILED, _HOME)
+    return way if priced else way._replace(seconds=None, terms={})
 
 
 def candidate(
@@ -199,9 +248,9 @@ def _priced(
     before, after = movement.of(problem, CPU if group else name, constants)
     links = []
     if group and constants.moves_apart(*key):
-        shares = movement.to_all(problem, info, constants)
-        before, after = movement.total(before, shares[0]), movement.total(shares[1], after)
-        links.append(ALL_AT_ONCE)
+        up, down = movement.to_all(problem, info, constants)
+        before, after = movement.total(before, up), movement.total(down, after)
+        links.append(movement.ALL_AT_ONCE)
     elif not group:
         overhead += movement.dispatch(problem, name, constants)
         if (before or after) and movement.is_staged(problem, name, constants):

@@ -140,6 +140,14 @@ class Cut(NamedTuple):
     priced: Callable[[Any, Any], Any] = lambda plan, constants: plan
     look: Callable[[Any, list[Any], Any], Problem] | None = None
 
+    def box(self, axis: int, begin: int, end: int) -> tuple[tuple[int, int], ...]:
+        """A range along one axis, of all there is along the others."""
+        return tuple([(begin, end) if i == axis else (0, n) for i, (_, n) in enumerate(self.axes)])
+
+    def read_whole(self, axis: int) -> list[int]:
+        """Numbers of the arrays that every range along one axis reads whole."""
+        return [i for i, axes in enumerate(self.needs) if axis not in axes]
+
 
 class Arguments(NamedTuple):
     """The data of one call, as every ``run`` gets them.

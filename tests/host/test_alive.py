@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import ast
 import dis
-import importlib
 import itertools
-import os
-import pkgutil
-import signal
 import sys
 import threading
 import time
@@ -23,11 +19,9 @@ import processes
 import pytest
 
 import hetero
-from hetero import calibration, devices, imports, kernels, locks, profile
+from hetero import calibration, devices, kernels, locks, profile
 from hetero.calling import planner
 from hetero.ops import matmul
-
-LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
 def run(code, *arguments, seconds=60):
@@ -37,67 +31,6 @@ def run(code, *arguments, seconds=60):
 
 
 # -- Forks ---------------------------------------------------------------------------------------
-
-
-def modules():
-    """Every module of hetero that can be imported here."""
-    for package in (hetero, kernels, calibration):
-        folders = [package]
-        for folder in folders:  # grows
-            for found in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."):
-                if found.name.endswith("__main__"):
-                    continue
-                module = importlib.import_module(found.name)
-                yield module
-                if found.ispkg and module not in (kernels, calibration) and folder is not kernels:
-                    folders.append(module)
-
-
-def module_locks():
-    """(where, lock) of all locks that modules hold: theirs, their objects', their classes'."""
-    for module in modules():
-        for name, value in list(vars(module).items()):
-            if isinstance(value, LOCKS):
-                yield f"{module.__name__}.{name}", value
-            elif str(getattr(value, "__module__", "")).startswith("hetero"):
-                for inner, lock in list(getattr(value, "__dict__", {}).items()):
-                    if isinstance(lock, LOCKS):
-                        yield f"{module.__name__}.{name}.{inner}", lock
-
-
-def test_every_lock_is_free_in_a_forked_child(monkeypatch):
-    monkeypatch.setattr(imports, "_PATIENCE", 0.1)  # for which a fork waits
-    found = dict(module_locks())
-    assert len(found) >= 4, "planner, profile, devices and kernels have one each"
-    taken, done = threading.Event(), threading.Event()
-
-    def hold():
-        for lock in found.values():
-            lock.acquire()
-        taken.set()
-        done.wait()
-        for lock in found.values():
-            lock.release()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    taken.wait()
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            signal.alarm(60)
-            held = [where for where, lock in module_locks() if not lock.acquire(blocking=False)]
-            os.write(writing, " ".join(held).encode() or b"none")
-        finally:
-            os._exit(0)
-    done.set()
-    thread.join()
-    os.close(writing)
-    held = os.read(reading, 10000)
-    os.close(reading)
-    os.waitpid(child, 0)
-    assert held == b"none"
 
 
 def test_locks_are_made_in_one_place():

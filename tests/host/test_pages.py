@@ -11,10 +11,7 @@ import processes
 import pytest
 
 import hetero
-from hetero import devices
-from hetero.arrays.kept import find as described
 from hetero.host import pages
-from hetero.host.copying import staging
 
 pytestmark = pytest.mark.optimised  # large products
 SHAPE = (1025, 1024)  # of float32: more than 4 MiB
@@ -84,19 +81,6 @@ def test_the_last_ones_are_kept_and_no_more_than_a_share_of_the_memory(kept, mon
         limits[which] = resource.RLIM_INFINITY
 
 
-def test_a_result_that_is_kept_is_forgotten_when_its_memory_is_lent_again(kept):
-    array = pages.empty(SHAPE, np.float32)
-    promised = hetero.keep(array)
-    found = described(promised)
-    assert found is not None
-    assert described(promised.T) is found
-    place = address(array)
-    del array, promised
-    array = pages.empty(SHAPE, np.float32)
-    assert address(array) == place
-    assert described(hetero.keep(array)) is not found
-
-
 def test_without_memory_what_is_kept_is_given_back_and_numpy_says_so(kept, monkeypatch):
     def refused(*_, **__):
         raise OSError("none")
@@ -147,7 +131,6 @@ def test_a_forked_child_has_its_own_and_ends_quietly_with_an_array():
 
 
 def test_results_of_devices_use_it_and_it_is_told_and_given_back(opencl):
-    device = devices.get(opencl)
     A = np.ones((1100, 1000), np.float32)
     product = hetero.matmul(A, A.T, device=opencl, method="tiled")
     place = address(product)
@@ -160,12 +143,6 @@ def test_results_of_devices_use_it_and_it_is_told_and_given_back(opencl):
     del product
     hetero.clear_memory()
     assert "host" not in hetero.memory()
-    pages.empty(SHAPE, np.float32)
-    assert pages.sizes()
-    with device.active():
-        device.begin_upload(A, device.allocate(A.nbytes)[0]).wait()
-    staging.close_all()
-    assert not pages.sizes()
 
 
 def test_results_of_calls_on_the_cpu_use_it(kept, monkeypatch):

@@ -14,7 +14,7 @@ import processes
 import pytest
 
 import hetero
-from hetero import devices, profile
+from hetero import devices
 from hetero.arrays import describe, pinned
 from hetero.host.copying import copy_jobs, staging
 from hetero.moving import memory
@@ -36,11 +36,18 @@ def _device(opencl):
         yield device
 
 
+@pytest.fixture(autouse=True)
+def small_buffers(monkeypatch):
+    monkeypatch.setattr(staging, "_SLICE", SLICE)
+    monkeypatch.setattr(staging, "_REGION", REGION)
+    monkeypatch.setattr(staging, "usual_threads", lambda: 3)
+
+
 @pytest.fixture(name="ring")
 def _ring(device):
     gc.collect()  # what other tests' failures refer to
     before = threads_that_copy(), pinned.sizes()
-    ring = staging.Ring(device, 3, SLICE, REGION)
+    ring = staging.Ring(device)
     yield ring
     ring.close()
     gc.collect()
@@ -68,7 +75,7 @@ def test_where_no_thread_starts_the_caller_copies(device, monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    ring = staging.Ring(device, 2, SLICE, REGION)
+    ring = staging.Ring(device)
     there_and_back(ring, device, X[::2])
     ring.close()
 
@@ -187,31 +194,6 @@ def test_copies_begin_when_what_they_wait_for_has_come(device):
     device.clear()
 
 
-def test_pinned_arrays_are_known_and_go_directly(device):
-    array = device.pinned(8 * 1000).view(np.float64)
-    array[...] = np.arange(1000)
-    assert pinned.holds(array)
-    assert pinned.holds(array[17:80:3])
-    assert not pinned.holds(np.arange(3))
-    buffer, _owner = device.allocate(array.nbytes)
-    threads = threads_that_copy()
-    device.begin_upload(array, buffer).wait()
-    back = device.pinned(array.nbytes).view(np.float64)
-    copy = device.begin_download(buffer, back)
-    copy.wait()
-    copy.wait()
-    np.testing.assert_array_equal(back, array)
-    assert threads_that_copy() == threads
-    assert pinned.sizes()["pinned arrays"] == 16000
-    rest = array[5:6]
-    del array, back
-    gc.collect()
-    assert pinned.holds(rest)
-    assert pinned.sizes()["pinned arrays"] == 8000
-    del rest
-    assert "pinned arrays" not in pinned.sizes()
-
-
 FORKED = """
 import os, sys, threading
 import numpy as np
@@ -293,28 +275,10 @@ def test_without_a_gpu_pinned_arrays_are_ordinary_ones_and_one_warning_says_so(
             hetero.empty_pinned(shape, dtype)
 
 
-# -- What is copied so, and what that is said to take ----------------------------------------------
+# -- What is copied so -----------------------------------------------------------------------------
 
 
-def curve(seconds_at_least, rate):
-    one = {"below": None, "bytes_per_second": rate, "seconds_per_byte": 0.0}
-    return {"form": "segments", "constants": [{**one, "seconds": seconds_at_least}]}
-
-
-def staged_profile(**kinds):
-    data = profile.shipped("conservative").data
-    kinds = {"pageable": curve(1e-5, 5e9), "pinned": curve(1e-5, 5e10), **kinds}
-    info = {"kind": "cuda", "name": "a GPU"}
-    return profile.Profile(
-        {
-            **data,
-            "devices": {**data["devices"], "cuda:0": info, "cuda:1": info | {"same_as": "cuda:0"}},
-            "links": {"cuda:0": {"upload": kinds, "download": kinds}},
-        }
-    )
-
-
-def test_devices_take_what_the_current_profile_says(device, monkeypatch):
+def test_devices_stage_what_the_profile_says(device, monkeypatch):
     asked = []
     monkeypatch.setattr(device, "ring", lambda: asked.append(1))
     array = np.ones(1 << 20, np.uint8)
@@ -328,8 +292,3 @@ def test_devices_take_what_the_current_profile_says(device, monkeypatch):
     device.upload(array[1:], buffer)
     device.download(buffer, array)
     assert len(asked) == 1
-    profile.set_current(staged_profile(staged=curve(3e-4, 3e10)))
-    assert copy_jobs.least_staged["cuda:0"]["upload"] > 2**20
-    assert copy_jobs.least_staged.get(device.name) is None
-    profile.set_current(None)
-    assert copy_jobs.least_staged.get("cuda:0") is None

@@ -177,35 +177,6 @@ def test_a_signal_handler_that_comes_while_pages_are_protected(watched, monkeypa
     assert within[0].is_written()
 
 
-def test_a_watch_that_begins_while_another_one_looks_hides_no_write(watched, monkeypatch):
-    array = bytes_of(2 * N)
-    first, scan = watched(array), write_tracking._scan
-
-    def looked(*arguments):
-        monkeypatch.setattr(write_tracking, "_scan", scan)
-        array[N] += 1
-        watched(array[4096:])
-        return scan(*arguments)
-
-    monkeypatch.setattr(write_tracking, "_scan", looked)
-    assert first.is_written()
-
-
-def test_memory_that_another_userfaultfd_watches(watched):
-    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # which no earlier test watched
-    array = np.frombuffer(mmap.mmap(-1, 2 * N, flags=private), np.uint8)
-    array[:] = 1
-    ours = list(write_tracking._files)
-    write_tracking._files.clear()
-    theirs = watched(array)
-    others, write_tracking._files[:] = list(write_tracking._files), ours
-    assert watched(array) is None
-    for file in others:
-        os.close(file)  # which ends it
-    assert theirs.is_written()
-    assert watched(array) is not None
-
-
 def test_a_forked_child_watches_its_own_memory(watched):
     array = bytes_of(2 * N)
     watch = watched(array)

@@ -13,7 +13,7 @@ from fakes import Freeing
 import hetero
 from hetero import devices
 from hetero.devices.workspace import Workspace
-from hetero.errors import DeviceError, DeviceMemoryError, DeviceNotAvailable
+from hetero.errors import DeviceError, DeviceNotAvailable
 
 # -- The public names ----------------------------------------------------------------------------
 
@@ -129,25 +129,6 @@ def test_calls_work_as_ever_after_clear_memory(opencl):
     for before, after in zip(first, kept_by_calls(opencl), strict=True):
         np.testing.assert_array_equal(before, after)
     assert not devices.troubles()
-
-
-def test_memory_is_short_once_and_what_is_kept_makes_room(opencl, monkeypatch):
-    """The call runs on the device all the same, after what was kept is dropped."""
-    kept_by_calls(opencl)
-    device = devices.get(opencl)
-    whole = device.allocate
-
-    def allocate(nbytes):
-        if device.memory_held().get("multigrid"):
-            raise DeviceMemoryError("planted")
-        return whole(nbytes)
-
-    monkeypatch.setattr(device, "allocate", allocate)
-    with hetero.use(device=opencl):
-        made = hetero.matmul(IMAGE, IMAGE.T)
-    np.testing.assert_allclose(made, IMAGE @ IMAGE.T)
-    assert not devices.troubles()
-    assert not hetero.memory()[opencl].get("multigrid")
 
 
 # -- On GPUs -------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import threading
 
 import fakes
 import numpy as np
@@ -20,7 +19,7 @@ from hetero import devices, profile, registry
 from hetero.calling import planner
 from hetero.devices import at_once, peers
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.moving import passing, ranges
+from hetero.moving import ranges
 from hetero.pricing import pricing
 from hetero.profile import inventory
 
@@ -169,25 +168,6 @@ def test_random_calls(two, name, method):
 # -- At once --------------------------------------------------------------------------------------
 
 
-def test_each_device_has_a_thread(two, monkeypatch):
-    """They meet: neither is done before the other has begun."""
-    barrier, threads = threading.Barrier(2, timeout=20.0), {}
-    for device in two:
-
-        def upload(*arguments, real=device.begin_upload, name=device.name, **options):
-            if name not in threads:
-                threads[name] = threading.current_thread().name
-                barrier.wait()
-            return real(*arguments, **options)
-
-        monkeypatch.setattr(device, "begin_upload", upload)
-    monkeypatch.setattr(at_once, "LEAST", 0)
-    A, B = values(40, 30), values(30, 20)
-    np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
-    assert threads["cuda:0"] == threading.current_thread().name
-    assert threads["cuda:1"] == at_once._NAME
-
-
 def test_on_opencl_devices(opencl, monkeypatch):
     """Real kernels: bit for bit what one device makes of these sizes."""
     from hetero.devices.opencl import OpenCLDevice
@@ -289,31 +269,6 @@ def test_others_do_without_one_that_fails(peered, tiles, monkeypatch, which, wha
     assert devices.troubles() == {f"cuda:{which}": "gone"}
 
 
-def test_an_interrupt_on_the_way(peered, tiles, monkeypatch):
-    A, B = values(64, 30), values(30, 48)
-    for device in peered[0]:
-        copy, waiting = device.copy_from_peer, [KeyboardInterrupt]
-
-        def interrupted(*where, copy=copy, waiting=waiting):
-            copy(*where)
-            while waiting:
-                raise waiting.pop()
-
-        monkeypatch.setattr(device, "copy_from_peer", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            streamed(A, B)
-        assert not waiting
-    np.testing.assert_array_equal(streamed(A, B), A @ B)
-
-
-def test_one_after_the_other_where_no_thread_starts(peered, tiles, monkeypatch):
-    monkeypatch.setattr(at_once, "_begun", lambda task: None)
-    monkeypatch.setattr(passing, "_LATE", 0.05)
-    A, B = values(64, 30), values(30, 48)
-    np.testing.assert_array_equal(streamed(A, B), A @ B)
-    assert sum(peered[1]) == A.nbytes + 2 * B.nbytes
-
-
 # -- Failures -------------------------------------------------------------------------------------
 
 
@@ -352,28 +307,6 @@ def test_one_that_fails_twice_is_set_aside(two, monkeypatch, warnings_of):
     np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
     assert used(two) == ["cuda:0"]
     monkeypatch.undo()
-
-
-@pytest.mark.parametrize("several", [3], indirect=True)
-def test_one_of_three_that_is_set_aside(several, monkeypatch):
-    A, B = values(40, 30), values(30, 20)
-    devices.here.reasons["cuda:1"] = "it failed twice"
-    inventory.changed()
-    plan = hetero.plan("matmul", A, B, device=ALL)
-    assert [s.plan.chosen.device for s in plan.chosen.shares] == ["cuda:0", "cuda:2"]
-    np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
-    assert used(several) == ["cuda:0", "cuda:2"]
-
-
-def test_what_failed_holds_no_buffers(two, monkeypatch):
-    error = DeviceError("gone")
-
-    def fails(*arguments, **options):
-        raise error
-
-    monkeypatch.setattr(two[1], "download", fails)
-    hetero.matmul(values(40, 30), values(30, 20), device=ALL)
-    assert error.__traceback__ is None, "whose frames do"
 
 
 def test_no_room_is_no_failure(two, monkeypatch):
@@ -515,46 +448,6 @@ def test_streams_of_all_devices_share_what_the_host_copies():
     expected = max(copies, compute) + min(copies, compute) / 2
     assert found.seconds == pytest.approx(expected)
     assert found.seconds == pytest.approx(sum(found.terms.values()))
-
-
-def test_what_devices_have_from_each_other_is_priced():
-    """Half of B goes up to each of two, half of which is waited for beside the computation; where
-    peers are slower than the bus they are left out."""
-    n = 8192
-    seconds = {}
-    for rate in (None, 1e11, 1e8):
-        bus = {way: {**BUS[way], "staged": link(1e-5, 2e9)["pageable"]} for way in BUS}
-        together = {way: {**TOGETHER[way], "staged": link(1e-5, 1.25e9)["pageable"]} for way in BUS}
-        if rate is not None:
-            together["peer"] = {"device": link(1e-6, rate)["pageable"]}
-        constants = machine(links={"cuda:*": bus, "cuda*2": together})
-        found = shared(priced(square(n), constants=constants), "streamed")
-        assert found.seconds == pytest.approx(sum(found.terms.values()))
-        seconds[rate] = found.seconds
-    saved = 4.0 * n * n / 2 * (1 / 1.25e9 - 1 / 1e11) / 2
-    assert seconds[None] - seconds[1e11] == pytest.approx(saved, rel=0.01)
-    assert seconds[1e8] == seconds[None]
-
-
-def test_to_begin_on_all_of_them_counts_once():
-    n = 4096
-    without = machine(links={"cuda:*": BUS, "cuda*2": TOGETHER})
-    constants = profile.Profile(
-        {
-            **without.data,
-            "host": {
-                **without.data["host"],
-                "dispatch": {**without.data["host"].get("dispatch", {}), "cuda*2": {"host": 4e-4}},
-            },
-        }
-    )
-    before, after = (shared(priced(square(n), constants=c)) for c in (without, constants))
-    assert after.terms["overhead"] == pytest.approx(before.terms["overhead"] + 4e-4)
-    assert after.seconds == pytest.approx(before.seconds + 4e-4)
-    little = [
-        shared(priced(square(64), constants=c, device=ALL)).seconds for c in (without, constants)
-    ]
-    assert little[0] == little[1], "it is done one after the other"
 
 
 def test_copies_of_operands_that_do_not_change_are_none_of_the_parts(two):

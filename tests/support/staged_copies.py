@@ -21,6 +21,7 @@ from hetero.host.copying import copy_jobs, slices, staging  # noqa: E402
 del devices.here.kinds["opencl"]
 copy_jobs._LEAST_ROW = 8
 SLICE, CHUNK, REGION = 1 << 13, 1 << 11, 1 << 15
+staging._SLICE, staging._REGION = SLICE, REGION
 slices._SLICE, slices._LEAST_SLICE, slices._SHARE = SLICE, SLICE // 2, 1
 slices._CHUNK, slices._LEAST_CHUNK, slices._LONG = CHUNK, 1 << 9, 1 << 17
 slices._LARGE, slices._HUGE_PAGE = 1 << 17, 1 << 12
@@ -30,7 +31,8 @@ assert slices.library()
 
 
 def ring(threads=3):
-    return staging.Ring(device, threads, SLICE, REGION)
+    staging.usual_threads = lambda: threads
+    return staging.Ring(device)
 
 
 def there_and_back(used, array, offset=8):

@@ -1,7 +1,6 @@
 """Copies between host and device: by the driver, directly from pinned memory, or staged.
 
-Callers have `Device.upload`, `download`, `begin_upload` and `begin_download`; which way a copy goes
-is chosen here. `hetero.host.copying.staging` stages it.
+Callers have `Device.upload`, `download`, `begin_upload` and `begin_download`.
 """
 
 from __future__ import annotations
@@ -35,47 +34,25 @@ def copy_packed(
     """Let the driver copy a host array of any strides, packed in C order, at once."""
     if not array.nbytes:
         return
-    if array.flags.c_contiguous:
-        device.enqueue(direction, array, buffer, offset)
-    elif direction == UPLOAD:
-        device.enqueue(direction, np.ascontiguousarray(array), buffer, offset)
-    else:
-        packed = np.empty(array.shape, array.dtype)
-        device.enqueue(direction, packed, buffer, offset)
+    packed = array
+    if not array.flags.c_contiguous:
+        is_upload = direction == UPLOAD
+        packed = np.ascontiguousarray(array) if is_upload else np.empty(array.shape, array.dtype)
+    device.enqueue(direction, packed, buffer, offset)
+    if packed is not array and direction == DOWNLOAD:
         array[...] = packed
 
 
 class Flight:
     """What of a copy is on its way. A signal's handler may come in between anywhere, and wait for
-    the same one.
-
-    Parameters
-    ----------
-    array : numpy.ndarray, optional
-        Kept alive until then, where no thread has a part in it.
-
-    Attributes
-    ----------
-    is_over : bool
-        Whether a ring's thread has done its part.
-    news : SimpleQueue
-        Has something then.
-    marks : list of event
-        That come when the rest is done.
-    error : BaseException or None
-    calls : list of callable
-        ``call(marks)`` when a ring's thread has done its part, by that thread; ``call(None)`` where
-        it failed.
-    """
-
-    __slots__ = ("array", "calls", "error", "is_over", "marks", "news")
+    the same one. An ``array`` that no thread has a part in is kept alive until then."""
 
     def __init__(self, array: np.ndarray | None = None) -> None:
-        self.array, self.is_over = array, array is not None
-        self.marks: list[Any] = []
+        self.array, self.is_over = array, array is not None  # whether a ring's thread did its part
+        self.marks: list[Any] = []  # events that come when the rest is done
         self.error: BaseException | None = None
-        self.news: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self.calls: list[Callable[[list[Any] | None], object]] = []
+        self.news: queue.SimpleQueue[None] = queue.SimpleQueue()  # has something when it is over
+        self.calls: list[Callable[[list[Any] | None], object]] = []  # see `Copy.then`
 
     def end(self, marks: list[Any], error: BaseException | None = None) -> None:
         self.marks, self.error, self.is_over = marks, error, True
@@ -129,13 +106,12 @@ class Copy:
     def then(self, call: Callable[[list[Any] | None], object]) -> None:
         """``call(marks)`` once the host has done its part, with events that come when all is done,
         or ``call(None)`` if it failed; by the thread that did it, or at once."""
-        flight = self._flight
-        if flight is None:
+        if self._flight is None:
             call([])
             return
-        flight.calls.append(call)
-        if flight.is_over:
-            flight.call()
+        self._flight.calls.append(call)
+        if self._flight.is_over:
+            self._flight.call()
 
     def __del__(self) -> None:
         flight = self._flight
@@ -166,34 +142,23 @@ def begin(
     after: Any = None,
     overlap: bool = True,
 ) -> Copy:
-    """Begin to copy a host array of any strides, packed in C order.
+    """Begin to copy a host array of any strides, packed in C order, to or from ``offset`` bytes
+    behind a buffer's begin: from pinned memory by the driver, else staged; see `Device.upload`.
 
     Until `Copy.wait` returns, neither what is read nor what is written may be written to, and
     nothing that is begun on the device may use what is written. Copies of one direction begin in
-    the order of their start; two of each may be under way at once. A copy that is dropped is waited
-    for. Where the device has no `ring`, the copy is complete at once.
-
-    Parameters
-    ----------
-    device : Device
-    direction : {"upload", "download"}
-    array : numpy.ndarray
-    buffer : buffer
-    offset : int
-        Bytes from the buffer's begin.
-    after : event or None
-        What must have come before the buffer is touched, as `Device.record` gives it; None: all
-        that the default queue holds now.
-    overlap : bool
-        Whether the host has something to do meanwhile. Without, the copy is complete at once where
-        the driver alone is as fast.
+    the order of their start; two of each may be under way at once. Where the device has no `ring`,
+    and without ``overlap`` where the driver alone is as fast, the copy is complete at once.
+    ``after`` is the event that must have come before the buffer is touched, as `Device.record`
+    gives it; None: all that the default queue holds now.
     """
-    ring = None
-    if overlap:
-        ring = device.ring() if array.nbytes else None
-    elif array.nbytes >= least_staged.get(device.name, device.least_staged)[direction]:
-        is_fast = array.flags.c_contiguous and device.is_pinned(array)
-        ring = None if is_fast else device.ring()
+    staged = bool(array.nbytes)
+    if not overlap:
+        least = least_staged.get(device.name, device.least_staged)[direction]
+        staged = array.nbytes >= least and not (
+            array.flags.c_contiguous and device.is_pinned(array)
+        )
+    ring = device.ring() if staged else None
     if ring is None:
         if after is not None:
             device.wait(after)

@@ -4,10 +4,9 @@ A driver copies ordinary memory through a pinned buffer of its own with one thre
 than the bus. Here several threads fill buffers while others are on the bus. Downloads go the other
 way round, where what takes time is that new pages are touched: several threads touch them.
 
-For each direction a ring has two lanes, each with a thread that makes one copy after the other.
-Arrays with contiguous rows are copied by compiled code without the interpreter's lock, where
-it is there (`hetero.host.copying.slices`). Other arrays, and all of them elsewhere, are packed by
-NumPy.
+For each direction a ring has two lanes, each with a thread that makes one copy after the other:
+one fills its buffers while the bus has those of the other. Arrays with contiguous rows are copied
+by compiled code (`hetero.host.copying.slices`), where it is there; others are packed by NumPy.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ import numpy as np
 
 from hetero import locks
 from hetero.errors import DeviceError
-from hetero.host import cpu, pages
+from hetero.host import cpu
 from hetero.host.copying.copy_jobs import (
-    DONE,
     THREADS,
     UPLOAD,
     Copy,
@@ -54,34 +52,14 @@ _warned: set[str] = set()  # names of devices without pinned memory
 
 
 class Ring:
-    """The pinned buffers of one context and the threads that fill and empty them.
+    """The pinned buffers of one context, in which the device is active, and the threads that fill
+    and empty them. They are there from the first copy of a direction, or the first one beside
+    another, until `close`."""
 
-    Threads and buffers are there from the first copy of a direction until `close`. A second lane is
-    there once a copy is begun while another is under way: it fills its buffers while the bus has
-    those of the first.
-
-    Parameters
-    ----------
-    device : Device
-        Active in the context that the ring is for.
-    threads : int, optional
-        Threads that help with a copy. Default: half the cores that this process may use, 8 at most.
-    slice_bytes, region_bytes : int, optional
-        Of a buffer, and of all buffers of a lane.
-    """
-
-    def __init__(
-        self,
-        device: Any,
-        threads: int | None = None,
-        slice_bytes: int = _SLICE,
-        region_bytes: int = _REGION,
-    ) -> None:
+    def __init__(self, device: Any) -> None:
         # Direction -> jobs, which a signal's handler may begin, too, and who does them.
         self._ways: dict[str, tuple[queue.SimpleQueue[Any], list[_Lane]]] = {}
         self.device, self.place = device, device.place()
-        self.threads = threads or usual_threads()
-        self.slice_bytes, self.region_bytes = slice_bytes, region_bytes
         self._lock = locks.new()
         self._streams: dict[str, Any] = {}
         _close_at_exit()
@@ -91,8 +69,6 @@ class Ring:
         self, direction: str, array: np.ndarray, buffer: Any, offset: int = 0, after: Any = None
     ) -> Copy:
         """Begin what `copy_jobs.begin` says; nothing need have come where there is no ``after``."""
-        if not array.nbytes:
-            return DONE
         if after is not None and self.device.passed(after):
             after = None
         flight = Flight()
@@ -132,18 +108,14 @@ class Ring:
         return Copy(self.device, flight)
 
     def close(self) -> None:
-        """End the threads when they have done what was begun, and give the buffers back.
-
-        The next copy starts anew.
-        """
+        """End the threads when they have done what was begun, and give the buffers back; the next
+        copy starts anew."""
         with self._lock:
             threads = self._end()
             self._ways, self._streams = {}, {}
         if not is_copying():  # else a thread would wait for itself
             for thread in threads:
                 thread.join()
-        if not any(ring._ways for ring in list(_rings)):
-            pages.clear()
 
     def _end(self) -> list[threading.Thread]:
         """Have the threads end when they have done what was begun; tell which these are."""
@@ -161,16 +133,14 @@ class _Lane:
 
     def __init__(self, ring: Ring, direction: str, jobs: queue.SimpleQueue[Any]) -> None:
         self._device, self._place, self._direction = ring.device, ring.place, direction
-        self._threads, self._slice, self._most = ring.threads, ring.slice_bytes, ring.region_bytes
-        self._packers: Any = None
-        self._stream: Any = None
+        self._threads, self._most = usual_threads(), _REGION
+        self._stream = self._slices = self._packers = None
         self._region = np.empty(0, np.uint8)
-        self._slices: Any = None
         self.is_busy = False
         self.thread: threading.Thread | None = None
         with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there are too many
             executor = load("concurrent.futures").ThreadPoolExecutor
-            given = jobs, executor(ring.threads, f"{THREADS} packer")
+            given = jobs, executor(self._threads, f"{THREADS} packer")
             name = f"{THREADS} {direction}"
             thread = threading.Thread(target=self._run, name=name, args=given, daemon=True)
             thread.start()
@@ -205,7 +175,7 @@ class _Lane:
             layout = rows(array) if self._slices is not None else None
             try:
                 self._grow(array.nbytes)
-                if self._region.nbytes < min(self._slice, array.nbytes):
+                if self._region.nbytes < min(_SLICE, array.nbytes):
                     if after is not None:
                         device.wait(after)
                     copy_packed(device, self._direction, array, buffer, offset)
@@ -223,7 +193,7 @@ class _Lane:
 
     def _copy_packed(self, array: np.ndarray, buffer: Any, offset: int) -> None:
         """Copy piece by piece, each of which is packed by several threads."""
-        device, region, size = self._device, self._region, min(self._slice, len(self._region))
+        device, region, size = self._device, self._region, min(_SLICE, len(self._region))
         device.synchronize(self._stream)  # buffers may be on their way
         flying: list[tuple[Any, np.ndarray, np.ndarray]] = []
 
@@ -264,10 +234,10 @@ class _Lane:
             self._region = self._device.pinned(wanted, PURPOSE)
         except Exception as error:
             self._most = len(self._region)
-            name, why = self._device.name, "the system gives no pinned memory"
-            if name not in _warned:
+            if (name := self._device.name) not in _warned:
                 _warned.add(name)
-                log.warning("%s: copies are slower, %s: %s", name, why, error)
+                why = "copies are slower, the system gives no pinned memory"
+                log.warning("%s: %s: %s", name, why, error)
 
 
 def close_all() -> None:

@@ -12,11 +12,11 @@ from scipy import signal
 import hetero
 from hetero import devices, profile, registry
 from hetero.calling import planner
-from hetero.moving import pipeline, ranges, shares, streaming
+from hetero.moving import pipeline, ranges, streaming
 from hetero.ops.convolve2d import ranges as cut
 from hetero.ops.convolve2d import value_ranges
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
-from hetero.pricing import places
+from hetero.pricing import places, shares
 from hetero.profile import inventory
 
 rng = np.random.default_rng(31)
@@ -299,11 +299,13 @@ def test_copies_that_go_on_beside_the_computation_are_priced_so(staged, pinned):
 def test_what_is_cut_reads_less_than_the_whole(shape, filter_rows, parts, along):
     image, filter = np.ones(shape), np.ones((filter_rows, 3))
     problem = hetero.plan("convolve2d", image, filter, mode="same", device="cpu").problem
-    found = shares.line(problem, parts)
-    assert (found and found.along) == along
+    found = shares.cut(problem, parts)
+    assert (found and found[0].axes[found[1]][0]) == along
     if found is not None:
-        assert found.extent == (shape[-2] if along == "rows" else shape[0])
-        for begin in range(0, found.extent, -(-found.extent // parts)):
-            end = min(begin + -(-found.extent // parts), found.extent)
-            (part,) = found.arrays(begin, end, (image,))
+        cut, axis = found
+        extent = cut.axes[axis][1]
+        assert extent == (shape[-2] if along == "rows" else shape[0])
+        for begin in range(0, extent, -(-extent // parts)):
+            box = cut.box(axis, begin, min(begin + -(-extent // parts), extent))
+            ((part,),) = cut.arrays(box, (image,))
             assert part.size < image.size

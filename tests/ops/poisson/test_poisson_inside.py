@@ -46,34 +46,27 @@ def test_too_little_memory_is_said_before_it_is_used(method, monkeypatch):
         hetero.solve_poisson(f, device="cpu", method=method, maxiter=1)
 
 
-GROUP_FILES = {
-    2: ("", "memory.max", "memory.current", "", "0::"),
-    1: ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_", "4:cpu,memory:"),
-}
-
-
-@pytest.fixture(params=[2, 1], ids=["v2", "v1"])
-def control_group(request, tmp_path, monkeypatch):
+@pytest.fixture
+def control_group(tmp_path, monkeypatch):
     """Plant memory limits: function of {path below the mount: (limit, used, page cache)}."""
-    top, most, used, prefix, mark = GROUP_FILES[request.param]
     read = Path.read_text
 
     def plant(own, groups):
         for path, (limit, taken, cached) in groups.items():
-            folder = tmp_path / top / path
+            folder = tmp_path / path
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / most).write_text(f"{limit}\n")
-            (folder / used).write_text(f"{taken}\n")
-            stat = f"anon 5\n{prefix}inactive_file {cached}\n{prefix}active_file {cached // 2}\n"
+            (folder / "memory.max").write_text(f"{limit}\n")
+            (folder / "memory.current").write_text(f"{taken}\n")
+            stat = f"anon 5\ninactive_file {cached}\nactive_file {cached // 2}\n"
             (folder / "memory.stat").write_text(stat)
 
         def planted(self, *arguments, **options):
             if str(self) == "/proc/self/cgroup":
-                return f"9:name=systemd:/init\n{mark}{own}\n"
+                return f"9:name=systemd:/init\n0::{own}\n"
             return read(self, *arguments, **options)
 
         monkeypatch.setattr(Path, "read_text", planted)
-        monkeypatch.setattr(cpu, "_MOUNTED", tmp_path)
+        monkeypatch.setattr(cpu, "_GROUPS", tmp_path)
 
     return plant
 

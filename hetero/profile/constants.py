@@ -1,4 +1,4 @@
-"""`Profile`: constants of one machine, ready to be asked; `Links`, its part that prices copies."""
+"""`Profile`: constants of one machine, ready to be asked."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import os
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from hetero import paths
 from hetero.profile import inventory
-from hetero.registry.models import Cost, ModelKey, Work, bind, bind_link
+from hetero.registry.models import Cost, ModelKey, bind, bind_link
 
 PAGEABLE, PINNED, STAGED = "pageable", "pinned", "staged"
 # Bytes that may be staged. The threads that help with smaller copies would compete with BLAS's
@@ -24,7 +24,6 @@ LARGEST = 16 << 20  # bytes of a profile file; a full one of a machine with a GP
 UNITS = {"time": "seconds", "size": "bytes", "work": "flops"}
 CPU = "cpu"
 OFF = 1.0  # mean relative error of a model from which on it is not to be trusted
-_SLOWEST = 100.0  # a core's 2 Gflop/s in float64 are as much as that below the conservative ones
 LEFT = 0.1  # of the samples may be doubtful in a calibration that is trusted
 
 
@@ -57,18 +56,10 @@ def is_trusted(seen: dict[str, Any]) -> bool:
     return doubtful_share(seen) <= LEFT
 
 
-def _limited(cost: Cost, spare: Cost) -> Cost:
-    """A cost that computes at most `_SLOWEST` times as long as by conservative constants."""
+class Profile:
+    """Constants of one machine, ready to be asked.
 
-    def limited(work: Work) -> tuple[float, float]:
-        (overhead, compute), (start, rate) = cost(work), spare(work)
-        return overhead, min(compute, _SLOWEST * (start * max(work.calls, work.repeat) + rate))
-
-    return limited
-
-
-class Links:
-    """The part of a `Profile` that predicts copies.
+    A model's ``key`` is its device, the kind of this, operation, method, dtype and layout.
 
     Parameters
     ----------
@@ -77,6 +68,10 @@ class Links:
 
     Attributes
     ----------
+    name, title : str
+        The title says, too, if other load spoiled the calibration.
+    is_trusted : bool
+        Whether it did not.
     data : dict
     devices : dict
         Device name -> description.
@@ -85,6 +80,11 @@ class Links:
     def __init__(self, data: dict[str, Any]) -> None:
         self.data = data
         self.devices: dict[str, dict[str, Any]] = data["devices"]
+        self.name: str = data["name"]
+        self.is_trusted = is_trusted(data.get("load") or {})
+        self.title = self.name if self.is_trusted else f"{self.name}, disturbed by other load"
+        self._models: dict[tuple[str, ...], dict[str, Any] | None] = {}
+        self._costs: dict[tuple[str, ...], Cost | None] = {}
         self._links: dict[tuple[str, ...], Callable[[int], float]] = {}
         self._least: dict[tuple[str, str], float] = {}
         self._together: dict[str, Self] = {}
@@ -205,74 +205,23 @@ class Links:
         same_as = self.devices.get(device, {}).get("same_as")
         return (device, *((same_as,) if same_as else ()), f"{kind}:*")
 
-
-def _alone(device: str) -> str:
-    """One of several devices at once: "cuda:0" of "cuda*2"."""
-    kind, several, _ = device.partition("*")
-    return f"{kind}:0" if several and ":" not in device else device
-
-
-class Profile(Links):
-    """Constants of one machine, ready to be asked.
-
-    Parameters
-    ----------
-    data : dict
-        The content of a profile file.
-
-    Attributes
-    ----------
-    name, title : str
-        The title says, too, if other load spoiled the calibration.
-    is_trusted : bool
-        Whether it did not.
-    data : dict
-    devices : dict
-        Device name -> description.
-    conservative : callable
-        Gives the constants of a machine that is not calibrated, which limit these.
-    """
-
-    conservative: ClassVar[Callable[[], Profile]]  # `reading` sets it
-
-    def __init__(self, data: dict[str, Any]) -> None:
-        super().__init__(data)
-        self.name: str = data["name"]
-        self.is_trusted = is_trusted(data.get("load") or {})
-        self.title = self.name if self.is_trusted else f"{self.name}, disturbed by other load"
-        self._models: dict[tuple[str, ...], dict[str, Any] | None] = {}
-        self._costs: dict[tuple[str, ...], Cost | None] = {}
-
-    def cost(
-        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
-    ) -> Cost | None:
+    def cost(self, *key: str) -> Cost | None:
         """The cost function of an implementation, or None where no constants are known."""
-        key = (device, operation, method, dtype, layout)
         try:
             return self._costs[key]
         except KeyError:
-            pass
-        model = self.model(device, kind, operation, method, dtype, layout)
-        cost = None if model is None else bind(model)
-        spare = self.conservative().model(device, kind, operation, method, dtype, layout)
-        if cost is not None and spare is not None:
-            cost = _limited(cost, bind(spare))
-        self._costs[key] = cost
-        return cost
+            model = self.model(*key)
+            cost = self._costs[key] = None if model is None else bind(model)
+            return cost
 
-    def moves_apart(
-        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
-    ) -> bool:
+    def moves_apart(self, *key: str) -> bool:
         """Whether the model of several devices leaves out moving operands and results."""
-        model = self.model(device, kind, operation, method, dtype, layout) or {}
-        return bool(model.get("moves_apart"))
+        return bool((self.model(*key) or {}).get("moves_apart"))
 
-    def model(
-        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
-    ) -> dict[str, Any] | None:
+    def model(self, *key: str) -> dict[str, Any] | None:
         """The stored model of an implementation, or None where no constants are known."""
-        asked = device, kind, operation, method, dtype, layout
-        if asked not in self._models:
+        if key not in self._models:
+            device, kind, operation, method, dtype, layout = key
             order, _, alignment = layout.partition(" ")
             keys = (
                 str(ModelKey(name, operation, method, dtype, shape))
@@ -280,8 +229,8 @@ class Profile(Links):
                 for shape in (layout, order, f"* {alignment}", "*")
             )
             models = self.data["models"]
-            self._models[asked] = next((models[key] for key in keys if key in models), None)
-        return self._models[asked]
+            self._models[key] = next((models[key] for key in keys if key in models), None)
+        return self._models[key]
 
     def pack(self, nbytes: int) -> float:
         """Seconds to copy a host array that is not dense into one that is."""
@@ -334,12 +283,10 @@ class Profile(Links):
         """The keys of models and links that are off by a factor: something else ran meanwhile."""
         return [name for name, errors in self.residuals().items() if not errors["mean"] < OFF]
 
-    def is_doubtful(
-        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
-    ) -> bool:
+    def is_doubtful(self, *key: str) -> bool:
         """Whether the model of an implementation is off by a factor."""
-        model = self.model(device, kind, operation, method, dtype, layout) or {}
-        return "residuals" in model and not model["residuals"]["mean"] < OFF
+        errors = (self.model(*key) or {}).get("residuals")
+        return errors is not None and not errors["mean"] < OFF
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the profile atomically, under a lock; by default to `inventory.default_path`.
@@ -362,3 +309,9 @@ class Profile(Links):
 
     def __repr__(self) -> str:
         return f"<Profile {self.name!r}: {', '.join(self.devices)}>"
+
+
+def _alone(device: str) -> str:
+    """One of several devices at once: "cuda:0" of "cuda*2"."""
+    kind, several, _ = device.partition("*")
+    return f"{kind}:0" if several and ":" not in device else device

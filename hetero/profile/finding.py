@@ -225,27 +225,13 @@ def _try_out(data: dict[str, Any]) -> None:
         raise ValueError("pack")
 
 
+@functools.cache
 def shipped(name: str) -> Profile:
     """A profile that comes with hetero: "conservative", "tesla-t10", "h100", "h200", "h100x2" or
     "h200x2".
 
-    Its content is read once and is the same object for all callers: copy it before changing it.
+    It is read once, and is the same object for all callers: copy its content before changing it.
     """
-    return Profile(_content(name))
-
-
-@functools.cache
-def _conservative() -> Profile:
-    """The constants of a machine that is not calibrated."""
-    return shipped("conservative")
-
-
-Profile.conservative = staticmethod(_conservative)
-
-
-@functools.cache
-def _content(name: str) -> dict[str, Any]:
-    """Read and checked."""
     home = load("importlib.util").find_spec("hetero.profile.data")
     folder = home.submodule_search_locations[0]
     try:
@@ -257,7 +243,7 @@ def _content(name: str) -> dict[str, Any]:
             one_of("profile", names, name).replace("must be", "must be a file or", 1)
             + "; 'hetero calibrate --path FILE' makes the file of a machine"
         ) from None
-    return parse(content).data
+    return parse(content)
 
 
 def named(name: str) -> Profile:

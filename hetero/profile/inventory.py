@@ -57,7 +57,7 @@ def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return all(a.get(key) == b.get(key) for key in ("kind", "name", "memory_bytes", "driver"))
 
 
-believed, broken, newly_broken = backends.believed, backends.broken, backends.newly_broken
+believed, broken = backends.believed, backends.broken
 
 
 def is_host_alone(device: str | None) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -13,14 +12,13 @@ from hetero import locks
 from hetero.arrays.pinned import known
 from hetero.devices.base import Defines, Device
 from hetero.devices.cuda import compiler, cooperative, copies, cufft, driver, libraries, pinned
-from hetero.devices.cuda.compiler import UNASKED_SHARED_BYTES, Kernels, packed
+from hetero.devices.cuda.compiler import Compiling
 from hetero.devices.cuda.context import Active, Contexts, Lent, Local, State
 from hetero.devices.cuda.cooperative import Recorded
 from hetero.devices.storage import Storage, allocated, rounded
 from hetero.host.copying import slices
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
 from hetero.host.copying.staging import PURPOSE, Ring
-from hetero.kernels import LaunchPlan
 from hetero.kernels.procedure.card import Card, of_attributes
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
@@ -28,7 +26,7 @@ _ring_lock = locks.new()
 _COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32 bits
 
 
-class CudaDevice(Device):
+class CudaDevice(Compiling):
     """One NVIDIA GPU.
 
     Parameters
@@ -47,13 +45,11 @@ class CudaDevice(Device):
         Such as "sm_90".
     contexts : Contexts
         That work is done in.
-    kernels : Kernels
     local : Local
         What each thread does with the device.
     """
 
     kind = "cuda"
-    dialect = "cuda"
     has_arrays = True
     stages = True
     meets = True
@@ -64,7 +60,7 @@ class CudaDevice(Device):
         self.errors = (package.Error,)
         self.ordinal = ordinal
         self.name = f"cuda:{ordinal}"
-        self.contexts, self.kernels, self.local = Contexts(self), Kernels(self), Local()
+        self.contexts, self.local, self._ahead = Contexts(self), Local(), set()
         self._device = package.Device(ordinal)
         attribute = package.device_attribute
         self.multiprocessors = self._device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
@@ -121,8 +117,7 @@ class CudaDevice(Device):
         """What belongs to the context that `active` made current in this thread."""
         return self.local.state
 
-    def place(self) -> State:
-        return self.local.state
+    place = state
 
     def holds(self, place: State) -> bool:
         """Whether the context that something belongs to is still in use."""
@@ -164,7 +159,7 @@ class CudaDevice(Device):
         return made
 
     def fill(self, buffer: int, nbytes: int, offset: int = 0, stream: Any = None) -> None:
-        queue = self._queue(stream)
+        queue = stream and stream.raw
         for done in range(0, nbytes, _COPY_BYTES):
             size = min(_COPY_BYTES, nbytes - done)
             self.driver.memset_d8_async(buffer + offset + done, 0, size, queue)
@@ -178,7 +173,7 @@ class CudaDevice(Device):
         source_offset: int = 0,
         stream: Any = None,
     ) -> None:
-        to, begin, queue = target + target_offset, source + source_offset, self._queue(stream)
+        to, begin, queue = target + target_offset, source + source_offset, stream and stream.raw
         for done in range(0, nbytes, _COPY_BYTES):
             size = min(_COPY_BYTES, nbytes - done)
             self.driver.memcpy_dtod_async(to + done, begin + done, size, queue)
@@ -218,10 +213,6 @@ class CudaDevice(Device):
     def clear(self) -> None:
         """`trim` the primary context and this thread's own; others let go of what they keep."""
         self.contexts.clear()
-
-    def _queue(self, stream: Any) -> Any:
-        """PyCUDA's stream for one of ours; None for the default one."""
-        return stream and stream.raw
 
     # -- copies from and to the host
 
@@ -277,49 +268,6 @@ class CudaDevice(Device):
         return state.staging[:nbytes]
 
     # -- kernels
-
-    def build(self, text: str, kernel: str, defines: Defines) -> Any:
-        try:
-            return self.state().kernels[text, kernel, defines]
-        except KeyError:
-            return self.kernels.load(text, kernel, defines)
-
-    def compile_ahead(self, wanted: Iterable[tuple[str, Defines]]) -> None:
-        self.kernels.compile_ahead(wanted)
-
-    def launch(
-        self,
-        kernel: Any,
-        grid: int,
-        block: int,
-        arguments: list[int | float],
-        shared_bytes: int = 0,
-        stream: Any = None,
-    ) -> None:
-        if shared_bytes > UNASKED_SHARED_BYTES:
-            self.kernels.allow(kernel, shared_bytes)
-        # What prepared_async_call does, less its inspection.
-        kernel._launch_kernel(
-            (grid, 1, 1),
-            (block, 1, 1),
-            packed(arguments),
-            shared_bytes,
-            self._queue(stream),
-        )
-
-    def prepared(
-        self, launch_plan: LaunchPlan, names: tuple[str, str, str], itemsize: int, **numbers: float
-    ) -> Callable[[int, int, int], None]:
-        """A launch plan in the current context, as a function of three named buffers' addresses.
-
-        ``numbers`` are what else the launches name.
-        """
-        return self.kernels.prepared(launch_plan, names, itemsize, **numbers)
-
-    def constant_memory(
-        self, text: str, kernel: str, defines: Defines, name: str, nbytes: int
-    ) -> contextlib.AbstractContextManager[tuple[Any, int]]:
-        return self.kernels.constant_memory(text, kernel, defines, name)
 
     def cooperative(
         self, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int

@@ -13,57 +13,18 @@ import numpy as np
 
 from hetero.arrays import kept
 from hetero.arrays.dlpack import Dlpack
-from hetero.arrays.libraries import (
-    INTERFACE,
-    Access,
-    Cupy,
-    Interface,
-    Library,
-    Numba,
-    OpenCL,
-    Torch,
-    layouts,
-)
-from hetero.arrays.operand import (
-    HOST,
-    UNKNOWN_STREAM,
-    Operand,
-    Spec,
-    alignment,
-    dense,
-    element_strides,
-    key_of,
-    name_of,
-    overlap,
-    spec,
-)
+from hetero.arrays.libraries import INTERFACE, Cupy, Interface, Library, Numba, OpenCL, Torch
+from hetero.arrays.libraries import Access as Access
+from hetero.arrays.operand import HOST, Operand, Spec, key_of
+from hetero.arrays.operand import UNKNOWN_STREAM as UNKNOWN_STREAM
+from hetero.arrays.operand import alignment as alignment
+from hetero.arrays.operand import dense as dense
+from hetero.arrays.operand import element_strides as element_strides
+from hetero.arrays.operand import name_of as name_of
+from hetero.arrays.operand import overlap as overlap
+from hetero.arrays.operand import spec as spec
 from hetero.arrays.pinned import RANGES, holds
 from hetero.arrays.pycuda import Own, PyCuda
-
-__all__ = [
-    "HOST",
-    "UNKNOWN_STREAM",
-    "Access",
-    "Array",
-    "Library",
-    "Operand",
-    "Spec",
-    "alignment",
-    "array_or_spec",
-    "as_array",
-    "dense",
-    "describe",
-    "describe_used",
-    "element_strides",
-    "is_device_array",
-    "layouts",
-    "library_of",
-    "maker_for",
-    "name_of",
-    "overlap",
-    "release",
-    "spec",
-]
 
 Array = TypeVar("Array")  # an operand's type, which the result has too
 

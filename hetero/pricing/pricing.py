@@ -21,7 +21,7 @@ from hetero import registry
 from hetero.pricing import movement, places
 from hetero.pricing.places import UNKNOWN_THERE, Devices, groups
 from hetero.pricing.plan import CPU, Candidate, Plan, is_last
-from hetero.profile import STAGED, Profile, shipped
+from hetero.profile import STAGED, Profile
 from hetero.registry import Implementation, Unasked
 from hetero.registry.problem import Problem
 
@@ -189,7 +189,7 @@ def _priced(
     key = (group or name, "" if group else row.kind, *of_row)
     cost = constants.cost(*key)
     if cost is None and name == CPU and row.loops is None and not info.get("elsewhere"):
-        cost = shipped("conservative").cost(CPU, CPU, *of_row)
+        cost = Profile.conservative().cost(CPU, CPU, *of_row)
     if cost is None:
         return way
     work = row.work(problem, info)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from hetero import paths
 from hetero.profile import inventory
@@ -59,8 +59,6 @@ def is_trusted(seen: dict[str, Any]) -> bool:
 class Profile:
     """Constants of one machine, ready to be asked.
 
-    A model's ``key`` is its device, the kind of this, operation, method, dtype and layout.
-
     Parameters
     ----------
     data : dict
@@ -75,7 +73,11 @@ class Profile:
     data : dict
     devices : dict
         Device name -> description.
+    conservative : callable
+        Gives the constants of a machine that is not calibrated.
     """
+
+    conservative: ClassVar[Callable[[], Profile]]  # `finding` sets it
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.data = data
@@ -205,8 +207,11 @@ class Profile:
         same_as = self.devices.get(device, {}).get("same_as")
         return (device, *((same_as,) if same_as else ()), f"{kind}:*")
 
-    def cost(self, *key: str) -> Cost | None:
+    def cost(
+        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
+    ) -> Cost | None:
         """The cost function of an implementation, or None where no constants are known."""
+        key = device, kind, operation, method, dtype, layout
         try:
             return self._costs[key]
         except KeyError:
@@ -214,14 +219,19 @@ class Profile:
             cost = self._costs[key] = None if model is None else bind(model)
             return cost
 
-    def moves_apart(self, *key: str) -> bool:
+    def moves_apart(
+        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
+    ) -> bool:
         """Whether the model of several devices leaves out moving operands and results."""
-        return bool((self.model(*key) or {}).get("moves_apart"))
+        model = self.model(device, kind, operation, method, dtype, layout) or {}
+        return bool(model.get("moves_apart"))
 
-    def model(self, *key: str) -> dict[str, Any] | None:
+    def model(
+        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
+    ) -> dict[str, Any] | None:
         """The stored model of an implementation, or None where no constants are known."""
-        if key not in self._models:
-            device, kind, operation, method, dtype, layout = key
+        asked = device, kind, operation, method, dtype, layout
+        if asked not in self._models:
             order, _, alignment = layout.partition(" ")
             keys = (
                 str(ModelKey(name, operation, method, dtype, shape))
@@ -229,8 +239,8 @@ class Profile:
                 for shape in (layout, order, f"* {alignment}", "*")
             )
             models = self.data["models"]
-            self._models[key] = next((models[key] for key in keys if key in models), None)
-        return self._models[key]
+            self._models[asked] = next((models[key] for key in keys if key in models), None)
+        return self._models[asked]
 
     def pack(self, nbytes: int) -> float:
         """Seconds to copy a host array that is not dense into one that is."""
@@ -283,10 +293,12 @@ class Profile:
         """The keys of models and links that are off by a factor: something else ran meanwhile."""
         return [name for name, errors in self.residuals().items() if not errors["mean"] < OFF]
 
-    def is_doubtful(self, *key: str) -> bool:
+    def is_doubtful(
+        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
+    ) -> bool:
         """Whether the model of an implementation is off by a factor."""
-        errors = (self.model(*key) or {}).get("residuals")
-        return errors is not None and not errors["mean"] < OFF
+        model = self.model(device, kind, operation, method, dtype, layout) or {}
+        return "residuals" in model and not model["residuals"]["mean"] < OFF
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the profile atomically, under a lock; by default to `inventory.default_path`.

@@ -246,6 +246,9 @@ def shipped(name: str) -> Profile:
     return parse(content)
 
 
+Profile.conservative = staticmethod(functools.partial(shipped, "conservative"))
+
+
 def named(name: str) -> Profile:
     """A shipped profile by name, or any profile by its file's path."""
     if os.path.isdir(name):  # a folder may be named as a profile is

@@ -12,7 +12,7 @@ from scipy import signal
 import hetero
 import hetero.ops
 from hetero import registry, tables
-from hetero.arrays import Access, layouts, libraries
+from hetero.arrays import Access, libraries
 from hetero.calling import execution
 from hetero.errors import DeviceError
 from hetero.registry import Arguments
@@ -52,7 +52,7 @@ def cuda(monkeypatch):
         return fakes.Cupy.empty(shape, dtype, device)
 
     access = Access(
-        layouts,
+        libraries.layouts,
         lambda array: array.pointer,
         lambda array: not array.readonly,
         lambda device: new,

@@ -246,7 +246,7 @@ def shipped(name: str) -> Profile:
     return parse(content)
 
 
-Profile.conservative = staticmethod(functools.partial(shipped, "conservative"))
+Profile.conservative = staticmethod(lambda: shipped("conservative"))
 
 
 def named(name: str) -> Profile:

@@ -34,7 +34,7 @@ log = logging.getLogger("hetero")
 def find() -> tuple[list[Device], list[str]]:
     """The OpenCL devices here, and a sentence for each thing that is missing."""
     try:
-        cl = load("pyopencl")
+        cl = opencl_runtime.pyopencl()
     except ImportError:
         return [], [f"opencl: PyOpenCL is not installed; {INSTALL['opencl']}"]
     except Exception as error:

@@ -45,9 +45,12 @@ class Stored(NamedTuple):
 
 def survey() -> list[Stored]:
     """The stored profiles, the one that is used first; unreadable ones do not raise."""
+    return sorted(map(_look, _files()), key=lambda one: one.obstacle is not None)
+
+
+def _files() -> list[Path]:
     expected = inventory.default_path()
-    files = sorted(inventory.stored(), key=lambda path: path != expected)
-    return sorted(map(_look, files), key=lambda one: one.obstacle is not None)
+    return sorted(inventory.stored(), key=lambda path: path != expected)
 
 
 def current() -> Profile:
@@ -93,41 +96,32 @@ def _look(path: Path) -> Stored:
 
 def _best() -> Stored | None:
     """The stored profile of this machine; if none is, one with the reason; None without a file."""
-    files = inventory.stored()
-    if (expected := inventory.default_path()) in files:
-        first = _look(expected)  # the others need not be read
-        if first.obstacle is None:
-            return first
-    return next(iter(survey()), None) if files else None
+    first = None
+    for one in map(_look, _files()):
+        if one.obstacle is None:
+            return one  # the others need not be read
+        first = first or one
+    return first
 
 
 def _load() -> Profile:
     """The stored profile of this machine, or the conservative one with a line that says why."""
-    best = _best()
-    named = os.environ.get("HETERO_PROFILE")
-    if best is not None and best.obstacle is None:
+    best, named = _best(), os.environ.get("HETERO_PROFILE")
+    if best is None:
+        why = "no profile of this machine yet"
+        if named:
+            why = f"HETERO_PROFILE names the file {named}, which is not there"
+    elif best.obstacle is None:
         return best.profile
-    if best is None or (best.profile is not None and not named and len(inventory.stored()) > 1):
-        missing = "no profile of this machine yet"
-        if best is not None:
-            missing = "none of the stored profiles is of this machine ('hetero info' lists them)"
-        elif named:
-            missing = f"HETERO_PROFILE names the file {named}, which is not there"
-        log.warning(
-            "%s: taking conservative constants. "
-            "Run hetero.calibrate() once, or 'hetero calibrate'.",
-            missing,
-        )
-        return shipped("conservative")
-    reason = best.obstacle
-    if best.profile is not None:
-        reason = f"it is of another machine or other circumstances: {reason}"
-    log.warning(
-        "the profile %s cannot be used: %s. Taking conservative constants; "
-        "'hetero calibrate' writes a new one.",
-        best.path,
-        reason,
-    )
+    elif best.profile is None:
+        why = f"the profile {best.path} cannot be used: {best.obstacle}"
+    elif not named and len(inventory.stored()) > 1:
+        why = "none of the stored profiles is of this machine ('hetero info' lists them)"
+    else:
+        other = "another machine or other circumstances"
+        why = f"the profile {best.path} is of {other}: {best.obstacle}"
+    ask = "Run hetero.calibrate() once, or 'hetero calibrate'."
+    log.warning("%s: taking conservative constants. %s", why, ask)
     return shipped("conservative")
 
 

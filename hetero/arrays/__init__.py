@@ -6,7 +6,6 @@ To add a library: a `Library`, and its line in the list below.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +14,8 @@ from hetero.arrays import kept
 from hetero.arrays.dlpack import Dlpack
 from hetero.arrays.libraries import INTERFACE, Cupy, Interface, Library, Numba, OpenCL, Torch
 from hetero.arrays.libraries import Access as Access
+from hetero.arrays.libraries import maker_for as maker_for
+from hetero.arrays.libraries import release as release
 from hetero.arrays.operand import HOST, Operand, Spec, key_of
 from hetero.arrays.operand import UNKNOWN_STREAM as UNKNOWN_STREAM
 from hetero.arrays.operand import alignment as alignment
@@ -78,17 +79,6 @@ def library_of(array: Any) -> Library | None:
     if adapter is None and hasattr(array, INTERFACE):  # of this array, not of its type
         return next((library for library in LIBRARIES if library.defines(kind)), _interface)
     return adapter
-
-
-def maker_for(kind: str) -> Callable[..., Any] | None:
-    """``make(device, shape, dtype)`` of the library that results on a kind of device belong to;
-    None where the device's own library is to make them."""
-    return next((make for library in LIBRARIES if (make := library.maker(kind)) is not None), None)
-
-
-def release(device: Any) -> bool:
-    """Have the libraries free the device memory that they cache; True if there was some."""
-    return any([library.release(device) for library in LIBRARIES])  # noqa: C419  # each of them
 
 
 def is_device_array(array: Any) -> bool:

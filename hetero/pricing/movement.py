@@ -104,13 +104,9 @@ def to_all(problem: Problem, info: dict[str, Any], constants: Profile) -> tuple[
 
     def seconds(direction: str, operand: Operand) -> float:
         nbytes = operand.nbytes // len(members)
-        alone = constants.link(members[0], direction)
         if nbytes < at_once.LEAST:  # one after the other
-            return len(members) * alone(nbytes)
-        try:
-            return constants.link(info["constants"], direction)(nbytes)
-        except KeyError:  # as fast as alone
-            return alone(nbytes)
+            return len(members) * constants.link(members[0], direction)(nbytes)
+        return constants.at_once(info["constants"]).link(members[0], direction)(nbytes)
 
     before = sum(seconds("upload", operand) for operand in problem.inputs)
     return {"upload": before}, {"download": seconds("download", problem.output)}

@@ -102,7 +102,6 @@ class Profile:
         Parameters
         ----------
         device : str
-            Or all equal ones that copy at once, "cuda*2": then the bytes are those of each.
         direction : {"upload", "download"}, to or from the device
         memory : {"pageable", "pinned"}
 
@@ -116,25 +115,16 @@ class Profile:
             return self._links[key]
         except KeyError:
             pass
-        seconds = curve = self._at_once(device, direction, memory)
+        seconds = curve = self.curve(device, direction, memory)
         least = self.least_staged(device, direction) if memory == PAGEABLE else inf
         if least < inf:
-            staged = self._at_once(device, direction, STAGED)
+            staged = self.curve(device, direction, STAGED)
 
             def seconds(nbytes: int) -> float:
                 return staged(nbytes) if nbytes >= least else curve(nbytes)
 
         self._links[key] = seconds
         return seconds
-
-    def _at_once(self, device: str, direction: str, memory: str) -> Callable[[int], float]:
-        """A curve; for several devices at once that of one alone, unless it was measured."""
-        try:
-            return self.curve(device, direction, memory)
-        except KeyError:
-            if _alone(device) == device:
-                raise
-            return self.curve(_alone(device), direction, memory)
 
     def curve(self, device: str, direction: str, memory: str) -> Callable[[int], float]:
         """One curve as it was measured; parameters as in `link`, but "staged" is pageable memory
@@ -179,7 +169,7 @@ class Profile:
 
         Several devices at once stage what each of them stages alone.
         """
-        key = _alone(device), direction
+        key = device, direction
         if key not in self._least:
             least = inf
             with contextlib.suppress(KeyError):
@@ -321,9 +311,3 @@ class Profile:
 
     def __repr__(self) -> str:
         return f"<Profile {self.name!r}: {', '.join(self.devices)}>"
-
-
-def _alone(device: str) -> str:
-    """One of several devices at once: "cuda:0" of "cuda*2"."""
-    kind, several, _ = device.partition("*")
-    return f"{kind}:0" if several and ":" not in device else device

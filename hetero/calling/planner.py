@@ -19,10 +19,9 @@ from hetero.host import cpu
 from hetero.moving import keeping
 from hetero.moving.results import staying
 from hetero.moving.shares import price
-from hetero.pricing import movement, places
+from hetero.pricing import places, pricing
 from hetero.pricing.places import check_method, matching_devices
 from hetero.pricing.plan import CPU, Plan
-from hetero.pricing.pricing import price as price_alone
 from hetero.pricing.settings import Settings, forced, placement
 from hetero.profile import inventory
 from hetero.registry.problem import Problem
@@ -200,7 +199,7 @@ def _planned(problem: Problem, device: str | None, method: str | None, key: Any)
         now = tables.generation()
         here = places.limited(inventory.devices(), limit)
         together = len(here) > 2 or problem.next_device is not None
-        rank = price if together else price_alone
+        rank = price if together else pricing.price
         result = rank(problem, profile.current(), here, device, method)
         doubted = [name for name in _places(result) if not inventory.believed(name)]
         if not doubted:
@@ -270,7 +269,7 @@ class Machine:
 
     def moved_by_host(self, problem: Problem) -> dict[str, float]:
         """Seconds of "download" and "upload" around a computation from copies on the host."""
-        return movement.by_way_of_host(problem, profile.current())
+        return pricing.by_way_of_host(problem, profile.current())
 
 
 HERE = Machine()
@@ -298,7 +297,7 @@ class OtherMachine(Machine):
         return price(problem, self._constants, self._devices, device, method)
 
     def moved_by_host(self, problem: Problem) -> dict[str, float]:
-        return movement.by_way_of_host(problem, self._constants)
+        return pricing.by_way_of_host(problem, self._constants)
 
 
 def _places(plan: Plan) -> list[str]:

@@ -17,7 +17,7 @@ from hetero import registry
 from hetero.arrays import HOST
 from hetero.devices import at_once
 from hetero.moving import passing
-from hetero.pricing import movement, pricing
+from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, Candidate, Plan, Share
 from hetero.profile import Profile
 from hetero.registry import Cut, Implementation
@@ -178,7 +178,7 @@ def _candidates(
                 if row.kind == kind and method in (None, row.method)
             ]
     # The upload that the next call pays for a result on the host.
-    return [_with(c, movement.upload_next(problem, constants)) for c in candidates]
+    return [_with(c, pricing.upload_next(problem, constants)) for c in candidates]
 
 
 def _together(devices: Devices, device: str | None) -> dict[str, list[str]]:
@@ -334,7 +334,7 @@ def _with(candidate: Candidate, *more: dict[str, float]) -> Candidate:
     """A candidate with additional terms; unchanged where it has no price."""
     if candidate.seconds is None:
         return candidate
-    terms = reduce(movement.total, more, candidate.terms)
+    terms = reduce(pricing.total, more, candidate.terms)
     return candidate._replace(terms=terms, seconds=sum(terms.values()))
 
 

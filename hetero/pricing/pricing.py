@@ -18,13 +18,18 @@ from functools import partial
 from typing import Any
 
 from hetero import registry
-from hetero.pricing import movement, places
+from hetero.arrays import HOST, Operand
+from hetero.devices import at_once
+from hetero.host.copying import staging
+from hetero.pricing import places
 from hetero.pricing.places import UNKNOWN_THERE, Devices, groups
 from hetero.pricing.plan import CPU, Candidate, Plan, is_last
-from hetero.profile import STAGED, Profile
+from hetero.profile import PAGEABLE, STAGED, Profile
 from hetero.registry import Implementation, Unasked
 from hetero.registry.problem import Problem
 
+Terms = dict[str, float]
+UPLOAD_NEXT = "upload next"  # of a result on the host that a device is expected to use next
 ALL_AT_ONCE = "all at once"
 UNKNOWN = Unasked("no constants in this profile; hetero.calibrate() measures them")
 
@@ -64,8 +69,9 @@ def price(
     if not possible and not (device is method is None):
         places.refuse(problem, devices, device, method, every, found)
     others = sorted((_without_price(c) for c in found if c.reason), key=is_last)
-    keepable = movement.keepable(possible, problem)
-    return Plan(problem, (*possible, *others), constants.title, keepable=keepable)
+    return Plan(
+        problem, (*possible, *others), constants.title, keepable=keepable(possible, problem)
+    )
 
 
 def _ways(
@@ -180,7 +186,7 @@ def _priced(
         if terms is None:
             return way._replace(reason=reason or way.reason, made_of=made_of)
         if row.from_host:
-            terms = {**terms, **movement.upload_next(problem, constants)}
+            terms = {**terms, **upload_next(problem, constants)}
         if leads and asked:
             reason = Unasked(f"begins on the CPU; name it with method={row.method!r} to use it")
         how = {"reason": reason or way.reason, "made_of": made_of, "leads": leads}
@@ -196,21 +202,160 @@ def _priced(
     overhead, compute = cost(work)
     overhead *= work.calls
     # Calls that several devices share go through the host, and are priced from there.
-    before, after = movement.of(problem, CPU if group else name, constants)
+    before, after = moves(problem, CPU if group else name, constants)
     links = []
     if group and constants.moves_apart(*key):
-        shares = movement.to_all(problem, info, constants)
-        before, after = movement.total(before, shares[0]), movement.total(shares[1], after)
+        shares = to_all(problem, info, constants)
+        before, after = total(before, shares[0]), total(shares[1], after)
         links.append(ALL_AT_ONCE)
     elif not group:
-        overhead += movement.dispatch(problem, name, constants)
-        if (before or after) and movement.is_staged(problem, name, constants):
+        overhead += dispatch(problem, name, constants)
+        if (before or after) and is_staged(problem, name, constants):
             links.append(STAGED)
-    terms = movement.total({**before, "overhead": overhead, "compute": compute}, after)
+    terms = total({**before, "overhead": overhead, "compute": compute}, after)
     return way._replace(
         seconds=sum(terms.values()),
         terms=terms,
         threads=row.threads(info),
         links=", ".join(links),
         doubtful=constants.is_doubtful(*key),
+    )
+
+
+# -- Moves -----------------------------------------------------------------------------------------
+
+
+def moves(problem: Problem, name: str, constants: Profile) -> tuple[Terms, Terms]:
+    """Seconds of moves for computing on a device: terms before and after computing."""
+    here = HOST if name == CPU else name
+    before: Terms = {}
+    after: Terms = upload_next(problem, constants) if here == HOST else {}
+    if here == HOST and problem.device is None:
+        return before, after
+    staged: list[tuple[int, float]] = []  # bytes, and seconds alone
+
+    def move(terms: dict[str, float], operand: Operand, source: str, target: str) -> None:
+        if source == target or target in operand.copies:
+            return
+        if source != HOST:  # device to device goes through the host
+            memory = operand.memory if target == HOST else PAGEABLE
+            term = constants.link(source, "download", memory)(operand.nbytes)
+            terms["download"] = terms.get("download", 0.0) + term
+        if target != HOST:
+            is_packed = source == HOST and terms is before and not operand.is_dense()
+            memory = PAGEABLE if is_packed or source != HOST else operand.memory
+            term = constants.link(target, "upload", memory)(operand.nbytes)
+            is_staged = operand.nbytes >= constants.least_staged(target, "upload")
+            if is_staged and memory == PAGEABLE and terms is before:
+                staged.append((operand.nbytes, term))
+            if is_packed:
+                packing = constants.pack(operand.nbytes)
+                if is_staged:  # packed by the threads that copy
+                    packing = max(packing / staging.usual_threads() - term, 0.0)
+                terms["pack"] = terms.get("pack", 0.0) + packing
+            terms["upload"] = terms.get("upload", 0.0) + term
+
+    for operand in problem.inputs:
+        move(before, operand, operand.location, here)
+    if len(staged) > 1:  # at once: between one after the other and one copy of them all
+        together = constants.link(here, "upload", PAGEABLE)(sum(n for n, _ in staged))
+        before["upload"] += 0.5 * min(together - sum(seconds for _, seconds in staged), 0.0)
+    if problem.next_device is None:
+        move(after, problem.output, here, problem.output.location)
+    return before, after
+
+
+def is_staged(problem: Problem, name: str, constants: Profile) -> bool:
+    """Whether some operand or the result goes through pinned buffers (`host.copying.staging`)."""
+    here = HOST if name == CPU else name
+    moves = [(operand, operand.location, here) for operand in problem.inputs]
+    if problem.next_device is None:
+        moves.append((problem.output, here, problem.output.location))
+    return any(
+        operand.nbytes >= constants.least_staged(*link)
+        for operand, source, target in moves
+        if source != target and target not in operand.copies and not operand.pinned
+        for link in ((source, "download"), (target, "upload"))
+        if link[0] != HOST
+    )
+
+
+def upload_next(problem: Problem, constants: Profile) -> Terms:
+    """Seconds to upload a result on the host to the device that is expected to use it next; empty
+    where that, or its link, is not known."""
+    if problem.next_device is None:
+        return {}
+    try:
+        link = constants.link(problem.next_device, "upload")
+    except KeyError:
+        return {}
+    return {UPLOAD_NEXT: link(problem.output.nbytes)}
+
+
+def to_all(problem: Problem, info: dict[str, Any], constants: Profile) -> tuple[Terms, Terms]:
+    """Seconds to move shares of the operands from the host to several devices, and the result back.
+
+    Parameters
+    ----------
+    problem : Problem
+    info : dict
+        Of the devices together, as `groups` gives it.
+    constants : Profile
+
+    Raises
+    ------
+    KeyError
+        If the links are not known.
+    """
+    members = info["members"]
+
+    def seconds(direction: str, operand: Operand) -> float:
+        nbytes = operand.nbytes // len(members)
+        if nbytes < at_once.LEAST:  # one after the other
+            return len(members) * constants.link(members[0], direction)(nbytes)
+        return constants.at_once(info["constants"]).link(members[0], direction)(nbytes)
+
+    before = sum(seconds("upload", operand) for operand in problem.inputs)
+    return {"upload": before}, {"download": seconds("download", problem.output)}
+
+
+def total(one: Terms, other: Terms) -> Terms:
+    """The seconds of both, term by term."""
+    return one | {term: one.get(term, 0.0) + seconds for term, seconds in other.items()}
+
+
+def by_way_of_host(problem: Problem, constants: Profile) -> dict[str, float]:
+    """Seconds of "download" and "upload" around a computation of device operands from host copies;
+    empty where nothing is moved, and where the links are not known."""
+    if problem.device is None:
+        return {}
+    try:
+        before, after = moves(problem, CPU, constants)
+    except KeyError:
+        return {}
+    return {**before, **after}
+
+
+def dispatch(problem: Problem, name: str, constants: Profile) -> float:
+    """Seconds of the host's own work: staging for a device, or the way back from one."""
+    if name != CPU:
+        return constants.dispatch(name, "device" if problem.device else "host")
+    there = problem.device
+    return constants.dispatch(there, "detour") if there else 0.0
+
+
+def keepable(possible: list[Candidate], problem: Problem) -> bool:
+    """Whether uploads decide the choice, or are part of its price.
+
+    ``possible`` are the candidates that can run, the chosen one first.
+    """
+    if not possible or possible[0].seconds is None:
+        return False
+    if all(operand.location != HOST for operand in problem.inputs):
+        return False
+    best = possible[0].seconds
+    return any(
+        c.seconds - c.terms.get("upload", 0.0) - c.terms.get("pack", 0.0) < best
+        for c in possible
+        if c.device != CPU and "upload" in c.terms
     )

@@ -68,32 +68,8 @@ class CudaDevice(Compiling):
         self.shared_limit = self._device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         self.capability = self._device.compute_capability()
         self.arch = "sm_{}{}".format(*self.capability)
-        self._description = self._describe(package_name)
-        self._card: Card | None = None
-
-    # -- what it is
-
-    @property
-    def clock_rate(self) -> float:
-        """The highest clock of the multiprocessors, in Hz."""
-        return 1e3 * self._device.get_attribute(self.driver.device_attribute.CLOCK_RATE)
-
-    def card(self) -> Card:
-        if self._card is None:
-            attribute = self.driver.device_attribute
-            self._card = of_attributes(
-                self, lambda name: self._device.get_attribute(getattr(attribute, name))
-            )
-        return self._card
-
-    def describe(self) -> dict[str, Any]:
-        """kind, name, pci_bus_id, memory_bytes, multiprocessors, block_limit, shared_limit, arch,
-        driver, driver_api, toolkit, library."""
-        return dict(self._description)
-
-    def _describe(self, package_name: str) -> dict[str, Any]:
-        version = self.driver.get_driver_version()
-        return {
+        version = package.get_driver_version()
+        self._description = {
             "kind": self.kind,
             "name": self._device.name(),
             "pci_bus_id": self._device.pci_bus_id(),
@@ -107,6 +83,22 @@ class CudaDevice(Compiling):
             "toolkit": compiler.version(),
             "library": _library_version(),
         }
+
+    # -- what it is
+
+    @property
+    def clock_rate(self) -> float:
+        """The highest clock of the multiprocessors, in Hz."""
+        return 1e3 * self._device.get_attribute(self.driver.device_attribute.CLOCK_RATE)
+
+    def card(self) -> Card:
+        names = self.driver.device_attribute
+        return of_attributes(self, lambda name: self._device.get_attribute(getattr(names, name)))
+
+    def describe(self) -> dict[str, Any]:
+        """kind, name, pci_bus_id, memory_bytes, multiprocessors, block_limit, shared_limit, arch,
+        driver, driver_api, toolkit, library."""
+        return dict(self._description)
 
     # -- where it works
 
@@ -138,24 +130,22 @@ class CudaDevice(Compiling):
         owner = allocated(self.name, rounded(nbytes), lambda: pool.allocate(nbytes))
         return int(owner), owner
 
-    def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
-        """A C-contiguous array from the pool, PyCUDA's where that is used, and its address."""
+    def new_array(
+        self, shape: tuple[int, ...], dtype: np.dtype, order: str = "C"
+    ) -> tuple[Any, int]:
+        """A dense array from the pool, PyCUDA's where that is used, and its address."""
         with self.active():
-            made = driver.array_type(self.driver)(
-                shape, dtype, allocator=self.state().pool.allocate
-            )
+            allocate = self.state().pool.allocate
+            made = driver.array_type(self.driver)(shape, dtype, allocator=allocate, order=order)
         return made, int(made.gpudata or 0)
 
     def array_of(self, host: np.ndarray) -> Any:
         """A copy of a host array as `new_array` gives it, in Fortran order if it is not in C."""
         is_c = host.flags.c_contiguous
-        with self.active():
-            allocate, order = self.state().pool.allocate, "C" if is_c else "F"
-            made = driver.array_type(self.driver)(
-                host.shape, host.dtype, allocator=allocate, order=order
-            )
-            if host.size:
-                self.upload(host if is_c else host.T, int(made.gpudata))
+        made, address = self.new_array(host.shape, host.dtype, "C" if is_c else "F")
+        if host.size:
+            with self.active():
+                self.upload(host if is_c else host.T, address)
         return made
 
     def fill(self, buffer: int, nbytes: int, offset: int = 0, stream: Any = None) -> None:

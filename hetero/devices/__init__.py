@@ -39,38 +39,19 @@ class Registry:
     takes a context and a compiler, so it is asked of a device when a plan would first use it
     (`believed`), or of all of them by what shows or measures the machine (`proven`). One that fails
     is broken: from then on it is not `available`. One that fails twice later on is disabled.
-
-    Attributes
-    ----------
-    kinds : dict
-        Kind -> its ``find``, which returns the devices that are here, and sentences that tell what
-        is missing; it does not raise.
-    found : dict of Device, or None
-        By name; None until they were looked for.
-    absent : list of str
-        What is not here and what would bring it.
-    proved : set of str
-        Devices that ran the small kernel right.
-    defects : dict
-        Device name -> (device, reason), of the broken ones.
-    first_failure : dict
-        Device name -> the message of a first failure.
-    reasons : dict
-        Device name -> why it is disabled.
-    short : set of str
-        Devices that had no room for a call.
     """
 
     def __init__(self) -> None:
+        # Kind -> what finds its devices, and what is missing for others; it does not raise.
         self.kinds: dict[str, Find] = {kind: partial(_find, kind) for kind in KINDS}
         self.lock = locks.new()
-        self.found: dict[str, Device] | None = None
-        self.absent: list[str] = []
-        self.proved: set[str] = set()
-        self.defects: dict[str, tuple[Device, str]] = {}
-        self.first_failure: dict[str, str] = {}
-        self.reasons: dict[str, str] = {}
-        self.short: set[str] = set()
+        self.found: dict[str, Device] | None = None  # by name; None until they were looked for
+        self.absent: list[str] = []  # what is not here and what would bring it
+        self.proved: set[str] = set()  # who ran the small kernel right
+        self.defects: dict[str, tuple[Device, str]] = {}  # the broken ones, and why
+        self.first_failure: dict[str, str] = {}  # of each, its message
+        self.reasons: dict[str, str] = {}  # why a device is disabled
+        self.short: set[str] = set()  # who had no room for a call
         self._failed_at: dict[str, int] = {}
         self._failures = 0
 

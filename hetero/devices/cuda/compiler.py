@@ -60,29 +60,6 @@ def cubin(text: str, arch: str, defines: Defines) -> bytes:
     return code
 
 
-def keep(text: str, arch: str, defines: Defines) -> None:
-    """Leave in the cache what will be asked of `cubin`.
-
-    Whatever fails here fails again, and is reported, where it is asked for.
-    """
-    if paths.private_folder(_KIND) is not None:  # else it would be compiled twice
-        with contextlib.suppress(KernelCompileError):
-            cubin(text, arch, defines)
-
-
-def make_ahead(wanted: Iterable[tuple[str, str, Defines]]) -> None:
-    """`keep` several, compiled at the same time."""
-    if paths.private_folder(_KIND) is None:
-        return
-    missing = [one for one in dict.fromkeys(wanted) if paths.cached(_KIND, _name(*one)) is None]
-    if len(missing) < 2:
-        return
-    # Not above: whatever imports this for the first time when the interpreter ends could not.
-    ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
-    with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
-        list(pool.map(lambda one: keep(*one), missing))
-
-
 def _name(text: str, arch: str, defines: Defines) -> str:
     """A file's name, by all that the code depends on."""
     parts = (text, arch, *_options(defines), str(version()))
@@ -105,7 +82,7 @@ def _nvrtc_version() -> str | None:
 
 def _compile(text: str, arch: str, options: tuple[str, ...]) -> bytes:
     if _nvrtc_version():
-        return nvrtc_compile(text, arch, options)[0]
+        return _by_nvrtc(text, arch, options)
     if not shutil.which("nvcc"):
         raise KernelCompileError(
             "there is neither NVRTC nor nvcc; pip install cuda-bindings nvidia-cuda-nvrtc"
@@ -123,8 +100,7 @@ def _compile(text: str, arch: str, options: tuple[str, ...]) -> bytes:
             raise KernelCompileError(f"nvcc failed for {arch}: {words}") from error
 
 
-def nvrtc_compile(text: str, arch: str, options: tuple[str, ...]) -> tuple[bytes, str]:
-    """Compile with NVRTC: (machine code, the compiler's log)."""
+def _by_nvrtc(text: str, arch: str, options: tuple[str, ...]) -> bytes:
     nvrtc = load("cuda.bindings.nvrtc")
 
     def check(result: tuple) -> tuple:
@@ -145,7 +121,7 @@ def nvrtc_compile(text: str, arch: str, options: tuple[str, ...]) -> tuple[bytes
         (size,) = check(nvrtc.nvrtcGetCUBINSize(program))
         code = bytearray(size)
         check(nvrtc.nvrtcGetCUBIN(program, code))
-        return bytes(code), message
+        return bytes(code)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
@@ -178,9 +154,16 @@ class Compiling(Device):
     def compile_ahead(self, wanted: Iterable[tuple[str, Defines]]) -> None:
         # Reading them from the cache on disk, to see that they are there, takes every fit's time.
         new = [one for one in dict.fromkeys(wanted) if one not in self._ahead]
-        if new:
-            make_ahead([(kernel_text(t, self.dialect), self.arch, defines) for t, defines in new])
-            self._ahead.update(new)
+        if not new or paths.private_folder(_KIND) is None:  # else they would be compiled twice
+            return
+        self._ahead.update(new)
+        asked = [(kernel_text(text, self.dialect), self.arch, defines) for text, defines in new]
+        missing = [one for one in asked if paths.cached(_KIND, _name(*one)) is None]
+        if len(missing) > 1:
+            # Loaded here: a first import at the interpreter's end fails.
+            pool = load("concurrent.futures").ThreadPoolExecutor
+            with pool(min(len(missing), os.cpu_count() or 1)) as threads:
+                list(threads.map(_keep, missing))
 
     @contextlib.contextmanager
     def constant_memory(
@@ -266,6 +249,12 @@ class Compiling(Device):
             launch(grid, block, arguments, shared_bytes, None)
 
         return run
+
+
+def _keep(one: tuple[str, str, Defines]) -> None:
+    """Leave in the cache what will be asked of `cubin`; what fails here fails there again."""
+    with contextlib.suppress(KernelCompileError):
+        cubin(*one)
 
 
 def _packed(arguments: list[Any]) -> bytes:

@@ -9,6 +9,7 @@ All that is known is the state of one object, `here`.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 from collections.abc import Callable
@@ -211,7 +212,8 @@ class Registry:
             return
         for name, device in self.everything().items():
             self.reasons[name] = _FORKED
-            device.abandon()
+            # One reference too many keeps it, and all that it holds, from ever being finalized.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(device))
         tables.forget()
 
 

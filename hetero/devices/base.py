@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import ctypes
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -102,13 +101,6 @@ class Device(abc.ABC):
     def reopen(self) -> None:
         """Make the device usable again after failures, as far as its driver lets us."""
         return
-
-    def abandon(self) -> None:
-        """Never touch the device again, not even to give memory back: the process was forked.
-
-        One reference too many keeps this and all it holds from ever being finalized.
-        """
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     # -- its memory
 
@@ -328,10 +320,6 @@ class Device(abc.ABC):
         DeviceError where that cannot be done.
         """
         raise DeviceError(f"{self.kind} has no graphs of launches")
-
-    def transforms(self, layouts: Sequence[tuple[Any, ...]]) -> Any:
-        """Plans of the device's library of Fourier transforms; see `hetero.devices.cuda.cufft`."""
-        raise DeviceError(f"{self.kind} has no library of Fourier transforms")
 
     def probe(self) -> None:
         """Compile and run a small kernel; DeviceError if it fails, or makes other values."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from hetero import locks
 from hetero.arrays.pinned import known
 from hetero.devices.base import Defines, Device
-from hetero.devices.cuda import compiler, cooperative, copies, cufft, driver, libraries, pinned
+from hetero.devices.cuda import compiler, cooperative, copies, driver, libraries, pinned
 from hetero.devices.cuda.compiler import Compiling
 from hetero.devices.cuda.context import Active, Contexts, Lent, Local, State
 from hetero.devices.cuda.cooperative import Recorded
@@ -266,9 +265,6 @@ class CudaDevice(Compiling):
 
     def recorded(self, stream: Any) -> Recorded:
         return Recorded(self, stream)
-
-    def transforms(self, layouts: Sequence[tuple[Any, ...]]) -> cufft.Plans:
-        return cufft.Plans(self, layouts)
 
     # -- what orders the work that was started
 

@@ -204,19 +204,19 @@ def _try_out(data: dict[str, Any]) -> None:
             try_out(model)
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise type(error)(f"{key}: {error}") from None
+    found = {"pack": profile.pack(2**20)}
     for device, directions in data["links"].items():
         for direction, kinds in directions.items():
             for memory in kinds:
                 for nbytes in (1, 2**20, 2**30):
-                    seconds = profile.curve(device, direction, memory)(nbytes)
-                    if not 0.0 <= seconds < math.inf:
-                        raise ValueError(f"{memory} {direction} of {device}: {seconds} seconds")
+                    curve = profile.curve(device, direction, memory)
+                    found[f"{memory} {direction} of {device}, {nbytes} bytes"] = curve(nbytes)
     for device in data["host"].get("dispatch", {}):
         for case in ("host", "device", "detour"):
-            if not 0.0 <= profile.dispatch(device, case) < math.inf:
-                raise ValueError(f"dispatch of {device}, {case}")
-    if not 0.0 <= profile.pack(2**20) < math.inf:
-        raise ValueError("pack")
+            found[f"dispatch of {device}, {case}"] = profile.dispatch(device, case)
+    for what, seconds in found.items():
+        if not 0.0 <= seconds < math.inf:
+            raise ValueError(f"{what}: {seconds} seconds")
 
 
 @functools.cache

@@ -299,20 +299,12 @@ def try_out(model: dict[str, Any]) -> None:
     KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError
         If it is wrong in any way.
     """
-    cost, constants = bind(model), model["constants"]
-    number = _DIMENSIONS.get(model["form"], lambda constants: 4)(constants)
-    dims = (64, 64, *(8,) * number)[:number]  # as an image and its filter
-    predicted = cost(Work(dims, 1e6, 1e6, estimate=1e-3))
+    constants = model["constants"]
+    axes = None if model["form"] == "filter" else constants.get("step", constants).get("axes")
+    number = 4 if axes is None else len(axes)  # as of an image and its filter
+    predicted = bind(model)(Work((64, 64, *(8,) * number)[:number], 1e6, 1e6, estimate=1e-3))
     if not all(0.0 <= seconds < inf for seconds in predicted):
         raise ValueError(f"it gives {predicted} seconds")
-
-
-# Of the forms that know how many dimensions they take; the others take what they are given.
-_DIMENSIONS: dict[str, Callable[[dict[str, Any]], int]] = {
-    "surface": lambda constants: len(constants["axes"]),
-    "waves": lambda constants: len(constants["axes"]),
-    "solve": lambda constants: len(constants["step"]["axes"]),
-}
 
 
 def bind_link(model: dict[str, Any]) -> Callable[[int], float]:

@@ -1,8 +1,8 @@
 """The devices beside the CPU: the kinds there are, those at hand, and which of them work.
 
 A kind of device is a module that subclasses `hetero.devices.base.Device` and has a function
-``find()``, and a line of `kinds.KINDS`. Methods for it are rows that name the kind, or `PORTABLE`
-(`hetero.registry.register_method`). What a kind can do is a field of `kinds.Traits`.
+``find()``, and a name in `KINDS`. Methods for it are rows that name the kind, or `PORTABLE`
+(`hetero.registry.register_method`): all kinds compile the portable kernels.
 
 All that is known is the state of one object, `here`.
 """
@@ -17,7 +17,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hetero import locks, tables
-from hetero.devices.kinds import KINDS
 from hetero.errors import DeviceMemoryError, DeviceNotAvailable, one_of
 from hetero.imports import load
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
 Find = Callable[[], tuple[list["Device"], list[str]]]
 CPU = "cpu"
+KINDS = ("cuda", "opencl")
 _FORKED = "this process was forked from one that used the device"
 
 log = logging.getLogger("hetero")

@@ -17,7 +17,7 @@ import numpy as np
 
 from hetero import kernels
 from hetero.arrays import pinned
-from hetero.devices import kinds, peers
+from hetero.devices import peers
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy, begin
@@ -59,14 +59,16 @@ class Device(abc.ABC):
     # -- what it is
 
     @property
-    def traits(self) -> kinds.Traits:
-        """What a device of this kind can do."""
-        return kinds.traits(self.kind)
+    def is_cuda(self) -> bool:
+        """Whether it is NVIDIA's: its events tell how long its work takes, however busy the host
+        is; 32 threads run in step and read each other's registers; CUDA's libraries take its
+        arrays."""
+        return self.kind == "cuda"
 
     @property
     def target(self) -> Target:
         """The limits that launches are planned by."""
-        return Target(self.multiprocessors, self.block_limit, self.traits.warps)
+        return Target(self.multiprocessors, self.block_limit, self.is_cuda)
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import pytest
 
 from hetero import registry
 from hetero.arrays import HOST, spec
-from hetero.devices import kinds
 from hetero.devices.base import Device
 from hetero.devices.cuda.device import CudaDevice
 from hetero.devices.storage import Storage
@@ -26,7 +25,7 @@ IMAGE, B, OUT, SCRATCH = (number << 20 for number in (16, 32, 64, 128))
 class Recorder:
     """A CudaDevice whose kernels write down what they are launched with."""
 
-    kind, traits = "cuda", kinds.traits("cuda")
+    kind, is_cuda = "cuda", True
     multiprocessors, block_limit, shared_limit, capability = 132, 1024, 227 << 10, (9, 0)
     driver = None
     launch, prepared, _prepared = CudaDevice.launch, CudaDevice.prepared, CudaDevice._prepared

@@ -42,16 +42,13 @@ class Device(abc.ABC):
 
     kind: str
     name: str
-    dialect: str
     multiprocessors: int
     block_limit: int
     shared_limit: int = 32 << 10  # bytes of shared memory that a block can have
     capability: tuple[int, int] | None = None  # compute capability, of CUDA devices
     null: Any = 0  # in place of a kernel's buffer that is not there
-    has_arrays: bool = False  # whether `new_array` gives some, which operands may be
     errors: tuple[type[Exception], ...] = ()  # of the backend's library, before they become ours
     stages: bool = False  # whether staged copies may be the faster ones
-    meets: bool = False  # whether kernels may write to other devices' memory (`devices.meetings`)
     # Bytes from which on a copy of ordinary memory is staged, by direction, where that was not
     # measured; infinite: never.
     least_staged: Mapping[str, float] = MappingProxyType({UPLOAD: math.inf, DOWNLOAD: math.inf})

@@ -80,7 +80,7 @@ def trusted(devices: Sequence[Device]) -> bool:
 
     Not remembered where a device has no room for the trial.
     """
-    if not all(device.meets for device in devices):
+    if not all(device.is_cuda for device in devices):
         return False
     places = tuple(map(_place, devices))
     return peers.tried(_trusted, places, lambda: _linked(devices) and _meet(devices))
@@ -98,7 +98,7 @@ def turn(devices: Sequence[Device]) -> Iterator[None]:
 
     Launches of two solves could keep each other's from beginning, each on another device.
     """
-    with _turns if len(devices) > 1 and devices[0].meets else contextlib.nullcontext():
+    with _turns if len(devices) > 1 and devices[0].is_cuda else contextlib.nullcontext():
         yield
 
 

@@ -67,7 +67,7 @@ def _next_device(device: str | None) -> str | None:
             continue
         named = device in (name, info["kind"], f"{info['kind']}:*")
         if named or (device is None and not info.get("is_host_cpu")):
-            return name if devices.get(name).has_arrays else None
+            return name
     return None
 
 
@@ -80,7 +80,7 @@ def on_host(plan: Plan) -> Plan:
 
 def placed(device: Device, problem: Problem, call: Any) -> tuple[Problem, Any]:
     """Problem and `execution.Call` of a run on a device, with an array there for what stays."""
-    if problem.next_device is None or call.out is not None or not device.has_arrays:
+    if problem.next_device is None or call.out is not None:
         return problem, call
     made, target = new_array(device, problem.output.shape, problem.output.dtype)
     output = problem.output._replace(location=device.name)

@@ -132,7 +132,7 @@ _UNASKED_SHARED_BYTES = 48 << 10  # more of it a kernel gets only after `Compili
 class Compiling(Device):
     """What a CUDA device does with kernels, which belong to the context that is active."""
 
-    dialect = "cuda"
+    kind = "cuda"
     arch: str
     driver: Any
     _ahead: set[tuple[str, Any]]  # files that were compiled, with macros
@@ -146,7 +146,7 @@ class Compiling(Device):
             return made
 
     def _module(self, text: str, defines: Defines) -> Any:
-        code = cubin(kernel_text(text, self.dialect), self.arch, defines)
+        code = cubin(kernel_text(text, self.kind), self.arch, defines)
         module = self.driver.module_from_buffer(code)
         self.place().modules.append(module)
         return module
@@ -157,7 +157,7 @@ class Compiling(Device):
         if not new or paths.private_folder(_KIND) is None:  # else they would be compiled twice
             return
         self._ahead.update(new)
-        asked = [(kernel_text(text, self.dialect), self.arch, defines) for text, defines in new]
+        asked = [(kernel_text(text, self.kind), self.arch, defines) for text, defines in new]
         missing = [one for one in asked if paths.cached(_KIND, _name(*one)) is None]
         if len(missing) > 1:
             # Loaded here: a first import at the interpreter's end fails.

@@ -96,7 +96,7 @@ def _load(
     able = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
     if not check(driver.cuDeviceGetAttribute(able, ordinal)):
         return None
-    code = cubin(kernel_text(text, device.dialect), device.arch, defines)
+    code = cubin(kernel_text(text, device.kind), device.arch, defines)
     module = check(driver.cuModuleLoadData(code))
     function = check(driver.cuModuleGetFunction(module, kernel.encode()))
     allowed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

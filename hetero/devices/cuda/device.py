@@ -48,10 +48,7 @@ class CudaDevice(Compiling):
         What each thread does with the device.
     """
 
-    kind = "cuda"
-    has_arrays = True
     stages = True
-    meets = True
     least_staged = MappingProxyType({UPLOAD: 8 << 20, DOWNLOAD: 8 << 20})  # before calibration
 
     def __init__(self, ordinal: int, package: Any, package_name: str) -> None:

@@ -101,9 +101,7 @@ class OpenCLDevice(Device):
     """One OpenCL device, with a context and in-order queues of its own."""
 
     kind = "opencl"
-    dialect = "opencl"
     null = None
-    has_arrays = True
 
     def __init__(self, ordinal: int, device: Any) -> None:
         cl = load("pyopencl")
@@ -233,7 +231,7 @@ class OpenCLDevice(Device):
 
     def _built(self, text: str, defines: Defines) -> Any:
         options = [f"-D{name}={value}" for name, value in defines]
-        source = kernel_text(text, self.dialect)
+        source = kernel_text(text, self.kind)
         return opencl_programs.built(self._open()[0], self._device, source, options)
 
     def launch(

@@ -15,7 +15,7 @@ from hetero.kernels import LaunchPlan
 from hetero.ops.cases import Case, SampleGrid, grid
 from hetero.registry import Arguments
 
-_LIMITS = ("kind", "name", "dialect", "traits", "target", "multiprocessors", "block_limit")
+_LIMITS = ("kind", "name", "is_cuda", "target", "multiprocessors", "block_limit")
 _LIMITS += ("shared_limit", "capability")
 
 

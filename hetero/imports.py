@@ -13,14 +13,13 @@ too. So they are imported by another thread, where no signal handler raises anyt
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import importlib.machinery
 import importlib.util
 import logging  # noqa: F401  # first: a fork takes the locks of later imports before this one's
 import os
-import queue
 import sys
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -71,28 +70,24 @@ def _undisturbed(function: Callable[..., Any], *arguments: Any) -> Any:
     has ended. A second exception is raised at once; the function goes on.
     """
     result: list[Any] = []
-    ended: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    class Task:
-        def __call__(self) -> None:
-            try:
-                result.append(function(*arguments))
-            except BaseException as error:
-                result.append(error)
-            self.__del__()
-
-        def __del__(self) -> None:  # also where the thread ends before it calls
-            ended.put(None)
-            ended.put(None)  # one for each `get` below
+    def run() -> None:
+        try:
+            result.append(function(*arguments))
+        except BaseException as error:
+            result.append(error)
 
     if sys.is_finalizing() or _imports():
         return function(*arguments)
-    with contextlib.suppress(RuntimeError):  # no more threads
-        _thread.start_new_thread(Task(), ())
+    thread = threading.Thread(target=run, daemon=True)
     try:
-        ended.get()
+        thread.start()
+    except RuntimeError:  # no more threads
+        return function(*arguments)
+    try:
+        thread.join()
     except BaseException:
-        ended.get()
+        thread.join()
         raise
     if not result:  # in a new thread Python may raise what was sent to the one that starts it
         return function(*arguments)

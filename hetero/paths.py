@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import logging
 import os
 import re
@@ -24,8 +25,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from hetero.imports import load
-
 ABANDONED = 3600.0  # seconds after which no process still writes a temporary file
 TEMPORARY = ".hetero-tmp"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # in this file system
@@ -33,7 +32,6 @@ _BYTES = 32  # of a digest, and of the key
 _UNUSED = 30 * 86400.0  # seconds without use, after which a file of the cache is removed
 _MOST = 256 << 20  # bytes of one kind
 _NOTED = 86400.0  # seconds: a file's time of use is not updated more often
-_NOT_KEPT = (".lock", TEMPORARY)  # suffixes of files that are no entries
 _refused: set[Path] = set()
 _swept: set[Path] = set()
 
@@ -220,7 +218,12 @@ def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[in
             raise OSError(errno.EINVAL, "the lock must be a regular file", str(path))
         held: int | None = handle
         try:
-            _lock(handle, waiting)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if waiting is not None:
+                    waiting()
+                fcntl.flock(handle, fcntl.LOCK_EX)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
@@ -236,28 +239,10 @@ def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[in
         os.close(handle)
 
 
-def _lock(handle: int, waiting: Callable[[], None] | None) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        if waiting is not None:
-            waiting()
-        fcntl.flock(handle, fcntl.LOCK_EX)
-
-
-def sweep(folder: Path, name: str | None = None, seconds: float = ABANDONED) -> None:
-    """Remove the temporary files that `replace_file` left where its process was killed.
-
-    Parameters
-    ----------
-    folder : Path
-    name : str, optional
-        Only those for the file of this name.
-    seconds : float
-        How old they must be.
-    """
-    target = ".+" if name is None else re.escape(name)
-    ours = re.compile(rf"{target}\.[a-z0-9_]+{re.escape(TEMPORARY)}", re.DOTALL)
+def sweep(folder: Path, name: str, seconds: float) -> None:
+    """Remove temporary files that `replace_file` left for the file ``name`` where its process was
+    killed, if they are that old."""
+    ours = re.compile(rf"{re.escape(name)}\.[a-z0-9_]+{re.escape(TEMPORARY)}", re.DOTALL)
     try:
         for entry in os.scandir(folder):
             if not ours.fullmatch(entry.name):
@@ -290,7 +275,7 @@ def cached(kind: str, name: str) -> bytes | None:
         log.info("the file %s or its key is not used: %s", folder / name, error)
         return None
     digest, content = content[:_BYTES], content[_BYTES:]
-    if len(key) != _BYTES or not load("hmac").compare_digest(digest, _digest(key, name, content)):
+    if len(key) != _BYTES or digest != _digest(key, name, content):
         log.info("the file %s is damaged and is not used", folder / name)
         return None
     _note(folder / name)
@@ -305,7 +290,6 @@ def cache(kind: str, name: str, content: bytes) -> None:
     try:
         if folder not in _swept:
             _swept.add(folder)
-            sweep(folder)
             _remove_unused(folder)
         replace_file(folder / name, _digest(_key(folder.parent), name, content) + content)
     except OSError as error:
@@ -320,18 +304,20 @@ def _note(path: Path) -> None:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove files that were not used for long, and the oldest ones beyond the total size."""
+    """Remove files that were not used for long, those that killed processes did not finish, and the
+    oldest ones beyond the total size."""
     now, total = time.time(), 0
     try:
         with os.scandir(folder) as entries:
             files = [
                 (entry.stat(follow_symlinks=False), entry.path)
                 for entry in entries
-                if entry.is_file(follow_symlinks=False) and not entry.name.endswith(_NOT_KEPT)
+                if entry.is_file(follow_symlinks=False) and not entry.name.endswith(".lock")
             ]
         for info, path in sorted(files, key=lambda one: one[0].st_mtime, reverse=True):
             total += info.st_size
-            if now - info.st_mtime > _UNUSED or total > _MOST:
+            longest = ABANDONED if path.endswith(TEMPORARY) else _UNUSED
+            if now - info.st_mtime > longest or total > _MOST:
                 Path(path).unlink(missing_ok=True)  # another process may have been faster
     except OSError as error:
         log.debug("%s was not cleared of what is unused: %s", folder, error)
@@ -339,36 +325,17 @@ def _remove_unused(folder: Path) -> None:
 
 def _digest(key: bytes, name: str, content: bytes) -> bytes:
     """The keyed digest of an entry, of `_BYTES` bytes."""
-    digest = load("hashlib").blake2b(name.encode() + b"\0", digest_size=_BYTES, key=key)
+    digest = hashlib.blake2b(name.encode() + b"\0", digest_size=_BYTES, key=key)
     digest.update(content)
     return digest.digest()
 
 
 def _key(folder: Path) -> bytes:
-    """The user's key, made where there is none."""
-    path, new = folder / "key", os.urandom(_BYTES)
-    try:
-        key = read_own_file(path)
-    except FileNotFoundError:
-        _put_first(path, new)
-        return path.read_bytes()
-    except ValueError:  # others may know it
-        key = b""
-    if len(key) == _BYTES:
-        return key
-    replace_file(path, new)  # what was made with the old one is lost
-    return path.read_bytes()
-
-
-def _put_first(path: Path, content: bytes) -> None:
-    """Create a file atomically, unless another process was faster."""
-    temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}{TEMPORARY}")
-    replace_file(temporary, content)
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
-    except OSError:  # no links in this file system
-        os.replace(temporary, path)
-        return
-    os.unlink(temporary)
+    """The user's key, made where there is none; what was made with another one is lost."""
+    path = folder / "key"
+    with locked(folder / "key.lock"):
+        with contextlib.suppress(FileNotFoundError, ValueError):  # others may know it
+            if len(key := read_own_file(path)) == _BYTES:
+                return key
+        replace_file(path, key := os.urandom(_BYTES))
+    return key

@@ -99,11 +99,9 @@ def reset():
     import hetero.ops  # noqa: F401  registers every operation
     from hetero import devices, profile
     from hetero.arrays import kept
-    from hetero.devices import at_once
     from hetero.profile import inventory
 
     kept.clear()
-    at_once.close()
     devices.here.first_failure.clear()
     devices.here.reasons.clear()
     devices.here.short.clear()

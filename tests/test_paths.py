@@ -116,7 +116,7 @@ def test_what_is_kept_is_found_again(home):
     paths.cache("cubin", "a", b"2")
     assert (paths.cached("cubin", "a"), paths.cached("cubin", "b")) == (b"2", b"")
     assert paths.cached("numba", "a") is None
-    assert {f.name for f in home.rglob("*") if f.is_file()} == {"a", "b", "key"}
+    assert {f.name for f in home.rglob("*") if f.is_file()} == {"a", "b", "key", "key.lock"}
     for file in home.rglob("*"):
         assert not file.stat().st_mode & 0o077
 
@@ -219,9 +219,9 @@ def test_temporary_files_of_killed_processes_are_swept(tmp_path):
         (tmp_path / name).write_bytes(b"")
         if name != young:
             os.utime(tmp_path / name, (time.time() - 7200,) * 2)
-    paths.sweep(tmp_path, "a")
+    paths.sweep(tmp_path, "a", 3600.0)
     assert set(os.listdir(tmp_path)) == {young, longer, *theirs}, "a.b is another file"
-    paths.sweep(tmp_path)
+    paths.sweep(tmp_path, "a.b", 3600.0)
     assert set(os.listdir(tmp_path)) == {young, *theirs}
     paths.sweep(tmp_path, "b", 0.0)
     paths.sweep(tmp_path, "a", 0.0)
@@ -264,6 +264,7 @@ def test_what_was_not_used_for_long_is_removed(kept):
     lock = kept("old.lock", 400)
     kept("old", 31)
     kept("younger", 29)
+    kept("killed.x.hetero-tmp", 1)
     assert kept.write() == {lock.name, "younger", "new"}
     assert paths.cached("cubin", "old") is None
 

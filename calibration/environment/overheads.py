@@ -118,7 +118,7 @@ def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) ->
             "alone": Bench((device,)).waiting(case, small.problem),
         }
     outside = {"from host": small.from_host}
-    if device.traits.own_clock:
+    if device.is_cuda:
         arrays = [device.new_array(a.shape, a.dtype)[0] for a in small.arrays]
 
         def call(name: str, method: str | None) -> None:

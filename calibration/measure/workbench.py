@@ -64,7 +64,7 @@ class Bench:
     @property
     def queue(self) -> Queue | None:
         """The `Queue` that times calls by the device's own clock; None without one."""
-        timed = self.device is not None and self.device.traits.own_clock
+        timed = self.device is not None and self.device.is_cuda
         if timed and self._queue is None:
             self._queue = Queue(self.device)
         return self._queue

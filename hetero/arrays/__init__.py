@@ -6,64 +6,26 @@ To add a library: a `Library`, and its line in the list below.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
 
 from hetero.arrays import kept
 from hetero.arrays.dlpack import Dlpack
-from hetero.arrays.libraries import (
-    INTERFACE,
-    Access,
-    Cupy,
-    Interface,
-    Library,
-    Numba,
-    OpenCL,
-    Torch,
-    layouts,
-)
-from hetero.arrays.operand import (
-    HOST,
-    UNKNOWN_STREAM,
-    Operand,
-    Spec,
-    alignment,
-    dense,
-    element_strides,
-    key_of,
-    name_of,
-    overlap,
-    spec,
-)
+from hetero.arrays.libraries import INTERFACE, Cupy, Interface, Library, Numba, OpenCL, Torch
+from hetero.arrays.libraries import Access as Access
+from hetero.arrays.libraries import maker_for as maker_for
+from hetero.arrays.libraries import release as release
+from hetero.arrays.operand import HOST, Operand, Spec, key_of
+from hetero.arrays.operand import UNKNOWN_STREAM as UNKNOWN_STREAM
+from hetero.arrays.operand import alignment as alignment
+from hetero.arrays.operand import dense as dense
+from hetero.arrays.operand import element_strides as element_strides
+from hetero.arrays.operand import name_of as name_of
+from hetero.arrays.operand import overlap as overlap
+from hetero.arrays.operand import spec as spec
 from hetero.arrays.pinned import RANGES, holds
 from hetero.arrays.pycuda import Own, PyCuda
-
-__all__ = [
-    "HOST",
-    "UNKNOWN_STREAM",
-    "Access",
-    "Array",
-    "Library",
-    "Operand",
-    "Spec",
-    "alignment",
-    "array_or_spec",
-    "as_array",
-    "dense",
-    "describe",
-    "describe_used",
-    "element_strides",
-    "is_device_array",
-    "layouts",
-    "library_of",
-    "maker_for",
-    "name_of",
-    "overlap",
-    "release",
-    "spec",
-]
 
 Array = TypeVar("Array")  # an operand's type, which the result has too
 
@@ -117,17 +79,6 @@ def library_of(array: Any) -> Library | None:
     if adapter is None and hasattr(array, INTERFACE):  # of this array, not of its type
         return next((library for library in LIBRARIES if library.defines(kind)), _interface)
     return adapter
-
-
-def maker_for(kind: str) -> Callable[..., Any] | None:
-    """``make(device, shape, dtype)`` of the library that results on a kind of device belong to;
-    None where the device's own library is to make them."""
-    return next((make for library in LIBRARIES if (make := library.maker(kind)) is not None), None)
-
-
-def release(device: Any) -> bool:
-    """Have the libraries free the device memory that they cache; True if there was some."""
-    return any([library.release(device) for library in LIBRARIES])  # noqa: C419  # each of them
 
 
 def is_device_array(array: Any) -> bool:

@@ -90,21 +90,6 @@ class Library(abc.ABC):
         """
         return new_array(shape, dtype)
 
-    def maker(self, kind: str) -> Callable[[Any, tuple[int, ...], np.dtype], Any] | None:
-        """``make(device, shape, dtype)`` gives a new C-contiguous array on a device of that kind.
-
-        None where the library has none there, or is not installed. It is asked where a result is to
-        stay on a device and no operand has a library.
-        """
-        return None
-
-    def release(self, device: Any) -> bool:
-        """Give memory of a device that the library keeps for later arrays back; True if there was.
-
-        It is asked where a device runs short: results that stayed are the library's to free.
-        """
-        return False
-
     def access(self, kind: type, several: bool) -> Access | None:
         """How remembered calls use arrays of a type; None where their calls go the general way.
 
@@ -257,27 +242,6 @@ class Cupy(Interface):
             made = cupy.empty(shape, dtype)
         return made, made.data.ptr
 
-    def maker(self, kind: str) -> Callable[[Any, tuple[int, ...], np.dtype], Any] | None:
-        cupy = _cupy() if kind == "cuda" else None
-        if cupy is None:
-            return None
-
-        def make(device: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-            with cupy.cuda.Device(device.ordinal):
-                return cupy.empty(shape, dtype)
-
-        return make
-
-    def release(self, device: Any) -> bool:
-        cupy = sys.modules.get("cupy")
-        if device.kind != "cuda" or cupy is None:
-            return False
-        with cupy.cuda.Device(device.ordinal):
-            pool = cupy.get_default_memory_pool()
-            kept = pool.free_bytes()
-            pool.free_all_blocks()
-        return kept > 0
-
     def access(self, kind: type, several: bool) -> Access | None:
         if kind.__name__ != "ndarray":
             return None
@@ -295,6 +259,33 @@ class Cupy(Interface):
             lambda: current().ptr <= 2,
             getattr(cupy.cuda.driver, "ctxGetCurrent", None),
         )
+
+
+def maker_for(kind: str) -> Callable[[Any, tuple[int, ...], np.dtype], Any] | None:
+    """``make(device, shape, dtype)`` of the library that results on a kind of device belong to,
+    which is CuPy on CUDA; None where the device's own library is to make them."""
+    cupy = _cupy() if kind == "cuda" else None
+    if cupy is None:
+        return None
+
+    def make(device: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        with cupy.cuda.Device(device.ordinal):
+            return cupy.empty(shape, dtype)
+
+    return make
+
+
+def release(device: Any) -> bool:
+    """Have CuPy free the device memory that it caches, among it results that stayed; True if there
+    was some."""
+    cupy = sys.modules.get("cupy")
+    if device.kind != "cuda" or cupy is None:
+        return False
+    with cupy.cuda.Device(device.ordinal):
+        pool = cupy.get_default_memory_pool()
+        kept = pool.free_bytes()
+        pool.free_all_blocks()
+    return kept > 0
 
 
 class Torch(Interface):

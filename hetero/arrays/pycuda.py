@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,9 +25,7 @@ class PyCuda(Interface):
 
     def ordinal(self, array: Any, pointer: int) -> int | None:
         ordinal = getattr(getattr(array, "gpudata", None), "ordinal", None)  # from our own pool
-        if ordinal is None:
-            ordinal = ordinal_of_address(pointer)
-        return _ordinal_of_context() if ordinal is None else ordinal
+        return ordinal_of_address(pointer) if ordinal is None else ordinal
 
     def _maker(self, kind: type) -> Any:
         """What makes arrays of a type, by shape, dtype and allocator; None if nothing does."""
@@ -57,17 +54,6 @@ class PyCuda(Interface):
             lambda: True,
             None,
         )
-
-
-def _ordinal_of_context() -> int | None:
-    driver = sys.modules.get("pycuda.driver")
-    if driver is None or driver.Context.get_current() is None:
-        return None
-    bus_id = driver.Context.get_device().pci_bus_id()
-    for ordinal in range(driver.Device.count()):
-        if driver.Device(ordinal).pci_bus_id() == bus_id:
-            return ordinal
-    return None
 
 
 class DeviceArray:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from hetero import tables
 from hetero.arrays import Access, Operand, alignment, library_of
-from hetero.devices.kinds import traits
 from hetero.errors import DeviceError
 from hetero.imports import load
 from hetero.pricing.settings import Settings, forced
@@ -112,8 +111,7 @@ def learn(
 
 def _access_to(array: Any) -> Access | None:
     """How remembered calls use an array; None where its calls go the general way."""
-    kinds = (name.partition(":")[0] for name in load("hetero.devices").available())
-    several = sum(traits(kind).cuda_libraries for kind in kinds) > 1
+    several = sum(device.is_cuda for device in load("hetero.devices").available().values()) > 1
     library = library_of(array)
     try:
         return library and library.access(type(array), several)

@@ -6,7 +6,6 @@ from typing import Any
 
 from hetero import devices, profile
 from hetero.arrays import kept
-from hetero.devices.kinds import traits
 from hetero.host import loops, threading_layer
 from hetero.pricing import pricing
 from hetero.profile import inventory
@@ -39,7 +38,7 @@ class Inventory(dict[str, Any]):
             lines.append(f"  not to be trusted: {_OFF}: {names}")
         lines += [f"broken: {name}: {why}" for name, why in self["broken"].items()]
         kinds = {info["kind"] for info in self["devices"].values()}
-        enough = {kind for kind in kinds if traits(kind).cuda_libraries}  # no others are needed
+        enough = kinds & {"cuda"}  # no others are needed
         lines += [
             f"missing: {what}"
             for what in self["missing"]

@@ -157,7 +157,7 @@ def verify(arguments: argparse.Namespace) -> int:
     from hetero.evaluation import last, report, verify
 
     named = tuple(registry.operation(name) for name in arguments.operation)
-    if arguments.on != "host" and not backends.get(arguments.on).traits.cuda_libraries:
+    if arguments.on != "host" and not backends.get(arguments.on).is_cuda:
         raise ValueError(f"--on must be 'host' or a CUDA device, got {arguments.on!r}")
     values.check("--largest", arguments.largest, 8, 2**24)
     values.check("--count", arguments.count, 0, 10**6)

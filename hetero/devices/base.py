@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import ctypes
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from hetero import kernels
 from hetero.arrays import pinned
-from hetero.devices import kinds, peers
+from hetero.devices import peers
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy, begin
@@ -43,16 +42,13 @@ class Device(abc.ABC):
 
     kind: str
     name: str
-    dialect: str
     multiprocessors: int
     block_limit: int
     shared_limit: int = 32 << 10  # bytes of shared memory that a block can have
     capability: tuple[int, int] | None = None  # compute capability, of CUDA devices
     null: Any = 0  # in place of a kernel's buffer that is not there
-    has_arrays: bool = False  # whether `new_array` gives some, which operands may be
     errors: tuple[type[Exception], ...] = ()  # of the backend's library, before they become ours
     stages: bool = False  # whether staged copies may be the faster ones
-    meets: bool = False  # whether kernels may write to other devices' memory (`devices.meetings`)
     # Bytes from which on a copy of ordinary memory is staged, by direction, where that was not
     # measured; infinite: never.
     least_staged: Mapping[str, float] = MappingProxyType({UPLOAD: math.inf, DOWNLOAD: math.inf})
@@ -60,14 +56,16 @@ class Device(abc.ABC):
     # -- what it is
 
     @property
-    def traits(self) -> kinds.Traits:
-        """What a device of this kind can do."""
-        return kinds.traits(self.kind)
+    def is_cuda(self) -> bool:
+        """Whether it is NVIDIA's: its events tell how long its work takes, however busy the host
+        is; 32 threads run in step and read each other's registers; CUDA's libraries take its
+        arrays."""
+        return self.kind == "cuda"
 
     @property
     def target(self) -> Target:
         """The limits that launches are planned by."""
-        return Target(self.multiprocessors, self.block_limit, self.traits.warps)
+        return Target(self.multiprocessors, self.block_limit, self.is_cuda)
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -102,13 +100,6 @@ class Device(abc.ABC):
     def reopen(self) -> None:
         """Make the device usable again after failures, as far as its driver lets us."""
         return
-
-    def abandon(self) -> None:
-        """Never touch the device again, not even to give memory back: the process was forked.
-
-        One reference too many keeps this and all it holds from ever being finalized.
-        """
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     # -- its memory
 
@@ -328,10 +319,6 @@ class Device(abc.ABC):
         DeviceError where that cannot be done.
         """
         raise DeviceError(f"{self.kind} has no graphs of launches")
-
-    def transforms(self, layouts: Sequence[tuple[Any, ...]]) -> Any:
-        """Plans of the device's library of Fourier transforms; see `hetero.devices.cuda.cufft`."""
-        raise DeviceError(f"{self.kind} has no library of Fourier transforms")
 
     def probe(self) -> None:
         """Compile and run a small kernel; DeviceError if it fails, or makes other values."""

@@ -29,7 +29,7 @@ PATIENCE = 10.0  # seconds that a device waits for another one, which may be bus
 _TRIAL_PATIENCE = 2.0  # seconds; nothing else runs on these streams
 _TRIAL_BYTES = (1 << 20) + 24  # several blocks' copies, and a rest
 _trusted: dict[tuple[tuple[str, int | None], ...], bool] = {}
-_lock, _turns = locks.new(), locks.new()
+_turns = locks.new()
 log = logging.getLogger("hetero")
 
 
@@ -80,16 +80,10 @@ def trusted(devices: Sequence[Device]) -> bool:
 
     Not remembered where a device has no room for the trial.
     """
-    if not all(device.meets for device in devices):
+    if not all(device.is_cuda for device in devices):
         return False
     places = tuple(map(_place, devices))
-    with _lock:
-        if places not in _trusted:
-            try:
-                _trusted[places] = _linked(devices) and _meet(devices)
-            except DeviceMemoryError:
-                return False
-        return _trusted[places]
+    return peers.tried(_trusted, places, lambda: _linked(devices) and _meet(devices))
 
 
 def _place(device: Device) -> tuple[str, int | None]:
@@ -104,7 +98,7 @@ def turn(devices: Sequence[Device]) -> Iterator[None]:
 
     Launches of two solves could keep each other's from beginning, each on another device.
     """
-    with _turns if len(devices) > 1 and devices[0].meets else contextlib.nullcontext():
+    with _turns if len(devices) > 1 and devices[0].is_cuda else contextlib.nullcontext():
         yield
 
 
@@ -165,8 +159,7 @@ def _arrives(parts: Sequence[Workspace]) -> bool:
         for other, values in enumerate(sent):
             whole = other == number or np.array_equal(part.download(f"from {other}", seen), values)
             if not whole:
-                log.warning("what a kernel of %s writes arrives damaged on %s; %s",
-                    parts[other].device.name, part.device.name, "the host orders copies instead",
-                )  # fmt: skip
+                text = "what a kernel of %s writes arrives damaged on %s; the host orders copies"
+                log.warning(text, parts[other].device.name, part.device.name)
                 return False
     return True

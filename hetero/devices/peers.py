@@ -8,6 +8,7 @@ therefore trusted only after random bytes crossed it whole, in both directions, 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -59,19 +60,24 @@ def trusted(target: Any, source: Any) -> bool:
         Two devices; the answer holds for both directions.
     """
     pair = frozenset((target.name, source.name))
-    try:
-        return _trusted[pair]
-    except KeyError:
-        pass
-    with _lock:
-        if pair not in _trusted:
-            try:
-                _trusted[pair] = _linked(target, source) and (
-                    _arrives(target, source) and _arrives(source, target)
-                )
-            except DeviceMemoryError:  # no room to find it out now
-                return False
-        return _trusted[pair]
+
+    def trial() -> bool:
+        linked = _linked(target, source)
+        return linked and _arrives(target, source) and _arrives(source, target)
+
+    return tried(_trusted, pair, trial)
+
+
+def tried(known: dict[Any, bool], key: Any, trial: Callable[[], bool]) -> bool:
+    """What a trial gave, which is made once; False where a device has no room for it now."""
+    if key not in known:
+        with _lock:
+            if key not in known:
+                try:
+                    known[key] = trial()
+                except DeviceMemoryError:
+                    return False
+    return known[key]
 
 
 def _linked(target: Any, source: Any) -> bool:
@@ -105,11 +111,8 @@ def _arrives(target: Any, source: Any) -> bool:
         return False
     if np.array_equal(sent, seen):
         return True
-    log.warning(
-        "direct copies from %s to %s arrive damaged; they go through the host instead",
-        source.name,
-        target.name,
-    )
+    text = "direct copies from %s to %s arrive damaged; they go through the host instead"
+    log.warning(text, source.name, target.name)
     return False
 
 

@@ -212,7 +212,7 @@ def speeds(device: Device, nbytes: int) -> dict[str, float]:
 
 
 def _by_cupy(device: Device, values: np.ndarray) -> dict[str, Callable[[], object]]:
-    if not device.traits.cuda_libraries:
+    if not device.is_cuda:
         return {}
     try:
         import cupy

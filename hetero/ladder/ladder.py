@@ -70,7 +70,7 @@ def ladder(
     if threads and not 1 <= min(threads) <= max(threads) <= there:
         got = ", ".join(map(str, threads))
         raise ValueError(f"threads are of device {CPU!r}, 1 to {there} there, got {got}")
-    most = limit or (_LIMIT if place is not None and place.traits.own_clock else _LIMIT_OTHERS)
+    most = limit or (_LIMIT if place is not None and place.is_cuda else _LIMIT_OTHERS)
     rows: list[Row] = []
     with place.active() if place is not None else nullcontext():
         above, clock = roof(place, dtype), Clock(place)

@@ -82,7 +82,7 @@ def probe(
     wanted, own = PROBES[name], running.place_of(device)
     if own is None:
         raise ValueError(f"{name} is a kernel of a device, and 'cpu' runs none")
-    info, clock = own.describe(), own.traits.own_clock
+    info, clock = own.describe(), own.is_cuda
     most = _BYTES if clock else _BYTES_OTHERS
     nbytes = min(most, 1 << (int(info["memory_bytes"]) // 4).bit_length() - 1)
     rounds = _ROUNDS if clock else _ROUNDS_OTHERS

@@ -48,7 +48,7 @@ class Clock:
 
     def __init__(self, device: Device | None) -> None:
         self._device = device
-        own = device is not None and device.traits.own_clock
+        own = device is not None and device.is_cuda
         self._queue = Queue(device) if own else None
 
     def seconds(self, call: Callable[[int], object]) -> float:
@@ -77,7 +77,7 @@ class OnDevice:
         self.device, self.of, self.dims, self.dtype = device, of, dims, dtype
         self.arrays, self.card = of.arrays(dtype, dims), device.card()
         nbytes = sum(array.nbytes for array in self.arrays.values())
-        places = max(1, min(_PLACES, _ROOM // nbytes)) if device.traits.own_clock else 1
+        places = max(1, min(_PLACES, _ROOM // nbytes)) if device.is_cuda else 1
         self._owner = Workspace(device, "ladder")
         self._sets = [{n: self._up(a) for n, a in self.arrays.items()} for _ in range(places)]
 

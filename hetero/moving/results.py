@@ -54,8 +54,7 @@ def staying(problem: Problem, device: str | None) -> Problem:
         named = device in (name, info["kind"], f"{info['kind']}:*")
         is_next = named or (device is None and not info.get("is_host_cpu"))
         if is_next and info["kind"] != CPU and not info.get("set_aside"):
-            has_arrays = devices.get(name).has_arrays
-            return replace(problem, next_device=name) if has_arrays else problem
+            return replace(problem, next_device=name)
     return problem
 
 
@@ -68,7 +67,7 @@ def on_host(plan: Plan) -> Plan:
 
 def placed(device: Device, problem: Problem, call: Any) -> tuple[Problem, Any]:
     """Problem and `execution.Call` of a run on a device, with an array there for what stays."""
-    if problem.next_device is None or call.out is not None or not device.has_arrays:
+    if problem.next_device is None or call.out is not None:
         return problem, call
     made, target = new_array(device, problem.output.shape, problem.output.dtype)
     output = problem.output._replace(location=device.name)

@@ -175,7 +175,7 @@ def dtype_of(operation: Operation) -> str:
 def cuda_device() -> str | None:
     """The first device with arrays that CuPy and torch take."""
     proven = devices.proven().values()
-    return next((d.name for d in proven if d.traits.cuda_libraries), None)
+    return next((d.name for d in proven if d.is_cuda), None)
 
 
 def library(name: str) -> Any:

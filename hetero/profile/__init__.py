@@ -30,53 +30,22 @@ samples.
 =============  =================================================================================
 """
 
-from hetero.profile.constants import (
-    LARGEST,
-    PAGEABLE,
-    PINNED,
-    SCHEMA_VERSION,
-    STAGED,
-    UNITS,
-    Profile,
-    digest,
-    encode,
-)
-from hetero.profile.finding import (
-    Stored,
-    believed,
-    current,
-    held,
-    named,
-    parse,
-    read,
-    set_current,
-    shipped,
-    survey,
-)
-from hetero.profile.inventory import default_path, obstacle, place, stored
-
-__all__ = [
-    "LARGEST",
-    "PAGEABLE",
-    "PINNED",
-    "SCHEMA_VERSION",
-    "STAGED",
-    "UNITS",
-    "Profile",
-    "Stored",
-    "believed",
-    "current",
-    "default_path",
-    "digest",
-    "encode",
-    "held",
-    "named",
-    "obstacle",
-    "parse",
-    "place",
-    "read",
-    "set_current",
-    "shipped",
-    "stored",
-    "survey",
-]
+from hetero.profile.constants import PAGEABLE as PAGEABLE
+from hetero.profile.constants import PINNED as PINNED
+from hetero.profile.constants import SCHEMA_VERSION as SCHEMA_VERSION
+from hetero.profile.constants import STAGED as STAGED
+from hetero.profile.constants import UNITS as UNITS
+from hetero.profile.constants import Profile as Profile
+from hetero.profile.constants import encode as encode
+from hetero.profile.finding import Stored as Stored
+from hetero.profile.finding import current as current
+from hetero.profile.finding import held as held
+from hetero.profile.finding import named as named
+from hetero.profile.finding import parse as parse
+from hetero.profile.finding import read as read
+from hetero.profile.finding import set_current as set_current
+from hetero.profile.finding import shipped as shipped
+from hetero.profile.finding import survey as survey
+from hetero.profile.inventory import default_path as default_path
+from hetero.profile.inventory import obstacle as obstacle
+from hetero.profile.inventory import place as place

@@ -1,4 +1,4 @@
-"""`Profile`: constants of one machine, ready to be asked; `Links`, its part that prices copies."""
+"""`Profile`: constants of one machine, ready to be asked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 from hetero import paths
 from hetero.profile import inventory
-from hetero.registry.models import Cost, ModelKey, Work, bind, bind_link
+from hetero.registry.models import Cost, ModelKey, bind, bind_link
 
 PAGEABLE, PINNED, STAGED = "pageable", "pinned", "staged"
 # Bytes that may be staged. The threads that help with smaller copies would compete with BLAS's
@@ -24,7 +24,6 @@ LARGEST = 16 << 20  # bytes of a profile file; a full one of a machine with a GP
 UNITS = {"time": "seconds", "size": "bytes", "work": "flops"}
 CPU = "cpu"
 OFF = 1.0  # mean relative error of a model from which on it is not to be trusted
-_SLOWEST = 100.0  # a core's 2 Gflop/s in float64 are as much as that below the conservative ones
 LEFT = 0.1  # of the samples may be doubtful in a calibration that is trusted
 
 
@@ -57,18 +56,8 @@ def is_trusted(seen: dict[str, Any]) -> bool:
     return doubtful_share(seen) <= LEFT
 
 
-def _limited(cost: Cost, spare: Cost) -> Cost:
-    """A cost that computes at most `_SLOWEST` times as long as by conservative constants."""
-
-    def limited(work: Work) -> tuple[float, float]:
-        (overhead, compute), (start, rate) = cost(work), spare(work)
-        return overhead, min(compute, _SLOWEST * (start * max(work.calls, work.repeat) + rate))
-
-    return limited
-
-
-class Links:
-    """The part of a `Profile` that predicts copies.
+class Profile:
+    """Constants of one machine, ready to be asked.
 
     Parameters
     ----------
@@ -77,14 +66,27 @@ class Links:
 
     Attributes
     ----------
+    name, title : str
+        The title says, too, if other load spoiled the calibration.
+    is_trusted : bool
+        Whether it did not.
     data : dict
     devices : dict
         Device name -> description.
+    conservative : callable
+        Gives the constants of a machine that is not calibrated.
     """
+
+    conservative: ClassVar[Callable[[], Profile]]  # `finding` sets it
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.data = data
         self.devices: dict[str, dict[str, Any]] = data["devices"]
+        self.name: str = data["name"]
+        self.is_trusted = is_trusted(data.get("load") or {})
+        self.title = self.name if self.is_trusted else f"{self.name}, disturbed by other load"
+        self._models: dict[tuple[str, ...], dict[str, Any] | None] = {}
+        self._costs: dict[tuple[str, ...], Cost | None] = {}
         self._links: dict[tuple[str, ...], Callable[[int], float]] = {}
         self._least: dict[tuple[str, str], float] = {}
         self._together: dict[str, Self] = {}
@@ -100,7 +102,6 @@ class Links:
         Parameters
         ----------
         device : str
-            Or all equal ones that copy at once, "cuda*2": then the bytes are those of each.
         direction : {"upload", "download"}, to or from the device
         memory : {"pageable", "pinned"}
 
@@ -114,25 +115,16 @@ class Links:
             return self._links[key]
         except KeyError:
             pass
-        seconds = curve = self._at_once(device, direction, memory)
+        seconds = curve = self.curve(device, direction, memory)
         least = self.least_staged(device, direction) if memory == PAGEABLE else inf
         if least < inf:
-            staged = self._at_once(device, direction, STAGED)
+            staged = self.curve(device, direction, STAGED)
 
             def seconds(nbytes: int) -> float:
                 return staged(nbytes) if nbytes >= least else curve(nbytes)
 
         self._links[key] = seconds
         return seconds
-
-    def _at_once(self, device: str, direction: str, memory: str) -> Callable[[int], float]:
-        """A curve; for several devices at once that of one alone, unless it was measured."""
-        try:
-            return self.curve(device, direction, memory)
-        except KeyError:
-            if _alone(device) == device:
-                raise
-            return self.curve(_alone(device), direction, memory)
 
     def curve(self, device: str, direction: str, memory: str) -> Callable[[int], float]:
         """One curve as it was measured; parameters as in `link`, but "staged" is pageable memory
@@ -177,7 +169,7 @@ class Links:
 
         Several devices at once stage what each of them stages alone.
         """
-        key = _alone(device), direction
+        key = device, direction
         if key not in self._least:
             least = inf
             with contextlib.suppress(KeyError):
@@ -205,60 +197,17 @@ class Links:
         same_as = self.devices.get(device, {}).get("same_as")
         return (device, *((same_as,) if same_as else ()), f"{kind}:*")
 
-
-def _alone(device: str) -> str:
-    """One of several devices at once: "cuda:0" of "cuda*2"."""
-    kind, several, _ = device.partition("*")
-    return f"{kind}:0" if several and ":" not in device else device
-
-
-class Profile(Links):
-    """Constants of one machine, ready to be asked.
-
-    Parameters
-    ----------
-    data : dict
-        The content of a profile file.
-
-    Attributes
-    ----------
-    name, title : str
-        The title says, too, if other load spoiled the calibration.
-    is_trusted : bool
-        Whether it did not.
-    data : dict
-    devices : dict
-        Device name -> description.
-    conservative : callable
-        Gives the constants of a machine that is not calibrated, which limit these.
-    """
-
-    conservative: ClassVar[Callable[[], Profile]]  # `reading` sets it
-
-    def __init__(self, data: dict[str, Any]) -> None:
-        super().__init__(data)
-        self.name: str = data["name"]
-        self.is_trusted = is_trusted(data.get("load") or {})
-        self.title = self.name if self.is_trusted else f"{self.name}, disturbed by other load"
-        self._models: dict[tuple[str, ...], dict[str, Any] | None] = {}
-        self._costs: dict[tuple[str, ...], Cost | None] = {}
-
     def cost(
         self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
     ) -> Cost | None:
         """The cost function of an implementation, or None where no constants are known."""
-        key = (device, operation, method, dtype, layout)
+        key = device, kind, operation, method, dtype, layout
         try:
             return self._costs[key]
         except KeyError:
-            pass
-        model = self.model(device, kind, operation, method, dtype, layout)
-        cost = None if model is None else bind(model)
-        spare = self.conservative().model(device, kind, operation, method, dtype, layout)
-        if cost is not None and spare is not None:
-            cost = _limited(cost, bind(spare))
-        self._costs[key] = cost
-        return cost
+            model = self.model(*key)
+            cost = self._costs[key] = None if model is None else bind(model)
+            return cost
 
     def moves_apart(
         self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str

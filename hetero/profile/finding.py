@@ -45,9 +45,12 @@ class Stored(NamedTuple):
 
 def survey() -> list[Stored]:
     """The stored profiles, the one that is used first; unreadable ones do not raise."""
+    return sorted(map(_look, _files()), key=lambda one: one.obstacle is not None)
+
+
+def _files() -> list[Path]:
     expected = inventory.default_path()
-    files = sorted(inventory.stored(), key=lambda path: path != expected)
-    return sorted(map(_look, files), key=lambda one: one.obstacle is not None)
+    return sorted(inventory.stored(), key=lambda path: path != expected)
 
 
 def current() -> Profile:
@@ -93,41 +96,32 @@ def _look(path: Path) -> Stored:
 
 def _best() -> Stored | None:
     """The stored profile of this machine; if none is, one with the reason; None without a file."""
-    files = inventory.stored()
-    if (expected := inventory.default_path()) in files:
-        first = _look(expected)  # the others need not be read
-        if first.obstacle is None:
-            return first
-    return next(iter(survey()), None) if files else None
+    first = None
+    for one in map(_look, _files()):
+        if one.obstacle is None:
+            return one  # the others need not be read
+        first = first or one
+    return first
 
 
 def _load() -> Profile:
     """The stored profile of this machine, or the conservative one with a line that says why."""
-    best = _best()
-    named = os.environ.get("HETERO_PROFILE")
-    if best is not None and best.obstacle is None:
+    best, named = _best(), os.environ.get("HETERO_PROFILE")
+    if best is None:
+        why = "no profile of this machine yet"
+        if named:
+            why = f"HETERO_PROFILE names the file {named}, which is not there"
+    elif best.obstacle is None:
         return best.profile
-    if best is None or (best.profile is not None and not named and len(inventory.stored()) > 1):
-        missing = "no profile of this machine yet"
-        if best is not None:
-            missing = "none of the stored profiles is of this machine ('hetero info' lists them)"
-        elif named:
-            missing = f"HETERO_PROFILE names the file {named}, which is not there"
-        log.warning(
-            "%s: taking conservative constants. "
-            "Run hetero.calibrate() once, or 'hetero calibrate'.",
-            missing,
-        )
-        return shipped("conservative")
-    reason = best.obstacle
-    if best.profile is not None:
-        reason = f"it is of another machine or other circumstances: {reason}"
-    log.warning(
-        "the profile %s cannot be used: %s. Taking conservative constants; "
-        "'hetero calibrate' writes a new one.",
-        best.path,
-        reason,
-    )
+    elif best.profile is None:
+        why = f"the profile {best.path} cannot be used: {best.obstacle}"
+    elif not named and len(inventory.stored()) > 1:
+        why = "none of the stored profiles is of this machine ('hetero info' lists them)"
+    else:
+        other = "another machine or other circumstances"
+        why = f"the profile {best.path} is of {other}: {best.obstacle}"
+    ask = "Run hetero.calibrate() once, or 'hetero calibrate'."
+    log.warning("%s: taking conservative constants. %s", why, ask)
     return shipped("conservative")
 
 
@@ -210,42 +204,28 @@ def _try_out(data: dict[str, Any]) -> None:
             try_out(model)
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise type(error)(f"{key}: {error}") from None
+    found = {"pack": profile.pack(2**20)}
     for device, directions in data["links"].items():
         for direction, kinds in directions.items():
             for memory in kinds:
                 for nbytes in (1, 2**20, 2**30):
-                    seconds = profile.curve(device, direction, memory)(nbytes)
-                    if not 0.0 <= seconds < math.inf:
-                        raise ValueError(f"{memory} {direction} of {device}: {seconds} seconds")
+                    curve = profile.curve(device, direction, memory)
+                    found[f"{memory} {direction} of {device}, {nbytes} bytes"] = curve(nbytes)
     for device in data["host"].get("dispatch", {}):
         for case in ("host", "device", "detour"):
-            if not 0.0 <= profile.dispatch(device, case) < math.inf:
-                raise ValueError(f"dispatch of {device}, {case}")
-    if not 0.0 <= profile.pack(2**20) < math.inf:
-        raise ValueError("pack")
+            found[f"dispatch of {device}, {case}"] = profile.dispatch(device, case)
+    for what, seconds in found.items():
+        if not 0.0 <= seconds < math.inf:
+            raise ValueError(f"{what}: {seconds} seconds")
 
 
+@functools.cache
 def shipped(name: str) -> Profile:
     """A profile that comes with hetero: "conservative", "tesla-t10", "h100", "h200", "h100x2" or
     "h200x2".
 
-    Its content is read once and is the same object for all callers: copy it before changing it.
+    It is read once, and is the same object for all callers: copy its content before changing it.
     """
-    return Profile(_content(name))
-
-
-@functools.cache
-def _conservative() -> Profile:
-    """The constants of a machine that is not calibrated."""
-    return shipped("conservative")
-
-
-Profile.conservative = staticmethod(_conservative)
-
-
-@functools.cache
-def _content(name: str) -> dict[str, Any]:
-    """Read and checked."""
     home = load("importlib.util").find_spec("hetero.profile.data")
     folder = home.submodule_search_locations[0]
     try:
@@ -257,7 +237,10 @@ def _content(name: str) -> dict[str, Any]:
             one_of("profile", names, name).replace("must be", "must be a file or", 1)
             + "; 'hetero calibrate --path FILE' makes the file of a machine"
         ) from None
-    return parse(content).data
+    return parse(content)
+
+
+Profile.conservative = staticmethod(lambda: shipped("conservative"))
 
 
 def named(name: str) -> Profile:

@@ -57,7 +57,7 @@ def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return all(a.get(key) == b.get(key) for key in ("kind", "name", "memory_bytes", "driver"))
 
 
-believed, broken, newly_broken = backends.believed, backends.broken, backends.newly_broken
+believed, broken = backends.believed, backends.broken
 
 
 def is_host_alone(device: str | None) -> bool:
@@ -162,14 +162,7 @@ def stored() -> list[Path]:
     With ``HETERO_PROFILE`` there is one.
     """
     named = os.environ.get("HETERO_PROFILE")
-    if named:
-        candidates = [Path(named)]
-    else:
-        try:
-            names = sorted(os.listdir(_folder()))
-        except OSError:
-            names = []
-        candidates = [_folder() / name for name in names if name.endswith(".json")]
+    candidates = [Path(named)] if named else sorted(_folder().glob("*.json"))
     dated = [(_changed(path), path) for path in candidates]
     there = [(date, path) for date, path in dated if date is not None]
     return [path for _, path in sorted(there, reverse=True)[:_MOST]]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hetero.devices.kinds import PORTABLE  # noqa: F401  for rows of methods
+from hetero.devices import KINDS as PORTABLE  # noqa: F401  for rows of methods
 from hetero.errors import one_of
 from hetero.imports import load
 

@@ -23,11 +23,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import pairwise, product
+from itertools import pairwise
 from math import exp, inf, log, prod, sqrt
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from hetero.registry import growth
 
@@ -111,13 +109,11 @@ def _roofline(constants: dict[str, Any]) -> Cost:
 
 def _surface(constants: dict[str, Any]) -> Cost:
     """Compute interpolated between knots; beyond the last one its rate holds."""
-    axes = constants["axes"]
-    seconds = growth.bounded(axes, constants["seconds"], [1] * len(axes))
-    return _interpolated(axes, seconds, constants["overhead"])
+    return _interpolated(constants["axes"], constants["seconds"], constants["overhead"])
 
 
 def _interpolated(
-    axes: Sequence[Sequence[float]], seconds: np.ndarray, overhead: float = 0.0
+    axes: Sequence[Sequence[float]], seconds: Sequence[float], overhead: float = 0.0
 ) -> Cost:
     """Multilinear interpolation of log(seconds) over the log of each dimension.
 
@@ -128,11 +124,13 @@ def _interpolated(
     axes = [[float(p) for p in axis] for axis in axes]
     if not axes or any(a >= b for axis in axes for a, b in pairwise(axis)):
         raise ValueError("a surface's axes must increase")
+    if prod(map(len, axes)) != len(seconds):
+        raise ValueError("a surface must have seconds for each knot")
     log_axes = [[log(p) for p in axis] for axis in axes]
     strides = [1] * len(axes)
     for i in range(len(axes) - 2, -1, -1):
         strides[i] = strides[i + 1] * len(axes[i + 1])
-    log_seconds = [log(s) for s in seconds.tolist()]
+    log_seconds = [log(s) for s in seconds]
 
     def cost(work: Work) -> tuple[float, float]:
         corners = [(0, 1.0)]
@@ -173,7 +171,7 @@ def _waves(constants: dict[str, Any]) -> Cost:
     """
     overhead = constants["overhead"]
     axes = constants["axes"]
-    ratio = _interpolated(axes, growth.bounded(axes, constants["ratios"], [0] * len(axes)))
+    ratio = _interpolated(axes, constants["ratios"])
 
     def cost(work: Work) -> tuple[float, float]:
         if work.estimate <= 0.0:
@@ -236,42 +234,26 @@ def _bandwidth(constants: dict[str, Any]) -> Cost:
 def _solve(constants: dict[str, Any]) -> Cost:
     """Set-up and the work's number of steps, each a surface over the dimensions."""
 
-    @cache
-    def parts(terms: growth.Terms) -> tuple[Callable[[Work], float], ...]:
-        step = _part(constants["step"], terms)
-        return _part(constants["setup"], terms, step), step
-
-    def cost(work: Work) -> tuple[float, float]:
-        setup, step = parts(work.terms)
-        return setup(work), step(work) * work.repeat
-
-    return cost
+    setup, step = (_part(constants[part]) for part in ("setup", "step"))
+    return lambda work: (setup(work), step(work) * work.repeat)
 
 
-def _part(
-    constants: dict[str, Any], terms: growth.Terms, step: Callable[[Work], float] | None = None
-) -> Callable[[Work], float]:
-    """Seconds of one step; or of a solve's set-up, which is a difference and may be next to
-    nothing: its bound is that of both together.
+def _part(constants: dict[str, Any]) -> Callable[[Work], float]:
+    """Seconds of one step, or of a solve's set-up.
 
     Beyond the last knots they grow as the sum of products that fits all knots best, where the work
     names its terms: a launch does not grow with the rows, nor do bytes of rows with the clusters.
     """
-    axes, seconds = constants["axes"], np.array(constants["seconds"])
-    powers = [max([term.count(axis) for term in terms] or [1]) for axis in range(len(axes))]
-    whole = seconds
-    if step is not None:
-        whole = seconds + [step(Work(dims, 0.0, 0.0, terms=terms)) for dims in product(*axes)]
-    seconds = seconds * (growth.bounded(axes, whole, powers) / whole)
+    axes, seconds = constants["axes"], constants["seconds"]
     surface = _interpolated(axes, seconds)
-    fitted = cache(lambda: growth.fitted(axes, seconds, terms))
+    fitted = cache(lambda terms: growth.fitted(axes, seconds, terms))
 
     def cost(work: Work) -> float:
         dims = work.dims
         inside = tuple([min(size, axis[-1]) for size, axis in zip(dims, axes, strict=True)])
-        if inside == dims or not terms:
+        if inside == dims or not work.terms:
             return sum(surface(Work(dims, work.flops, work.bytes)))
-        grown = fitted()
+        grown = fitted(work.terms)
         return sum(surface(Work(inside, work.flops, work.bytes))) * grown(dims) / grown(inside)
 
     return cost
@@ -317,20 +299,12 @@ def try_out(model: dict[str, Any]) -> None:
     KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError
         If it is wrong in any way.
     """
-    cost, constants = bind(model), model["constants"]
-    number = _DIMENSIONS.get(model["form"], lambda constants: 4)(constants)
-    dims = (64, 64, *(8,) * number)[:number]  # as an image and its filter
-    predicted = cost(Work(dims, 1e6, 1e6, estimate=1e-3))
+    constants = model["constants"]
+    axes = None if model["form"] == "filter" else constants.get("step", constants).get("axes")
+    number = 4 if axes is None else len(axes)  # as of an image and its filter
+    predicted = bind(model)(Work((64, 64, *(8,) * number)[:number], 1e6, 1e6, estimate=1e-3))
     if not all(0.0 <= seconds < inf for seconds in predicted):
         raise ValueError(f"it gives {predicted} seconds")
-
-
-# Of the forms that know how many dimensions they take; the others take what they are given.
-_DIMENSIONS: dict[str, Callable[[dict[str, Any]], int]] = {
-    "surface": lambda constants: len(constants["axes"]),
-    "waves": lambda constants: len(constants["axes"]),
-    "solve": lambda constants: len(constants["step"]["axes"]),
-}
 
 
 def bind_link(model: dict[str, Any]) -> Callable[[int], float]:

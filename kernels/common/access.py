@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .launch import Launch
 
-__all__ = ["BYTES", "banks", "strided"]
-
 BYTES = 4  # of an element
 _THREADS, _STEPS, _READS = 256, 16, 32  # of a block; elements of a thread; see access.cu
 

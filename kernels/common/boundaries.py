@@ -2,7 +2,5 @@
 
 from __future__ import annotations
 
-__all__ = ["BOUNDARIES", "FILL", "SYMM", "WRAP"]
-
 BOUNDARIES = ("fill", "wrap", "symm")  # a constant; periodic; mirrored, with the edge repeated
 FILL, WRAP, SYMM = range(3)

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from .launch import Launch, ceil_div
 
-__all__ = ["WORDS", "exchange"]
-
 _UNITS = {16: "int4", 8: "int2", 4: "int"}
 _THREADS = 256  # of a block, and most devices
 _MOST_BLOCKS = 64  # which fill a link

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from ..procedure.card import Card
 from .launch import REAL, Launch, ceil_div, check_dtype
 
-__all__ = ["HELD_BYTES", "SHARED_BYTES", "Block", "Ladder", "Rung", "Step", "Steps"]
-
 HELD_BYTES = 1 << 16  # of constant memory
 SHARED_BYTES = 48 << 10  # of arrays of a constant size in shared memory
 _THREADS = 1024  # of a block: OpenCL's CPUs take more, for nothing

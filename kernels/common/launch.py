@@ -182,24 +182,5 @@ def _files() -> dict[str, Any]:
 
 
 def prelude(dialect: str) -> str:
-    """Return what goes in front of a kernel's text for one compiler.
-
-    Parameters
-    ----------
-    dialect : {"cuda", "opencl"}
-
-    Returns
-    -------
-    str
-        Macros and types of the portable dialect.
-
-    Raises
-    ------
-    ValueError
-        If there is no such dialect.
-    """
-    try:
-        return _PRELUDES[dialect]
-    except KeyError:
-        valid = ", ".join(_PRELUDES)
-        raise ValueError(f"dialect must be one of {valid}, got {dialect!r}") from None
+    """What goes in front of a kernel's text for one dialect, "cuda" or "opencl"."""
+    return _PRELUDES[dialect]

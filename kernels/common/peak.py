@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .launch import REAL, Launch, check_dtype
 
-__all__ = ["THREADS", "peaks"]
-
 THREADS = 256
 _FLOPS = 2 * 8 * 32  # of a thread in a round, see peak.cu
 _TENSOR_FLOPS = 2048 * 4 * 8 // 32  # see peak_tensor.cu

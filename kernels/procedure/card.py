@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = ["CARDS", "T10", "Card", "of_attributes", "of_limits"]
-
 
 class Card(NamedTuple):
     """A device, as the execution metrics see it.

@@ -11,17 +11,6 @@ from typing import NamedTuple
 
 from .card import Card
 
-__all__ = [
-    "Launch",
-    "Resources",
-    "active_blocks",
-    "active_threads",
-    "fragmented_blocks",
-    "occupancy",
-    "partitions",
-    "resident_blocks",
-]
-
 
 class Launch(NamedTuple):
     """Blocks of a grid, and threads of a block, along x and y."""

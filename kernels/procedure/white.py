@@ -14,8 +14,6 @@ from . import metrics
 from .card import Card
 from .metrics import Launch, Resources
 
-__all__ = ["convolution_block", "matmul_block", "matvec_block"]
-
 
 class _Work(NamedTuple):
     launch: Launch

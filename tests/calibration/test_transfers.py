@@ -219,7 +219,7 @@ def test_single_copies_are_predicted(ratio, spikes):
         {"name": "", "devices": {}, "links": {"cuda:0": _drawn(links), "cuda*2": kept}}
     )
     for n in (11_000_000, 45_000_000, 100_000_000, 180_000_000, 400_000_000):
-        predicted = constants.link("cuda*2", UPLOAD, PINNED)(n)
+        predicted = constants.at_once("cuda*2").link("cuda:0", UPLOAD, PINNED)(n)
         assert predicted == pytest.approx(sharp.once((UPLOAD, PINNED), n), rel=0.1)
 
 

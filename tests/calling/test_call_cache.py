@@ -12,7 +12,7 @@ from scipy import signal
 import hetero
 import hetero.ops
 from hetero import registry, tables
-from hetero.arrays import Access, layouts, libraries
+from hetero.arrays import Access, libraries
 from hetero.calling import execution
 from hetero.errors import DeviceError
 from hetero.registry import Arguments
@@ -52,7 +52,7 @@ def cuda(monkeypatch):
         return fakes.Cupy.empty(shape, dtype, device)
 
     access = Access(
-        layouts,
+        libraries.layouts,
         lambda array: array.pointer,
         lambda array: not array.readonly,
         lambda device: new,
@@ -281,24 +281,3 @@ def test_filters_that_lie_on_the_device_are_read_there(filters):
     assert convolved(filters, image, filter, fillvalue=0.0) == 1
     assert convolved(filters, image, filter.get()) == 1, "its values on the host are another call"
     assert convolved(filters, image, filter) == 0
-
-
-def test_convolutions_that_go_the_general_way(filters):
-    image = put(filters, 20, 30)
-    one = rng.standard_normal((3, 3)).astype("float32")
-    convolved(filters, image, one)
-    assert convolved(filters, image, one) == 0
-    filters.context = 2
-    assert convolved(filters, image, one) == 1
-    assert convolved(filters, image, one) == 0
-    filters.context = 1
-    assert convolved(filters, image, one) == 1
-    filters.ordered = False
-    assert convolved(filters, image, one) == 1
-    filters.ordered = True
-    large = rng.standard_normal((17, 17)).astype("float32")
-    assert [convolved(filters, image, large) for _ in range(2)] == [1, 1]
-    tables.forget()
-    assert convolved(filters, image, one) == 1
-    with pytest.raises((ValueError, TypeError)):
-        hetero.convolve2d(image, one, ["same"], device="cuda", method="direct")

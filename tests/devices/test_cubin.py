@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from types import SimpleNamespace
 
@@ -39,8 +40,8 @@ def test_a_kernel_is_compiled_once(compiled):
 def test_what_was_compiled_ahead_is_not_looked_up_again(compiled, monkeypatch):
     """Every fit of k-means asks for its files: reading them took most of its set-up."""
     monkeypatch.setattr(compiler, "kernel_text", lambda text, dialect: text)
-    device = SimpleNamespace(dialect="cuda", arch="sm_90", driver=None)
-    ahead = compiler.Kernels(device).compile_ahead
+    device = SimpleNamespace(kind="cuda", arch="sm_90", _ahead=set())
+    ahead = functools.partial(compiler.Compiling.compile_ahead, device)
     wanted = [(text, (("N", 4),)) for text in "abb"]
     ahead(wanted)
     assert sorted(compiled) == ["a", "b"]

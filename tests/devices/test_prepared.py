@@ -10,10 +10,7 @@ import pytest
 
 from hetero import registry
 from hetero.arrays import HOST, spec
-from hetero.devices import kinds
 from hetero.devices.base import Device
-from hetero.devices.cuda.compiler import Kernels
-from hetero.devices.cuda.context import Local
 from hetero.devices.cuda.device import CudaDevice
 from hetero.devices.storage import Storage
 from hetero.ops.convolve2d import direct_device
@@ -28,15 +25,13 @@ IMAGE, B, OUT, SCRATCH = (number << 20 for number in (16, 32, 64, 128))
 class Recorder:
     """A CudaDevice whose kernels write down what they are launched with."""
 
-    kind, traits = "cuda", kinds.traits("cuda")
+    kind, is_cuda = "cuda", True
     multiprocessors, block_limit, shared_limit, capability = 132, 1024, 227 << 10, (9, 0)
     driver = None
-    launch, prepared, _queue = CudaDevice.launch, CudaDevice.prepared, CudaDevice._queue
+    launch, prepared, _prepared = CudaDevice.launch, CudaDevice.prepared, CudaDevice._prepared
     run_launches, null = Device.run_launches, Device.null
 
     def __init__(self):
-        self.local, self.kernels = Local(), Kernels(self)
-        self.kernels.allow = self.allow
         self.launched = []
         self.allowed = {}
         self.kept = Storage()
@@ -54,7 +49,7 @@ class Recorder:
     def allow(self, kernel, shared_bytes):
         self.allowed[kernel.key] = shared_bytes
 
-    def state(self):
+    def place(self):
         return SimpleNamespace(pool=SimpleNamespace(allocate=self.scratch))
 
     def scratch(self, nbytes):

@@ -229,7 +229,7 @@ def test_a_plan_drops_a_device_that_is_broken(two, monkeypatch, warnings_of):
     assert "planted" in text
 
 
-def test_planning_ends_with_a_list_that_is_out_of_date(two, monkeypatch, warnings_of):
+def test_planning_ends_with_a_list_that_is_out_of_date(two, monkeypatch):
     stale, rounds, first = inventory.devices(), [], planner.price
 
     def wrong():
@@ -247,7 +247,6 @@ def test_planning_ends_with_a_list_that_is_out_of_date(two, monkeypatch, warning
     assert hetero.plan("matmul", A32, B32, device="cuda").chosen.device == "cuda:1"
     monkeypatch.setitem(inventory._described, "devices", stale)
     hetero.plan("matmul", B32.T, A32.T, device="cuda")
-    assert len(warnings_of()) == 1
 
 
 @pytest.mark.parametrize("mistake", [("BLOCK - 1 - ", ""), ("(float)factor", "3")])

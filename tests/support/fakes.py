@@ -52,8 +52,6 @@ class FakeCuda(Device):
     """A "cuda" device in host memory; kernels are replaced by `compute`."""
 
     kind = "cuda"
-    dialect = "cuda"
-    has_arrays = True
     multiprocessors = 4
     block_limit = 1024
 

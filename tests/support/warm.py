@@ -55,7 +55,7 @@ class Space:
     values : dict
         Parameter -> label -> value. A callable value is called for it, with ``expected`` where it
         is the value of "out". The first label of each is the plain call's.
-    judge : callable
+    judge : callable or None
         ``judge(space, point, outcome)`` asserts that a result is right; see `test_warm_calls`.
     operands : int
         How many of the parameters, the first ones, are given by position.
@@ -65,7 +65,7 @@ class Space:
 
     function: Callable[..., Any]
     values: dict[str, dict[str, Any]]
-    judge: Callable[[Space, Point, Outcome], None]
+    judge: Callable[[Space, Point, Outcome], None] | None
     operands: int = 2
     impossible: Callable[[Point], bool] = lambda point: False
 

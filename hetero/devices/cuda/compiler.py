@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero import locks, paths
-from hetero.devices.base import Defines
+from hetero.devices.base import Defines, Device
 from hetero.devices.cuda.context import Constants
 from hetero.errors import KernelCompileError
 from hetero.imports import load
@@ -60,29 +60,6 @@ def cubin(text: str, arch: str, defines: Defines) -> bytes:
     return code
 
 
-def keep(text: str, arch: str, defines: Defines) -> None:
-    """Leave in the cache what will be asked of `cubin`.
-
-    Whatever fails here fails again, and is reported, where it is asked for.
-    """
-    if paths.private_folder(_KIND) is not None:  # else it would be compiled twice
-        with contextlib.suppress(KernelCompileError):
-            cubin(text, arch, defines)
-
-
-def make_ahead(wanted: Iterable[tuple[str, str, Defines]]) -> None:
-    """`keep` several, compiled at the same time."""
-    if paths.private_folder(_KIND) is None:
-        return
-    missing = [one for one in dict.fromkeys(wanted) if paths.cached(_KIND, _name(*one)) is None]
-    if len(missing) < 2:
-        return
-    # Not above: whatever imports this for the first time when the interpreter ends could not.
-    ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
-    with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
-        list(pool.map(lambda one: keep(*one), missing))
-
-
 def _name(text: str, arch: str, defines: Defines) -> str:
     """A file's name, by all that the code depends on."""
     parts = (text, arch, *_options(defines), str(version()))
@@ -105,7 +82,7 @@ def _nvrtc_version() -> str | None:
 
 def _compile(text: str, arch: str, options: tuple[str, ...]) -> bytes:
     if _nvrtc_version():
-        return nvrtc_compile(text, arch, options)[0]
+        return _by_nvrtc(text, arch, options)
     if not shutil.which("nvcc"):
         raise KernelCompileError(
             "there is neither NVRTC nor nvcc; pip install cuda-bindings nvidia-cuda-nvrtc"
@@ -123,8 +100,7 @@ def _compile(text: str, arch: str, options: tuple[str, ...]) -> bytes:
             raise KernelCompileError(f"nvcc failed for {arch}: {words}") from error
 
 
-def nvrtc_compile(text: str, arch: str, options: tuple[str, ...]) -> tuple[bytes, str]:
-    """Compile with NVRTC: (machine code, the compiler's log)."""
+def _by_nvrtc(text: str, arch: str, options: tuple[str, ...]) -> bytes:
     nvrtc = load("cuda.bindings.nvrtc")
 
     def check(result: tuple) -> tuple:
@@ -145,84 +121,101 @@ def nvrtc_compile(text: str, arch: str, options: tuple[str, ...]) -> tuple[bytes
         (size,) = check(nvrtc.nvrtcGetCUBINSize(program))
         code = bytearray(size)
         check(nvrtc.nvrtcGetCUBIN(program, code))
-        return bytes(code), message
+        return bytes(code)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
 
-UNASKED_SHARED_BYTES = 48 << 10  # more of it a kernel gets only after `Kernels.allow`
+_UNASKED_SHARED_BYTES = 48 << 10  # more of it a kernel gets only after `Compiling.allow`
 
 
-class Kernels:
-    """The kernels of a device, which belong to the context that is active.
+class Compiling(Device):
+    """What a CUDA device does with kernels, which belong to the context that is active."""
 
-    Parameters
-    ----------
-    device : CudaDevice
-    """
+    kind = "cuda"
+    arch: str
+    driver: Any
+    _ahead: set[tuple[str, Any]]  # files that were compiled, with macros
 
-    def __init__(self, device: Any) -> None:
-        self._device, self._driver = device, device.driver
-        self._ahead: set[tuple[str, Any]] = set()  # files that were compiled, with macros
-
-    def compiled(self, text: str, defines: Defines) -> bytes:
-        """Machine code of a kernel file, which stays in the cache on disk. Any thread may ask."""
-        return cubin(kernel_text(text, self._device.dialect), self._device.arch, defines)
-
-    def compile_ahead(self, wanted: Iterable[tuple[str, Defines]]) -> None:
-        """As `Device.compile_ahead`."""
-        # Reading them from the cache on disk, to see that they are there, takes every fit's time.
-        new = [one for one in dict.fromkeys(wanted) if one not in self._ahead]
-        if new:
-            dialect, arch = self._device.dialect, self._device.arch
-            make_ahead([(kernel_text(text, dialect), arch, defines) for text, defines in new])
-            self._ahead.update(new)
-
-    def load(self, text: str, kernel: str, defines: Defines) -> Any:
-        """A kernel that was not loaded yet."""
-        made = self._module(text, defines).get_function(kernel)
-        self._device.state().kernels[text, kernel, defines] = made
-        return made
+    def build(self, text: str, kernel: str, defines: Defines) -> Any:
+        kernels, key = self.place().kernels, (text, kernel, defines)
+        try:
+            return kernels[key]
+        except KeyError:
+            made = kernels[key] = self._module(text, defines).get_function(kernel)
+            return made
 
     def _module(self, text: str, defines: Defines) -> Any:
-        module = self._driver.module_from_buffer(self.compiled(text, defines))
-        self._device.state().modules.append(module)
+        code = cubin(kernel_text(text, self.kind), self.arch, defines)
+        module = self.driver.module_from_buffer(code)
+        self.place().modules.append(module)
         return module
+
+    def compile_ahead(self, wanted: Iterable[tuple[str, Defines]]) -> None:
+        # Reading them from the cache on disk, to see that they are there, takes every fit's time.
+        new = [one for one in dict.fromkeys(wanted) if one not in self._ahead]
+        if not new or paths.private_folder(_KIND) is None:  # else they would be compiled twice
+            return
+        self._ahead.update(new)
+        asked = [(kernel_text(text, self.kind), self.arch, defines) for text, defines in new]
+        missing = [one for one in asked if paths.cached(_KIND, _name(*one)) is None]
+        if len(missing) > 1:
+            # Loaded here: a first import at the interpreter's end fails.
+            pool = load("concurrent.futures").ThreadPoolExecutor
+            with pool(min(len(missing), os.cpu_count() or 1)) as threads:
+                list(threads.map(_keep, missing))
 
     @contextlib.contextmanager
     def constant_memory(
-        self, text: str, kernel: str, defines: Defines, name: str
+        self, text: str, kernel: str, defines: Defines, name: str, nbytes: int
     ) -> Iterator[tuple[Any, int]]:
-        """As `Device.constant_memory`."""
-
         def load() -> Constants:
             module = self._module(text, defines)
             return Constants(module.get_function(kernel), *module.get_global(name))
 
-        known, key = self._device.state().constants, (text, kernel, defines, name)
+        known, key = self.place().constants, (text, kernel, defines, name)
         found = known.get(key) or known.setdefault(key, load())
         with locks.sole(found, load) as mine:
             yield mine.kernel, mine.address
 
     def allow(self, kernel: Any, shared_bytes: int) -> None:
         """Let a kernel have that much dynamic shared memory."""
-        allowed = self._device.state().shared_bytes
+        allowed = self.place().shared_bytes
         if allowed.get(kernel, 0) < shared_bytes:
-            name = self._driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
+            name = self.driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
             kernel.set_attribute(name, shared_bytes)
             allowed[kernel] = shared_bytes
+
+    def launch(
+        self,
+        kernel: Any,
+        grid: int,
+        block: int,
+        arguments: list[int | float],
+        shared_bytes: int = 0,
+        stream: Any = None,
+    ) -> None:
+        if shared_bytes > _UNASKED_SHARED_BYTES:
+            self.allow(kernel, shared_bytes)
+        # What prepared_async_call does, less its inspection.
+        kernel._launch_kernel(
+            (grid, 1, 1), (block, 1, 1), _packed(arguments), shared_bytes, stream and stream.raw
+        )
 
     def prepared(
         self, launch_plan: LaunchPlan, names: tuple[str, str, str], itemsize: int, **numbers: float
     ) -> Callable[[int, int, int], None]:
-        """As `CudaDevice.prepared`."""
+        """A launch plan in the current context, as a function of three named buffers' addresses.
+
+        ``numbers`` are what else the launches name.
+        """
         launches = [
             self._prepared(launch, (*names, "partial"), numbers) for launch in launch_plan.launches
         ]
         if not launch_plan.workspace:
             (only,) = launches
             return only
-        allocate, nbytes = self._device.state().pool.allocate, launch_plan.workspace * itemsize
+        allocate, nbytes = self.place().pool.allocate, launch_plan.workspace * itemsize
 
         def run(a: int, b: int, c: int) -> None:
             scratch = allocate(nbytes)
@@ -235,12 +228,12 @@ class Kernels:
         self, planned: Launch, names: tuple[str, ...], numbers: dict[str, float]
     ) -> Callable[..., None]:
         """A launch as a function of the named addresses; the numbers that follow are packed."""
-        kernel = self._device.build(planned.source, planned.kernel, planned.defines)
-        if planned.shared_bytes > UNASKED_SHARED_BYTES:
+        kernel = self.build(planned.source, planned.kernel, planned.defines)
+        if planned.shared_bytes > _UNASKED_SHARED_BYTES:
             self.allow(kernel, planned.shared_bytes)
         given = [numbers.get(a, a) if type(a) is str else a for a in planned.arguments]
         used = [argument for argument in given if type(argument) is str]
-        pack, rest = struct.Struct(f"{len(used)}q").pack, packed(given[len(used) :])
+        pack, rest = struct.Struct(f"{len(used)}q").pack, _packed(given[len(used) :])
         order = [names.index(name) for name in used]
         launch, grid, block = kernel._launch_kernel, (planned.grid, 1, 1), (planned.block, 1, 1)
         shared_bytes = planned.shared_bytes
@@ -258,7 +251,13 @@ class Kernels:
         return run
 
 
-def packed(arguments: list[Any]) -> bytes:
+def _keep(one: tuple[str, str, Defines]) -> None:
+    """Leave in the cache what will be asked of `cubin`; what fails here fails there again."""
+    with contextlib.suppress(KernelCompileError):
+        cubin(*one)
+
+
+def _packed(arguments: list[Any]) -> bytes:
     """Arguments of a launch; all of ours are 64-bit."""
     types = "".join(["d" if type(argument) is float else "q" for argument in arguments])
     return struct.pack(types, *arguments)

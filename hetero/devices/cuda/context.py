@@ -10,6 +10,7 @@ import atexit
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 from hetero import locks
 from hetero.devices.base import Device, short_host
 from hetero.devices.cuda import driver
-from hetero.devices.cuda.pinned import end_event, sleeping_event
+from hetero.devices.cuda.pinned import end_event
 from hetero.devices.storage import Pool, Storage
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host.copying.staging import Ring
@@ -197,11 +198,10 @@ class Contexts:
 
     def memory(self) -> dict[str, int]:
         """Purpose -> bytes of the device's memory, in all contexts."""
-        found: dict[str, int] = {}
+        found: Counter[str] = Counter()
         for state in list(self.states.values()):
-            for purpose, nbytes in state.memory().items():
-                found[purpose] = found.get(purpose, 0) + nbytes
-        return found
+            found.update(state.memory())
+        return dict(found)
 
     def clear(self) -> None:
         """Let go of what contexts keep; give back what the primary and this thread's own have."""
@@ -278,28 +278,17 @@ class State:
             self.pool.trim()
         return found
 
-    def handle_of_event(self) -> int:
-        """The driver's handle of an event that nobody uses, for `handles_of_events`."""
-        try:
-            return self.handles_of_events.pop()
-        except IndexError:
-            return sleeping_event()
-
     def let_go(self) -> None:
         """Keep nothing any longer; end the threads that copy, and give their buffers back."""
         self.storage.drop_all()
-        self._end_copies()
-
-    def _end_copies(self) -> None:
         if self.ring is not None:
             self.ring.close()
 
     def close(self) -> None:
         """Give everything back to the driver, in this context."""
-        self.storage.drop_all()
+        self.let_go()
         for kept in (self.shared_bytes, self.kernels, self.constants, self.handles, self.modules):
             kept.clear()
-        self._end_copies()
         for unused in (self.streams, self.events, self.marks, self.copied):
             unused.clear()
         while self.handles_of_events:

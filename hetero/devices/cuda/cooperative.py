@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetero import imports
 from hetero.devices.cuda.compiler import Defines, cubin
@@ -24,7 +24,7 @@ _UNABLE = frozenset({1, 209, 218, 222, 500, 720, 801})
 log = logging.getLogger("hetero")
 
 
-class CooperativeKernel:
+class CooperativeKernel(NamedTuple):
     """A kernel for cooperative launches of one block shape.
 
     Attributes
@@ -33,12 +33,11 @@ class CooperativeKernel:
         That the device holds at once.
     """
 
-    def __init__(self, driver: Any, function: Any, block: int, shared_bytes: int, blocks: int):
-        self._driver = driver
-        self._function = function
-        self._block = block
-        self._shared_bytes = shared_bytes
-        self.most_blocks = blocks
+    driver: Any
+    function: Any
+    block: int
+    shared_bytes: int
+    most_blocks: int
 
     def launch(self, grid: int, arguments: list[int | float], stream: Any = None) -> None:
         """Start the kernel, by default in the default queue; arguments as for `Device.launch`."""
@@ -47,11 +46,11 @@ class CooperativeKernel:
         ]
         addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         check(
-            self._driver.cuLaunchCooperativeKernel(
-                self._function,
+            self.driver.cuLaunchCooperativeKernel(
+                self.function,
                 *(grid, 1, 1),
-                *(self._block, 1, 1),
-                self._shared_bytes,
+                *(self.block, 1, 1),
+                self.shared_bytes,
                 LEGACY_STREAM if stream is None else stream.handle,
                 ctypes.addressof(addresses),
             )
@@ -81,12 +80,9 @@ def load(
     if key not in kernels:
         try:
             kernels[key] = _load(device, *key)
-        except DeviceError as error:
-            if not isinstance(error, _Unable | KernelCompileError):
-                raise
-            log.info("no cooperative launches on %s: %s", device.name, error)
-            kernels[key] = None
         except Exception as error:  # no bindings, or too old a driver: there is another way
+            if isinstance(error, DeviceError) and not isinstance(error, KernelCompileError):
+                raise
             log.info("no cooperative launches on %s: %s", device.name, error)
             kernels[key] = None
     return kernels[key]
@@ -100,7 +96,7 @@ def _load(
     able = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
     if not check(driver.cuDeviceGetAttribute(able, ordinal)):
         return None
-    code = cubin(kernel_text(text, device.dialect), device.arch, defines)
+    code = cubin(kernel_text(text, device.kind), device.arch, defines)
     module = check(driver.cuModuleLoadData(code))
     function = check(driver.cuModuleGetFunction(module, kernel.encode()))
     allowed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -114,7 +110,7 @@ def _load(
     return CooperativeKernel(driver, function, block, shared_bytes, blocks)
 
 
-class _Unable(DeviceError):
+class _Unable(KernelCompileError):
     """The card or the driver cannot do what was asked, and is well."""
 
 

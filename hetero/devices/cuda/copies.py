@@ -14,6 +14,7 @@ import numpy as np
 
 from hetero.devices.cuda.context import Lent, State
 from hetero.devices.cuda.driver import error_text, libcuda
+from hetero.devices.cuda.pinned import sleeping_event
 from hetero.errors import DeviceError
 from hetero.host.copying import slices
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, pieces, rows
@@ -112,7 +113,10 @@ class SliceCopies:
         self._kept = state.handles_of_events
         self._events: list[int] = []
         for _ in range(slices.BUFFERS):
-            self._events.append(state.handle_of_event())
+            try:
+                self._events.append(self._kept.pop())
+            except IndexError:
+                self._events.append(sleeping_event())
 
     def copy(
         self,

@@ -87,7 +87,7 @@ class RealTransform:
         kind, run = (_D2Z, "exec_d2z") if dtype == "float64" else (_R2C, "exec_r2c")
         layout = 1, [length], [2 * half], 1, 2 * half, [half], 1, half, kind, rows
         self._run = getattr(cufft, run)
-        self._plans = device.transforms([layout])
+        self._plans = Plans(device, [layout])
 
     def __call__(self, buffer: int) -> None:
         """Transform the rows at a device address."""
@@ -122,7 +122,7 @@ class RealTransform2D:
         self._run = (cufft.exec_d2z, cufft.exec_z2d) if double else (cufft.exec_r2c, cufft.exec_c2r)
         there, back = (_D2Z, _Z2D) if double else (_R2C, _C2R)
         layouts = (*reals, *complexes, there), (*complexes, *reals, back)
-        self._plans = device.transforms([(2, [ly, lx], *layout, batch) for layout in layouts])
+        self._plans = Plans(device, [(2, [ly, lx], *layout, batch) for layout in layouts])
 
     def forward(self, buffer: int) -> None:
         """Transform the planes at a device address."""

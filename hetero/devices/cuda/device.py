@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,15 +10,14 @@ import numpy as np
 from hetero import locks
 from hetero.arrays.pinned import known
 from hetero.devices.base import Defines, Device
-from hetero.devices.cuda import compiler, cooperative, copies, cufft, driver, libraries, pinned
-from hetero.devices.cuda.compiler import UNASKED_SHARED_BYTES, Kernels, packed
+from hetero.devices.cuda import compiler, cooperative, copies, driver, libraries, pinned
+from hetero.devices.cuda.compiler import Compiling
 from hetero.devices.cuda.context import Active, Contexts, Lent, Local, State
 from hetero.devices.cuda.cooperative import Recorded
 from hetero.devices.storage import Storage, allocated, rounded
 from hetero.host.copying import slices
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
 from hetero.host.copying.staging import PURPOSE, Ring
-from hetero.kernels import LaunchPlan
 from hetero.kernels.procedure.card import Card, of_attributes
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
@@ -28,7 +25,7 @@ _ring_lock = locks.new()
 _COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32 bits
 
 
-class CudaDevice(Device):
+class CudaDevice(Compiling):
     """One NVIDIA GPU.
 
     Parameters
@@ -47,16 +44,11 @@ class CudaDevice(Device):
         Such as "sm_90".
     contexts : Contexts
         That work is done in.
-    kernels : Kernels
     local : Local
         What each thread does with the device.
     """
 
-    kind = "cuda"
-    dialect = "cuda"
-    has_arrays = True
     stages = True
-    meets = True
     least_staged = MappingProxyType({UPLOAD: 8 << 20, DOWNLOAD: 8 << 20})  # before calibration
 
     def __init__(self, ordinal: int, package: Any, package_name: str) -> None:
@@ -64,7 +56,7 @@ class CudaDevice(Device):
         self.errors = (package.Error,)
         self.ordinal = ordinal
         self.name = f"cuda:{ordinal}"
-        self.contexts, self.kernels, self.local = Contexts(self), Kernels(self), Local()
+        self.contexts, self.local, self._ahead = Contexts(self), Local(), set()
         self._device = package.Device(ordinal)
         attribute = package.device_attribute
         self.multiprocessors = self._device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
@@ -72,32 +64,8 @@ class CudaDevice(Device):
         self.shared_limit = self._device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         self.capability = self._device.compute_capability()
         self.arch = "sm_{}{}".format(*self.capability)
-        self._description = self._describe(package_name)
-        self._card: Card | None = None
-
-    # -- what it is
-
-    @property
-    def clock_rate(self) -> float:
-        """The highest clock of the multiprocessors, in Hz."""
-        return 1e3 * self._device.get_attribute(self.driver.device_attribute.CLOCK_RATE)
-
-    def card(self) -> Card:
-        if self._card is None:
-            attribute = self.driver.device_attribute
-            self._card = of_attributes(
-                self, lambda name: self._device.get_attribute(getattr(attribute, name))
-            )
-        return self._card
-
-    def describe(self) -> dict[str, Any]:
-        """kind, name, pci_bus_id, memory_bytes, multiprocessors, block_limit, shared_limit, arch,
-        driver, driver_api, toolkit, library."""
-        return dict(self._description)
-
-    def _describe(self, package_name: str) -> dict[str, Any]:
-        version = self.driver.get_driver_version()
-        return {
+        version = package.get_driver_version()
+        self._description = {
             "kind": self.kind,
             "name": self._device.name(),
             "pci_bus_id": self._device.pci_bus_id(),
@@ -112,6 +80,22 @@ class CudaDevice(Device):
             "library": _library_version(),
         }
 
+    # -- what it is
+
+    @property
+    def clock_rate(self) -> float:
+        """The highest clock of the multiprocessors, in Hz."""
+        return 1e3 * self._device.get_attribute(self.driver.device_attribute.CLOCK_RATE)
+
+    def card(self) -> Card:
+        names = self.driver.device_attribute
+        return of_attributes(self, lambda name: self._device.get_attribute(getattr(names, name)))
+
+    def describe(self) -> dict[str, Any]:
+        """kind, name, pci_bus_id, memory_bytes, multiprocessors, block_limit, shared_limit, arch,
+        driver, driver_api, toolkit, library."""
+        return dict(self._description)
+
     # -- where it works
 
     def active(self) -> Active:
@@ -121,8 +105,7 @@ class CudaDevice(Device):
         """What belongs to the context that `active` made current in this thread."""
         return self.local.state
 
-    def place(self) -> State:
-        return self.local.state
+    place = state
 
     def holds(self, place: State) -> bool:
         """Whether the context that something belongs to is still in use."""
@@ -143,28 +126,26 @@ class CudaDevice(Device):
         owner = allocated(self.name, rounded(nbytes), lambda: pool.allocate(nbytes))
         return int(owner), owner
 
-    def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
-        """A C-contiguous array from the pool, PyCUDA's where that is used, and its address."""
+    def new_array(
+        self, shape: tuple[int, ...], dtype: np.dtype, order: str = "C"
+    ) -> tuple[Any, int]:
+        """A dense array from the pool, PyCUDA's where that is used, and its address."""
         with self.active():
-            made = driver.array_type(self.driver)(
-                shape, dtype, allocator=self.state().pool.allocate
-            )
+            allocate = self.state().pool.allocate
+            made = driver.array_type(self.driver)(shape, dtype, allocator=allocate, order=order)
         return made, int(made.gpudata or 0)
 
     def array_of(self, host: np.ndarray) -> Any:
         """A copy of a host array as `new_array` gives it, in Fortran order if it is not in C."""
         is_c = host.flags.c_contiguous
-        with self.active():
-            allocate, order = self.state().pool.allocate, "C" if is_c else "F"
-            made = driver.array_type(self.driver)(
-                host.shape, host.dtype, allocator=allocate, order=order
-            )
-            if host.size:
-                self.upload(host if is_c else host.T, int(made.gpudata))
+        made, address = self.new_array(host.shape, host.dtype, "C" if is_c else "F")
+        if host.size:
+            with self.active():
+                self.upload(host if is_c else host.T, address)
         return made
 
     def fill(self, buffer: int, nbytes: int, offset: int = 0, stream: Any = None) -> None:
-        queue = self._queue(stream)
+        queue = stream and stream.raw
         for done in range(0, nbytes, _COPY_BYTES):
             size = min(_COPY_BYTES, nbytes - done)
             self.driver.memset_d8_async(buffer + offset + done, 0, size, queue)
@@ -178,7 +159,7 @@ class CudaDevice(Device):
         source_offset: int = 0,
         stream: Any = None,
     ) -> None:
-        to, begin, queue = target + target_offset, source + source_offset, self._queue(stream)
+        to, begin, queue = target + target_offset, source + source_offset, stream and stream.raw
         for done in range(0, nbytes, _COPY_BYTES):
             size = min(_COPY_BYTES, nbytes - done)
             self.driver.memcpy_dtod_async(to + done, begin + done, size, queue)
@@ -218,10 +199,6 @@ class CudaDevice(Device):
     def clear(self) -> None:
         """`trim` the primary context and this thread's own; others let go of what they keep."""
         self.contexts.clear()
-
-    def _queue(self, stream: Any) -> Any:
-        """PyCUDA's stream for one of ours; None for the default one."""
-        return stream and stream.raw
 
     # -- copies from and to the host
 
@@ -278,49 +255,6 @@ class CudaDevice(Device):
 
     # -- kernels
 
-    def build(self, text: str, kernel: str, defines: Defines) -> Any:
-        try:
-            return self.state().kernels[text, kernel, defines]
-        except KeyError:
-            return self.kernels.load(text, kernel, defines)
-
-    def compile_ahead(self, wanted: Iterable[tuple[str, Defines]]) -> None:
-        self.kernels.compile_ahead(wanted)
-
-    def launch(
-        self,
-        kernel: Any,
-        grid: int,
-        block: int,
-        arguments: list[int | float],
-        shared_bytes: int = 0,
-        stream: Any = None,
-    ) -> None:
-        if shared_bytes > UNASKED_SHARED_BYTES:
-            self.kernels.allow(kernel, shared_bytes)
-        # What prepared_async_call does, less its inspection.
-        kernel._launch_kernel(
-            (grid, 1, 1),
-            (block, 1, 1),
-            packed(arguments),
-            shared_bytes,
-            self._queue(stream),
-        )
-
-    def prepared(
-        self, launch_plan: LaunchPlan, names: tuple[str, str, str], itemsize: int, **numbers: float
-    ) -> Callable[[int, int, int], None]:
-        """A launch plan in the current context, as a function of three named buffers' addresses.
-
-        ``numbers`` are what else the launches name.
-        """
-        return self.kernels.prepared(launch_plan, names, itemsize, **numbers)
-
-    def constant_memory(
-        self, text: str, kernel: str, defines: Defines, name: str, nbytes: int
-    ) -> contextlib.AbstractContextManager[tuple[Any, int]]:
-        return self.kernels.constant_memory(text, kernel, defines, name)
-
     def cooperative(
         self, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
     ) -> cooperative.CooperativeKernel | None:
@@ -328,9 +262,6 @@ class CudaDevice(Device):
 
     def recorded(self, stream: Any) -> Recorded:
         return Recorded(self, stream)
-
-    def transforms(self, layouts: Sequence[tuple[Any, ...]]) -> cufft.Plans:
-        return cufft.Plans(self, layouts)
 
     # -- what orders the work that was started
 

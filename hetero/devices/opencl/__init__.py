@@ -34,7 +34,7 @@ log = logging.getLogger("hetero")
 def find() -> tuple[list[Device], list[str]]:
     """The OpenCL devices here, and a sentence for each thing that is missing."""
     try:
-        cl = load("pyopencl")
+        cl = opencl_runtime.pyopencl()
     except ImportError:
         return [], [f"opencl: PyOpenCL is not installed; {INSTALL['opencl']}"]
     except Exception as error:
@@ -101,9 +101,7 @@ class OpenCLDevice(Device):
     """One OpenCL device, with a context and in-order queues of its own."""
 
     kind = "opencl"
-    dialect = "opencl"
     null = None
-    has_arrays = True
 
     def __init__(self, ordinal: int, device: Any) -> None:
         cl = load("pyopencl")
@@ -111,16 +109,11 @@ class OpenCLDevice(Device):
         self.name = f"opencl:{ordinal}"
         self._device = device
         self._lock = locks.new()
-        self._opened: tuple[Any, Any] | None = None
-        self._programs: dict[Any, Any] = {}
-        self._kernels: dict[Any, Any] = {}
         self._taken: set[Any] = set()  # kernels that are being given arguments
         self.multiprocessors = max(device.max_compute_units, 1)  # 0: the runtime may not count
         self.block_limit = device.max_work_group_size
         self.shared_limit = int(device.local_mem_size)
-        self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._storage = Storage()
-        self._ring: Ring | None = None
+        self._forget()
         self.stages = not device.type & cl.device_type.CPU  # whose buffers are ordinary memory
         least = 8 << 20 if self.stages else math.inf
         self.least_staged = {UPLOAD: least, DOWNLOAD: least}
@@ -155,19 +148,22 @@ class OpenCLDevice(Device):
     def place(self) -> Any:
         return self._open()[0]
 
+    def _forget(self) -> None:
+        self._opened: tuple[Any, Any] | None = None
+        self._programs: dict[Any, Any] = {}
+        self._kernels: dict[Any, Any] = {}
+        self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._storage = Storage()
+        self._ring: Ring | None = None
+
     def reopen(self) -> None:
-        ring, self._ring = self._ring, None
-        if ring is not None:
-            ring.close()
+        if self._ring is not None:
+            self._ring.close()
         with self._lock:
             if self._opened is not None:
                 set_name(self._opened[0], None)
-            self._opened = None
-            self._programs = {}
-            self._kernels = {}
-            self._streams = weakref.WeakSet()
             self._storage.drop_all()
-            self._storage = Storage()
+            self._forget()
 
     def active(self) -> _Active:
         return _Active(self)
@@ -235,7 +231,7 @@ class OpenCLDevice(Device):
 
     def _built(self, text: str, defines: Defines) -> Any:
         options = [f"-D{name}={value}" for name, value in defines]
-        source = kernel_text(text, self.dialect)
+        source = kernel_text(text, self.kind)
         return opencl_programs.built(self._open()[0], self._device, source, options)
 
     def launch(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from importlib import metadata
@@ -29,10 +28,15 @@ _SYSTEM = Path("/etc/OpenCL/vendors")
 
 def platforms() -> list[Any]:
     """Every OpenCL platform, as PyOpenCL gives them; the loader looks for them only once."""
-    cl = load("pyopencl")
-    _keep_no_pickles()
     with _shown(installed()):
-        return cl.get_platforms()
+        return load("pyopencl").get_platforms()
+
+
+def pyopencl() -> Any:
+    """PyOpenCL. Where hetero is the first to import it, it keeps no pickles on disk: they take
+    longer than what they save, and where their file is damaged no kernel can be launched."""
+    with _environment("PYOPENCL_NO_CACHE", os.environ.get("PYOPENCL_NO_CACHE", "1")):
+        return load("pyopencl")
 
 
 def obstacle() -> str | None:
@@ -41,34 +45,6 @@ def obstacle() -> str | None:
     if library is not None and " " in str(library):
         return f"Intel's runtime does not work in a folder with a space in its path: {library}"
     return None
-
-
-class _Nothing:
-    """A cache of PyOpenCL's that keeps nothing."""
-
-    def __getitem__(self, key: Any) -> Any:
-        raise KeyError(key)
-
-    def store_if_not_present(self, key: Any, value: Any) -> None:
-        """Do not keep an entry."""
-
-
-def _keep_no_pickles() -> None:
-    """Let PyOpenCL make the functions that launch kernels anew in each process.
-
-    It would keep them as pickles in a database, which takes longer than making them. Where that
-    file is damaged, or its folder cannot be made, no kernel can be launched.
-    """
-    cl = load("pyopencl")
-    if "pyopencl.invoker" in sys.modules:
-        return
-    before = cl._PYOPENCL_NO_CACHE
-    cl._PYOPENCL_NO_CACHE = True
-    try:
-        invoker = load("pyopencl.invoker")  # which opens the file, if it may
-    finally:
-        cl._PYOPENCL_NO_CACHE = before
-    invoker.invoker_cache = _Nothing()
 
 
 @contextlib.contextmanager

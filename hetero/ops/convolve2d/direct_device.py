@@ -42,7 +42,7 @@ def _launches(
         multiprocessors=device.multiprocessors,
         block_limit=device.block_limit,
         shared_limit=device.shared_limit,
-        cuda=device.traits.warps,
+        cuda=device.is_cuda,
         **more,
     )
 

@@ -304,7 +304,7 @@ def _device_labels(plan: Plan, used: tuple[Any, ...], X: Any) -> DeviceLabels | 
     shape, dtype = (plan.problem.dims[0],), np.dtype(np.int32)
     if plan.problem.output.location == used[0].name:
         return DeviceLabels(*transfer.empty_like(X, describe(X), shape, dtype))
-    if plan.problem.next_device is not None and used[0].has_arrays:
+    if plan.problem.next_device is not None:
         array, target = results.new_array(used[0], shape, dtype)
         return DeviceLabels(array, target.pointer)
     return None

@@ -38,7 +38,7 @@ from hetero import profile, tables
 from hetero.devices.base import Device
 from hetero.imports import load
 from hetero.ops.cg.operands import NAME, least_iterations
-from hetero.pricing import pricing
+from hetero.pricing import movement
 from hetero.pricing.plan import CPU
 from hetero.profile import Profile, inventory
 from hetero.registry import Price, Unasked
@@ -161,12 +161,12 @@ def price(
     if (count - _FIRST) * (c - g) <= _MARGIN * move:
         return Price({"overhead": cpu, "compute": count * c}, **how)
     compute = {"overhead": cpu, "compute": _FIRST * c + (count - _FIRST) * g}
-    return Price(pricing.total(before, compute), **how)
+    return Price(movement.total(before, compute), **how)
 
 
 def _schedule(
     work: Works, problem: Problem, name: str, info: dict[str, Any], constants: Profile
-) -> tuple[Schedule, pricing.Terms, float] | None:
+) -> tuple[Schedule, movement.Terms, float] | None:
     """With the terms of the move, and the CPU's seconds before the first iteration."""
     one, two = (
         work(replace(problem, options=problem.options._replace(iterations=count)), info)
@@ -185,10 +185,10 @@ def _schedule(
         seconds.append((max(2.0 * begin - step, 0.0), step - begin))
     (cpu_begin, c), (begin, g) = seconds
     try:
-        before, after = pricing.moves(problem, name, constants)
+        before, after = movement.of(problem, name, constants)
     except KeyError:  # no link
         return None
-    moves = pricing.total(pricing.total(before, after), {"overhead": begin})
+    moves = movement.total(movement.total(before, after), {"overhead": begin})
     return Schedule(c, g, sum(moves.values())), moves, cpu_begin
 
 

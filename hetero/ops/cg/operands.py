@@ -378,7 +378,7 @@ class System:
             if len(used) > 1 and grids.is_shared(stencil.shape):
                 return functools.partial(multigrid_device.held, stencil=stencil, dtype=dtype)
             with used[0].active():
-                return multigrid_device.DeviceHierarchy(used[0], stencil, dtype)
+                return multigrid_device.DeviceHierarchy(used[:1], stencil, dtype)
         apply = _approximate_inverse(stencil, dtype.type(0).real.dtype)
         if dtype.kind != "c":
             return apply

@@ -67,10 +67,8 @@ def solve(
         Right-hand side; start, and place of the result. Of one dtype, float32 or float64. Device
         buffers are contiguous and lie on the only device.
     preconditioner : optional
-        (n,) numpy.ndarray: the inverse of a diagonal matrix. Or for a stencil an object whose
-        ``apply(r, z)`` starts the launches of z = M r, for buffers of the only device, in its
-        default queue, and whose ``files()`` are the kernel files of these launches. On several
-        devices, ``preconditioner(devices)``: a context with a `SharedHierarchy`, as
+        (n,) numpy.ndarray: the inverse of a diagonal matrix. Or for a stencil a `DeviceHierarchy`
+        of the only device; on several, ``preconditioner(devices)``: a context with one of them, as
         `multigrid_device.held` makes it.
     check_every : int, optional
         Iterations between two looks at the scalars. Default: by their measured time, so that

@@ -295,10 +295,10 @@ class MatrixLoop(Loop):
 
 
 class Preconditioned(_OnGrid):
-    """A stencil on one part, and ``M.apply(r, z)`` that starts the launches of z = M r.
+    """A stencil, and a hierarchy of multigrid whose symmetric cycle is z = M r.
 
-    Or on several, and a hierarchy of multigrid on these, with r and z of the whole grid. It brings
-    z to where a part computes p: in its own rows, and in those of its neighbours next to them.
+    On several parts r and z are of the whole grid, and the cycle brings z to where a part computes
+    p: in its own rows, and in those of its neighbours next to them.
     """
 
     begins = 0
@@ -348,7 +348,7 @@ class Preconditioned(_OnGrid):
             (corrections, self._r_rows),  # x += alpha p, r -= alpha A p
         )
         r, z = ([part.buffers[name] for part in self.parts] for name in "rz")
-        self._apply, self._r_z = M.apply, (r, z) if several else (*r, *z)
+        self._apply = M.bound(r, z, symmetric=True)
 
     def residual(self) -> Sequence[float]:
         sums = super().residual()
@@ -364,7 +364,7 @@ class Preconditioned(_OnGrid):
         self.done = max(self.done, to)
 
     def _iterate(self) -> None:
-        self._apply(*self._r_z)
+        self._apply()
         for launches, moves in self._steps:
             self.exchange.run(launches, moves)
 

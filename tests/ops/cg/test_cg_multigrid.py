@@ -170,9 +170,9 @@ def test_a_device_that_fails(found, monkeypatch, k):
         broken.setattr(Exchange, "recorded", lambda *_: None)  # graphs call it no more
         with pytest.raises(DeviceError, match="unplugged"):
             preconditioned(found, 2, stencil, b, x0, **options)
-    build = multigrid_device.SharedHierarchy.__init__
+    build = multigrid_device.DeviceHierarchy.__init__
     monkeypatch.setattr(
-        multigrid_device.SharedHierarchy,
+        multigrid_device.DeviceHierarchy,
         "__init__",
         lambda self, *a: made.append(self) or build(self, *a),
     )

@@ -127,7 +127,7 @@ def test_an_interrupt_leaves_the_number_of_threads():
     stencil = Stencil((40, 41), (1.0, 1.0))
     f = np.ones(stencil.shape)
     hierarchy = multigrid_cpu.CpuHierarchy(stencil, f.dtype)
-    hierarchy.cycle(f.ravel(), np.zeros(f.size))
+    hierarchy.bound(f.ravel(), np.zeros(f.size))()
     before = numba.get_num_threads()
     assert before > 1
     cut = True
@@ -140,7 +140,7 @@ def test_an_interrupt_leaves_the_number_of_threads():
 
         try:
             sys.settrace(interrupting)
-            hierarchy.cycle(f.ravel(), np.zeros(f.size))
+            hierarchy.bound(f.ravel(), np.zeros(f.size))()
             cut = False
         except KeyboardInterrupt:
             pass
@@ -190,14 +190,14 @@ def test_one_cycle_is_symmetric_and_positive_definite(place, shape):
     else:
         device = devices.get(place)
         with device.active():
-            hierarchy = multigrid_device.DeviceHierarchy(device, stencil, x.dtype)
+            hierarchy = multigrid_device.DeviceHierarchy([device], stencil, x.dtype)
 
         def apply(r):
             with device.active():
                 (source, a), (target, b) = (device.allocate(r.nbytes) for _ in range(2))
                 device.upload(r, source)
                 device.upload(np.full_like(r, np.nan), target)
-                hierarchy.apply(source, target)
+                hierarchy.bound([source], [target], symmetric=True)()
                 z = np.empty_like(r)
                 device.download(target, z)
                 del a, b

@@ -97,11 +97,11 @@ def solve(
     krylov = "hetero.ops.krylov"
     with device.active():
         vectors = load(f"{krylov}.cg_vectors").Vectors((device,), system, b, x, b.dtype, None)
-        matrices = load(f"{krylov}.cg_matrices")
-        if type(system) in matrices.KINDS:
-            matrix = matrices.KINDS[type(system)](vectors, system, False, plain=True)
+        kinds = load(f"{krylov}.cg_matrices").KINDS
+        if type(system) in kinds:
+            matrix = kinds[type(system)](vectors, system, plain=True)
         else:
-            matrix = matrices.GridProduct(vectors, system)
+            matrix = load(f"{krylov}.cg_grids").GridProduct(vectors, system)
         (part,) = matrix.parts
 
         def times(p: np.ndarray, q: np.ndarray) -> None:

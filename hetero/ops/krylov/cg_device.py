@@ -1,6 +1,6 @@
 """Conjugate gradients on devices: matrix, vectors and scalars stay there until the end.
 
-`_iterate` is the method. The launches of its steps are in `cg_loops` and `cg_matrices`, what lies
+`_iterate` is the method. The launches of its steps are in `cg_grids` and `cg_matrices`, what lies
 on the devices is in `cg_vectors`, and what several devices copy from each other in
 `hetero.ops.linear_systems.exchange`.
 """
@@ -17,9 +17,9 @@ import numpy as np
 
 from hetero.devices import meetings
 from hetero.devices.base import Device
-from hetero.ops.krylov.cg_loops import Loop, MatrixLoop, Preconditioned, Sweeps, persistent
+from hetero.ops.krylov.cg_grids import Preconditioned, Sweeps, persistent
 from hetero.ops.krylov.cg_matrices import KINDS
-from hetero.ops.krylov.cg_vectors import HALO, Vectors
+from hetero.ops.krylov.cg_vectors import HALO, Loop, Vectors
 from hetero.ops.linear_systems import scaling
 from hetero.ops.linear_systems.types import (
     CONVERGED,
@@ -92,8 +92,8 @@ def solve(
     `Sweeps`, 2-D                 28 n                  5.5 n
     `Sweeps`, 3-D                 32 n                  5.5 n
     `Persistent`                  24 n                  edges and sums
-    `MatrixLoop`, sparse          14 n + 2 nnz          10 n + nnz values, indices
-    `MatrixLoop`, dense           14 n + 2 n^2          10 n + n^2
+    `CsrMatrix`                   14 n + 2 nnz          10 n + nnz values, indices
+    `DenseMatrix`                 14 n + 2 n^2          10 n + n^2
     `Preconditioned`              10 n, with A and M    11 n, with A and M
     ============================  ====================  =========================
 
@@ -190,7 +190,7 @@ def _iterate(
     # 1. r = b - A x and p = M r are there.
     status, done, first = CONVERGED, 0, r_r
     if math.isfinite(r_r + b_b):
-        vectors.keep_start()
+        vectors.copy("start", "x")
     else:
         status = NOT_FINITE
     # 2. Until norm(r) <= tolerance for the true residual r.
@@ -208,8 +208,8 @@ def _iterate(
         loop.finish()
         # 4. The true residual, and what it says of the recurrence's.
         r_r, _ = loop.residual()
-        if not math.isfinite(r_r) and not vectors.is_finite():
-            vectors.return_to_start()
+        if not math.isfinite(r_r) and not np.isfinite(vectors.fetch()).all():
+            vectors.copy("x", "start")
             status, r_r = NOT_FINITE, first
         elif r_r <= target:
             status = CONVERGED
@@ -255,7 +255,7 @@ def _until_stopped(
 def _loop(vectors: Vectors, system: Any, diagonal: bool, M: Any, every: bool) -> Loop:
     """The iteration that suits system and preconditioner, with its buffers."""
     if not isinstance(system, Stencil):
-        return MatrixLoop(KINDS[type(system)](vectors, system, diagonal))
+        return KINDS[type(system)](vectors, system, diagonal)
     if M is not None:
         return Preconditioned(vectors, system, M)
     resident = None if diagonal or every else persistent(vectors, system)

@@ -23,7 +23,7 @@ from hetero.errors import DeviceError
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Target
-from hetero.ops.krylov import cg_device, cg_loops
+from hetero.ops.krylov import cg_device, cg_grids
 from hetero.ops.linear_systems import types
 from hetero.ops.linear_systems.exchange import Exchange
 
@@ -205,7 +205,7 @@ def one_block(vectors, stencil):
             kernel = device.build(plan.source, plan.kernel, defines)
             device.launch(kernel, grid, plan.block, arguments)
 
-    return cg_loops.Persistent(vectors, stencil, [plan], [Kernel()])
+    return cg_grids.Persistent(vectors, stencil, [plan], [Kernel()])
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,12 @@
-"""The iterations of conjugate gradients on devices, as launches.
+"""The iterations of conjugate gradients on grids, on devices, as launches.
 
-Stencils: `Sweeps` takes one launch per iteration; `Persistent`, for small grids, many in one
-cooperative launch on each device. Matrices: `MatrixLoop` takes a product, then one launch for the
-vectors. All three are PR-CG (kernels/cg/cg_scalars.cu). `Preconditioned` is the recurrence of
-Hestenes and Stiefel, for a preconditioner that is launches of its own.
+`Sweeps` takes one launch per iteration; `Persistent`, for small grids, many in one cooperative
+launch on each device. Both are PR-CG (kernels/cg/cg_scalars.cu). `Preconditioned` is the recurrence
+of Hestenes and Stiefel, for a preconditioner that is launches of its own.
 """
 
 from __future__ import annotations
 
-import abc
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -20,73 +18,12 @@ from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.cg.plan_stencil import GridShare
-from hetero.ops.krylov.cg_matrices import Matrix
-from hetero.ops.krylov.cg_vectors import HALO, RECORD, X_HALO, Vectors
-from hetero.ops.linear_systems.exchange import Bound, BufferCopies
+from hetero.ops.krylov.cg_vectors import HALO, X_HALO, Loop, Vectors
+from hetero.ops.linear_systems.exchange import BufferCopies
 from hetero.ops.linear_systems.partition import halo_copies, range_copies
 from hetero.ops.linear_systems.types import Stencil
 
-_STATUS, _COUNT, _TARGET = 0, 1, 4  # of a record's doubles; kernels/cg/cg_scalars.cu
-_RUNNING = 0
 _STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
-
-
-class Loop(abc.ABC):
-    """What the iterations have in common.
-
-    Attributes
-    ----------
-    every : bool
-        Whether x must be whole after each iteration; to be set before `start`.
-    first_batch : int
-        Iterations to start before the record is looked at for the first time.
-    batch_seconds : float
-        How long the device should run between two looks, which cost 15 us.
-    seconds : float or None
-        What an iteration took last.
-    done : int
-        Iterate that the launches so far lead to, ``begins`` at first.
-    turn : int
-        Which of the two records is the present one.
-    """
-
-    first_batch = 8
-    batch_seconds = 300e-6
-    begins = -1  # the first step only leads to iterate 0
-    turn = 0
-
-    def __init__(self, vectors: Vectors) -> None:
-        self.exchange = vectors.exchange
-        self.parts = vectors.parts
-        self.every = False
-        self.seconds: float | None = None
-        if len(self.parts) > 1:  # queues of several devices take longer to fill again
-            self.batch_seconds = max(self.batch_seconds, 2e-3)
-
-    @abc.abstractmethod
-    def residual(self) -> Sequence[float]:
-        """Compute r = b - A x, from where an iteration starts; returns r.r and b.b."""
-
-    def start(self, target: float) -> None:
-        """Begin from the last `residual`, to stop where r.r is no more than ``target``."""
-        record = np.zeros(RECORD)
-        record[[_STATUS, _COUNT, _TARGET]] = _RUNNING, self.begins, target
-        for part in self.parts:
-            for name in ("record0", "record1"):
-                part.upload(record, name)
-        self.done = self.begins
-
-    @abc.abstractmethod
-    def advance(self, to: int) -> None:
-        """Start the launches after which x is iterate ``to``, unless the iteration stops before."""
-
-    def record(self) -> tuple[int, int]:
-        """(status, iterations since `start`); waits for them."""
-        record = self.parts[0].download(f"record{self.turn}", np.empty(RECORD))
-        return int(record[_STATUS]), int(record[_COUNT])
-
-    def finish(self) -> None:  # noqa: B027  # nothing to do where x does not lag
-        """Make x the iterate of the record."""
 
 
 class _OnGrid(Loop):
@@ -258,42 +195,6 @@ class Persistent(_OnGrid):
         self.turn = 1 - self.turn
 
 
-class MatrixLoop(Loop):
-    """A matrix, alone or with a diagonal preconditioner; rows over one or several parts."""
-
-    begins = 0
-
-    def __init__(self, matrix: Matrix) -> None:
-        super().__init__(matrix.vectors)
-        self._matrix = matrix
-        self._advance: list[list[list[Bound]]] = [[], []]
-        for part, rows in zip(self.parts, matrix.sizes, strict=True):
-            vectors = ("x", "b", *(("inverse",) if matrix.diagonal else ()))
-            *_, advance = plan_cg.vectors(
-                rows,
-                part.device.target,
-                dtype=matrix.vectors.dtype.name,
-                aligned=part.is_aligned(*vectors),
-                diagonal=matrix.diagonal,
-            )
-            for turn in (0, 1):
-                scalars = {"before": f"record{turn}", "after": f"record{1 - turn}"}
-                bound = part.bind(advance, partial_before="partial", **scalars)
-                self._advance[turn].append([bound])
-
-    def residual(self) -> Sequence[float]:
-        return self._matrix.residual()
-
-    def advance(self, to: int) -> None:
-        with self.exchange.queued():
-            for iteration in range(self.done, to):
-                turn = iteration % 2
-                self._matrix.product(turn)
-                self._matrix.change(self._advance[turn])
-                self.turn = 1 - turn
-        self.done = max(self.done, to)
-
-
 class Preconditioned(_OnGrid):
     """A stencil, and a hierarchy of multigrid whose symmetric cycle is z = M r.
 
@@ -410,3 +311,21 @@ def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
         plans.append(plan)
         kernels.append(kernel)
     return Persistent(vectors, stencil, plans, kernels)
+
+
+class GridProduct:
+    """-div grad on one part, of whose buffers it takes p."""
+
+    def __init__(self, vectors: Vectors, stencil: Stencil) -> None:
+        (part,) = self.parts = vectors.parts
+        part.allocate(vectors.n * vectors.dtype.itemsize, "p", "q")
+        grid = plan_cg_stencil.GridShare.of(*stencil, stencil.shape[0], False, False)
+        size = {"dtype": vectors.dtype.name, "x_halo": X_HALO}
+        _, product = plan_cg_stencil.stencil(grid, part.device.target, **size)
+        part.allocate(16 * product.grid, "partial")
+        part.numbers["first_block"] = 0
+        self._product = part.bind(product)
+
+    def times(self) -> None:
+        """q = A p."""
+        self.parts[0].start(self._product)

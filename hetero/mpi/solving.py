@@ -19,7 +19,7 @@ from hetero.imports import load
 from hetero.mpi.checkpoints import Checkpoint
 from hetero.mpi.products import HostVectors, Rows
 from hetero.mpi.ranks import Ranks, comm_of
-from hetero.ops.krylov.cg_products import is_doubtful
+from hetero.ops.krylov.cg_cpu import is_doubtful
 from hetero.ops.linear_systems import scaling
 from hetero.ops.linear_systems.types import CONVERGED, Outcome
 from hetero.pricing.plan import CPU
@@ -164,7 +164,7 @@ def run(
                 saved.after(x, done)
 
         def true_residual(b: Any, x: Any, residual: float, bound: float, norm_b: float) -> float:
-            """`cg_products.true_residual`: in float64 where rounding to float32 may decide."""
+            """`cg_cpu.true_residual`: in float64 where rounding to float32 may decide."""
             if not is_doubtful(b.dtype, rows.unknowns, residual, bound, norm_b):
                 return residual
             b, x = (vectors.on_host(v).astype(np.float64) for v in (b, x))

@@ -192,7 +192,7 @@ def _solve(
         # In float64, where rounding to float32 may decide it.
         norm_b, given = outcome.right_side, (rhs.astype(dtype, copy=False), done.x)
         bound = max(rtol * norm_b, atol)
-        true_residual = load("hetero.ops.krylov.cg_products").true_residual
+        true_residual = load("hetero.ops.krylov.cg_cpu").true_residual
         residual = true_residual(system.on(())[0], *given, outcome.residual, bound, norm_b)
         if residual != outcome.residual and not residual <= bound:
             outcome = outcome._replace(status=LIMIT, residual=residual)

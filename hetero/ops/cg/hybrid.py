@@ -109,5 +109,5 @@ def solve(
             matrix.times()
             part.download("q", q)
 
-        product = load(f"{krylov}.cg_products").Product(times)
+        product = load(f"{krylov}.cg_cpu").Product(times)
         return load(f"{krylov}.cg_cpu").solve(None, b, x, product=product, **others)

@@ -354,7 +354,7 @@ class System:
             return np.repeat(inverse, 2) if dtype.kind == "c" and inverse is not None else inverse
         if isinstance(M, str):
             return self._multigrid(used)
-        into = load("hetero.ops.krylov.cg_products").into
+        into = load("hetero.ops.krylov.cg_cpu").into
         if np.ndim(M) == 1:
             inverse = np.ascontiguousarray(M, dtype)
             if dtype.kind != "c":

@@ -80,8 +80,8 @@ class Poisson(LinearOperator):
             return result
         x, q = np.ascontiguousarray(x, self.dtype), np.empty(x.size, self.dtype)
         ready = loops.is_ready(STENCILS.of(self.dtype))
-        products = load("hetero.ops.krylov.cg_products")
-        product = (products.compiled if ready else products.plain)(self.stencil, self.dtype)
+        products = load("hetero.ops.krylov.cg_cpu")
+        product = (products.compiled if ready else products.uncompiled)(self.stencil, self.dtype)
         product.times(x, q)
         return q
 

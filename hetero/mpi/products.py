@@ -17,7 +17,7 @@ from hetero.imports import load
 from hetero.mpi.ranks import Ranks
 from hetero.ops.krylov import cg_cpu
 from hetero.ops.linear_systems.operators import Poisson
-from hetero.ops.linear_systems.types import Csr, Stencil
+from hetero.ops.linear_systems.systems import Csr, Stencil
 
 
 class HostVectors:

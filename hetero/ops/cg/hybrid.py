@@ -31,7 +31,7 @@ from hetero.registry.problem import Problem
 if TYPE_CHECKING:
     import numpy as np
 
-    from hetero.ops.linear_systems.types import Csr, Dense, Outcome, Stencil
+    from hetero.ops.linear_systems.systems import Csr, Dense, Outcome, Stencil
 
 _MADE_OF = "A p there, vectors on the CPU"
 _OPERANDS = {"dense": 1, "csr": 3}  # of a matrix, ahead of the vectors

@@ -22,7 +22,7 @@ from hetero.registry.problem import Problem
 if TYPE_CHECKING:
     from hetero.devices.base import Device
     from hetero.ops.linear_systems.solve import Solve
-    from hetero.ops.linear_systems.types import Outcome
+    from hetero.ops.linear_systems.systems import Outcome
 
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
 _SPARSE = ("csr", "stencil2", "stencil3")

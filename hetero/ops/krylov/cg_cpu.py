@@ -20,8 +20,8 @@ import numpy as np
 
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
-from hetero.ops.linear_systems import scaling
-from hetero.ops.linear_systems.types import (
+from hetero.ops.linear_systems.loops import on_vectors
+from hetero.ops.linear_systems.systems import (
     CONVERGED,
     INDEFINITE,
     LIMIT,
@@ -30,9 +30,11 @@ from hetero.ops.linear_systems.types import (
     Dense,
     Outcome,
     Stencil,
+    is_safe,
     least_tolerance,
+    real_view,
+    scaled,
 )
-from hetero.ops.linear_systems.vectors import on_vectors
 
 Times = Callable[[np.ndarray, np.ndarray], object]
 _STATUS = (CONVERGED, LIMIT, INDEFINITE, NOT_FINITE)  # by what compiled loops end with
@@ -107,12 +109,12 @@ def solve(
     b = as_loops_take(b)
     A = product or (uncompiled if plain else compiled)(system, b.dtype)
     of_vectors = on_vectors(b.real.dtype, b.size)
-    norm_b = of_vectors.norm(scaling.real_view(b))
+    norm_b = of_vectors.norm(real_view(b))
     given = A, of_vectors, functools.partial(true_residual, system), rtol, preconditioner
-    if scaling.is_safe(norm_b, b.real.itemsize):
+    if is_safe(norm_b, b.real.itemsize):
         return iterate(*given, b, x, atol, maxiter, callback, norm_b, moves=moves)
     run = functools.partial(iterate, *given)
-    return scaling.solve(run, b, x, atol=atol, maxiter=maxiter, callback=callback)
+    return scaled(run, b, x, atol=atol, maxiter=maxiter, callback=callback)
 
 
 def iterate(
@@ -145,14 +147,14 @@ def iterate(
         See `solve`; only where the iterations are made in Python.
     """
     norm = of_vectors.norm
-    norm_b = norm(scaling.real_view(b)) if norm_b is None else norm_b
+    norm_b = norm(real_view(b)) if norm_b is None else norm_b
     bound = max(rtol * norm_b, atol)
     # The recurrence's own residual falls without end; products that vanish look like indefinite A.
     lowest = max(bound, least_tolerance(b.dtype) * norm_b)
     given = b, x
     if b.dtype.kind == "c":
         whole, notify = x, callback
-        b, x = scaling.real_view(b), scaling.real_view(x)
+        b, x = real_view(b), real_view(x)
         callback = notify and (lambda _: notify(whole))
     on, q = _Recurrence(A, of_vectors, M, callback, lowest), b.copy()
     done, before = 0, math.inf

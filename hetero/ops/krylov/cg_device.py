@@ -20,8 +20,7 @@ from hetero.devices.base import Device
 from hetero.ops.krylov.cg_grids import Preconditioned, Sweeps, persistent
 from hetero.ops.krylov.cg_matrices import KINDS
 from hetero.ops.krylov.cg_vectors import HALO, Loop, Vectors
-from hetero.ops.linear_systems import scaling
-from hetero.ops.linear_systems.types import (
+from hetero.ops.linear_systems.systems import (
     CONVERGED,
     INDEFINITE,
     LIMIT,
@@ -30,7 +29,9 @@ from hetero.ops.linear_systems.types import (
     Dense,
     Outcome,
     Stencil,
+    is_safe,
     least_tolerance,
+    scaled,
     unknowns,
 )
 
@@ -132,7 +133,7 @@ def solve(
                     part.build(M.files())
             try:
                 r_r, b_b = loop.residual()
-                if not (checked or scaling.is_safe(math.sqrt(b_b), dtype.itemsize)):
+                if not (checked or is_safe(math.sqrt(b_b), dtype.itemsize)):
                     vectors.exchange.synchronize()  # before memory is free
                     return None
                 if going_on is not None:
@@ -155,12 +156,12 @@ def solve(
     if from_zero:
         x[...] = 0
     if isinstance(b, np.ndarray) and isinstance(x, np.ndarray):
-        return scaling.solve(run, b, x, **limits)
+        return scaled(run, b, x, **limits)
     with devices[0].active():
         rhs, start = (np.empty(unknowns(system), dtype) for _ in range(2))
         devices[0].download(b, rhs)
         devices[0].download(x, start)
-        outcome = scaling.solve(run, rhs, start, **limits)
+        outcome = scaled(run, rhs, start, **limits)
         devices[0].upload(start, x)
     return outcome
 

@@ -21,7 +21,7 @@ from hetero.kernels.cg.plan_stencil import GridShare
 from hetero.ops.krylov.cg_vectors import HALO, X_HALO, Loop, Vectors
 from hetero.ops.linear_systems.exchange import BufferCopies
 from hetero.ops.linear_systems.partition import halo_copies, range_copies
-from hetero.ops.linear_systems.types import Stencil
+from hetero.ops.linear_systems.systems import Stencil
 
 _STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
 

@@ -14,7 +14,7 @@ from hetero.kernels.common.launch import Launch
 from hetero.ops.krylov.cg_vectors import Loop, Vectors
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Part
 from hetero.ops.linear_systems.partition import Copy, gather_copies, range_copies
-from hetero.ops.linear_systems.types import Csr, Dense
+from hetero.ops.linear_systems.systems import Csr, Dense
 
 _WIDEST = 2.0  # times its rows: columns from first to last that a part has room for
 

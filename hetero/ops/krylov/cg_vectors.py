@@ -15,7 +15,7 @@ import numpy as np
 from hetero.devices.base import Device
 from hetero.ops.linear_systems.exchange import Exchange, Part
 from hetero.ops.linear_systems.partition import Slab, around, slabs, split
-from hetero.ops.linear_systems.types import Csr, Stencil, unknowns
+from hetero.ops.linear_systems.systems import Csr, Stencil, unknowns
 
 # Rows beyond its own that a part of a stencil needs of p and r, and of x.
 HALO = 2

@@ -11,7 +11,7 @@ from scipy.sparse.linalg import LinearOperator
 from hetero.host import loops
 from hetero.imports import load
 from hetero.ops.linear_systems.loops import STENCILS
-from hetero.ops.linear_systems.types import Stencil, checked_spacing
+from hetero.ops.linear_systems.systems import Stencil, checked_spacing
 
 
 class Poisson(LinearOperator):

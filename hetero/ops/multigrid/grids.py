@@ -27,7 +27,14 @@ import numpy as np
 from hetero import locks
 from hetero.kernels.multigrid.plan import DOWN, DOWN_FROM_ZERO, UP, UP_WITH_SQUARES
 from hetero.kernels.multigrid.transfers import Transfer, transfer
-from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome, Stencil
+from hetero.ops.linear_systems.systems import (
+    CONVERGED,
+    LIMIT,
+    NOT_FINITE,
+    ROUNDING,
+    Outcome,
+    Stencil,
+)
 
 # Over-relaxation, by which a V(1,1)-cycle leaves 0.05 in 2-D and 0.08 in 3-D, of 0.14 and 0.2; the
 # symmetric one is better without.

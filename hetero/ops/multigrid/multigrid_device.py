@@ -29,7 +29,7 @@ from hetero.kernels.multigrid import transfers
 from hetero.kernels.multigrid.plan import DOWN, DOWN_FROM_ZERO
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Exchange, Part
 from hetero.ops.linear_systems.partition import range_copies
-from hetero.ops.linear_systems.types import Outcome, Stencil
+from hetero.ops.linear_systems.systems import Outcome, Stencil
 from hetero.ops.multigrid import grids
 
 Vector = Sequence[Any]  # a buffer of each device

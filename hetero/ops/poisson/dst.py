@@ -22,7 +22,7 @@ from hetero.devices.workspace import Workspace
 from hetero.host import cpu, loops
 from hetero.imports import load
 from hetero.ops.linear_systems.loops import CYCLES
-from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
+from hetero.ops.linear_systems.systems import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
 from hetero.profile.inventory import loop_threads
 
 _SERIAL = 1 << 16  # points below which SciPy's threads cost more than they save

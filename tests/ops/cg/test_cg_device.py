@@ -24,7 +24,7 @@ from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Target
 from hetero.ops.krylov import cg_device, cg_grids
-from hetero.ops.linear_systems import types
+from hetero.ops.linear_systems import systems as types
 from hetero.ops.linear_systems.exchange import Exchange
 
 DTYPES = ("float64", "float32")

@@ -19,7 +19,7 @@ from hetero.errors import DeviceError
 from hetero.ops.cg import operands
 from hetero.ops.cg.operands import System
 from hetero.ops.linear_systems.exchange import Exchange
-from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, Stencil
+from hetero.ops.linear_systems.systems import CONVERGED, NOT_FINITE, Stencil
 from hetero.ops.multigrid import grids, multigrid_device
 from hetero.ops.multigrid.multigrid_device import Memory
 from hetero.pricing import pricing

@@ -22,7 +22,7 @@ from hetero.kernels import Launch
 from hetero.kernels.common.launch import Target
 from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.ops.linear_systems.operators import Poisson
-from hetero.ops.linear_systems.types import CONVERGED, LIMIT, ROUNDING, Stencil
+from hetero.ops.linear_systems.systems import CONVERGED, LIMIT, ROUNDING, Stencil
 from hetero.ops.multigrid import multigrid_cpu, multigrid_device
 
 PLANES = [(127, 127), (128, 128), (97, 113), (101, 3), (40, 530)]

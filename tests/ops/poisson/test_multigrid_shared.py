@@ -10,7 +10,7 @@ from hetero import devices
 from hetero.devices import meetings
 from hetero.errors import DeviceError
 from hetero.ops.linear_systems.exchange import Exchange
-from hetero.ops.linear_systems.types import CONVERGED, Stencil
+from hetero.ops.linear_systems.systems import CONVERGED, Stencil
 from hetero.ops.multigrid import grids, multigrid_device
 
 SHAPES = [

@@ -20,7 +20,6 @@ import numpy as np
 
 from hetero.host.loops import as_loops_take
 from hetero.imports import load
-from hetero.ops.linear_systems.loops import on_vectors
 from hetero.ops.linear_systems.systems import (
     CONVERGED,
     INDEFINITE,
@@ -32,6 +31,7 @@ from hetero.ops.linear_systems.systems import (
     Stencil,
     is_safe,
     least_tolerance,
+    on_vectors,
     real_view,
     scaled,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.host.loops import Family, Serving, register
+from hetero.host.loops import Family, register
 from hetero.imports import load
 from hetero.ops.linear_systems.systems import Csr, Stencil
 
@@ -12,9 +12,6 @@ ROWS = register(Family("rows", 4.5, f"{__name__}:rows"))
 STENCILS = register(Family("stencils", 4.5, f"{__name__}:stencils"))
 CYCLES = register(Family("multigrid", 6.5, f"{__name__}:cycles"))
 SWEEPS = register(Family("sweeps", 3.0, f"{__name__}:sweeps"))
-_VECTORS = register(Family("vectors", 3.0, f"{__name__}:vectors"))
-# ``on_vectors(dtype)`` for float32 or float64: compiled, or NumPy's where they are not.
-on_vectors = Serving(_VECTORS, "hetero.kernels.cpu.vectors", "hetero.kernels.cpu.vectors_numpy")
 _N = 64
 
 

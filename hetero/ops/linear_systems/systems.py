@@ -8,12 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero.host.loops import Family, Serving, register
+
 CONVERGED = "converged"
 LIMIT = "iteration limit"
 ROUNDING = "rounding"  # it keeps the residual above the tolerance
 INDEFINITE = "not positive definite"
 NOT_FINITE = "not finite"
 
+_VECTORS = register(Family("vectors", 3.0, "hetero.ops.linear_systems.loops:vectors"))
+# ``on_vectors(dtype)`` for float32 or float64: compiled, or NumPy's where they are not.
+on_vectors = Serving(_VECTORS, "hetero.kernels.cpu.vectors", "hetero.kernels.cpu.vectors_numpy")
 # Norms of b that need no scaling: a residual may fall by many orders, and its square counts.
 _SAFE = {4: 2.0**50, 8: 2.0**300}
 

@@ -50,7 +50,6 @@ def solve(
     maxiter: int,
     preconditioner: Any = None,
     callback: Callable[[np.ndarray], object] | None = None,
-    check_every: int | None = None,
     dtype: Any = None,
     going_on: tuple[np.ndarray, np.ndarray] | None = None,
     from_zero: bool = False,
@@ -71,9 +70,6 @@ def solve(
         (n,) numpy.ndarray: the inverse of a diagonal matrix. Or for a stencil a `DeviceHierarchy`
         of the only device; on several, ``preconditioner(devices)``: a context with one of them, as
         `multigrid_device.held` makes it.
-    check_every : int, optional
-        Iterations between two looks at the scalars. Default: by their measured time, so that
-        looking takes no more than a twentieth of it. The result does not depend on it.
     dtype : optional
         Of b and x where both are device buffers and the system has no array on the host.
     going_on : two (n,) numpy.ndarray, optional
@@ -142,9 +138,7 @@ def solve(
                 # Directions belong to the recurrence's residual: it may differ from the true one.
                 before = r_r if going_on is None else math.inf
                 tolerance = max(rtol * math.sqrt(b_b), atol)
-                every = check_every if callback is None else 1
-                how = {"maxiter": maxiter, "callback": callback, "every": every}
-                return _iterate(loop, vectors, r_r, b_b, before, tolerance, **how)
+                return _iterate(loop, vectors, r_r, b_b, before, tolerance, maxiter, callback)
             except BaseException:
                 with contextlib.suppress(Exception):
                     vectors.exchange.synchronize()
@@ -173,10 +167,8 @@ def _iterate(
     b_b: float,
     before: float,
     tolerance: float,
-    *,
     maxiter: int,
     callback: Callable[[np.ndarray], object] | None,
-    every: int | None,
 ) -> Outcome:
     """Iterate, and begin anew from the true residual until that meets the tolerance.
 
@@ -204,7 +196,7 @@ def _iterate(
             break
         # 3. Iterate until the recurrence's own residual is small enough.
         loop.start(lowest)
-        status, count = _until_stopped(loop, vectors, maxiter - done, callback, every)
+        status, count = _until_stopped(loop, vectors, maxiter - done, callback)
         done += count
         loop.finish()
         # 4. The true residual, and what it says of the recurrence's.
@@ -221,18 +213,16 @@ def _iterate(
     return Outcome(status, done, math.sqrt(r_r), math.sqrt(b_b))
 
 
-def _until_stopped(
-    loop: Loop, vectors: Vectors, limit: int, callback: Any, every: int | None
-) -> tuple[str, int]:
+def _until_stopped(loop: Loop, vectors: Vectors, limit: int, callback: Any) -> tuple[str, int]:
     """Iterate until the device says stop, or the limit; (status, iterations).
 
-    The host looks after ``every`` iterations, or by the time that they take, at an even number:
-    x is whole then.
+    The host looks after each iteration for a callback; else by the time that they take, so that
+    looking takes no more than a twentieth of it, at an even number: x is whole then.
     """
     at = status = count = 0
     while at < limit and not status:
-        batch = every or loop.first_batch
-        if not every and loop.seconds is not None:
+        batch = loop.first_batch if callback is None else 1
+        if callback is None and loop.seconds is not None:
             wanted = math.ceil(loop.batch_seconds / max(loop.seconds, 1e-9) / 2)
             batch = 2 * max(1, min(wanted, _LONGEST_BATCH // 2))
         batch = min(batch, limit - at)

@@ -29,28 +29,34 @@ _STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
 class _OnGrid(Loop):
     """Stencils; rows over one or several parts."""
 
+    def __init__(self, vectors: Vectors, stencil: Stencil) -> None:
+        super().__init__(vectors)
+        self._slabs, self._dtype = vectors.slabs, vectors.dtype
+        self._plane = math.prod(stencil.shape[1:])
+        self._row_bytes = self._plane * self._dtype.itemsize
+        self._each = list(zip(self.parts, self._slabs, shares(vectors, stencil), strict=True))
+
     def _bind_residual(
         self,
-        vectors: Vectors,
-        stencil: Stencil,
         places: Sequence[dict[str, int]],
         rows: Sequence[BufferCopies],
         scaled: bool = False,
         **names: str,
-    ) -> None:
-        """``places``: where r and p of each part begin. ``rows``: what is copied of them."""
-        self._residual_blocks, self._residuals = [], []
-        for part, slab, place in zip(self.parts, vectors.slabs, places, strict=True):
-            grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
-            size = {"dtype": vectors.dtype.name, "x_halo": X_HALO, "scaled": scaled}
-            residual, _ = plan_cg_stencil.stencil(grid, part.device.target, **size, **place)
+    ) -> list[Launch]:
+        """``places``: where r and p of each part begin. ``rows``: what is copied of them. Returns
+        the launches of products."""
+        self._residual_blocks, self._residuals, products = [], [], []
+        for (part, _, grid), place in zip(self._each, places, strict=True):
+            size = {"dtype": self._dtype.name, "x_halo": X_HALO, "scaled": scaled}
+            residual, product = plan_cg_stencil.stencil(grid, part.device.target, **size, **place)
             part.allocate(16 * residual.grid, "residual sums")
             self._residual_blocks.append(residual.grid)
             known = names if scaled else names | {"inverse": "x"}
             self._residuals.append([part.bind(residual, partial="residual sums", **known)])
-        row = math.prod(stencil.shape[1:]) * vectors.dtype.itemsize
-        x_rows = BufferCopies(halo_copies(vectors.slabs, row, X_HALO), "x", "x")
+            products.append(product)
+        x_rows = BufferCopies(halo_copies(self._slabs, self._row_bytes, X_HALO), "x", "x")
         self._x_rows, self._first_rows = self.exchange.bind(x_rows), self.exchange.bind(*rows)
+        return products
 
     def residual(self) -> Sequence[float]:
         self.exchange.run([()] * len(self.parts), self._x_rows)
@@ -62,19 +68,17 @@ class Sweeps(_OnGrid):
     """Halos are `HALO` deep."""
 
     def __init__(self, vectors: Vectors, stencil: Stencil, diagonal: bool) -> None:
-        super().__init__(vectors)
-        slabs, dtype = vectors.slabs, vectors.dtype
-        plane = math.prod(stencil.shape[1:])
+        super().__init__(vectors, stencil)
+        pitch = 2 * self._plane
         plans, places = [], []
-        for part, slab in zip(self.parts, slabs, strict=True):
-            grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
-            part.allocate(2 * plane * slab.held * dtype.itemsize, "state0", "state1")
+        for part, slab, grid in self._each:
+            part.allocate(pitch * slab.held * self._dtype.itemsize, "state0", "state1")
             aligned = part.is_aligned("x", *(("inverse",) if diagonal else ()))
-            how = {"dtype": dtype.name, "halo": HALO, "x_halo": X_HALO, "diagonal": diagonal}
+            how = {"dtype": self._dtype.name, "halo": HALO, "x_halo": X_HALO, "diagonal": diagonal}
             pair = plan_cg_stencil.sweeps(grid, part.device.target, aligned=aligned, **how)
             plans.append((part, pair, plan_cg_stencil.settle(grid, pair[0], HALO, X_HALO)))
-            start = slab.above * 2 * plane
-            places.append({"r_start": start + plane, "p_start": start, "pitch": 2 * plane})
+            start = slab.above * pitch
+            places.append({"r_start": start + self._plane, "p_start": start, "pitch": pitch})
         blocks = [pair[0].grid for _, pair, _ in plans]
         gather = self.exchange.share_sums(blocks, 8 if diagonal else 4, "partial0", "partial1")
         self._bound = {
@@ -91,7 +95,7 @@ class Sweeps(_OnGrid):
             ]
             for turn in (0, 1)
         ]
-        rows = halo_copies(slabs, 2 * plane * dtype.itemsize, HALO)
+        rows = halo_copies(self._slabs, 2 * self._row_bytes, HALO)
         self._moves = [
             self.exchange.bind(
                 BufferCopies(rows, state, state), BufferCopies(gather, partial, partial)
@@ -99,7 +103,7 @@ class Sweeps(_OnGrid):
             for state, partial in (("state0", "partial0"), ("state1", "partial1"))
         ]
         first = [BufferCopies(rows, "state1", "state1")]
-        self._bind_residual(vectors, stencil, places, first, diagonal, r="state1", p="state1")
+        self._bind_residual(places, first, diagonal, r="state1", p="state1")
 
     def advance(self, to: int) -> None:
         with self.exchange.queued():
@@ -134,14 +138,12 @@ class Persistent(_OnGrid):
         plans: Sequence[Launch],
         kernels: Sequence[CooperativeKernel],
     ) -> None:
-        super().__init__(vectors)
-        self._stamp, self._kernels = 0, kernels
-        slabs, item = vectors.slabs, vectors.dtype.itemsize
-        plane = math.prod(stencil.shape[1:])
-        points, blocks = stencil.shape[0] * plane, [plan.grid for plan in plans]
+        super().__init__(vectors, stencil)
+        self._stamp, self._kernels, row = 0, kernels, self._row_bytes
+        points, blocks = stencil.shape[0] * self._plane, [plan.grid for plan in plans]
         for number, part in enumerate(self.parts):
             # Several parts have r and p of the whole grid: a row has the same place on all devices.
-            part.allocate(points * item, "r", "p0", "p1")
+            part.allocate(points * self._dtype.itemsize, "r", "p0", "p1")
             with part.active():
                 for names, words in (("edges", points), ("sums", 4 * sum(blocks))):
                     for name in (f"{names}0", f"{names}1"):
@@ -150,16 +152,16 @@ class Persistent(_OnGrid):
             part.numbers["all_rows"] = stencil.shape[0]
             part.numbers["all_blocks"] = sum(blocks)
             part.numbers["first_block"] = sum(blocks[:number])
-        row = plane * item
-        own = [(slab.begin, slab.end) for slab in slabs]
-        held = [(slab.begin - slab.above, slab.end + slab.below) for slab in slabs]
+        own = [(slab.begin, slab.end) for slab in self._slabs]
+        held = [(slab.begin - slab.above, slab.end + slab.below) for slab in self._slabs]
         rows = range_copies(own, held, row)
         copies = [BufferCopies(rows, name, name) for name in ("r", "p1")]
-        places = [dict.fromkeys(("r_start", "p_start"), slab.begin * plane) for slab in slabs]
-        self._bind_residual(vectors, stencil, places, copies, p="p1")
+        starts = [slab.begin * self._plane for slab in self._slabs]
+        places = [{"r_start": start, "p_start": start} for start in starts]
+        self._bind_residual(places, copies, p="p1")
         self._plans = [
             (plan, self._of_several(rank, (slab.begin - X_HALO * bool(slab.above)) * row))
-            for rank, (plan, slab) in enumerate(zip(plans, slabs, strict=True))
+            for rank, (plan, slab) in enumerate(zip(plans, self._slabs, strict=True))
         ]
 
     def _of_several(self, rank: int, before: int) -> dict[str, Any]:
@@ -205,11 +207,11 @@ class Preconditioned(_OnGrid):
     begins = 0
 
     def __init__(self, vectors: Vectors, stencil: Stencil, M: Any) -> None:
-        super().__init__(vectors)
-        plane, item = math.prod(stencil.shape[1:]), vectors.dtype.itemsize
+        super().__init__(vectors, stencil)
+        plane, item = self._plane, self._dtype.itemsize
         several = len(self.parts) > 1
         places, plans = [], []
-        for part, slab in zip(self.parts, vectors.slabs, strict=True):
+        for part, slab, _ in self._each:
             own, before = plane * slab.own, plane * slab.above
             part.allocate(own * item, "q", *(() if several else ("r", "z")))
             part.allocate(plane * slab.held * item, "p")
@@ -217,29 +219,26 @@ class Preconditioned(_OnGrid):
             places.append({"r_start": plane * slab.begin, "p_start": before})
             # A part's rows begin where a load does.
             whole = math.gcd(before, plane * slab.below) * item % 16 == 0
-            how = {"dtype": vectors.dtype.name, "aligned": part.is_aligned("x") and whole}
-            target = part.device.target
-            dots, _, correct = plan_cg.dots(own, target, **how)
-            _, direct, _ = plan_cg.dots(plane * slab.held, target, **how)
-            grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
-            size = {"dtype": vectors.dtype.name, "x_halo": X_HALO}
-            _, product = plan_cg_stencil.stencil(grid, target, **size, **places[-1])
-            plans.append((dots, direct, product, correct))
-        rows = BufferCopies(halo_copies(vectors.slabs, plane * item), "p", "p")
-        self._bind_residual(vectors, stencil, places, [rows], inverse="r")
+            how = {"dtype": self._dtype.name, "aligned": part.is_aligned("x") and whole}
+            dots, _, correct = plan_cg.dots(own, part.device.target, **how)
+            _, direct, _ = plan_cg.dots(plane * slab.held, part.device.target, **how)
+            plans.append((part, dots, direct, correct))
+        rows = BufferCopies(halo_copies(self._slabs, self._row_bytes), "p", "p")
+        products = self._bind_residual(places, [rows], inverse="r")
         share, bind = self.exchange.share_sums, self.exchange.bind
-        blocks = [product.grid for *_, product, _ in plans]
+        blocks = [product.grid for product in products]
         gathered = bind(BufferCopies(share(blocks, 2, "partial"), "partial", "partial"))
         back = {"before": "record1", "after": "record0", "partial_before": "partial"}
         back |= {"blocks_before": sum(blocks)}
-        each = list(zip(self.parts, vectors.slabs, plans, strict=True))
-        products = [[part.bind(product)] for part, _, (_, _, product, _) in each]
-        corrections = [[part.bind(correct, **back)] for part, _, (*_, correct) in each]
-        sums = share([dots.grid for dots, *_ in plans], 2, "dots")
+        each = zip(self.parts, products, strict=True)
+        products = [[part.bind(product)] for part, product in each]
+        corrections = [[part.bind(correct, **back)] for part, *_, correct in plans]
+        sums = share([dots.grid for _, dots, *_ in plans], 2, "dots")
         there = {"before": "record0", "after": "record1", "partial_before": "dots"}
-        scalars = [[part.bind(p[0], a="z", b="r", partial="dots")] for part, _, p in each]
+        scalars = [[part.bind(dots, a="z", b="r", partial="dots")] for part, dots, *_ in plans]
         directions = [
-            [part.bind(p[1], **there, start=plane * slab.first)] for part, slab, p in each
+            [part.bind(direct, **there, start=plane * slab.first)]
+            for (part, _, direct, _), slab in zip(plans, self._slabs, strict=True)
         ]
         self._r_rows = bind(BufferCopies(M.halo, "r", "r")) if several else []
         self._steps = (
@@ -284,16 +283,24 @@ def _turned(turn: int) -> dict[str, str]:
     }
 
 
+def shares(vectors: Vectors, stencil: Stencil) -> list[GridShare]:
+    """Each part's rows of the grid."""
+    return [
+        GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0) for slab in vectors.slabs
+    ]
+
+
 def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
     """The iteration in cooperative launches; None if grid, devices or software do not allow it."""
     if len(vectors.parts) > 1 and vectors.exchange.meeting is None:
         return None
     plans, kernels = [], []
-    for part, slab in zip(vectors.parts, vectors.slabs, strict=True):
+    each = zip(vectors.parts, vectors.slabs, shares(vectors, stencil), strict=True)
+    for part, slab, grid in each:
         device, target = part.device, part.device.target
         sharers = sum(other.device is device for other in vectors.parts)
         plan = plan_cg_stencil.cooperative(
-            GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0),
+            grid,
             target._replace(multiprocessors=max(1, target.multiprocessors // sharers)),
             dtype=vectors.dtype.name,
             shared_limit=device.shared_limit,
@@ -319,8 +326,7 @@ class GridProduct:
     def __init__(self, vectors: Vectors, stencil: Stencil) -> None:
         (part,) = self.parts = vectors.parts
         part.allocate(vectors.n * vectors.dtype.itemsize, "p", "q")
-        grid = plan_cg_stencil.GridShare.of(*stencil, stencil.shape[0], False, False)
-        size = {"dtype": vectors.dtype.name, "x_halo": X_HALO}
+        (grid,), size = shares(vectors, stencil), {"dtype": vectors.dtype.name, "x_halo": X_HALO}
         _, product = plan_cg_stencil.stencil(grid, part.device.target, **size)
         part.allocate(16 * product.grid, "partial")
         part.numbers["first_block"] = 0

@@ -136,26 +136,6 @@ def test_an_ill_conditioned_matrix_takes_no_longer(device):
 # -- Devices -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["stencil2", "csr", "dense"])
-def test_operands_on_the_device(device, kind):
-    system, A = system_of(kind, "float64")
-    b, x0 = vectors(A.shape[0], "float64")
-    expected = solve([device], system, b, x0, rtol=1e-8)
-    with device.active():
-        (of_b, _b), (of_x, _x) = (device.allocate(b.nbytes) for _ in range(2))
-        device.upload(b, of_b)
-        device.upload(x0, of_x)
-        outcome = cg_device.solve(
-            [device], system, of_b, of_x, rtol=1e-8, atol=0.0, maxiter=2000, dtype="float64"
-        )
-        x, kept = np.empty_like(x0), np.empty_like(b)
-        device.download(of_x, x)
-        device.download(of_b, kept)
-    assert outcome == expected[0]
-    np.testing.assert_array_equal(x, expected[1])
-    np.testing.assert_array_equal(kept, b)
-
-
 def test_an_interrupt_leaves_the_device_usable(device):
     system, A = system_of("stencil2", "float64")
     b, x0 = vectors(A.shape[0], "float64")

@@ -139,15 +139,6 @@ def test_what_is_not_finite_leaves_nothing_behind(found):
     np.testing.assert_array_equal(x, expected[1])
 
 
-def test_numbers_whose_squares_overflow_are_scaled(found):
-    stencil = Stencil((64, 64), (1.0, 1.0))
-    b, _ = vectors(stencil)
-    _, x = preconditioned(found, 2, stencil, b, rtol=1e-8)
-    outcome, y = preconditioned(found, 2, stencil, b * 2.0**600, rtol=1e-8)
-    assert outcome.status == CONVERGED
-    np.testing.assert_allclose(y * 2.0**-600, x, rtol=0, atol=1e-7 * np.abs(x).max())
-
-
 @pytest.mark.parametrize("k", [0, 11, 40, 101, 180])
 def test_a_device_that_fails(found, monkeypatch, k):
     """At a launch before the iteration, in a cycle, in those of the vectors: the next solve makes a

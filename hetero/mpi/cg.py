@@ -13,8 +13,7 @@ from hetero.mpi.products import DenseRows, sparse_rows
 from hetero.mpi.ranks import Ranks
 from hetero.mpi.solving import checked_array, checked_vector
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, warn
-from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE
-from hetero.ops.linear_systems.vectors import real_dtype
+from hetero.ops.linear_systems.systems import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE, real_dtype
 
 _INFO = {CONVERGED: 0, LIMIT: 1, INDEFINITE: -1, NOT_FINITE: -2}
 

@@ -19,7 +19,7 @@ import numpy as np
 from hetero.imports import load
 from hetero.kernels.multigrid.transfers import Transfer
 from hetero.mpi.ranks import Ranks
-from hetero.ops.linear_systems.types import Stencil
+from hetero.ops.linear_systems.systems import Stencil
 from hetero.ops.multigrid import grids
 
 _COARSER = 2  # times by half

@@ -18,9 +18,9 @@ from hetero.kernels.cg import plan_stencil
 from hetero.kernels.common.launch import Launch
 from hetero.mpi.products import HostVectors, Rows
 from hetero.mpi.ranks import Ranks
-from hetero.ops.krylov.cg_products import Product
+from hetero.ops.krylov.cg_cpu import Product
 from hetero.ops.linear_systems.exchange import Part
-from hetero.ops.linear_systems.types import Csr
+from hetero.ops.linear_systems.systems import Csr
 
 
 class Vector:

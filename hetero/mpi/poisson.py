@@ -12,15 +12,15 @@ from hetero.mpi.products import grid_rows
 from hetero.mpi.ranks import Ranks
 from hetero.ops.linear_systems import operators
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, warn
-from hetero.ops.linear_systems.types import (
+from hetero.ops.linear_systems.systems import (
     CONVERGED,
     LIMIT,
     Outcome,
     Stencil,
     checked_spacing,
     least_tolerance,
+    real_dtype,
 )
-from hetero.ops.linear_systems.vectors import real_dtype
 from hetero.ops.poisson.equation import checked_faces
 from hetero.ops.poisson.operands import RTOL, UNLIMITED
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from hetero.imports import load
 from hetero.mpi.ranks import Ranks
-from hetero.ops.krylov import cg_products
+from hetero.ops.krylov import cg_cpu
 from hetero.ops.linear_systems.operators import Poisson
-from hetero.ops.linear_systems.types import Csr, Stencil
+from hetero.ops.linear_systems.systems import Csr, Stencil
 
 
 class HostVectors:
@@ -105,13 +105,13 @@ class Rows:
         self._ranks, self._starts, self.own, self.foreign = ranks, starts, own, foreign
         self.rest, self._add, self.unknowns = rest, add, int(starts[-1])
 
-    def product(self, dtype: np.dtype) -> cg_products.Product:
+    def product(self, dtype: np.dtype) -> cg_cpu.Product:
         """The product for vectors of a dtype; a collective call."""
         halo, own, times = self.halo(dtype), self.own, None
         if np.diff(self._starts)[self._ranks.rank]:
             if isinstance(own, Csr):
                 own = own._replace(data=own.data.astype(dtype, copy=False))
-            times, add = cg_products.compiled(own, dtype).times, self._add(dtype)
+            times, add = cg_cpu.compiled(own, dtype).times, self._add(dtype)
 
         def whole(p: np.ndarray, q: np.ndarray) -> None:
             np.take(p, halo.places, out=halo.packed, mode="clip")
@@ -122,7 +122,7 @@ class Rows:
             if values.size:
                 add(q, values)
 
-        return cg_products.Product(whole)
+        return cg_cpu.Product(whole)
 
     def square(self, dtype: np.dtype) -> Any:
         """The square piece as `hetero.solve_cg` takes it."""
@@ -192,7 +192,7 @@ class DenseRows:
         self._comm, self._counts, self._array = ranks.comm, np.diff(starts), array
         self.unknowns = int(starts[-1])
 
-    def product(self, dtype: np.dtype) -> cg_products.Product:
+    def product(self, dtype: np.dtype) -> cg_cpu.Product:
         """The product for vectors of a dtype."""
         array, vector = self._array.astype(dtype, copy=False), np.empty(self.unknowns, dtype)
 
@@ -200,4 +200,4 @@ class DenseRows:
             self._comm.Allgatherv(p, [vector, self._counts])
             np.dot(array, vector, q)
 
-        return cg_products.Product(times)
+        return cg_cpu.Product(times)

@@ -19,9 +19,8 @@ from hetero.imports import load
 from hetero.mpi.checkpoints import Checkpoint
 from hetero.mpi.products import HostVectors, Rows
 from hetero.mpi.ranks import Ranks, comm_of
-from hetero.ops.krylov.cg_products import is_doubtful
-from hetero.ops.linear_systems import scaling
-from hetero.ops.linear_systems.types import CONVERGED, Outcome
+from hetero.ops.krylov.cg_cpu import is_doubtful
+from hetero.ops.linear_systems.systems import CONVERGED, Outcome, is_safe, scaled
 from hetero.pricing.plan import CPU
 from hetero.pricing.settings import forced
 from hetero.profile import inventory
@@ -164,7 +163,7 @@ def run(
                 saved.after(x, done)
 
         def true_residual(b: Any, x: Any, residual: float, bound: float, norm_b: float) -> float:
-            """`cg_products.true_residual`: in float64 where rounding to float32 may decide."""
+            """`cg_cpu.true_residual`: in float64 where rounding to float32 may decide."""
             if not is_doubtful(b.dtype, rows.unknowns, residual, bound, norm_b):
                 return residual
             b, x = (vectors.on_host(v).astype(np.float64) for v in (b, x))
@@ -186,11 +185,11 @@ def run(
 
         report = None if callback is None and saved is None else lambda x: x
         limit = max(goal.maxiter - before, 0)
-        if scaling.is_safe(host.norm(b), b.itemsize):
+        if is_safe(host.norm(b), b.itemsize):
             outcome = solve(b, x, goal.atol, limit, report)
         else:
             given = {"callback": report, "most": ranks.most}
-            outcome = scaling.solve(solve, b, x, atol=goal.atol, maxiter=limit, **given)
+            outcome = scaled(solve, b, x, atol=goal.atol, maxiter=limit, **given)
         ranks.agreed(lambda: None)  # a callback may have failed in the last iteration
     outcome = outcome._replace(iterations=outcome.iterations + before)
     return outcome, {

@@ -25,7 +25,7 @@ from hetero.devices.cuda import cufft
 from hetero.errors import HeteroError
 from hetero.ops.convolve2d import planning, problem
 from hetero.ops.kmeans import fit
-from hetero.ops.linear_systems.types import CONVERGED, Outcome
+from hetero.ops.linear_systems.systems import CONVERGED, Outcome
 from hetero.pricing import places
 from hetero.profile import inventory
 

@@ -30,7 +30,6 @@ from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.window import window_of
 from hetero.ops.kmeans import compiled_cpu
 from hetero.ops.linear_systems import loops as solver_loops
-from hetero.ops.linear_systems import vectors as solver_vectors
 
 LONG = 120.0  # seconds; on a busy machine
 
@@ -247,7 +246,7 @@ EXAMPLES = {
     kmeans_bounds: [compiled_cpu.compile_bounds],
     csr: [solver_loops.rows],
     cg: [solver_loops.rows, solver_loops.stencils],
-    vectors: [solver_vectors.examples],
+    vectors: [solver_loops.vectors],
 }
 
 

@@ -14,7 +14,7 @@ from layouts import LAYOUTS
 
 import hetero
 from hetero import registry
-from hetero.ops.linear_systems.types import CONVERGED, Outcome
+from hetero.ops.linear_systems.systems import CONVERGED, Outcome
 
 rng = np.random.default_rng(7)
 A32 = rng.random((6, 5), np.float32)

@@ -7,7 +7,7 @@ import scipy.sparse as sp
 
 from hetero import devices
 from hetero.ops.krylov import cg_device
-from hetero.ops.linear_systems import types
+from hetero.ops.linear_systems import systems as types
 
 GRIDS = {"stencil2": (33, 40), "odd2": (18, 37), "stencil3": (7, 20, 16), "odd3": (9, 3, 11)}
 

@@ -16,9 +16,15 @@ from hetero.imports import load
 from hetero.moving.results import staying
 from hetero.ops.cg import methods, operands  # the former registers them
 from hetero.ops.cg.operands import System, from_dims, problem
-from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, execute, warn
-from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE, Outcome
-from hetero.ops.linear_systems.vectors import on_host
+from hetero.ops.linear_systems.solve import (
+    Solve,
+    checked_limit,
+    checked_tolerance,
+    execute,
+    on_host,
+    warn,
+)
+from hetero.ops.linear_systems.systems import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE, Outcome
 from hetero.pricing.plan import Plan
 from hetero.profile import inventory
 
@@ -192,7 +198,7 @@ def _solve(
         # In float64, where rounding to float32 may decide it.
         norm_b, given = outcome.right_side, (rhs.astype(dtype, copy=False), done.x)
         bound = max(rtol * norm_b, atol)
-        true_residual = load("hetero.ops.krylov.cg_products").true_residual
+        true_residual = load("hetero.ops.krylov.cg_cpu").true_residual
         residual = true_residual(system.on(())[0], *given, outcome.residual, bound, norm_b)
         if residual != outcome.residual and not residual <= bound:
             outcome = outcome._replace(status=LIMIT, residual=residual)

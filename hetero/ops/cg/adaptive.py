@@ -46,7 +46,7 @@ from hetero.registry.models import Work
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
-    from hetero.ops.linear_systems.types import Outcome
+    from hetero.ops.linear_systems.systems import Outcome
 
 Works = Callable[[Problem, dict[str, Any]], Work]
 _FIRST = 4  # iterations before a forecast is believed

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from hetero.arrays import dense
 from hetero.devices.base import Device
@@ -137,28 +136,16 @@ def _arguments(
 
 def _toeplitz(n: int, dtype: str) -> np.ndarray:
     """A symmetric matrix with random diagonals, positive definite."""
-    line = numbers((n,), dtype)
-    matrix = np.array(sliding_window_view(np.concatenate([line[:0:-1], line]), n)[::-1])
-    matrix[np.diag_indices(n)] = (
-        0.8 * math.sqrt(n * math.log(n)) + 1.0
-    )  # more than the norm of the rest
-    return matrix
+    line = numbers((n,), dtype).copy()
+    line[0] = 0.8 * math.sqrt(n * math.log(n)) + 1.0  # more than the norm of the rest
+    return load("scipy.linalg").toeplitz(line)
 
 
 def _banded(n: int, row_length: int, dtype: str) -> Any:
-    """A diagonally dominant matrix: ``row_length`` diagonals over about sqrt(n), wrapped around."""
-    csr_array = load("scipy.sparse").csr_array
+    """A diagonally dominant matrix: ``row_length`` diagonals over about sqrt(n)."""
     half = row_length // 2
     offsets = np.unique(np.linspace(1, max(math.isqrt(n), half), half).astype(int))
     offsets = np.concatenate([-offsets[::-1], [0], offsets])
-    columns = np.arange(n, dtype=np.int32)[:, None] + offsets.astype(np.int32)
-    values = np.full(columns.shape, -1.0, dtype)
-    values[:, half] = len(offsets) - 0.99
-    reach = min(int(offsets[-1]), n)
-    for wrapped in (slice(0, reach), slice(n - reach, n)):  # where diagonals are wrapped around
-        columns[wrapped] %= n
-        order = np.argsort(columns[wrapped], axis=1)
-        columns[wrapped] = np.take_along_axis(columns[wrapped], order, axis=1)
-        values[wrapped] = np.take_along_axis(values[wrapped], order, axis=1)
-    starts = np.arange(n + 1, dtype=np.int32) * len(offsets)
-    return csr_array((values.ravel(), columns.ravel(), starts), shape=(n, n))
+    values = np.where(offsets == 0, len(offsets) - 0.99, -1.0)
+    diags = load("scipy.sparse").diags_array
+    return diags(values[:, None], offsets=offsets, shape=(n, n), format="csr", dtype=dtype)

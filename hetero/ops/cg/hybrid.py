@@ -31,7 +31,7 @@ from hetero.registry.problem import Problem
 if TYPE_CHECKING:
     import numpy as np
 
-    from hetero.ops.linear_systems.types import Csr, Dense, Outcome, Stencil
+    from hetero.ops.linear_systems.systems import Csr, Dense, Outcome, Stencil
 
 _MADE_OF = "A p there, vectors on the CPU"
 _OPERANDS = {"dense": 1, "csr": 3}  # of a matrix, ahead of the vectors
@@ -97,11 +97,11 @@ def solve(
     krylov = "hetero.ops.krylov"
     with device.active():
         vectors = load(f"{krylov}.cg_vectors").Vectors((device,), system, b, x, b.dtype, None)
-        matrices = load(f"{krylov}.cg_matrices")
-        if type(system) in matrices.KINDS:
-            matrix = matrices.KINDS[type(system)](vectors, system, False, plain=True)
+        kinds = load(f"{krylov}.cg_matrices").KINDS
+        if type(system) in kinds:
+            matrix = kinds[type(system)](vectors, system, plain=True)
         else:
-            matrix = matrices.GridProduct(vectors, system)
+            matrix = load(f"{krylov}.cg_grids").GridProduct(vectors, system)
         (part,) = matrix.parts
 
         def times(p: np.ndarray, q: np.ndarray) -> None:
@@ -109,5 +109,5 @@ def solve(
             matrix.times()
             part.download("q", q)
 
-        product = load(f"{krylov}.cg_products").Product(times)
+        product = load(f"{krylov}.cg_cpu").Product(times)
         return load(f"{krylov}.cg_cpu").solve(None, b, x, product=product, **others)

@@ -22,7 +22,7 @@ from hetero.registry.problem import Problem
 if TYPE_CHECKING:
     from hetero.devices.base import Device
     from hetero.ops.linear_systems.solve import Solve
-    from hetero.ops.linear_systems.types import Outcome
+    from hetero.ops.linear_systems.systems import Outcome
 
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
 _SPARSE = ("csr", "stencil2", "stencil3")
@@ -94,9 +94,16 @@ def _shared(problem: Problem) -> bool:
 
 
 def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteration]:
-    """See `registry.Operation`; nothing of a dense matrix."""
-    iteration = load("hetero.ops.krylov.cg_vectors").iteration
-    return {m: iteration(dims, dtype) for m in ("fused", "numba") if len(dims) > 1}
+    """See `registry.Operation`; nothing of a dense matrix.
+
+    Vectors are b, x, its start, two p and two r; rows of p and r are exchanged, and four sums.
+    """
+    if len(dims) == 1:
+        return {}
+    halo = load("hetero.ops.krylov.cg_vectors").HALO
+    row = math.prod(dims[1:]) * np.dtype(dtype).itemsize
+    iteration = registry.Iteration(row, 7, halo, 2 * halo, sums=1, sum_bytes=4 * 8)
+    return dict.fromkeys(("fused", "numba"), iteration)
 
 
 def _loops(problem: Problem) -> tuple[str, ...]:

@@ -25,9 +25,8 @@ from hetero.host import loops
 from hetero.imports import load
 from hetero.moving import transfer
 from hetero.ops.linear_systems.loops import CYCLES
-from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, digits
-from hetero.ops.linear_systems.types import Csr, Dense, Stencil
-from hetero.ops.linear_systems.vectors import number_dtype, on_host, real_dtype
+from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, digits, on_host
+from hetero.ops.linear_systems.systems import Csr, Dense, Stencil, number_dtype, real_dtype
 from hetero.ops.multigrid import grids
 from hetero.registry.problem import Problem, check_dims, compressed, shapes_of
 
@@ -298,7 +297,7 @@ class System:
 
     def times_preconditioner(self, b: np.ndarray) -> np.ndarray:
         """The product M b on the host."""
-        real_view = load("hetero.ops.linear_systems.scaling").real_view
+        real_view = load("hetero.ops.linear_systems.systems").real_view
         M = self._preconditioner(())
         if M is None:
             return b.copy()
@@ -354,7 +353,7 @@ class System:
             return np.repeat(inverse, 2) if dtype.kind == "c" and inverse is not None else inverse
         if isinstance(M, str):
             return self._multigrid(used)
-        into = load("hetero.ops.krylov.cg_products").into
+        into = load("hetero.ops.krylov.cg_cpu").into
         if np.ndim(M) == 1:
             inverse = np.ascontiguousarray(M, dtype)
             if dtype.kind != "c":
@@ -378,7 +377,7 @@ class System:
             if len(used) > 1 and grids.is_shared(stencil.shape):
                 return functools.partial(multigrid_device.held, stencil=stencil, dtype=dtype)
             with used[0].active():
-                return multigrid_device.DeviceHierarchy(used[0], stencil, dtype)
+                return multigrid_device.DeviceHierarchy(used[:1], stencil, dtype)
         apply = _approximate_inverse(stencil, dtype.type(0).real.dtype)
         if dtype.kind != "c":
             return apply

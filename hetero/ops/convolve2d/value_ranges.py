@@ -18,7 +18,7 @@ from hetero.host import loops
 from hetero.imports import load
 from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED, Filter
 from hetero.ops.convolve2d.window import FFT, Window
-from hetero.ops.linear_systems.vectors import on_vectors
+from hetero.ops.linear_systems.systems import on_vectors
 from hetero.pricing.plan import CPU, Plan
 from hetero.registry.problem import Problem
 

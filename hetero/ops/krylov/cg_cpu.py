@@ -1,4 +1,4 @@
-"""Conjugate gradients on the CPU, for every kind of system.
+"""Conjugate gradients on the CPU, for every kind of system, and A times a vector.
 
 After M. R. Hestenes and E. Stiefel, "Methods of conjugate gradients for solving linear systems",
 J. Res. Nat. Bur. Stand. 49 (1952). CSR matrices and stencils run as whole compiled loops
@@ -14,21 +14,56 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero.host.loops import as_loops_take
-from hetero.ops.krylov import cg_products
-from hetero.ops.krylov.cg_products import Product
-from hetero.ops.linear_systems import scaling, types
-from hetero.ops.linear_systems.types import Outcome
-from hetero.ops.linear_systems.vectors import on_vectors
+from hetero.imports import load
+from hetero.ops.linear_systems.systems import (
+    CONVERGED,
+    INDEFINITE,
+    LIMIT,
+    NOT_FINITE,
+    Csr,
+    Dense,
+    Outcome,
+    Stencil,
+    is_safe,
+    least_tolerance,
+    on_vectors,
+    real_view,
+    scaled,
+)
 
-# What iterations work on: product, loops of vectors, preconditioner, callback, the norm of r at
-# which they end, and x, r and room for a product, all real.
-_Iteration = tuple[Product, Any, Any, Any, float, Any, Any, Any]
+Times = Callable[[np.ndarray, np.ndarray], object]
+_STATUS = (CONVERGED, LIMIT, INDEFINITE, NOT_FINITE)  # by what compiled loops end with
 _CHECK = 100_000  # iterations between looks at Ctrl-C, divided by thousands of unknowns
+_ROUNDINGS = 64.0  # times eps norm(b): for a larger tolerance float32 is exact enough
+_LARGEST_CHECKED = 1 << 20  # unknowns; of more, the errors of single ones do not add up to much
+_AT_A_TIME = 1 << 20  # elements of a dense matrix that are converted to float64
+
+
+class Product(NamedTuple):
+    """A system's product, ``times(p, q)`` that writes q = A p.
+
+    Where whole iterations with it are compiled, also
+    ``run(inverse, x, r, p, q, sums, sums_z, state, bound, limit)``, and room for the sums.
+    """
+
+    times: Times
+    run: Callable[..., tuple[int, int]] | None = None
+    sums: np.ndarray | None = None
+
+
+class _Recurrence(NamedTuple):
+    """What iterations work with."""
+
+    A: Product
+    of_vectors: Any
+    M: Any
+    callback: Callable[[Any], object] | None
+    bound: float  # the norm of r at which they end
 
 
 def solve(
@@ -55,7 +90,7 @@ def solve(
         Right-hand side; start in, result out.
     preconditioner : None, (n,) ndarray or callable
         The diagonal of an approximate inverse of A, or ``apply(r, z)`` that writes z = M r. If b
-        is complex, the callable takes what `cg_products.into` makes.
+        is complex, the callable takes what `into` makes.
     plain : bool
         Use nothing that has to be compiled.
     product : Product, optional
@@ -72,24 +107,22 @@ def solve(
         the true residual, rounding has the last word and the status is LIMIT.
     """
     b = as_loops_take(b)
-    if product is None:
-        product = (cg_products.plain if plain else cg_products.compiled)(system, b.dtype)
+    A = product or (uncompiled if plain else compiled)(system, b.dtype)
     of_vectors = on_vectors(b.real.dtype, b.size)
-    norm_b = of_vectors.norm(scaling.real_view(b))
-    true_residual = functools.partial(cg_products.true_residual, system)
-    given = product, of_vectors, true_residual, rtol, preconditioner
-    if scaling.is_safe(norm_b, b.real.itemsize):
+    norm_b = of_vectors.norm(real_view(b))
+    given = A, of_vectors, functools.partial(true_residual, system), rtol, preconditioner
+    if is_safe(norm_b, b.real.itemsize):
         return iterate(*given, b, x, atol, maxiter, callback, norm_b, moves=moves)
     run = functools.partial(iterate, *given)
-    return scaling.solve(run, b, x, atol=atol, maxiter=maxiter, callback=callback)
+    return scaled(run, b, x, atol=atol, maxiter=maxiter, callback=callback)
 
 
 def iterate(
-    product: Product,
+    A: Product,
     of_vectors: Any,
     true_residual: Callable[..., float],
     rtol: float,
-    preconditioner: Any,
+    M: Any,
     b: Any,
     x: Any,
     atol: float,
@@ -103,134 +136,243 @@ def iterate(
 
     Parameters
     ----------
-    product : Product
     of_vectors : object
         With the functions of `hetero.kernels.cpu.vectors`. b and x may be what else these take, if
         it has ``copy()`` and ``-``.
     true_residual : callable
-        ``true_residual(b, x, residual, bound, norm_b)``; see `cg_products.true_residual`.
+        ``true_residual(b, x, residual, bound, norm_b)``; see the function of this name.
     at_zero : bool, optional
         Whether x is zero. Default: it is looked at.
     moves : callable, optional
         See `solve`; only where the iterations are made in Python.
     """
     norm = of_vectors.norm
-    norm_b = norm(scaling.real_view(b)) if norm_b is None else norm_b
+    norm_b = norm(real_view(b)) if norm_b is None else norm_b
     bound = max(rtol * norm_b, atol)
     # The recurrence's own residual falls without end; products that vanish look like indefinite A.
-    lowest = max(bound, types.least_tolerance(b.dtype) * norm_b)
+    lowest = max(bound, least_tolerance(b.dtype) * norm_b)
     given = b, x
     if b.dtype.kind == "c":
         whole, notify = x, callback
-        b, x = scaling.real_view(b), scaling.real_view(x)
+        b, x = real_view(b), real_view(x)
         callback = notify and (lambda _: notify(whole))
-    q = b.copy()
-    done = 0
-    before = math.inf
-    compiled = product.run is not None and not callable(preconditioner)
-    start = x.copy() if compiled else x
+    on, q = _Recurrence(A, of_vectors, M, callback, lowest), b.copy()
+    done, before = 0, math.inf
+    in_loops = A.run is not None and not callable(M)
+    start = x.copy() if in_loops else x
     at_zero = not np.count_nonzero(x) if at_zero is None else at_zero
     with np.errstate(all="ignore"):
         while True:
+            # 1. The true residual r = b - A x.
             if at_zero:
                 r, residual, at_zero = b.copy(), norm_b, False
             else:
-                product.times(x, q)
+                A.times(x, q)
                 r = b - q
                 residual = true_residual(*given, norm(r), bound, norm_b)
+            # 2. Done, or at an end?
             if not math.isfinite(residual):
-                return Outcome(types.NOT_FINITE, done, residual)
+                return Outcome(NOT_FINITE, done, residual)
             if residual <= bound:
-                return Outcome(types.CONVERGED, done, residual)
+                return Outcome(CONVERGED, done, residual)
             if done >= maxiter or residual > 0.5 * before:
-                return Outcome(types.LIMIT, done, residual)
-            before = residual
-            on = product, of_vectors, preconditioner, callback, lowest, x, r, q
-            if compiled:
-                status, iterations = _compiled(on, maxiter - done)
+                return Outcome(LIMIT, done, residual)
+            # 3. Iterate until the recurrence's own residual is small enough.
+            before, left = residual, maxiter - done
+            if in_loops:
+                status, count = _in_loops(on, x, r, q, left)
             else:
-                status, iterations = _generic(on, maxiter - done, moves)
-            done += iterations
-            if compiled and of_vectors.times_zero(x) != 0.0:
+                status, count = _iterations(on, x, r, q, left, moves)
+            done += count
+            if in_loops and of_vectors.times_zero(x) != 0.0:
                 # The compiled loops do not look at x; those in Python do, in each iteration.
-                compiled, done, before = False, 0, math.inf
+                in_loops, done, before = False, 0, math.inf
                 x[...] = start
-                continue
-            if status in (types.INDEFINITE, types.NOT_FINITE):
-                product.times(x, q)
+            elif status in (INDEFINITE, NOT_FINITE):
+                A.times(x, q)
                 return Outcome(status, done, norm(b - q))
 
 
-def _compiled(on: _Iteration, limit: int) -> tuple[str, int]:
+def _in_loops(on: _Recurrence, x: Any, r: Any, q: Any, limit: int) -> tuple[str, int]:
     """Iterations as compiled loops, with a way back to Python now and then for Ctrl-C."""
-    cpu_cg, _ = cg_products.kernels()
-    product, of_vectors, inverse, callback, bound, x, r, q = on
-    assert product.run is not None
-    assert product.sums is not None
-    statuses = {
-        cpu_cg.CONVERGED: types.CONVERGED,
-        cpu_cg.LIMIT: types.LIMIT,
-        cpu_cg.INDEFINITE: types.INDEFINITE,
-        cpu_cg.NOT_FINITE: types.NOT_FINITE,
-    }
-    dot, sums = of_vectors.dot, product.sums
+    A, of_vectors, inverse, callback, bound = on
+    square = of_vectors.dot(r, r)
+    rho = square if inverse is None else of_vectors.dot(r, inverse * r)
+    state, p, sums_z = np.array([square, rho, 0.0]), np.zeros(x.shape, x.dtype), A.sums.copy()
     diagonal = np.empty(0, x.dtype) if inverse is None else inverse
-    rr = dot(r, r)
-    rz = rr if inverse is None else dot(r, inverse * r)
-    state = np.array([rr, rz, 0.0])
-    p = np.zeros(x.shape, x.dtype)
-    sums_z = np.empty_like(sums)
     batch = 1 if callback else max(_CHECK // (x.size // 1000 + 1), 1)
     done = 0
     while True:
         most = min(batch, limit - done)
-        code, taken = product.run(diagonal, x, r, p, q, sums, sums_z, state, bound * bound, most)
+        code, taken = A.run(diagonal, x, r, p, q, A.sums, sums_z, state, bound * bound, most)
         done += taken
         if callback and taken:
             callback(x)
-        if code != cpu_cg.LIMIT or done >= limit:
-            return statuses[code], done
+        if _STATUS[code] != LIMIT or done >= limit:
+            return _STATUS[code], done
 
 
-def _generic(
-    on: _Iteration, limit: int, moves: Callable[..., object] | None = None
+def _iterations(
+    on: _Recurrence, x: Any, r: Any, q: Any, limit: int, moves: Callable[..., object] | None
 ) -> tuple[str, int]:
     """Iterations in Python; see `solve` for ``moves``."""
-    product, of_vectors, preconditioner, callback, bound, x, r, q = on
-    z = r if preconditioner is None else r.copy()
+    A, of_vectors, M, callback, bound = on
+    z = r if M is None else r.copy()
     p = r.copy()
-    times, dot, isfinite = product.times, of_vectors.dot, math.isfinite
-    square = dot(r, r)
-    rho = 1.0
+    dot, isfinite = of_vectors.dot, math.isfinite
+    square, rho = dot(r, r), 1.0
     for k in range(limit):
-        # (1) z = M r, rho = r.z
+        # 4. z = M r, rho = r.z
         previous = rho
-        if preconditioner is None:
+        if M is None:
             rho = square
         else:
-            if callable(preconditioner):
-                preconditioner(r, z)
+            if callable(M):
+                M(r, z)
             else:
-                np.multiply(preconditioner, r, out=z)
+                np.multiply(M, r, out=z)
             rho = dot(r, z)
-        # (2) p = z + beta p, which is r at first
-        if k or preconditioner is not None:
+        # 5. p = z + beta p, which is r at first
+        if k or M is not None:
             of_vectors.scale_and_add(p, rho / previous if k else 0.0, z)
-        # (3) alpha = rho / p.Ap
-        times(p, q)
+        # 6. alpha = rho / p.Ap
+        A.times(p, q)
         curvature = dot(p, q)
         if not (isfinite(curvature) and isfinite(rho)):
-            return types.NOT_FINITE, k
-        if curvature <= 0.0 or rho <= 0.0:  # A, or the preconditioner
-            return types.INDEFINITE, k
-        # (4) r -= alpha q, x += alpha p
+            return NOT_FINITE, k
+        if curvature <= 0.0 or rho <= 0.0:  # A, or M
+            return INDEFINITE, k
+        # 7. r -= alpha q, x += alpha p
         square = of_vectors.step(x, r, p, q, rho / curvature)
         if not isfinite(square):
-            return types.NOT_FINITE, k
+            return NOT_FINITE, k
         if callback:
             callback(x)
         if moves:
             moves(square, bound, r, z, p, rho)
         if math.sqrt(square) <= bound:
-            return types.CONVERGED, k + 1
-    return types.LIMIT, limit
+            return CONVERGED, k + 1
+    return LIMIT, limit
+
+
+def compiled(system: Any, dtype: np.dtype) -> Product:
+    """The product of a system; of CSR matrices and stencils by compiled loops."""
+    if not isinstance(system, (Stencil, Csr)):
+        return uncompiled(system, dtype)
+    cpu_cg = load("hetero.kernels.cpu.cg")
+    if isinstance(system, Stencil):
+        flat = 3 - len(system.shape)
+        weights = [0.0] * flat + [1.0 / h**2 for h in system.spacing]
+        given = *(1,) * flat, *system.shape, np.array(weights, dtype)
+        sums = np.empty(math.prod(system.shape[:-1]))
+        times, run = cpu_cg.stencil_times, cpu_cg.cg_stencil
+    else:
+        parts = _parts(system)
+        given = *parts, *load("hetero.kernels.cpu.csr").runs(*parts)
+        sums = np.empty(-(-(len(system.indptr) - 1) // cpu_cg.CHUNK))
+        times, run = cpu_cg.csr_times, cpu_cg.cg_csr
+    return Product(lambda p, q: times(*given, p, q, sums), functools.partial(run, *given), sums)
+
+
+def _parts(system: Csr) -> tuple[np.ndarray, ...]:
+    """The matrix's arrays as the loops take them: 64-bit indices only where they must be."""
+    indptr, indices, data = map(as_loops_take, system)
+    if len(indptr) + len(data) <= np.iinfo(np.int32).max:
+        indptr, indices = (x.astype(np.int32, copy=False) for x in (indptr, indices))
+    return indptr, indices, data
+
+
+def uncompiled(system: Any, dtype: np.dtype) -> Product:
+    """The product of a system, with nothing to compile."""
+    if isinstance(system, Stencil):
+        return Product(_stencil_times(system, dtype))
+    if isinstance(system, Csr):
+        csr_array = load("scipy.sparse").csr_array
+        n = len(system.indptr) - 1
+        matrix = csr_array((system.data, system.indices, system.indptr), shape=(n, n))
+
+        def times(p: np.ndarray, q: np.ndarray) -> None:
+            q[...] = matrix @ p
+
+        return Product(times)
+    if isinstance(system, Dense):
+        return Product(lambda p, q: np.dot(system.array, p, q))
+    return Product(into("A times a vector", system.matvec, dtype))
+
+
+def is_doubtful(dtype: np.dtype, n: int, residual: float, bound: float, norm_b: float) -> bool:
+    """Whether rounding to float32 may decide if a residual of n unknowns meets a bound."""
+    least = _ROUNDINGS * np.finfo(dtype).eps * norm_b
+    return dtype.char in "fF" and residual <= bound < least and n <= _LARGEST_CHECKED
+
+
+def true_residual(
+    system: Any, b: np.ndarray, x: np.ndarray, residual: float, bound: float, norm_b: float
+) -> float:
+    """norm(b - A x), in float64 where rounding to float32 may hide that it misses a bound.
+
+    That is where the bound is near the rounding error of ``residual`` as computed in b's dtype. Of
+    an operator that is not a matrix there is no better value.
+    """
+    n, matrix = len(b), getattr(system, "A", None)
+    if not is_doubtful(b.dtype, n, residual, bound, norm_b):
+        return residual
+    dtype = np.result_type(b.dtype, np.float64)
+    x, product = x.astype(dtype), np.empty(n, dtype)
+    if isinstance(system, Dense):
+        rows = max(_AT_A_TIME // n, 1)
+        for i in range(0, n, rows):
+            product[i : i + rows] = system.array[i : i + rows].astype(dtype) @ x
+    elif isinstance(system, (Stencil, Csr)):
+        uncompiled(system, dtype).times(x, product)
+    elif matrix is not None:
+        product = matrix @ x
+    else:
+        return residual
+    return float(np.linalg.norm(b - product))
+
+
+def _stencil_times(stencil: Stencil, dtype: np.dtype) -> Times:
+    weights = [dtype.type(1.0 / h**2) for h in stencil.spacing]
+    centre = 2 * sum(weights)
+    spare = np.empty(stencil.shape, dtype)
+
+    def times(p: np.ndarray, q: np.ndarray) -> None:
+        u, result = p.reshape(stencil.shape), q.reshape(stencil.shape)
+        np.multiply(u, centre, out=result)
+        for axis, weight in enumerate(weights[:-1]):
+            np.multiply(u, weight, out=spare)
+            low, high = [slice(None)] * u.ndim, [slice(None)] * u.ndim
+            low[axis], high[axis] = slice(None, -1), slice(1, None)
+            result[tuple(high)] -= spare[tuple(low)]
+            result[tuple(low)] -= spare[tuple(high)]
+        # Along the last axis as one long line, which is faster; its ends have no neighbour there.
+        scaled = np.multiply(u, weights[-1], out=spare).reshape(-1)
+        first = result[..., 0].copy()
+        q[1:] -= scaled[:-1]
+        result[..., 0] = first
+        last = result[..., -1].copy()
+        q[:-1] -= scaled[1:]
+        result[..., -1] = last
+
+    return times
+
+
+def into(
+    name: str, function: Callable[[np.ndarray], Any], dtype: np.dtype
+) -> Callable[[np.ndarray, np.ndarray], None]:
+    """``f(p, q)`` that writes ``function(p)`` to q; TypeError where q cannot hold it.
+
+    p and q are vectors of ``dtype``, a complex one's also as real ones of twice the length.
+    """
+    is_complex = dtype.kind == "c"
+
+    def write(p: np.ndarray, q: np.ndarray) -> None:
+        if is_complex:
+            p, q = p.view(dtype), q.view(dtype)
+        result = function(p)
+        if not is_complex and result.dtype.kind == "c":
+            raise TypeError(f"{name} must be real, got dtype {result.dtype}")
+        q[...] = result
+
+    return write

@@ -1,6 +1,6 @@
 """Conjugate gradients on devices: matrix, vectors and scalars stay there until the end.
 
-`_iterate` is the method. The launches of its steps are in `cg_loops` and `cg_matrices`, what lies
+`_iterate` is the method. The launches of its steps are in `cg_grids` and `cg_matrices`, what lies
 on the devices is in `cg_vectors`, and what several devices copy from each other in
 `hetero.ops.linear_systems.exchange`.
 """
@@ -17,11 +17,10 @@ import numpy as np
 
 from hetero.devices import meetings
 from hetero.devices.base import Device
-from hetero.ops.krylov.cg_loops import Loop, MatrixLoop, Preconditioned, Sweeps, persistent
+from hetero.ops.krylov.cg_grids import Preconditioned, Sweeps, persistent
 from hetero.ops.krylov.cg_matrices import KINDS
-from hetero.ops.krylov.cg_vectors import HALO, Vectors
-from hetero.ops.linear_systems import scaling
-from hetero.ops.linear_systems.types import (
+from hetero.ops.krylov.cg_vectors import HALO, Loop, Vectors
+from hetero.ops.linear_systems.systems import (
     CONVERGED,
     INDEFINITE,
     LIMIT,
@@ -30,7 +29,9 @@ from hetero.ops.linear_systems.types import (
     Dense,
     Outcome,
     Stencil,
+    is_safe,
     least_tolerance,
+    scaled,
     unknowns,
 )
 
@@ -49,7 +50,6 @@ def solve(
     maxiter: int,
     preconditioner: Any = None,
     callback: Callable[[np.ndarray], object] | None = None,
-    check_every: int | None = None,
     dtype: Any = None,
     going_on: tuple[np.ndarray, np.ndarray] | None = None,
     from_zero: bool = False,
@@ -67,14 +67,9 @@ def solve(
         Right-hand side; start, and place of the result. Of one dtype, float32 or float64. Device
         buffers are contiguous and lie on the only device.
     preconditioner : optional
-        (n,) numpy.ndarray: the inverse of a diagonal matrix. Or for a stencil an object whose
-        ``apply(r, z)`` starts the launches of z = M r, for buffers of the only device, in its
-        default queue, and whose ``files()`` are the kernel files of these launches. On several
-        devices, ``preconditioner(devices)``: a context with a `SharedHierarchy`, as
+        (n,) numpy.ndarray: the inverse of a diagonal matrix. Or for a stencil a `DeviceHierarchy`
+        of the only device; on several, ``preconditioner(devices)``: a context with one of them, as
         `multigrid_device.held` makes it.
-    check_every : int, optional
-        Iterations between two looks at the scalars. Default: by their measured time, so that
-        looking takes no more than a twentieth of it. The result does not depend on it.
     dtype : optional
         Of b and x where both are device buffers and the system has no array on the host.
     going_on : two (n,) numpy.ndarray, optional
@@ -94,8 +89,8 @@ def solve(
     `Sweeps`, 2-D                 28 n                  5.5 n
     `Sweeps`, 3-D                 32 n                  5.5 n
     `Persistent`                  24 n                  edges and sums
-    `MatrixLoop`, sparse          14 n + 2 nnz          10 n + nnz values, indices
-    `MatrixLoop`, dense           14 n + 2 n^2          10 n + n^2
+    `CsrMatrix`                   14 n + 2 nnz          10 n + nnz values, indices
+    `DenseMatrix`                 14 n + 2 n^2          10 n + n^2
     `Preconditioned`              10 n, with A and M    11 n, with A and M
     ============================  ====================  =========================
 
@@ -134,7 +129,7 @@ def solve(
                     part.build(M.files())
             try:
                 r_r, b_b = loop.residual()
-                if not (checked or scaling.is_safe(math.sqrt(b_b), dtype.itemsize)):
+                if not (checked or is_safe(math.sqrt(b_b), dtype.itemsize)):
                     vectors.exchange.synchronize()  # before memory is free
                     return None
                 if going_on is not None:
@@ -143,9 +138,7 @@ def solve(
                 # Directions belong to the recurrence's residual: it may differ from the true one.
                 before = r_r if going_on is None else math.inf
                 tolerance = max(rtol * math.sqrt(b_b), atol)
-                every = check_every if callback is None else 1
-                how = {"maxiter": maxiter, "callback": callback, "every": every}
-                return _iterate(loop, vectors, r_r, b_b, before, tolerance, **how)
+                return _iterate(loop, vectors, r_r, b_b, before, tolerance, maxiter, callback)
             except BaseException:
                 with contextlib.suppress(Exception):
                     vectors.exchange.synchronize()
@@ -157,12 +150,12 @@ def solve(
     if from_zero:
         x[...] = 0
     if isinstance(b, np.ndarray) and isinstance(x, np.ndarray):
-        return scaling.solve(run, b, x, **limits)
+        return scaled(run, b, x, **limits)
     with devices[0].active():
         rhs, start = (np.empty(unknowns(system), dtype) for _ in range(2))
         devices[0].download(b, rhs)
         devices[0].download(x, start)
-        outcome = scaling.solve(run, rhs, start, **limits)
+        outcome = scaled(run, rhs, start, **limits)
         devices[0].upload(start, x)
     return outcome
 
@@ -174,10 +167,8 @@ def _iterate(
     b_b: float,
     before: float,
     tolerance: float,
-    *,
     maxiter: int,
     callback: Callable[[np.ndarray], object] | None,
-    every: int | None,
 ) -> Outcome:
     """Iterate, and begin anew from the true residual until that meets the tolerance.
 
@@ -192,7 +183,7 @@ def _iterate(
     # 1. r = b - A x and p = M r are there.
     status, done, first = CONVERGED, 0, r_r
     if math.isfinite(r_r + b_b):
-        vectors.keep_start()
+        vectors.copy("start", "x")
     else:
         status = NOT_FINITE
     # 2. Until norm(r) <= tolerance for the true residual r.
@@ -205,13 +196,13 @@ def _iterate(
             break
         # 3. Iterate until the recurrence's own residual is small enough.
         loop.start(lowest)
-        status, count = _until_stopped(loop, vectors, maxiter - done, callback, every)
+        status, count = _until_stopped(loop, vectors, maxiter - done, callback)
         done += count
         loop.finish()
         # 4. The true residual, and what it says of the recurrence's.
         r_r, _ = loop.residual()
-        if not math.isfinite(r_r) and not vectors.is_finite():
-            vectors.return_to_start()
+        if not math.isfinite(r_r) and not np.isfinite(vectors.fetch()).all():
+            vectors.copy("x", "start")
             status, r_r = NOT_FINITE, first
         elif r_r <= target:
             status = CONVERGED
@@ -222,18 +213,16 @@ def _iterate(
     return Outcome(status, done, math.sqrt(r_r), math.sqrt(b_b))
 
 
-def _until_stopped(
-    loop: Loop, vectors: Vectors, limit: int, callback: Any, every: int | None
-) -> tuple[str, int]:
+def _until_stopped(loop: Loop, vectors: Vectors, limit: int, callback: Any) -> tuple[str, int]:
     """Iterate until the device says stop, or the limit; (status, iterations).
 
-    The host looks after ``every`` iterations, or by the time that they take, at an even number:
-    x is whole then.
+    The host looks after each iteration for a callback; else by the time that they take, so that
+    looking takes no more than a twentieth of it, at an even number: x is whole then.
     """
     at = status = count = 0
     while at < limit and not status:
-        batch = every or loop.first_batch
-        if not every and loop.seconds is not None:
+        batch = loop.first_batch if callback is None else 1
+        if callback is None and loop.seconds is not None:
             wanted = math.ceil(loop.batch_seconds / max(loop.seconds, 1e-9) / 2)
             batch = 2 * max(1, min(wanted, _LONGEST_BATCH // 2))
         batch = min(batch, limit - at)
@@ -257,7 +246,7 @@ def _until_stopped(
 def _loop(vectors: Vectors, system: Any, diagonal: bool, M: Any, every: bool) -> Loop:
     """The iteration that suits system and preconditioner, with its buffers."""
     if not isinstance(system, Stencil):
-        return MatrixLoop(KINDS[type(system)](vectors, system, diagonal))
+        return KINDS[type(system)](vectors, system, diagonal)
     if M is not None:
         return Preconditioned(vectors, system, M)
     resident = None if diagonal or every else persistent(vectors, system)

@@ -1,30 +1,29 @@
-"""Matrices on devices, as conjugate gradients need them: residuals, and products with sums."""
+"""The iteration of conjugate gradients with a matrix, sparse or dense, on devices, as launches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import abc
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from hetero import kernels
 from hetero.kernels.cg import plan as plan_cg
-from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Launch
-from hetero.ops.krylov.cg_vectors import X_HALO, Vectors
+from hetero.ops.krylov.cg_vectors import Loop, Vectors
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Part
 from hetero.ops.linear_systems.partition import Copy, gather_copies, range_copies
-from hetero.ops.linear_systems.types import Csr, Dense, Stencil
+from hetero.ops.linear_systems.systems import Csr, Dense
 
 _WIDEST = 2.0  # times its rows: columns from first to last that a part has room for
 
 
-class Matrix:
+class MatrixLoop(Loop):
     """A on one or several parts, whose buffers hold x, b, r, p, q and the block sums.
 
-    Preconditioned by a diagonal matrix, if ``diagonal``; for `times` alone, if ``plain``. Those
-    that derive from it bind the launches of a residual and of products, and what parts copy
-    of others' x and p before a product.
+    An iteration is a product, then one launch for the vectors (kernels/cg/cg_scalars.cu), alone or
+    with a diagonal preconditioner. With ``plain`` it is there for `times` alone.
 
     Attributes
     ----------
@@ -34,12 +33,13 @@ class Matrix:
         Of each part's product.
     """
 
-    def __init__(self, vectors: Vectors, diagonal: bool, plain: bool) -> None:
-        self.vectors = vectors
-        self.exchange = vectors.exchange
-        self.parts = vectors.parts
-        self.diagonal = diagonal
-        self.plain = plain
+    begins = 0
+
+    def __init__(
+        self, vectors: Vectors, system: Any, diagonal: bool = False, plain: bool = False
+    ) -> None:
+        super().__init__(vectors)
+        self.vectors, self.diagonal, self.plain = vectors, diagonal, plain
         self.sums = 8 if diagonal else 4
         self.sizes = [end - begin for begin, end in vectors.spans]
         self._item = vectors.dtype.itemsize
@@ -49,6 +49,29 @@ class Matrix:
         self._pack_p: list[list[Bound]] = [[] for _ in self.parts]
         for part, rows in zip(self.parts, self.sizes, strict=True):
             part.allocate(rows * self._item, "r", "q")
+        self._bind(system)
+        self._steps = [[self._bind_step(*each, turn) for each in self._each()] for turn in (0, 1)]
+
+    @abc.abstractmethod
+    def _bind(self, system: Any) -> None:
+        """Bind the launches of a residual and of products, and what parts copy before these of
+        others' x and p."""
+
+    def _each(self) -> Iterator[tuple[Part, int]]:
+        return zip(self.parts, self.sizes, strict=True)
+
+    def _bind_step(self, part: Part, rows: int, turn: int) -> list[Bound]:
+        """x += alpha p, r -= alpha q, p = z + beta p; ``turn`` tells the present record."""
+        if self.plain:
+            return []
+        *_, step = self._plan(part, rows, *(("inverse",) if self.diagonal else ()))
+        scalars = {"before": f"record{turn}", "after": f"record{1 - turn}"}
+        return [part.bind(step, partial_before="partial", **scalars)]
+
+    def _plan(self, part: Part, rows: int, *more: str) -> tuple[Launch, ...]:
+        """Launches on a part's vectors; see `plan_cg.vectors`."""
+        size = {"dtype": self.vectors.dtype.name, "aligned": part.is_aligned("x", "b", *more)}
+        return plan_cg.vectors(rows, part.device.target, diagonal=self.diagonal, **size)
 
     def residual(self) -> Sequence[float]:
         """r = b - A x, p = r or inverse * r; returns r.r and b.b."""
@@ -56,21 +79,24 @@ class Matrix:
         self.exchange.run(self._residuals)
         name, count = self._residual_sums
         sums = self.exchange.total(name, self.blocks, count)
-        self.change([()] * len(self.parts))
+        self.exchange.run(self._pack_p, self._copies_of_p)
         return sums[:2]
 
-    def product(self, turn: int) -> None:
-        """q = A p, and sums in "partial". ``turn`` tells which record is the present one."""
-        self.exchange.run(self._products[turn], self._gather)
+    def advance(self, to: int) -> None:
+        with self.exchange.queued():
+            for iteration in range(self.done, to):
+                turn = iteration % 2
+                # q = A p, and sums in "partial".
+                self.exchange.run(self._products[turn], self._gather)
+                # The vectors; then p for the next product.
+                both = zip(self._steps[turn], self._pack_p, strict=True)
+                self.exchange.run([(*step, *pack) for step, pack in both], self._copies_of_p)
+                self.turn = 1 - turn
+        self.done = max(self.done, to)
 
     def times(self) -> None:
-        """q = A p; what the sums hold then does not matter."""
-        self.product(0)
-
-    def change(self, launches: Sequence[Sequence[Bound]]) -> None:
-        """Start launches that change p."""
-        both = [(*first, *then) for first, then in zip(launches, self._pack_p, strict=True)]
-        self.exchange.run(both, self._copies_of_p)
+        """q = A p on one part."""
+        self.exchange.run(self._products[0])
 
     def _make_sums(self, blocks: list[int]) -> list[Copy]:
         """Make room for the sums of the product's blocks of each part."""
@@ -78,25 +104,7 @@ class Matrix:
         return self.exchange.share_sums(blocks, self.sums, "partial")
 
 
-class GridProduct:
-    """-div grad on one part, of whose buffers it takes p."""
-
-    def __init__(self, vectors: Vectors, stencil: Stencil) -> None:
-        (part,) = self.parts = vectors.parts
-        part.allocate(vectors.n * vectors.dtype.itemsize, "p", "q")
-        grid = plan_cg_stencil.GridShare.of(*stencil, stencil.shape[0], False, False)
-        size = {"dtype": vectors.dtype.name, "x_halo": X_HALO}
-        _, product = plan_cg_stencil.stencil(grid, part.device.target, **size)
-        part.allocate(16 * product.grid, "partial")
-        part.numbers["first_block"] = 0
-        self._product = part.bind(product)
-
-    def times(self) -> None:
-        """See `Matrix.times`."""
-        self.parts[0].start(self._product)
-
-
-class CsrMatrix(Matrix):
+class CsrMatrix(MatrixLoop):
     """A sparse matrix, by rows over one or several parts.
 
     A part's p and x are followed by the elements of other parts that its rows meet, in the order
@@ -104,8 +112,8 @@ class CsrMatrix(Matrix):
     all elements between its first column and its last instead, and indices remain as they are.
     """
 
-    def __init__(self, vectors: Vectors, system: Csr, diagonal: bool, plain: bool = False) -> None:
-        super().__init__(vectors, diagonal, plain)
+    def _bind(self, system: Csr) -> None:
+        vectors, diagonal = self.vectors, self.diagonal
         self._windows = self._near(system)
         shares, needs = self._upload_all(system)
         plans = [
@@ -132,7 +140,7 @@ class CsrMatrix(Matrix):
         ):
             known = {} if diagonal else {"inverse": "r"}
             self._residuals.append([part.bind(residual, **known, **self._column_0(number, "x"))])
-            product = without if plain else step
+            product = without if self.plain else step
             for turn in (0, 1):
                 names = {"before": f"record{turn}", **self._column_0(number, "p")}
                 self._products[turn].append([part.bind(product, **names)])
@@ -242,28 +250,23 @@ class CsrMatrix(Matrix):
         return copies
 
 
-class DenseMatrix(Matrix):
+class DenseMatrix(MatrixLoop):
     """A dense matrix, by rows over one or several parts, as matrix-vector products.
 
     Several parts gather all of x, or p, in "whole", each from all of them.
     """
 
-    def __init__(
-        self, vectors: Vectors, system: Dense, diagonal: bool, plain: bool = False
-    ) -> None:
-        super().__init__(vectors, diagonal, plain)
-        exchange, several = self.exchange, len(self.parts) > 1
+    def _bind(self, system: Dense) -> None:
+        vectors, exchange, several = self.vectors, self.exchange, len(self.parts) > 1
         strides = self._upload_all(system)
         own = "own sums" if several else "partial"
-        blocks, steps = [], []
-        self._residuals, self._times = [], []
-        for part, rows in zip(self.parts, self.sizes, strict=True):
+        blocks: list[int] = []
+        self._residuals, products = [], []
+        for part, rows in self._each():
             part.allocate(rows * self._item, "p")
             if several:
                 part.allocate(vectors.n * self._item, "whole")
-            target = part.device.target
-            size = {"dtype": vectors.dtype.name, "aligned": part.is_aligned("x", "b")}
-            residual, sums, _ = plan_cg.vectors(rows, target, diagonal=diagonal, **size)
+            residual, sums, _ = self._plan(part, rows)
             blocks.append(residual.grid)
             part.allocate(8 * self.sums * residual.grid, "residual sums")
             if several:
@@ -272,14 +275,13 @@ class DenseMatrix(Matrix):
                 self._product(part, "whole" if several else name, rows, strides) for name in "xp"
             )
             self._residuals.append([*of_x, part.bind(residual, partial="residual sums")])
-            self._times.append(of_p)
-            steps.append((part, sums))
+            products.append((part, of_p, () if self.plain else (sums,)))
         self._residual_sums = "residual sums", self.sums
         self._make_sums(blocks)
         self._products = [
             [
-                [*of_p, part.bind(step, partial=own)]
-                for of_p, (part, step) in zip(self._times, steps, strict=True)
+                [*of_p, *(part.bind(one, partial=own) for one in sums)]
+                for part, of_p, sums in products
             ]
         ] * 2
         elements = gather_copies([rows * self._item for rows in self.sizes], apart=True)
@@ -328,9 +330,6 @@ class DenseMatrix(Matrix):
         part.allocate(plan.workspace * self._item, "scratch")
         names = {"x": vector, "y": "q", "partial": "scratch"}
         return [part.bind(launch, **names) for launch in plan.launches]
-
-    def times(self) -> None:
-        self.exchange.run(self._times)
 
 
 KINDS = {Csr: CsrMatrix, Dense: DenseMatrix}

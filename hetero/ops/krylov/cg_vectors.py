@@ -1,30 +1,29 @@
-"""What conjugate gradients keep on the devices: the caller's vectors, and the scalars' records."""
+"""What conjugate gradients keep on the devices: the caller's vectors, and the scalars' records.
+
+`Loop` is what the iterations in `cg_grids` and `cg_matrices` have in common.
+"""
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from hetero import registry
 from hetero.devices.base import Device
 from hetero.ops.linear_systems.exchange import Exchange, Part
 from hetero.ops.linear_systems.partition import Slab, around, slabs, split
-from hetero.ops.linear_systems.types import Csr, Stencil, unknowns
+from hetero.ops.linear_systems.systems import Csr, Stencil, unknowns
 
 # Rows beyond its own that a part of a stencil needs of p and r, and of x.
 HALO = 2
 X_HALO = 1
 
 RECORD = 8  # doubles of the scalars; kernels/cg/cg_scalars.cu
-
-
-def iteration(grid: tuple[int, ...], dtype: str) -> registry.Iteration:
-    """Of a stencil: b, x, its start, two p and two r; rows of p and r, and four sums at once."""
-    row = math.prod(grid[1:]) * np.dtype(dtype).itemsize
-    return registry.Iteration(row, 7, HALO, 2 * HALO, sums=1, sum_bytes=4 * 8)
+_STATUS, _COUNT, _TARGET = 0, 1, 4  # of them
+_RUNNING = 0
 
 
 class Vectors:
@@ -144,15 +143,8 @@ class Vectors:
         else:
             result[...] = self.fetch().reshape(result.shape)
 
-    def keep_start(self) -> None:
-        """Keep a copy of x on the devices, for `return_to_start`."""
-        self._copy("start", "x")
-
-    def return_to_start(self) -> None:
-        """Make x what it was at `keep_start`."""
-        self._copy("x", "start")
-
-    def _copy(self, to: str, source: str) -> None:
+    def copy(self, to: str, source: str) -> None:
+        """Copy x, or what is as long, on the devices."""
         each = zip(self.parts, self.spans, self.beyond, strict=True)
         for part, (begin, end), (above, below) in each:
             nbytes = (above + end - begin + below) * self.dtype.itemsize
@@ -161,6 +153,60 @@ class Vectors:
             with part.active():
                 part.device.copy(part.buffers[to], part.buffers[source], nbytes, 0, 0, part.stream)
 
-    def is_finite(self) -> bool:
-        """Whether all of x is finite; fetches it."""
-        return bool(np.isfinite(self.fetch()).all())
+
+class Loop(abc.ABC):
+    """What the iterations have in common.
+
+    Attributes
+    ----------
+    every : bool
+        Whether x must be whole after each iteration; to be set before `start`.
+    first_batch : int
+        Iterations to start before the record is looked at for the first time.
+    batch_seconds : float
+        How long the device should run between two looks, which cost 15 us.
+    seconds : float or None
+        What an iteration took last.
+    done : int
+        Iterate that the launches so far lead to, ``begins`` at first.
+    turn : int
+        Which of the two records is the present one.
+    """
+
+    first_batch = 8
+    batch_seconds = 300e-6
+    begins = -1  # the first step only leads to iterate 0
+    turn = 0
+
+    def __init__(self, vectors: Vectors) -> None:
+        self.exchange = vectors.exchange
+        self.parts = vectors.parts
+        self.every = False
+        self.seconds: float | None = None
+        if len(self.parts) > 1:  # queues of several devices take longer to fill again
+            self.batch_seconds = max(self.batch_seconds, 2e-3)
+
+    @abc.abstractmethod
+    def residual(self) -> Sequence[float]:
+        """Compute r = b - A x, from where an iteration starts; returns r.r and b.b."""
+
+    def start(self, target: float) -> None:
+        """Begin from the last `residual`, to stop where r.r is no more than ``target``."""
+        record = np.zeros(RECORD)
+        record[[_STATUS, _COUNT, _TARGET]] = _RUNNING, self.begins, target
+        for part in self.parts:
+            for name in ("record0", "record1"):
+                part.upload(record, name)
+        self.done = self.begins
+
+    @abc.abstractmethod
+    def advance(self, to: int) -> None:
+        """Start the launches after which x is iterate ``to``, unless the iteration stops before."""
+
+    def record(self) -> tuple[int, int]:
+        """(status, iterations since `start`); waits for them."""
+        record = self.parts[0].download(f"record{self.turn}", np.empty(RECORD))
+        return int(record[_STATUS]), int(record[_COUNT])
+
+    def finish(self) -> None:  # noqa: B027  # nothing to do where x does not lag
+        """Make x the iterate of the record."""

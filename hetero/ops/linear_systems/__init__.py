@@ -1,1 +1,1 @@
-"""What the solves share: the system's types, compiled loops, scaling, row partition."""
+"""What the solves share: systems, the solve of a call, compiled loops, row partition."""

@@ -172,13 +172,22 @@ class Exchange:
         """Start each part's launches, then copy; what they start next waits for the copies."""
         if len(self.parts) == 1:
             self.parts[0].start(*launches[0])
-        elif self.meeting is None or not self._queued:
-            self.build()
-            self.step(lambda number: self.parts[number].start(*launches[number]), moves)
-        else:
+            return
+        if self.meeting is not None and self._queued:
             self._queue.append((launches, moves))
             if len(self._queue) == _AT_ONCE:
                 self._flush()
+            return
+        self.build()
+        for number, part in enumerate(self.parts):
+            with part.active():
+                part.start(*launches[number])
+                if moves and self.meeting is not None:
+                    part.start(moves[number])
+                elif moves:
+                    self._ready[number] = part.device.record(part.stream, self._ready[number])
+        if moves and self.meeting is None:
+            self._copy(moves)
 
     @contextlib.contextmanager
     def queued(self) -> Iterator[None]:
@@ -252,18 +261,6 @@ class Exchange:
                     graph.launch()
 
         return launch
-
-    def step(self, start: Callable[[int], object], moves: Sequence[Any]) -> None:
-        """As `run`, of several parts: ``start(number)`` starts a part's launches."""
-        for number, part in enumerate(self.parts):
-            with part.active():
-                start(number)
-                if moves and self.meeting is not None:
-                    part.start(moves[number])
-                elif moves:
-                    self._ready[number] = part.device.record(part.stream, self._ready[number])
-        if moves and self.meeting is None:
-            self._copy(moves)
 
     def _copy(self, moves: Sequence[Any]) -> None:
         """Let each part copy after all have come to their last event."""

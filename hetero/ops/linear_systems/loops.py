@@ -6,13 +6,13 @@ import numpy as np
 
 from hetero.host.loops import Family, register
 from hetero.imports import load
-from hetero.ops.linear_systems.types import Csr, Stencil
+from hetero.ops.linear_systems.systems import Csr, Stencil
 
 ROWS = register(Family("rows", 6.0, f"{__name__}:rows"))
 STENCILS = register(Family("stencils", 5.0, f"{__name__}:stencils"))
 CYCLES = register(Family("multigrid", 9.0, f"{__name__}:cycles"))
-_N = 64
 SWEEPS = register(Family("sweeps", 3.0, f"{__name__}:sweeps"))
+_N = 64
 
 
 def rows(dtype: np.dtype) -> None:
@@ -46,3 +46,13 @@ def sweeps(dtype: np.dtype) -> None:
     """Jacobi's method."""
     solve, f = load("hetero.ops.poisson.jacobi").solve, np.ones((40, 40), dtype)
     solve((), Stencil(f.shape, (1.0, 1.0)), f, np.zeros_like(f), rtol=1e-3, maxiter=20)
+
+
+def vectors(dtype: np.dtype) -> None:
+    """Operations on vectors."""
+    loops = load("hetero.kernels.cpu.vectors")
+    x, r, p, q = np.ones((4, 16), dtype)
+    loops.norm(x)
+    loops.scale_and_add(p, 0.5, r)
+    loops.step(x, r, p, q, 0.5)
+    loops.times_zero(x)

@@ -11,7 +11,7 @@ from scipy.sparse.linalg import LinearOperator
 from hetero.host import loops
 from hetero.imports import load
 from hetero.ops.linear_systems.loops import STENCILS
-from hetero.ops.linear_systems.types import Stencil, checked_spacing
+from hetero.ops.linear_systems.systems import Stencil, checked_spacing
 
 
 class Poisson(LinearOperator):
@@ -80,8 +80,8 @@ class Poisson(LinearOperator):
             return result
         x, q = np.ascontiguousarray(x, self.dtype), np.empty(x.size, self.dtype)
         ready = loops.is_ready(STENCILS.of(self.dtype))
-        products = load("hetero.ops.krylov.cg_products")
-        product = (products.compiled if ready else products.plain)(self.stencil, self.dtype)
+        products = load("hetero.ops.krylov.cg_cpu")
+        product = (products.compiled if ready else products.uncompiled)(self.stencil, self.dtype)
         product.times(x, q)
         return q
 

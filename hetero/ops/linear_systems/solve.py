@@ -15,7 +15,6 @@ from hetero.arrays import HOST, Operand, describe
 from hetero.errors import outside
 from hetero.host import pages
 from hetero.imports import load
-from hetero.ops.linear_systems.vectors import like, on_host
 from hetero.pricing.plan import Plan
 
 
@@ -106,3 +105,19 @@ def checked_limit(maxiter: Any, default: int) -> int:
 def digits(rtol: float, dtype: np.dtype) -> float:
     """ln of the factor a residual must shrink by, no further than rounding lets it."""
     return -math.log(min(max(rtol, float(np.finfo(dtype).eps)), 1.0))
+
+
+def on_host(array: Any, operand: Operand, dtype: np.dtype) -> np.ndarray:
+    """Values of an array on the host, C-contiguous and of the solve's dtype."""
+    if operand.location != HOST:
+        transfer = load("hetero.moving.transfer")
+        array = transfer.to_host(array, operand)
+    return np.ascontiguousarray(array, dtype)
+
+
+def like(array: Any, values: np.ndarray) -> Any:
+    """Host values as a new array of the kind of a device array, on its device."""
+    transfer = load("hetero.moving.transfer")
+    made, _ = transfer.empty_like(array, describe(array), values.shape, values.dtype)
+    transfer.from_host(values, made, describe(made))
+    return made

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,11 +27,19 @@ import numpy as np
 from hetero import locks
 from hetero.kernels.multigrid.plan import DOWN, DOWN_FROM_ZERO, UP, UP_WITH_SQUARES
 from hetero.kernels.multigrid.transfers import Transfer, transfer
-from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome, Stencil
-
-_OMEGA = (
-    1.2  # over-relaxation: a V(1,1)-cycle then leaves 0.05 in 2-D and 0.08 in 3-D, of 0.14, 0.2
+from hetero.ops.linear_systems.systems import (
+    CONVERGED,
+    LIMIT,
+    NOT_FINITE,
+    ROUNDING,
+    Outcome,
+    Stencil,
 )
+
+# Over-relaxation, by which a V(1,1)-cycle leaves 0.05 in 2-D and 0.08 in 3-D, of 0.14 and 0.2; the
+# symmetric one is better without.
+OMEGA = {False: 1.2, True: 1.0}
+SOLVED = -1  # the mode of the coarsest grid, by its inverse
 _COARSEST, _COARSEST_ON_CPU = 64, 256  # points that a dense inverse takes care of
 LEAST_SHARED = 1 << 21  # points of a grid from which several devices gain more than they wait
 LEAST_PLANES = 32  # of such a grid; half as many coarse ones, of which each device gets some
@@ -49,11 +58,6 @@ class Grid(NamedTuple):
     def points(self) -> int:
         """Number of points."""
         return math.prod(self.shape)
-
-    @property
-    def shared(self) -> bool:
-        """See `is_shared`."""
-        return is_shared(self.shape)
 
 
 def is_shared(shape: tuple[int, ...]) -> bool:
@@ -110,16 +114,34 @@ def coarsest_inverse(grid: Grid) -> np.ndarray:
     return 0.5 * (inverse + inverse.T)
 
 
+class Pass(NamedTuple):
+    """One pass of a cycle over a level: the color that comes first, and the mode.
+
+    On the way down it reads u, improves it into ``work``, and writes the coarser grid's f; on the
+    way up it reads ``work`` and the coarser grid's u, and writes u. The coarsest grid is `SOLVED`.
+    """
+
+    level: int
+    first: int
+    mode: int
+
+
+def cycle(levels: int, symmetric: bool) -> list[Pass]:
+    """The passes of a V(1,1)-cycle over that many levels and the coarsest grid.
+
+    A ``symmetric`` one begins from zero and smooths back in reverse.
+    """
+    down = [Pass(n, 0, DOWN_FROM_ZERO if n or symmetric else DOWN) for n in range(levels)]
+    modes = [UP if n or symmetric else UP_WITH_SQUARES for n in range(levels)]
+    up = [Pass(n, int(symmetric), modes[n]) for n in reversed(range(levels))]
+    return [*down, Pass(levels, 0, SOLVED), *up]
+
+
 class Hierarchy(abc.ABC):
     """The grids of one stencil, with room for a cycle, wherever they lie.
 
     Attributes
     ----------
-    levels : list
-        All grids but those that ``coarsest`` cycles over. Each has vectors ``u``, ``f`` and
-        ``work``, ``sweep(u, f, out, coarse, omega=, first=, mode=)`` and ``residual()``.
-    coarsest : object
-        With ``u``, ``f`` and ``cycle(f, u, omega=, symmetric=)``.
     exact : bool
         Whether the residual that a cycle leaves is that of u as it is stored.
     lock, user
@@ -140,38 +162,20 @@ class Hierarchy(abc.ABC):
     def zero(self, u: Any) -> None:
         """Make u zero."""
 
+    @abc.abstractmethod
     def residual(self) -> float:
-        """2-norm of f - A u as the last `cycle` left it; NaN where it made no pass."""
-        return self.levels[0].residual() if self.levels else math.nan
+        """2-norm of f - A u as the last cycle left it; NaN where it made no pass."""
 
-    def cycle(self, f: Any, u: Any) -> None:
-        """Improve u by one cycle."""
-        self._cycle(0, f, u, from_zero=False, symmetric=False)
-
-    def apply(self, r: Any, z: Any) -> None:
-        """z = M r: one cycle from zero, smoothing back in reverse, so that M is symmetric."""
-        self._cycle(0, r, z, from_zero=True, symmetric=True)
-
-    def _cycle(self, number: int, f: Any, u: Any, *, from_zero: bool, symmetric: bool) -> None:
-        # Over-relaxing helps cycles; the symmetric one is better without.
-        omega = 1.0 if symmetric else _OMEGA
-        if number == len(self.levels):
-            self.coarsest.cycle(f, u, omega=omega, symmetric=symmetric)
-            return
-        level = self.levels[number]
-        coarser = self.levels[number + 1] if number + 1 < len(self.levels) else self.coarsest
-        (first, mode), last = passes(number, from_zero=from_zero, symmetric=symmetric)
-        level.sweep(u, f, level.work, coarser.f, omega=omega, first=first, mode=mode)
-        self._cycle(number + 1, coarser.f, coarser.u, from_zero=True, symmetric=symmetric)
-        first, mode = last
-        level.sweep(level.work, f, u, coarser.u, omega=omega, first=first, mode=mode)
+    @abc.abstractmethod
+    def bound(self, f: Any, u: Any, symmetric: bool = False) -> Callable[[], object]:
+        """A function that improves u by one cycle; a ``symmetric`` one makes it M f."""
 
     def solve(self, f: Any, u: Any, *, rtol: float, atol: float, maxiter: int) -> Outcome:
         """Solve A u = f by cycles.
 
         Parameters
         ----------
-        f, u : array or device buffer of float32 or float64
+        f, u : array of float32 or float64, or a device buffer of each device
             Right-hand side; start in, result out. Contiguous.
         rtol, atol : float
             Done when norm(f - A u) <= max(rtol norm(f), atol).
@@ -183,6 +187,7 @@ class Hierarchy(abc.ABC):
         Outcome
             ROUNDING where a cycle no longer reduces the residual.
         """
+        improve = self.bound(f, u)
         residual, whole = self.norms(f, u)
         if whole == 0.0:
             self.zero(u)
@@ -190,7 +195,7 @@ class Hierarchy(abc.ABC):
         bound = max(rtol * whole, atol)
         done, stalled = 0, False
         while math.isfinite(residual) and residual > bound and done < maxiter and not stalled:
-            self.cycle(f, u)
+            improve()
             done += 1
             before, residual = residual, self.residual()
             stalled = residual > _STALLED * before and done > 1
@@ -202,12 +207,3 @@ class Hierarchy(abc.ABC):
             return Outcome(NOT_FINITE, done, residual, whole)
         ended = ROUNDING if stalled else LIMIT
         return Outcome(CONVERGED if residual <= bound else ended, done, residual, whole)
-
-
-_Passes = tuple[tuple[int, int], tuple[int, int]]
-
-
-def passes(number: int, *, from_zero: bool, symmetric: bool) -> _Passes:
-    """Of a level's way down and up: the color that comes first, and the mode."""
-    up = UP if number or symmetric else UP_WITH_SQUARES
-    return (0, DOWN_FROM_ZERO if from_zero else DOWN), (int(symmetric), up)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from hetero.host import threads
 from hetero.host.loops import as_loops_take
 from hetero.kernels.cpu import multigrid
 from hetero.kernels.multigrid import transfers
-from hetero.ops.linear_systems.types import Outcome, Stencil
+from hetero.kernels.multigrid.plan import DOWN, DOWN_FROM_ZERO
+from hetero.ops.linear_systems.systems import Outcome, Stencil
 from hetero.ops.multigrid import grids
 
 _TILE_PLANES = 32  # coarse planes of a tile: twice as many fine ones, and six more are read
@@ -22,9 +24,9 @@ _TILE_BYTES = 1 << 20  # of a tile's planes in work: they stay in the cache
 
 
 class _Level:
-    """One grid, all that a pass over it takes, and room for its vectors."""
+    """One grid, all that a pass over it takes, and room for what it makes of u."""
 
-    def __init__(self, grid: grids.Grid, coarse: grids.Grid, dtype: np.dtype, finest: bool) -> None:
+    def __init__(self, grid: grids.Grid, coarse: grids.Grid, dtype: np.dtype) -> None:
         nx = grid.shape[2]
         z, y, x = grid.transfers or ()
         rows = max(_TILE_BYTES // (20 * nx * dtype.itemsize) - 6, 8)
@@ -43,15 +45,10 @@ class _Level:
             np.array(tiles),
         )
         self.work = np.empty(grid.points, dtype)
-        self.u, self.f = (None, None) if finest else np.empty((2, grid.points), dtype)
         self._number = dtype.type
 
-    def residual(self) -> float:
-        """2-norm of f - A u as the last pass with squares left it."""
-        return math.sqrt(self.sums.sum())
-
     def sweep(
-        self, u: Any, f: Any, out: Any, coarse: Any, *, omega: float, first: int, mode: int
+        self, u: Any, f: Any, out: Any, coarse: Any, omega: float, first: int, mode: int
     ) -> None:
         """Make a pass over the grid; see `hetero.kernels.cpu.multigrid.sweep`."""
         vectors = u, f, out, coarse, self.sums, *self._before
@@ -69,31 +66,18 @@ def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]
     return float(residual), float(whole)
 
 
-class _Coarsest:
-    """The coarsest grid, which a dense inverse solves."""
-
-    def __init__(self, grid: grids.Grid, dtype: np.dtype) -> None:
-        self._inverse = grids.coarsest_inverse(grid).astype(dtype)
-        self.u, self.f = np.empty((2, grid.points), dtype)
-
-    def cycle(self, f: np.ndarray, u: np.ndarray, *, omega: float, symmetric: bool) -> None:
-        """u = A^-1 f."""
-        multigrid.solve_coarsest(self._inverse, f, u)
-
-
 class CpuHierarchy(grids.Hierarchy):
     """The grids of one stencil on the CPU; its vectors are flat arrays of float32 or float64."""
 
     def __init__(self, stencil: Stencil, dtype: np.dtype) -> None:
         super().__init__()
         dtype = np.dtype(dtype)
-        self.grids = grids.hierarchy(stencil, grids.coarsest("cpu"))
-        self.levels = [
-            _Level(fine, coarse, dtype, finest=number == 0)
-            for number, (fine, coarse) in enumerate(zip(self.grids, self.grids[1:], strict=False))
-        ]
-        self.coarsest = _Coarsest(self.grids[-1], dtype)
+        _, *coarser = all_grids = grids.hierarchy(stencil, grids.coarsest("cpu"))
+        self.levels = [_Level(*pair, dtype) for pair in itertools.pairwise(all_grids)]
         self.exact = bool(self.levels)
+        self._inverse = grids.coarsest_inverse(all_grids[-1]).astype(dtype)
+        # f and u of all grids but the finest, whose are the caller's.
+        self._coarser = [np.empty((2, grid.points), dtype) for grid in coarser]
         self._stencil = stencil
 
     def norms(self, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
@@ -101,6 +85,29 @@ class CpuHierarchy(grids.Hierarchy):
 
     def zero(self, u: np.ndarray) -> None:
         u[...] = 0
+
+    def residual(self) -> float:
+        return math.sqrt(self.levels[0].sums.sum()) if self.levels else math.nan
+
+    def bound(self, f: Any, u: Any, symmetric: bool = False) -> Callable[[], object]:
+        return functools.partial(self._cycle, f, u, symmetric)
+
+    def apply(self, r: np.ndarray, z: np.ndarray) -> None:
+        """z = M r: one cycle from zero, smoothing back in reverse, so that M is symmetric."""
+        self._cycle(r, z, True)
+
+    def _cycle(self, f: np.ndarray, u: np.ndarray, symmetric: bool) -> None:
+        vectors, omega = [(f, u), *self._coarser], grids.OMEGA[symmetric]
+        for number, first, mode in grids.cycle(len(self.levels), symmetric):
+            f, u = vectors[number]
+            if mode == grids.SOLVED:
+                multigrid.solve_coarsest(self._inverse, f, u)
+                continue
+            level, (coarse_f, coarse_u) = self.levels[number], vectors[number + 1]
+            if mode in (DOWN, DOWN_FROM_ZERO):
+                level.sweep(u, f, level.work, coarse_f, omega, first, mode)
+            else:
+                level.sweep(level.work, f, u, coarse_u, omega, first, mode)
 
 
 @functools.lru_cache(maxsize=2)

@@ -15,7 +15,7 @@ from hetero.calling import planner
 from hetero.calling.call_cache import bind
 from hetero.moving.results import staying
 from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, warn
-from hetero.ops.linear_systems.types import checked_spacing, least_tolerance
+from hetero.ops.linear_systems.systems import checked_spacing, least_tolerance
 from hetero.ops.poisson import methods, operands  # the former registers them
 from hetero.ops.poisson.equation import Equation, Face, checked_faces
 from hetero.ops.poisson.operands import JACOBI, NAME, UNLIMITED, from_dims, problem

@@ -19,7 +19,7 @@ from hetero.ops.linear_systems.cases import (
     unknowns,
 )
 from hetero.ops.linear_systems.solve import Solve
-from hetero.ops.linear_systems.types import Stencil
+from hetero.ops.linear_systems.systems import Stencil
 from hetero.ops.multigrid import grids
 from hetero.ops.poisson import methods, operands
 from hetero.registry import Arguments

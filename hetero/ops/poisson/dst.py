@@ -21,8 +21,9 @@ from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.host import cpu, loops
 from hetero.imports import load
+from hetero.kernels.common.launch import REAL
 from hetero.ops.linear_systems.loops import CYCLES
-from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
+from hetero.ops.linear_systems.systems import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
 from hetero.profile.inventory import loop_threads
 
 _SERIAL = 1 << 16  # points below which SciPy's threads cost more than they save
@@ -127,26 +128,22 @@ def _bounds(stencil: Stencil) -> tuple[float, float]:
     return low, sum(weight for weight, _ in sizes)
 
 
-def _length(v: np.ndarray) -> float:
-    """2-norm, in v's own precision and range."""
-    return math.sqrt(np.einsum("i,i", v.reshape(-1), v.reshape(-1)))
+def _norm(v: np.ndarray, dtype: Any = None) -> float:
+    """2-norm, in a dtype's precision and range; default: v's own."""
+    return math.sqrt(np.einsum("i,i", v.reshape(-1), v.reshape(-1), dtype=dtype))
 
 
 def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> np.ndarray:
     """f - A u."""
     r = np.empty_like(f, order="C")
-    product = load("hetero.ops.krylov.cg_products").plain(stencil, f.dtype)
+    product = load("hetero.ops.krylov.cg_cpu").uncompiled(stencil, f.dtype)
     product.times(u.reshape(-1), r.reshape(-1))
     return np.subtract(f, r, out=r)
 
 
 def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
     """2-norms of f - A u and of f."""
-    size, whole = (
-        math.sqrt(np.einsum("i,i", v.reshape(-1), v.reshape(-1), dtype=np.float64))
-        for v in (residual(stencil, f, u), f)
-    )
-    return size, whole
+    return _norm(residual(stencil, f, u), np.float64), _norm(f, np.float64)
 
 
 def _on_cpu(
@@ -167,7 +164,7 @@ def _on_cpu(
         solved = apply(stencil, f.astype(np.float64) if wide else u, overwrite=True)
         if not np.may_share_memory(solved, u):
             u[...] = solved
-        whole, rounded = _length(f), eps * high * _length(u)
+        whole, rounded = _norm(f), eps * high * _norm(u)
         left = _TRANSFORMS * eps * whole
         is_least = wide or (lenient and left <= rounded)
         enough = (is_least or left + rounded <= rtol * whole) and 0.0 < rounded < math.inf
@@ -202,17 +199,15 @@ class Solver:
         dtype: np.dtype,
         transform: Callable[..., Callable[[Any], None]] | None = None,
     ) -> None:
-        self._device = device
-        self._dtype = np.dtype(dtype)
-        self._real = {"float32": "float", "float64": "double"}[self._dtype.name]
-        self._shape = (1,) * (3 - len(stencil.shape)) + tuple(stencil.shape)
-        self._axes = stencil.shape
-        self._weights = [0.0] * (3 - len(stencil.shape)) + [1.0 / h**2 for h in stencil.spacing]
+        self._device, self._dtype, self._axes = device, np.dtype(dtype), stencil.shape
+        flat = 3 - len(self._axes)
+        self._shape = (*(1,) * flat, *self._axes)
+        self._weights = [0.0] * flat + [1.0 / h**2 for h in stencil.spacing]
         self._points = math.prod(self._shape)
         made = transform or load("hetero.devices.cuda.cufft").RealTransform
         self._transform = functools.cache(functools.partial(made, device, dtype=self._dtype.name))
-        memory = Workspace(device, _PURPOSE)
-        values = np.concatenate([[0.0] * (3 - len(self._axes)), *eigenvalues(stencil)])
+        memory = self._memory = Workspace(device, _PURPOSE)
+        values = np.concatenate([[0.0] * flat, *eigenvalues(stencil)])
         self._eigenvalues = memory.upload(values.astype(self._dtype))
         self._chunks = {n: self._rows_of_a_chunk(n) for n in self._axes}
         most = max(rows * 2 * (n + 2) for n, rows in self._chunks.items())
@@ -221,14 +216,13 @@ class Solver:
         self._work = [memory.allocate(self._points * size) for _ in range(2)]
         self._residual = memory.allocate(self._points * size)
         self._sums = memory.allocate(2 * _SUM_BLOCKS * 8)
-        self._memory = memory
 
     def _rows_of_a_chunk(self, n: int) -> int:
         rows = max(_CHUNK_BYTES // (2 * (n + 2) * self._dtype.itemsize), 1)
         return min(-(-rows // _TILE) * _TILE, self._points // n)
 
     def _launch(self, kernel: str, items: int, arguments: list[Any]) -> None:
-        defines = (("REAL", self._real), ("THREADS", _THREADS))
+        defines = (("REAL", REAL[self._dtype.name]), ("THREADS", _THREADS))
         built = self._device.build("dst.cu", kernel, defines)
         self._device.launch(built, -(-items // _THREADS), _THREADS, arguments)
 
@@ -242,11 +236,8 @@ class Solver:
             target = u if number == len(passes) - 1 else (a if source is not a else b)
             self._sine_transform(source, target, n, -0.5 if forward else -1.0 / (n + 1))
             if number == len(self._axes) - 1:
-                self._launch(
-                    "divide_by_eigenvalues",
-                    self._points,
-                    [target, self._eigenvalues, *self._shape],
-                )
+                arguments = [target, self._eigenvalues, *self._shape]
+                self._launch("divide_by_eigenvalues", self._points, arguments)
             source = target
 
     def _sine_transform(self, source: Any, target: Any, n: int, scale: float) -> None:
@@ -256,11 +247,8 @@ class Solver:
             self._launch("extend_odd", rows * 2 * (n + 2), [source, self._extended, first, rows, n])
             self._transform(2 * (n + 1), rows)(self._extended)
             tiles = -(-rows // _TILE) * -(-n // _TILE)
-            self._launch(
-                "take_transposed",
-                tiles * _THREADS,
-                [self._extended, target, first, rows, n, everything, scale],
-            )
+            arguments = [self._extended, target, first, rows, n, everything, scale]
+            self._launch("take_transposed", tiles * _THREADS, arguments)
 
     def residual(self, f: Any, u: Any) -> tuple[float, float]:
         """2-norms of f - A u, which is kept, and of f."""
@@ -273,25 +261,19 @@ class Solver:
             r, whole = np.sqrt(sums.sum(axis=0))
         return float(r), float(whole)
 
-    def refine(self, u: Any) -> None:
-        """Enqueue u += A^-1 r for the residual kept; `undo` takes it back."""
-        self.apply(self._residual, self._residual)
-        self._device.copy(self._work[0], u, self._points * self._dtype.itemsize)
-        self._launch("add_to", self._points, [u, self._residual, self._points])
-
-    def undo(self, u: Any) -> None:
-        """Enqueue what makes u what it was before the last `refine`."""
-        self._device.copy(u, self._work[0], self._points * self._dtype.itemsize)
-
     def solve(self, f: Any, u: Any, rtol: float) -> tuple[float, float, int]:
         """2-norms of f - A u and of f, and the number of solves."""
         self.apply(f, u)
         size, whole = self.residual(f, u)
         if not size > rtol * whole:
             return size, whole, 1
-        self.refine(u)
+        # u + A^-1 r, unless that is worse.
+        before, nbytes = self._work[0], self._points * self._dtype.itemsize
+        self.apply(self._residual, self._residual)
+        self._device.copy(before, u, nbytes)
+        self._launch("add_to", self._points, [u, self._residual, self._points])
         refined, _ = self.residual(f, u)
         if refined < size:
             return refined, whole, 2
-        self.undo(u)
+        self._device.copy(u, before, nbytes)
         return size, whole, 2

@@ -15,9 +15,8 @@ import numpy as np
 from hetero.arrays import HOST, describe, name_of
 from hetero.imports import load
 from hetero.moving.results import on_host as with_host_result
-from hetero.ops.linear_systems.solve import Solve, Solved, execute
-from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
-from hetero.ops.linear_systems.vectors import like, on_host
+from hetero.ops.linear_systems.solve import Solve, Solved, execute, like, on_host
+from hetero.ops.linear_systems.systems import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
 from hetero.pricing.plan import Plan
 
 # Exponents of two between which spacings and right-hand sides are taken as they are. Sums of

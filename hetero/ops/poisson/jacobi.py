@@ -22,7 +22,7 @@ from hetero.kernels.common.launch import VECTOR_BYTES
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Exchange, Part
 from hetero.ops.linear_systems.partition import Slab, halo_copies, slabs
-from hetero.ops.linear_systems.types import (
+from hetero.ops.linear_systems.systems import (
     CONVERGED,
     LIMIT,
     NOT_FINITE,

@@ -22,7 +22,7 @@ from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
-    from hetero.ops.linear_systems.types import Outcome
+    from hetero.ops.linear_systems.systems import Outcome
 
 _LEAST_ROWS = 16  # a device's share, at least
 _CYCLE_FACTOR = {2: 0.07, 3: 0.1}  # what one multigrid cycle leaves of the residual

@@ -8,8 +8,7 @@ import numpy as np
 
 from hetero.arrays import Spec, array_or_spec, dense, describe, name_of
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance
-from hetero.ops.linear_systems.types import checked_spacing
-from hetero.ops.linear_systems.vectors import real_dtype
+from hetero.ops.linear_systems.systems import checked_spacing, real_dtype
 from hetero.registry.problem import Problem, check_dims
 
 NAME, JACOBI = "poisson", "jacobi"  # the method that makes as many sweeps as are asked for

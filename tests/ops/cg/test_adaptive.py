@@ -10,7 +10,7 @@ import pytest
 
 import hetero
 from hetero import devices, profile, registry
-from hetero.errors import DeviceError, MethodNotAvailable
+from hetero.errors import MethodNotAvailable
 from hetero.ops.cg import adaptive, operands
 from hetero.ops.cg.adaptive import Schedule
 from hetero.pricing import pricing
@@ -176,21 +176,6 @@ def test_the_limit_counts_across_the_move(opencl, monkeypatch):
         assert info == len(seen) == limit
         alone, _ = hetero.solve_cg(A, b, maxiter=limit, device="cpu")
         np.testing.assert_allclose(x, alone, rtol=1e-8)
-
-
-def test_the_cpu_computes_it_where_the_device_fails(opencl, monkeypatch, warnings_of):
-    A, b = system(), np.ones(N)
-    moving_after(monkeypatch, 9)
-
-    def failing(*arguments, **options):
-        raise DeviceError("it fell over")
-
-    monkeypatch.setattr(type(devices.get(opencl)), "download", failing)
-    x, info = hetero.solve_cg(A, b, rtol=1e-8, device=opencl, method="adaptive")
-    assert info == 0
-    np.testing.assert_array_equal(x, hetero.solve_cg(A, b, rtol=1e-8, device="cpu")[0])
-    assert len(warnings_of()) == 1
-    assert "it fell over" in warnings_of()[0]
 
 
 def test_a_badly_scaled_right_side_stays_on_the_cpu(opencl, monkeypatch):

@@ -19,7 +19,7 @@ from hetero.errors import DeviceError
 from hetero.ops.cg import operands
 from hetero.ops.cg.operands import System
 from hetero.ops.linear_systems.exchange import Exchange
-from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, Stencil
+from hetero.ops.linear_systems.systems import CONVERGED, NOT_FINITE, Stencil
 from hetero.ops.multigrid import grids, multigrid_device
 from hetero.ops.multigrid.multigrid_device import Memory
 from hetero.pricing import pricing
@@ -98,7 +98,7 @@ def test_agrees_with_one_device(found, meet, parts, shape, spacing, dtype):
 
 
 def test_what_the_host_sees_meanwhile(found, meet):
-    """x after each iteration; and the result does not depend on when the host looks."""
+    """x after each iteration."""
     stencil = Stencil((70, 50), (1.0, 1.0))
     b, x0 = vectors(stencil)
     seen = []
@@ -108,10 +108,9 @@ def test_what_the_host_sees_meanwhile(found, meet):
     for number, there in enumerate(seen, 1):
         _, expected = preconditioned(found, 2, stencil, b, x0, maxiter=number)
         np.testing.assert_array_equal(there, expected)
-    for every in (1, 7):
-        again, y = preconditioned(found, 2, stencil, b, x0, rtol=1e-8, check_every=every)
-        assert again == outcome
-        np.testing.assert_array_equal(y, x)
+    again, y = preconditioned(found, 2, stencil, b, x0, rtol=1e-8)
+    assert again == outcome
+    np.testing.assert_array_equal(y, x)
 
 
 @pytest.mark.parametrize("shape", [(31, 80), (40, 40)])
@@ -140,22 +139,13 @@ def test_what_is_not_finite_leaves_nothing_behind(found):
     np.testing.assert_array_equal(x, expected[1])
 
 
-def test_numbers_whose_squares_overflow_are_scaled(found):
-    stencil = Stencil((64, 64), (1.0, 1.0))
-    b, _ = vectors(stencil)
-    _, x = preconditioned(found, 2, stencil, b, rtol=1e-8)
-    outcome, y = preconditioned(found, 2, stencil, b * 2.0**600, rtol=1e-8)
-    assert outcome.status == CONVERGED
-    np.testing.assert_allclose(y * 2.0**-600, x, rtol=0, atol=1e-7 * np.abs(x).max())
-
-
 @pytest.mark.parametrize("k", [0, 11, 40, 101, 180])
 def test_a_device_that_fails(found, monkeypatch, k):
     """At a launch before the iteration, in a cycle, in those of the vectors: the next solve makes a
     new hierarchy."""
     stencil = Stencil((96, 64), (1.0, 1.0))
     b, x0 = vectors(stencil)
-    options = {"rtol": 1e-12, "check_every": 2}
+    options = {"rtol": 1e-12}
     expected = preconditioned(found, 2, stencil, b, x0, **options)
     kind = type(found[0])
     launch, launches, made = kind.launch, itertools.count(), []
@@ -170,9 +160,9 @@ def test_a_device_that_fails(found, monkeypatch, k):
         broken.setattr(Exchange, "recorded", lambda *_: None)  # graphs call it no more
         with pytest.raises(DeviceError, match="unplugged"):
             preconditioned(found, 2, stencil, b, x0, **options)
-    build = multigrid_device.SharedHierarchy.__init__
+    build = multigrid_device.DeviceHierarchy.__init__
     monkeypatch.setattr(
-        multigrid_device.SharedHierarchy,
+        multigrid_device.DeviceHierarchy,
         "__init__",
         lambda self, *a: made.append(self) or build(self, *a),
     )

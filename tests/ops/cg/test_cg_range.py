@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from scipy.sparse.linalg import LinearOperator, aslinearoperator
+from scipy.sparse.linalg import LinearOperator
 
 import hetero
 from hetero import devices
@@ -171,20 +171,3 @@ def test_the_last_finite_iterate_is_the_one_before_it_overflowed():
         assert finite
         assert np.isfinite(x).all()
         np.testing.assert_array_equal(x, finite[-1])
-
-
-@pytest.mark.parametrize("kind", ["dense", "csr", "operator"])
-def test_as_many_iterations_at_any_size(kind):
-    """The tolerance is relative to b's own norm at every scale."""
-    n = 400
-    A = np.diag(np.linspace(1.0, 500.0, n))
-    A = {"dense": np.asarray, "csr": sp.csr_array, "operator": aslinearoperator}[kind](A)
-    counts = []
-    for exponent in (0, -700, 700):
-        seen = []
-        b = np.ldexp(np.ones(n), exponent)
-        info = hetero.solve_cg(A, b, rtol=1e-6, callback=seen.append, device="cpu")[1]
-        assert info == 0
-        counts.append(len(seen))
-    assert counts[0] > 20
-    assert counts[1] == counts[2] == counts[0]

@@ -9,7 +9,7 @@ import pytest
 
 import hetero
 from hetero.ops.linear_systems.operators import Poisson
-from hetero.ops.linear_systems.types import CONVERGED, ROUNDING, Stencil
+from hetero.ops.linear_systems.systems import CONVERGED, ROUNDING, Stencil
 from hetero.ops.multigrid import multigrid_cpu
 from hetero.ops.poisson import dst
 

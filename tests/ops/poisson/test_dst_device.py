@@ -9,7 +9,7 @@ import runtimes
 from hetero import devices
 from hetero.devices.cuda import cufft
 from hetero.ops.linear_systems.operators import Poisson
-from hetero.ops.linear_systems.types import Stencil
+from hetero.ops.linear_systems.systems import Stencil
 from hetero.ops.poisson import dst
 
 SHAPES = [(1, 1), (1, 5), (6, 1), (4, 7), (33, 40), (3, 4, 5), (9, 1, 34)]

@@ -12,7 +12,7 @@ import pytest
 from hetero import devices
 from hetero.kernels.common.launch import Target
 from hetero.kernels.jacobi import plan as plan_jacobi
-from hetero.ops.linear_systems.types import LIMIT, Stencil
+from hetero.ops.linear_systems.systems import LIMIT, Stencil
 from hetero.ops.poisson import jacobi
 
 pytestmark = pytest.mark.optimised  # many sweeps

@@ -9,7 +9,8 @@ import runtimes
 from hetero import devices
 from hetero.devices import meetings
 from hetero.errors import DeviceError
-from hetero.ops.linear_systems.types import CONVERGED, Stencil
+from hetero.ops.linear_systems.exchange import Exchange
+from hetero.ops.linear_systems.systems import CONVERGED, Stencil
 from hetero.ops.multigrid import grids, multigrid_device
 
 SHAPES = [
@@ -18,8 +19,6 @@ SHAPES = [
     ((64, 40, 50), (1.0, 1.0, 1.0)),
     ((500, 33), (1.0, 3.0)),  # rows are not coarsened at first
     ((51, 49), (1.0, 1.0)),  # of which a part has one tile
-    ((20, 30), (1.0, 1.0)),  # not divided
-    ((7, 8), (1.0, 1.0)),  # one dense inverse
 ]
 
 
@@ -99,9 +98,9 @@ def test_zero_and_what_is_not_finite(found):
 
 def test_a_hierarchy_is_kept_until_a_device_lets_go(found, monkeypatch):
     made = []
-    build = multigrid_device.SharedHierarchy.__init__
+    build = multigrid_device.DeviceHierarchy.__init__
     monkeypatch.setattr(
-        multigrid_device.SharedHierarchy,
+        multigrid_device.DeviceHierarchy,
         "__init__",
         lambda self, *a: made.append(self) or build(self, *a),
     )
@@ -122,18 +121,18 @@ def test_a_device_that_is_waited_for_in_vain(monkeypatch):
     monkeypatch.setattr(meetings, "PATIENCE", 0.3)
     stencil, f = Stencil((400, 300), (1.0, 1.0)), source((400, 300))
     _, u = together(pair, 2, stencil, f, rtol=1e-9, maxiter=50)
-    sweep = multigrid_device._Divided.sweep
+    run = Exchange.run
 
-    def one_alone(shared, *vectors, mode, **how):
-        if mode != 3:
-            sweep(shared, *vectors, mode=mode, **how)
+    def one_alone(exchange, launches, moves=()):
+        if not moves:
+            run(exchange, launches)
             return
-        part = shared._exchange.parts[0]
+        part = exchange.parts[0]
         with part.active():
-            part.start(shared._up[0])
+            part.start(moves[0])
 
     with monkeypatch.context() as broken:
-        broken.setattr(multigrid_device._Divided, "sweep", one_alone)
+        broken.setattr(Exchange, "run", one_alone)
         for device in pair:
             with device.active():
                 device.storage().drop()

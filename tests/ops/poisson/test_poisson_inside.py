@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
-import processes
 import pytest
 from test_solve_poisson import exact
 
@@ -88,41 +86,3 @@ def test_the_tightest_of_nested_control_groups_counts(control_group):
 def test_without_limits_the_machine_counts(control_group):
     control_group("/a", {"": ("max", 7, 0), "a": (2**63 - 4096, 7, 0)})
     assert cpu.available_memory() > 1 << 20
-
-
-MEASURE = """
-import sys, numpy as np, hetero
-from hetero.ops.poisson.methods import BY_NAME
-method, shape = sys.argv[1], tuple(map(int, sys.argv[2].split(",")))
-before = np.ones((*shape[:-1], shape[-1] - 1), "f4")  # compiles the same loops
-hetero.solve_poisson(before, device="cpu", method=method, maxiter=3)
-f = np.ones(shape, "f4")
-def peak():
-    lines = open("/proc/self/status").read().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
-open("/proc/self/clear_refs", "w").write("5")
-before = peak()
-hetero.solve_poisson(f, device="cpu", method=method, maxiter=3)
-print((peak() - before) / f.nbytes, BY_NAME[method].memory_needed(shape, 4) / f.nbytes)
-"""
-
-
-@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux")
-@pytest.mark.parametrize(
-    ("method", "shape"),
-    [
-        ("dst", "2,500003"),
-        ("dst", "1000,1000"),
-        ("multigrid", "1,500009"),
-        ("multigrid", "1000,1000"),
-        ("jacobi", "1,1000003"),
-    ],
-)
-def test_no_more_memory_than_estimated(method, shape):
-    """Lengths whose transforms take the most."""
-    # What is freed goes back at once, or the second solve would find it again.
-    environment = {"MALLOC_MMAP_THRESHOLD_": str(1 << 17)}
-    done = processes.python("-W", "ignore", "-c", MEASURE, method, shape, **environment)
-    taken, estimated = map(float, done.stdout.split())
-    assert taken <= estimated + 1.0
-    assert estimated <= (8 if shape == "1000,1000" else 48)

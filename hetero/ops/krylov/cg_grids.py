@@ -1,14 +1,12 @@
-"""The iterations of conjugate gradients on devices, as launches.
+"""The iterations of conjugate gradients on grids, on devices, as launches.
 
-Stencils: `Sweeps` takes one launch per iteration; `Persistent`, for small grids, many in one
-cooperative launch on each device. Matrices: `MatrixLoop` takes a product, then one launch for the
-vectors. All three are PR-CG (kernels/cg/cg_scalars.cu). `Preconditioned` is the recurrence of
-Hestenes and Stiefel, for a preconditioner that is launches of its own.
+`Sweeps` takes one launch per iteration; `Persistent`, for small grids, many in one cooperative
+launch on each device. Both are PR-CG (kernels/cg/cg_scalars.cu). `Preconditioned` is the recurrence
+of Hestenes and Stiefel, for a preconditioner that is launches of its own.
 """
 
 from __future__ import annotations
 
-import abc
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -20,100 +18,45 @@ from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.cg.plan_stencil import GridShare
-from hetero.ops.krylov.cg_matrices import Matrix
-from hetero.ops.krylov.cg_vectors import HALO, RECORD, X_HALO, Vectors
-from hetero.ops.linear_systems.exchange import Bound, BufferCopies
+from hetero.ops.krylov.cg_vectors import HALO, X_HALO, Loop, Vectors
+from hetero.ops.linear_systems.exchange import BufferCopies
 from hetero.ops.linear_systems.partition import halo_copies, range_copies
-from hetero.ops.linear_systems.types import Stencil
+from hetero.ops.linear_systems.systems import Stencil
 
-_STATUS, _COUNT, _TARGET = 0, 1, 4  # of a record's doubles; kernels/cg/cg_scalars.cu
-_RUNNING = 0
 _STAMPED = 16  # bytes of a value (kernels/common/stamped.cu)
-
-
-class Loop(abc.ABC):
-    """What the iterations have in common.
-
-    Attributes
-    ----------
-    every : bool
-        Whether x must be whole after each iteration; to be set before `start`.
-    first_batch : int
-        Iterations to start before the record is looked at for the first time.
-    batch_seconds : float
-        How long the device should run between two looks, which cost 15 us.
-    seconds : float or None
-        What an iteration took last.
-    done : int
-        Iterate that the launches so far lead to, ``begins`` at first.
-    turn : int
-        Which of the two records is the present one.
-    """
-
-    first_batch = 8
-    batch_seconds = 300e-6
-    begins = -1  # the first step only leads to iterate 0
-    turn = 0
-
-    def __init__(self, vectors: Vectors) -> None:
-        self.exchange = vectors.exchange
-        self.parts = vectors.parts
-        self.every = False
-        self.seconds: float | None = None
-        if len(self.parts) > 1:  # queues of several devices take longer to fill again
-            self.batch_seconds = max(self.batch_seconds, 2e-3)
-
-    @abc.abstractmethod
-    def residual(self) -> Sequence[float]:
-        """Compute r = b - A x, from where an iteration starts; returns r.r and b.b."""
-
-    def start(self, target: float) -> None:
-        """Begin from the last `residual`, to stop where r.r is no more than ``target``."""
-        record = np.zeros(RECORD)
-        record[[_STATUS, _COUNT, _TARGET]] = _RUNNING, self.begins, target
-        for part in self.parts:
-            for name in ("record0", "record1"):
-                part.upload(record, name)
-        self.done = self.begins
-
-    @abc.abstractmethod
-    def advance(self, to: int) -> None:
-        """Start the launches after which x is iterate ``to``, unless the iteration stops before."""
-
-    def record(self) -> tuple[int, int]:
-        """(status, iterations since `start`); waits for them."""
-        record = self.parts[0].download(f"record{self.turn}", np.empty(RECORD))
-        return int(record[_STATUS]), int(record[_COUNT])
-
-    def finish(self) -> None:  # noqa: B027  # nothing to do where x does not lag
-        """Make x the iterate of the record."""
 
 
 class _OnGrid(Loop):
     """Stencils; rows over one or several parts."""
 
+    def __init__(self, vectors: Vectors, stencil: Stencil) -> None:
+        super().__init__(vectors)
+        self._slabs, self._dtype = vectors.slabs, vectors.dtype
+        self._plane = math.prod(stencil.shape[1:])
+        self._row_bytes = self._plane * self._dtype.itemsize
+        self._each = list(zip(self.parts, self._slabs, shares(vectors, stencil), strict=True))
+
     def _bind_residual(
         self,
-        vectors: Vectors,
-        stencil: Stencil,
         places: Sequence[dict[str, int]],
         rows: Sequence[BufferCopies],
         scaled: bool = False,
         **names: str,
-    ) -> None:
-        """``places``: where r and p of each part begin. ``rows``: what is copied of them."""
-        self._residual_blocks, self._residuals = [], []
-        for part, slab, place in zip(self.parts, vectors.slabs, places, strict=True):
-            grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
-            size = {"dtype": vectors.dtype.name, "x_halo": X_HALO, "scaled": scaled}
-            residual, _ = plan_cg_stencil.stencil(grid, part.device.target, **size, **place)
+    ) -> list[Launch]:
+        """``places``: where r and p of each part begin. ``rows``: what is copied of them. Returns
+        the launches of products."""
+        self._residual_blocks, self._residuals, products = [], [], []
+        for (part, _, grid), place in zip(self._each, places, strict=True):
+            size = {"dtype": self._dtype.name, "x_halo": X_HALO, "scaled": scaled}
+            residual, product = plan_cg_stencil.stencil(grid, part.device.target, **size, **place)
             part.allocate(16 * residual.grid, "residual sums")
             self._residual_blocks.append(residual.grid)
             known = names if scaled else names | {"inverse": "x"}
             self._residuals.append([part.bind(residual, partial="residual sums", **known)])
-        row = math.prod(stencil.shape[1:]) * vectors.dtype.itemsize
-        x_rows = BufferCopies(halo_copies(vectors.slabs, row, X_HALO), "x", "x")
+            products.append(product)
+        x_rows = BufferCopies(halo_copies(self._slabs, self._row_bytes, X_HALO), "x", "x")
         self._x_rows, self._first_rows = self.exchange.bind(x_rows), self.exchange.bind(*rows)
+        return products
 
     def residual(self) -> Sequence[float]:
         self.exchange.run([()] * len(self.parts), self._x_rows)
@@ -125,19 +68,17 @@ class Sweeps(_OnGrid):
     """Halos are `HALO` deep."""
 
     def __init__(self, vectors: Vectors, stencil: Stencil, diagonal: bool) -> None:
-        super().__init__(vectors)
-        slabs, dtype = vectors.slabs, vectors.dtype
-        plane = math.prod(stencil.shape[1:])
+        super().__init__(vectors, stencil)
+        pitch = 2 * self._plane
         plans, places = [], []
-        for part, slab in zip(self.parts, slabs, strict=True):
-            grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
-            part.allocate(2 * plane * slab.held * dtype.itemsize, "state0", "state1")
+        for part, slab, grid in self._each:
+            part.allocate(pitch * slab.held * self._dtype.itemsize, "state0", "state1")
             aligned = part.is_aligned("x", *(("inverse",) if diagonal else ()))
-            how = {"dtype": dtype.name, "halo": HALO, "x_halo": X_HALO, "diagonal": diagonal}
+            how = {"dtype": self._dtype.name, "halo": HALO, "x_halo": X_HALO, "diagonal": diagonal}
             pair = plan_cg_stencil.sweeps(grid, part.device.target, aligned=aligned, **how)
             plans.append((part, pair, plan_cg_stencil.settle(grid, pair[0], HALO, X_HALO)))
-            start = slab.above * 2 * plane
-            places.append({"r_start": start + plane, "p_start": start, "pitch": 2 * plane})
+            start = slab.above * pitch
+            places.append({"r_start": start + self._plane, "p_start": start, "pitch": pitch})
         blocks = [pair[0].grid for _, pair, _ in plans]
         gather = self.exchange.share_sums(blocks, 8 if diagonal else 4, "partial0", "partial1")
         self._bound = {
@@ -154,7 +95,7 @@ class Sweeps(_OnGrid):
             ]
             for turn in (0, 1)
         ]
-        rows = halo_copies(slabs, 2 * plane * dtype.itemsize, HALO)
+        rows = halo_copies(self._slabs, 2 * self._row_bytes, HALO)
         self._moves = [
             self.exchange.bind(
                 BufferCopies(rows, state, state), BufferCopies(gather, partial, partial)
@@ -162,7 +103,7 @@ class Sweeps(_OnGrid):
             for state, partial in (("state0", "partial0"), ("state1", "partial1"))
         ]
         first = [BufferCopies(rows, "state1", "state1")]
-        self._bind_residual(vectors, stencil, places, first, diagonal, r="state1", p="state1")
+        self._bind_residual(places, first, diagonal, r="state1", p="state1")
 
     def advance(self, to: int) -> None:
         with self.exchange.queued():
@@ -197,14 +138,12 @@ class Persistent(_OnGrid):
         plans: Sequence[Launch],
         kernels: Sequence[CooperativeKernel],
     ) -> None:
-        super().__init__(vectors)
-        self._stamp, self._kernels = 0, kernels
-        slabs, item = vectors.slabs, vectors.dtype.itemsize
-        plane = math.prod(stencil.shape[1:])
-        points, blocks = stencil.shape[0] * plane, [plan.grid for plan in plans]
+        super().__init__(vectors, stencil)
+        self._stamp, self._kernels, row = 0, kernels, self._row_bytes
+        points, blocks = stencil.shape[0] * self._plane, [plan.grid for plan in plans]
         for number, part in enumerate(self.parts):
             # Several parts have r and p of the whole grid: a row has the same place on all devices.
-            part.allocate(points * item, "r", "p0", "p1")
+            part.allocate(points * self._dtype.itemsize, "r", "p0", "p1")
             with part.active():
                 for names, words in (("edges", points), ("sums", 4 * sum(blocks))):
                     for name in (f"{names}0", f"{names}1"):
@@ -213,16 +152,16 @@ class Persistent(_OnGrid):
             part.numbers["all_rows"] = stencil.shape[0]
             part.numbers["all_blocks"] = sum(blocks)
             part.numbers["first_block"] = sum(blocks[:number])
-        row = plane * item
-        own = [(slab.begin, slab.end) for slab in slabs]
-        held = [(slab.begin - slab.above, slab.end + slab.below) for slab in slabs]
+        own = [(slab.begin, slab.end) for slab in self._slabs]
+        held = [(slab.begin - slab.above, slab.end + slab.below) for slab in self._slabs]
         rows = range_copies(own, held, row)
         copies = [BufferCopies(rows, name, name) for name in ("r", "p1")]
-        places = [dict.fromkeys(("r_start", "p_start"), slab.begin * plane) for slab in slabs]
-        self._bind_residual(vectors, stencil, places, copies, p="p1")
+        starts = [slab.begin * self._plane for slab in self._slabs]
+        places = [{"r_start": start, "p_start": start} for start in starts]
+        self._bind_residual(places, copies, p="p1")
         self._plans = [
             (plan, self._of_several(rank, (slab.begin - X_HALO * bool(slab.above)) * row))
-            for rank, (plan, slab) in enumerate(zip(plans, slabs, strict=True))
+            for rank, (plan, slab) in enumerate(zip(plans, self._slabs, strict=True))
         ]
 
     def _of_several(self, rank: int, before: int) -> dict[str, Any]:
@@ -258,57 +197,21 @@ class Persistent(_OnGrid):
         self.turn = 1 - self.turn
 
 
-class MatrixLoop(Loop):
-    """A matrix, alone or with a diagonal preconditioner; rows over one or several parts."""
-
-    begins = 0
-
-    def __init__(self, matrix: Matrix) -> None:
-        super().__init__(matrix.vectors)
-        self._matrix = matrix
-        self._advance: list[list[list[Bound]]] = [[], []]
-        for part, rows in zip(self.parts, matrix.sizes, strict=True):
-            vectors = ("x", "b", *(("inverse",) if matrix.diagonal else ()))
-            *_, advance = plan_cg.vectors(
-                rows,
-                part.device.target,
-                dtype=matrix.vectors.dtype.name,
-                aligned=part.is_aligned(*vectors),
-                diagonal=matrix.diagonal,
-            )
-            for turn in (0, 1):
-                scalars = {"before": f"record{turn}", "after": f"record{1 - turn}"}
-                bound = part.bind(advance, partial_before="partial", **scalars)
-                self._advance[turn].append([bound])
-
-    def residual(self) -> Sequence[float]:
-        return self._matrix.residual()
-
-    def advance(self, to: int) -> None:
-        with self.exchange.queued():
-            for iteration in range(self.done, to):
-                turn = iteration % 2
-                self._matrix.product(turn)
-                self._matrix.change(self._advance[turn])
-                self.turn = 1 - turn
-        self.done = max(self.done, to)
-
-
 class Preconditioned(_OnGrid):
-    """A stencil on one part, and ``M.apply(r, z)`` that starts the launches of z = M r.
+    """A stencil, and a hierarchy of multigrid whose symmetric cycle is z = M r.
 
-    Or on several, and a hierarchy of multigrid on these, with r and z of the whole grid. It brings
-    z to where a part computes p: in its own rows, and in those of its neighbours next to them.
+    On several parts r and z are of the whole grid, and the cycle brings z to where a part computes
+    p: in its own rows, and in those of its neighbours next to them.
     """
 
     begins = 0
 
     def __init__(self, vectors: Vectors, stencil: Stencil, M: Any) -> None:
-        super().__init__(vectors)
-        plane, item = math.prod(stencil.shape[1:]), vectors.dtype.itemsize
+        super().__init__(vectors, stencil)
+        plane, item = self._plane, self._dtype.itemsize
         several = len(self.parts) > 1
         places, plans = [], []
-        for part, slab in zip(self.parts, vectors.slabs, strict=True):
+        for part, slab, _ in self._each:
             own, before = plane * slab.own, plane * slab.above
             part.allocate(own * item, "q", *(() if several else ("r", "z")))
             part.allocate(plane * slab.held * item, "p")
@@ -316,29 +219,26 @@ class Preconditioned(_OnGrid):
             places.append({"r_start": plane * slab.begin, "p_start": before})
             # A part's rows begin where a load does.
             whole = math.gcd(before, plane * slab.below) * item % 16 == 0
-            how = {"dtype": vectors.dtype.name, "aligned": part.is_aligned("x") and whole}
-            target = part.device.target
-            dots, _, correct = plan_cg.dots(own, target, **how)
-            _, direct, _ = plan_cg.dots(plane * slab.held, target, **how)
-            grid = GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0)
-            size = {"dtype": vectors.dtype.name, "x_halo": X_HALO}
-            _, product = plan_cg_stencil.stencil(grid, target, **size, **places[-1])
-            plans.append((dots, direct, product, correct))
-        rows = BufferCopies(halo_copies(vectors.slabs, plane * item), "p", "p")
-        self._bind_residual(vectors, stencil, places, [rows], inverse="r")
+            how = {"dtype": self._dtype.name, "aligned": part.is_aligned("x") and whole}
+            dots, _, correct = plan_cg.dots(own, part.device.target, **how)
+            _, direct, _ = plan_cg.dots(plane * slab.held, part.device.target, **how)
+            plans.append((part, dots, direct, correct))
+        rows = BufferCopies(halo_copies(self._slabs, self._row_bytes), "p", "p")
+        products = self._bind_residual(places, [rows], inverse="r")
         share, bind = self.exchange.share_sums, self.exchange.bind
-        blocks = [product.grid for *_, product, _ in plans]
+        blocks = [product.grid for product in products]
         gathered = bind(BufferCopies(share(blocks, 2, "partial"), "partial", "partial"))
         back = {"before": "record1", "after": "record0", "partial_before": "partial"}
         back |= {"blocks_before": sum(blocks)}
-        each = list(zip(self.parts, vectors.slabs, plans, strict=True))
-        products = [[part.bind(product)] for part, _, (_, _, product, _) in each]
-        corrections = [[part.bind(correct, **back)] for part, _, (*_, correct) in each]
-        sums = share([dots.grid for dots, *_ in plans], 2, "dots")
+        each = zip(self.parts, products, strict=True)
+        products = [[part.bind(product)] for part, product in each]
+        corrections = [[part.bind(correct, **back)] for part, *_, correct in plans]
+        sums = share([dots.grid for _, dots, *_ in plans], 2, "dots")
         there = {"before": "record0", "after": "record1", "partial_before": "dots"}
-        scalars = [[part.bind(p[0], a="z", b="r", partial="dots")] for part, _, p in each]
+        scalars = [[part.bind(dots, a="z", b="r", partial="dots")] for part, dots, *_ in plans]
         directions = [
-            [part.bind(p[1], **there, start=plane * slab.first)] for part, slab, p in each
+            [part.bind(direct, **there, start=plane * slab.first)]
+            for (part, _, direct, _), slab in zip(plans, self._slabs, strict=True)
         ]
         self._r_rows = bind(BufferCopies(M.halo, "r", "r")) if several else []
         self._steps = (
@@ -348,7 +248,7 @@ class Preconditioned(_OnGrid):
             (corrections, self._r_rows),  # x += alpha p, r -= alpha A p
         )
         r, z = ([part.buffers[name] for part in self.parts] for name in "rz")
-        self._apply, self._r_z = M.apply, (r, z) if several else (*r, *z)
+        self._apply = M.bound(r, z, symmetric=True)
 
     def residual(self) -> Sequence[float]:
         sums = super().residual()
@@ -364,7 +264,7 @@ class Preconditioned(_OnGrid):
         self.done = max(self.done, to)
 
     def _iterate(self) -> None:
-        self._apply(*self._r_z)
+        self._apply()
         for launches, moves in self._steps:
             self.exchange.run(launches, moves)
 
@@ -383,16 +283,24 @@ def _turned(turn: int) -> dict[str, str]:
     }
 
 
+def shares(vectors: Vectors, stencil: Stencil) -> list[GridShare]:
+    """Each part's rows of the grid."""
+    return [
+        GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0) for slab in vectors.slabs
+    ]
+
+
 def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
     """The iteration in cooperative launches; None if grid, devices or software do not allow it."""
     if len(vectors.parts) > 1 and vectors.exchange.meeting is None:
         return None
     plans, kernels = [], []
-    for part, slab in zip(vectors.parts, vectors.slabs, strict=True):
+    each = zip(vectors.parts, vectors.slabs, shares(vectors, stencil), strict=True)
+    for part, slab, grid in each:
         device, target = part.device, part.device.target
         sharers = sum(other.device is device for other in vectors.parts)
         plan = plan_cg_stencil.cooperative(
-            GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0),
+            grid,
             target._replace(multiprocessors=max(1, target.multiprocessors // sharers)),
             dtype=vectors.dtype.name,
             shared_limit=device.shared_limit,
@@ -410,3 +318,20 @@ def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
         plans.append(plan)
         kernels.append(kernel)
     return Persistent(vectors, stencil, plans, kernels)
+
+
+class GridProduct:
+    """-div grad on one part, of whose buffers it takes p."""
+
+    def __init__(self, vectors: Vectors, stencil: Stencil) -> None:
+        (part,) = self.parts = vectors.parts
+        part.allocate(vectors.n * vectors.dtype.itemsize, "p", "q")
+        (grid,), size = shares(vectors, stencil), {"dtype": vectors.dtype.name, "x_halo": X_HALO}
+        _, product = plan_cg_stencil.stencil(grid, part.device.target, **size)
+        part.allocate(16 * product.grid, "partial")
+        part.numbers["first_block"] = 0
+        self._product = part.bind(product)
+
+    def times(self) -> None:
+        """q = A p."""
+        self.parts[0].start(self._product)

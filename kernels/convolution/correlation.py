@@ -7,18 +7,6 @@ from typing import NamedTuple, NotRequired, TypedDict
 from ..common.boundaries import BOUNDARIES
 from ..common.launch import ceil_div, check_dtype
 
-__all__ = [
-    "RESIDENT_THREADS",
-    "SHARED_BYTES",
-    "WARP",
-    "Correlation",
-    "Sizes",
-    "TapSizes",
-    "correlation",
-    "count_blocks",
-    "fetch_rows",
-]
-
 WARP = 32
 SHARED_BYTES = 49152  # of shared memory that a kernel may declare
 RESIDENT_THREADS = 512  # of blocks with tiles there, that a multiprocessor is to hold
@@ -44,6 +32,21 @@ class Correlation(NamedTuple):
     out: tuple[int, int, int]
     tap_strides: tuple[int, int]
     transposed: bool
+
+    @property
+    def image_extents(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.height, self.width
+
+    @property
+    def filter_extents(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.filter_height, self.filter_width
+
+    @property
+    def out_extents(self) -> tuple[int, int, int, int]:
+        """Height and width, and where the first output begins: top and left."""
+        return self.out_height, self.out_width, self.top, self.left
 
     def vectors(self, strides: tuple[int, int, int], rows: int, alignment: int, width: int) -> bool:
         """Whether rows can be read or written in vectors of ``width`` elements."""

@@ -6,18 +6,6 @@ from typing import NamedTuple
 
 from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div
 
-__all__ = [
-    "Assignment",
-    "Points",
-    "Tile",
-    "choose",
-    "power_of_two",
-    "small",
-    "threads_of_block",
-    "tiled",
-    "tiles",
-]
-
 STEP = 8  # columns of X that a tile's step takes
 _TENSOR_STEP = 16
 _INT = 4
@@ -133,58 +121,34 @@ def threads_of_block(most: int, limit: int) -> int:
 
 
 def _tile(
-    thread_m: int,
-    thread_n: int,
-    warps_m: int,
-    warps_n: int,
+    each: tuple[int, int],
+    warps: tuple[int, int],
     resident: int,
     rates: tuple[float, float],
+    stages: int = 0,
 ) -> Tile:
-    """Warps of 8 x 4 threads, each with thread_m x thread_n."""
-    defines = (
-        ("THREAD_M", thread_m),
-        ("THREAD_N", thread_n),
-        ("WARPS_M", warps_m),
-        ("WARPS_N", warps_n),
-    )
-    m, n = 8 * thread_m * warps_m, 4 * thread_n * warps_n
-    return Tile(m, n, 32 * warps_m * warps_n, thread_m, defines, resident, rates)
-
-
-def _tensor(
-    warp_m: int,
-    warp_n: int,
-    warps_m: int,
-    warps_n: int,
-    stages: int,
-    resident: int,
-    rates: tuple[float, float],
-) -> Tile:
-    """Warps with warp_m x warp_n each, multiplied on tensor cores."""
-    defines = (
-        ("WARP_M", warp_m),
-        ("WARP_N", warp_n),
-        ("WARPS_M", warps_m),
-        ("WARPS_N", warps_n),
-        ("STAGES", stages),
-    )
-    threads = 32 * warps_m * warps_n
-    m, n = warp_m * warps_m, warp_n * warps_n
-    return Tile(m, n, threads, warp_m // 8, defines, resident, rates, stages, True)
+    """Warps of 8 x 4 threads, each of which has ``each`` products; with ``stages`` each warp has
+    these, on tensor cores."""
+    kind, (down, across) = ("WARP", (1, 1)) if stages else ("THREAD", (8, 4))
+    names = f"{kind}_M", f"{kind}_N", "WARPS_M", "WARPS_N"
+    defines = *zip(names, each + warps, strict=True), *((("STAGES", stages),) if stages else ())
+    m, n = down * each[0] * warps[0], across * each[1] * warps[1]
+    threads, rows = 32 * warps[0] * warps[1], down * each[0] // 8
+    return Tile(m, n, threads, rows, defines, resident, rates, stages or 4, stages > 0)
 
 
 _TILES = {
     "float32": (
-        _tile(8, 8, 2, 1, 6, (1.0, 0.85)),
-        _tile(8, 8, 2, 2, 3, (0.95, 0.95)),
-        _tile(8, 16, 2, 2, 2, (0.8, 1.0)),
+        _tile((8, 8), (2, 1), 6, (1.0, 0.85)),
+        _tile((8, 8), (2, 2), 3, (0.95, 0.95)),
+        _tile((8, 16), (2, 2), 2, (0.8, 1.0)),
     ),
-    "float64": (_tile(4, 8, 2, 1, 4, (1.0, 0.9)), _tile(4, 8, 2, 2, 2, (1.0, 1.0))),
+    "float64": (_tile((4, 8), (2, 1), 4, (1.0, 0.9)), _tile((4, 8), (2, 2), 2, (1.0, 1.0))),
 }
 _TENSOR = (
-    _tensor(32, 16, 2, 2, 4, 4, (1.0, 0.85)),
-    _tensor(32, 32, 2, 2, 3, 3, (0.95, 0.95)),
-    _tensor(32, 32, 2, 4, 4, 1, (0.8, 1.0)),
+    _tile((32, 16), (2, 2), 4, (1.0, 0.85), 4),
+    _tile((32, 32), (2, 2), 3, (0.95, 0.95), 3),
+    _tile((32, 32), (2, 4), 1, (0.8, 1.0), 4),
 )
 
 

@@ -13,7 +13,7 @@ from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.kernels.common.launch import Launch
 from hetero.kernels.kmeans import plan as plans
-from hetero.kernels.kmeans.plan_seeds import SeedsPlan, plan_seeds
+from hetero.kernels.kmeans.plan import SeedsPlan, plan_seeds
 from hetero.ops.kmeans.fit import DeviceLabels, Rows, Run, Stopped, ending, means, trials
 from hetero.ops.kmeans.operands import check_finite
 from hetero.registry.problem import Problem

@@ -32,6 +32,9 @@ module of benchmarks (`Operation.benchmarks`) has of
     with the number of iterations or a dict that has it.
 ``pictured_result(result, path)``
     Saves a picture of such a result, where that makes sense, and gives the file.
+``LINES``, ``PLANES``
+    Problems over one size, each a `Line`, and over two, each a `Plane`, for the pictures of
+    `hetero report`. Without ``PLANES`` there are none of these.
 """
 
 from __future__ import annotations
@@ -154,6 +157,41 @@ class Benchmark(NamedTuple):
     most: int = 25
 
 
+class Axis(NamedTuple):
+    """A size from the least to the most, by its name."""
+
+    name: str
+    least: int
+    most: int
+
+    def sizes(self, parts: int = 4) -> list[int]:
+        """Sizes from the least to the most, ``parts`` for each doubling."""
+        sizes = {self.most}
+        size = self.least
+        while size < self.most:
+            sizes |= {min(round(size * (1 + part / parts)), self.most) for part in range(parts)}
+            size *= 2
+        return sorted(sizes)
+
+
+class Line(NamedTuple):
+    """Problems over one size: what they are in words, such as "n x n"; ``dims(n)`` gives the
+    dimensions as the command line takes them."""
+
+    text: str
+    axis: Axis
+    dims: Callable[[int], tuple[int, ...]]
+
+
+class Plane(NamedTuple):
+    """Likewise over two sizes: ``dims(x, y)``."""
+
+    text: str
+    x: Axis
+    y: Axis
+    dims: Callable[[int, int], tuple[int, ...]]
+
+
 class BenchTable(NamedTuple):
     """Rows as cells, and ratios that are averaged below, by name."""
 
@@ -221,18 +259,8 @@ def of_candidates(
     longest: float = math.inf,
     only: str | None = None,
 ) -> dict[str, TimedCall | Iterations]:
-    """A call for each of a plan's candidates that is not expected to be slow.
-
-    Parameters
-    ----------
-    plan : Plan
-    call : callable
-        ``call(candidate)`` gives what is timed of it.
-    longest : float
-        Predicted seconds above which a candidate is left out.
-    only : str, optional
-        The device that counts. Default: all.
-    """
+    """``call(candidate)``, which is what is timed, of each of a plan's candidates that is expected
+    to take less than ``longest`` seconds, on the ``only`` device where one is named."""
     return {
         name_of(candidate): call(candidate)
         for candidate in plan.candidates
@@ -241,15 +269,15 @@ def of_candidates(
     }
 
 
-def by_candidates(
+def compared(
     operation: Operation,
     operands: tuple[Any, ...],
     options: Mapping[str, Any],
-    peers: Mapping[str, TimedCall | Iterations] | None = None,
-    *,
-    longest: float = math.inf,
+    peers: Mapping[str, TimedCall | Iterations],
+    *modules: str,
+    longest: float = 0.0,
 ) -> Comparison:
-    """A call as it is placed by itself, and by every candidate that is not expected to be slow.
+    """A call on host operands as it is placed by itself, and the same by other libraries.
 
     Parameters
     ----------
@@ -257,35 +285,21 @@ def by_candidates(
     operands : tuple
         On the host.
     options, peers : mapping
+    *modules : str
+        Of libraries without which ``peers`` lacks some.
     longest : float
-        Predicted seconds above which a candidate is left out.
+        Predicted seconds below which the call is made by each of the candidates, too.
     """
     plan = planner.plan_call(operation, operands, options)
-    automatic = partial(operation.call, *operands, **options)
 
-    def placed(candidate: Candidate) -> TimedCall:
-        place = candidate.device, candidate.method
-        run = placed_call(operation, operands, options, *place)
+    def placed(candidate: Candidate | None = None) -> TimedCall:
+        run = partial(operation.call, *operands, **options)
+        if candidate is not None:
+            place = candidate.device, candidate.method
+            run = placed_call(operation, operands, options, *place)
         return lambda turn: run()
 
-    calls = {"automatic": lambda turn: automatic()} | of_candidates(plan, placed, longest=longest)
-    return Comparison(calls, peers or {}, name_of(plan.chosen))
-
-
-def by_itself(
-    operation: Operation,
-    operands: tuple[Any, ...],
-    options: Mapping[str, Any],
-    peers: Mapping[str, TimedCall],
-    *modules: str,
-) -> Comparison:
-    """A call as it is placed by itself, and the same by other libraries, for demo.
-
-    ``modules`` are those of libraries without which ``peers`` lacks some.
-    """
-    plan = planner.plan_call(operation, operands, options)
-    run = partial(operation.call, *operands, **options)
-    calls = {"automatic": lambda turn: run()}
+    calls = {"automatic": placed()} | of_candidates(plan, placed, longest=longest)
     return Comparison(calls, peers, name_of(plan.chosen), plan=plan, missing=missing(*modules))
 
 

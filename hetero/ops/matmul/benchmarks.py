@@ -9,17 +9,19 @@ from functools import partial
 import numpy as np
 
 from hetero.ops.benchmark import (
+    Axis,
     Benchmark,
     Comparison,
+    Line,
     Named,
+    Plane,
     Trial,
-    by_candidates,
+    compared,
     cuda_device,
     from_host_by_cupy,
     moved_call,
 )
 from hetero.ops.matmul import OPERATION
-from hetero.ops.over_sizes import Axis, Line, Plane
 from hetero.ops.products import benchmarks as products
 
 VERIFIED = True
@@ -78,7 +80,7 @@ def _moved(n: int, dtype: str) -> Comparison:
     rng = np.random.default_rng(0)
     operands = rng.random((n, n), np.float32).astype(dtype), rng.random((n, n)).astype(dtype)
     peers = from_host_by_cupy(products.by_cupy, *operands)
-    return by_candidates(OPERATION, operands, {}, peers, longest=_LONGEST)
+    return compared(OPERATION, operands, {}, peers, longest=_LONGEST)
 
 
 def demonstrated(largest: int) -> Iterator[Benchmark]:

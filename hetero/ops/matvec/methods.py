@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from hetero.devices.base import Device
 
 NAME = "matvec"
-# Rows and columns of the largest matrix that calibration measures, by kind of device.
-LARGEST, LARGEST_OTHERS = {"cpu": 8192, "opencl": 1024}, 16384
+# Rows and columns of the largest matrix that calibration measures, by kind of device; of others.
+LARGEST = {"cpu": 8192, "opencl": 1024, "": 16384}
 
 
 def _cpu_work(problem: Problem, info: dict[str, Any]) -> Work:
@@ -37,7 +37,7 @@ def _as_measured(work: Work, info: dict[str, Any]) -> Work:
     has few elements for its length tells of the start of a call, not of the rate.
     """
     m, k = work.dims
-    most = LARGEST.get(info.get("kind"), LARGEST_OTHERS)
+    most = LARGEST.get(info.get("kind"), LARGEST[""])
     fold = min(max(m, k) / most, most / min(m, k))
     if fold <= 1.0:
         return work

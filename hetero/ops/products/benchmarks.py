@@ -25,7 +25,7 @@ from hetero.ops.benchmark import (
     Comparison,
     TimedCall,
     Trial,
-    by_itself,
+    compared,
     from_host_by_cupy,
     library,
     name_of,
@@ -88,7 +88,7 @@ def demonstrated(
 def _from_host(operation: Operation, shapes: Shapes) -> Comparison:
     operands = tuple(np.random.default_rng(0).random(shape, np.float32) for shape in shapes)
     peers = _numpy(operation, operands) | from_host_by_cupy(by_cupy, *operands)
-    return by_itself(operation, operands, {}, peers)
+    return compared(operation, operands, {}, peers)
 
 
 def _numpy(operation: Operation, operands: tuple[Any, ...]) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from hetero import registry
 from hetero.arrays import spec
-from hetero.ops.cases import Budget, Case, Dims, Place, SampleGrid, thinned
-from hetero.registry import Implementation
+from hetero.ops.cases import Budget, Case, Place, SampleGrid, thinned
 from hetero.registry.problem import DEVICE_DTYPES, Problem
 
 _POINT = 0.006  # seconds for a shape on a device; on the CPU `Budget.point`

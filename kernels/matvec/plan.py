@@ -58,7 +58,7 @@ def plan_matvec(
     aligned = alignment >= VECTOR_BYTES and (batch == 1 or a_batch % width == 0)
     source = "matvec.cu"
 
-    size = (multiprocessors, block_limit)
+    product = shapes.Product(m, k, batch, dtype, width, multiprocessors, block_limit)
     shape = None
     if _along_rows(m, k, a_row, a_col):
         kernel = "matvec_rows"
@@ -70,14 +70,14 @@ def plan_matvec(
             and (batch == 1 or x_batch % width == 0)
         )
         if whole:
-            shape = shapes.short_rows(m, k, batch, width, *size)
+            shape = shapes.short_rows(product)
         elif a_col == 1:
-            shape = shapes.misaligned_rows(m, k, batch, width, *size)
+            shape = shapes.misaligned_rows(product)
             if shape is not None:
                 kernel, source = "matvec_shifted_rows", "matvec_shifted_rows.cu"
         if shape is None:
             width = width if whole else 1
-            shape = shapes.rows(m, k, batch, dtype, width, *size)
+            shape = shapes.rows(product._replace(width=width))
     else:
         kernel = "matvec_columns"
         whole = aligned and m % width == 0 and (k == 1 or a_col % width == 0)
@@ -86,9 +86,9 @@ def plan_matvec(
         elif not whole:
             kernel, source = "matvec_shifted", "matvec_shifted.cu"
             if capability is not None and capability >= shapes.CLUSTERS:
-                shape = shapes.clusters(m, k, batch, width, *size)
+                shape = shapes.clusters(product)
         if shape is None:
-            shape = shapes.columns(m, k, batch, dtype, width, *size, kernel == "matvec_shifted")
+            shape = shapes.columns(product._replace(width=width), kernel == "matvec_shifted")
     split_k, cluster = shape.split_k, shape.cluster
     variant = f"{kernel.removeprefix('matvec_')}{shape.lanes}v{width}"
     if cluster > 1:

@@ -378,60 +378,43 @@ def _bound(plan: Plan, a: Operand) -> Function:
 
 
 def _plan(call: CheckedCall) -> tuple[Plan, Filter]:
-    """The plan by what is known of the values, and the filter."""
-    filter = _filter(call)
-    window = call.window(rank_of(filter), _is_finite(call))
-    plan = _by_values(call, filter, window)
+    """The plan by what is known of the values, and the filter.
+
+    Values on the host that are not finite are looked for where a method that spreads them is named:
+    it is refused then. The image is looked at where a transform is the cheapest.
+    """
+    filter, elsewhere = Filter(None, call.filter, call.b), call.a.location != call.b.location
+    image, taps = (x if isinstance(x, np.ndarray) else None for x in (call.image, call.filter))
+    on_device = is_device_array(call.filter)
+    if taps is not None:
+        filter = filter_of(taps, call.dtype)
+    elif on_device and (elsewhere or call.dtype != call.b.dtype or call.method == SEPARABLE):
+        filter = _downloaded(call)
+    finite = isfinite(call.fillvalue)
+    if finite and call.method in SPREADS:
+        finite = value_ranges.is_finite(image) and value_ranges.is_finite(taps)
+    window = call.window(rank_of(filter), finite)
+    plan = _priced(call, filter, window)
+    if call.method is not None:
+        return plan, filter
     if (
         filter.array is None
-        and call.method is None
-        and is_device_array(call.filter)
+        and on_device
         and call.b.size <= LARGEST_DOWNLOADED
         and plan.candidates[0].terms.get("compute", 0.0) > _WORTH_A_DOWNLOAD
         and (downloaded := _downloaded(call)).factors
     ):
-        filter = downloaded
-        plan = _by_values(call, filter, window._replace(rank=rank_of(filter)))
+        filter, window = downloaded, window._replace(rank=rank_of(downloaded))
+        plan = _priced(call, filter, window)
+    if plan.candidates[0].method == FFT:
+        seen = value_ranges.seen(image, filter, window, call.fillvalue)
+        plan = plan if seen == window else _priced(call, filter, seen)
     return plan, filter
-
-
-def _filter(call: CheckedCall) -> Filter:
-    """The filter, its values known where they are needed or lie on the host."""
-    a, b = call.a, call.b
-    if isinstance(call.filter, np.ndarray):
-        return filter_of(call.filter, call.dtype)
-    elsewhere = a.location != b.location or call.dtype != b.dtype
-    if is_device_array(call.filter) and (elsewhere or call.method == SEPARABLE):
-        return _downloaded(call)
-    return Filter(None, call.filter, b)
 
 
 def _downloaded(call: CheckedCall) -> Filter:
     transfer = load("hetero.moving.transfer")
     return filter_of(transfer.to_host(call.filter, call.b), call.dtype)
-
-
-def _is_finite(call: CheckedCall) -> bool:
-    """Of values that a plan depends on: a method that spreads others is refused by name only."""
-    if not (finite := isfinite(call.fillvalue)) or call.method not in SPREADS:
-        return finite
-    return all(value_ranges.is_finite(_known(x)) for x in (call.image, call.filter))
-
-
-def _known(x: Any) -> np.ndarray | None:
-    return x if isinstance(x, np.ndarray) else None
-
-
-def _by_values(call: CheckedCall, filter: Filter, window: Window) -> Plan:
-    """The plan; made again where it transforms an image that turns out to lose small values."""
-    plan = _priced(call, filter, window)
-    if call.method is None and plan.candidates[0].method == FFT:
-        given = _known(call.image), filter, window, call.fillvalue
-        wide = filter.array is not None and value_ranges.is_wide(*given)
-        seen = window._replace(finite=wide is not None, wide_range=bool(wide))
-        if seen != window:
-            return _priced(call, filter, seen)
-    return plan
 
 
 def _priced(call: CheckedCall, filter: Filter, window: Window) -> Plan:

@@ -246,41 +246,6 @@ def test_a_limit_of_memory(opencl):
         np.testing.assert_allclose(result, expected, rtol=1e-12)
 
 
-def _line(seconds, rate):
-    one = {"below": None, "bytes_per_second": rate, "seconds_per_byte": 0.0, "seconds": seconds}
-    return {"form": "segments", "constants": [one]}
-
-
-@pytest.mark.parametrize(("staged", "pinned"), [(True, False), (False, False), (False, True)])
-def test_copies_that_go_on_beside_the_computation_are_priced_so(staged, pinned):
-    data = profile.shipped("h100").data
-    kinds = {"pageable": _line(1e-5, 5e9), "pinned": _line(1e-5, 5e10)}
-    if staged:
-        kinds["staged"] = _line(1e-4, 4e10)
-    links = {"cuda:0": {"upload": kinds, "download": kinds}}
-    h100 = profile.Profile({**data, "links": links})
-    info = h100.machine()["cuda:0"]
-    image, filter = hetero.spec((8192, 8192), "float32"), hetero.spec((3, 3), "float32")
-    found = registry.operation("convolve2d").problem(image, filter)
-    image, filter = (o._replace(pinned=pinned) for o in found.inputs)
-    found = replace(found, inputs=(image, filter), output=found.output._replace(pinned=pinned))
-    terms, made_of, *_ = ranges.price(found, "cuda:0", info, h100)
-    assert terms is not None
-    one_way = found.output.nbytes / (5e10 if pinned else 4e10 if staged else 5e9)
-    copies = terms["upload"] + terms["download"]
-    number = int(made_of.split()[0])
-    in_turn = 2 * one_way * (number - 1) / number
-    assert (number > 1) == (pinned or staged)
-    if pinned:  # each way has the bus of its own
-        assert in_turn / 2 < sum(terms.values())
-        assert copies < 0.7 * in_turn
-    elif staged:
-        assert 0.7 * in_turn < sum(terms.values())
-        assert copies < 1.1 * in_turn
-    else:
-        assert copies > 1.99 * one_way
-
-
 # -- What several devices share --------------------------------------------------------------------
 
 

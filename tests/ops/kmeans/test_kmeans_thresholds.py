@@ -352,18 +352,3 @@ def test_inertia_of_rows_very_far_from_zero(method):
     found = hetero.kmeans(X, 4, **options)
     np.testing.assert_array_equal(found[1], expected[1])
     np.testing.assert_allclose(found[2]["inertia"], expected[2]["inertia"], rtol=1e-6)
-
-
-@pytest.mark.parametrize("d", [1, 3, 128, 700, 2000])
-@pytest.mark.parametrize("n", [1, 5000, 4097])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_means_of_columns(n, d, dtype):
-    """However many rows are added as one: to the last digits of float64."""
-    X = (np.random.default_rng(n + d).random((n, d)) + 1e4).astype(dtype)
-    for rows in (X, np.asfortranarray(X), X[::2]):
-        found = cpu.column_means(rows)
-        assert found.dtype == dtype
-        exact = rows.astype(np.float64).mean(axis=0)
-        np.testing.assert_allclose(
-            found, exact.astype(dtype), rtol=1e-12 if dtype == "float64" else 1e-7
-        )

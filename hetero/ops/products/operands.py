@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -168,33 +168,22 @@ def collapse_batch(
     -------
     (batch, stride of each operand along it), or None where no single stride walks the batch.
     """
-    ndim = max(map(len, shapes))
-    if not ndim:
-        return 1, [0] * len(shapes)
-    extents: list[int] = []
-    folded: list[list[int]] = []
-    for axis in range(-ndim, 0):
-        sizes = [shape[axis] if len(shape) >= -axis else 1 for shape in shapes]
-        extent = max(sizes)
+    shape = np.broadcast_shapes(*shapes)
+    spread = [
+        [0] * (len(shape) - len(own))
+        + [stride if extent != 1 else 0 for extent, stride in zip(own, along, strict=True)]
+        for own, along in zip(shapes, strides, strict=True)
+    ]
+    batch, between = 1, [0] * len(shapes)
+    for extent, *along in reversed([*zip(shape, *spread, strict=True)]):
         if extent == 1:
             continue
-        along = [
-            stride[axis] if size != 1 else 0
-            for stride, size in zip(
-                [s if len(s) >= -axis else (0,) * -axis for s in strides], sizes, strict=True
-            )
-        ]
-        if extents and all(o == s * extent for o, s in zip(folded[-1], along, strict=True)):
-            extents[-1] *= extent
-            folded[-1] = along
-        else:
-            extents.append(extent)
-            folded.append(along)
-    if not extents:
-        return 1, [0] * len(shapes)
-    if len(extents) > 1:
-        return None
-    return extents[0], folded[0]
+        if batch > 1 and any(o != s * batch for o, s in zip(along, between, strict=True)):
+            return None
+        if batch == 1:
+            between = along
+        batch *= extent
+    return batch, between
 
 
 def _as_matvec(strides: tuple[tuple[int, ...], ...], n: int) -> tuple[tuple[int, ...], ...]:
@@ -205,12 +194,12 @@ def _as_matvec(strides: tuple[tuple[int, ...], ...], n: int) -> tuple[tuple[int,
     return (b[0], b[2], b[1]), (a[0], a[2]), (c[0], c[2])
 
 
-def matrix_and_vector(problem: Problem, inputs: Sequence[Any]) -> tuple[Any, Any]:
-    """Which input is the matrix of a matvec problem: the second one for a row times a matrix."""
+def is_row_times_matrix(problem: Problem) -> bool:
+    """Whether a matvec problem is a row times a matrix, whose second input is the matrix."""
     a, b = problem.inputs
     shapes = _core_shapes(problem.function, a.shape, b.shape)
     assert shapes is not None
-    return (inputs[0], inputs[1]) if shapes[1] == 1 else (inputs[1], inputs[0])
+    return shapes[1] != 1
 
 
 def cpu_work(problem: Problem, info: dict[str, Any]) -> Work:

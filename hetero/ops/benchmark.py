@@ -62,14 +62,7 @@ _LIBRARIES = {  # module -> the library that has it, its package
 
 
 class Trial(NamedTuple):
-    """One call.
-
-    Attributes
-    ----------
-    operands : tuple
-        A `hetero.spec` where any numbers will do, else the operand itself.
-    options : mapping
-    """
+    """One call; of an operand for which any numbers will do, a `hetero.spec`."""
 
     operands: tuple[Any, ...]
     options: Mapping[str, Any] = {}
@@ -83,77 +76,40 @@ class Named(NamedTuple):
 
 
 class Iterations(NamedTuple):
-    """A solve of which one iteration is timed: from the difference of many and few of them.
+    """A solve of which one iteration is timed: from the difference of many and few of them."""
 
-    Attributes
-    ----------
-    run : callable
-        ``run(count)``.
-    few, many : int
-    """
-
-    run: TimedCall
+    run: TimedCall  # ``run(count)``
     few: int
     many: int
 
 
 class Comparison(NamedTuple):
-    """The ways to do one thing.
+    """The ways to do one thing: name -> ``call(turn)`` or `Iterations`. Turns count up, so that
+    operands can rotate."""
 
-    Attributes
-    ----------
-    calls, peers : mapping
-        Name -> ``call(turn)`` or `Iterations`: hetero's own, other libraries'. Turns count up, so
-        that operands can rotate.
-    chosen : str or None
-        Name of the call that the plan takes.
-    count : int or None
-        Calls that are queued on a device back to back; None: as few as their length allows.
-    peer_seconds : float
-        Upper bound of the time to launch a peer's call.
-    plan : Plan or None
-        Of the call that is placed by itself, in demo.
-    missing : mapping
-        Libraries to compare with that are not here -> the package that has them.
-    """
-
-    calls: Mapping[str, TimedCall | Iterations]
-    peers: Mapping[str, TimedCall | Iterations] = {}
-    chosen: str | None = None
-    count: int | None = None
-    peer_seconds: float = 5e-5
-    plan: Plan | None = None
-    missing: Mapping[str, str] = {}
+    calls: Mapping[str, TimedCall | Iterations]  # hetero's own
+    peers: Mapping[str, TimedCall | Iterations] = {}  # other libraries'
+    chosen: str | None = None  # name of the call that the plan takes
+    count: int | None = None  # calls queued on a device back to back; None: by their length
+    plan: Plan | None = None  # of the call that is placed by itself
+    missing: Mapping[str, str] = {}  # libraries that are not here -> the package that has them
 
 
 class Benchmark(NamedTuple):
-    """One row of bench.
+    """One row of bench."""
 
-    Attributes
-    ----------
-    case : str
-        What is computed.
-    make : callable
-        ``make()`` gives the `Comparison` when the row's turn comes: operands can be large.
-    what : str
-        What is timed: "call", "solve" or "iteration".
-    facts : mapping
-        What else is known of the row; "floor_bytes" with "passes": bytes that must be moved at
-        least, and how that is worded; "asked": iterations, where each call gives its result and how
-        many iterations it made.
-    device : str
-        The device that times calls, queued back to back, by its clock; "cpu": each on the wall's.
-    budget, least, most
-        Seconds and samples of each call on the wall's clock.
-    """
-
-    case: str
+    case: str  # what is computed
+    # Gives the `Comparison` when the row's turn comes: operands can be large.
     make: Callable[[], Comparison]
-    what: str = "call"
+    what: str = "call"  # that is timed; or "solve", "iteration"
+    # What else is known of the row; "floor_bytes" with "passes": bytes that must be moved at least,
+    # and how that is worded; "asked": iterations, where each call gives its result and how many
+    # iterations it made.
     facts: Mapping[str, Any] = {}
+    # The device that times calls, queued back to back, by its clock; "cpu": each on the wall's.
     device: str = CPU
-    budget: float = 0.3
-    least: int = 3
+    budget: float = 0.3  # seconds of each call on the wall's clock
+    least: int = 3  # samples, and
     most: int = 25
 
 

@@ -36,38 +36,22 @@ class LloydPlan(NamedTuple):
     and those of `scratch`. An iteration reads ``"centroids"``, ``"packed"`` and ``"norms"`` and
     writes ``"means"``, ``"packed_next"`` and ``"norms_next"``: the next one takes them the other
     way round. Iterations may be queued: once ``"state"`` says stop, launches do nothing.
-
-    Attributes
-    ----------
-    pack : Launch
-        ``"centroids"`` as the assignment reads them, ``"packed"`` and ``"norms"``. What it fills up
-        must be in ``"packed_next"`` and ``"norms_next"`` as well.
-    assign : tuple of Launch
-        Labels alone. They are compared with those before.
-    update : tuple of Launch
-        Sums of clusters by labels, where `assign` does not make them too; before them, where that
-        is asked for, how many labels changed: ``"counts"``, a double for each block.
-    finish : tuple of Launch
-        New centroids, and whether to go on. ``"tolerance"`` and ``"most"``, of the labels that
-        change, stand for doubles.
-    inertia : Launch
-        ``"partial_inertia"``, a double for each block.
-    distances : Launch
-        ``"distances"`` of points to their centroids, squared.
-    scratch : dict
-        Bytes of each other buffer.
-    variant : str
-        Short name of what was chosen, for plans that are printed.
     """
 
+    # ``"centroids"`` as the assignment reads them, ``"packed"`` and ``"norms"``. What it fills up
+    # must be in ``"packed_next"`` and ``"norms_next"`` as well.
     pack: Launch
-    assign: tuple[Launch, ...]
+    assign: tuple[Launch, ...]  # labels alone. They are compared with those before
+    # Sums of clusters by labels, where `assign` does not make them too; before them, where that is
+    # asked for, how many labels changed: ``"counts"``, a double for each block.
     update: tuple[Launch, ...]
+    # New centroids, and whether to go on. ``"tolerance"`` and ``"most"``, of the labels that
+    # change, stand for doubles.
     finish: tuple[Launch, ...]
-    inertia: Launch
-    distances: Launch
-    scratch: dict[str, int]
-    variant: str
+    inertia: Launch  # ``"partial_inertia"``, a double for each block
+    distances: Launch  # ``"distances"`` of points to their centroids, squared
+    scratch: dict[str, int]  # bytes of each other buffer
+    variant: str  # short name of what was chosen, for plans that are printed
 
 
 def plan_lloyd(
@@ -240,29 +224,15 @@ def sum_by_label(points: Points) -> tuple[int, Launch]:
 
 
 class SeedsPlan(NamedTuple):
-    """The launches of k-means++ on one device.
+    """The launches of k-means++ on one device."""
 
-    Attributes
-    ----------
-    n, d : int
-        Rows of X, and their elements.
-    trials : int
-        Candidates for each seed.
-    dtype : str
-    weighted : bool
-    length : int
-        Rows whose distances a block adds up.
-    threads : int
-        Of a block.
-    """
-
-    n: int
-    d: int
-    trials: int
+    n: int  # rows of X
+    d: int  # their elements
+    trials: int  # candidates for each seed
     dtype: str
     weighted: bool
-    length: int
-    threads: int
+    length: int  # rows whose distances a block adds up
+    threads: int  # of a block
 
     @property
     def parts(self) -> int:

@@ -20,28 +20,15 @@ _SMALL_BLOCKS = 4  # on a multiprocessor, for labels and sums together
 
 
 class Points(NamedTuple):
-    """What the choice depends on.
+    """What the choice depends on."""
 
-    Attributes
-    ----------
-    n, d, k : int
-        Points, their elements, and clusters.
-    dtype : str
-    weighted : bool
-    aligned : bool
-        Whether rows of X can be read by vectors of 16 bytes.
-    multiprocessors, block_limit, shared_limit : int
-        Of the device.
-    capability : (int, int) or None
-    """
-
-    n: int
-    d: int
-    k: int
+    n: int  # points
+    d: int  # their elements
+    k: int  # clusters
     dtype: str
     weighted: bool
-    aligned: bool
-    multiprocessors: int
+    aligned: bool  # whether rows of X can be read by vectors of 16 bytes
+    multiprocessors: int  # of the device, as what follows
     block_limit: int
     shared_limit: int
     capability: tuple[int, int] | None
@@ -53,33 +40,18 @@ class Points(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A way to cut the products: points and centroids of a block's tile.
-
-    Attributes
-    ----------
-    m, n, threads : int
-    rows : int
-        Points of a thread.
-    defines : tuple of (str, int)
-    resident : int
-        Blocks for which a multiprocessor has the registers.
-    rates : (float, float)
-        Products a second with few columns and with more, as shares of the fastest tile's.
-    stages : int
-        Steps whose tiles are held, where they are copied asynchronously.
-    tensor : bool
-        Whether tensor cores multiply.
-    """
+    """A way to cut the products: points and centroids of a block's tile."""
 
     m: int
     n: int
     threads: int
-    rows: int
+    rows: int  # points of a thread
     defines: tuple[tuple[str, int], ...]
-    resident: int
+    resident: int  # blocks for which a multiprocessor has the registers
+    # Products a second with few columns and with more, as shares of the fastest tile's.
     rates: tuple[float, float]
-    stages: int = 4
-    tensor: bool = False
+    stages: int = 4  # steps whose tiles are held, where they are copied asynchronously
+    tensor: bool = False  # whether tensor cores multiply
 
     @property
     def step(self) -> int:
@@ -88,25 +60,13 @@ class Tile(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """A launch that finds the labels, and what belongs to it.
-
-    Attributes
-    ----------
-    launch : Launch or None
-    tile, depth : int
-        How centroids are packed: tiles of (depth, tile), of which each has ``tile`` centroids.
-    sums : bool
-        Whether it also makes the sums of clusters,
-    parts : int
-        in that many parts.
-    variant : str
-    """
+    """A launch that finds the labels, and what belongs to it."""
 
     launch: Launch | None
-    tile: int
+    tile: int  # centroids are packed in tiles of (depth, tile), of which each has ``tile``
     depth: int
-    sums: bool
-    parts: int
+    sums: bool  # whether it also makes the sums of clusters,
+    parts: int  # in that many parts
     variant: str
 
 

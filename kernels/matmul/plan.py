@@ -26,26 +26,15 @@ _FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
 
 
 class Product(NamedTuple):
-    """What the choice depends on.
-
-    Attributes
-    ----------
-    m, n, k, batch : int
-    dtype : str
-    layout : (bool, bool)
-        Whether k is the fast dimension of A, and of B.
-    multiprocessors, block_limit, shared_limit : int
-        Of the device.
-    capability : (int, int) or None
-    """
+    """What the choice depends on."""
 
     m: int
     n: int
     k: int
     batch: int
     dtype: str
-    layout: tuple[bool, bool]
-    multiprocessors: int
+    layout: tuple[bool, bool]  # whether k is the fast dimension of A, and of B
+    multiprocessors: int  # of the device, as what follows
     block_limit: int
     shared_limit: int
     capability: tuple[int, int] | None

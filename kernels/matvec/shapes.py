@@ -53,28 +53,16 @@ _MOST_WAVES = 2  # of clusters: with more, one block for all columns does as wel
 
 
 class Shape(NamedTuple):
-    """A launch: what the kernel is compiled with, and how k and the rows are cut.
+    """A launch: what the kernel is compiled with, and how k and the rows are cut."""
 
-    Attributes
-    ----------
-    lanes, groups : int
-        Threads side by side, and how often a block has them.
-    tiles, split_k, chunk : int
-        Blocks along the rows, blocks along k, and how much of k each has.
-    depth, rows : int
-        Loads in flight of each row of a thread, and its rows.
-    cluster : int
-        Blocks in a cluster: as many as k is split into, or 1.
-    """
-
-    lanes: int
-    groups: int
-    tiles: int
-    split_k: int
-    chunk: int
-    depth: int
-    rows: int = 1
-    cluster: int = 1
+    lanes: int  # threads side by side
+    groups: int  # how often a block has them
+    tiles: int  # blocks along the rows
+    split_k: int  # blocks along k
+    chunk: int  # how much of k each has
+    depth: int  # loads in flight of each row of a thread
+    rows: int = 1  # of a thread
+    cluster: int = 1  # blocks in a cluster: as many as k is split into, or 1
 
 
 class Product(NamedTuple):

@@ -15,24 +15,13 @@ _POINT = 0.006  # seconds for a shape on a device; on the CPU `Budget.point`
 
 
 class Extents(NamedTuple):
-    """The extents that are measured, each with each: few, chosen by what those between lose.
+    """The extents that are measured, each with each: few, chosen by what those between lose."""
 
-    Attributes
-    ----------
-    largest : dict
-        The largest by kind of device, "" for others.
-    cpu, device : tuple of int
-    relative : tuple of int
-        On a device, for a layout that is fitted relative to another layout's model.
-    estimated, estimated_relative : tuple of int
-        Where the implementation estimates its own time.
-    """
-
-    largest: dict[str, int]
+    largest: dict[str, int]  # by kind of device, "" for others
     cpu: tuple[int, ...]
     device: tuple[int, ...]
-    relative: tuple[int, ...]
-    estimated: tuple[int, ...] = ()
+    relative: tuple[int, ...]  # there, of a layout that is fitted relative to another one's model
+    estimated: tuple[int, ...] = ()  # where the implementation estimates its own time
     estimated_relative: tuple[int, ...] = ()
 
 

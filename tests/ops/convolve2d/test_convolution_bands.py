@@ -10,8 +10,7 @@ import pytest
 from scipy import signal
 
 import hetero
-from hetero import devices, profile, registry
-from hetero.calling import planner
+from hetero import devices, registry
 from hetero.moving import pipeline, ranges, shares, streaming
 from hetero.ops.convolve2d import ranges as cut
 from hetero.ops.convolve2d import value_ranges
@@ -191,45 +190,6 @@ def test_values_are_looked_at_before_anything_moves(opencl, monkeypatch, cut_int
     assert looks == 8
     assert said[0] == first
     assert (said[:looks] == ["look"] * looks) == (first == "look")
-
-
-def test_another_machine_is_explained_with_its_parts():
-    h200 = profile.shipped("h200")
-    machine = planner.OtherMachine(h200, h200.machine())
-    plan_of = registry.operation("convolve2d").plan
-    large = hetero.spec((300_000, 200_000), "float32"), hetero.spec((63, 63), "float32")
-    plan = plan_of(large, {"mode": "same"}, None, None, machine)
-    assert (plan.chosen.device, plan.chosen.method) == ("cuda:0", "streamed")
-    assert plan.seconds == pytest.approx(sum(plan.chosen.terms.values()))
-    small = hetero.spec((500, 500), "complex64"), hetero.spec((9, 9), "complex64")
-    plan = plan_of(small, {}, None, None, machine)
-    assert "sum of 2 real convolutions" in str(plan)
-    assert plan.chosen.method != "scipy"
-
-
-def test_a_look_at_the_values_is_priced():
-    """Transforms of images on the host take it: terms add up, and the cheapest is first."""
-    h200 = profile.shipped("h200")
-    machine = planner.OtherMachine(h200, h200.machine())
-    plan_of = registry.operation("convolve2d").plan
-    taps = hetero.spec((31, 31), "float32")
-    for on in ("host", "cuda:0"):
-        image = hetero.spec((8192, 8192), "float32", on=on)
-        plan = plan_of((image, taps), {"mode": "same"}, None, None, machine)
-        possible = [c for c in plan.candidates if c.reason is None]
-        assert [c.seconds for c in possible] == sorted(c.seconds for c in possible)
-        for candidate in possible:
-            assert candidate.seconds == pytest.approx(sum(candidate.terms.values()))
-            looked = candidate.method == "fft" and on == "host"
-            assert ("look" in candidate.terms) == looked
-    many, few = (
-        value_ranges.seconds(
-            registry.operation("convolve2d").problem(image, hetero.spec(shape, "float32")),
-            h200.machine(),
-        )
-        for shape in ((3, 3), (31, 31))
-    )
-    assert many > 5 * few, "there are more blocks"
 
 
 def test_a_limit_of_memory(opencl):

@@ -116,23 +116,6 @@ def test_methods_of_other_devices(opencl):
         hetero.convolve2d(a, b, device=opencl, method="fft")
 
 
-def test_plan():
-    a, b = np.ones((2048, 2048), "f4"), images((3, 3), "float32")
-    for mode in MODES:
-        plan = hetero.plan("convolve2d", a, b, mode=mode, boundary="symm", fillvalue=0)
-        assert plan.chosen.method != "fft"
-        methods = {c.method for c in plan.candidates if c.device == "cpu"}
-        assert methods == {i.method for i in registry.lookup("convolve2d") if i.kind == "cpu"}
-        priced = [c for c in plan.candidates if c.seconds is not None]
-        assert {"direct", "fft"} <= {c.method for c in priced if c.device == "cpu"}
-        for candidate in plan.candidates:
-            if candidate.seconds is not None:
-                assert candidate.reason is None
-                assert all(seconds >= 0.0 for seconds in candidate.terms.values())
-                assert candidate.seconds == pytest.approx(sum(candidate.terms.values()))
-        assert plan.chosen.seconds == min(c.seconds for c in priced)
-
-
 def test_device_arrays_come_back_to_their_device(cuda):
     """What no device computes in, and what is forced onto the CPU."""
     import fakes

@@ -110,13 +110,6 @@ def test_whole_fits_far_beyond_what_the_shipped_profile_measured(dims, measured)
         assert 1 / 1.4 < plan.chosen.seconds / (milliseconds / 1e3) < 1.4
 
 
-def test_what_is_derived_twice_is_the_same():
-    """As where only some of a profile's models are measured anew."""
-    content = models()
-    once = content | cases.derived(content)
-    assert once | cases.derived(once) == once
-
-
 def test_given_centroids_and_profiles_without_seeds():
     content, dims = models(), (1024, 2, 64)
     known = content | cases.derived(content)

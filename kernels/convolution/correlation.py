@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, NotRequired, TypedDict
+from typing import NamedTuple
 
 from ..common.boundaries import BOUNDARIES
 from ..common.launch import ceil_div, check_dtype
@@ -34,19 +34,9 @@ class Correlation(NamedTuple):
     transposed: bool
 
     @property
-    def image_extents(self) -> tuple[int, int]:
-        """Height and width."""
-        return self.height, self.width
-
-    @property
-    def filter_extents(self) -> tuple[int, int]:
-        """Height and width."""
-        return self.filter_height, self.filter_width
-
-    @property
-    def out_extents(self) -> tuple[int, int, int, int]:
-        """Height and width, and where the first output begins: top and left."""
-        return self.out_height, self.out_width, self.top, self.left
+    def extents(self) -> tuple[tuple[int, ...], ...]:
+        """Of the image and of the filter; of the output, and where it begins: top and left."""
+        return self[1:3], self[3:5], self[5:9]
 
     def vectors(self, strides: tuple[int, int, int], rows: int, alignment: int, width: int) -> bool:
         """Whether rows can be read or written in vectors of ``width`` elements."""
@@ -56,30 +46,6 @@ class Correlation(NamedTuple):
             and (rows == 1 or strides[1] % width == 0)
             and (self.batch == 1 or strides[0] % width == 0)
         )
-
-
-class Sizes(TypedDict):
-    """What every plan of a correlation is given, as `correlation` takes it."""
-
-    batch: int
-    height: int
-    width: int
-    filter_height: int
-    filter_width: int
-    out_height: int
-    out_width: int
-    top: int
-    left: int
-    boundary: str
-    dtype: str
-    image_strides: tuple[int, int, int]
-    out_strides: tuple[int, int, int]
-
-
-class TapSizes(Sizes):
-    """With the strides of the taps, where these may be anything."""
-
-    tap_strides: NotRequired[tuple[int, int] | None]
 
 
 def correlation(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Unpack
+from typing import Any
 
 from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, ceil_div, check_dtype
 from .correlation import (
@@ -11,8 +11,6 @@ from .correlation import (
     SHARED_BYTES,
     WARP,
     Correlation,
-    Sizes,
-    TapSizes,
     correlation,
     count_blocks,
     fetch_rows,
@@ -49,7 +47,7 @@ def direct(
     cuda: bool,
     block_limit: int = 1024,
     shared_limit: int = 32768,
-    **sizes: Unpack[TapSizes],
+    **sizes: Any,
 ) -> LaunchPlan:
     """Plan out[b, i, j] = sum over u, v of taps[u, v] ext[b, i + u - top, j + v - left].
 
@@ -118,6 +116,7 @@ def _small(
     ):
         rows //= 2
     down = ceil_div(p.out_height, groups * rows)
+    image, _, out = p.extents
     launch = Launch(
         source="convolve_small.cu",
         kernel="convolve_small",
@@ -134,7 +133,7 @@ def _small(
         grid=count_blocks(across, down, p.batch),
         block=_SMALL_THREADS,
         arguments=(
-            *("image", "taps", "out", *p.image_extents, *p.out_extents, *p.tap_strides),
+            *("image", "taps", "out", *image, *out, *p.tap_strides),
             *(down, across, *p.image[:2], *p.out[:2], p.boundary, "fillvalue", "only_if"),
         ),
     )
@@ -174,7 +173,7 @@ def separable(
     cuda: bool,
     block_limit: int = 1024,
     shared_limit: int = 32768,
-    **sizes: Unpack[Sizes],
+    **sizes: Any,
 ) -> LaunchPlan:
     """Plan what `direct` does for the taps sum over r of outer(columns[r], rows[r]).
 
@@ -218,6 +217,7 @@ def separable(
     stage_columns = ceil_div(p.filter_width, _LINES_CHUNK) * _LINES_CHUNK
     down = ceil_div(p.out_height, groups * _LINES_ROWS)
     taps = ("rows", "columns") if p.transposed else ("columns", "rows")
+    image, filter, out = p.extents
     launch = Launch(
         source="convolve_lines.cu",
         kernel="convolve_lines",
@@ -239,7 +239,7 @@ def separable(
         grid=count_blocks(across, down, p.batch),
         block=_LINES_LANES * groups,
         arguments=(
-            *("image", *taps, "out", *p.image_extents, rank, *p.filter_extents, *p.out_extents),
+            *("image", *taps, "out", *image, rank, *filter, *out),
             *(down, across, *p.image, *p.out, p.boundary, "fillvalue"),
         ),
     )

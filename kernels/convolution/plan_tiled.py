@@ -71,6 +71,7 @@ def tiled(
         raise ValueError(f"shared_limit must be at least 16384, got {shared_limit}")
     rows, lanes, groups, stages, down, across = tile
     aligned = p.vectors(p.out, p.out_height, alignment, width)
+    image, filter, out = p.extents
     launch = Launch(
         source="convolve.cu",
         kernel="convolve",
@@ -88,7 +89,7 @@ def tiled(
         grid=count_blocks(across, down, p.batch),
         block=lanes * groups,
         arguments=(
-            *("image", "taps", "out", *p.image_extents, *p.filter_extents, *p.out_extents),
+            *("image", "taps", "out", *image, *filter, *out),
             *(*p.tap_strides, down, across, *p.image, *p.out, p.boundary, "fillvalue", "only_if"),
         ),
     )

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero import tables
-from hetero.arrays import HOST, Operand, Spec, dense, describe, is_device_array
+from hetero.arrays import HOST, Operand, Spec, dense, is_device_array
 from hetero.calling import call_cache, execution, planner
 from hetero.host import pages
 from hetero.imports import load
@@ -48,6 +48,7 @@ from hetero.ops.convolve2d.window import (
     Window,
     window_of,
 )
+from hetero.ops.linear_systems.vectors import like
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.registry import Arguments
@@ -113,16 +114,10 @@ def _by_way_of_host(call: CheckedCall) -> Task:
             return Spec(x.shape, x.dtype, order=x.order)
         return x if operand.location == HOST else np.asarray(transfer.to_host(x, operand))
 
-    like = call.image if call.a.location != HOST else call.filter
+    there = call.image if call.a.location != HOST else call.filter
     task = planned(call.of(on_host(call.image, call.a), on_host(call.filter, call.b)))
-
-    def run() -> Any:
-        result = task.run()
-        made, _ = transfer.empty_like(like, describe(like), result.shape, result.dtype)
-        transfer.from_host(result, made, describe(made))
-        return made
-
-    return _whole(call, [task], "computed from copies on the host", run)
+    how = "computed from copies on the host"
+    return _whole(call, [task], how, lambda: like(there, task.run()))
 
 
 def _whole(call: CheckedCall, tasks: list[Task], how: str, run: Callable[[], Any]) -> Task:

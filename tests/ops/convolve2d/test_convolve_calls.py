@@ -166,9 +166,6 @@ def test_filters_of_equal_bytes_on_a_device(opencl):
         right(hetero.convolve2d(a, b, "same", device=opencl, method="direct"), a, b, "same")
 
 
-# -- Small calls ---------------------------------------------------------------------------------
-
-
 # -- What SciPy takes, refuses and warns of ------------------------------------------------------
 
 

@@ -101,7 +101,7 @@ def remembered(
 
     def run() -> Any:
         given = FilterOptions(filter_of(values, dtype), 0.0)
-        _ = given.filter.factors  # what a call asks for to make its plan
+        _ = given.filter.rank  # what a call asks for to make its plan
         if looks:
             is_wide(image, given.filter, plan.problem.options, 0.0)
         return execution.execute(plan, execution.Call((image,), inputs, options=given))

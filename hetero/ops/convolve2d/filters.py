@@ -116,9 +116,10 @@ class Filter:
         return _remembered(look, self.content, self.array.shape, self.array.dtype.char)
 
     @property
-    def factors(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Columns and rows, or None; see `low_rank`."""
-        return None if self.array is None else self.facts.factors
+    def rank(self) -> int:
+        """Number of its factors; 0 where there are too many, or its values are not known."""
+        found = None if self.array is None else self.facts.factors
+        return 0 if found is None else len(found[0])
 
 
 class FilterOptions(NamedTuple):

@@ -30,7 +30,6 @@ from hetero.ops.convolve2d.operands import (
     CheckedCall,
     described,
     filter_of,
-    rank_of,
     scipys_convolve2d,
     swapped,
 )
@@ -345,7 +344,7 @@ def _by_rank(key: tuple[Any, ...]) -> Function:
         if type(fillvalue) not in (int, float) or fillvalue != 0:
             return None
         filter = filter_of(kernel, image.dtype)
-        compute = find((*key, rank_of(filter)))
+        compute = find((*key, filter.rank))
         return compute and compute(image, filter)
 
     return run
@@ -388,7 +387,7 @@ def _plan(call: CheckedCall) -> tuple[Plan, Filter]:
     finite = isfinite(call.fillvalue)
     if finite and call.method in SPREADS:
         finite = value_ranges.is_finite(image) and value_ranges.is_finite(taps)
-    window = call.window(rank_of(filter), finite)
+    window = call.window(filter.rank, finite)
     plan = _priced(call, filter, window)
     if call.method is not None:
         return plan, filter
@@ -397,9 +396,9 @@ def _plan(call: CheckedCall) -> tuple[Plan, Filter]:
         and on_device
         and call.b.size <= LARGEST_DOWNLOADED
         and plan.candidates[0].terms.get("compute", 0.0) > _WORTH_A_DOWNLOAD
-        and (downloaded := _downloaded(call)).factors
+        and (downloaded := _downloaded(call)).rank
     ):
-        filter, window = downloaded, window._replace(rank=rank_of(downloaded))
+        filter, window = downloaded, window._replace(rank=downloaded.rank)
         plan = _priced(call, filter, window)
     if plan.candidates[0].method == FFT:
         seen = value_ranges.seen(image, filter, window, call.fillvalue)

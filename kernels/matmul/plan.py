@@ -12,6 +12,7 @@ from ..common.launch import (
     VECTOR_BYTES,
     Launch,
     LaunchPlan,
+    by_vectors,
     ceil_div,
     check_dtype,
 )
@@ -98,8 +99,8 @@ def plan_matmul(
     aligned = alignment >= VECTOR_BYTES
     loads = (
         aligned
-        and _loads_aligned(a_strides[0], a_strides[2], a_strides[1], k, m, a_k, batch, width)
-        and _loads_aligned(b_strides[0], b_strides[1], b_strides[2], k, n, b_k, batch, width)
+        and _loads_aligned(a_strides if a_k else _transposed(a_strides), m, k, a_k, batch, width)
+        and _loads_aligned(_transposed(b_strides) if b_k else b_strides, n, k, b_k, batch, width)
     )
     product = Product(
         *(m, n, k, batch, dtype, (a_k, b_k)),
@@ -111,13 +112,8 @@ def plan_matmul(
     to, to_strides = (
         ("C", (0, *c_strides)) if split_k == 1 else ("partial", (batch * m * n, m * n, n, 1))
     )
-    stores = (
-        (aligned or split_k > 1)
-        and n % width == 0
-        and to_strides[3] == 1
-        and (m == 1 or to_strides[2] % width == 0)
-        and (batch == 1 or to_strides[1] % width == 0)
-    )
+    stores = (aligned or split_k > 1) and n % width == 0
+    stores = stores and by_vectors(batch, m, to_strides[1:], width)
     real = REAL[dtype]
     resident = len(tile.rates)
     if not loads and tile.source != "matmul.cu":
@@ -181,26 +177,11 @@ def _k_is_fast(k_stride: int, outer_stride: int, outer: int, k: int) -> bool:
 
 
 def _loads_aligned(
-    batch_stride: int,
-    k_stride: int,
-    outer_stride: int,
-    k: int,
-    outer: int,
-    k_fast: bool,
-    batch: int,
-    width: int,
+    strides: tuple[int, int, int], outer: int, k: int, k_fast: bool, batch: int, width: int
 ) -> bool:
-    """Tell whether an operand can be loaded by vectors along its fast dimension."""
-    if k_fast:
-        fast, fast_extent, slow, slow_extent = k_stride, k, outer_stride, outer
-    else:
-        fast, fast_extent, slow, slow_extent = outer_stride, outer, k_stride, k
-    return (
-        fast == 1
-        and fast_extent % width == 0
-        and (slow_extent == 1 or slow % width == 0)
-        and (batch == 1 or batch_stride % width == 0)
-    )
+    """Tell whether an operand can be loaded by vectors along its fast dimension, the last."""
+    fast, slow = (k, outer) if k_fast else (outer, k)
+    return fast % width == 0 and by_vectors(batch, slow, strides, width)
 
 
 @cache

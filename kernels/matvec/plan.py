@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, check_dtype
+from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, by_vectors, check_dtype
 from ..common.partial import sum_partials
 from . import shapes
 
@@ -62,13 +62,8 @@ def plan_matvec(
     shape = None
     if _along_rows(m, k, a_row, a_col):
         kernel = "matvec_rows"
-        whole = (
-            aligned
-            and a_col == x_element == 1
-            and k % width == 0
-            and (m == 1 or a_row % width == 0)
-            and (batch == 1 or x_batch % width == 0)
-        )
+        whole = aligned and k % width == 0 and by_vectors(batch, m, a_strides, width)
+        whole = whole and by_vectors(batch, 1, (x_batch, 0, x_element), width)
         if whole:
             shape = shapes.short_rows(product)
         elif a_col == 1:

@@ -79,13 +79,7 @@ def _may_be_zero(plane: np.ndarray, zeros: bool, window: Window) -> bool:
 def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
     """Transforms of overlapping tiles, or of whole images; the direct sum where that is not finite.
 
-    Parameters
-    ----------
-    image : (batch, h, w) ndarray of float32 or float64
-    options : FilterOptions
-    window : Window
-    out : (batch, out_height, out_width) ndarray, C-contiguous
-        Takes the result.
+    The arguments are as for `hetero.ops.convolve2d.direct_cpu.direct`.
     """
     pages.kept_by_malloc()
     y, x = tiles.on_cpu(window)

@@ -220,11 +220,8 @@ def scipys(key: Any) -> Function | None:
     """``run(in1, in2, fillvalue)`` of a call on NumPy arrays that is SciPy's, remembered from now
     on: of integers and other dtypes that only SciPy takes, or of few products; None of any other.
 
-    Parameters
-    ----------
-    key : tuple
-        `NAME`, shape, strides and dtype of the image, shape and dtype of the filter, mode,
-        boundary.
+    The key is `NAME`, shape, strides and dtype of the image, shape and dtype of the filter, mode,
+    boundary.
     """
     _, shape, _, dtype, filter_shape, filter_dtype, mode, boundary = key
     if not (len(shape) == len(filter_shape) == 2 and all(shape) and all(filter_shape)):

@@ -248,15 +248,8 @@ def columns(
 ) -> BenchTable | None:
     """Own kernels against cuBLAS, CuPy and torch: a line for each row on a GPU; None on the CPU.
 
-    Parameters
-    ----------
-    rows : sequence of dict
-    dims : str
-        What the extents are called.
-    unit, scale
-        Of speed: "GB/s" counts bytes, "TFLOP/s" operations.
-    limit : str
-        What speed is compared with.
+    ``dims`` says what the extents are called; a speed in ``unit`` is ``scale`` times bytes per
+    second for "GB/s", else operations per second, and is compared with the ``limit`` of that name.
     """
     if any("dims" not in row for row in rows):
         return None

@@ -12,11 +12,12 @@ from ..common.launch import (
     VECTOR_BYTES,
     Launch,
     LaunchPlan,
+    Target,
     by_vectors,
     ceil_div,
     check_dtype,
 )
-from ..common.partial import sum_partials
+from ..common.partial import with_sums
 from .tiles import PIPELINED, PORTABLE, SPEEDS, TENSOR, Tile
 
 _VARIANTS = {"matmul.cu": "tile", "matmul_pipelined.cu": "pipelined", "matmul_tensor.cu": "tensor"}
@@ -114,7 +115,7 @@ def plan_matmul(
     )
     stores = (aligned or split_k > 1) and n % width == 0
     stores = stores and by_vectors(batch, m, to_strides[1:], width)
-    real = REAL[dtype]
+    strides = *a_strides, *b_strides, *to_strides
     resident = len(tile.rates)
     if not loads and tile.source != "matmul.cu":
         resident = max(resident - 1, 1)  # copies one by one need more registers
@@ -123,7 +124,7 @@ def plan_matmul(
         source=tile.source,
         kernel="matmul",
         defines=(
-            ("REAL", real),
+            ("REAL", REAL[dtype]),
             ("WIDTH", width),
             *tile.defines,
             ("RESIDENT", resident),
@@ -133,36 +134,13 @@ def plan_matmul(
         ),
         grid=ceil_div(m, tile.m) * ceil_div(n, tile.n) * split_k * batch,
         block=tile.threads,
-        arguments=(
-            *names,
-            to,
-            m,
-            n,
-            k,
-            split_k,
-            chunk,
-            *a_strides,
-            *b_strides,
-            *to_strides,
-            int(stores),
-        ),
+        arguments=(*names, to, m, n, k, split_k, chunk, *strides, int(stores)),
         shared_bytes=tile.shared[a_k][b_k],
     )
     if split_k == 1:
         return LaunchPlan((first,), 0, variant, seconds)
-    second = sum_partials(
-        real=real,
-        split_k=split_k,
-        batch=batch,
-        rows=m,
-        cols=n,
-        strides=c_strides,
-        out="C",
-        multiprocessors=multiprocessors,
-        block_limit=block_limit,
-    )
-    workspace = split_k * batch * m * n
-    return LaunchPlan((first, second), workspace, f"{variant}p{split_k}", seconds)
+    target = Target(multiprocessors, block_limit)
+    return with_sums(first, variant, split_k, (batch, m, n), "C", c_strides, target, seconds)
 
 
 def _transposed(strides: tuple[int, int, int]) -> tuple[int, int, int]:

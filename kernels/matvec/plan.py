@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, by_vectors, check_dtype
-from ..common.partial import sum_partials
+from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, Target, by_vectors, check_dtype
+from ..common.partial import with_sums
 from . import shapes
 
 __all__ = ["plan_matvec"]
@@ -92,13 +92,12 @@ def plan_matvec(
     to, to_strides = (
         ("y", (0, *y_strides)) if split_k == cluster else ("partial", (batch * m, m, 1))
     )
-    real = REAL[dtype]
     tiles, chunk = shape.tiles, shape.chunk
     first = Launch(
         source=source,
         kernel=kernel,
         defines=(
-            ("REAL", real),
+            ("REAL", REAL[dtype]),
             ("WIDTH", width),
             ("LANES", shape.lanes),
             ("GROUPS", shape.groups),
@@ -112,18 +111,8 @@ def plan_matvec(
     )
     if split_k == cluster:
         return LaunchPlan((first,), 0, variant)
-    second = sum_partials(
-        real=real,
-        split_k=split_k,
-        batch=batch,
-        rows=1,
-        cols=m,
-        strides=(y_strides[0], 0, y_strides[1]),
-        out="y",
-        multiprocessors=multiprocessors,
-        block_limit=block_limit,
-    )
-    return LaunchPlan((first, second), split_k * batch * m, f"{variant}p{split_k}")
+    strides, target = (y_strides[0], 0, y_strides[1]), Target(multiprocessors, block_limit)
+    return with_sums(first, variant, split_k, (batch, 1, m), "y", strides, target)
 
 
 def _along_rows(m: int, k: int, a_row: int, a_col: int) -> bool:

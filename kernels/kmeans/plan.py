@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div, check_dtype
-from .shapes import Points, choose, power_of_two, threads_of_block
+from ..common.launch import ELEMENT_BYTES, VECTOR_BYTES, Launch, ceil_div, check_dtype
+from .shapes import Points, choose, launch, power_of_two, threads_of_block
 
 __all__ = ["LloydPlan", "SeedsPlan", "columns", "plan_lloyd", "plan_seeds"]
 
@@ -19,14 +19,6 @@ _SUMS_BLOCKS = 4  # on a multiprocessor, that sum clusters by sorted labels
 _LEAST_ROWS = 256  # that are worth a part of their own
 _SEEDS_THREADS = 128
 _LEAST_TILES = 4  # of as many rows as a block of k-means++ has threads, in its part
-
-
-def _launch(
-    file: str, kernel: str, dtype: str, grid: int, block: int, *arguments: str | int, **defines: int
-) -> Launch:
-    """A launch whose macros are the element type, a block's threads and others."""
-    macros = (("REAL", REAL[dtype]), ("THREADS", block), *defines.items())
-    return Launch(f"kmeans_{file}.cu", kernel, macros, grid, block, arguments)
 
 
 class LloydPlan(NamedTuple):
@@ -104,21 +96,21 @@ def plan_lloyd(
     assigned = () if assignment.launch is None else (assignment.launch,)
     parts, update = assignment.parts, ()
     if not assignment.sums:
-        parts, launch = sum_by_label(points)
-        update = (launch,)
+        parts, summed = sum_by_label(points)
+        update = (summed,)
     tile, depth = assignment.tile, assignment.depth
     packed = ceil_div(k, tile) * tile
 
     threads = threads_of_block(_THREADS, block_limit)
     blocks = min(ceil_div(n, threads), 4 * multiprocessors)
-    counting = _launch(
+    counting = launch(
         *("means", "count_changed", dtype, blocks, threads),
         *("labels", "before", "counts", "state", n, blocks),
         TILE_N=1,
         LANES=1,
     )
     few = min(64, block_limit)
-    pack = _launch(
+    pack = launch(
         *("means", "pack_centroids", dtype, packed, few),
         *("centroids", "packed", "norms", d, k, depth),
         TILE_N=tile,
@@ -126,26 +118,26 @@ def plan_lloyd(
     # Few centroids leave multiprocessors idle: then larger blocks add up the parts.
     many = threads_of_block(1024 if k < multiprocessors else _THREADS, block_limit)
     sizes = {"TILE_N": tile, "LANES": min(power_of_two(d), many, 128)}
-    means = _launch(
+    means = launch(
         *("means", "take_means", dtype, k, many),
         *("partial", "partial_weights", "centroids", "means", "packed_next", "norms_next"),
         *("sums", "totals", "shifts", "state", parts, d, k, depth),
         **sizes,
     )
-    end = _launch(
+    end = launch(
         *("means", "end_iteration", dtype, 1, many),
         *("shifts", "counts", "state", k, blocks * counted, "tolerance", "most"),
         **sizes,
     )
     lanes = min(32, power_of_two(d))
     measured = max(1, min(ceil_div(n, _THREADS // lanes), 8 * multiprocessors))
-    inertia = _launch(
+    inertia = launch(
         *("distances", "inertia", dtype, measured, threads),
         *("X", points.weights, "centroids", "labels", "partial_inertia"),
         *(n, d, measured, int(weighted)),
         LANES=lanes,
     )
-    distances = _launch(
+    distances = launch(
         *("distances", "own_distances", dtype, ceil_div(n, threads), threads),
         *("X", "centroids", "labels", "distances", n, d),
         LANES=1,
@@ -182,12 +174,12 @@ def columns(
     blocks = min(ceil_div(n, threads // lanes), 4 * multiprocessors)
     blocks = max(1, min(blocks, _MOST_SUMS // d))
     return (
-        _launch(
+        launch(
             *("columns", "sum_columns", dtype, blocks, threads),
             *("X", "columns", n, d, blocks),
             LANES=lanes,
         ),
-        _launch(
+        launch(
             *("columns", "centre_columns", dtype, ceil_div(n * d, threads), threads),
             *("X", "mean", "centred", n, d),
             LANES=lanes,
@@ -207,7 +199,7 @@ def sum_by_label(points: Points) -> tuple[int, Launch]:
     parts = max(1, min(ceil_div(blocks, spans), n // (2 * k), ceil_div(n, _LEAST_ROWS)))
     length = ceil_div(n, parts)
     parts = ceil_div(n, length)
-    launch = _launch(
+    summed = launch(
         *("sums", "sum_by_label", dtype, parts * spans, threads),
         *("X", points.weights, "labels", "partial", "partial_weights", "state"),
         *(n, d, k, spans, length),
@@ -217,7 +209,7 @@ def sum_by_label(points: Points) -> tuple[int, Launch]:
         CHUNK=max(min(_CHUNK, power_of_two(length)), threads),
         WEIGHTED=int(points.weighted),
     )
-    return parts, launch
+    return parts, summed
 
 
 # -- k-means++ -------------------------------------------------------------------------------------
@@ -276,7 +268,7 @@ class SeedsPlan(NamedTuple):
     def _launch(
         self, kernel: str, grid: int, candidates: int, first: bool, gathered: bool, *arguments: Any
     ) -> Launch:
-        return _launch(
+        return launch(
             *("seeds", kernel, self.dtype, grid, self.threads, *arguments),
             CANDIDATES=candidates,
             FIRST=int(first),

@@ -70,6 +70,14 @@ class Assignment(NamedTuple):
     variant: str
 
 
+def launch(
+    file: str, kernel: str, dtype: str, grid: int, block: int, *arguments: str | int, **defines: int
+) -> Launch:
+    """A launch whose macros are the element type, a block's threads and others."""
+    macros = (("REAL", REAL[dtype]), ("THREADS", block), *defines.items())
+    return Launch(f"kmeans_{file}.cu", kernel, macros, grid, block, arguments)
+
+
 def power_of_two(number: int) -> int:
     """The least power of two that is not below a number."""
     return 1 << (number - 1).bit_length()
@@ -158,27 +166,18 @@ def small(points: Points) -> Assignment | None:
         return None
     groups = max(1, threads // max(pairs, 4))
     blocks = min(ceil_div(n, threads), _SMALL_BLOCKS * points.multiprocessors)
-    launch = Launch(
-        source="kmeans_small.cu",
-        kernel="assign_small",
-        defines=(
-            ("REAL", REAL[dtype]),
-            ("WIDTH", width),
-            ("D", d),
-            ("CENTROIDS", centroids),
-            ("THREADS", threads),
-            ("WEIGHTED", int(points.weighted)),
-            ("GROUPS", groups),
-            ("ITEMS", items),
-        ),
-        grid=blocks,
-        block=threads,
-        arguments=(
-            *("X", points.weights, "centroids", "labels", "partial", "partial_weights", "state"),
-            *(n, k, blocks),
-        ),
+    assign = launch(
+        *("small", "assign_small", dtype, blocks, threads),
+        *("X", points.weights, "centroids", "labels", "partial", "partial_weights", "state"),
+        *(n, k, blocks),
+        WIDTH=width,
+        D=d,
+        CENTROIDS=centroids,
+        WEIGHTED=int(points.weighted),
+        GROUPS=groups,
+        ITEMS=items,
     )
-    return Assignment(launch, 1, d, True, blocks, f"small{threads}")
+    return Assignment(assign, 1, d, True, blocks, f"small{threads}")
 
 
 def _shared(points: Points, tile: Tile, resident: bool) -> int:
@@ -218,7 +217,7 @@ def tiled(points: Points, tile: Tile, resident: bool | None = None) -> Assignmen
         defines += (("REAL", REAL[dtype]), ("WIDTH", VECTOR_BYTES // ELEMENT_BYTES[dtype]))
     if resident:
         defines += (("TILE_K", STEP), ("STAGES", tile.stages))
-    launch = Launch(
+    assign = Launch(
         source=f"kmeans_{name}.cu",
         kernel=f"assign_{name}",
         defines=defines,
@@ -228,4 +227,4 @@ def tiled(points: Points, tile: Tile, resident: bool | None = None) -> Assignmen
         shared_bytes=0 if name == "tiles" else _shared(points, tile, resident),
     )
     depth = ceil_div(d, tile.step) * tile.step
-    return Assignment(launch, tile.n, depth, False, 0, f"{name}{tile.m}x{tile.n}")
+    return Assignment(assign, tile.n, depth, False, 0, f"{name}{tile.m}x{tile.n}")

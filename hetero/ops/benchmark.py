@@ -210,15 +210,15 @@ def moved_call(case: str, make: Callable[[], Comparison], what: str = "call") ->
 
 def of_candidates(
     plan: Plan,
-    call: Callable[[Candidate], TimedCall | Iterations],
+    call: Callable[..., TimedCall | Iterations],
     *,
     longest: float = math.inf,
     only: str | None = None,
 ) -> dict[str, TimedCall | Iterations]:
-    """``call(candidate)``, which is what is timed, of each of a plan's candidates that is expected
-    to take less than ``longest`` seconds, on the ``only`` device where one is named."""
+    """``call(device=, method=)``, which is what is timed, of each of a plan's candidates that is
+    expected to take less than ``longest`` seconds, on the ``only`` device where one is named."""
     return {
-        name_of(candidate): call(candidate)
+        name_of(candidate): call(device=candidate.device, method=candidate.method)
         for candidate in plan.candidates
         if candidate.reason is None and (candidate.seconds or 0.0) < longest
         if only in (None, candidate.device)
@@ -248,14 +248,14 @@ def compared(
     """
     plan = planner.plan_call(operation, operands, options)
 
-    def placed(candidate: Candidate | None = None) -> TimedCall:
-        run = partial(operation.call, *operands, **options)
-        if candidate is not None:
-            place = candidate.device, candidate.method
-            run = placed_call(operation, operands, options, *place)
+    def timed(run: Callable[[], object]) -> TimedCall:
         return lambda turn: run()
 
-    calls = {"automatic": placed()} | of_candidates(plan, placed, longest=longest)
+    def placed(**place: str) -> TimedCall:
+        return timed(placed_call(operation, operands, options, **place))
+
+    calls = {"automatic": timed(partial(operation.call, *operands, **options))}
+    calls |= of_candidates(plan, placed, longest=longest)
     return Comparison(calls, peers, name_of(plan.chosen), plan=plan, missing=missing(*modules))
 
 

@@ -13,6 +13,7 @@ Such a module has a function ``cases(place, budget)`` that yields every `Case` t
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -178,7 +179,4 @@ def thinned(sizes: Sequence[int], step: float) -> list[int]:
 
 def grid(axes: list[list[int]]) -> list[Dims]:
     """All combinations of the axes' sizes, the last axis fastest."""
-    points: list[Dims] = [()]
-    for sizes in axes:
-        points = [(*point, size) for point in points for size in sizes]
-    return points
+    return [*itertools.product(*axes)]

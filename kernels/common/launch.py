@@ -89,6 +89,11 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def power_of_two(number: int) -> int:
+    """Return the least power of two that is not below a positive number."""
+    return 1 << (number - 1).bit_length()
+
+
 def by_vectors(batch: int, lines: int, strides: tuple[int, int, int], width: int) -> bool:
     """Tell whether lines, at (batch, line, element) strides, are made of vectors of ``width``
     elements that are aligned as the first one is."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..common.launch import ELEMENT_BYTES, VECTOR_BYTES, Launch, ceil_div, check_dtype
-from .shapes import Points, choose, launch, power_of_two, threads_of_block
+from ..common.launch import ELEMENT_BYTES, VECTOR_BYTES, Launch, ceil_div, check_dtype, power_of_two
+from .shapes import Points, choose, launch, threads_of_block
 
 __all__ = ["LloydPlan", "SeedsPlan", "columns", "plan_lloyd", "plan_seeds"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div
+from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div, power_of_two
 
 STEP = 8  # columns of X that a tile's step takes
 _TENSOR_STEP = 16
@@ -76,11 +76,6 @@ def launch(
     """A launch whose macros are the element type, a block's threads and others."""
     macros = (("REAL", REAL[dtype]), ("THREADS", block), *defines.items())
     return Launch(f"kmeans_{file}.cu", kernel, macros, grid, block, arguments)
-
-
-def power_of_two(number: int) -> int:
-    """The least power of two that is not below a number."""
-    return 1 << (number - 1).bit_length()
 
 
 def threads_of_block(most: int, limit: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from ..common.launch import VECTOR_BYTES, ceil_div, check_dtype
+from ..common.launch import VECTOR_BYTES, ceil_div, check_dtype, power_of_two
 
 # Rows: 128 threads, each with 8 vectors in flight, and as few threads on a row as that leaves.
 # Short rows: four at once, with two vectors of each in flight.
@@ -99,7 +99,7 @@ def rows(p: Product) -> Shape:
     threads = p.row_threads
     vectors = ceil_div(p.k, p.width)
     # Short rows get more threads than they need, so that a warp's loads touch fewer lines.
-    lanes = _power_of_two(ceil_div(vectors, _ROW_DEPTH if vectors > 32 else _ROW_DEPTH // 2))
+    lanes = power_of_two(ceil_div(vectors, _ROW_DEPTH if vectors > 32 else _ROW_DEPTH // 2))
     lanes = min(max(lanes, 2), threads)
     groups = threads // lanes
     tiles = ceil_div(p.m, groups)
@@ -115,8 +115,8 @@ def short_rows(p: Product) -> Shape | None:
     vectors = ceil_div(p.k, p.width)
     if vectors > _SHORT_ROW:
         return None
-    lanes = _power_of_two(ceil_div(vectors, _SHORT_DEPTH))
-    lanes = max(lanes, min(_power_of_two(vectors), 8), 2)
+    lanes = power_of_two(ceil_div(vectors, _SHORT_DEPTH))
+    lanes = max(lanes, min(power_of_two(vectors), 8), 2)
     groups = p.row_threads // lanes
     tiles = ceil_div(p.m, groups * _SHORT_ROWS)
     if tiles * p.batch < p.multiprocessors or 4 * tiles * groups * _SHORT_ROWS > 5 * p.m:
@@ -153,7 +153,7 @@ def columns(p: Product, misaligned: bool) -> Shape:
     for piece, speed in speeds.items():
         lanes = piece // element // p.width
         # A pass over the columns takes 8 to a thread. With few columns, rows make up the block.
-        groups = min(_power_of_two(ceil_div(p.k, 8)), threads // lanes)
+        groups = min(power_of_two(ceil_div(p.k, 8)), threads // lanes)
         if misaligned:
             groups = max(groups, p.width)
             if lanes * groups > threads:
@@ -211,11 +211,6 @@ def clusters(p: Product) -> Shape | None:
     groups = _CLUSTER_THREADS // lanes
     chunk = ceil_div(ceil_div(p.k, blocks), groups) * groups
     return Shape(lanes, groups, tiles, blocks, chunk, depth, cluster=blocks)
-
-
-def _power_of_two(number: int) -> int:
-    """Return the least power of two that is not below a positive number."""
-    return 1 << (number - 1).bit_length()
 
 
 def _chunks(k: int, split_k: int, least: int) -> tuple[int, int]:

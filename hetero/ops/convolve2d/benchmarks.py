@@ -39,7 +39,7 @@ from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import LARGEST_DOWNLOADED, filter_of
 from hetero.ops.convolve2d.value_ranges import is_wide
 from hetero.ops.convolve2d.window import BOUNDARIES, FFT, MODES
-from hetero.pricing.plan import CPU, Candidate, Plan
+from hetero.pricing.plan import CPU, Plan
 from hetero.registry.problem import DEVICE_DTYPES
 
 pictured_result = demonstration.save_filtered
@@ -194,8 +194,7 @@ def _on_gpu(n: int, f: int, dtype: str) -> Comparison:
     known = values if values.size <= LARGEST_DOWNLOADED else there
     plan = planner.plan_call(OPERATION, (*sets[0], known), {"mode": "same"})
 
-    def by(candidate: Candidate) -> TimedCall:
-        placed = {"device": candidate.device, "method": candidate.method}
+    def by(**placed: str) -> TimedCall:
         return rotating(lambda image: OPERATION.call(image, there, "same", **placed), sets)
 
     calls = of_candidates(plan, by, longest=_LONGEST_ON_GPU, only=cuda_device())

@@ -31,7 +31,6 @@ from hetero.ops.benchmark import (
     of_candidates,
 )
 from hetero.ops.kmeans import OPERATION, kmeans
-from hetero.pricing.plan import Candidate
 from hetero.registry.problem import DEVICE_DTYPES
 
 pictured_result = demonstration.save_quantised
@@ -155,13 +154,8 @@ def _iterations(gpu: str, n: int, d: int, k: int, dtype: str) -> Comparison:
     many = 20 if n * d * k > 1 << 33 else 200
     options = {"init": start, "tol": 0.0}
 
-    def by(candidate: Candidate) -> Iterations:
-        placed = {"device": candidate.device, "method": candidate.method}
-
-        def run(count: int) -> None:
-            kmeans(there, k, **options, **placed, max_iter=count)
-
-        return Iterations(run, 2, many)
+    def by(**placed: str) -> Iterations:
+        return Iterations(lambda n: kmeans(there, k, **options, **placed, max_iter=n), 2, many)
 
     plan = planner.plan_call(OPERATION, (there, k), options)
     calls = of_candidates(plan, by, only=gpu)

@@ -22,6 +22,7 @@ from hetero.imports import load
 from hetero.ops.convolve2d import direct_cpu, tiles
 from hetero.ops.convolve2d.filters import FilterOptions, exact_zeros, is_whole
 from hetero.ops.convolve2d.window import Window
+from hetero.ops.linear_systems.partition import split
 
 _POINTS = 1 << 18  # that a thread transforms at a time
 _COUNTED = 1 << 16  # taps of which a transform in float32 counts how many meet something
@@ -113,19 +114,17 @@ def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.
         kind = "f4" if np.count_nonzero(known) < _COUNTED else "f8"
         return _spectrum(known.astype(kind), y.length, x.length, most)
 
-    def strip(place: tuple[int, int, slice]) -> None:
-        number, i, j = place
-        top, left = y.start + i * y.step, x.start + j.start * x.step
-        right = x.start + (j.stop - 1) * x.step + wide
+    def strip(place: tuple[int, int, tuple[int, int]]) -> None:
+        number, i, (begin, end) = place
+        top, left = y.start + i * y.step, x.start + begin * x.step
+        right = x.start + (end - 1) * x.step + wide
         rows, columns = slice(top, top + high), slice(left, right)
         source = extended(image[number], window, options.fillvalue, rows, columns)
         row, column = source.strides
         cut = np.lib.stride_tricks.as_strided(
-            source, (j.stop - j.start, high, wide), (x.step * column, row, column)
+            source, (end - begin, high, wide), (x.step * column, row, column)
         )
-        for k, (part, tile) in enumerate(
-            zip(cut, transformed(cut, spectrum), strict=True), j.start
-        ):
+        for k, (part, tile) in enumerate(zip(cut, transformed(cut, spectrum), strict=True), begin):
             result = out[number, i * y.step : (i + 1) * y.step, k * x.step : (k + 1) * x.step]
             put(part, tile, result, zeros[number])
 
@@ -168,7 +167,7 @@ def convolve(image: np.ndarray, options: FilterOptions, window: Window, out: np.
         (number, i, j)
         for number in range(len(image))
         for i in range(y.count)
-        for j in _parts(x.count, at_once)
+        for j in split(x.count, -(-x.count // at_once))
     ]
     _each(strip, strips, threads)
     if not_finite:
@@ -182,12 +181,6 @@ def _spectrum(taps: np.ndarray, height: int, width: int, workers: int) -> np.nda
 
 # -- Threads ---------------------------------------------------------------------------------------
 # NumPy and SciPy let go of the GIL while they work on parts of arrays.
-
-
-def _parts(extent: int, most: int) -> list[slice]:
-    """An extent cut into about equal parts of at most ``most``."""
-    number = -(-extent // most)
-    return [slice(extent * i // number, extent * (i + 1) // number) for i in range(number)]
 
 
 def _each(work: Callable[[Any], None], items: Sequence[Any], threads: int) -> None:

@@ -28,6 +28,7 @@ from hetero.pricing.plan import CPU
 from hetero.registry import Operation
 
 _DIFFERENCES = 3
+_PEER_LAUNCH = 5e-5  # seconds to launch a peer's call, at most
 SIZES = tuple(1 << n for n in (16, 20, 24, 28, 30))  # bytes of a copy
 _SECONDS = 0.4  # for all samples of a copy
 
@@ -102,7 +103,7 @@ def row(case: Benchmark, queue: Queue | None, failed: dict[str, str]) -> dict[st
                     _, iterations[name] = call.run(call.many) if one else call(0)
                 continue
             with queue.device.active():  # errors are ours then
-                few = (3, compared.peer_seconds) if peer else ()
+                few = (3, _PEER_LAUNCH) if peer else ()
                 known = compared.count is not None
                 timed = partial(queue.seconds, call, compared.count, *few)
                 seconds[name] = timed() if known else queue.quickly(call)

@@ -29,7 +29,7 @@ from hetero.evaluation.markup import boxes, document, paragraph, table
 from hetero.host import loops
 from hetero.imports import load
 from hetero.ops import benchmark
-from hetero.ops.over_sizes import Line, Plane
+from hetero.ops.benchmark import Line, Plane
 from hetero.pricing.plan import CPU
 from hetero.profile import Profile
 from hetero.profile.constants import OFF

@@ -32,6 +32,9 @@ module of benchmarks (`Operation.benchmarks`) has of
     with the number of iterations or a dict that has it.
 ``pictured_result(result, path)``
     Saves a picture of such a result, where that makes sense, and gives the file.
+``LINES``, ``PLANES``
+    Problems over one size, each a `Line`, and over two, each a `Plane`, for the pictures of
+    `hetero report`. Without ``PLANES`` there are none of these.
 """
 
 from __future__ import annotations
@@ -59,14 +62,7 @@ _LIBRARIES = {  # module -> the library that has it, its package
 
 
 class Trial(NamedTuple):
-    """One call.
-
-    Attributes
-    ----------
-    operands : tuple
-        A `hetero.spec` where any numbers will do, else the operand itself.
-    options : mapping
-    """
+    """One call; of an operand for which any numbers will do, a `hetero.spec`."""
 
     operands: tuple[Any, ...]
     options: Mapping[str, Any] = {}
@@ -80,78 +76,76 @@ class Named(NamedTuple):
 
 
 class Iterations(NamedTuple):
-    """A solve of which one iteration is timed: from the difference of many and few of them.
+    """A solve of which one iteration is timed: from the difference of many and few of them."""
 
-    Attributes
-    ----------
-    run : callable
-        ``run(count)``.
-    few, many : int
-    """
-
-    run: TimedCall
+    run: TimedCall  # ``run(count)``
     few: int
     many: int
 
 
 class Comparison(NamedTuple):
-    """The ways to do one thing.
+    """The ways to do one thing: name -> ``call(turn)`` or `Iterations`. Turns count up, so that
+    operands can rotate."""
 
-    Attributes
-    ----------
-    calls, peers : mapping
-        Name -> ``call(turn)`` or `Iterations`: hetero's own, other libraries'. Turns count up, so
-        that operands can rotate.
-    chosen : str or None
-        Name of the call that the plan takes.
-    count : int or None
-        Calls that are queued on a device back to back; None: as few as their length allows.
-    peer_seconds : float
-        Upper bound of the time to launch a peer's call.
-    plan : Plan or None
-        Of the call that is placed by itself, in demo.
-    missing : mapping
-        Libraries to compare with that are not here -> the package that has them.
-    """
-
-    calls: Mapping[str, TimedCall | Iterations]
-    peers: Mapping[str, TimedCall | Iterations] = {}
-    chosen: str | None = None
-    count: int | None = None
-    peer_seconds: float = 5e-5
-    plan: Plan | None = None
-    missing: Mapping[str, str] = {}
+    calls: Mapping[str, TimedCall | Iterations]  # hetero's own
+    peers: Mapping[str, TimedCall | Iterations] = {}  # other libraries'
+    chosen: str | None = None  # name of the call that the plan takes
+    count: int | None = None  # calls queued on a device back to back; None: by their length
+    plan: Plan | None = None  # of the call that is placed by itself
+    missing: Mapping[str, str] = {}  # libraries that are not here -> the package that has them
 
 
 class Benchmark(NamedTuple):
-    """One row of bench.
+    """One row of bench."""
 
-    Attributes
-    ----------
-    case : str
-        What is computed.
-    make : callable
-        ``make()`` gives the `Comparison` when the row's turn comes: operands can be large.
-    what : str
-        What is timed: "call", "solve" or "iteration".
-    facts : mapping
-        What else is known of the row; "floor_bytes" with "passes": bytes that must be moved at
-        least, and how that is worded; "asked": iterations, where each call gives its result and how
-        many iterations it made.
-    device : str
-        The device that times calls, queued back to back, by its clock; "cpu": each on the wall's.
-    budget, least, most
-        Seconds and samples of each call on the wall's clock.
-    """
-
-    case: str
+    case: str  # what is computed
+    # Gives the `Comparison` when the row's turn comes: operands can be large.
     make: Callable[[], Comparison]
-    what: str = "call"
+    what: str = "call"  # that is timed; or "solve", "iteration"
+    # What else is known of the row; "floor_bytes" with "passes": bytes that must be moved at least,
+    # and how that is worded; "asked": iterations, where each call gives its result and how many
+    # iterations it made.
     facts: Mapping[str, Any] = {}
+    # The device that times calls, queued back to back, by its clock; "cpu": each on the wall's.
     device: str = CPU
-    budget: float = 0.3
-    least: int = 3
+    budget: float = 0.3  # seconds of each call on the wall's clock
+    least: int = 3  # samples, and
     most: int = 25
+
+
+class Axis(NamedTuple):
+    """A size from the least to the most, by its name."""
+
+    name: str
+    least: int
+    most: int
+
+    def sizes(self, parts: int = 4) -> list[int]:
+        """Sizes from the least to the most, ``parts`` for each doubling."""
+        sizes = {self.most}
+        size = self.least
+        while size < self.most:
+            sizes |= {min(round(size * (1 + part / parts)), self.most) for part in range(parts)}
+            size *= 2
+        return sorted(sizes)
+
+
+class Line(NamedTuple):
+    """Problems over one size: what they are in words, such as "n x n"; ``dims(n)`` gives the
+    dimensions as the command line takes them."""
+
+    text: str
+    axis: Axis
+    dims: Callable[[int], tuple[int, ...]]
+
+
+class Plane(NamedTuple):
+    """Likewise over two sizes: ``dims(x, y)``."""
+
+    text: str
+    x: Axis
+    y: Axis
+    dims: Callable[[int, int], tuple[int, ...]]
 
 
 class BenchTable(NamedTuple):
@@ -216,40 +210,30 @@ def moved_call(case: str, make: Callable[[], Comparison], what: str = "call") ->
 
 def of_candidates(
     plan: Plan,
-    call: Callable[[Candidate], TimedCall | Iterations],
+    call: Callable[..., TimedCall | Iterations],
     *,
     longest: float = math.inf,
     only: str | None = None,
 ) -> dict[str, TimedCall | Iterations]:
-    """A call for each of a plan's candidates that is not expected to be slow.
-
-    Parameters
-    ----------
-    plan : Plan
-    call : callable
-        ``call(candidate)`` gives what is timed of it.
-    longest : float
-        Predicted seconds above which a candidate is left out.
-    only : str, optional
-        The device that counts. Default: all.
-    """
+    """``call(device=, method=)``, which is what is timed, of each of a plan's candidates that is
+    expected to take less than ``longest`` seconds, on the ``only`` device where one is named."""
     return {
-        name_of(candidate): call(candidate)
+        name_of(candidate): call(device=candidate.device, method=candidate.method)
         for candidate in plan.candidates
         if candidate.reason is None and (candidate.seconds or 0.0) < longest
         if only in (None, candidate.device)
     }
 
 
-def by_candidates(
+def compared(
     operation: Operation,
     operands: tuple[Any, ...],
     options: Mapping[str, Any],
-    peers: Mapping[str, TimedCall | Iterations] | None = None,
-    *,
-    longest: float = math.inf,
+    peers: Mapping[str, TimedCall | Iterations],
+    *modules: str,
+    longest: float = 0.0,
 ) -> Comparison:
-    """A call as it is placed by itself, and by every candidate that is not expected to be slow.
+    """A call on host operands as it is placed by itself, and the same by other libraries.
 
     Parameters
     ----------
@@ -257,35 +241,21 @@ def by_candidates(
     operands : tuple
         On the host.
     options, peers : mapping
+    *modules : str
+        Of libraries without which ``peers`` lacks some.
     longest : float
-        Predicted seconds above which a candidate is left out.
+        Predicted seconds below which the call is made by each of the candidates, too.
     """
     plan = planner.plan_call(operation, operands, options)
-    automatic = partial(operation.call, *operands, **options)
 
-    def placed(candidate: Candidate) -> TimedCall:
-        place = candidate.device, candidate.method
-        run = placed_call(operation, operands, options, *place)
+    def timed(run: Callable[[], object]) -> TimedCall:
         return lambda turn: run()
 
-    calls = {"automatic": lambda turn: automatic()} | of_candidates(plan, placed, longest=longest)
-    return Comparison(calls, peers or {}, name_of(plan.chosen))
+    def placed(**place: str) -> TimedCall:
+        return timed(placed_call(operation, operands, options, **place))
 
-
-def by_itself(
-    operation: Operation,
-    operands: tuple[Any, ...],
-    options: Mapping[str, Any],
-    peers: Mapping[str, TimedCall],
-    *modules: str,
-) -> Comparison:
-    """A call as it is placed by itself, and the same by other libraries, for demo.
-
-    ``modules`` are those of libraries without which ``peers`` lacks some.
-    """
-    plan = planner.plan_call(operation, operands, options)
-    run = partial(operation.call, *operands, **options)
-    calls = {"automatic": lambda turn: run()}
+    calls = {"automatic": timed(partial(operation.call, *operands, **options))}
+    calls |= of_candidates(plan, placed, longest=longest)
     return Comparison(calls, peers, name_of(plan.chosen), plan=plan, missing=missing(*modules))
 
 

@@ -13,6 +13,7 @@ Such a module has a function ``cases(place, budget)`` that yields every `Case` t
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,60 +34,26 @@ _numbers: dict[str, np.ndarray] = {}
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How long measuring may take, and how finely.
+    """How long measuring may take, and how finely."""
 
-    Attributes
-    ----------
-    quick : bool
-        Whether to measure for seconds only.
-    point : float
-        Seconds for one measured point.
-    longest : float
-        Seconds of one call above which a point is extrapolated, not measured.
-    step : float
-        Ratio of neighbouring sizes of a grid, at least.
-    solve_step : float
-        Likewise, of the numbers of unknowns of a solve.
-    largest_solve : int
-        Unknowns.
-    held_out : int
-        Shapes measured in addition to each grid, for the residuals.
-    largest_transfer : int
-        Bytes.
-    link_step : float
-        Ratio of neighbouring transfer sizes.
-    patience : float
-        How many times its share of the time a case may take: cases differ, and most take far less.
-    """
-
-    quick: bool
-    point: float
-    longest: float
-    step: float
-    solve_step: float
-    largest_solve: int
-    held_out: int
-    largest_transfer: int
-    link_step: float
-    patience: float = 2.0
+    quick: bool  # whether to measure for seconds only
+    point: float  # seconds for one measured point
+    longest: float  # seconds of one call above which a point is extrapolated, not measured
+    step: float  # ratio of neighbouring sizes of a grid, at least
+    solve_step: float  # likewise, of the numbers of unknowns of a solve
+    largest_solve: int  # unknowns
+    held_out: int  # shapes measured in addition to each grid, for the residuals
+    largest_transfer: int  # bytes
+    link_step: float  # ratio of neighbouring transfer sizes
+    patience: float = 2.0  # how many times its share of the time a case may take: cases differ
 
 
 class Place(NamedTuple):
-    """Where cases are measured: the CPU, a device, or all equal devices together.
+    """Where cases are measured: the CPU, a device, or all equal devices together."""
 
-    Attributes
-    ----------
-    name : str
-        Of the device in the profile, such as "cpu", "cuda:0" or, of two together, "cuda*2".
-    info : dict
-        Its description.
-    devices : tuple of Device
-        None for the CPU.
-    """
-
-    name: str
-    info: dict[str, Any]
-    devices: tuple[Device, ...] = ()
+    name: str  # of the device in the profile: "cpu", "cuda:0" or, of two together, "cuda*2"
+    info: dict[str, Any]  # its description
+    devices: tuple[Device, ...] = ()  # none for the CPU
 
     @property
     def kind(self) -> str:
@@ -100,109 +67,58 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SampleGrid:
-    """Seconds of single calls at each knot, interpolated between them.
+    """Seconds of single calls at each knot, interpolated between them."""
 
-    Attributes
-    ----------
-    held_out : int
-        Number of random shapes to measure between the knots.
-    multiple, less : int
-        Extents of these are multiples of the one, less the other.
-    reference : str or None
-        A layout: the knots are some of that layout's, and its model's shape counts between them.
-    by_estimate : bool
-        The implementation estimates its own time; how far off it is gets interpolated.
-    """
-
-    held_out: int = 0
-    multiple: int = 1
-    less: int = 0
+    held_out: int = 0  # number of random shapes to measure between the knots
+    multiple: int = 1  # their extents are multiples of this
+    less: int = 0  # less this
+    # A layout: the knots are some of that layout's, and its model's shape counts between them.
     reference: str | None = None
+    # The implementation estimates its own time; how far off it is gets interpolated.
     by_estimate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """As `SampleGrid`, of knots that need not be sizes, by the clock of the host.
+    """As `SampleGrid`, of knots that need not be sizes, by the clock of the host."""
 
-    Attributes
-    ----------
-    form : str
-        Of the model: "surface" or "filter".
-    knots, held_out : dict
-        The dimensions that the model knows -> the arguments of `Case.problem`.
-    longest : float
-        Seconds of one call above which a knot is extrapolated.
-    number : int
-        Of calls that are timed at each knot, at least.
-    block : int
-        Of a "filter" model.
-    """
-
-    form: str
-    knots: dict[Dims, Dims]
+    form: str  # of the model: "surface" or "filter"
+    knots: dict[
+        Dims, Dims
+    ]  # the dimensions that the model knows -> the arguments of `Case.problem`
     held_out: dict[Dims, Dims]
-    longest: float
-    number: int = 1
-    block: int = 1
+    longest: float  # seconds of one call above which a knot is extrapolated
+    number: int = 1  # of calls that are timed at each knot, at least
+    block: int = 1  # of a "filter" model
 
 
 @dataclass(frozen=True, slots=True)
 class TimedSolves:
-    """A solve: set-up and one step, separated by timing two numbers of steps.
-
-    Attributes
-    ----------
-    few, many : int
-        Numbers of steps that are timed; the second one at least. Equal where a solve is one step.
-    most : int
-        Most steps that are timed where ``many`` take hardly longer than ``few``.
-    """
+    """A solve: set-up and one step, separated by timing two numbers of steps."""
 
     few: int
-    many: int
-    most: int = 0
+    many: int  # timed at least; equal to few where a solve is one step
+    most: int = 0  # most steps that are timed where ``many`` take hardly longer than ``few``
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What one model is fitted to: problems of an implementation, with one dtype and layout.
-
-    Attributes
-    ----------
-    implementation : Implementation
-    dtype, layout : str
-        As in the model's key.
-    how : SampleGrid, Passes or TimedSolves
-        What is measured, and which form the model gets.
-    axes : list of list of int
-        Knots of each dimension; none for `Passes`, which have their own.
-    problem : callable or None
-        ``problem(*dims)``.
-    arguments : callable or None
-        ``arguments(*dims, devices=devices)`` makes `Arguments` on the host. None: operands of
-        random numbers are made of the problem's descriptions.
-    options : callable or None
-        ``options(problem)`` gives `Arguments.options` to go with such operands.
-    inputs : int or None
-        How many of the problem's inputs a run gets, where the others are among the options.
-    seconds : float
-        How long measuring it takes, at most, in proportion to the others.
-    example : tuple of int
-        Dimensions of a problem that compiles all that the case needs; none: the smallest ones.
-    """
+    """What one model is fitted to: problems of an implementation, with one dtype and layout."""
 
     implementation: Implementation
-    dtype: str
+    dtype: str  # as in the model's key, like the layout
     layout: str
-    how: SampleGrid | Passes | TimedSolves
-    axes: list[list[int]] | None = None
-    problem: Callable[..., Problem] | None = None
+    how: SampleGrid | Passes | TimedSolves  # what is measured, and which form the model gets
+    axes: list[list[int]] | None = None  # knots of each dimension; `Passes` have their own
+    problem: Callable[..., Problem] | None = None  # ``problem(*dims)``
+    # ``arguments(*dims, devices=devices)`` makes `Arguments` on the host. None: operands of random
+    # numbers are made of the problem's descriptions.
     arguments: Callable[..., Arguments] | None = None
+    # ``options(problem)`` gives `Arguments.options` to go with such operands.
     options: Callable[[Problem], Any] | None = None
-    inputs: int | None = None
-    seconds: float = 1.0
-    example: Dims = ()
+    inputs: int | None = None  # how many of them a run gets, where others are among the options
+    seconds: float = 1.0  # how long measuring takes, at most, in proportion to the others
+    example: Dims = ()  # of a problem that compiles all that is needed; none: the smallest ones
 
     def __str__(self) -> str:
         row = self.implementation
@@ -219,23 +135,12 @@ class Case:
 
 
 class SmallCall(NamedTuple):
-    """A call so small that what the host does around it is most of it.
-
-    Attributes
-    ----------
-    implementation : Implementation
-    problem : Problem
-        With operands that lie on the device.
-    arrays : tuple of numpy.ndarray
-        The operands.
-    from_host : callable
-        Makes the call with these; can be repeated.
-    """
+    """A call so small that what the host does around it is most of it."""
 
     implementation: Implementation
-    problem: Problem
-    arrays: tuple[Any, ...]
-    from_host: Callable[[], object]
+    problem: Problem  # with operands that lie on the device
+    arrays: tuple[Any, ...]  # NumPy's: the operands
+    from_host: Callable[[], object]  # makes the call with these; can be repeated
 
 
 def numbers(shape: Dims, dtype: str) -> np.ndarray:
@@ -274,7 +179,4 @@ def thinned(sizes: Sequence[int], step: float) -> list[int]:
 
 def grid(axes: list[list[int]]) -> list[Dims]:
     """All combinations of the axes' sizes, the last axis fastest."""
-    points: list[Dims] = [()]
-    for sizes in axes:
-        points = [(*point, size) for point in points for size in sizes]
-    return points
+    return [*itertools.product(*axes)]

@@ -15,18 +15,14 @@ COLOURS = 16
 def _photograph(name: str, title: str) -> tuple[np.ndarray, str]:
     """One of scikit-image's photographs as float32 from 0 to 1, and where it is from.
 
-    Where that package is not installed, a landscape of 512 x 512 points with sky, hills and land.
+    Where that package is not installed, a drawn one of 512 x 512 points: waves and slopes.
     """
     try:
         data = load("skimage.data")
     except ImportError:
         y, x = np.mgrid[0:512, 0:512] / 512.0
-        hills = 0.55 + 0.1 * np.sin(9.0 * x) + 0.05 * np.sin(31.0 * x + 2.0)
-        sky = np.stack([0.9 - 0.6 * y, 0.8 - 0.2 * y, 1.0 - 0.1 * x], axis=-1)
-        green = 0.3 + 0.2 * np.sin(40.0 * (y - hills))
-        land = np.stack([0.4 * green, green, 0.2 + 0.1 * x], axis=-1)
-        drawn = np.where((y > hills)[..., None], land, sky)
-        return drawn.astype(np.float32), "a drawn landscape"
+        waves = 0.5 + 0.3 * np.sin(31.0 * x + 9.0 * y) * np.cos(23.0 * y)
+        return np.stack([waves, 0.9 - 0.6 * y, x * y], axis=-1).astype(np.float32), "drawn waves"
     return getattr(data, name)().astype(np.float32) / 255.0, f"scikit-image's {title}"
 
 

@@ -89,6 +89,20 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def power_of_two(number: int) -> int:
+    """Return the least power of two that is not below a positive number."""
+    return 1 << (number - 1).bit_length()
+
+
+def by_vectors(batch: int, lines: int, strides: tuple[int, int, int], width: int) -> bool:
+    """Tell whether lines, at (batch, line, element) strides, are made of vectors of ``width``
+    elements that are aligned as the first one is."""
+    between, along, element = strides
+    return (
+        element == 1 and (lines == 1 or along % width == 0) and (batch == 1 or between % width == 0)
+    )
+
+
 def check_dtype(dtype: str) -> int:
     """Return the bytes of one element of ``dtype``, or say which dtypes there are."""
     try:

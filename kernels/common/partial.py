@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .launch import Launch, ceil_div
+from math import prod
+
+from .launch import Launch, LaunchPlan, Target, ceil_div
 
 # Threads along the parts of k, for each output: few outputs with many parts need more.
 _GROUPS = (1, 8)
@@ -10,46 +12,41 @@ _THREADS = 256
 _SMALL_THREADS = 64
 
 
-def sum_partials(
-    *,
-    real: str,
+def with_sums(
+    first: Launch,
+    variant: str,
     split_k: int,
-    batch: int,
-    rows: int,
-    cols: int,
-    strides: tuple[int, int, int],
+    extents: tuple[int, int, int],
     out: str,
-    multiprocessors: int,
-    block_limit: int,
-) -> Launch:
-    """Plan the sum over parts of the scratch buffer, (split_k, batch, rows, cols), into ``out``.
+    strides: tuple[int, int, int],
+    target: Target,
+    seconds: float = 0.0,
+) -> LaunchPlan:
+    """The plan of a launch whose results are parts of sums, and of one that adds these up.
 
     Parameters
     ----------
-    real : str
-        C name of the element type.
-    split_k, batch, rows, cols : int
-        Extents of the scratch buffer.
-    strides : tuple of int
-        Of the output, in elements: (batch, row, column).
-    out : str
-        Name of the output buffer.
-    multiprocessors, block_limit : int
-        Of the device.
-
-    Returns
-    -------
-    Launch
+    first : Launch
+        Writes the scratch buffer ``"partial"``, (split_k, batch, rows, columns).
+    variant : str
+    split_k : int
+    extents : (int, int, int)
+        Batch, rows and columns of the output.
+    out, strides
+        The output's buffer, and its (batch, row, column) strides in elements.
+    target : Target
+    seconds : float
     """
-    outputs = batch * rows * cols
-    threads = _THREADS if block_limit >= _THREADS else _SMALL_THREADS
-    groups = _GROUPS[split_k > 8 and outputs < 2 * threads * multiprocessors]
+    outputs = prod(extents)
+    threads = _THREADS if target.block_limit >= _THREADS else _SMALL_THREADS
+    groups = _GROUPS[split_k > 8 and outputs < 2 * threads * target.multiprocessors]
     lanes = threads // groups
-    return Launch(
+    second = Launch(
         source="partial.cu",
         kernel="sum_partials",
-        defines=(("REAL", real), ("LANES", lanes), ("GROUPS", groups)),
+        defines=(("REAL", dict(first.defines)["REAL"]), ("LANES", lanes), ("GROUPS", groups)),
         grid=ceil_div(outputs, lanes),
         block=threads,
-        arguments=("partial", out, split_k, batch, rows, cols, *strides),
+        arguments=("partial", out, split_k, *extents, *strides),
     )
+    return LaunchPlan((first, second), split_k * outputs, f"{variant}p{split_k}", seconds)

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, NotRequired, TypedDict
+from typing import NamedTuple
 
 from ..common.boundaries import BOUNDARIES
-from ..common.launch import ceil_div, check_dtype
-
-__all__ = [
-    "RESIDENT_THREADS",
-    "SHARED_BYTES",
-    "WARP",
-    "Correlation",
-    "Sizes",
-    "TapSizes",
-    "correlation",
-    "count_blocks",
-    "fetch_rows",
-]
+from ..common.launch import by_vectors, ceil_div, check_dtype
 
 WARP = 32
 SHARED_BYTES = 49152  # of shared memory that a kernel may declare
@@ -29,54 +17,31 @@ _FETCHES = 12  # loads that a thread has in flight as a tile is filled
 class Correlation(NamedTuple):
     """A correlation, transposed if need be so that rows lie in memory."""
 
-    batch: int
+    batch: int  # images, at least 1, as all extents
     height: int
     width: int
-    filter_height: int
+    filter_height: int  # of the taps, in any proportion to the image
     filter_width: int
     out_height: int
     out_width: int
-    top: int
-    left: int
-    boundary: int
-    dtype: str
-    image: tuple[int, int, int]
-    out: tuple[int, int, int]
-    tap_strides: tuple[int, int]
+    top: int  # rows of the filter that lie outside of the image at the first output; >= 0
+    left: int  # likewise columns
+    boundary: int  # number in `BOUNDARIES` of a constant; periodic; mirrored, the edge repeated
+    dtype: str  # of all operands; sums are kept in it too
+    image: tuple[int, int, int]  # (batch, row, column) strides in elements, of any sign, or 0
+    out: tuple[int, int, int]  # likewise, but not 0
+    tap_strides: tuple[int, int]  # (row, column)
     transposed: bool
+
+    @property
+    def extents(self) -> tuple[tuple[int, ...], ...]:
+        """Of the image and of the filter; of the output, and where it begins: top and left."""
+        return self[1:3], self[3:5], self[5:9]
 
     def vectors(self, strides: tuple[int, int, int], rows: int, alignment: int, width: int) -> bool:
         """Whether rows can be read or written in vectors of ``width`` elements."""
-        return (
-            alignment >= width * check_dtype(self.dtype)
-            and strides[2] == 1
-            and (rows == 1 or strides[1] % width == 0)
-            and (self.batch == 1 or strides[0] % width == 0)
-        )
-
-
-class Sizes(TypedDict):
-    """What every plan of a correlation is given, as `correlation` takes it."""
-
-    batch: int
-    height: int
-    width: int
-    filter_height: int
-    filter_width: int
-    out_height: int
-    out_width: int
-    top: int
-    left: int
-    boundary: str
-    dtype: str
-    image_strides: tuple[int, int, int]
-    out_strides: tuple[int, int, int]
-
-
-class TapSizes(Sizes):
-    """With the strides of the taps, where these may be anything."""
-
-    tap_strides: NotRequired[tuple[int, int] | None]
+        aligned = alignment >= width * check_dtype(self.dtype)
+        return aligned and by_vectors(self.batch, rows, strides, width)
 
 
 def correlation(
@@ -96,27 +61,8 @@ def correlation(
     out_strides: tuple[int, int, int],
     tap_strides: tuple[int, int] | None = None,
 ) -> Correlation:
-    """Check the problem of a plan, and transpose it where columns lie in memory.
-
-    Parameters
-    ----------
-    batch, height, width : int
-        Of the images, each at least 1.
-    filter_height, filter_width : int
-        Of the taps; each at least 1, in any proportion to the image.
-    out_height, out_width : int
-        Of the outputs, each at least 1.
-    top, left : int
-        Rows and columns of the filter that lie outside of the image at the first output; >= 0.
-    boundary : {"fill", "wrap", "symm"}
-        Of the extension: a constant; periodic; mirrored, with the edge repeated.
-    dtype : {"float32", "float64"}
-        Of all operands; sums are kept in it too.
-    image_strides, out_strides : tuple of int
-        (batch, row, column), in elements, of any sign; those of the image may be 0.
-    tap_strides : tuple of int, optional
-        (row, column) of the taps, in elements, of any sign. Default: contiguous.
-    """
+    """Check the problem of a plan, given by fields of `Correlation` and the boundary's name, and
+    transpose it where columns lie in memory. By default the taps are contiguous."""
     check_dtype(dtype)
     if boundary not in BOUNDARIES:
         valid = ", ".join(BOUNDARIES)

@@ -39,8 +39,8 @@ class _Stages(NamedTuple):
     chunk_columns: int
     tail_rows: int
     tail_columns: int
-    rows: int
-    columns: int
+    stage_rows: int
+    stage_columns: int
 
 
 class _Tile(NamedTuple):
@@ -55,14 +55,9 @@ class _Tile(NamedTuple):
 
 
 def tiled(
-    problem: Correlation,
-    multiprocessors: int,
-    alignment: int,
-    block_limit: int,
-    shared_limit: int,
+    p: Correlation, multiprocessors: int, alignment: int, block_limit: int, shared_limit: int
 ) -> LaunchPlan:
     """The plan with convolve.cu."""
-    p = problem
     width = VECTOR_BYTES // check_dtype(p.dtype)
     tile = _tile(
         (p.filter_height, p.filter_width),
@@ -76,6 +71,7 @@ def tiled(
         raise ValueError(f"shared_limit must be at least 16384, got {shared_limit}")
     rows, lanes, groups, stages, down, across = tile
     aligned = p.vectors(p.out, p.out_height, alignment, width)
+    image, filter, out = p.extents
     launch = Launch(
         source="convolve.cu",
         kernel="convolve",
@@ -85,38 +81,16 @@ def tiled(
             ("LANES", lanes),
             ("GROUPS", groups),
             ("ROWS", rows),
-            ("CHUNK_ROWS", stages.chunk_rows),
-            ("CHUNK_COLUMNS", stages.chunk_columns),
-            ("TAIL_ROWS", stages.tail_rows),
-            ("TAIL_COLUMNS", stages.tail_columns),
-            ("STAGE_ROWS", stages.rows),
-            ("STAGE_COLUMNS", stages.columns),
-            ("FETCH_ROWS", fetch_rows(lanes * width + stages.columns)),
+            *((name.upper(), number) for name, number in stages._asdict().items()),
+            ("FETCH_ROWS", fetch_rows(lanes * width + stages.stage_columns)),
             ("ALIGNED", int(aligned)),
             ("BLOCKS", max(RESIDENT_THREADS // (lanes * groups), 1)),
         ),
         grid=count_blocks(across, down, p.batch),
         block=lanes * groups,
         arguments=(
-            "image",
-            "taps",
-            "out",
-            p.height,
-            p.width,
-            p.filter_height,
-            p.filter_width,
-            p.out_height,
-            p.out_width,
-            p.top,
-            p.left,
-            *p.tap_strides,
-            down,
-            across,
-            *p.image,
-            *p.out,
-            p.boundary,
-            "fillvalue",
-            "only_if",
+            *("image", "taps", "out", *image, *filter, *out),
+            *(*p.tap_strides, down, across, *p.image, *p.out, p.boundary, "fillvalue", "only_if"),
         ),
     )
     return LaunchPlan((launch,), 0, f"tile{groups * rows}x{lanes * width}")
@@ -197,7 +171,7 @@ def _tile_cost(
     chunk = stages.chunk_rows
     products = tile_rows * tile_columns * taps[0] * taps[1]
     products *= 1 + _READ_COST * (rows + chunk - 1) / (rows * chunk)
-    passes = ceil_div(taps[0], stages.rows) * ceil_div(taps[1], stages.columns)
-    loads = tile_rows + min(stages.rows, taps[0]) - 1
-    loads *= ceil_div(tile_columns + min(stages.columns, taps[1]) - 1, WARP) * WARP
+    passes = ceil_div(taps[0], stages.stage_rows) * ceil_div(taps[1], stages.stage_columns)
+    loads = tile_rows + min(stages.stage_rows, taps[0]) - 1
+    loads *= ceil_div(tile_columns + min(stages.stage_columns, taps[1]) - 1, WARP) * WARP
     return products + _LOAD_COST * passes * loads

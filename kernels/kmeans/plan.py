@@ -1,13 +1,13 @@
-"""Launch plans of Lloyd's iteration for k-means."""
+"""Launch plans of k-means: Lloyd's iteration, and the seeds of k-means++."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div, check_dtype
-from .shapes import Assignment, Points, choose, power_of_two, threads_of_block
+from ..common.launch import ELEMENT_BYTES, VECTOR_BYTES, Launch, ceil_div, check_dtype, power_of_two
+from .shapes import Points, choose, launch, threads_of_block
 
-__all__ = ["LloydPlan", "columns", "plan_lloyd"]
+__all__ = ["LloydPlan", "SeedsPlan", "columns", "plan_lloyd", "plan_seeds"]
 
 STATE = 4  # integers of the iteration's state: see kmeans_state.cu
 _THREADS = 256
@@ -17,6 +17,8 @@ _CHUNK = 4096  # rows that a block sorts at once
 _MOST_SUMS = 1 << 16  # of columns, that go to the host
 _SUMS_BLOCKS = 4  # on a multiprocessor, that sum clusters by sorted labels
 _LEAST_ROWS = 256  # that are worth a part of their own
+_SEEDS_THREADS = 128
+_LEAST_TILES = 4  # of as many rows as a block of k-means++ has threads, in its part
 
 
 class LloydPlan(NamedTuple):
@@ -26,38 +28,22 @@ class LloydPlan(NamedTuple):
     and those of `scratch`. An iteration reads ``"centroids"``, ``"packed"`` and ``"norms"`` and
     writes ``"means"``, ``"packed_next"`` and ``"norms_next"``: the next one takes them the other
     way round. Iterations may be queued: once ``"state"`` says stop, launches do nothing.
-
-    Attributes
-    ----------
-    pack : Launch
-        ``"centroids"`` as the assignment reads them, ``"packed"`` and ``"norms"``. What it fills up
-        must be in ``"packed_next"`` and ``"norms_next"`` as well.
-    assign : tuple of Launch
-        Labels alone. They are compared with those before.
-    update : tuple of Launch
-        Sums of clusters by labels, where `assign` does not make them too; before them, where that
-        is asked for, how many labels changed: ``"counts"``, a double for each block.
-    finish : tuple of Launch
-        New centroids, and whether to go on. ``"tolerance"`` and ``"most"``, of the labels that
-        change, stand for doubles.
-    inertia : Launch
-        ``"partial_inertia"``, a double for each block.
-    distances : Launch
-        ``"distances"`` of points to their centroids, squared.
-    scratch : dict
-        Bytes of each other buffer.
-    variant : str
-        Short name of what was chosen, for plans that are printed.
     """
 
+    # ``"centroids"`` as the assignment reads them, ``"packed"`` and ``"norms"``. What it fills up
+    # must be in ``"packed_next"`` and ``"norms_next"`` as well.
     pack: Launch
-    assign: tuple[Launch, ...]
+    assign: tuple[Launch, ...]  # labels alone. They are compared with those before
+    # Sums of clusters by labels, where `assign` does not make them too; before them, where that is
+    # asked for, how many labels changed: ``"counts"``, a double for each block.
     update: tuple[Launch, ...]
+    # New centroids, and whether to go on. ``"tolerance"`` and ``"most"``, of the labels that
+    # change, stand for doubles.
     finish: tuple[Launch, ...]
-    inertia: Launch
-    distances: Launch
-    scratch: dict[str, int]
-    variant: str
+    inertia: Launch  # ``"partial_inertia"``, a double for each block
+    distances: Launch  # ``"distances"`` of points to their centroids, squared
+    scratch: dict[str, int]  # bytes of each other buffer
+    variant: str  # short name of what was chosen, for plans that are printed
 
 
 def plan_lloyd(
@@ -72,7 +58,6 @@ def plan_lloyd(
     block_limit: int = 1024,
     shared_limit: int = 48 << 10,
     capability: tuple[int, int] | None = None,
-    assignment: Assignment | None = None,
     counted: bool = False,
 ) -> LloydPlan:
     """Plan k-means of n points.
@@ -95,8 +80,6 @@ def plan_lloyd(
         Most bytes of shared memory that a block can have.
     capability : (int, int), optional
         Compute capability of a CUDA device, such as (9, 0).
-    assignment : Assignment, optional
-        The kernel of the assignment, instead of what is chosen.
     counted : bool
         Whether the labels that change are counted.
 
@@ -109,16 +92,56 @@ def plan_lloyd(
     points = Points(
         n, d, k, dtype, weighted, aligned, multiprocessors, block_limit, shared_limit, capability
     )
-    assignment = assignment or choose(points)
+    assignment = choose(points)
     assigned = () if assignment.launch is None else (assignment.launch,)
     parts, update = assignment.parts, ()
     if not assignment.sums:
-        parts, launch = sum_by_label(points)
-        update = (launch,)
-    counting = _count_changed(points)
-    update = (counting, *update) if counted else update
+        parts, summed = sum_by_label(points)
+        update = (summed,)
     tile, depth = assignment.tile, assignment.depth
     packed = ceil_div(k, tile) * tile
+
+    threads = threads_of_block(_THREADS, block_limit)
+    blocks = min(ceil_div(n, threads), 4 * multiprocessors)
+    counting = launch(
+        *("means", "count_changed", dtype, blocks, threads),
+        *("labels", "before", "counts", "state", n, blocks),
+        TILE_N=1,
+        LANES=1,
+    )
+    few = min(64, block_limit)
+    pack = launch(
+        *("means", "pack_centroids", dtype, packed, few),
+        *("centroids", "packed", "norms", d, k, depth),
+        TILE_N=tile,
+    )
+    # Few centroids leave multiprocessors idle: then larger blocks add up the parts.
+    many = threads_of_block(1024 if k < multiprocessors else _THREADS, block_limit)
+    sizes = {"TILE_N": tile, "LANES": min(power_of_two(d), many, 128)}
+    means = launch(
+        *("means", "take_means", dtype, k, many),
+        *("partial", "partial_weights", "centroids", "means", "packed_next", "norms_next"),
+        *("sums", "totals", "shifts", "state", parts, d, k, depth),
+        **sizes,
+    )
+    end = launch(
+        *("means", "end_iteration", dtype, 1, many),
+        *("shifts", "counts", "state", k, blocks * counted, "tolerance", "most"),
+        **sizes,
+    )
+    lanes = min(32, power_of_two(d))
+    measured = max(1, min(ceil_div(n, _THREADS // lanes), 8 * multiprocessors))
+    inertia = launch(
+        *("distances", "inertia", dtype, measured, threads),
+        *("X", points.weights, "centroids", "labels", "partial_inertia"),
+        *(n, d, measured, int(weighted)),
+        LANES=lanes,
+    )
+    distances = launch(
+        *("distances", "own_distances", dtype, ceil_div(n, threads), threads),
+        *("X", "centroids", "labels", "distances", n, d),
+        LANES=1,
+    )
     scratch = {
         "means": k * d * size,
         "packed": packed * depth * size,
@@ -131,19 +154,14 @@ def plan_lloyd(
         "totals": k * size,
         "shifts": k * _DOUBLE,
         "state": STATE * _INT,
-        "counts": counting.grid * _DOUBLE,
+        "counts": blocks * _DOUBLE,
         **({"before": n * _INT} if counted else {}),
-        "partial_inertia": _inertia_blocks(points) * _DOUBLE,
+        "partial_inertia": measured * _DOUBLE,
     }
+    update = (counting, *update) if counted else update
+    finish = means, end
     return LloydPlan(
-        pack=_pack(points, tile, depth, packed),
-        assign=assigned,
-        update=update,
-        finish=_finish(points, tile, depth, parts, counting.grid * counted),
-        inertia=_inertia(points),
-        distances=_distances(points),
-        scratch=scratch,
-        variant=assignment.variant,
+        pack, assigned, update, finish, inertia, distances, scratch, assignment.variant
     )
 
 
@@ -155,13 +173,16 @@ def columns(
     lanes = min(32, power_of_two(d))
     blocks = min(ceil_div(n, threads // lanes), 4 * multiprocessors)
     blocks = max(1, min(blocks, _MOST_SUMS // d))
-    defines = (("REAL", REAL[dtype]), ("THREADS", threads), ("LANES", lanes))
-    source = "kmeans_columns.cu"
     return (
-        Launch(source, "sum_columns", defines, blocks, threads, ("X", "columns", n, d, blocks)),
-        Launch(
-            *(source, "centre_columns", defines, ceil_div(n * d, threads), threads),
-            ("X", "mean", "centred", n, d),
+        launch(
+            *("columns", "sum_columns", dtype, blocks, threads),
+            *("X", "columns", n, d, blocks),
+            LANES=lanes,
+        ),
+        launch(
+            *("columns", "centre_columns", dtype, ceil_div(n * d, threads), threads),
+            *("X", "mean", "centred", n, d),
+            LANES=lanes,
         ),
     )
 
@@ -173,133 +194,93 @@ def sum_by_label(points: Points) -> tuple[int, Launch]:
     threads = threads_of_block(_THREADS, points.block_limit)
     span = min(threads, max(power_of_two(k), 2))  # PoCL miscompiles the loop that 1 leaves empty
     spans = ceil_div(k, span)
-    lanes = min(32, power_of_two(ceil_div(d, width)))
     # Enough blocks to fill the device, but partial sums of far fewer elements than X has.
     blocks = _SUMS_BLOCKS * points.multiprocessors
     parts = max(1, min(ceil_div(blocks, spans), n // (2 * k), ceil_div(n, _LEAST_ROWS)))
     length = ceil_div(n, parts)
     parts = ceil_div(n, length)
-    chunk = max(min(_CHUNK, power_of_two(length)), threads)
-    launch = Launch(
-        source="kmeans_sums.cu",
-        kernel="sum_by_label",
-        defines=(
-            ("REAL", REAL[dtype]),
-            ("WIDTH", width),
-            ("THREADS", threads),
-            ("SPAN", span),
-            ("LANES", lanes),
-            ("CHUNK", chunk),
-            ("WEIGHTED", int(points.weighted)),
-        ),
-        grid=parts * spans,
-        block=threads,
-        arguments=(
-            *("X", points.weights, "labels", "partial", "partial_weights", "state"),
-            *(n, d, k, spans, length),
-        ),
+    summed = launch(
+        *("sums", "sum_by_label", dtype, parts * spans, threads),
+        *("X", points.weights, "labels", "partial", "partial_weights", "state"),
+        *(n, d, k, spans, length),
+        WIDTH=width,
+        SPAN=span,
+        LANES=min(32, power_of_two(ceil_div(d, width))),
+        CHUNK=max(min(_CHUNK, power_of_two(length)), threads),
+        WEIGHTED=int(points.weighted),
     )
-    return parts, launch
+    return parts, summed
 
 
-def _count_changed(points: Points) -> Launch:
-    """How many labels changed, a part for each block."""
-    threads = threads_of_block(_THREADS, points.block_limit)
-    blocks = min(ceil_div(points.n, threads), 4 * points.multiprocessors)
-    return Launch(
-        source="kmeans_means.cu",
-        kernel="count_changed",
-        defines=(*_means_defines(points.dtype, threads, 1), ("LANES", 1)),
-        grid=blocks,
-        block=threads,
-        arguments=("labels", "before", "counts", "state", points.n, blocks),
-    )
+# -- k-means++ -------------------------------------------------------------------------------------
 
 
-def _finish(
-    points: Points, tile: int, depth: int, parts: int, counts: int
-) -> tuple[Launch, Launch]:
-    """New centroids from the sums of all parts, and whether to go on."""
-    _, d, k, dtype = points[:4]
-    # Few centroids leave multiprocessors idle: then larger blocks add up the parts.
-    most = 1024 if k < points.multiprocessors else _THREADS
-    threads = threads_of_block(most, points.block_limit)
-    defines = _means_defines(dtype, threads, tile)
-    lanes = min(power_of_two(d), threads, 128)
-    means = Launch(
-        source="kmeans_means.cu",
-        kernel="take_means",
-        defines=(*defines, ("LANES", lanes)),
-        grid=k,
-        block=threads,
-        arguments=(
-            *("partial", "partial_weights", "centroids", "means", "packed_next", "norms_next"),
-            *("sums", "totals", "shifts", "state", parts, d, k, depth),
-        ),
-    )
-    end = Launch(
-        source="kmeans_means.cu",
-        kernel="end_iteration",
-        defines=(*defines, ("LANES", lanes)),
-        grid=1,
-        block=threads,
-        arguments=("shifts", "counts", "state", k, counts, "tolerance", "most"),
-    )
-    return means, end
+class SeedsPlan(NamedTuple):
+    """The launches of k-means++ on one device."""
+
+    n: int  # rows of X
+    d: int  # their elements
+    trials: int  # candidates for each seed
+    dtype: str
+    weighted: bool
+    length: int  # rows whose distances a block adds up
+    threads: int  # of a block
+
+    @property
+    def parts(self) -> int:
+        """Parts of the rows, each with sums of its own."""
+        return ceil_div(self.n, self.length)
+
+    def try_seeds(self, candidates: int, first: bool, gathered: bool) -> Launch:
+        """The distances from the nearest seed with each candidate as one more.
+
+        Buffers: ``"X"``, ``"weights"``, ``"candidates"``, ``"closest"``, ``"tried"`` and
+        ``"sums"``: of each part those of all candidates. With ``gathered`` the candidates are rows
+        of X, whose numbers follow the sums.
+        """
+        return self._launch(
+            *("try_seeds", self.parts, candidates, first, gathered),
+            *("X", "weights" if self.weighted else "X", "sums" if gathered else "candidates"),
+            *("closest", "tried", "sums"),
+            *(self.n, self.d, self.length, self.parts * candidates),
+        )
+
+    def find_rows(self, values: int, gathered: bool) -> Launch:
+        """The rows at which running sums reach what is ``"asked"``; they follow the ``"sums"``.
+
+        Asked are pairs of doubles: a part, and the rest of the sum within it. ``gathered`` is that
+        of the `try_seeds` that is compiled with it.
+        """
+        return self._launch(
+            *("find_rows", values, self.trials, False, gathered),
+            *("closest", "weights" if self.weighted else "closest", "asked", "sums"),
+            *(self.n, self.length, self.parts * values),
+        )
+
+    def launches(self) -> tuple[Launch, ...]:
+        """What finds seeds among the rows of X."""
+        return (
+            self.try_seeds(1, True, True),
+            self.try_seeds(self.trials, False, True),
+            self.find_rows(self.trials, True),
+        )
+
+    def _launch(
+        self, kernel: str, grid: int, candidates: int, first: bool, gathered: bool, *arguments: Any
+    ) -> Launch:
+        return launch(
+            *("seeds", kernel, self.dtype, grid, self.threads, *arguments),
+            CANDIDATES=candidates,
+            FIRST=int(first),
+            WEIGHTED=int(self.weighted),
+            GATHERED=int(gathered),
+        )
 
 
-def _pack(points: Points, tile: int, depth: int, packed: int) -> Launch:
-    """Centroids as the assignment reads them."""
-    threads = min(64, points.block_limit)
-    return Launch(
-        source="kmeans_means.cu",
-        kernel="pack_centroids",
-        defines=_means_defines(points.dtype, threads, tile),
-        grid=packed,
-        block=threads,
-        arguments=("centroids", "packed", "norms", points.d, points.k, depth),
-    )
-
-
-def _means_defines(dtype: str, threads: int, tile: int) -> tuple[tuple[str, int | str], ...]:
-    return (("REAL", REAL[dtype]), ("THREADS", threads), ("TILE_N", tile))
-
-
-def _inertia_lanes(points: Points) -> int:
-    return min(32, power_of_two(points.d))
-
-
-def _inertia_blocks(points: Points) -> int:
-    rows = _THREADS // _inertia_lanes(points)
-    return max(1, min(ceil_div(points.n, rows), 8 * points.multiprocessors))
-
-
-def _inertia(points: Points) -> Launch:
-    """The sum of squared distances, a part for each block."""
-    threads = threads_of_block(_THREADS, points.block_limit)
-    lanes = _inertia_lanes(points)
-    blocks = _inertia_blocks(points)
-    return Launch(
-        source="kmeans_distances.cu",
-        kernel="inertia",
-        defines=(("REAL", REAL[points.dtype]), ("THREADS", threads), ("LANES", lanes)),
-        grid=blocks,
-        block=threads,
-        arguments=(
-            *("X", points.weights, "centroids", "labels", "partial_inertia"),
-            *(points.n, points.d, blocks, int(points.weighted)),
-        ),
-    )
-
-
-def _distances(points: Points) -> Launch:
-    """Squared distances of points to their own centroids."""
-    threads = threads_of_block(_THREADS, points.block_limit)
-    return Launch(
-        source="kmeans_distances.cu",
-        kernel="own_distances",
-        defines=(("REAL", REAL[points.dtype]), ("THREADS", threads), ("LANES", 1)),
-        grid=ceil_div(points.n, threads),
-        block=threads,
-        arguments=("X", "centroids", "labels", "distances", points.n, points.d),
-    )
+def plan_seeds(
+    n: int, d: int, trials: int, dtype: str, weighted: bool, multiprocessors: int, block_limit: int
+) -> SeedsPlan:
+    """Plan k-means++ of n rows; see `SeedsPlan` and `plan_lloyd`."""
+    threads = threads_of_block(_SEEDS_THREADS, block_limit)
+    length = threads * max(_LEAST_TILES, ceil_div(n, threads * 8 * multiprocessors))
+    return SeedsPlan(n, d, trials, dtype, weighted, length, threads)

@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div
-
-__all__ = [
-    "Assignment",
-    "Points",
-    "Tile",
-    "choose",
-    "power_of_two",
-    "small",
-    "threads_of_block",
-    "tiled",
-    "tiles",
-]
+from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div, power_of_two
 
 STEP = 8  # columns of X that a tile's step takes
 _TENSOR_STEP = 16
@@ -32,28 +20,15 @@ _SMALL_BLOCKS = 4  # on a multiprocessor, for labels and sums together
 
 
 class Points(NamedTuple):
-    """What the choice depends on.
+    """What the choice depends on."""
 
-    Attributes
-    ----------
-    n, d, k : int
-        Points, their elements, and clusters.
-    dtype : str
-    weighted : bool
-    aligned : bool
-        Whether rows of X can be read by vectors of 16 bytes.
-    multiprocessors, block_limit, shared_limit : int
-        Of the device.
-    capability : (int, int) or None
-    """
-
-    n: int
-    d: int
-    k: int
+    n: int  # points
+    d: int  # their elements
+    k: int  # clusters
     dtype: str
     weighted: bool
-    aligned: bool
-    multiprocessors: int
+    aligned: bool  # whether rows of X can be read by vectors of 16 bytes
+    multiprocessors: int  # of the device, as what follows
     block_limit: int
     shared_limit: int
     capability: tuple[int, int] | None
@@ -65,33 +40,18 @@ class Points(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A way to cut the products: points and centroids of a block's tile.
-
-    Attributes
-    ----------
-    m, n, threads : int
-    rows : int
-        Points of a thread.
-    defines : tuple of (str, int)
-    resident : int
-        Blocks for which a multiprocessor has the registers.
-    rates : (float, float)
-        Products a second with few columns and with more, as shares of the fastest tile's.
-    stages : int
-        Steps whose tiles are held, where they are copied asynchronously.
-    tensor : bool
-        Whether tensor cores multiply.
-    """
+    """A way to cut the products: points and centroids of a block's tile."""
 
     m: int
     n: int
     threads: int
-    rows: int
+    rows: int  # points of a thread
     defines: tuple[tuple[str, int], ...]
-    resident: int
+    resident: int  # blocks for which a multiprocessor has the registers
+    # Products a second with few columns and with more, as shares of the fastest tile's.
     rates: tuple[float, float]
-    stages: int = 4
-    tensor: bool = False
+    stages: int = 4  # steps whose tiles are held, where they are copied asynchronously
+    tensor: bool = False  # whether tensor cores multiply
 
     @property
     def step(self) -> int:
@@ -100,31 +60,22 @@ class Tile(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """A launch that finds the labels, and what belongs to it.
-
-    Attributes
-    ----------
-    launch : Launch or None
-    tile, depth : int
-        How centroids are packed: tiles of (depth, tile), of which each has ``tile`` centroids.
-    sums : bool
-        Whether it also makes the sums of clusters,
-    parts : int
-        in that many parts.
-    variant : str
-    """
+    """A launch that finds the labels, and what belongs to it."""
 
     launch: Launch | None
-    tile: int
+    tile: int  # centroids are packed in tiles of (depth, tile), of which each has ``tile``
     depth: int
-    sums: bool
-    parts: int
+    sums: bool  # whether it also makes the sums of clusters,
+    parts: int  # in that many parts
     variant: str
 
 
-def power_of_two(number: int) -> int:
-    """The least power of two that is not below a number."""
-    return 1 << (number - 1).bit_length()
+def launch(
+    file: str, kernel: str, dtype: str, grid: int, block: int, *arguments: str | int, **defines: int
+) -> Launch:
+    """A launch whose macros are the element type, a block's threads and others."""
+    macros = (("REAL", REAL[dtype]), ("THREADS", block), *defines.items())
+    return Launch(f"kmeans_{file}.cu", kernel, macros, grid, block, arguments)
 
 
 def threads_of_block(most: int, limit: int) -> int:
@@ -133,58 +84,34 @@ def threads_of_block(most: int, limit: int) -> int:
 
 
 def _tile(
-    thread_m: int,
-    thread_n: int,
-    warps_m: int,
-    warps_n: int,
+    each: tuple[int, int],
+    warps: tuple[int, int],
     resident: int,
     rates: tuple[float, float],
+    stages: int = 0,
 ) -> Tile:
-    """Warps of 8 x 4 threads, each with thread_m x thread_n."""
-    defines = (
-        ("THREAD_M", thread_m),
-        ("THREAD_N", thread_n),
-        ("WARPS_M", warps_m),
-        ("WARPS_N", warps_n),
-    )
-    m, n = 8 * thread_m * warps_m, 4 * thread_n * warps_n
-    return Tile(m, n, 32 * warps_m * warps_n, thread_m, defines, resident, rates)
-
-
-def _tensor(
-    warp_m: int,
-    warp_n: int,
-    warps_m: int,
-    warps_n: int,
-    stages: int,
-    resident: int,
-    rates: tuple[float, float],
-) -> Tile:
-    """Warps with warp_m x warp_n each, multiplied on tensor cores."""
-    defines = (
-        ("WARP_M", warp_m),
-        ("WARP_N", warp_n),
-        ("WARPS_M", warps_m),
-        ("WARPS_N", warps_n),
-        ("STAGES", stages),
-    )
-    threads = 32 * warps_m * warps_n
-    m, n = warp_m * warps_m, warp_n * warps_n
-    return Tile(m, n, threads, warp_m // 8, defines, resident, rates, stages, True)
+    """Warps of 8 x 4 threads, each of which has ``each`` products; with ``stages`` each warp has
+    these, on tensor cores."""
+    kind, (down, across) = ("WARP", (1, 1)) if stages else ("THREAD", (8, 4))
+    names = f"{kind}_M", f"{kind}_N", "WARPS_M", "WARPS_N"
+    defines = *zip(names, each + warps, strict=True), *((("STAGES", stages),) if stages else ())
+    m, n = down * each[0] * warps[0], across * each[1] * warps[1]
+    threads, rows = 32 * warps[0] * warps[1], down * each[0] // 8
+    return Tile(m, n, threads, rows, defines, resident, rates, stages or 4, stages > 0)
 
 
 _TILES = {
     "float32": (
-        _tile(8, 8, 2, 1, 6, (1.0, 0.85)),
-        _tile(8, 8, 2, 2, 3, (0.95, 0.95)),
-        _tile(8, 16, 2, 2, 2, (0.8, 1.0)),
+        _tile((8, 8), (2, 1), 6, (1.0, 0.85)),
+        _tile((8, 8), (2, 2), 3, (0.95, 0.95)),
+        _tile((8, 16), (2, 2), 2, (0.8, 1.0)),
     ),
-    "float64": (_tile(4, 8, 2, 1, 4, (1.0, 0.9)), _tile(4, 8, 2, 2, 2, (1.0, 1.0))),
+    "float64": (_tile((4, 8), (2, 1), 4, (1.0, 0.9)), _tile((4, 8), (2, 2), 2, (1.0, 1.0))),
 }
 _TENSOR = (
-    _tensor(32, 16, 2, 2, 4, 4, (1.0, 0.85)),
-    _tensor(32, 32, 2, 2, 3, 3, (0.95, 0.95)),
-    _tensor(32, 32, 2, 4, 4, 1, (0.8, 1.0)),
+    _tile((32, 16), (2, 2), 4, (1.0, 0.85), 4),
+    _tile((32, 32), (2, 2), 3, (0.95, 0.95), 3),
+    _tile((32, 32), (2, 4), 1, (0.8, 1.0), 4),
 )
 
 
@@ -234,27 +161,18 @@ def small(points: Points) -> Assignment | None:
         return None
     groups = max(1, threads // max(pairs, 4))
     blocks = min(ceil_div(n, threads), _SMALL_BLOCKS * points.multiprocessors)
-    launch = Launch(
-        source="kmeans_small.cu",
-        kernel="assign_small",
-        defines=(
-            ("REAL", REAL[dtype]),
-            ("WIDTH", width),
-            ("D", d),
-            ("CENTROIDS", centroids),
-            ("THREADS", threads),
-            ("WEIGHTED", int(points.weighted)),
-            ("GROUPS", groups),
-            ("ITEMS", items),
-        ),
-        grid=blocks,
-        block=threads,
-        arguments=(
-            *("X", points.weights, "centroids", "labels", "partial", "partial_weights", "state"),
-            *(n, k, blocks),
-        ),
+    assign = launch(
+        *("small", "assign_small", dtype, blocks, threads),
+        *("X", points.weights, "centroids", "labels", "partial", "partial_weights", "state"),
+        *(n, k, blocks),
+        WIDTH=width,
+        D=d,
+        CENTROIDS=centroids,
+        WEIGHTED=int(points.weighted),
+        GROUPS=groups,
+        ITEMS=items,
     )
-    return Assignment(launch, 1, d, True, blocks, f"small{threads}")
+    return Assignment(assign, 1, d, True, blocks, f"small{threads}")
 
 
 def _shared(points: Points, tile: Tile, resident: bool) -> int:
@@ -294,7 +212,7 @@ def tiled(points: Points, tile: Tile, resident: bool | None = None) -> Assignmen
         defines += (("REAL", REAL[dtype]), ("WIDTH", VECTOR_BYTES // ELEMENT_BYTES[dtype]))
     if resident:
         defines += (("TILE_K", STEP), ("STAGES", tile.stages))
-    launch = Launch(
+    assign = Launch(
         source=f"kmeans_{name}.cu",
         kernel=f"assign_{name}",
         defines=defines,
@@ -304,4 +222,4 @@ def tiled(points: Points, tile: Tile, resident: bool | None = None) -> Assignmen
         shared_bytes=0 if name == "tiles" else _shared(points, tile, resident),
     )
     depth = ceil_div(d, tile.step) * tile.step
-    return Assignment(launch, tile.n, depth, False, 0, f"{name}{tile.m}x{tile.n}")
+    return Assignment(assign, tile.n, depth, False, 0, f"{name}{tile.m}x{tile.n}")

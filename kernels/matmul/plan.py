@@ -12,10 +12,12 @@ from ..common.launch import (
     VECTOR_BYTES,
     Launch,
     LaunchPlan,
+    Target,
+    by_vectors,
     ceil_div,
     check_dtype,
 )
-from ..common.partial import sum_partials
+from ..common.partial import with_sums
 from .tiles import PIPELINED, PORTABLE, SPEEDS, TENSOR, Tile
 
 _VARIANTS = {"matmul.cu": "tile", "matmul_pipelined.cu": "pipelined", "matmul_tensor.cu": "tensor"}
@@ -26,26 +28,15 @@ _FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
 
 
 class Product(NamedTuple):
-    """What the choice depends on.
-
-    Attributes
-    ----------
-    m, n, k, batch : int
-    dtype : str
-    layout : (bool, bool)
-        Whether k is the fast dimension of A, and of B.
-    multiprocessors, block_limit, shared_limit : int
-        Of the device.
-    capability : (int, int) or None
-    """
+    """What the choice depends on."""
 
     m: int
     n: int
     k: int
     batch: int
     dtype: str
-    layout: tuple[bool, bool]
-    multiprocessors: int
+    layout: tuple[bool, bool]  # whether k is the fast dimension of A, and of B
+    multiprocessors: int  # of the device, as what follows
     block_limit: int
     shared_limit: int
     capability: tuple[int, int] | None
@@ -109,8 +100,8 @@ def plan_matmul(
     aligned = alignment >= VECTOR_BYTES
     loads = (
         aligned
-        and _loads_aligned(a_strides[0], a_strides[2], a_strides[1], k, m, a_k, batch, width)
-        and _loads_aligned(b_strides[0], b_strides[1], b_strides[2], k, n, b_k, batch, width)
+        and _loads_aligned(a_strides if a_k else _transposed(a_strides), m, k, a_k, batch, width)
+        and _loads_aligned(_transposed(b_strides) if b_k else b_strides, n, k, b_k, batch, width)
     )
     product = Product(
         *(m, n, k, batch, dtype, (a_k, b_k)),
@@ -122,14 +113,9 @@ def plan_matmul(
     to, to_strides = (
         ("C", (0, *c_strides)) if split_k == 1 else ("partial", (batch * m * n, m * n, n, 1))
     )
-    stores = (
-        (aligned or split_k > 1)
-        and n % width == 0
-        and to_strides[3] == 1
-        and (m == 1 or to_strides[2] % width == 0)
-        and (batch == 1 or to_strides[1] % width == 0)
-    )
-    real = REAL[dtype]
+    stores = (aligned or split_k > 1) and n % width == 0
+    stores = stores and by_vectors(batch, m, to_strides[1:], width)
+    strides = *a_strides, *b_strides, *to_strides
     resident = len(tile.rates)
     if not loads and tile.source != "matmul.cu":
         resident = max(resident - 1, 1)  # copies one by one need more registers
@@ -138,7 +124,7 @@ def plan_matmul(
         source=tile.source,
         kernel="matmul",
         defines=(
-            ("REAL", real),
+            ("REAL", REAL[dtype]),
             ("WIDTH", width),
             *tile.defines,
             ("RESIDENT", resident),
@@ -148,36 +134,13 @@ def plan_matmul(
         ),
         grid=ceil_div(m, tile.m) * ceil_div(n, tile.n) * split_k * batch,
         block=tile.threads,
-        arguments=(
-            *names,
-            to,
-            m,
-            n,
-            k,
-            split_k,
-            chunk,
-            *a_strides,
-            *b_strides,
-            *to_strides,
-            int(stores),
-        ),
+        arguments=(*names, to, m, n, k, split_k, chunk, *strides, int(stores)),
         shared_bytes=tile.shared[a_k][b_k],
     )
     if split_k == 1:
         return LaunchPlan((first,), 0, variant, seconds)
-    second = sum_partials(
-        real=real,
-        split_k=split_k,
-        batch=batch,
-        rows=m,
-        cols=n,
-        strides=c_strides,
-        out="C",
-        multiprocessors=multiprocessors,
-        block_limit=block_limit,
-    )
-    workspace = split_k * batch * m * n
-    return LaunchPlan((first, second), workspace, f"{variant}p{split_k}", seconds)
+    target = Target(multiprocessors, block_limit)
+    return with_sums(first, variant, split_k, (batch, m, n), "C", c_strides, target, seconds)
 
 
 def _transposed(strides: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -192,26 +155,11 @@ def _k_is_fast(k_stride: int, outer_stride: int, outer: int, k: int) -> bool:
 
 
 def _loads_aligned(
-    batch_stride: int,
-    k_stride: int,
-    outer_stride: int,
-    k: int,
-    outer: int,
-    k_fast: bool,
-    batch: int,
-    width: int,
+    strides: tuple[int, int, int], outer: int, k: int, k_fast: bool, batch: int, width: int
 ) -> bool:
-    """Tell whether an operand can be loaded by vectors along its fast dimension."""
-    if k_fast:
-        fast, fast_extent, slow, slow_extent = k_stride, k, outer_stride, outer
-    else:
-        fast, fast_extent, slow, slow_extent = outer_stride, outer, k_stride, k
-    return (
-        fast == 1
-        and fast_extent % width == 0
-        and (slow_extent == 1 or slow % width == 0)
-        and (batch == 1 or batch_stride % width == 0)
-    )
+    """Tell whether an operand can be loaded by vectors along its fast dimension, the last."""
+    fast, slow = (k, outer) if k_fast else (outer, k)
+    return fast % width == 0 and by_vectors(batch, slow, strides, width)
 
 
 @cache

@@ -13,34 +13,19 @@ _TENSOR_K = 16
 
 
 class Tile(NamedTuple):
-    """A way to cut C: a kernel, and the sizes it is compiled with.
-
-    Attributes
-    ----------
-    source : str
-    m, n, depth : int
-        Extents of a block's tile, and of k in a step.
-    threads : int
-    defines : tuple of (str, int)
-    shared : tuple of tuple of int
-        Bytes of dynamic shared memory by whether A's and B's fast dimension is k.
-    start : float
-        Seconds that a wave of blocks takes in addition to its products.
-    stored : float
-        Bytes per second that one multiprocessor stores of a tile.
-    rates : tuple of float
-        FLOP/s of one multiprocessor with 1, 2, ... blocks, up to as many as it has registers for.
-    """
+    """A way to cut C: a kernel, and the sizes it is compiled with."""
 
     source: str
-    m: int
+    m: int  # extents of a block's tile
     n: int
-    depth: int
+    depth: int  # of k in a step
     threads: int
     defines: tuple[tuple[str, int], ...]
+    # Bytes of dynamic shared memory by whether A's and B's fast dimension is k.
     shared: tuple[tuple[int, int], tuple[int, int]]
-    start: float
-    stored: float
+    start: float  # seconds that a wave of blocks takes in addition to its products
+    stored: float  # bytes per second that one multiprocessor stores of a tile
+    # FLOP/s of one multiprocessor with 1, 2, ... blocks, up to as many as it has registers for.
     rates: tuple[float, ...]
 
 
@@ -140,21 +125,13 @@ TENSOR = (
 
 
 class _Speeds(NamedTuple):
-    """Of a device, for products of a dtype.
+    """Of a device, for products of a dtype."""
 
-    Attributes
-    ----------
-    launch, second_launch : float
-        Seconds that a product takes however small it is, and that a second launch adds.
-    read, written, summed : float
-        Bytes per second of operands, of results, and of the partial results of a split k.
-    """
-
-    launch: float
-    second_launch: float
-    read: float
-    written: float
-    summed: float
+    launch: float  # seconds that a product takes however small it is
+    second_launch: float  # that a second launch adds
+    read: float  # bytes per second of operands
+    written: float  # of results
+    summed: float  # of the partial results of a split k
 
 
 SPEEDS = {

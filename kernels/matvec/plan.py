@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, check_dtype
-from ..common.partial import sum_partials
+from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, Target, by_vectors, check_dtype
+from ..common.partial import with_sums
 from . import shapes
 
 __all__ = ["plan_matvec"]
@@ -58,26 +58,21 @@ def plan_matvec(
     aligned = alignment >= VECTOR_BYTES and (batch == 1 or a_batch % width == 0)
     source = "matvec.cu"
 
-    size = (multiprocessors, block_limit)
+    product = shapes.Product(m, k, batch, dtype, width, multiprocessors, block_limit)
     shape = None
     if _along_rows(m, k, a_row, a_col):
         kernel = "matvec_rows"
-        whole = (
-            aligned
-            and a_col == x_element == 1
-            and k % width == 0
-            and (m == 1 or a_row % width == 0)
-            and (batch == 1 or x_batch % width == 0)
-        )
+        whole = aligned and k % width == 0 and by_vectors(batch, m, a_strides, width)
+        whole = whole and by_vectors(batch, 1, (x_batch, 0, x_element), width)
         if whole:
-            shape = shapes.short_rows(m, k, batch, width, *size)
+            shape = shapes.short_rows(product)
         elif a_col == 1:
-            shape = shapes.misaligned_rows(m, k, batch, width, *size)
+            shape = shapes.misaligned_rows(product)
             if shape is not None:
                 kernel, source = "matvec_shifted_rows", "matvec_shifted_rows.cu"
         if shape is None:
             width = width if whole else 1
-            shape = shapes.rows(m, k, batch, dtype, width, *size)
+            shape = shapes.rows(product._replace(width=width))
     else:
         kernel = "matvec_columns"
         whole = aligned and m % width == 0 and (k == 1 or a_col % width == 0)
@@ -86,9 +81,9 @@ def plan_matvec(
         elif not whole:
             kernel, source = "matvec_shifted", "matvec_shifted.cu"
             if capability is not None and capability >= shapes.CLUSTERS:
-                shape = shapes.clusters(m, k, batch, width, *size)
+                shape = shapes.clusters(product)
         if shape is None:
-            shape = shapes.columns(m, k, batch, dtype, width, *size, kernel == "matvec_shifted")
+            shape = shapes.columns(product._replace(width=width), kernel == "matvec_shifted")
     split_k, cluster = shape.split_k, shape.cluster
     variant = f"{kernel.removeprefix('matvec_')}{shape.lanes}v{width}"
     if cluster > 1:
@@ -97,13 +92,12 @@ def plan_matvec(
     to, to_strides = (
         ("y", (0, *y_strides)) if split_k == cluster else ("partial", (batch * m, m, 1))
     )
-    real = REAL[dtype]
     tiles, chunk = shape.tiles, shape.chunk
     first = Launch(
         source=source,
         kernel=kernel,
         defines=(
-            ("REAL", real),
+            ("REAL", REAL[dtype]),
             ("WIDTH", width),
             ("LANES", shape.lanes),
             ("GROUPS", shape.groups),
@@ -117,18 +111,8 @@ def plan_matvec(
     )
     if split_k == cluster:
         return LaunchPlan((first,), 0, variant)
-    second = sum_partials(
-        real=real,
-        split_k=split_k,
-        batch=batch,
-        rows=1,
-        cols=m,
-        strides=(y_strides[0], 0, y_strides[1]),
-        out="y",
-        multiprocessors=multiprocessors,
-        block_limit=block_limit,
-    )
-    return LaunchPlan((first, second), split_k * batch * m, f"{variant}p{split_k}")
+    strides, target = (y_strides[0], 0, y_strides[1]), Target(multiprocessors, block_limit)
+    return with_sums(first, variant, split_k, (batch, 1, m), "y", strides, target)
 
 
 def _along_rows(m: int, k: int, a_row: int, a_col: int) -> bool:

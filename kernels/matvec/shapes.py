@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from ..common.launch import VECTOR_BYTES, ceil_div, check_dtype
+from ..common.launch import VECTOR_BYTES, ceil_div, check_dtype, power_of_two
 
 # Rows: 128 threads, each with 8 vectors in flight, and as few threads on a row as that leaves.
 # Short rows: four at once, with two vectors of each in flight.
@@ -53,168 +53,154 @@ _MOST_WAVES = 2  # of clusters: with more, one block for all columns does as wel
 
 
 class Shape(NamedTuple):
-    """A launch: what the kernel is compiled with, and how k and the rows are cut.
+    """A launch: what the kernel is compiled with, and how k and the rows are cut."""
 
-    Attributes
-    ----------
-    lanes, groups : int
-        Threads side by side, and how often a block has them.
-    tiles, split_k, chunk : int
-        Blocks along the rows, blocks along k, and how much of k each has.
-    depth, rows : int
-        Loads in flight of each row of a thread, and its rows.
-    cluster : int
-        Blocks in a cluster: as many as k is split into, or 1.
-    """
-
-    lanes: int
-    groups: int
-    tiles: int
-    split_k: int
-    chunk: int
-    depth: int
-    rows: int = 1
-    cluster: int = 1
+    lanes: int  # threads side by side
+    groups: int  # how often a block has them
+    tiles: int  # blocks along the rows
+    split_k: int  # blocks along k
+    chunk: int  # how much of k each has
+    depth: int  # loads in flight of each row of a thread
+    rows: int = 1  # of a thread
+    cluster: int = 1  # blocks in a cluster: as many as k is split into, or 1
 
 
-def rows(
-    m: int,
-    k: int,
-    batch: int,
-    dtype: str,
-    width: int,
-    multiprocessors: int,
-    block_limit: int,
-) -> Shape:
+class Product(NamedTuple):
+    """What a shape depends on: the matrix, elements of a load, the device."""
+
+    m: int
+    k: int
+    batch: int
+    dtype: str
+    width: int
+    multiprocessors: int
+    block_limit: int
+
+    @property
+    def nbytes(self) -> int:
+        """Of all matrices."""
+        return self.m * self.k * self.batch * check_dtype(self.dtype)
+
+    @property
+    def row_threads(self) -> int:
+        """Threads of a block that goes along rows."""
+        return _ROW_THREADS if self.block_limit >= _ROW_THREADS else LEAST_THREADS
+
+    def split_k(self, blocks: int, resident: float, wanted: int, most: int) -> int:
+        """How many parts to split k into: 1 unless the idle rest costs more than a launch."""
+        used = min(self.multiprocessors, blocks / resident)
+        split_k = min(wanted * self.multiprocessors // blocks, most)
+        whole = self.nbytes / self.multiprocessors
+        return 1 if split_k < 2 or self.nbytes / used < whole + _LAUNCH_BYTES else split_k
+
+
+def rows(p: Product) -> Shape:
     """Return the shape of matvec_rows."""
-    threads = _row_threads(block_limit)
-    vectors = ceil_div(k, width)
+    threads = p.row_threads
+    vectors = ceil_div(p.k, p.width)
     # Short rows get more threads than they need, so that a warp's loads touch fewer lines.
-    lanes = _power_of_two(ceil_div(vectors, _ROW_DEPTH if vectors > 32 else _ROW_DEPTH // 2))
+    lanes = power_of_two(ceil_div(vectors, _ROW_DEPTH if vectors > 32 else _ROW_DEPTH // 2))
     lanes = min(max(lanes, 2), threads)
     groups = threads // lanes
-    tiles = ceil_div(m, groups)
-    least = threads * width * _ROW_DEPTH
-    if tiles * batch < multiprocessors and k >= 2 * least:
-        lanes, groups, tiles = threads, 1, m
-    bytes_read = m * k * batch * check_dtype(dtype)
-    split_k = _split_k(bytes_read, tiles * batch, multiprocessors, _ROW_BLOCKS, 4, k // least)
-    return Shape(lanes, groups, tiles, *_chunks(k, split_k, least), _ROW_DEPTH)
+    tiles = ceil_div(p.m, groups)
+    least = threads * p.width * _ROW_DEPTH
+    if tiles * p.batch < p.multiprocessors and p.k >= 2 * least:
+        lanes, groups, tiles = threads, 1, p.m
+    split_k = p.split_k(tiles * p.batch, _ROW_BLOCKS, 4, p.k // least)
+    return Shape(lanes, groups, tiles, *_chunks(p.k, split_k, least), _ROW_DEPTH)
 
 
-def short_rows(
-    m: int, k: int, batch: int, width: int, multiprocessors: int, block_limit: int
-) -> Shape | None:
+def short_rows(p: Product) -> Shape | None:
     """Return the shape of matvec_rows with several short rows to a thread; None if too few."""
-    vectors = ceil_div(k, width)
+    vectors = ceil_div(p.k, p.width)
     if vectors > _SHORT_ROW:
         return None
-    lanes = _power_of_two(ceil_div(vectors, _SHORT_DEPTH))
-    lanes = max(lanes, min(_power_of_two(vectors), 8), 2)
-    groups = _row_threads(block_limit) // lanes
-    tiles = ceil_div(m, groups * _SHORT_ROWS)
-    if tiles * batch < multiprocessors or 4 * tiles * groups * _SHORT_ROWS > 5 * m:
+    lanes = power_of_two(ceil_div(vectors, _SHORT_DEPTH))
+    lanes = max(lanes, min(power_of_two(vectors), 8), 2)
+    groups = p.row_threads // lanes
+    tiles = ceil_div(p.m, groups * _SHORT_ROWS)
+    if tiles * p.batch < p.multiprocessors or 4 * tiles * groups * _SHORT_ROWS > 5 * p.m:
         return None
-    return Shape(lanes, groups, tiles, 1, k, _SHORT_DEPTH, _SHORT_ROWS)
+    return Shape(lanes, groups, tiles, 1, p.k, _SHORT_DEPTH, _SHORT_ROWS)
 
 
-def misaligned_rows(
-    m: int, k: int, batch: int, width: int, multiprocessors: int, block_limit: int
-) -> Shape | None:
+def misaligned_rows(p: Product) -> Shape | None:
     """Return the shape of matvec_shifted_rows; None if rows are too few or too short."""
-    lanes = min(_MISALIGNED_ROW_LANES, _row_threads(block_limit) // width)
-    groups = _row_threads(block_limit) // lanes
-    tiles = ceil_div(m, groups * _MISALIGNED_ROWS)
-    k_loaded = k + width - 1  # a row's vectors begin up to width - 1 elements before it
-    if m < groups:
+    lanes = min(_MISALIGNED_ROW_LANES, p.row_threads // p.width)
+    groups = p.row_threads // lanes
+    tiles = ceil_div(p.m, groups * _MISALIGNED_ROWS)
+    k_loaded = p.k + p.width - 1  # a row's vectors begin up to width - 1 elements before it
+    if p.m < groups:
         return None
-    if width == 4 and k >= _MISALIGNED_ROW and tiles * batch >= multiprocessors:
+    if p.width == 4 and p.k >= _MISALIGNED_ROW and tiles * p.batch >= p.multiprocessors:
         return Shape(lanes, groups, tiles, 1, k_loaded, _MISALIGNED_ROW_DEPTH, _MISALIGNED_ROWS)
-    bytes_read = m * k * batch * VECTOR_BYTES // width
-    if m * batch >= multiprocessors or bytes_read < _MISALIGNED_FEW_ROWS:
+    if p.m * p.batch >= p.multiprocessors or p.nbytes < _MISALIGNED_FEW_ROWS:
         return None
-    least = lanes * width * _FEW_MISALIGNED_DEPTH
-    split_k = min(_FEW_MISALIGNED_BLOCKS * multiprocessors // (tiles * batch), k // least)
+    least = lanes * p.width * _FEW_MISALIGNED_DEPTH
+    split_k = min(_FEW_MISALIGNED_BLOCKS * p.multiprocessors // (tiles * p.batch), p.k // least)
     chunks = _chunks(k_loaded, split_k, least)
     return Shape(lanes, groups, tiles, *chunks, _FEW_MISALIGNED_DEPTH, _MISALIGNED_ROWS)
 
 
-def _row_threads(block_limit: int) -> int:
-    return _ROW_THREADS if block_limit >= _ROW_THREADS else LEAST_THREADS
-
-
-def columns(
-    m: int,
-    k: int,
-    batch: int,
-    dtype: str,
-    width: int,
-    multiprocessors: int,
-    block_limit: int,
-    misaligned: bool,
-) -> Shape:
+def columns(p: Product, misaligned: bool) -> Shape:
     """Return the shape of matvec_columns or matvec_shifted."""
-    element = check_dtype(dtype)
-    bytes_read = m * k * batch * element
+    element = check_dtype(p.dtype)
     threads = _COLUMN_THREADS
-    while threads > block_limit:
+    while threads > p.block_limit:
         threads //= 2
     best = None
     speeds = _MISALIGNED_COLUMN_SPEEDS if misaligned else _COLUMN_SPEEDS
     for piece, speed in speeds.items():
-        lanes = piece // element // width
+        lanes = piece // element // p.width
         # A pass over the columns takes 8 to a thread. With few columns, rows make up the block.
-        groups = min(_power_of_two(ceil_div(k, 8)), threads // lanes)
+        groups = min(power_of_two(ceil_div(p.k, 8)), threads // lanes)
         if misaligned:
-            groups = max(groups, width)
+            groups = max(groups, p.width)
             if lanes * groups > threads:
                 continue
         lanes = max(lanes, min(_COLUMN_LEAST, threads) // groups)
-        tiles = ceil_div(m, (lanes - misaligned) * width)
-        split_k = _split_k(
-            bytes_read, tiles * batch, multiprocessors, _COLUMN_BLOCKS, 2, k // (groups * 8)
-        )
-        used = min(multiprocessors, tiles * batch * split_k * _COLUMN_BLOCKS)
-        cost = bytes_read / (used * speed) * (tiles * lanes * width / m)
+        tiles = ceil_div(p.m, (lanes - misaligned) * p.width)
+        split_k = p.split_k(tiles * p.batch, _COLUMN_BLOCKS, 2, p.k // (groups * 8))
+        used = min(p.multiprocessors, tiles * p.batch * split_k * _COLUMN_BLOCKS)
+        cost = p.nbytes / (used * speed) * (tiles * lanes * p.width / p.m)
         if split_k > 1:
             cost += _LAUNCH_BYTES
         if best is None or cost < best[0]:
             best = cost, lanes, groups, tiles, split_k
     _, lanes, groups, tiles, split_k = best
-    split_k, chunk = _chunks(k, split_k, groups)
-    depth = 8 if 2 * tiles * split_k * batch < 3 * multiprocessors else 4
+    split_k, chunk = _chunks(p.k, split_k, groups)
+    depth = 8 if 2 * tiles * split_k * p.batch < 3 * p.multiprocessors else 4
     return Shape(lanes, groups, tiles, split_k, chunk, depth)
 
 
-def clusters(
-    m: int, k: int, batch: int, width: int, multiprocessors: int, block_limit: int
-) -> Shape | None:
+def clusters(p: Product) -> Shape | None:
     """Return the shape of matvec_shifted with a cluster's blocks for the parts of k.
 
     Blocks run in waves (White 2013, section 3.3): what counts is how much of the last one is idle,
     and whether a wave has enough bytes in flight. None if many rows of a tile would lie outside, if
     there are too few columns to share, or enough for more blocks than a cluster has.
     """
-    if block_limit < _CLUSTER_THREADS or not (_CLUSTER_COLUMNS <= k <= _CLUSTER_COLUMNS_A_ROW * m):
+    shared = _CLUSTER_COLUMNS <= p.k <= _CLUSTER_COLUMNS_A_ROW * p.m
+    if p.block_limit < _CLUSTER_THREADS or not shared:
         return None
     best = None
     for lanes, (depth, resident), blocks in itertools.product(
         _CLUSTER_LANES, _CLUSTER_DEPTHS, _CLUSTER_BLOCKS
     ):
-        rows = (lanes - 1) * width
-        tiles = ceil_div(m, rows)
-        if 4 * tiles * rows > 5 * m:
+        rows = (lanes - 1) * p.width
+        tiles = ceil_div(p.m, rows)
+        if 4 * tiles * rows > 5 * p.m:
             continue
-        held = resident * multiprocessors
+        held = resident * p.multiprocessors
         if blocks > 1:
-            places = multiprocessors // _CLUSTER_PLACE
+            places = p.multiprocessors // _CLUSTER_PLACE
             held = places * (_CLUSTER_PLACE * resident // blocks) * blocks
-        count = tiles * batch * blocks
+        count = tiles * p.batch * blocks
         if held == 0 or (blocks > 1 and count > _MOST_WAVES * held):
             continue
         in_flight = min(count, held) * _CLUSTER_THREADS * depth * VECTOR_BYTES
-        cost = (1 + _CLUSTER_EDGE / lanes) * (tiles * rows / m)
-        cost *= 1 + _HALF_SPEED_BYTES * multiprocessors / in_flight
+        cost = (1 + _CLUSTER_EDGE / lanes) * (tiles * rows / p.m)
+        cost *= 1 + _HALF_SPEED_BYTES * p.multiprocessors / in_flight
         if count > held:
             cost *= ceil_div(count, held) * held / count
         if best is None or cost < best[0]:
@@ -223,29 +209,8 @@ def clusters(
         return None
     _, lanes, tiles, blocks, depth = best
     groups = _CLUSTER_THREADS // lanes
-    chunk = ceil_div(ceil_div(k, blocks), groups) * groups
+    chunk = ceil_div(ceil_div(p.k, blocks), groups) * groups
     return Shape(lanes, groups, tiles, blocks, chunk, depth, cluster=blocks)
-
-
-def _power_of_two(number: int) -> int:
-    """Return the least power of two that is not below a positive number."""
-    return 1 << (number - 1).bit_length()
-
-
-def _split_k(
-    bytes_read: int,
-    blocks: int,
-    multiprocessors: int,
-    resident: float,
-    wanted: int,
-    most: int,
-) -> int:
-    """Return how many parts to split k into: 1 unless the idle rest costs more than a launch."""
-    used = min(multiprocessors, blocks / resident)
-    split_k = min(wanted * multiprocessors // blocks, most)
-    if split_k < 2 or bytes_read / used < bytes_read / multiprocessors + _LAUNCH_BYTES:
-        return 1
-    return split_k
 
 
 def _chunks(k: int, split_k: int, least: int) -> tuple[int, int]:

@@ -217,7 +217,7 @@ def test_demo_shows_losses_and_what_is_not_installed(monkeypatch):
     peers = {"fast": lambda turn: (other, 7), "slow": lambda turn: (other, 8)}
 
     def make():
-        found = benchmark.by_itself(OPERATIONS[0], (A, A[0]), {}, peers)
+        found = benchmark.compared(OPERATIONS[0], (A, A[0]), {}, peers)
         calls = {"automatic": lambda turn: (A @ A[0], {"iterations": 3})}
         return found._replace(calls=calls, missing={"Some library": "some-package"})
 
@@ -243,7 +243,7 @@ def test_demo_goes_on_after_a_call_that_fails(monkeypatch):
         raise hetero.errors.DeviceError("planted: the device has gone")
 
     def make():
-        found = benchmark.by_itself(OPERATIONS[0], (np.ones((3, 4)), np.ones(4)), {}, {})
+        found = benchmark.compared(OPERATIONS[0], (np.ones((3, 4)), np.ones(4)), {}, {})
         return found._replace(calls={"automatic": fails})
 
     rows, text = demonstrated(monkeypatch, Benchmark("a case", make))
@@ -258,7 +258,7 @@ def test_demo_goes_on_without_a_library_that_fails(monkeypatch):
         raise RuntimeError("planted")
 
     def make():
-        return benchmark.by_itself(OPERATIONS[0], (np.eye(4), np.ones(4)), {}, {"Other": fails})
+        return benchmark.compared(OPERATIONS[0], (np.eye(4), np.ones(4)), {}, {"Other": fails})
 
     cases = Benchmark("first", make), Benchmark("second", make)
     saved = lambda result, path: path  # noqa: E731
@@ -281,7 +281,7 @@ def test_demo_calibrates_unless_a_profile_is_stored(stored, monkeypatch):
 def test_demo_watches_nothing_and_says_where_no_gpu_is_compared(monkeypatch):
     def make():
         asked.append(kept.obstacle())
-        found = benchmark.by_itself(OPERATIONS[0], (np.eye(4), np.ones(4)), {}, peers)
+        found = benchmark.compared(OPERATIONS[0], (np.eye(4), np.ones(4)), {}, peers)
         place = found.plan.chosen._replace(device=device)
         return found._replace(plan=SimpleNamespace(chosen=place, candidates=()))
 

@@ -20,9 +20,9 @@ from scipy import signal
 
 from hetero import devices
 from hetero.arrays import describe
+from hetero.kernels.common.boundaries import BOUNDARIES
 from hetero.kernels.convolution import plan as plan_convolve
-from hetero.kernels.convolution import plan_small, plan_tiled
-from hetero.kernels.convolution.plan import BOUNDARIES
+from hetero.kernels.convolution import plan_tiled
 from hetero.ops.convolve2d import direct_device
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.operands import described
@@ -116,7 +116,7 @@ def runner(request):
 @pytest.fixture
 def small(monkeypatch):
     """Let small images have the kernel for few taps."""
-    monkeypatch.setattr(plan_small, "_LEAST_OUTPUTS", 1)
+    monkeypatch.setattr(plan_convolve, "_LEAST_OUTPUTS", 1)
 
 
 # -- What they should make -----------------------------------------------------------------------
@@ -484,7 +484,7 @@ def test_compiles_without_spills(arch):
 
 def simulate():
     """Run the smallest problems that reach every kernel."""
-    plan_small._LEAST_OUTPUTS = 1
+    plan_convolve._LEAST_OUTPUTS = 1
     simulator = kernel_runs.BufferRunner(runtimes.simulator())
     for boundary in BOUNDARIES:
         check(simulator, (4, 9), (2, 3), boundary=boundary, mode="full")

@@ -134,8 +134,8 @@ def test_cluster_shapes(portable, monkeypatch, dtype):
     """The shapes that clusters have, with the parts summed by a second launch instead."""
     found = []
 
-    def as_columns(m, k, batch, dtype, width, multiprocessors, block_limit, misaligned):
-        found.append(matvec_shapes.clusters(m, k, batch, width, multiprocessors, block_limit))
+    def as_columns(product, misaligned):
+        found.append(matvec_shapes.clusters(product))
         return found[-1]._replace(cluster=1)
 
     monkeypatch.setattr(matvec_shapes, "columns", as_columns)

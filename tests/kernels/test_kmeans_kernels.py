@@ -19,7 +19,7 @@ from compiled import spilling
 from test_pipelined import emulated
 
 from hetero.kernels.kmeans import plan as plans
-from hetero.kernels.kmeans import plan_seeds, shapes
+from hetero.kernels.kmeans import shapes
 from hetero.ops.kmeans.cpu import NumpySeeding
 from hetero.ops.kmeans.device import DeviceRows, DeviceSeeding
 
@@ -355,7 +355,7 @@ def other_launches():
     yield from planned.finish
     yield plans.columns(1000, 20, "float64", 132, 1024)[0]
     for first, gathered in itertools.product((True, False), repeat=2):
-        planned = plan_seeds.SeedsPlan(10**5, 40, 16, "float64", True, 1024, 128)
+        planned = plans.SeedsPlan(10**5, 40, 16, "float64", True, 1024, 128)
         yield planned.try_seeds(16, first, gathered)
 
 

@@ -15,18 +15,19 @@ from hetero.arrays import spec
 from hetero.calling import planner
 from hetero.host import cpu
 from hetero.ops.benchmark import (
+    Axis,
     Benchmark,
     Comparison,
     Iterations,
+    Line,
     TimedCall,
     Trial,
-    by_itself,
+    compared,
     cuda_device,
     library,
     name_of,
 )
 from hetero.ops.cg import OPERATION, solve_cg
-from hetero.ops.over_sizes import Axis, Line
 from hetero.pricing.plan import CPU
 from hetero.registry.problem import DEVICE_DTYPES
 
@@ -137,7 +138,7 @@ def _of_as_many(n: int) -> Comparison:
         if name.startswith("SciPy")
     }
     peers |= _from_host_by_cupy(A, b, _SHOWN)
-    return by_itself(OPERATION, (A, b), {"rtol": 0.0, "maxiter": _SHOWN}, peers)
+    return compared(OPERATION, (A, b), {"rtol": 0.0, "maxiter": _SHOWN}, peers)
 
 
 def _solve(A: Any, b: np.ndarray, device: str | None, count: int, turn: int = 0) -> Any:

@@ -18,12 +18,14 @@ from hetero.arrays import HOST, spec
 from hetero.calling import execution, planner
 from hetero.ops import demonstration
 from hetero.ops.benchmark import (
+    Axis,
     Benchmark,
     Comparison,
+    Line,
+    Plane,
     TimedCall,
     Trial,
-    by_candidates,
-    by_itself,
+    compared,
     cuda_device,
     from_host_by_cupy,
     library,
@@ -37,8 +39,7 @@ from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import LARGEST_DOWNLOADED, filter_of
 from hetero.ops.convolve2d.value_ranges import is_wide
 from hetero.ops.convolve2d.window import BOUNDARIES, FFT, MODES
-from hetero.ops.over_sizes import Axis, Line, Plane
-from hetero.pricing.plan import CPU, Candidate, Plan
+from hetero.pricing.plan import CPU, Plan
 from hetero.registry.problem import DEVICE_DTYPES
 
 pictured_result = demonstration.save_filtered
@@ -100,7 +101,7 @@ def remembered(
 
     def run() -> Any:
         given = FilterOptions(filter_of(values, dtype), 0.0)
-        _ = given.filter.factors  # what a call asks for to make its plan
+        _ = given.filter.rank  # what a call asks for to make its plan
         if looks:
             is_wide(image, given.filter, plan.problem.options, 0.0)
         return execution.execute(plan, execution.Call((image,), inputs, options=given))
@@ -120,7 +121,7 @@ def benchmarks(dtype: str) -> Iterator[Benchmark]:
             "floor_bytes": 2.0 * n * n * np.dtype(dtype).itemsize,  # one read, one write
             "passes": " in two passes",
         }
-        make = partial(_on_cpu if place == CPU else _on_gpu, n, f, dtype)
+        make = partial(_from_host if place == CPU else _on_gpu, n, f, dtype)
         yield Benchmark(case, make, facts=facts, device=place)
 
 
@@ -128,19 +129,7 @@ def moved(dtype: str) -> Iterator[Benchmark]:
     """Large images and small filters, from the host to the host."""
     for n, f in MOVED if cuda_device() else MOVED_BESIDE_CPU:
         case = f"{n} x {n} with {f} x {f}, host to host, {dtype}"
-        yield moved_call(case, partial(_moved, n, f, dtype))
-
-
-def _moved(n: int, f: int, dtype: str) -> Comparison:
-    data = _data(n, f, dtype)
-    peers = from_host_by_cupy(_by_cupy, *data)
-    return by_candidates(OPERATION, data, {"mode": "same"}, peers, longest=_LONGEST_ON_GPU)
-
-
-def _by_cupy(cupy: Any, image: Any, values: Any) -> Any:
-    from cupyx.scipy.signal import convolve2d, fftconvolve
-
-    return (convolve2d if len(values) <= 3 else fftconvolve)(image, values, "same")
+        yield moved_call(case, partial(_from_host, n, f, dtype, moved=True))
 
 
 def demonstrated(largest: int) -> Iterator[Benchmark]:
@@ -154,7 +143,7 @@ def demonstrated(largest: int) -> Iterator[Benchmark]:
 
 def _filtered(image: np.ndarray, values: np.ndarray) -> Comparison:
     peers = _cpu_peers(image, values, 1e8) | from_host_by_cupy(_by_cupy, image, values)
-    return by_itself(OPERATION, (image, values), {"mode": "same"}, peers, "cv2")
+    return compared(OPERATION, (image, values), {"mode": "same"}, peers, "cv2")
 
 
 def _data(n: int, f: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
@@ -162,10 +151,17 @@ def _data(n: int, f: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     return rng.random((n, n)).astype(dtype) - 0.5, rng.random((f, f)).astype(dtype) - 0.5
 
 
-def _on_cpu(n: int, f: int, dtype: str) -> Comparison:
+def _from_host(n: int, f: int, dtype: str, moved: bool = False) -> Comparison:
     data = _data(n, f, dtype)
-    peers = _cpu_peers(*data)
-    return by_candidates(OPERATION, data, {"mode": "same"}, peers, longest=_LONGEST)
+    peers = from_host_by_cupy(_by_cupy, *data) if moved else _cpu_peers(*data)
+    longest = _LONGEST_ON_GPU if moved else _LONGEST
+    return compared(OPERATION, data, {"mode": "same"}, peers, longest=longest)
+
+
+def _by_cupy(cupy: Any, image: Any, values: Any) -> Any:
+    from cupyx.scipy.signal import convolve2d, fftconvolve
+
+    return (convolve2d if len(values) <= 3 else fftconvolve)(image, values, "same")
 
 
 def _cpu_peers(image: np.ndarray, values: np.ndarray, most: float = 1e9) -> dict[str, TimedCall]:
@@ -198,8 +194,7 @@ def _on_gpu(n: int, f: int, dtype: str) -> Comparison:
     known = values if values.size <= LARGEST_DOWNLOADED else there
     plan = planner.plan_call(OPERATION, (*sets[0], known), {"mode": "same"})
 
-    def by(candidate: Candidate) -> TimedCall:
-        placed = {"device": candidate.device, "method": candidate.method}
+    def by(**placed: str) -> TimedCall:
         return rotating(lambda image: OPERATION.call(image, there, "same", **placed), sets)
 
     calls = of_candidates(plan, by, longest=_LONGEST_ON_GPU, only=cuda_device())

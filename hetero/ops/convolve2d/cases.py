@@ -19,50 +19,52 @@ from hetero.ops.convolve2d.window import DIRECT, FFT, NAME, SEPARABLE, window_of
 from hetero.registry import Implementation
 from hetero.registry.problem import DEVICE_DTYPES, Problem
 
+# By kind of device, "" for others; on devices fewer filters: each takes some kernels to compile.
 _IMAGES = {
     "cpu": (4, 16, 64, 128, 256, 512, 1024, 4096),
     "opencl": (4, 16, 64, 256),
+    "": (16, 256, 1024, 4096, 8192),
 }
 _IMAGES_TRANSFORMED = (4, 16, 32, 64, 128, 256, 512, 768, 1024, 2048, 4096)  # on the CPU
-_IMAGES_OTHERS = (16, 256, 1024, 4096, 8192)
-_FILTERS = (1, 2, 3, 5, 11, 31, 63, 129)
-_DEVICE_FILTERS = (1, 3, 7, 15, 63)  # fewer: each takes some kernels to compile
-_FACTORS, _DEVICE_FACTORS = (3, 7, 15, 31, 63), (3, 15, 63)  # filters of rank 1
+_FILTERS = {
+    DIRECT: {"cpu": (1, 2, 3, 5, 11, 31, 63, 129), "": (1, 3, 7, 15, 63)},
+    SEPARABLE: {"cpu": (3, 7, 15, 31, 63), "": (3, 15, 63)},  # of rank 1
+}
 _HELD_OUT = ((100, 4), (300, 13), (700, 6), (1500, 3), (2900, 20))
 _HELD_OUT_DEVICE = ((300, 13), (2900, 20))  # a transform of a new size takes long to prepare
 _LONGEST = 0.02  # seconds of one call; with images alone to go through, four times that
 _PASSES, _PASSES_FEWER = 3, 2  # on the CPU, where noise lasts longest; quickly, and on devices
 _KNOT, _DEVICE_KNOT = 0.006, 0.1  # seconds for one in a pass, at most in proportion to other cases
 _EXAMPLE = (64, 5)
-_MEASURED = (DIRECT, SEPARABLE, FFT)
 
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation at a place, by dtype."""
     for implementation in registry.lookup(NAME):
-        if implementation.kind == place.kind and implementation.method in _MEASURED:
+        if implementation.kind == place.kind and implementation.method in (FFT, *_FILTERS):
             yield from _measured(implementation, place, budget)
 
 
+def _sizes(method: str, kind: str, step: float) -> list[Dims]:
+    """Extents of images and filters; these are small beside an image that is transformed."""
+    images = _IMAGES.get(kind, _IMAGES[""])
+    if method == FFT:
+        images = _IMAGES_TRANSFORMED if kind == "cpu" else images
+        return [(n, min(33, max(n // 48, 3))) for n in thinned(images, step)]
+    filters = _FILTERS[method]
+    return grid([thinned(images, step), thinned(filters.get(kind, filters[""]), step)])
+
+
 def _measured(implementation: Implementation, place: Place, budget: Budget) -> Iterator[Case]:
-    method, on_cpu = implementation.method, not place.devices
-    form = "surface" if method == FFT else "filter"
-    step = budget.step**0.5  # methods are close to one another
-    images = _IMAGES.get(place.kind, _IMAGES_OTHERS)
-    filters = _FILTERS if on_cpu else _DEVICE_FILTERS
-    if method == SEPARABLE:
-        filters = _FACTORS if on_cpu else _DEVICE_FACTORS
-    if form == "surface" and on_cpu:
-        images = _IMAGES_TRANSFORMED
-    if form == "surface":  # small beside the image
-        sizes = [(n, min(33, max(n // 48, 3))) for n in thinned(images, step)]
-    else:
-        sizes = grid([thinned(images, step), thinned(filters, step)])
+    on_cpu, form = not place.devices, "surface" if implementation.method == FFT else "filter"
+    # Methods are close to one another.
+    sizes = _sizes(implementation.method, place.kind, budget.step**0.5)
+    largest = sizes[-1][0]
     options = functools.cache(_options)  # its filters stay on the device as long as the cases
     for dtype in DEVICE_DTYPES:
         problem = functools.partial(_problem, implementation, dtype, place.operands_on)
         host = functools.partial(_problem, implementation, dtype, HOST)
-        if implementation.obstacle(host(images[-1], 5), place.info) is not None:
+        if implementation.obstacle(host(largest, 5), place.info) is not None:
             continue
         block = 1
         if on_cpu and form == "filter":
@@ -71,7 +73,7 @@ def _measured(implementation: Implementation, place: Place, budget: Budget) -> I
         between = _HELD_OUT if on_cpu or form == "filter" else _HELD_OUT_DEVICE
         knots, held_out = (
             _by_work(implementation, problem, points, form, block)
-            for points in (sizes, [size for size in between if size[0] <= images[-1]])
+            for points in (sizes, [size for size in between if size[0] <= largest])
         )
         number = _PASSES if on_cpu and not budget.quick else _PASSES_FEWER
         longest = _LONGEST * (4.0 if form == "surface" else 1.0)

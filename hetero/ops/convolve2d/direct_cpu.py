@@ -123,16 +123,7 @@ def examples(dtype: np.dtype) -> None:
 
 
 def by_scipy(image: np.ndarray, options: FilterOptions, window: Window) -> np.ndarray:
-    """`scipy.signal.convolve2d` of each image.
-
-    Parameters
-    ----------
-    image : (..., h, w) ndarray
-
-    Returns
-    -------
-    (..., out_height, out_width) ndarray
-    """
+    """`scipy.signal.convolve2d` of each image of a stack (..., h, w)."""
     convolve2d = scipys_convolve2d()
     mode, boundary, fillvalue = mode_of(window), window.boundary, options.fillvalue
     filter = options.filter.array

@@ -20,7 +20,6 @@ _KEPT = 8  # things of filters, in each context
 _MOST = 8  # factors; more are not looked for
 _SAMPLE = 24  # rows and columns that are looked at first
 _ROWS = 64  # that are looked at while they are in a cache
-_COUNTED = 1 << 16  # taps of which a transform in float32 counts how many meet something
 _LOST = 1e3  # eps by which a tap may be off, and how much larger its products may be
 
 
@@ -116,16 +115,11 @@ class Filter:
             return look(self.array)
         return _remembered(look, self.content, self.array.shape, self.array.dtype.char)
 
-    @computed_once
-    def support(self) -> Filter:
-        """1 where a tap is not 0: convolved with those of an image, how many meet something."""
-        taps = self.array != 0.0
-        return Filter(taps.astype("f4" if np.count_nonzero(taps) < _COUNTED else "f8"))
-
     @property
-    def factors(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Columns and rows, or None; see `low_rank`."""
-        return None if self.array is None else self.facts.factors
+    def rank(self) -> int:
+        """Number of its factors; 0 where there are too many, or its values are not known."""
+        found = None if self.array is None else self.facts.factors
+        return 0 if found is None else len(found[0])
 
 
 class FilterOptions(NamedTuple):

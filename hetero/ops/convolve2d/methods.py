@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _SPECTRUM_CALLS = 0.7
 
 Info = dict[str, Any]
+Excludes = Callable[[Problem, Info], str | None]
 
 
 # -- Why a method cannot do a problem --------------------------------------------------------------
@@ -46,11 +47,6 @@ def not_real(problem: Problem, info: Info) -> str | None:
     return None
 
 
-def not_streamed(problem: Problem, info: Info) -> str | None:
-    """Parts move between the host's arrays and the device."""
-    return not_real(problem, info) or places.not_in_ranges(problem, info)
-
-
 def no_mode(problem: Problem, info: Info) -> str | None:
     """SciPy knows three parts of the full convolution."""
     if mode_of(problem.options) is None:
@@ -62,19 +58,16 @@ def spreads(problem: Problem, info: Info) -> str | None:
     """Methods that add up more than the filter covers spread what is not finite."""
     if not problem.options.finite:
         return "values that are not finite would spread further than in the direct sum"
-    return not_real(problem, info)
+    return None
 
 
 def high_rank(problem: Problem, info: Info) -> str | None:
     """Two passes per rank need a filter of low rank."""
-    low = problem.options.rank > 0
-    return spreads(problem, info) or (None if low else "the filter is not known to be of low rank")
+    return None if problem.options.rank > 0 else "the filter is not known to be of low rank"
 
 
-def high_rank_or_large(problem: Problem, info: Info) -> str | None:
-    """As `high_rank`, with columns that shared memory holds."""
-    if (reason := high_rank(problem, info)) is not None:
-        return reason
+def too_large(problem: Problem, info: Info) -> str | None:
+    """Shared memory holds columns of so many taps."""
     plan_convolve = load("hetero.kernels.convolution.plan")
     most = plan_convolve.separable_limit(dtype=problem.dtype)
     if max(problem.options.filter_height, problem.options.filter_width) > most:
@@ -84,19 +77,24 @@ def high_rank_or_large(problem: Problem, info: Info) -> str | None:
 
 def loses(problem: Problem, info: Info) -> str | None:
     """A transform's error is as large for small values as for the largest."""
-    if (reason := spreads(problem, info)) is not None:
-        return reason
     if problem.options.wide_range:
         return "values differ so much in size that a transform would lose the small ones"
     return None
 
 
-def loses_or_no_cufft(problem: Problem, info: Info) -> str | None:
-    """As `loses`, for transforms on this machine's GPUs."""
-    if (reason := loses(problem, info)) is not None or info.get("elsewhere"):
-        return reason
-    cufft = load("hetero.devices.cuda.cufft")
-    return cufft.obstacle()
+def no_cufft(problem: Problem, info: Info) -> str | None:
+    """Transforms on this machine's GPUs."""
+    return None if info.get("elsewhere") else load("hetero.devices.cuda.cufft").obstacle()
+
+
+def _first_of(*checks: Excludes) -> Excludes:
+    """The first reason that any of several gives."""
+
+    def excludes(problem: Problem, info: Info) -> str | None:
+        reasons = (check(problem, info) for check in checks)
+        return next((reason for reason in reasons if reason is not None), None)
+
+    return excludes
 
 
 # -- What it takes ---------------------------------------------------------------------------------
@@ -258,6 +256,8 @@ def _loops_of_direct(problem: Problem) -> tuple[str, ...]:
     return () if few or direct_cpu.is_one(problem.options, problem.batch) else _loops(problem)
 
 
+_LOW_RANK = _first_of(spreads, not_real, high_rank)
+_TRANSFORMED = _first_of(spreads, not_real, loses)
 _CPU, _CUDA, _OPENCL = ("cpu",), ("cuda",), ("opencl",)
 _DIRECT = "direct_device", "direct"
 _SEPARABLE = "direct_device", "separable"
@@ -265,18 +265,18 @@ _STREAMED = registry.Composed(of_direct, ranges.price)
 for kinds, method, excludes, counted, run, more in (
     (_CPU, DIRECT, not_real, of_direct_on_cpu, _on_cpu("direct_cpu", "direct"),
         {"loops": _loops_of_direct}),
-    (_CPU, SEPARABLE, high_rank, of_separable_on_cpu, _on_cpu("direct_cpu", "separable"),
+    (_CPU, SEPARABLE, _LOW_RANK, of_separable_on_cpu, _on_cpu("direct_cpu", "separable"),
         {"loops": _loops}),
-    (_CPU, FFT, loses, of_fft_on_cpu, _on_cpu("fft_cpu", "convolve"), {}),
+    (_CPU, FFT, _TRANSFORMED, of_fft_on_cpu, _on_cpu("fft_cpu", "convolve"), {}),
     (_CPU, SCIPY, _plain_obstacle, of_direct, _by_scipy, {}),
     (_CUDA, DIRECT, not_real, of_direct, _on_device(*_DIRECT),
         {"prepare": _prepare_direct}),
     (_OPENCL, DIRECT, not_real, of_direct, _on_device(*_DIRECT), {}),
-    (registry.PORTABLE, SEPARABLE, high_rank_or_large, of_separable,
+    (registry.PORTABLE, SEPARABLE, _first_of(_LOW_RANK, too_large), of_separable,
         _on_device(*_SEPARABLE), {"prepare": _prepared(*_SEPARABLE)}),
-    (_CUDA, FFT, loses_or_no_cufft, of_fft_on_device,
+    (_CUDA, FFT, _first_of(_TRANSFORMED, no_cufft), of_fft_on_device,
         _on_device("fft_device", "convolve"), {"prepare": _prepared("fft_device", "convolve")}),
-    (registry.PORTABLE, "streamed", not_streamed, _STREAMED,
+    (registry.PORTABLE, "streamed", _first_of(not_real, places.not_in_ranges), _STREAMED,
         registry.HostRun(_streamed, registry.ALWAYS), {}),
 ):  # fmt: skip
     registry.register_method(

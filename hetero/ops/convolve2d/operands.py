@@ -238,14 +238,6 @@ def described(image: Operand, kernel: Operand, dtype: np.dtype, found: Window) -
     )
 
 
-def of_dtype(operand: Operand, dtype: np.dtype) -> Operand:
-    """The operand after conversion, which makes it contiguous; itself where there is none."""
-    if operand.dtype == dtype:
-        return operand
-    strides = dense(operand.shape, dtype).strides
-    return operand._replace(dtype=dtype, strides=strides)
-
-
 def problem(
     in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: Any = 0
 ) -> Problem:
@@ -258,7 +250,10 @@ def problem(
     image, kernel, dtype, found = call.a, call.b, call.dtype, call.window()
     if dtype.char not in "fd" or not image.size * kernel.size or call.is_of_filters:
         return described(image, kernel, dtype, found)
-    image, kernel = of_dtype(image, dtype), of_dtype(kernel, dtype)
+    image, kernel = (
+        o if o.dtype == dtype else o._replace(dtype=dtype, strides=dense(o.shape, dtype).strides)
+        for o in (image, kernel)
+    )
     arrays = [call.image, call.filter]
     if is_device_array(arrays[1]) and kernel.size <= LARGEST_DOWNLOADED:
         transfer = load("hetero.moving.transfer")
@@ -268,7 +263,7 @@ def problem(
     found = found._replace(finite=finite)
     if taps is not None:
         filter = filter_of(taps, dtype)
-        found = found._replace(rank=rank_of(filter))
+        found = found._replace(rank=filter.rank)
         wide = is_wide(pixels, filter, found, call.fillvalue)
         found = found._replace(wide_range=bool(wide))
     return described(image, kernel, dtype, found)
@@ -283,9 +278,3 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str, mode: str = "full") ->
 def filter_of(kernel: np.ndarray, dtype: np.dtype | None = None) -> Filter:
     """The filter of a host array, converted to a dtype where one is given."""
     return Filter(np.ascontiguousarray(kernel, dtype))
-
-
-def rank_of(filter: Filter) -> int:
-    """Number of factors of a filter; 0 where there are too many, or its values are not known."""
-    found = filter.factors
-    return 0 if found is None else len(found[0])

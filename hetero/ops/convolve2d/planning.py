@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero import tables
-from hetero.arrays import HOST, Operand, Spec, dense, describe, is_device_array
+from hetero.arrays import HOST, Operand, Spec, dense, is_device_array
 from hetero.calling import call_cache, execution, planner
 from hetero.host import pages
 from hetero.imports import load
@@ -30,7 +30,6 @@ from hetero.ops.convolve2d.operands import (
     CheckedCall,
     described,
     filter_of,
-    rank_of,
     scipys_convolve2d,
     swapped,
 )
@@ -48,6 +47,7 @@ from hetero.ops.convolve2d.window import (
     Window,
     window_of,
 )
+from hetero.ops.linear_systems.vectors import like
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.registry import Arguments
@@ -113,16 +113,10 @@ def _by_way_of_host(call: CheckedCall) -> Task:
             return Spec(x.shape, x.dtype, order=x.order)
         return x if operand.location == HOST else np.asarray(transfer.to_host(x, operand))
 
-    like = call.image if call.a.location != HOST else call.filter
+    there = call.image if call.a.location != HOST else call.filter
     task = planned(call.of(on_host(call.image, call.a), on_host(call.filter, call.b)))
-
-    def run() -> Any:
-        result = task.run()
-        made, _ = transfer.empty_like(like, describe(like), result.shape, result.dtype)
-        transfer.from_host(result, made, describe(made))
-        return made
-
-    return _whole(call, [task], "computed from copies on the host", run)
+    how = "computed from copies on the host"
+    return _whole(call, [task], how, lambda: like(there, task.run()))
 
 
 def _whole(call: CheckedCall, tasks: list[Task], how: str, run: Callable[[], Any]) -> Task:
@@ -226,11 +220,8 @@ def scipys(key: Any) -> Function | None:
     """``run(in1, in2, fillvalue)`` of a call on NumPy arrays that is SciPy's, remembered from now
     on: of integers and other dtypes that only SciPy takes, or of few products; None of any other.
 
-    Parameters
-    ----------
-    key : tuple
-        `NAME`, shape, strides and dtype of the image, shape and dtype of the filter, mode,
-        boundary.
+    The key is `NAME`, shape, strides and dtype of the image, shape and dtype of the filter, mode,
+    boundary.
     """
     _, shape, _, dtype, filter_shape, filter_dtype, mode, boundary = key
     if not (len(shape) == len(filter_shape) == 2 and all(shape) and all(filter_shape)):
@@ -350,7 +341,7 @@ def _by_rank(key: tuple[Any, ...]) -> Function:
         if type(fillvalue) not in (int, float) or fillvalue != 0:
             return None
         filter = filter_of(kernel, image.dtype)
-        compute = find((*key, rank_of(filter)))
+        compute = find((*key, filter.rank))
         return compute and compute(image, filter)
 
     return run
@@ -378,60 +369,43 @@ def _bound(plan: Plan, a: Operand) -> Function:
 
 
 def _plan(call: CheckedCall) -> tuple[Plan, Filter]:
-    """The plan by what is known of the values, and the filter."""
-    filter = _filter(call)
-    window = call.window(rank_of(filter), _is_finite(call))
-    plan = _by_values(call, filter, window)
+    """The plan by what is known of the values, and the filter.
+
+    Values on the host that are not finite are looked for where a method that spreads them is named:
+    it is refused then. The image is looked at where a transform is the cheapest.
+    """
+    filter, elsewhere = Filter(None, call.filter, call.b), call.a.location != call.b.location
+    image, taps = (x if isinstance(x, np.ndarray) else None for x in (call.image, call.filter))
+    on_device = is_device_array(call.filter)
+    if taps is not None:
+        filter = filter_of(taps, call.dtype)
+    elif on_device and (elsewhere or call.dtype != call.b.dtype or call.method == SEPARABLE):
+        filter = _downloaded(call)
+    finite = isfinite(call.fillvalue)
+    if finite and call.method in SPREADS:
+        finite = value_ranges.is_finite(image) and value_ranges.is_finite(taps)
+    window = call.window(filter.rank, finite)
+    plan = _priced(call, filter, window)
+    if call.method is not None:
+        return plan, filter
     if (
         filter.array is None
-        and call.method is None
-        and is_device_array(call.filter)
+        and on_device
         and call.b.size <= LARGEST_DOWNLOADED
         and plan.candidates[0].terms.get("compute", 0.0) > _WORTH_A_DOWNLOAD
-        and (downloaded := _downloaded(call)).factors
+        and (downloaded := _downloaded(call)).rank
     ):
-        filter = downloaded
-        plan = _by_values(call, filter, window._replace(rank=rank_of(filter)))
+        filter, window = downloaded, window._replace(rank=downloaded.rank)
+        plan = _priced(call, filter, window)
+    if plan.candidates[0].method == FFT:
+        seen = value_ranges.seen(image, filter, window, call.fillvalue)
+        plan = plan if seen == window else _priced(call, filter, seen)
     return plan, filter
-
-
-def _filter(call: CheckedCall) -> Filter:
-    """The filter, its values known where they are needed or lie on the host."""
-    a, b = call.a, call.b
-    if isinstance(call.filter, np.ndarray):
-        return filter_of(call.filter, call.dtype)
-    elsewhere = a.location != b.location or call.dtype != b.dtype
-    if is_device_array(call.filter) and (elsewhere or call.method == SEPARABLE):
-        return _downloaded(call)
-    return Filter(None, call.filter, b)
 
 
 def _downloaded(call: CheckedCall) -> Filter:
     transfer = load("hetero.moving.transfer")
     return filter_of(transfer.to_host(call.filter, call.b), call.dtype)
-
-
-def _is_finite(call: CheckedCall) -> bool:
-    """Of values that a plan depends on: a method that spreads others is refused by name only."""
-    if not (finite := isfinite(call.fillvalue)) or call.method not in SPREADS:
-        return finite
-    return all(value_ranges.is_finite(_known(x)) for x in (call.image, call.filter))
-
-
-def _known(x: Any) -> np.ndarray | None:
-    return x if isinstance(x, np.ndarray) else None
-
-
-def _by_values(call: CheckedCall, filter: Filter, window: Window) -> Plan:
-    """The plan; made again where it transforms an image that turns out to lose small values."""
-    plan = _priced(call, filter, window)
-    if call.method is None and plan.candidates[0].method == FFT:
-        given = _known(call.image), filter, window, call.fillvalue
-        wide = filter.array is not None and value_ranges.is_wide(*given)
-        seen = window._replace(finite=wide is not None, wide_range=bool(wide))
-        if seen != window:
-            return _priced(call, filter, seen)
-    return plan
 
 
 def _priced(call: CheckedCall, filter: Filter, window: Window) -> Plan:

@@ -97,10 +97,8 @@ def _by_values(plan: Plan, found: list[np.ndarray], options: FilterOptions) -> P
     if plan.chosen.method != FFT:
         return problem
     pixels = np.concatenate(found, axis=-2) if len(found) > 1 else found[0]
-    wide = value_ranges.is_wide(pixels, options.filter, window, options.fillvalue)
-    if wide is False:
-        return problem
-    return replace(problem, options=window._replace(finite=wide is not None, wide_range=bool(wide)))
+    seen = value_ranges.seen(pixels, options.filter, window, options.fillvalue)
+    return problem if seen == window else replace(problem, options=seen)
 
 
 def band(whole: Window, begin: int, end: int) -> Window:

@@ -48,6 +48,12 @@ def _one(
     return Axis(good(max(size + lead, first + out, filter_size)), out, 1, 0, first)
 
 
+def _several(length: int, filter_size: int, out: int, lead: int) -> Axis:
+    """Overlapping tiles of a length along an axis."""
+    step = length - filter_size + 1
+    return Axis(length, step, -(-out // step), -lead, filter_size - 1)
+
+
 def _whole(window: Window, good: Callable[[int], int]) -> Axes:
     """The whole image as one tile; ``good`` gives the next length that transforms well."""
     w = window
@@ -125,21 +131,17 @@ def _cuts(out: int, filter_size: int, lead: int) -> list[tuple[float, Axis]]:
     """The best ways to cut one axis into tiles, each with what its points and transforms cost, the
     cheapest first."""
     overlap = filter_size - 1
-    found: list[tuple[float, int, int]] = []
+    found: list[tuple[float, Axis]] = []
     least = -(-out // max(_MOST - overlap, 3 * overlap))
     while True:
         needed = -(-out // least) + overlap
         length = good_length_on_cpu(needed)
-        count = -(-out // (length - overlap))
-        cost = count * (length * _passes(length) + _EACH)
-        found.append((cost, length, count))
+        axis = _several(length, filter_size, out, lead)
+        found.append((axis.count * (length * _passes(length) + _EACH), axis))
         if length < 2 * overlap + _LEAST:
             break
         least = max(least + 1, -(-out // (needed - overlap - 1)))  # for which a shorter one will do
-    return [
-        (cost, Axis(length, length - overlap, count, -lead, overlap))
-        for cost, length, count in sorted(found)[:_BEST]
-    ]
+    return sorted(found)[:_BEST]
 
 
 def _passes(length: int) -> float:
@@ -200,12 +202,9 @@ def on_device(window: Window) -> Axes:
     for length in _POWERS:
         if length < 2 * max(w.filter_height, w.filter_width) - 1:
             continue
-        axes = tuple(
-            Axis(length, length - f + 1, -(-out // (length - f + 1)), -lead, f - 1)
-            for f, out, lead in (
-                (w.filter_height, w.out_height, w.top),
-                (w.filter_width, w.out_width, w.left),
-            )
+        axes = (
+            _several(length, w.filter_height, w.out_height, w.top),
+            _several(length, w.filter_width, w.out_width, w.left),
         )
         if axes[0].count * axes[1].count < 2:
             break

@@ -152,6 +152,12 @@ def is_wide(
     return bool((errors[blocks[:, 0]] > _LOST * size.small * lines).any())
 
 
+def seen(image: np.ndarray | None, filter: Filter, window: Window, fillvalue: float) -> Window:
+    """The window with what a look at the values finds."""
+    wide = is_wide(image, filter, window, fillvalue)
+    return window._replace(finite=wide is not None, wide_range=bool(wide))
+
+
 # -- What it costs, as part of a price -------------------------------------------------------------
 
 TERM = "look"

@@ -15,14 +15,15 @@ from hetero.arrays import spec
 from hetero.calling import planner
 from hetero.ops import demonstration
 from hetero.ops.benchmark import (
+    Axis,
     Benchmark,
     Comparison,
     Iterations,
+    Line,
     Named,
     TimedCall,
     Trial,
-    by_candidates,
-    by_itself,
+    compared,
     cuda_device,
     library,
     moved_call,
@@ -30,8 +31,6 @@ from hetero.ops.benchmark import (
     of_candidates,
 )
 from hetero.ops.kmeans import OPERATION, kmeans
-from hetero.ops.over_sizes import Axis, Line
-from hetero.pricing.plan import Candidate
 from hetero.registry.problem import DEVICE_DTYPES
 
 pictured_result = demonstration.save_quantised
@@ -69,20 +68,17 @@ def draw(random: random.Random, on: str, largest: int) -> Trial:
 def benchmarks(dtype: str, sizes: tuple[tuple[int, ...], ...] | None = None) -> Iterator[Benchmark]:
     """Whole fits from the host, and iterations on rows that lie on a GPU where there is one; of
     ``sizes`` fits until few labels change."""
-    if sizes:
-        for n, d, k in sizes:
-            rule = f"until at most {_FEW:.1%} of the labels change"
-            case = f"{n} x {d} synthetic, {k} clusters, {rule}, host to host, {dtype}"
-            make = partial(_until_few_change, n, d, k, dtype)
-            yield Benchmark(case, make, "fit", budget=1.0, least=3, most=9)
-        return
-    for n, d, k in FITS:
-        make = partial(_fits, n, d, k, dtype)
-        yield Benchmark(_case(n, d, k, dtype), make, "fit", budget=1.0, least=3, most=9)
-    if (gpu := cuda_device()) is not None:
-        for n, d, k in ITERATIONS:
-            case = f"{n} x {d}, {k} clusters, rows on {gpu}, {dtype}"
-            yield Benchmark(case, partial(_iterations, gpu, n, d, k, dtype), "iteration")
+    fit = partial(Benchmark, what="fit", budget=1.0, least=3, most=9)
+    for n, d, k in sizes or ():
+        rule = f"until at most {_FEW:.1%} of the labels change"
+        case = f"{n} x {d} synthetic, {k} clusters, {rule}, host to host, {dtype}"
+        yield fit(case, partial(_until_few_change, n, d, k, dtype))
+    for n, d, k in () if sizes else FITS:
+        yield fit(_case(n, d, k, dtype), partial(_fits, n, d, k, dtype))
+    gpu = None if sizes else cuda_device()
+    for n, d, k in ITERATIONS if gpu else ():
+        case = f"{n} x {d}, {k} clusters, rows on {gpu}, {dtype}"
+        yield Benchmark(case, partial(_iterations, gpu, n, d, k, dtype), "iteration")
 
 
 def moved(dtype: str) -> Iterator[Benchmark]:
@@ -102,8 +98,7 @@ def demonstrated(largest: int) -> Iterator[Benchmark]:
 
 def _from_the_same(X: np.ndarray, k: int) -> Comparison:
     options = {"init": X[:: len(X) // k][:k].copy(), "tol": 0.0, "max_iter": _ITERATIONS_OF_A_FIT}
-    peers = _scikit_learn(X, k, options)
-    return by_itself(OPERATION, (X, k), options, peers, "sklearn.cluster")
+    return compared(OPERATION, (X, k), options, _scikit_learn(X, k, options), "sklearn.cluster")
 
 
 def _case(n: int, d: int, k: int, dtype: str) -> str:
@@ -119,7 +114,7 @@ def _fits(n: int, d: int, k: int, dtype: str, peer: bool = True) -> Comparison:
     X = _rows(n, d, dtype)
     options = {"max_iter": _ITERATIONS_OF_A_FIT, "tol": 0.0, "random_state": 0}
     peers = _scikit_learn(X, k, options) if peer else {}
-    return by_candidates(OPERATION, (X, k), options, peers, longest=_LONGEST)
+    return compared(OPERATION, (X, k), options, peers, longest=_LONGEST)
 
 
 def _drawn_around(n: int, d: int, k: int, dtype: str) -> np.ndarray:
@@ -135,7 +130,7 @@ def _until_few_change(n: int, d: int, k: int, dtype: str) -> Comparison:
     options = {"init": X[:k].copy(), "tol": 0.0, "label_tol": _FEW}
     made = kmeans(X, k, **options)[2]["iterations"]
     rest = {"init": X[:k].copy(), "tol": 0.0, "max_iter": made}
-    return by_candidates(OPERATION, (X, k), options, _scikit_learn(X, k, rest), longest=_LONGEST)
+    return compared(OPERATION, (X, k), options, _scikit_learn(X, k, rest), longest=_LONGEST)
 
 
 def _scikit_learn(X: np.ndarray, k: int, options: Mapping[str, Any]) -> dict[str, TimedCall]:
@@ -159,13 +154,8 @@ def _iterations(gpu: str, n: int, d: int, k: int, dtype: str) -> Comparison:
     many = 20 if n * d * k > 1 << 33 else 200
     options = {"init": start, "tol": 0.0}
 
-    def by(candidate: Candidate) -> Iterations:
-        placed = {"device": candidate.device, "method": candidate.method}
-
-        def run(count: int) -> None:
-            kmeans(there, k, **options, **placed, max_iter=count)
-
-        return Iterations(run, 2, many)
+    def by(**placed: str) -> Iterations:
+        return Iterations(lambda n: kmeans(there, k, **options, **placed, max_iter=n), 2, many)
 
     plan = planner.plan_call(OPERATION, (there, k), options)
     calls = of_candidates(plan, by, only=gpu)

@@ -13,7 +13,7 @@ from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.kernels.common.launch import Launch
 from hetero.kernels.kmeans import plan as plans
-from hetero.kernels.kmeans.plan_seeds import SeedsPlan, plan_seeds
+from hetero.kernels.kmeans.plan import SeedsPlan, plan_seeds
 from hetero.ops.kmeans.fit import DeviceLabels, Rows, Run, Stopped, ending, means, trials
 from hetero.ops.kmeans.operands import check_finite
 from hetero.registry.problem import Problem
@@ -371,9 +371,9 @@ class DeviceSeeding:
     there, sums of blocks of rows come to the host."""
 
     def __init__(self, rows: DeviceRows) -> None:
-        self._device, self._dtype, self._plan = rows.device, rows.dtype, rows.seeds_plan()
+        self.device, self._dtype, self._plan = rows.device, rows.dtype, rows.seeds_plan()
         self._nbytes = rows.n * self._dtype.itemsize  # of a number for each row
-        self._space = Workspace(self._device, "kmeans")
+        self._space = Workspace(self.device, "kmeans")
         self._buffers = self._space.buffers
         for name in {"X", "weights"} & rows.buffers.keys():
             self._buffers[name] = rows.buffers[name]
@@ -389,7 +389,7 @@ class DeviceSeeding:
 
     def first(self, index: int) -> float:
         after = self._plan.parts * 8  # where the kernel looks for the row's number
-        self._device.upload(np.array([index], float), self._buffers["sums"], after)
+        self.device.upload(np.array([index], float), self._buffers["sums"], after)
         self._launch(self._plan.try_seeds, 1, True, True)
         self._sums = np.empty((self._plan.parts, 1))
         self.end()
@@ -400,43 +400,43 @@ class DeviceSeeding:
         self._ask(values, gathered=True)
         self._launch(self._plan.try_seeds, len(values), False, True)
         whole = np.empty((self._plan.parts + 1, len(values)))
-        self._device.download(self._buffers["sums"], whole)
+        self.device.download(self._buffers["sums"], whole)
         self._sums = whole[:-1]
         return whole[-1].astype(np.int64), self._sums.sum(axis=0)
 
     def take(self, which: int) -> None:
         nbytes, buffers = self._nbytes, self._buffers
-        self._device.copy(buffers["closest"], buffers["tried"], nbytes, 0, which * nbytes)
+        self.device.copy(buffers["closest"], buffers["tried"], nbytes, 0, which * nbytes)
         self._reached = np.cumsum(np.concatenate([[0.0], self._sums[:, which]]))
 
     def find(self, values: np.ndarray) -> np.ndarray:
         """The rows that `draw` gives alone, for who brings them with `begin`."""
         self._ask(values, gathered=False)
         found = np.empty(len(values))
-        self._device.download(self._buffers["sums"], found, self._plan.parts * found.nbytes)
+        self.device.download(self._buffers["sums"], found, self._plan.parts * found.nbytes)
         return found.astype(np.int64)
 
     def begin(self, rows: np.ndarray, first: bool) -> None:
         """Start to ask for the potentials with rows of the host's, less the mean; see `end`."""
         rows = np.ascontiguousarray(rows, self._dtype)
-        self._device.upload(rows, self._buffers["candidates"])
+        self.device.upload(rows, self._buffers["candidates"])
         self._launch(self._plan.try_seeds, len(rows), first, False)
         self._sums = np.empty((self._plan.parts, len(rows)))
 
     def end(self) -> np.ndarray:
         """Wait for the potentials."""
-        self._device.download(self._buffers["sums"], self._sums)
+        self.device.download(self._buffers["sums"], self._sums)
         return self._sums.sum(axis=0)
 
     def _ask(self, values: np.ndarray, gathered: bool) -> None:
         """Start to look for the rows at which the running sum reaches the values."""
         parts = np.minimum(np.searchsorted(self._reached[1:], values), self._plan.parts - 1)
         asked = np.stack([parts, values - self._reached[parts]], axis=1)
-        self._device.upload(asked, self._buffers["asked"])
+        self.device.upload(asked, self._buffers["asked"])
         self._launch(self._plan.find_rows, len(values), gathered)
 
     def _launch(self, plan: Callable[..., Launch], *shape: int) -> None:
         """Start the launch that ``plan(*shape)`` gives, which is bound once."""
         if shape not in self._bound:
-            self._bound[shape] = bind(self._device, plan(*shape), self._buffers)
-        self._device.launch(*self._bound[shape])
+            self._bound[shape] = bind(self.device, plan(*shape), self._buffers)
+        self.device.launch(*self._bound[shape])

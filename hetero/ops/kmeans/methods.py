@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -130,29 +131,14 @@ def _plain_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 
 
 PLAIN = "products"  # the method that needs NumPy and SciPy alone
-registry.register_method(
-    operation=NAME,
-    method="lloyd",
-    kinds=("cpu",),
-    excludes=_dense_alone,
-    work=_work,
-    run=on_cpu("compiled_cpu", _LOOPED),
-    loops=_loops,
-)
-registry.register_method(
-    operation=NAME,
-    method=PLAIN,
-    kinds=("cpu",),
-    excludes=_plain_obstacle,
-    work=_work,
-    run=on_cpu("cpu", "NumpyRows"),
-)
-registry.register_method(
-    operation=NAME,
+_method = functools.partial(registry.register_method, operation=NAME, work=_work)
+_looped, _plain = on_cpu("compiled_cpu", _LOOPED), on_cpu("cpu", "NumpyRows")
+_method(method="lloyd", kinds=("cpu",), excludes=_dense_alone, run=_looped, loops=_loops)
+_method(method=PLAIN, kinds=("cpu",), excludes=_plain_obstacle, run=_plain)
+_method(
     method="lloyd",
     kinds=registry.PORTABLE,
     excludes=_dense_alone,
-    work=_work,
     run=registry.HostRun(_on_device, registry.WHEN_SHORT),
     shared=_shared,
 )

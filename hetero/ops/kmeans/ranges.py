@@ -37,7 +37,7 @@ _MOST = 256 << 20  # bytes of a range; the host has some milliseconds to do for 
 _LEAST = 1 << 16  # bytes of a range: a device without room for these has none
 _TURNS = 2  # slots that ranges take turns in: one is loaded while another is computed with
 
-T = TypeVar("T")
+S, T = TypeVar("S"), TypeVar("T")
 
 
 class Range:
@@ -235,9 +235,10 @@ class RangeRows(Rows):
     def assign(self, centroids: np.ndarray) -> int:
         if self._staying:  # all of them at once, by this thread
             self._labels = None
-            self._each_staying(lambda part: part.rows.begin(centroids))
-            self._found = self._each_staying(lambda part: part.rows.sums())
-            changed = sum(self._each_staying(lambda part: part.rows.changed()))
+            parts = self._staying
+            _each(parts, lambda part: part.rows.begin(centroids))
+            self._found = _each(parts, lambda part: part.rows.sums())
+            changed = sum(_each(parts, lambda part: part.rows.changed()))
             changed, self._is_first = self.n if self._is_first else changed, False
             return changed
         before, labels = self.labels, np.empty(self.n, np.int32)
@@ -275,13 +276,14 @@ class RangeRows(Rows):
 
         return self._visit(labelled, self.mean)
 
-    def _each_staying(self, step: Callable[[Range], T]) -> list[T]:
-        """``step(part)`` of each range that stays."""
-        found = []
-        for part in self._staying:
-            with part.device.active():
-                found.append(step(part))
-        return found
+
+def _each(parts: Sequence[S], step: Callable[[S], T]) -> list[T]:
+    """``step(part)`` of each of some ranges that stay, or their seedings, on its device."""
+    found = []
+    for part in parts:
+        with part.device.active():
+            found.append(step(part))
+    return found
 
 
 def _added(found: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
@@ -308,7 +310,7 @@ class PartitionSeeding:
 
     def __init__(self, parts: Sequence[Range], X: np.ndarray, mean: np.ndarray) -> None:
         self._parts, self._X, self._mean = parts, X, mean
-        self._seedings = self._each(lambda number: DeviceSeeding(parts[number].rows))
+        self._seedings = _each(parts, lambda part: DeviceSeeding(part.rows))
         self._tried = np.zeros((0, 0))
         self._reached = np.zeros(0)
 
@@ -329,18 +331,10 @@ class PartitionSeeding:
         return found, self._tried.sum(axis=0)
 
     def take(self, which: int) -> None:
-        self._each(lambda number: self._seedings[number].take(which))
+        _each(self._seedings, lambda seeding: seeding.take(which))
         self._reached = np.cumsum(self._tried[:, which])
 
     def _try(self, indices: np.ndarray, first: bool) -> None:
         rows = self._X[indices] - self._mean
-        self._each(lambda number: self._seedings[number].begin(rows, first))
-        self._tried = np.stack(self._each(lambda number: self._seedings[number].end()))
-
-    def _each(self, step: Callable[[int], T]) -> list[T]:
-        """``step(number)`` of each part, whose device is active."""
-        found = []
-        for number, part in enumerate(self._parts):
-            with part.device.active():
-                found.append(step(number))
-        return found
+        _each(self._seedings, lambda seeding: seeding.begin(rows, first))
+        self._tried = np.stack(_each(self._seedings, DeviceSeeding.end))

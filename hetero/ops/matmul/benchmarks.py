@@ -6,20 +6,17 @@ import random
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import numpy as np
-
 from hetero.ops.benchmark import (
+    Axis,
     Benchmark,
-    Comparison,
+    Line,
     Named,
+    Plane,
     Trial,
-    by_candidates,
     cuda_device,
-    from_host_by_cupy,
     moved_call,
 )
 from hetero.ops.matmul import OPERATION
-from hetero.ops.over_sizes import Axis, Line, Plane
 from hetero.ops.products import benchmarks as products
 
 VERIFIED = True
@@ -71,14 +68,9 @@ def benchmarks(
 def moved(dtype: str) -> Iterator[Benchmark]:
     """Squares from the host to the host."""
     for n in MOVED if cuda_device() else MOVED_BESIDE_CPU:
-        yield moved_call(f"{n}x{n}x{n}, host to host, {dtype}", partial(_moved, n, dtype))
-
-
-def _moved(n: int, dtype: str) -> Comparison:
-    rng = np.random.default_rng(0)
-    operands = rng.random((n, n), np.float32).astype(dtype), rng.random((n, n)).astype(dtype)
-    peers = from_host_by_cupy(products.by_cupy, *operands)
-    return by_candidates(OPERATION, operands, {}, peers, longest=_LONGEST)
+        given = OPERATION, _operands((n, n, n)), dtype
+        make = partial(products.from_host, *given, numpy=False, longest=_LONGEST)
+        yield moved_call(f"{n}x{n}x{n}, host to host, {dtype}", make)
 
 
 def demonstrated(largest: int) -> Iterator[Benchmark]:

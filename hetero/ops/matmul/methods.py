@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero import kernels, registry
-from hetero.arrays import alignment
+from hetero import registry
 from hetero.imports import INSTALL, load
 from hetero.moving import ranges, streaming
-from hetero.ops.products import operands
+from hetero.ops.products import operands, tiled
 from hetero.pricing import places
 from hetero.registry import Arguments
 from hetero.registry.models import Work
@@ -37,59 +36,15 @@ def _run_blas(devices: tuple[()], problem: Problem, arguments: Arguments) -> Non
     np.matmul(*arguments.inputs, out=arguments.output)
 
 
-@functools.lru_cache(maxsize=4096)
-def _launch_plan(dims: tuple[int, ...], strides: tuple[tuple[int, ...], ...], **others: Any) -> Any:
-    (m, n, k), (a, b, c) = dims, strides
-    return kernels.plan_matmul(m=m, n=n, k=k, a_strides=a, b_strides=b, c_strides=c, **others)
-
-
-def _launch_plan_of(device: Any, problem: Problem, aligned: int) -> Any:
-    return _launch_plan(
-        problem.dims,
-        problem.strides,
-        batch=problem.batch,
-        dtype=problem.dtype,
-        alignment=aligned,
-        multiprocessors=device.multiprocessors,
-        block_limit=device.block_limit,
-        shared_limit=device.shared_limit,
-        capability=device.capability,
-    )
-
-
 def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
     """As `operands.gpu_work`, with the device's seconds that the kernels' own plan counts on."""
     work = operands.gpu_work(problem, info)
     if not problem.strides or "arch" not in info:
         return work
-    major, minor = divmod(int(info["arch"].removeprefix("sm_")), 10)
-    launch_plan = _launch_plan(
-        problem.dims,
-        problem.strides,
-        batch=problem.batch,
-        dtype=problem.dtype,
-        alignment=VECTOR_BYTES,
-        multiprocessors=info["multiprocessors"],
-        block_limit=info["block_limit"],
-        shared_limit=info["shared_limit"],
-        capability=(major, minor),
-    )
-    calls = 1.0 if len(launch_plan.launches) == 1 else _SPLIT_CALLS
-    return work._replace(estimate=launch_plan.seconds, calls=calls)
-
-
-def _run_tiled(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-    (device,), output = devices, arguments.output
-    A, B = arguments.inputs
-    launch_plan = _launch_plan_of(device, problem, alignment(A, B, output))
-    device.run_launches(
-        launch_plan, {"A": A, "B": B, "C": output}, np.dtype(problem.dtype).itemsize
-    )
-
-
-def _prepare_tiled(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
-    itemsize = np.dtype(problem.dtype).itemsize
-    return device.prepared(_launch_plan_of(device, problem, aligned), ("A", "B", "C"), itemsize)
+    known = info | {"capability": divmod(int(info["arch"].removeprefix("sm_")), 10)}
+    planned = tiled.launch_plan(problem, VECTOR_BYTES, known.__getitem__)
+    calls = 1.0 if len(planned.launches) == 1 else _SPLIT_CALLS
+    return work._replace(estimate=planned.seconds, calls=calls)
 
 
 # -- cuBLAS, which is column-major: a row-major C = A B is the column-major C^T = B^T A^T ----------
@@ -180,23 +135,11 @@ def _prepare_library(device: Any, problem: Problem, aligned: int, options: Any) 
     return gemm(device, problem)
 
 
-registry.register_method(
-    operation=NAME,
-    method="blas",
-    kinds=("cpu",),
-    work=operands.cpu_work,
-    run=_run_blas,
-)
-registry.register_method(
-    operation=NAME,
-    method="tiled",
-    kinds=("cuda",),
-    work=_tiled_work,
-    run=_run_tiled,
-    prepare=_prepare_tiled,
-)
-registry.register_method(
-    operation=NAME,
+_method = functools.partial(registry.register_method, operation=NAME)
+_method(method="blas", kinds=("cpu",), work=operands.cpu_work, run=_run_blas)
+_method(method="tiled", kinds=("cuda",), work=_tiled_work, run=tiled.run, prepare=tiled.prepare)
+_method(method="tiled", kinds=("opencl",), work=operands.gpu_work, run=tiled.run)
+_method(
     method="library",
     kinds=("cuda",),
     excludes=gemm_obstacle,
@@ -204,15 +147,7 @@ registry.register_method(
     run=_run_library,
     prepare=_prepare_library,
 )
-registry.register_method(
-    operation=NAME,
-    method="tiled",
-    kinds=("opencl",),
-    work=operands.gpu_work,
-    run=_run_tiled,
-)
-registry.register_method(
-    operation=NAME,
+_method(
     method="streamed",
     kinds=registry.PORTABLE,
     excludes=places.not_in_ranges,

@@ -6,9 +6,8 @@ import random
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from hetero.ops.benchmark import Benchmark, Trial
+from hetero.ops.benchmark import Axis, Benchmark, Line, Plane, Trial
 from hetero.ops.matvec import OPERATION
-from hetero.ops.over_sizes import Axis, Line, Plane
 from hetero.ops.products import benchmarks as products
 
 VERIFIED = True

@@ -13,13 +13,14 @@ from hetero.calling import planner
 from hetero.devices.base import Device
 from hetero.ops import matvec
 from hetero.ops.cases import Budget, Case, Place, SmallCall
-from hetero.ops.matvec.methods import LARGEST, LARGEST_OTHERS
+from hetero.ops.matvec.methods import LARGEST
 from hetero.ops.products.calls import host_call
 from hetero.ops.products.cases import Extents, product_cases
 
 SHARED = (16384, 8192)
 _OPERATION, _METHOD = "matvec", "tiled"
 _EXTENTS = Extents(
+    largest=LARGEST,
     cpu=(4, 16, 128, 256, 512, 1024, 2048, 8192),
     device=(4, 64, 256, 512, 1024, 2048, 4096, 16384),
     relative=(4, 256, 1024, 16384),
@@ -28,9 +29,8 @@ _EXTENTS = Extents(
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation, by dtype and order, on devices also by alignment."""
-    largest = LARGEST.get(place.kind, LARGEST_OTHERS)
-    orders = ("C", "F")
-    yield from product_cases(_OPERATION, place, budget, _EXTENTS, largest, orders, orders, False)
+    orders = {"C": "C", "F": "F"}
+    yield from product_cases(_OPERATION, place, budget, _EXTENTS, orders)
 
 
 def small_call(device: Device) -> SmallCall | None:

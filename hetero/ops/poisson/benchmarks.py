@@ -12,17 +12,17 @@ import numpy as np
 from hetero.arrays import spec
 from hetero.host import cpu
 from hetero.ops.benchmark import (
+    Axis,
     Benchmark,
     Comparison,
+    Line,
     Named,
     TimedCall,
     Trial,
-    by_candidates,
-    by_itself,
+    compared,
     cuda_device,
     library,
 )
-from hetero.ops.over_sizes import Axis, Line
 from hetero.ops.poisson import OPERATION
 from hetero.registry.problem import DEVICE_DTYPES
 
@@ -78,7 +78,7 @@ def _shown(n: int, by_pyamg: bool) -> Comparison:
     if by_pyamg:
         peers |= {name: run for name, run in _pyamg(f, 1e-8).items() if "without" in name}
         modules = ("pyamg",)
-    return by_itself(OPERATION, (f,), {"rtol": 1e-8}, peers, *modules)
+    return compared(OPERATION, (f,), {"rtol": 1e-8}, peers, *modules)
 
 
 def _compare(n: int, rtol: float, dtype: str) -> Comparison:
@@ -86,7 +86,7 @@ def _compare(n: int, rtol: float, dtype: str) -> Comparison:
     peers = _scipy(f)
     if n <= _LARGEST_FOR_PYAMG and dtype == "float64":
         peers |= _pyamg(f, rtol)
-    found = by_candidates(OPERATION, (f,), {"rtol": rtol}, peers, longest=_LONGEST)
+    found = compared(OPERATION, (f,), {"rtol": rtol}, peers, longest=_LONGEST)
     if n <= _LARGEST_FOR_JACOBI:
         return found
     others = {name: call for name, call in found.calls.items() if not name.startswith("jacobi ")}

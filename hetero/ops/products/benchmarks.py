@@ -25,7 +25,7 @@ from hetero.ops.benchmark import (
     Comparison,
     TimedCall,
     Trial,
-    by_itself,
+    compared,
     from_host_by_cupy,
     library,
     name_of,
@@ -82,13 +82,26 @@ def demonstrated(
     for each in dims:
         first, second = shapes_of(each)
         case = f"{operation.function} {_joined(first)} by {_joined(second)}, float32"
-        yield Benchmark(case, partial(_from_host, operation, (first, second)))
+        yield Benchmark(case, partial(from_host, operation, (first, second)))
 
 
-def _from_host(operation: Operation, shapes: Shapes) -> Comparison:
-    operands = tuple(np.random.default_rng(0).random(shape, np.float32) for shape in shapes)
-    peers = _numpy(operation, operands) | from_host_by_cupy(by_cupy, *operands)
-    return by_itself(operation, operands, {}, peers)
+def from_host(
+    operation: Operation,
+    shapes: Shapes,
+    dtype: str = "float32",
+    order: str = "C",
+    *,
+    numpy: bool = True,
+    cupy: bool = True,
+    longest: float = 0.0,
+) -> Comparison:
+    """A product of random matrices on the host, beside NumPy's and CuPy's; see `compared`."""
+    rng, (first, second) = np.random.default_rng(0), shapes
+    A = rng.random(first[::-1], dtype).T if order == "F" else rng.random(first, dtype)
+    operands = A, rng.random(second, dtype)
+    peers = _numpy(operation, operands) if numpy else {}
+    peers |= from_host_by_cupy(by_cupy, *operands) if cupy else {}
+    return compared(operation, operands, {}, peers, longest=longest)
 
 
 def _numpy(operation: Operation, operands: tuple[Any, ...]) -> dict[str, Any]:
@@ -126,7 +139,7 @@ def benchmarks(
         usual = ((_SMALL,) * len(dims[0]), *dims)
         for each in sizes or [each for each in usual if 2.0 * prod(each) <= _LARGEST_ON_CPU]:
             case = f"{operation.name} {_joined(each)}, operands on host, {dtype}"
-            make = partial(_on_cpu, operation, shapes_of(each), dtype, order)
+            make = partial(from_host, operation, shapes_of(each), dtype, order, cupy=False)
             yield Benchmark(case, make, budget=0.1, most=200)
         return
     devices.believed(device)
@@ -155,18 +168,6 @@ def benchmarks(
 
 def _joined(dims: tuple[int, ...]) -> str:
     return "x".join(map(str, dims))
-
-
-def _on_cpu(operation: Operation, shapes: Shapes, dtype: str, order: str) -> Comparison:
-    rng = np.random.default_rng(0)
-    first, second = shapes
-    A = rng.random(first[::-1], dtype).T if order == "F" else rng.random(first, dtype)
-    B = rng.random(second, dtype)
-    return Comparison(
-        {"automatic": lambda turn: operation.call(A, B)},
-        _numpy(operation, (A, B)),
-        name_of(planner.plan_call(operation, (A, B), {}).chosen),
-    )
 
 
 def _room(operand: Operand) -> int:
@@ -248,15 +249,8 @@ def columns(
 ) -> BenchTable | None:
     """Own kernels against cuBLAS, CuPy and torch: a line for each row on a GPU; None on the CPU.
 
-    Parameters
-    ----------
-    rows : sequence of dict
-    dims : str
-        What the extents are called.
-    unit, scale
-        Of speed: "GB/s" counts bytes, "TFLOP/s" operations.
-    limit : str
-        What speed is compared with.
+    ``dims`` says what the extents are called; a speed in ``unit`` is ``scale`` times bytes per
+    second for "GB/s", else operations per second, and is compared with the ``limit`` of that name.
     """
     if any("dims" not in row for row in rows):
         return None

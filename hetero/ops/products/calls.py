@@ -12,6 +12,7 @@ from hetero import tables
 from hetero.arrays import HOST, Operand, as_array, describe, describe_used, kept, overlap
 from hetero.calling import execution, planner
 from hetero.calling.call_cache import learn
+from hetero.imports import load
 from hetero.moving import keeping, results, transfer
 from hetero.ops.matmul import methods as _matmul  # noqa: F401  # registers them
 from hetero.ops.matvec import methods as _matvec  # noqa: F401  # what has one row or column
@@ -119,13 +120,9 @@ def _by_numpy(
         for array, operand in zip(arrays, operands, strict=True)
     ]
     if target is None:
-        result = np.asarray(function(*hosts))
-        like, operand = next(
-            (a, o) for a, o in zip(arrays, operands, strict=True) if o.location != HOST
-        )
-        made, _ = transfer.empty_like(like, operand, result.shape, result.dtype)
-        transfer.from_host(result, made, describe(made))
-        return made
+        there = next(a for a, o in zip(arrays, operands, strict=True) if o.location != HOST)
+        like = load("hetero.ops.linear_systems.vectors").like
+        return like(there, np.asarray(function(*hosts)))
     if target.location == HOST:
         return function(*hosts, out=out)
     values = transfer.to_host(out, target).copy()

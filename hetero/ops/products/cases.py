@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from hetero import registry
 from hetero.arrays import spec
-from hetero.ops.cases import Budget, Case, Dims, Place, SampleGrid, thinned
-from hetero.registry import Implementation
+from hetero.ops.cases import Budget, Case, Place, SampleGrid, thinned
 from hetero.registry.problem import DEVICE_DTYPES, Problem
 
 _POINT = 0.006  # seconds for a shape on a device; on the CPU `Budget.point`
 
 
 class Extents(NamedTuple):
-    """The extents that are measured, each with each: few, chosen by what those between lose.
+    """The extents that are measured, each with each: few, chosen by what those between lose."""
 
-    Attributes
-    ----------
-    cpu, device : tuple of int
-    relative : tuple of int
-        On a device, for a layout that is fitted relative to another layout's model.
-    estimated, estimated_relative : tuple of int
-        Where the implementation estimates its own time.
-    """
-
+    largest: dict[str, int]  # by kind of device, "" for others
     cpu: tuple[int, ...]
     device: tuple[int, ...]
-    relative: tuple[int, ...]
-    estimated: tuple[int, ...] = ()
+    relative: tuple[int, ...]  # there, of a layout that is fitted relative to another one's model
+    estimated: tuple[int, ...] = ()  # where the implementation estimates its own time
     estimated_relative: tuple[int, ...] = ()
 
 
-def product(
-    operation: str, dims: Dims, on: str, dtype: str = "float32", order: str = "C"
-) -> Problem:
+def _problem(operation: str, on: str, dtype: str, order: str, *dims: int) -> Problem:
     """A matvec of dimensions (m, k), or matmul of (m, n, k), with all operands in one place."""
     m, *n, k = dims
     first = spec((m, k), dtype, on=on, order=order[0])
@@ -48,10 +38,8 @@ def product_cases(
     place: Place,
     budget: Budget,
     extents: Extents,
-    largest: int,
-    orders: tuple[str, ...],
-    layouts: tuple[str, ...],
-    first_is_reference: bool,
+    orders: dict[str, str],
+    reference: str = "",
 ) -> Iterator[Case]:
     """Cases of every implementation at a place.
 
@@ -60,78 +48,50 @@ def product_cases(
     operation : str
     place, budget
     extents : Extents
-    largest : int
-        Of the extents.
-    orders, layouts : tuple of str
-        Orders of the matrices, C or F each, that are measured apart, and their models' names.
-    first_is_reference : bool
-        Whether the first layout is the reference of the others, on a device.
+    orders : dict
+        Orders of the matrices, C or F each, that are measured apart -> their models' names.
+    reference : str
+        The order to which the others are fitted relatively, on a device.
     """
-    for implementation in registry.lookup(operation):
-        if implementation.kind != place.kind or implementation.run is None:
-            continue
-        if implementation.price is not None:  # by the prices of others
+    number = len(registry.operation(operation).dims[0].split())
+    largest = extents.largest.get(place.kind, extents.largest[""])
+    for row in registry.lookup(operation):
+        if row.kind != place.kind or row.price is not None:  # which is by the prices of others
             continue
         for dtype in DEVICE_DTYPES:
             for less in (0, 1) if place.devices else (0,):
-                for order, layout in zip(orders, layouts, strict=True):
-                    case = _case(
-                        implementation,
-                        place,
-                        budget,
-                        extents,
-                        largest,
-                        dtype,
-                        order,
-                        layout,
-                        less,
-                        layouts[0] if first_is_reference and layout != layouts[0] else "",
-                    )
-                    if implementation.obstacle(case.problem(*case.largest), place.info) is None:
+                for order, layout in orders.items():
+                    problem = partial(_problem, operation, place.operands_on, dtype, order)
+                    sizes, how, point = extents.cpu, SampleGrid(budget.held_out, 4), budget.point
+                    if place.devices:
+                        first = reference if order != reference else ""
+                        whole = (largest - less,) * number
+                        by_estimate = row.work(problem(*whole), place.info).estimate > 0.0
+                        sizes, how = _on_device(extents, budget, layout, less, first, by_estimate)
+                        layout, point = _fit_for(layout, less), _POINT
+                    sizes = [*(n for n in sizes if n < largest), largest]
+                    sizes = [n - less for n in thinned(sizes, budget.step)]
+                    seconds = point * (len(sizes) ** number + how.held_out)
+                    axes = [sizes] * number
+                    case = Case(row, dtype, layout, how, axes, problem, seconds=seconds)
+                    if row.obstacle(case.problem(*case.largest), place.info) is None:
                         yield case
 
 
-def _case(
-    implementation: Implementation,
-    place: Place,
-    budget: Budget,
-    extents: Extents,
-    largest: int,
-    dtype: str,
-    order: str,
-    layout: str,
-    less: int,
-    first: str,
-) -> Case:
-    """``first`` is the layout that is this one's reference."""
-    operation = implementation.operation
+def _on_device(
+    extents: Extents, budget: Budget, layout: str, less: int, first: str, by_estimate: bool
+) -> tuple[tuple[int, ...], SampleGrid]:
+    """The sizes of a case on a device, and how it is measured; ``first`` is the layout that is this
+    one's reference."""
+    relative = bool(less or first)
+    held_out = budget.held_out // 2 if relative else budget.held_out
+    if by_estimate:
+        sizes = extents.estimated_relative if relative else extents.estimated
+        return sizes, SampleGrid(held_out, 4, less, None, True)
+    reference = _fit_for(first, less) if first else _fit_for(layout, 0) if less else None
+    sizes = extents.relative if relative else extents.device
+    return sizes, SampleGrid(held_out, 4, less, reference)
 
-    def problem(*dims: int) -> Problem:
-        return product(operation, dims, place.operands_on, dtype, order)
 
-    number = len(registry.operation(operation).dims[0].split())
-    if not place.devices:
-        sizes, point = extents.cpu, budget.point
-        how = SampleGrid(budget.held_out, multiple=4)
-    else:
-        point = _POINT
-        fit_for = "odd" if less else "aligned"
-        reference = None
-        work = implementation.work(problem(*(largest - less,) * number), place.info)
-        by_estimate = work.estimate > 0.0
-        relative = bool(less or first)
-        if by_estimate:
-            sizes = extents.estimated_relative if relative else extents.estimated
-        else:
-            sizes = extents.relative if relative else extents.device
-            if first:
-                reference = f"{first} {fit_for}"
-            elif less:
-                reference = f"{layout} aligned"
-        held_out = budget.held_out // 2 if relative else budget.held_out
-        how = SampleGrid(held_out, 4, less, reference, by_estimate)
-        layout = f"{layout} {fit_for}"
-    sizes = [*(n for n in sizes if n < largest), largest]
-    sizes = [n - less for n in thinned(sizes, budget.step)]
-    seconds = point * (len(sizes) ** number + how.held_out)
-    return Case(implementation, dtype, layout, how, [sizes] * number, problem, seconds=seconds)
+def _fit_for(layout: str, less: int) -> str:
+    return f"{layout} {'odd' if less else 'aligned'}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -98,46 +98,42 @@ def _layout(operation: str, strides: tuple[tuple[int, ...], ...], itemsize: int)
     return f"{order} {'aligned' if aligned else 'odd'}"
 
 
+def _axes(function: str, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[bool, bool], ...]:
+    """Which of row and column A, B and the result have as an axis, by the shapes of A and B."""
+    if function == "matvec":
+        return (True, True), (True, False), (True, False)
+    rows, columns = len(a) > 1, len(b) > 1
+    return (rows, True), (True, columns), (rows, columns)
+
+
 def _core_shapes(
     function: str, a: tuple[int, ...], b: tuple[int, ...]
 ) -> tuple[int, int, int, tuple[int, ...]] | None:
     """(m, n, k, shape of the result), or None where the shapes do not fit."""
-    if function == "matvec":
-        if len(a) < 2 or len(b) < 1 or a[-1] != b[-1]:
-            return None
-        (m, k), n = a[-2:], 1
-        batch_a, batch_b, core = a[:-2], b[:-1], (m,)
-    else:
-        if not a or not b:
-            return None
-        rows = a if len(a) > 1 else (1, *a)
-        columns = b if len(b) > 1 else (*b, 1)
-        m, k = rows[-2:]
-        n = columns[-1]
-        if columns[-2] != k:
-            return None
-        batch_a, batch_b = rows[:-2], columns[:-2]
-        core = (m,) * (len(a) > 1) + (n,) * (len(b) > 1)
-    if batch_a or batch_b:
+    *axes, (rows, columns) = _axes(function, a, b)
+    ends = [len(shape) - row - column for shape, (row, column) in zip((a, b), axes, strict=True)]
+    if min(ends) < 0:
+        return None
+    m, k = a[ends[0]] if axes[0][0] else 1, a[-1]
+    inner, n = b[ends[1]], b[-1] if axes[1][1] else 1
+    if k != inner:
+        return None
+    batch: tuple[int, ...] = ()
+    if any(ends):
         try:
-            batch = np.broadcast_shapes(batch_a, batch_b)
+            batch = np.broadcast_shapes(a[: ends[0]], b[: ends[1]])
         except ValueError:
             return None
-        return m, n, k, batch + core
-    return m, n, k, core
+    return m, n, k, batch + (m,) * rows + (n,) * columns
 
 
 def _fold(
     function: str, a: Operand, b: Operand, out: Operand
 ) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
-    """(batch, strides of A, B and C as (batch, row, column)), or None."""
-    # Which of row and column each operand has as an axis; the other one has stride 0.
-    if function == "matvec":
-        axes = ((True, True), (True, False), (True, False))
-    else:
-        rows, columns = len(a.shape) > 1, len(b.shape) > 1
-        axes = ((rows, True), (True, columns), (rows, columns))
+    """(batch, strides of A, B and C as (batch, row, column)), or None. A missing axis has stride
+    0."""
     batch_shapes, batch_strides, cores = [], [], []
+    axes = _axes(function, a.shape, b.shape)
     for operand, (row, column) in zip((a, b, out), axes, strict=True):
         strides = operand.staged_strides()
         if operand is out and operand.location == HOST:
@@ -168,33 +164,22 @@ def collapse_batch(
     -------
     (batch, stride of each operand along it), or None where no single stride walks the batch.
     """
-    ndim = max(map(len, shapes))
-    if not ndim:
-        return 1, [0] * len(shapes)
-    extents: list[int] = []
-    folded: list[list[int]] = []
-    for axis in range(-ndim, 0):
-        sizes = [shape[axis] if len(shape) >= -axis else 1 for shape in shapes]
-        extent = max(sizes)
+    shape = np.broadcast_shapes(*shapes)
+    spread = [
+        [0] * (len(shape) - len(own))
+        + [stride if extent != 1 else 0 for extent, stride in zip(own, along, strict=True)]
+        for own, along in zip(shapes, strides, strict=True)
+    ]
+    batch, between = 1, [0] * len(shapes)
+    for extent, *along in reversed([*zip(shape, *spread, strict=True)]):
         if extent == 1:
             continue
-        along = [
-            stride[axis] if size != 1 else 0
-            for stride, size in zip(
-                [s if len(s) >= -axis else (0,) * -axis for s in strides], sizes, strict=True
-            )
-        ]
-        if extents and all(o == s * extent for o, s in zip(folded[-1], along, strict=True)):
-            extents[-1] *= extent
-            folded[-1] = along
-        else:
-            extents.append(extent)
-            folded.append(along)
-    if not extents:
-        return 1, [0] * len(shapes)
-    if len(extents) > 1:
-        return None
-    return extents[0], folded[0]
+        if batch > 1 and any(o != s * batch for o, s in zip(along, between, strict=True)):
+            return None
+        if batch == 1:
+            between = along
+        batch *= extent
+    return batch, between
 
 
 def _as_matvec(strides: tuple[tuple[int, ...], ...], n: int) -> tuple[tuple[int, ...], ...]:
@@ -205,12 +190,10 @@ def _as_matvec(strides: tuple[tuple[int, ...], ...], n: int) -> tuple[tuple[int,
     return (b[0], b[2], b[1]), (a[0], a[2]), (c[0], c[2])
 
 
-def matrix_and_vector(problem: Problem, inputs: Sequence[Any]) -> tuple[Any, Any]:
-    """Which input is the matrix of a matvec problem: the second one for a row times a matrix."""
-    a, b = problem.inputs
-    shapes = _core_shapes(problem.function, a.shape, b.shape)
-    assert shapes is not None
-    return (inputs[0], inputs[1]) if shapes[1] == 1 else (inputs[1], inputs[0])
+def is_row_times_matrix(problem: Problem) -> bool:
+    """Whether a matvec problem is a row times a matrix, whose second input is the matrix."""
+    columns = problem.inputs[1].shape[1:]
+    return problem.function == "matmul" and columns != () and columns[-1] != 1
 
 
 def cpu_work(problem: Problem, info: dict[str, Any]) -> Work:

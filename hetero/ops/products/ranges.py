@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand
+from hetero.arrays import HOST, Operand, dense
 from hetero.ops.products.operands import build
 from hetero.registry import Cut
 from hetero.registry.problem import Problem
@@ -71,15 +71,11 @@ def _narrowed(operand: Operand, where: dict[int, int], box: Box, place: str) -> 
 
 def _packed(operand: Operand, where: dict[int, int], box: Box, place: str) -> Operand:
     """A part packed on a device, by columns where these are contiguous on the host."""
-    *batch, rows, columns = _shape(operand, where, box)
-    by_columns = min(operand.shape[-2:]) > 1 and abs(operand.strides[-1]) > abs(operand.strides[-2])
-    strides = [1, rows] if by_columns else [columns, 1]
-    shape = [rows, columns]
-    for extent in reversed([n for n in batch if n > 1]):
-        strides.insert(0, rows * columns if len(shape) == 2 else strides[0] * shape[0])
-        shape.insert(0, extent)
-    size = operand.dtype.itemsize
-    return Operand(tuple(shape), tuple(size * s for s in strides), operand.dtype, place)
+    part = dense(_shape(operand, where, box), operand.dtype, place)
+    if min(operand.shape[-2:]) > 1 and abs(operand.strides[-1]) > abs(operand.strides[-2]):
+        size = part.dtype.itemsize
+        part = part._replace(strides=(*part.strides[:-2], size, size * part.shape[-2]))
+    return part
 
 
 def _index(ndim: int, where: dict[int, int], box: Box) -> tuple[slice, ...]:

@@ -10,8 +10,7 @@ import pytest
 from scipy import signal
 
 import hetero
-from hetero import devices, profile, registry
-from hetero.calling import planner
+from hetero import devices, registry
 from hetero.moving import pipeline, ranges, streaming
 from hetero.ops.convolve2d import ranges as cut
 from hetero.ops.convolve2d import value_ranges
@@ -193,45 +192,6 @@ def test_values_are_looked_at_before_anything_moves(opencl, monkeypatch, cut_int
     assert (said[:looks] == ["look"] * looks) == (first == "look")
 
 
-def test_another_machine_is_explained_with_its_parts():
-    h200 = profile.shipped("h200")
-    machine = planner.OtherMachine(h200, h200.machine())
-    plan_of = registry.operation("convolve2d").plan
-    large = hetero.spec((300_000, 200_000), "float32"), hetero.spec((63, 63), "float32")
-    plan = plan_of(large, {"mode": "same"}, None, None, machine)
-    assert (plan.chosen.device, plan.chosen.method) == ("cuda:0", "streamed")
-    assert plan.seconds == pytest.approx(sum(plan.chosen.terms.values()))
-    small = hetero.spec((500, 500), "complex64"), hetero.spec((9, 9), "complex64")
-    plan = plan_of(small, {}, None, None, machine)
-    assert "sum of 2 real convolutions" in str(plan)
-    assert plan.chosen.method != "scipy"
-
-
-def test_a_look_at_the_values_is_priced():
-    """Transforms of images on the host take it: terms add up, and the cheapest is first."""
-    h200 = profile.shipped("h200")
-    machine = planner.OtherMachine(h200, h200.machine())
-    plan_of = registry.operation("convolve2d").plan
-    taps = hetero.spec((31, 31), "float32")
-    for on in ("host", "cuda:0"):
-        image = hetero.spec((8192, 8192), "float32", on=on)
-        plan = plan_of((image, taps), {"mode": "same"}, None, None, machine)
-        possible = [c for c in plan.candidates if c.reason is None]
-        assert [c.seconds for c in possible] == sorted(c.seconds for c in possible)
-        for candidate in possible:
-            assert candidate.seconds == pytest.approx(sum(candidate.terms.values()))
-            looked = candidate.method == "fft" and on == "host"
-            assert ("look" in candidate.terms) == looked
-    many, few = (
-        value_ranges.seconds(
-            registry.operation("convolve2d").problem(image, hetero.spec(shape, "float32")),
-            h200.machine(),
-        )
-        for shape in ((3, 3), (31, 31))
-    )
-    assert many > 5 * few, "there are more blocks"
-
-
 def test_a_limit_of_memory(opencl):
     """Parts keep to it; where not even rows do, the CPU is planned, and says nothing."""
     a, b = rng.random((300, 70)), rng.random((7, 7))
@@ -244,41 +204,6 @@ def test_a_limit_of_memory(opencl):
             (opencl, method) if method else ("cpu",)
         )
         np.testing.assert_allclose(result, expected, rtol=1e-12)
-
-
-def _line(seconds, rate):
-    one = {"below": None, "bytes_per_second": rate, "seconds_per_byte": 0.0, "seconds": seconds}
-    return {"form": "segments", "constants": [one]}
-
-
-@pytest.mark.parametrize(("staged", "pinned"), [(True, False), (False, False), (False, True)])
-def test_copies_that_go_on_beside_the_computation_are_priced_so(staged, pinned):
-    data = profile.shipped("h100").data
-    kinds = {"pageable": _line(1e-5, 5e9), "pinned": _line(1e-5, 5e10)}
-    if staged:
-        kinds["staged"] = _line(1e-4, 4e10)
-    links = {"cuda:0": {"upload": kinds, "download": kinds}}
-    h100 = profile.Profile({**data, "links": links})
-    info = h100.machine()["cuda:0"]
-    image, filter = hetero.spec((8192, 8192), "float32"), hetero.spec((3, 3), "float32")
-    found = registry.operation("convolve2d").problem(image, filter)
-    image, filter = (o._replace(pinned=pinned) for o in found.inputs)
-    found = replace(found, inputs=(image, filter), output=found.output._replace(pinned=pinned))
-    terms, made_of, *_ = ranges.price(found, "cuda:0", info, h100)
-    assert terms is not None
-    one_way = found.output.nbytes / (5e10 if pinned else 4e10 if staged else 5e9)
-    copies = terms["upload"] + terms["download"]
-    number = int(made_of.split()[0])
-    in_turn = 2 * one_way * (number - 1) / number
-    assert (number > 1) == (pinned or staged)
-    if pinned:  # each way has the bus of its own
-        assert in_turn / 2 < sum(terms.values())
-        assert copies < 0.7 * in_turn
-    elif staged:
-        assert 0.7 * in_turn < sum(terms.values())
-        assert copies < 1.1 * in_turn
-    else:
-        assert copies > 1.99 * one_way
 
 
 # -- What several devices share --------------------------------------------------------------------

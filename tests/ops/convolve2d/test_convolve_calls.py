@@ -166,22 +166,6 @@ def test_filters_of_equal_bytes_on_a_device(opencl):
         right(hetero.convolve2d(a, b, "same", device=opencl, method="direct"), a, b, "same")
 
 
-# -- Small calls ---------------------------------------------------------------------------------
-
-
-def test_small_calls_do_what_their_plan_says():
-    """Cold, warm and forced, bit for bit; also just above what counts as small."""
-    for shape, taps in (((8, 9), (3, 3)), ((64, 65), (2, 2)), ((90, 91), (2, 2)), ((1, 9), (9, 1))):
-        for dtype in ("float32", "float64"):
-            a, b = rng.random(shape).astype(dtype), rng.random(taps).astype(dtype)
-            plan = hetero.plan("convolve2d", a, b)
-            cold = hetero.convolve2d(a, b)
-            warm = hetero.convolve2d(a, b)
-            chosen = plan.chosen
-            forced = hetero.convolve2d(a, b, device=chosen.device, method=chosen.method)
-            assert cold.tobytes() == warm.tobytes() == forced.tobytes()
-
-
 # -- What SciPy takes, refuses and warns of ------------------------------------------------------
 
 
@@ -293,36 +277,3 @@ def test_a_first_call_after_the_main_thread(case):
         [sys.executable, "-c", LATE, repr(case)], capture_output=True, text=True, timeout=120
     )
     assert done.stdout.split() == ["right"], done.stderr
-
-
-AT_THE_VERY_END = """
-import sys
-import numpy as np, hetero
-class Last:
-    def __init__(self):
-        self.images = np.ones((9, 9)), np.ones((200, 210)), np.ones((300, 310))
-        self.filters = np.ones((3, 3)), np.arange(25.0).reshape(5, 5) ** 3 % 7, np.ones((41, 40))
-        self.filters[2][3, 4] = 2.0
-        self()
-    def __call__(self):
-        for image, filter in zip(self.images, self.filters):
-            for fillvalue in (0, 1.5):
-                found = self.convolve(image, filter, "valid", "fill", fillvalue)
-                assert abs(found - filter.sum()).max() < 1e-9
-        self.write("right\\n")
-        self.flush()
-    convolve = staticmethod(hetero.convolve2d)
-    write, flush = sys.stdout.write, sys.stdout.flush
-    def __del__(self):
-        self()
-sys.last_one = Last()
-sys.modules["kept"] = Last()
-"""
-
-
-def test_a_call_from_the_last_object():
-    done = subprocess.run(
-        [sys.executable, "-c", AT_THE_VERY_END], capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout.split() in (["right"] * 3, ["right"] * 4), done.stderr
-    assert "ignored" not in done.stderr

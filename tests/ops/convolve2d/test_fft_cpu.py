@@ -63,19 +63,6 @@ def test_the_number_of_threads_changes_no_more_than_the_last_bits(cut, monkeypat
         np.testing.assert_allclose(other, results[0], rtol=0, atol=1e-13 * kernel.sum())
 
 
-@pytest.mark.parametrize("out", [1, 5, 33, 100, 4096])
-@pytest.mark.parametrize("filter_size", [1, 2, 9, 65, 129, 1500])
-def test_tiles_cover_the_result(out, filter_size):
-    window = window_of((out, out), (filter_size, filter_size), "same")
-    found = tiles.on_cpu(window)
-    for axis in found:
-        assert axis.count * axis.step >= window.out_height
-        assert (axis.count - 1) * axis.step < window.out_height
-        assert axis.length >= axis.first + min(axis.step, window.out_height)
-    assert found[0].count * found[1].count > 1 or out < 4 * filter_size + 64
-    assert tiles.weight_on_cpu(window, found, 1) > 0
-
-
 def test_an_error_in_a_thread_is_the_callers():
     caller, raised = threading.get_ident(), threading.Event()
 

@@ -214,18 +214,6 @@ def test_iterations_far_from_zero_keep_their_digits(device, blocks):
     assert found[2].iterations == expected[2]["iterations"]
 
 
-def test_parts_far_from_each_other(device):
-    X = np.concatenate([points(100, 2, 2) + 1e6, points(100, 2, 2, seed=1) - 1e6])
-    init = X[[0, 1, 100, 101]].copy()
-    agrees(parted([device] * 2, X, 4, init=init), X, 4, init=init)
-
-
-def test_the_variance_is_that_of_all_rows(device):
-    X = np.concatenate([points(100, 3, 2) + 50, points(51, 3, 2, seed=1)])
-    found = RangeRows([device] * 3, problem(X, 2), X)
-    np.testing.assert_allclose(found.mean_variance(), X.var(axis=0).mean(), rtol=1e-12)
-
-
 def test_empty_clusters_take_rows_of_any_part(device):
     X = np.arange(200.0)[:, None] ** 1.5
     init = np.array([[100.0], [1e9], [1e9]])

@@ -91,47 +91,6 @@ def test_seeds_are_in_the_price(dims, place):
     assert again == pytest.approx(3 * whole(*place, dims, 10), rel=0.021), "each start has its own"
 
 
-@pytest.mark.parametrize("dims", [(4_000_000, 128, 64), (131072, 128, 1000), (10**7, 512, 4000)])
-@pytest.mark.parametrize("place", [("cpu", "lloyd"), ("cuda:0", "lloyd")])
-def test_beyond_the_measured_sizes_each_part_goes_on_by_itself(dims, place):
-    """What rows take grows with them; launches, and the set-up that is none of rows, do not."""
-    init = hetero.spec((dims[2], dims[1]), "float64")
-    seconds = priced(models(), dims, *place, init=init, max_iter=10)
-    assert seconds == pytest.approx(setup_of(*place) + 11 * step_of(*place, dims), rel=0.02)
-
-
-# Milliseconds of a whole iteration, rows on the device: docs/benchmarks.md, "k-means".
-ITERATIONS = [
-    ("h100", "lloyd", "float32", (1_000_000, 128, 1024), 5.80),
-    ("h100", "lloyd", "float64", (1_000_000, 128, 1024), 6.39),
-    ("h100", "lloyd", "float32", (1_000_000, 256, 1024), 11.6),
-    ("h100", "lloyd", "float32", (1_000_000, 64, 256), 0.934),
-    ("h100", "lloyd", "float32", (1_000_000, 32, 64), 0.230),
-    ("h100", "lloyd", "float32", (1_000_000, 16, 128), 0.210),
-    ("h200", "lloyd", "float32", (1_000_000, 128, 1024), 5.79),
-    ("h200", "lloyd", "float64", (1_000_000, 128, 1024), 6.13),
-    ("h200", "lloyd", "float32", (1_000_000, 256, 1024), 11.5),
-    ("h200", "lloyd", "float32", (1_000_000, 64, 256), 0.958),
-    ("h200", "lloyd", "float32", (1_000_000, 32, 64), 0.218),
-    ("h200", "lloyd", "float32", (1_000_000, 16, 128), 0.204),
-]
-
-
-@pytest.mark.parametrize(("card", "method", "dtype", "dims", "milliseconds"), ITERATIONS)
-def test_iterations_far_beyond_what_shipped_profiles_measured(
-    card, method, dtype, dims, milliseconds
-):
-    constants = profile.named(card)
-    n, d, k = dims
-    prices = []
-    for iterations in (1, 11):
-        rows, init = hetero.spec((n, d), dtype, on="cuda:0"), hetero.spec((k, d), dtype)
-        problem = kmeans.problem(rows, k, init=init, max_iter=iterations)
-        plan = pricing.price(problem, constants, constants.machine(), "cuda:0", method)
-        prices.append(plan.chosen.seconds)
-    assert 1 / 1.4 < (prices[1] - prices[0]) / 10 / (milliseconds / 1e3) < 1.4
-
-
 # Milliseconds of whole fits on an H100 host, NumPy to NumPy, after a first one: docs/models.md.
 FITS = [
     ((4_000_000, 64, 256), {1: 33.4, 2: 36.9, 11: 69.1}),
@@ -149,13 +108,6 @@ def test_whole_fits_far_beyond_what_the_shipped_profile_measured(dims, measured)
         plan = pricing.price(problem, constants, constants.machine())
         assert (plan.chosen.device, plan.chosen.method) == ("cuda:0", "lloyd")
         assert 1 / 1.4 < plan.chosen.seconds / (milliseconds / 1e3) < 1.4
-
-
-def test_what_is_derived_twice_is_the_same():
-    """As where only some of a profile's models are measured anew."""
-    content = models()
-    once = content | cases.derived(content)
-    assert once | cases.derived(once) == once
 
 
 def test_given_centroids_and_profiles_without_seeds():

@@ -341,29 +341,3 @@ def test_heavy_rows_that_leave_a_cluster_leave_nothing_in_it(weight, n, method):
     np.testing.assert_array_equal(labels, [1] + n * [0] + [2, 1, 2])
     np.testing.assert_allclose(found[0], 0.05, rtol=1e-9)
     assert info["iterations"] == 3
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_inertia_of_rows_very_far_from_zero(method):
-    """Differences from centroids are made of rows less their mean, which are exact."""
-    X = 1e14 + np.round(64 * np.random.default_rng(0).standard_normal((300, 3))) / 64
-    options = {"init": X[:4].copy(), "method": method, "device": "cpu"}
-    expected = hetero.kmeans(X - 1e14, 4, **{**options, "init": X[:4] - 1e14})
-    found = hetero.kmeans(X, 4, **options)
-    np.testing.assert_array_equal(found[1], expected[1])
-    np.testing.assert_allclose(found[2]["inertia"], expected[2]["inertia"], rtol=1e-6)
-
-
-@pytest.mark.parametrize("d", [1, 3, 128, 700, 2000])
-@pytest.mark.parametrize("n", [1, 5000, 4097])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_means_of_columns(n, d, dtype):
-    """However many rows are added as one: to the last digits of float64."""
-    X = (np.random.default_rng(n + d).random((n, d)) + 1e4).astype(dtype)
-    for rows in (X, np.asfortranarray(X), X[::2]):
-        found = cpu.column_means(rows)
-        assert found.dtype == dtype
-        exact = rows.astype(np.float64).mean(axis=0)
-        np.testing.assert_allclose(
-            found, exact.astype(dtype), rtol=1e-12 if dtype == "float64" else 1e-7
-        )

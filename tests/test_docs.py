@@ -17,7 +17,7 @@ import pytest
 import hetero.ops
 from hetero import cli, registry
 from hetero.calibration import request
-from hetero.cli import accel, comparisons, kernels, machine
+from hetero.cli import comparisons, kernels, machine
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

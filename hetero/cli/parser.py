@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import hetero
-from hetero.cli import accel, comparisons, kernels, machine
-from hetero.cli.values import USAGE
+from hetero.cli import comparisons, kernels, machine
+from hetero.cli.values import USAGE, Options
 from hetero.errors import one_of
 
-Options = Callable[[argparse.ArgumentParser], None]
-# Each has a function of its name in one of the modules, and its options in NAME_options.
-_MODULES = machine, comparisons, kernels, accel
+# Each has a function of its name in one of the modules, and its options in NAME_options: rows of
+# name, help, and what else `add_argument` takes.
+_MODULES = machine, comparisons, kernels
 _RUN = {"compile": "compile_loops"}
 _COMMANDS = {
     "info": "What is here: CPU, BLAS, devices, links, the profile, and what is missing.",
@@ -48,13 +49,19 @@ class _Parser(argparse.ArgumentParser):
 class _Command(_Parser):
     """A command, whose options are made when it is asked for: the operations are loaded then."""
 
-    options: Options | None = None
+    options: Callable[[argparse.ArgumentParser], None] | None = None
 
     def parse_known_args(self, *arguments: Any) -> Any:
         if self.options is not None:
             make, self.options = self.options, None
             make(self)
         return super().parse_known_args(*arguments)
+
+
+def _add(rows: Callable[[], Options], sub: argparse.ArgumentParser) -> None:
+    """Add a command's options to its parser."""
+    for name, text, *more in rows():
+        sub.add_argument(name, help=text, **(more[0] if more else {}))
 
 
 def parser() -> tuple[argparse.ArgumentParser, list[str]]:
@@ -75,5 +82,5 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
         sub.add_argument("--json", action="store_true", help="print JSON")
         sub.add_argument("--markdown", action="store_true", help="print tables as Markdown")
         sub.set_defaults(run=getattr(module, _RUN.get(name, name)))
-        sub.options = getattr(module, f"{name}_options", None)
+        sub.options = partial(_add, getattr(module, f"{name}_options", tuple))
     return made, [*_COMMANDS]

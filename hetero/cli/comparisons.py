@@ -213,13 +213,12 @@ def _bytes(text: str) -> int:
 
 
 def transfer(arguments: argparse.Namespace) -> int:
-    """Price and measure the copies, and tell whether they pay."""
-    from hetero.evaluation import calls, transfer
+    """Price the copies, and tell whether they pay."""
+    from hetero.evaluation import transfer
 
     values.check_picture(arguments.plot)
     work = _work(arguments) if arguments.case is None else _named(arguments)
-    other = None if arguments.profile is None else calls.known(arguments.profile)[0]
-    given = {"device": arguments.device, "constants": other, "progress": progress_bar()}
+    given = {"device": arguments.device, "named": arguments.profile}
     found = transfer.transfer(arguments.up, arguments.down, work, **given)
     show(arguments, found, lambda: transfer.text(found))
     return values.plot(arguments, found, transfer)

@@ -146,13 +146,11 @@ _SIZES = {"type": _whole, "metavar": "N,N"}
 
 def ladder(arguments: argparse.Namespace) -> int:
     """Time an operation's rungs."""
-    from hetero.evaluation import last
     from hetero.ladder import ladder
 
     own = {"threads": arguments.threads, "limit": arguments.limit}
     own["curve"] = arguments.plot is not None
     found = _measured(arguments, ladder, arguments.operation, **own, **_sizes(arguments))
-    last.keep_ladder(found)
     show(arguments, found, lambda: ladder.text(found))
     return values.plot(arguments, found, ladder)
 

@@ -1,8 +1,4 @@
-"""Problems over one or two sizes, for pictures: each operation names its own.
-
-An operation's module of benchmarks has ``LINES``, a tuple of `Line`, and may have ``PLANES``, a
-tuple of `Plane`.
-"""
+"""Problems over one size, for pictures: ``LINES`` of an operation's module of benchmarks."""
 
 from __future__ import annotations
 
@@ -25,12 +21,12 @@ class Axis(NamedTuple):
     least: int
     most: int
 
-    def sizes(self, parts: int = 4) -> list[int]:
-        """Sizes from the least to the most, ``parts`` for each doubling."""
+    def sizes(self) -> list[int]:
+        """Sizes from the least to the most, four for each doubling."""
         sizes = {self.most}
         size = self.least
         while size < self.most:
-            sizes |= {min(round(size * (1 + part / parts)), self.most) for part in range(parts)}
+            sizes |= {min(round(size * (1 + part / 4)), self.most) for part in range(4)}
             size *= 2
         return sorted(sizes)
 
@@ -50,20 +46,3 @@ class Line(NamedTuple):
     text: str
     axis: Axis
     dims: Callable[[int], Dims]
-
-
-class Plane(NamedTuple):
-    """Problems over two sizes.
-
-    Attributes
-    ----------
-    text : str
-    x, y : Axis
-    dims : callable
-        ``dims(x, y)``.
-    """
-
-    text: str
-    x: Axis
-    y: Axis
-    dims: Callable[[int, int], Dims]

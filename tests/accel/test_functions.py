@@ -343,11 +343,10 @@ def test_hetero_is_loaded_once_calls_took_long(monkeypatch, has_gpu):
     """As long as they took: what is expected of another size goes by that."""
     monkeypatch.setattr(accel_session, "has_device", lambda: has_gpu)
     monkeypatch.setattr(inventory, "looked", lambda: False)
-    accel_session.loading_here(has_gpu)[0].unlink(missing_ok=True)
     session = Session()
     assert session.run("f", attempt(0.004), plain) == session.run("f", attempt(0.004), plain)
     assert session.book.last.code == "start"
-    enough = accel_session.least_calls(accel_session.LOADING[has_gpu], has_gpu)
+    enough = accel_session.least_calls(has_gpu)
     size = 0.1 * (enough - 0.1)  # tenfold by the pace
     assert session.run("g", attempt(size), plain) == "plain"
     assert session.run("f", attempt(size, "5x5"), plain) == "hetero's"
@@ -361,7 +360,6 @@ class Clock:
         clock = types.SimpleNamespace(perf_counter=lambda: self.now)
         monkeypatch.setattr(accel_session, "time", clock)
         monkeypatch.setattr(accel_session, "has_device", lambda: True)
-        monkeypatch.setattr(accel_session, "_ENDING", 0.0)
         monkeypatch.setattr(inventory, "looked", lambda: False)
         monkeypatch.setattr(inventory, "devices", lambda: self.spend(loading))
 
@@ -378,24 +376,6 @@ class Clock:
         for _ in range(count):
             session.run("f", attempt(each, **given), lambda: self.spend(each))
         return self.now
-
-
-@pytest.mark.parametrize("loading", [0.3, 1.2, 2.5])
-def test_loading_never_costs_a_short_script_more_than_it_may_gain(monkeypatch, loading):
-    """What loading takes is measured by the first scripts that load."""
-    clock = Clock(monkeypatch, loading, gain=10)
-    accel_session.loading_here(True)[0].unlink(missing_ok=True)
-    for _ in range(8):
-        clock.script(4000, 0.01)
-    enough = 2 * loading / 0.9
-    for share in (0.1, 0.5, 0.8, 1.1, 1.5, 2.0, 4.0):
-        plain = share * enough
-        seconds = clock.script(round(plain / 0.01), 0.01)
-        if share < 1:
-            assert seconds <= plain + 0.01
-        if share >= 2:
-            assert seconds <= plain - 0.9 * loading
-        assert seconds <= plain + loading
 
 
 def test_a_script_that_has_loaded_hetero_does_not_wait(monkeypatch):

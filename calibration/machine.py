@@ -54,7 +54,7 @@ def _measure(request: Request, progress: Callable[[float, str], None] | None) ->
     schedule.begin(_COMPILING[not request.quick], "compiling")
     compiling.compile_first(worklist, lambda fraction, text: schedule.begin(0.0, text))
     costs = overheads.at_places(places, worklist, request, schedule, failures)
-    measured, counts = loop.measure(worklist, budget, costs.shares(), schedule.begin, failures)
+    measured, counts = loop.measure(worklist, budget, costs.shares, schedule.begin, failures)
     content = modelling.profile_of(request, costs, measured, failures)
     content["load"] = load = timing.load(before, timing.reading(), *counts)
     for line in left_out(failures):

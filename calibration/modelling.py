@@ -36,32 +36,20 @@ def models(
 ) -> dict[ModelKey, Model]:
     """The models fitted to samples, in the order in which these were taken.
 
-    Parameters
-    ----------
-    measured : list of Measured
-    failures : list
-        Is added to.
-    links : dict, optional
-        Link models of a profile, by which models of several devices leave out what is moved.
+    By ``links``, link models of a profile, those of several devices leave out what is moved.
     """
     constants = Profile({"name": "", "devices": {}, "links": links or {}})
     fitted: dict[ModelKey, Model] = {}
     for one in measured:
         try:
-            fitted[one.key] = _modelled(one, fitted, constants)
+            still = unmoved(one, constants)
+            model = fitted[one.key] = _model(still or one, fitted)
+            if still is not None:
+                model["moves_apart"] = True
         except Exception as error:
             row = one.case.implementation
             failures.append(Failure(row.operation, one.place.name, str(one.case), error))
     return fitted
-
-
-def _modelled(one: Measured, before: dict[ModelKey, Model], constants: Profile) -> Model:
-    """`fitted` to the samples; of several devices without what is moved."""
-    still = unmoved(one, constants)
-    model = fitted(still or one, before)
-    if still is not None:
-        model["moves_apart"] = True
-    return model
 
 
 def unmoved(one: Measured, constants: Profile) -> Measured | None:
@@ -87,15 +75,8 @@ def unmoved(one: Measured, constants: Profile) -> Measured | None:
     return one._replace(samples=replace(samples, **{part: left}))
 
 
-def fitted(one: Measured, before: dict[ModelKey, Model]) -> Model:
-    """The model of one case.
-
-    Parameters
-    ----------
-    one : Measured
-    before : dict
-        Models among which the case's reference is.
-    """
+def _model(one: Measured, before: dict[ModelKey, Model]) -> Model:
+    """The model of one case, whose reference is among those fitted before."""
     (case, place, samples), how = one, one.case.how
     if isinstance(how, TimedSolves):
         return fit.solve(case.axes, samples.setup, samples.seconds, (how.few, how.many))
@@ -144,7 +125,7 @@ def profile_of(
     stays: dict[str, Any] = {"models": {}, "links": {}, "host": {}}
     if request.only:
         stays = request.base or conservative
-    links = {**stays["links"], **{name: each.links for name, each in costs.around.items()}}
+    links = {**stays["links"], **costs.links}
     before = {ModelKey.parse(key): model for key, model in stays["models"].items()}
     made = before | models(measured, failures, links)
     made = derived(registry.operations(), made, failures)
@@ -162,10 +143,7 @@ def profile_of(
         "links": links,
         "host": {
             "pack": costs.pack or stays["host"].get("pack") or conservative["host"]["pack"],
-            "dispatch": {
-                **stays["host"].get("dispatch", {}),
-                **{name: each.dispatch for name, each in costs.around.items()},
-            },
+            "dispatch": {**stays["host"].get("dispatch", {}), **costs.dispatch},
         },
         "models": {str(key): model for key, model in made.items()},
     }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hetero.errors import DeviceError
+from hetero.times import readable
 
 _EARLY = 0.02  # of the whole, before which the time left is not shown
 
@@ -41,19 +42,13 @@ class Schedule:
             fraction = min(self._done / max(self._planned, self._done, 1e-9), 0.99)
             if fraction > _EARLY:
                 left = (self._clock() - self._start) * (1.0 - fraction) / fraction
-                text = f"{text}, {shown(left)} left"
+                text = f"{text}, {readable(left)} left"
             self._show(fraction, text)
 
     def done(self) -> None:
         """End the last step."""
         if self._show is not None:
             self._show(1.0, "done")
-
-
-def shown(seconds: float) -> str:
-    """Seconds as text: "40 s", "1:20 min"."""
-    whole = round(seconds)
-    return f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02} min"
 
 
 class Failure(NamedTuple):

@@ -117,15 +117,8 @@ def few(case: Case, place: Place) -> Case:
 
 def names_of(item: WorkItem, case: Case) -> set[str]:
     """The names that stand for a case."""
-    operation = item.operation
-    return {operation.name, operation.function, case.implementation.method} | place_names(
-        item.place
-    )
-
-
-def place_names(place: Place) -> set[str]:
-    """The names of a place and of its kind: "cuda:0" and "cuda"."""
-    return {place.name, place.kind}
+    operation, place = item.operation, item.place
+    return {operation.name, operation.function, case.implementation.method, place.name, place.kind}
 
 
 def selected(worklist: Iterable[WorkItem], only: Iterable[str]) -> list[WorkItem]:

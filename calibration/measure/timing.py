@@ -7,14 +7,12 @@ faster half of its repeats.
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
 from hetero.profile.constants import is_trusted
-from hetero.times import readable
 
 # -- One call --
 _VERY_LONG = 10.0  # budgets, of a call of which two samples are enough
@@ -24,9 +22,8 @@ _UNTIL_IDLE = 0.3  # seconds: idle threads of OpenBLAS look for work for 0.1 s
 _REST = 0.002  # seconds in which a thread that computes is noticed
 _IDLE = 0.25  # fraction of a processor below which no thread computes
 # -- Other load, in fractions of the cores' time --
-OTHERS = 0.1  # that other processes take: reported
-_STOLEN = 0.05  # that other virtual machines take: reported
-_CROWDED = 0.3  # that both take: by half of them calls of the CPU took two to three times as long
+OTHERS = 0.1  # that others take: reported
+_CROWDED = 0.3  # by half of them calls of the CPU took two to three times as long
 _STAT = "/proc/stat"
 
 
@@ -151,91 +148,61 @@ def wait_until_idle() -> None:
 class Reading(NamedTuple):
     """What the machine's processors did up to a time, in seconds.
 
-    ``busy``, by all processes, and ``stolen``, by other virtual machines, are None where the system
-    does not report them; ``own`` is of this process and of its finished children; ``switches`` of
-    context are those that this thread was forced to.
+    ``busy``, by all processes and other virtual machines, is None where the system does not report
+    it; ``own`` is of this process and of its finished children.
     """
 
     at: float
     busy: float | None
-    stolen: float | None
     own: float
-    switches: int
 
 
-def processor_times() -> tuple[float, float] | tuple[None, None]:
-    """Seconds that all processors together were busy and stolen since the system started."""
+def processor_times() -> float | None:
+    """Seconds that all processors together were busy since the system started."""
     try:
         with open(_STAT, "rb") as file:
             # user nice system idle iowait irq softirq steal
             ticks = [int(field) for field in file.readline().split()[1:9]]
-        user, nice, system, _, _, irq, softirq, stolen = ticks
     except (OSError, ValueError):
-        return None, None
-    each = os.sysconf("SC_CLK_TCK")
-    return (user + nice + system + irq + softirq) / each, stolen / each
+        return None
+    return (sum(ticks) - sum(ticks[3:5])) / os.sysconf("SC_CLK_TCK")
 
 
 def reading() -> Reading:
     """What the processors did so far."""
     own = time.process_time() + sum(os.times()[2:4])
-    switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
-    return Reading(time.perf_counter(), *processor_times(), own, switches)
+    return Reading(time.perf_counter(), processor_times(), own)
 
 
 def load(before: Reading, after: Reading, samples: int, again: int, left: int) -> dict[str, Any]:
     """The other load between two readings, as a profile keeps it.
 
-    Parameters
-    ----------
-    before, after : Reading
-    samples, again, left : int
-        Numbers of samples: all, those measured again, and those that others still contradict.
-
-    Returns
-    -------
-    dict
-        ``seconds``; ``cores``; ``others``: how many of these other processes kept busy, on average,
-        None where it is not known; ``stolen``: seconds; ``switches``; ``samples``, ``again``;
-        ``left``: the doubtful ones, which are all where others took too much of the cores.
+    ``samples`` is the number of all, ``again`` of those measured again, and ``left`` of those that
+    others still contradict: all where others took too much of the cores. In the dict, ``others`` is
+    how many cores other processes kept busy, on average; None where it is not known.
     """
-    seconds, cores = max(after.at - before.at, 1e-9), os.cpu_count() or 1
-    others, stolen = None, 0.0
+    seconds, cores, others = max(after.at - before.at, 1e-9), os.cpu_count() or 1, None
     if before.busy is not None and after.busy is not None:
         busy = after.busy - before.busy - (after.own - before.own)
-        others = max(busy / seconds, 0.0)
-        stolen = after.stolen - before.stolen
-        if others + stolen / seconds > _CROWDED * cores:
+        others = round(max(busy / seconds, 0.0), 3)
+        if others > _CROWDED * cores:
             left = samples
-    return {
-        "seconds": round(seconds, 3),
-        "cores": cores,
-        "others": None if others is None else round(others, 3),
-        "stolen": round(stolen, 3),
-        "switches": after.switches - before.switches,
-        "samples": samples,
-        "again": again,
-        "left": left,
-    }
+    counts = {"samples": samples, "again": again, "left": left}
+    return {"seconds": round(seconds, 3), "cores": cores, "others": others, **counts}
 
 
 def is_loaded(seen: dict[str, Any]) -> bool:
     """Whether there was enough other load to report it."""
-    return seen["samples"] > 0 and (
-        not is_trusted(seen)
-        or (seen.get("others") or 0.0) > OTHERS * seen["cores"]
-        or seen["stolen"] > _STOLEN * seen["cores"] * seen["seconds"]
-    )
+    others = seen.get("others") or 0.0
+    return seen["samples"] > 0 and (not is_trusted(seen) or others > OTHERS * seen["cores"])
 
 
 def described(seen: dict[str, Any]) -> str:
     """The other load as text."""
-    parts = []
+    parts = [f"{seen['again']} samples measured again"]
+    if "samples" in seen:
+        parts.append(f"{seen['left']} of {seen['samples']} still doubtful")
     if seen.get("others") is not None:
-        parts.append(f"other processes kept {seen['others']:.1f} of {seen['cores']} cores busy")
-    if seen["stolen"]:
-        parts.append(f"{readable(seen['stolen'])} were stolen from this virtual machine")
-    parts.append(f"{seen['switches']} involuntary context switches")
-    parts.append(f"{seen['again']} samples measured again")
-    parts.append(f"{seen['left']} of {seen['samples']} still doubtful")
+        others = f"other processes kept {seen['others']:.1f} of {seen['cores']} cores busy"
+        parts.insert(0, others)
     return ", ".join(parts)

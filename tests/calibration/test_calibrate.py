@@ -126,8 +126,6 @@ def loaded(content, left, **changes):
         "seconds": 10.0,
         "cores": 2,
         "others": 3.9,
-        "stolen": 0.0,
-        "switches": 1234,
         "samples": 100,
         "again": 50,
         "left": left,

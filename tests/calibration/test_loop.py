@@ -142,7 +142,7 @@ def test_every_method_of_every_place_gets_a_model(quick, two, hasty, monkeypatch
     monkeypatch.setattr(machine.compiling, "compile_first", lambda *_: None)
     monkeypatch.setattr(machine.overheads.transfers, "links", lambda *_: links)
     monkeypatch.setattr(machine.overheads.transfers, "together", lambda *_: links)
-    monkeypatch.setattr(machine.overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
+    monkeypatch.setattr(machine.overheads, "dispatch", lambda *_: {"host": 1e-5})
     monkeypatch.setattr(machine.overheads, "pack", lambda budget: line)
     inventory.changed()
     data = calibrate.measure_machine(quick, ["cpu", "cuda:0", "cuda:1"], None)

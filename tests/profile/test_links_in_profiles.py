@@ -194,7 +194,7 @@ def calibrated(monkeypatch, hasty, profile_file, two):
         patch.setattr(sampling, "take", lambda case, *_: Samples(dict.fromkeys(grid(case.axes), 1)))
         patch.setattr(machine_of_calibration.compiling, "compile_first", lambda *_: None)
         patch.setattr(transfers, "links", planted("quiet", LINKS))
-        patch.setattr(overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
+        patch.setattr(overheads, "dispatch", lambda *_: {"host": 1e-5})
         patch.setattr(overheads, "pack", lambda budget: LINE)
         patch.setattr(transfers, "_SIZES", (2**12,))  # of what is measured
         patch.setattr(transfers, "Together", planted("at once", None))

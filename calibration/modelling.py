@@ -79,7 +79,7 @@ def _model(one: Measured, before: dict[ModelKey, Model]) -> Model:
     """The model of one case, whose reference is among those fitted before."""
     (case, place, samples), how = one, one.case.how
     if isinstance(how, TimedSolves):
-        return fit.solve(case.axes, samples.setup, samples.seconds, (how.few, how.many))
+        return fit.solve(case.axes, samples.setup, samples.seconds)
     if isinstance(how, Passes):
         seconds, held_out = samples.seconds, samples.held_out
         return fit.passes(how.form, how.block, seconds, held_out, list(how.knots))

@@ -6,14 +6,10 @@ and its threads, and one of them begins later. So all equal devices together hav
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import combinations
-from math import log
 from typing import Any
-
-import numpy as np
 
 from hetero.calibration.environment.copies import Copies, Way, is_asked
 from hetero.calibration.fit import fit_link
@@ -22,16 +18,16 @@ from hetero.calibration.progress import Failure
 from hetero.devices import at_once, peers
 from hetero.devices.base import Device
 from hetero.ops.cases import Budget, Place, axis
-from hetero.profile import PAGEABLE, PINNED, STAGED, Profile
+from hetero.profile import PAGEABLE, PINNED, STAGED
+from hetero.registry.models import bind_link
 
 Times = dict[Way, dict[int, float]]  # direction and kind of host memory -> bytes -> seconds
 
 _MOST_PLAIN = 1 << 26  # bytes of a measured copy by the driver alone, where it may be staged
 _LONG = 1 << 26  # bytes; a transfer of more is timed once in each pass
 _PASSES, _PASSES_LONG = 3, 2
-SECONDS = 2.0  # of measuring copies at once, at most
-_SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 4, 6))  # bytes of these, to 256 MiB
-_LARGER = 4.0  # times as long as all smaller ones the next size takes, at most
+SECONDS = 1.0  # of measuring copies at once, about
+_SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 4))  # bytes of these, to 64 MiB
 _SAMPLES = 8  # of a size
 _NOISE = 1.05  # times as long as alone: less counts as equal
 
@@ -63,10 +59,6 @@ def alone(device: Device, sizes: Sequence[int], budget: float) -> Times:
             if _is_timed(way, nbytes, copies.ways) and (nbytes <= _LONG or number < _PASSES_LONG):
                 taken = _timed(copies, way, nbytes, budget / _PASSES)
                 samples[way].setdefault(nbytes, []).append(taken)
-    return _undisturbed(samples)
-
-
-def _undisturbed(samples: dict[Way, dict[int, list[float]]]) -> Times:
     return {way: {n: undisturbed(taken) for n, taken in of.items()} for way, of in samples.items()}
 
 
@@ -93,115 +85,54 @@ def _timed(copies: Copies, way: Way, nbytes: int, budget: float) -> float:
 def together(
     place: Place, links: dict[str, Any], budget: Budget, failures: list[Failure]
 ) -> dict[str, Any]:
-    """The links of all equal devices at once, derived from those of the first."""
+    """The links of all equal devices at once: those of the first, times how much longer a copy on
+    each of them takes; and from one to the next."""
     memory = min(int(device.describe()["memory_bytes"]) for device in place.devices)
-    largest = min(budget.largest_transfer, memory // 4)
-    sizes = [nbytes for nbytes in _SIZES if nbytes <= largest]
+    sizes = [n for n in _SIZES if n <= min(budget.largest_transfer, memory // 4)]
     if not sizes:
         return {}
     try:
-        taken = measured(Together(place.devices, sizes[-1]), sizes, is_made(links))
-        return curves(links, taken) | from_peers(place.devices, sizes)
+        taken = at_once_seconds(place.devices, sizes[-1])
+        return slower(links, sizes[-1], taken) | from_peers(place.devices, sizes)
     except Exception as error:
         failures.append(Failure("links", place.name, "at once", error))
         return {}
 
 
-class Together:
-    """Copies of several devices at once, by a thread for each.
+def at_once_seconds(devices: Sequence[Device], nbytes: int) -> dict[Way, float]:
+    """Seconds until each device has done one copy, as calls do it, by a thread for each."""
+    copies = []
+    for device in devices:
+        with device.active():
+            copies.append(Copies(device, nbytes))
 
-    Parameters
-    ----------
-    devices : sequence of Device
-    largest : int
-        Bytes of a copy.
-    """
+    def copy(way: Way, number: int) -> None:
+        with devices[number].active():
+            copies[number](*way, nbytes)
 
-    def __init__(self, devices: Sequence[Device], largest: int) -> None:
-        self._devices = devices
-        self._copies: list[Copies] = []
-        for device in devices:
-            with device.active():
-                self._copies.append(Copies(device, largest))
-        self.ways = self._copies[0].ways
-
-    def once(self, way: Way, nbytes: int) -> float:
-        """Seconds until each device has done one copy, as calls do it."""
-
-        def copy(number: int) -> None:
-            with self._devices[number].active():
-                self._copies[number](*way, nbytes)
-
-        tasks = [partial(copy, number) for number in range(len(self._devices))]
-        self._copies[0].rest(way)
-        return once(partial(at_once.run, self._devices, tasks, nbytes))
+    taken = {}
+    for way in copies[0].ways:
+        tasks = [partial(copy, way, number) for number in range(len(devices))]
+        samples = []
+        for _ in range(_SAMPLES):
+            copies[0].rest(way)
+            samples.append(once(partial(at_once.run, devices, tasks, nbytes)))
+        taken[way] = undisturbed(samples)
+    return taken
 
 
-def measured(
-    copies: Together,
-    sizes: Sequence[int],
-    is_made: Callable[[Way, int], bool],
-    clock: Callable[[], float] = time.perf_counter,
-) -> Times:
-    """Seconds of a copy on each of several devices at once.
-
-    Parameters
-    ----------
-    copies : Together
-    sizes : sequence of int
-        Bytes, ascending; the largest are left out where they would take longer than `SECONDS`.
-    is_made : callable
-        ``is_made(way, nbytes)``: whether calls copy this size in this way.
-    clock : callable, optional
-        Seconds.
-    """
-    samples: dict[Way, dict[int, list[float]]] = {way: {} for way in copies.ways}
-    start = clock()
-    for nbytes in sizes:
-        if _LARGER * (clock() - start) > SECONDS:
-            break
-        for way in (way for way in copies.ways if is_made(way, nbytes)):
-            samples[way][nbytes] = [copies.once(way, nbytes) for _ in range(_SAMPLES)]
-    return _undisturbed(samples)
-
-
-def is_made(links: dict[str, Any]) -> Callable[[Way, int], bool]:
-    """Whether calls copy a size in some way: pageable memory is staged from the size on from which
-    that is faster, by these links."""
-    profile = Profile({"name": "", "devices": {}, "links": {"": links}})
-    least = {way: profile.least_staged("", way) for way in ("upload", "download")}
-
-    def asked(way: Way, nbytes: int) -> bool:
-        direction, memory = way
-        return memory == PINNED or (memory == STAGED) == (nbytes >= least[direction])
-
-    return asked
-
-
-def curves(links: dict[str, Any], seconds: Times) -> dict[str, Any]:
+def slower(links: dict[str, Any], nbytes: int, seconds: dict[Way, float]) -> dict[str, Any]:
     """Link models of the ways that are slower at once: direction -> kind of memory -> model.
 
-    Parameters
-    ----------
-    links : dict
-        Of one device alone, with samples.
-    seconds : dict
-        Of copies at once.
+    ``links`` are of one device alone, ``seconds`` of copies of so many bytes at once.
     """
     models: dict[str, Any] = {}
-    for (direction, memory), of_way in seconds.items():
-        samples = links.get(direction, {}).get(memory, {}).get("samples")
-        if samples is None or not of_way:
-            continue
-        sizes, one = np.log(samples["bytes"]), np.log(samples["seconds"])
-        lengths = np.log([*of_way])
-        longer = np.log([*of_way.values()]) - np.interp(lengths, sizes, one)
-        longer[longer <= log(_NOISE)] = 0.0
-        if longer.any():
-            model = fit_link.segments(
-                samples["bytes"], np.exp(one + np.interp(sizes, lengths, longer))
-            )
-            model["samples"] = {"bytes": [*of_way], "times": np.exp(longer).tolist()}
+    for (direction, memory), taken in seconds.items():
+        alone = links.get(direction, {}).get(memory)
+        if alone is not None and (times := taken / bind_link(alone)(nbytes)) > _NOISE:
+            samples = alone["samples"]
+            model = fit_link.segments(samples["bytes"], [times * s for s in samples["seconds"]])
+            model["samples"] = {"bytes": [nbytes], "times": [times]}
             models.setdefault(direction, {})[memory] = model
     return models
 

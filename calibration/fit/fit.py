@@ -15,6 +15,7 @@ from hetero.ops.cases import Dims, grid
 from hetero.registry import growth
 from hetero.registry.models import Work, bind
 
+Model = dict[str, Any]
 _MANY = 10.0  # overheads: the time of a longer call grows in proportion to its work
 
 
@@ -34,22 +35,13 @@ def surface(
     seconds: dict[Dims, float],
     held_out: dict[Dims, float],
     among: Callable[[list[float]], float] = max,
-) -> dict[str, Any]:
+) -> Model:
     """A "surface" model: measured seconds on a grid, missing knots filled at constant rate.
 
-    Parameters
-    ----------
-    axes : sequence of sequence of int
-        Knots of each dimension, increasing.
-    seconds : dict
-        Dimensions -> measured seconds; knots that would have taken too long may be missing.
-    held_out : dict
-        Measured shapes that are no knots, for the residuals.
-    among : callable
-        Combines the seconds of a missing knot that each axis gives.
-
-    The constants are the samples themselves, within what the others allow, but for those listed as
-    extrapolated.
+    ``axes`` have the knots of each dimension, increasing; of ``seconds`` knots may be missing that
+    would have taken too long; ``held_out`` are shapes that are no knots, for the residuals;
+    ``among`` combines the seconds of a missing knot that each axis gives. The constants are the
+    samples themselves, within what the others allow.
     """
     knots = grid(axes)
     known = growth.bounded(axes, [seconds.get(d, inf) for d in knots], [1] * len(axes)).tolist()
@@ -63,39 +55,38 @@ def surface(
     for dims in knots:
         if dims not in table:
             table[dims] = _extended(dims, axes, table, seconds, overhead, rate, among)
-    constants = {
-        "overhead": overhead,
-        "axes": [list(axis) for axis in axes],
-        "seconds": [float(f"{table[dims]:.5g}") for dims in knots],
-    }
-    model: dict[str, Any] = {"form": "surface", "constants": constants}
-    cost = bind(model)
-    predicted = [sum(cost(Work(dims, 0.0, 0.0))) for dims in held_out]
+    return _with_residuals(_surface(axes, table, overhead), held_out)
+
+
+def _surface(axes: Sequence[Sequence[int]], table: dict[Dims, float], overhead: float) -> Model:
+    seconds = [float(f"{table[dims]:.5g}") for dims in grid(axes)]
+    constants = {"overhead": overhead, "axes": [list(axis) for axis in axes], "seconds": seconds}
+    return {"form": "surface", "constants": constants}
+
+
+def _with_residuals(
+    model: Model, held_out: dict[Dims, float], estimate: Callable[[Dims], float] | None = None
+) -> Model:
+    """The model, with its errors at shapes that are no knots; of estimates their own share."""
     if held_out:
+        cost = bind(model)
+        predicted = []
+        for dims in held_out:
+            own = estimate(dims) if estimate else 0.0
+            overhead, compute = cost(Work(dims, 0.0, 0.0, estimate=own))
+            predicted.append(compute if estimate else overhead + compute)
         model["residuals"] = residuals(predicted, list(held_out.values()))
-    model["samples"] = {
-        "held_out": [[list(dims), value] for dims, value in held_out.items()],
-        "extrapolated": [list(dims) for dims in knots if dims not in seconds],
-    }
     return model
 
 
 def surface_by_ratio(
-    reference: dict[str, Any],
-    seconds: dict[Dims, float],
-    held_out: dict[Dims, float],
-) -> dict[str, Any]:
-    """A "surface" model on the knots of another one, measured on only some of them.
+    reference: Model, seconds: dict[Dims, float], held_out: dict[Dims, float]
+) -> Model:
+    """A "surface" model on the knots of another one, measured on only some of them, which form a
+    grid that may lack the largest ones.
 
     What is interpolated between the measured knots is the ratio to the other model, so that the
     steps both have in common stay where they are.
-
-    Parameters
-    ----------
-    reference : dict
-        The other model.
-    seconds, held_out : dict
-        As in `surface`; the measured knots form a grid that may lack the largest ones.
     """
     axes = reference["constants"]["axes"]
     other = bind(reference)
@@ -105,25 +96,14 @@ def surface_by_ratio(
         return sum(other(Work(dims, 0.0, 0.0)))
 
     ratios = _all_ratios(known, {d: value / of_reference(d) for d, value in seconds.items()})
-    ratio = bind(
-        {
-            "form": "surface",
-            "constants": {
-                "overhead": 0.0,
-                "axes": known,
-                "seconds": [ratios[dims] for dims in grid(known)],
-            },
-        }
-    )
+    ratio = bind(_surface(known, ratios, 0.0))
 
     def filled(dims: Dims) -> float:
         inside = tuple(min(size, axis[-1]) for size, axis in zip(dims, known, strict=True))
         return of_reference(dims) * sum(ratio(Work(inside, 0.0, 0.0)))
 
     table = {dims: seconds.get(dims) or filled(dims) for dims in grid(axes)}
-    model = surface(axes, table, held_out)
-    model["samples"]["interpolated"] = "knots but those of every second size on each axis"
-    return model
+    return surface(axes, table, held_out)
 
 
 def waves(
@@ -132,36 +112,19 @@ def waves(
     held_out: dict[Dims, float],
     overhead: float,
     estimate: Callable[[Dims], float],
-) -> dict[str, Any]:
+) -> Model:
     """A "waves" model: ratios of measured seconds to an implementation's own estimate.
 
-    Parameters
-    ----------
-    axes, seconds, held_out
-        As in `surface`, but of the device alone.
-    overhead : float
-        The host's share.
-    estimate : callable
-        Seconds that the implementation itself expects of the device, for dimensions.
+    ``seconds`` and ``held_out`` are as in `surface`, but of the device alone; ``overhead`` is the
+    host's share; ``estimate`` gives the seconds that the implementation expects of the device.
     """
-    ratios = {dims: value / estimate(dims) for dims, value in seconds.items()}
-    ratios = _all_ratios(axes, ratios)
+    ratios = _all_ratios(axes, {dims: value / estimate(dims) for dims, value in seconds.items()})
     constants = {
         "overhead": overhead,
         "axes": [list(axis) for axis in axes],
         "ratios": [float(f"{ratios[dims]:.4g}") for dims in grid(axes)],
     }
-    model: dict[str, Any] = {"form": "waves", "constants": constants}
-    if held_out:
-        cost = bind(model)
-        works = (Work(dims, 0.0, 0.0, estimate=estimate(dims)) for dims in held_out)
-        predicted = [compute for _, compute in map(cost, works)]
-        model["residuals"] = residuals(predicted, list(held_out.values()))
-    model["samples"] = {
-        "held_out": [[list(dims), value] for dims, value in held_out.items()],
-        "extrapolated": [list(dims) for dims in grid(axes) if dims not in seconds],
-    }
-    return model
+    return _with_residuals({"form": "waves", "constants": constants}, held_out, estimate)
 
 
 def _all_ratios(axes: Sequence[Sequence[int]], measured: dict[Dims, float]) -> dict[Dims, float]:
@@ -218,19 +181,9 @@ def passes(
     seconds: dict[Dims, float],
     held_out: dict[Dims, float],
     knots: Sequence[Dims],
-) -> dict[str, Any]:
-    """A "surface" or "filter" model on the grid that the knots span.
-
-    Parameters
-    ----------
-    form : str
-    block : int
-        Of a "filter" model.
-    seconds, held_out
-        As in `surface`.
-    knots : sequence of tuple of int
-        All of them, measured or not.
-    """
+) -> Model:
+    """A "surface" or, of a ``block``, a "filter" model on the grid that the knots span, measured
+    or not."""
     axes = [sorted(set(sizes)) for sizes in zip(*knots, strict=True)]
     # A filter of one tap only moves memory: 25 times as many taps take 2 to 5 times as long.
     model = surface(axes, seconds, held_out, min if form == "filter" else max)
@@ -241,24 +194,14 @@ def passes(
 
 
 def solve(
-    axes: Sequence[Sequence[int]],
-    setup: dict[Dims, float],
-    step: dict[Dims, float],
-    steps: tuple[int, int],
-) -> dict[str, Any]:
+    axes: Sequence[Sequence[int]], setup: dict[Dims, float], step: dict[Dims, float]
+) -> Model:
     """A "solve" model; sizes of the first axis that were not measured are left out."""
-    done = sorted({dims[0] for dims in step})
-    axes = [done, *axes[1:]]
-    model = {
-        "form": "solve",
-        "constants": {
-            part: {
-                "axes": [list(axis) for axis in axes],
-                "seconds": [float(f"{values[dims]:.5g}") for dims in grid(axes)],
-            }
-            for part, values in (("setup", setup), ("step", step))
-        },
-        "samples": {"steps": list(steps)},
-    }
+    axes = [sorted({dims[0] for dims in step}), *axes[1:]]
+    constants = {}
+    for part, values in (("setup", setup), ("step", step)):
+        seconds = [float(f"{values[dims]:.5g}") for dims in grid(axes)]
+        constants[part] = {"axes": [list(axis) for axis in axes], "seconds": seconds}
+    model = {"form": "solve", "constants": constants}
     bind(model)
     return model

@@ -14,7 +14,6 @@ import random
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from statistics import median
 from typing import TypeVar
 
 from hetero.calibration.measure.timing import once, undisturbed, wait_until_idle
@@ -22,7 +21,6 @@ from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable
 from hetero.moving import failures
 
-_LEAST_TYPICAL, _MOST_TYPICAL = 3, 15  # samples of a typical call
 _WARM = 1e-3  # seconds of calls that do not count
 _WAKE = 1e-2  # where threads of BLAS have gone to sleep: to find cores for them takes ticks of 4 ms
 _TURN, _LEAST, _MOST = 3e-3, 3, 15  # seconds of calls that count, how few, how many
@@ -64,17 +62,6 @@ def warn(failed: dict[str, str]) -> None:
 
 
 # -- One call --------------------------------------------------------------------------------------
-
-
-def typical(call: Callable[[], object], seconds: float = 0.3) -> float:
-    """Median seconds of some calls, for about so long in all, after one that does not count."""
-    call()
-    samples: list[float] = []
-    while len(samples) < _LEAST_TYPICAL or (
-        len(samples) < _MOST_TYPICAL and sum(samples) < seconds
-    ):
-        samples.append(once(call))
-    return median(samples)
 
 
 def awaited(call: Callable[[], object], devices: Collection[Device]) -> Callable[[], object]:

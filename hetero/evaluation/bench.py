@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hetero import devices, registry
-from hetero.calibration.measure.candidates import leaving_out, once, typical, warn
+from hetero.calibration.measure.candidates import leaving_out, once, warn
 from hetero.calibration.measure.queue import Queue
 from hetero.calibration.measure.timing import measure
 from hetero.devices.base import Device
@@ -202,29 +202,6 @@ def speeds(device: Device, nbytes: int) -> dict[str, float]:
             "download, given array": lambda: device.download(there, given),
             "download, pinned": lambda: device.download(there, pinned),
             "both at once, pinned": both,
-            **_by_cupy(device, ordinary),
         }
-        found = {}
-        for name, copy in ways.items():
-            moved = nbytes * (2 if name.startswith("both") else 1)
-            found[name] = moved / typical(copy, _SECONDS)
-    return found
-
-
-def _by_cupy(device: Device, values: np.ndarray) -> dict[str, Callable[[], object]]:
-    if not device.traits.cuda_libraries:
-        return {}
-    try:
-        import cupy
-
-        with cupy.cuda.Device(int(device.name.partition(":")[2])):
-            there = cupy.asarray(values)
-            cupy.cuda.Device().synchronize()
-    except Exception:  # not installed, not working here, or no room
-        return {}
-
-    def up() -> None:
-        cupy.asarray(values)
-        cupy.cuda.Device().synchronize()
-
-    return {"CuPy asarray": up, "CuPy asnumpy": lambda: cupy.asnumpy(there)}
+        taken = {name: measure(copy, budget=_SECONDS).seconds for name, copy in ways.items()}
+    return {name: nbytes * (1 + (ways[name] is both)) / s for name, s in taken.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import threading
 from types import SimpleNamespace
 
@@ -13,7 +12,7 @@ from fakes import FakeCuda
 
 from hetero.calibration.environment import copies, transfers
 from hetero.calibration.environment.copies import Copies
-from hetero.calibration.environment.transfers import Together, alone, is_made, measured
+from hetero.calibration.environment.transfers import alone
 from hetero.calibration.fit import fit_link
 from hetero.calibration.measure import timing
 from hetero.calibration.progress import Failure
@@ -26,7 +25,6 @@ _RATE = 8e9
 _LENGTHS = [1 << 20, 1 << 26, 1 << 28]
 SIZES = transfers._SIZES
 WAYS = Copies.WAYS
-RATE = 4e10
 
 # -- One device ------------------------------------------------------------------------------------
 
@@ -176,97 +174,19 @@ def test_uploads_come_from_memory_that_no_cache_holds(monkeypatch):
 # -- Several devices at once -----------------------------------------------------------------------
 
 
-class Bus:
-    """Two devices whose copies take ``ratio`` times as long while both copy; a clock of its own."""
-
-    ways = (*WAYS, (UPLOAD, STAGED), (DOWNLOAD, STAGED))
-
-    def __init__(self, ratio=1.0, noise=0.0, spikes=0.0, rate=RATE):
-        self.ratio, self.noise, self.spikes, self.rate = ratio, noise, spikes, rate
-        self.draw, self.now = random.Random(0), 0.0
-
-    def alone(self, nbytes):
-        return 1e-5 + nbytes / self.rate
-
-    def once(self, way, nbytes):
-        far = self.draw.uniform(3.0, 10.0) if self.draw.random() < self.spikes else 1.0
-        seconds = self.ratio * self.alone(nbytes) * far * self.draw.uniform(1.0, 1.0 + self.noise)
-        self.now += seconds
-        return seconds
-
-
-def any_way(way, nbytes):
-    return way in ((UPLOAD, PINNED), (DOWNLOAD, STAGED))
-
-
-@pytest.mark.parametrize("spikes", [0.0, 0.1])
-@pytest.mark.parametrize("ratio", [1.0, 1.3, 1.9])
-def test_single_copies_are_predicted(ratio, spikes):
-    bus = Bus(ratio, noise=0.03, spikes=spikes)
-    found = measured(bus, SIZES, any_way, clock=lambda: bus.now)
-    quiet, sharp = Bus(), Bus(ratio)
-    for way in ((UPLOAD, PINNED), (DOWNLOAD, STAGED)):
-        assert tuple(found[way]) == SIZES
-        for n in SIZES:
-            whole = sharp.once(way, n)
-            assert found[way][n] == pytest.approx(whole, rel=0.05)
-    assert found[UPLOAD, PAGEABLE] == {}
-    samples = [2**n for n in range(10, 31)]
-    model = {"samples": {"bytes": samples, "seconds": [quiet.alone(n) for n in samples]}}
-    links = {way: {PINNED: model, STAGED: model} for way in (UPLOAD, DOWNLOAD)}
-    kept = transfers.curves(links, found)
-    constants = Profile(
-        {"name": "", "devices": {}, "links": {"cuda:0": _drawn(links), "cuda*2": kept}}
-    )
-    for n in (11_000_000, 45_000_000, 100_000_000, 180_000_000, 400_000_000):
-        predicted = constants.link("cuda*2", UPLOAD, PINNED)(n)
-        assert predicted == pytest.approx(sharp.once((UPLOAD, PINNED), n), rel=0.1)
-
-
-def _drawn(links):
-    """Link models of samples."""
-    return {
-        way: {
-            memory: fit_link.segments(*model["samples"].values()) for memory, model in kinds.items()
-        }
-        for way, kinds in links.items()
-    }
-
-
-@pytest.mark.parametrize("rate", [1e8, 1e9, 5e9, 4e10])
-def test_the_time_is_kept_to(rate):
-    """Slow links are measured at fewer sizes, and in fewer rounds."""
-    bus = Bus(ratio=1.2, rate=rate)
-    found = measured(bus, SIZES, lambda way, nbytes: True, clock=lambda: bus.now)
-    sizes = tuple(found[UPLOAD, PAGEABLE])
-    assert sizes == SIZES[: len(sizes)]
-    fewest = transfers._SAMPLES * len(Bus.ways)
-    smallest = fewest * 1.2 * bus.alone(SIZES[0])  # which has to be measured
-    assert bus.now <= max(1.3 * transfers.SECONDS, 1.01 * smallest)
-    assert (sizes == SIZES) == (rate > 1e10)
-
-
-def segments(floor, rate):
-    """A curve, as a profile has it."""
+def test_what_takes_longer_at_once_does_at_every_size():
     sizes = [2**n for n in range(10, 30)]
-    return fit_link.segments(sizes, [floor + n / rate for n in sizes])
-
-
-def test_what_calls_copy_is_measured():
-    plain, staged = segments(1e-5, 5e9), segments(1e-3, 2e10)  # from 6.6 MB on
-    late = segments(1e-2, 2e10)  # from 66 MB on
-    kinds = {PAGEABLE: plain, PINNED: segments(1e-5, 5e10)}
-    asked = is_made({UPLOAD: kinds | {STAGED: staged}, DOWNLOAD: kinds | {STAGED: late}})
-    for n in SIZES:
-        assert asked((UPLOAD, PINNED), n)
-        assert asked((DOWNLOAD, PINNED), n)
-        assert asked((UPLOAD, STAGED), n) == (n > 6.6e6)
-        assert asked((UPLOAD, PAGEABLE), n) == (n < 6.6e6)
-        assert asked((DOWNLOAD, STAGED), n) == (n > 66e6)
-        assert asked((DOWNLOAD, PAGEABLE), n) == (n < 66e6)
-    asked = is_made({UPLOAD: kinds, DOWNLOAD: kinds})
-    assert asked((UPLOAD, PAGEABLE), 2**28)
-    assert not asked((UPLOAD, STAGED), 2**28)
+    link = fit_link.segments(sizes, [1e-5 + n / 5e9 for n in sizes])
+    links = {way: {PINNED: link, STAGED: link} for way in (UPLOAD, DOWNLOAD)}
+    alone = 1e-5 + SIZES[-1] / 5e9
+    taken = {(UPLOAD, PINNED): 1.6 * alone, (DOWNLOAD, STAGED): 1.04 * alone}
+    found = transfers.slower(links, SIZES[-1], taken | {(UPLOAD, PAGEABLE): 1.0})
+    constants = Profile({"name": "", "devices": {}, "links": {"cuda:0": links, "cuda*2": found}})
+    assert found.keys() == {UPLOAD}
+    assert found[UPLOAD].keys() == {PINNED}
+    for n in (11_000_000, 400_000_000):
+        predicted = constants.link("cuda*2", UPLOAD, PINNED)(n)
+        assert predicted == pytest.approx(1.6 * (1e-5 + n / 5e9), rel=1e-3)
 
 
 # -- On devices ------------------------------------------------------------------------------------
@@ -293,10 +213,11 @@ class Both(FakeCuda):
 def test_copies_are_at_once(monkeypatch):
     monkeypatch.setattr(at_once, "LEAST", 2**12)
     done = []
-    found = Together([Both(0, done), Both(1, done)], 2**13)
-    assert found.ways == WAYS
-    assert all(found.once(way, 2**13) > 0.0 for way in WAYS)
-    assert sorted(done) == sorted(2 * [(way, n) for way in ("upload", "download") for n in (0, 1)])
+    found = transfers.at_once_seconds([Both(0, done), Both(1, done)], 2**13)
+    assert tuple(found) == WAYS
+    assert min(found.values()) > 0.0
+    each = [(way, n) for way in ("upload", "download") for n in (0, 1)]
+    assert sorted(done) == sorted(2 * transfers._SAMPLES * each)
 
 
 class Broken(FakeCuda):

@@ -81,7 +81,7 @@ def test_calibrate(data, run, profile_file, monkeypatch):
     assert "cpu|matmul|blas|float32|*" in stored.data["models"]
     assert stored.data.keys() >= {"schema_version", "units", "fingerprint", "sha256", "created"}
     for model in stored.data["models"].values():
-        assert model.keys() >= {"form", "constants", "samples"}
+        assert model.keys() >= {"form", "constants"}
     # From now on it is this machine's.
     assert data("explain", "matmul", 64, 64, 64)["profile"] == stored.name
     path = str(profile_file)
@@ -184,7 +184,7 @@ def test_calibrate_says_which_errors_are_acceptable():
     assert {bad, "cuda:0|upload|pageable"} <= set(found)
 
 
-SUMMARY = {"chosen_over_best", "fastest", "prediction_error", "chosen_error"}
+SUMMARY = {"chosen_over_best", "fastest", "prediction_error"}
 FIGURES = {"geometric_mean", "p95", "p99", "worst", "fastest_within_5_percent"}
 
 

@@ -31,17 +31,13 @@ class Ranks:
     """The ranks of a duplicate of one communicator, for the length of a ``with`` block.
 
     What a caller gives goes through `attempt` or `agreed`, and collective calls are made outside of
-    these: so a rank that fails there does not leave the others waiting. ``node_rank`` is among the
-    ranks of the same node. ``save``: whether a rank asked for it with ``asks``, as known since the
-    last sum.
+    these: so a rank that fails there does not leave the others waiting. ``save``: whether a rank
+    asked for it with ``asks``, as known since the last sum.
     """
 
     def __init__(self, comm: Any = None) -> None:
         self.comm = comm_of(comm).Dup()  # its messages never meet the caller's
         self.rank, self.size = self.comm.rank, self.comm.size
-        node = self.comm.Split_type(load("mpi4py.MPI").COMM_TYPE_SHARED)
-        self.node_rank = node.rank
-        node.Free()
         self.save = self.asks = False
         self._error: Exception | None = None
         self._said = ""

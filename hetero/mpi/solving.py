@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import itertools
 import operator
 import os
 from collections.abc import Callable
@@ -59,8 +60,8 @@ def rows(n: int, comm: Any = None) -> tuple[int, int]:
 def place_of(ranks: Ranks, device: str | None, rows: Any, b: np.ndarray) -> Device | None:
     """The device for a rank's own rows, None for the CPU.
 
-    ``device`` is "cpu", a device, or a kind of them, which ranks of a node share by turns. Default:
-    that of a `use` block, else by the plan of conjugate gradients for the rank's own square piece.
+    ``device`` is "cpu", a device, or a kind of them, which ranks take by turns. Default: that of a
+    `use` block, else by the plan of conjugate gradients for the rank's own square piece.
     """
     device = planner.placement(device, None)[0]
     if device is None and b.size and not inventory.is_host_alone(None):
@@ -72,7 +73,7 @@ def place_of(ranks: Ranks, device: str | None, rows: Any, b: np.ndarray) -> Devi
     if device in available:
         return available[device]
     names = sorted(name for name in available if name.partition(":")[0] == device)
-    return available[names[ranks.node_rank % len(names)]]
+    return available[names[ranks.rank % len(names)]]
 
 
 def _planned(*system: Any) -> str:
@@ -124,15 +125,14 @@ def run(
     preconditioner: Any,
     callback: Callable[[Any], object] | None,
     known: dict[str, Any],
-    sums: Callable[[], dict[str, int]],
     device: str | None,
+    **matrix: Any,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Solve A x = b from x, which is overwritten; a collective call. Gives how it was done, too.
 
     ``rows`` are this rank's of A, and b and x its parts of the vectors. The ``preconditioner`` is a
     diagonal, or ``apply(r, z)`` that writes z = M r. ``known`` tells the problem from others, the
-    same on every rank, for JSON; ``sums()`` gives the checksums of this rank's operands, by name.
-    ``device``: see `place_of`.
+    same on every rank, for JSON; by ``A`` checkpoints tell it, too. ``device``: see `place_of`.
     """
     with contextlib.ExitStack() as stack, np.errstate(all="ignore"):
         place = ranks.agreed(place_of, ranks, device, rows, b)
@@ -147,21 +147,16 @@ def run(
             preconditioner = functools.partial(vectors.multiply, vectors.hold(preconditioner))
         saved, before = None, 0
         if goal.checkpoint is not None:
-            each = ranks.comm.allgather(ranks.agreed(sums))
-            for name in each[0]:
-                known[name] = f"{sum(one[name] for one in each) % 2**64:016x}"
-            saved = Checkpoint(ranks, goal.checkpoint, ranks.starts(b.size), known, goal.every)
+            saved = Checkpoint(ranks, goal.checkpoint, goal.every, known, {**matrix, "b": b})
             before = saved.read(x)
-        done = before
+        done = itertools.count(before + 1)
 
         def watch(x: Callable[[], np.ndarray]) -> None:
             """What happens after each iteration: the caller's callback, and checkpoints."""
-            nonlocal done
-            done += 1
             if callback is not None:
                 ranks.attempt(lambda: callback(x()))
             if saved is not None:
-                saved.after(x, done)
+                saved.after(x, next(done))
 
         def true_residual(b: Any, x: Any, residual: float, bound: float, norm_b: float) -> float:
             """`cg_products.true_residual`: in float64 where rounding to float32 may decide."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 from hetero.calibration.measure import sampling
@@ -17,21 +18,6 @@ from hetero.registry import Arguments
 
 _LIMITS = ("kind", "name", "dialect", "traits", "target", "multiprocessors", "block_limit")
 _LIMITS += ("shared_limit", "capability")
-
-
-class _Recorder:
-    """Has the limits of a device, and records the kernels of launch plans instead of running them.
-
-    What else a method may ask of a device it has not.
-    """
-
-    def __init__(self, device: Device) -> None:
-        self.wanted: dict[tuple[str, Any], None] = {}
-        for name in _LIMITS:
-            setattr(self, name, getattr(device, name))
-
-    def run_launches(self, launch_plan: LaunchPlan, *buffers: Any) -> None:
-        self.wanted.update(((one.source, one.defines), None) for one in launch_plan.launches)
 
 
 def compile_first(
@@ -48,16 +34,23 @@ def compile_first(
     for item in worklist:
         if len(item.place.devices) == 1:
             (device,) = item.place.devices
-            recorder = _Recorder(device)
-            for case in item.cases:
-                if isinstance(case.how, SampleGrid):
-                    with contextlib.suppress(Exception):  # reported when the case is measured
-                        _record(recorder, case)
-            device.compile_ahead(recorder.wanted)
+            device.compile_ahead(_kernels(device, item.cases))
 
 
-def _record(recorder: _Recorder, case: Case) -> None:
-    """Run a case at all sizes that are measured of it."""
-    between = itertools.islice(sampling.between_knots(case), case.how.held_out)
-    for dims in (*grid(case.axes), *between):
-        case.implementation.run((recorder,), case.problem(*dims), Arguments((0, 0), 0))
+def _kernels(device: Device, cases: Iterable[Case]) -> dict[tuple[str, Any], None]:
+    """The kernels of all sizes that are measured, by methods that are given a device's limits and
+    a recorder of launch plans instead of what runs them; what else they ask of it, it has not."""
+    wanted: dict[tuple[str, Any], None] = {}
+
+    def record(plan: LaunchPlan, *buffers: Any) -> None:
+        wanted.update(((one.source, one.defines), None) for one in plan.launches)
+
+    limits = {name: getattr(device, name) for name in _LIMITS}
+    recorder = SimpleNamespace(run_launches=record, **limits)
+    for case in cases:
+        if isinstance(case.how, SampleGrid):
+            between = itertools.islice(sampling.between_knots(case), case.how.held_out)
+            with contextlib.suppress(Exception):  # reported when the case is measured
+                for dims in (*grid(case.axes), *between):
+                    case.implementation.run((recorder,), case.problem(*dims), Arguments((0, 0), 0))
+    return wanted

@@ -31,13 +31,6 @@ log = logging.getLogger("hetero")
 
 def measure(request: Request, progress: Callable[[float, str], None] | None) -> dict[str, Any]:
     """Measure what is requested; the content of a profile."""
-    try:
-        return _measure(request, progress)
-    finally:
-        forget_numbers()
-
-
-def _measure(request: Request, progress: Callable[[float, str], None] | None) -> dict[str, Any]:
     budget, operations = request.budget, registry.operations()
     before = timing.reading()
     for name, info in inventory.devices().items():
@@ -54,7 +47,10 @@ def _measure(request: Request, progress: Callable[[float, str], None] | None) ->
     schedule.begin(_COMPILING[not request.quick], "compiling")
     compiling.compile_first(worklist, lambda fraction, text: schedule.begin(0.0, text))
     costs = overheads.at_places(places, worklist, request, schedule, failures)
-    measured, counts = loop.measure(worklist, budget, costs.shares, schedule.begin, failures)
+    try:
+        measured, counts = loop.measure(worklist, budget, costs.shares, schedule.begin, failures)
+    finally:
+        forget_numbers()
     content = modelling.profile_of(request, costs, measured, failures)
     content["load"] = load = timing.load(before, timing.reading(), *counts)
     for line in left_out(failures):

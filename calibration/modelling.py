@@ -5,7 +5,6 @@ A model that cannot be fitted becomes a `Failure`; all others are made.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 from collections.abc import Iterable
 from dataclasses import replace
@@ -101,17 +100,14 @@ def derived(
     operations: Iterable[Operation], models: dict[ModelKey, Model], failures: list[Failure]
 ) -> dict[ModelKey, Model]:
     """All models, with those that operations derive from others."""
-    models, fitted = dict(models), dict(models)
+    made = dict(models)
     for operation in operations:
-        with contextlib.suppress(Exception):  # `all_cases` reported what is wrong with the module
-            make = getattr(module_of(operation), "derived", None)
-            if make is None:
-                continue
-            try:
-                models.update(make(fitted))
-            except Exception as error:
-                failures.append(Failure(operation.name, "", "derived models", error))
-    return models
+        make = getattr(module_of(operation), "derived", lambda models: {})
+        try:
+            made.update(make(models))
+        except Exception as error:
+            failures.append(Failure(operation.name, "", "derived models", error))
+    return made
 
 
 def profile_of(

@@ -13,7 +13,7 @@ from hetero.profile import PAGEABLE, PINNED, STAGED
 Way = tuple[str, str]  # direction and kind of memory
 
 _DIRECTIONS = ("upload", "download")
-_LEAST_STAGED = 1 << 18  # bytes of a staged copy that is measured
+LEAST_STAGED = 1 << 18  # bytes of a staged copy that is measured
 _CACHED = 1 << 20  # bytes of an operand that is still in a cache when a call begins
 _UNCACHED = 1 << 28  # bytes: more than caches hold, so that the oldest are not in them
 _PERIOD = 1 << 24  # random bytes, which are repeated
@@ -89,7 +89,7 @@ class Copies:
             array = pages.empty((nbytes,), np.uint8)
         if memory == STAGED:
             device.ring().start(direction, array, self._buffer, 0, device.record()).wait()
-        elif nbytes >= _LEAST_STAGED:
+        elif nbytes >= LEAST_STAGED:
             device.enqueue(direction, array, self._buffer)
         elif direction == "upload":
             device.upload(array, self._buffer)
@@ -104,8 +104,3 @@ def ways(device: Device) -> tuple[Way, ...]:
     if is_staged:
         return (*Copies.WAYS, *((way, STAGED) for way in _DIRECTIONS))
     return Copies.WAYS
-
-
-def is_asked(way: Way, nbytes: int) -> bool:
-    """Whether copies of this size are measured; small ones are never staged."""
-    return way[1] != STAGED or nbytes >= _LEAST_STAGED

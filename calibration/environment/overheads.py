@@ -55,9 +55,7 @@ def pack(budget: Budget) -> dict[str, Any]:
     seconds = []
     for size in sizes:
         view = source[: size // 4 : 2]  # size / 8 elements of 8 bytes, with stride 2
-        seconds.append(
-            measure(lambda view=view: np.ascontiguousarray(view), budget=budget.point).seconds
-        )
+        seconds.append(measure(lambda v=view: np.ascontiguousarray(v), budget=budget.point))
     return fit_link.segments(sizes, seconds)
 
 
@@ -99,7 +97,7 @@ def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) ->
             with where:
                 for name, one in calls.items():
                     timed = measure(one, budget=10 * budget.point / _DISPATCH_ROUNDS, least=15)
-                    took[name] = min(took.get(name, timed.seconds), timed.seconds)
+                    took[name] = min(took.get(name, timed), timed)
     del owner
     upload, download, alone = took["upload"], took["download"], took["alone"]
     around = {"host": max(took["from host"] - 2 * upload - download - alone, 0.0)}

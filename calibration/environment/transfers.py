@@ -11,14 +11,14 @@ from functools import partial
 from itertools import combinations
 from typing import Any
 
-from hetero.calibration.environment.copies import Copies, Way, is_asked
+from hetero.calibration.environment.copies import LEAST_STAGED, Copies, Way
 from hetero.calibration.fit import fit_link
 from hetero.calibration.measure.timing import measure, once, undisturbed
 from hetero.calibration.progress import Failure
 from hetero.devices import at_once, peers
 from hetero.devices.base import Device
 from hetero.ops.cases import Budget, Place, axis
-from hetero.profile import PAGEABLE, PINNED, STAGED
+from hetero.profile import PINNED, STAGED
 from hetero.registry.models import bind_link
 
 Times = dict[Way, dict[int, float]]  # direction and kind of host memory -> bytes -> seconds
@@ -38,8 +38,8 @@ _NOISE = 1.05  # times as long as alone: less counts as equal
 def links(device: Device, budget: Budget) -> dict[str, Any]:
     """Link models of a device: each direction, each kind of host memory."""
     largest = min(budget.largest_transfer, int(device.describe()["memory_bytes"]) // 4)
-    short = axis(1024, min(largest, _LONG), budget.link_step)
-    sizes = [*short, *axis(short[-1], largest, budget.link_step**2)[1:]]
+    short = axis(1024, min(largest, _LONG), 2.0)
+    sizes = [*short, *axis(short[-1], largest, 4.0)[1:]]
     sizes = [size // 8 * 8 for size in sizes]  # whole float64s
     models: dict[str, Any] = {"upload": {}, "download": {}}
     for (direction, memory), seconds in alone(device, sizes, 3 * budget.point).items():
@@ -63,9 +63,11 @@ def alone(device: Device, sizes: Sequence[int], budget: float) -> Times:
 
 
 def _is_timed(way: Way, nbytes: int, ways: Sequence[Way]) -> bool:
-    """Whether copies of this size are measured, where these are the ways to copy."""
-    is_plain = way[1] == PAGEABLE and (way[0], STAGED) in ways
-    return is_asked(way, nbytes) and not (is_plain and nbytes > _MOST_PLAIN)
+    """Whether copies of this size are measured, where these are the ways to copy: small ones are
+    never staged, and large ones always where that is a way."""
+    if way[1] == STAGED:
+        return nbytes >= LEAST_STAGED
+    return way[1] == PINNED or (way[0], STAGED) not in ways or nbytes <= _MOST_PLAIN
 
 
 def _timed(copies: Copies, way: Way, nbytes: int, budget: float) -> float:
@@ -76,7 +78,7 @@ def _timed(copies: Copies, way: Way, nbytes: int, budget: float) -> float:
             call()  # takes the page faults of the result
         rest()
         return once(call)
-    return measure(call, budget=budget, rest=rest).seconds
+    return measure(call, budget=budget, rest=rest)
 
 
 # -- All equal devices at once ---------------------------------------------------------------------

@@ -75,7 +75,7 @@ def _timed(case: Case, sizes: Dims, bench: Bench, point: float, host: float) -> 
     how, problem = case.how, case.problem(*sizes)
     if isinstance(how, Passes):
         call = bench.waiting(case, problem)
-        return measure(call, budget=point, least=how.number, most=30).seconds
+        return measure(call, budget=point, least=how.number, most=30)
     return bench.seconds(case, problem, point) + (0.0 if how.by_estimate else host)
 
 

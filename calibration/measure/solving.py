@@ -55,7 +55,7 @@ def parts(case: Case, dims: Dims, bench: Bench, budget: Budget) -> tuple[float, 
     call, (few, *more) = prepared(case, dims, bench), counts(case, dims[0])
     less = once(partial(call, few))
     if not more:
-        return _NO_SETUP, measure(partial(call, few), budget=budget.point, least=2).seconds
+        return _NO_SETUP, measure(partial(call, few), budget=budget.point, least=2)
     if less <= _LONG:  # caches, pages
         less = once(partial(call, few))
     (many,), most = more, most_steps(case, dims[0])

@@ -27,27 +27,17 @@ _CROWDED = 0.3  # by half of them calls of the CPU took two to three times as lo
 _STAT = "/proc/stat"
 
 
-class Measurement(NamedTuple):
-    """Seconds of one call, and all samples in the order they were taken."""
-
-    seconds: float
-    samples: tuple[float, ...]
-
-
 def undisturbed(samples: Sequence[float]) -> float:
     """Median of the faster half of the samples."""
     return median(sorted(samples)[: (len(samples) + 1) // 2])
 
 
-def once(
-    call: Callable[[], object], clock: Callable[[], float] | None = None, number: int = 1
-) -> float:
+def once(call: Callable[[], object], number: int = 1) -> float:
     """Seconds of a number of calls."""
-    clock = clock or time.perf_counter
-    begin = clock()
+    begin = time.perf_counter()
     for _ in range(number):
         call()
-    return clock() - begin
+    return time.perf_counter() - begin
 
 
 def measure(
@@ -56,42 +46,31 @@ def measure(
     budget: float,
     least: int = 3,
     most: int = 200,
-    rest: Callable[[], object] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Measurement:
-    """Time a call until the faster half of six samples or more are alike, or its time is up.
+    rest: Callable[[], object] = lambda: None,
+) -> float:
+    """Seconds of a call, which returns when its work is done: taken until the faster half of six
+    samples or more are alike, or the time is up.
 
-    Parameters
-    ----------
-    call : callable
-        Must not return before its work is done.
-    budget : float
-        Seconds after which no further sample is taken, the first call included. That one counts
-        where it alone takes longer; else it loads caches, makes pages and compiles.
-    least, most : int
-        Bounds of the number of samples; ``least`` wins over ``budget``, but of calls that take ten
-        times that two samples are enough.
-    rest : callable, optional
-        Called before each sample, and not timed.
-    clock : callable
-        Seconds.
+    After ``budget`` seconds no further sample is taken. The first call counts where it alone takes
+    longer; else it loads caches, makes pages and compiles. There are ``least`` samples at least,
+    but of calls that take ten times the budget two are enough, and ``most`` at most. ``rest`` is
+    called before each sample, and not timed.
     """
-    begin = clock()
-    first, number = once(call, clock), 1
+    end = time.perf_counter() + budget
+    first, number = once(call), 1
     samples = [first] if first > budget else []
     if first > _VERY_LONG * budget:
         least = min(least, 2)
     while len(samples) < least or (
-        len(samples) < most and clock() - begin <= budget and not _is_sure(samples)
+        len(samples) < most and time.perf_counter() <= end and not _is_sure(samples)
     ):
-        if rest is not None:
-            rest()
-        took = once(call, clock, number)
+        rest()
+        took = once(call, number)
         if not samples and took < _SHORTEST and number == 1:
             number = max(2, min(100, int(_SHORTEST / max(took, 2e-7))))
             continue
         samples.append(took / number)
-    return Measurement(undisturbed(samples), tuple(samples))
+    return undisturbed(samples)
 
 
 def _is_sure(samples: Sequence[float]) -> bool:
@@ -101,31 +80,17 @@ def _is_sure(samples: Sequence[float]) -> bool:
 
 
 def in_turn(
-    calls: Sequence[Callable[[], object]],
-    *,
-    budget: float,
-    first: Sequence[float] = (),
-    clock: Callable[[], float] = time.perf_counter,
+    calls: Sequence[Callable[[], object]], *, budget: float, first: Sequence[float] = ()
 ) -> list[float]:
-    """Seconds of several calls, made in turn until their time is up, at least twice each.
+    """Seconds of several calls, made in turn until ``budget`` is up for all, at least twice each;
+    ``first`` are those of a round that was made already.
 
     Differences between them count, and a slow spell that met only one would spoil these.
-
-    Parameters
-    ----------
-    calls : sequence of callable
-        Each must not return before its work is done.
-    budget : float
-        Seconds for all of them.
-    first : sequence of float
-        Seconds of a round that was made already.
-    clock : callable
-        Seconds.
     """
     rounds = [list(first)] if first else []
-    begin = clock() - sum(first)
-    while len(rounds) < 2 or clock() - begin <= budget:
-        rounds.append([once(call, clock) for call in calls])
+    end = time.perf_counter() - sum(first) + budget
+    while len(rounds) < 2 or time.perf_counter() <= end:
+        rounds.append([once(call) for call in calls])
     return [undisturbed(samples) for samples in zip(*rounds, strict=True)]
 
 

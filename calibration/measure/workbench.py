@@ -135,7 +135,7 @@ class Bench:
         A CUDA device measures by its own clock, without the host's share.
         """
         if self.queue is None:
-            return measure(self.waiting(case, problem), budget=budget, most=30).seconds
+            return measure(self.waiting(case, problem), budget=budget, most=30)
         run, devices = case.implementation.run, self.devices
         runs = self.arguments(case, problem, TURNS)
         return self.queue.quickly(lambda turn: run(devices, problem, runs[turn % TURNS]))

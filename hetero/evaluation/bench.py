@@ -119,8 +119,7 @@ def row(case: Benchmark, queue: Queue | None, failed: dict[str, str]) -> dict[st
 
 def _on_the_wall(case: Benchmark, call: Any) -> float:
     if not isinstance(call, Iterations):
-        timed = measure(lambda: call(0), budget=case.budget, least=case.least, most=case.most)
-        return timed.seconds
+        return measure(lambda: call(0), budget=case.budget, least=case.least, most=case.most)
     few, many = partial(call.run, call.few), partial(call.run, call.many)
     few()  # not counted
     steps = call.many - call.few
@@ -203,5 +202,5 @@ def speeds(device: Device, nbytes: int) -> dict[str, float]:
             "download, pinned": lambda: device.download(there, pinned),
             "both at once, pinned": both,
         }
-        taken = {name: measure(copy, budget=_SECONDS).seconds for name, copy in ways.items()}
+        taken = {name: measure(copy, budget=_SECONDS) for name, copy in ways.items()}
     return {name: nbytes * (1 + (ways[name] is both)) / s for name, s in taken.items()}

@@ -53,8 +53,6 @@ class Budget:
         Shapes measured in addition to each grid, for the residuals.
     largest_transfer : int
         Bytes.
-    link_step : float
-        Ratio of neighbouring transfer sizes.
     patience : float
         How many times its share of the time a case may take: cases differ, and most take far less.
     """
@@ -67,7 +65,6 @@ class Budget:
     largest_solve: int
     held_out: int
     largest_transfer: int
-    link_step: float
     patience: float = 2.0
 
 

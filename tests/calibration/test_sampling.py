@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import types
 from dataclasses import replace
 
@@ -11,7 +10,7 @@ import pytest
 from hetero import registry
 from hetero.calibration import worklist
 from hetero.calibration.environment import overheads
-from hetero.calibration.measure import sampling, solving, timing
+from hetero.calibration.measure import sampling, solving
 from hetero.calibration.request import FULL
 from hetero.ops.cases import Case, Passes, Place, SampleGrid, TimedSolves
 from hetero.registry import lookup
@@ -26,9 +25,6 @@ class Solver:
         self.counts = []
         monkeypatch.setattr(solving, "prepared", lambda *_: self.solve)
         monkeypatch.setattr(solving.time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(
-            solving, "in_turn", functools.partial(timing.in_turn, clock=lambda: self.now)
-        )
         row = next(i for i in lookup("cg") if (i.kind, i.method) == ("cpu", "numba"))
         self.case = Case(row, "float32", "stencil2", TimedSolves(4, 12), [[2**16, 2**20]])
         self.bench = types.SimpleNamespace(device=None, devices=())

@@ -28,16 +28,7 @@ class Copies:
     they are so small that a program has just made them. Pageable memory is copied by the driver
     alone, or "staged" where the device can, by threads that `rest` lets fall asleep first.
 
-    Parameters
-    ----------
-    device : Device
-    largest : int
-        Bytes.
-
-    Attributes
-    ----------
-    ways : tuple
-        Directions and kinds of memory that can be copied.
+    ``largest`` is in bytes; `ways` are directions and kinds of memory that can be copied.
     """
 
     WAYS = tuple((way, of) for way in _DIRECTIONS for of in (PAGEABLE, PINNED))

@@ -38,14 +38,8 @@ Name = TypeVar("Name", bound=Hashable)
 def leaving_out(name: Name, failed: dict[Name, str]) -> Iterator[None]:
     """Run a block that measures a candidate; where it fails, note why, and go on after it.
 
-    Inside, no other device takes over: what is measured is what the name says.
-
-    Parameters
-    ----------
-    name : hashable
-        Of the candidate.
-    failed : dict
-        Name -> why, in one line; the first reason stays. All of it is in the log at DEBUG.
+    Inside, no other device takes over: what is measured is what the name says. ``failed`` gets why,
+    in one line; the first reason stays. All of it is in the log at DEBUG.
     """
     try:
         with failures.without_fallback():
@@ -89,18 +83,9 @@ def timed(
 ) -> dict[Name, float]:
     """Seconds of each call, the median of those that count; of those that do not fail.
 
-    Parameters
-    ----------
-    calls : mapping
-        Name -> a call that returns when its work is done.
-    budget : float
-        Seconds for each, about, after which no round of calls that are long begins.
-    failed : dict
-        Name -> why; what fails is added.
-    chosen : optional
-        What is timed as well as the fastest one, however slow.
-    spinning : frozenset
-        The names after which threads of BLAS spin.
+    A call returns when its work is done; what fails is added to ``failed``. After ``budget``
+    seconds for each, about, no round of calls that are long begins. ``chosen`` is timed as well as
+    the fastest one, however slow; after ``spinning`` ones threads of BLAS spin.
     """
     lengths: dict[Name, float] = {}
     for name, call in calls.items():  # whatever is compiled, loaded or allocated once

@@ -27,14 +27,8 @@ def take(
 ) -> Samples:
     """Measure a case: knots from small to large, then shapes between them.
 
-    Parameters
-    ----------
-    case, bench, budget
-    seconds_left : float
-        After which a knot gets as few calls as possible: without it, all larger ones would be
-        guessed from those that are too short to give a rate.
-    host : float, optional
-        The host's share of a call.
+    After ``seconds_left`` a knot gets as few calls as possible: without it, all larger ones would
+    be guessed from those that are too short to give a rate. ``host``: the host's share of a call.
     """
     how, end = case.how, time.perf_counter() + seconds_left
     if isinstance(how, TimedSolves):

@@ -55,7 +55,7 @@ def _own_options() -> Options:
 
 
 def explain(arguments: argparse.Namespace) -> int:
-    """Price every candidate for a problem."""
+    """Price every candidate for a problem; run nothing."""
     from hetero import registry
     from hetero.calling.planner import OtherMachine
     from hetero.evaluation import calls
@@ -210,7 +210,7 @@ def _bytes(text: str) -> int:
 
 
 def transfer(arguments: argparse.Namespace) -> int:
-    """Price the copies, and tell whether they pay."""
+    """Is it worth moving this to a GPU? The copies compared with the work there."""
     from hetero.evaluation import transfer
 
     values.check_picture(arguments.plot)

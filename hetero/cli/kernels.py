@@ -46,7 +46,7 @@ def bench_options() -> Options:
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Time every method, and other libraries."""
+    """Time every method, and the libraries that are installed."""
     from hetero import registry
     from hetero.evaluation import bench, report
     from hetero.ops import benchmark
@@ -145,7 +145,7 @@ _SIZES = {"type": _whole, "metavar": "N,N"}
 
 
 def ladder(arguments: argparse.Namespace) -> int:
-    """Time an operation's rungs."""
+    """Each kernel of an operation from the first idea to the best: time, rates, gain."""
     from hetero.ladder import ladder
 
     own = {"threads": arguments.threads, "limit": arguments.limit}
@@ -156,7 +156,7 @@ def ladder(arguments: argparse.Namespace) -> int:
 
 
 def sweep(arguments: argparse.Namespace) -> int:
-    """Time a rung with every legal block."""
+    """Time a kernel with every legal shape of its blocks; how far its own is off."""
     from hetero.ladder import sweep
 
     if arguments.method is None:
@@ -168,7 +168,7 @@ def sweep(arguments: argparse.Namespace) -> int:
 
 
 def probe(arguments: argparse.Namespace) -> int:
-    """Time a pattern of access to memory."""
+    """What a pattern of access to memory costs: camping, banks, coalescing."""
     from hetero.ladder import probe
 
     found = _measured(arguments, probe, arguments.probe)

@@ -25,7 +25,7 @@ def info_options() -> Options:
 
 
 def info(arguments: argparse.Namespace) -> int:
-    """What is here."""
+    """What is here: CPU, BLAS, devices, links, the profile, and what is missing."""
     if (bar := progress_bar()) is not None:
         bar(0.0, "trying the devices")
     found = hetero.machine()
@@ -54,18 +54,13 @@ def calibrate_options() -> Options:
 
 def calibrate(arguments: argparse.Namespace) -> int:
     """Measure this machine and store its profile."""
-    from hetero.calibration.calibrate import outcome
     from hetero.evaluation import report
     from hetero.profile import default_path
 
     check_file("--path", arguments.path, folder=False)
-    found, is_new = outcome(
-        arguments.quick,
-        arguments.path,
-        arguments.device,
-        progress_bar() or terminal.Lines(),
-        only=arguments.only,
-    )
+    progress = progress_bar() or terminal.Lines()
+    given = arguments.quick, arguments.path, arguments.device, progress
+    found = hetero.calibrate(*given, only=arguments.only)
     path = str(arguments.path or default_path())
     result = {
         "path": path,
@@ -73,24 +68,20 @@ def calibrate(arguments: argparse.Namespace) -> int:
         "residuals": found.residuals(),
         "not_acceptable": report.not_acceptable(found),
         "doubtful": found.doubtful(),
-        "written": is_new,
         "trusted": found.is_trusted,
     }
-    if not is_new:
-        end = f"the profile in {path} is better: it stays, and is used"
-    elif arguments.path:
-        end = f"the profile is stored in {path}; HETERO_PROFILE={path} has programs use it"
-    else:
-        end = f"the profile is stored in {path}, and used from now on"
-    end += f"\n{report.rough(found)}"
+    used = f"; HETERO_PROFILE={path} has programs use it"
+    if not arguments.path:
+        used = ", and used from now on"
+    end = f"the profile is stored in {path}{used}\n{report.rough(found)}"
     if arguments.quick and result["not_acceptable"]:
         end += "; 'hetero calibrate' without --quick is more exact"
     show(arguments, result, lambda: f"{report.calibration(found, arguments.verbose)}\n\n{end}")
-    return DONE if is_new and found.is_trusted and not result["doubtful"] else FAILED
+    return DONE if found.is_trusted and not result["doubtful"] else FAILED
 
 
 def compile_loops(arguments: argparse.Namespace) -> int:
-    """Compile the CPU's loops for later processes."""
+    """Compile the CPU's loops now, not when a program first needs them."""
     import hetero.ops.functions  # noqa: F401  # registers them
     from hetero.host import loops
 
@@ -118,7 +109,7 @@ def report_options() -> Options:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Write what is known of a machine as a page for a browser."""
+    """What is known of a machine, as a page for a browser."""
     from hetero.evaluation import page
 
     check_file("FILE", arguments.file)
@@ -142,7 +133,7 @@ def demo_options() -> Options:
 
 
 def demo(arguments: argparse.Namespace) -> int:
-    """Compare real calls with other libraries."""
+    """Compare real calls with other libraries; without a stored profile calibrate quickly."""
     from hetero.evaluation import demo
 
     values.check("--largest", arguments.largest, 16, 2**24)
@@ -179,7 +170,7 @@ def accel_options() -> Options:
 
 
 def accel(arguments: argparse.Namespace) -> int:
-    """Say whether an environment's scripts can be accelerated, or change that."""
+    """Let scripts of this environment run with hetero.accel, or no longer."""
     path = Path(sysconfig.get_path("purelib")) / _FILE
     if arguments.enable and arguments.disable:
         raise ValueError("--enable and --disable exclude each other")
@@ -203,7 +194,7 @@ def advise_options() -> Options:
 
 
 def advise(arguments: argparse.Namespace) -> int:
-    """Run a script here, and say what another machine would do with it."""
+    """Run a script here, and predict how fast its calls would be on another machine."""
     from hetero.accel import advice
 
     if not arguments.module and not Path(arguments.script).exists():

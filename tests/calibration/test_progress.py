@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hetero import terminal
+from hetero.calibration import progress
 from hetero.calibration.progress import Schedule
 
 
@@ -15,10 +16,11 @@ class Clock:
         return self.now
 
 
-def run(took, planned=1.0, number=10):
+def run(patch, took, planned=1.0, number=10):
     """Steps that all take the same; (fraction, text) at the begin of each, and at the end."""
     clock, found = Clock(), []
-    schedule = Schedule(lambda *seen: found.append(seen), clock)
+    patch.setattr(progress.time, "perf_counter", clock)
+    schedule = Schedule(lambda *seen: found.append(seen))
     for _ in range(number):
         schedule.plan(planned)
     for step in range(number):
@@ -29,8 +31,8 @@ def run(took, planned=1.0, number=10):
 
 
 @pytest.mark.parametrize("took", [1.0, 5.0, 25.0])
-def test_what_steps_take_corrects_the_plan(took):
-    found = run(took, planned=5.0)
+def test_what_steps_take_corrects_the_plan(took, monkeypatch):
+    found = run(monkeypatch, took, planned=5.0)
     for step, (fraction, text) in enumerate(found[1:-1], 1):
         assert text.startswith(f"step {step}, ")
         number, unit, _ = text.rpartition(", ")[2].split()

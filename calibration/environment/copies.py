@@ -15,7 +15,6 @@ Way = tuple[str, str]  # direction and kind of memory
 _DIRECTIONS = ("upload", "download")
 LEAST_STAGED = 1 << 18  # bytes of a staged copy that is measured
 _CACHED = 1 << 20  # bytes of an operand that is still in a cache when a call begins
-_UNCACHED = 1 << 28  # bytes: more than caches hold, so that the oldest are not in them
 _PERIOD = 1 << 24  # random bytes, which are repeated
 _REST = 3e-4  # seconds after which a thread that helps to copy sleeps
 
@@ -42,17 +41,7 @@ class Copies:
         for start in range(0, largest, _PERIOD):
             part = self._pinned[start : start + _PERIOD]
             part[:] = values[: len(part)]
-        self.renew(largest)
-
-    def renew(self, nbytes: int) -> None:
-        """Allocate pageable memory anew for ``nbytes``: its speed depends on its place.
-
-        It exceeds the caches if possible. Longer copies use the memory allocated before.
-        """
-        self._pageable = self._pinned[: max(nbytes, _UNCACHED)].copy()
-        if len(self._pageable) == len(self._pinned):
-            self._large = self._pageable
-        self._next = 0
+        self._pageable, self._next = self._pinned.copy(), 0
 
     def rest(self, way: Way) -> None:
         """Let threads that help to copy fall asleep, as those of a call do while it computes."""
@@ -63,8 +52,6 @@ class Copies:
         """Pageable memory, a different part each time."""
         if nbytes < _CACHED:
             return self._pageable[:nbytes]
-        if nbytes > len(self._pageable):
-            return self._large[:nbytes]
         begin = self._next if self._next + nbytes <= len(self._pageable) else 0
         self._next = begin + nbytes
         return self._pageable[begin : begin + nbytes]

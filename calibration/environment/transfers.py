@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 from hetero.calibration.environment.copies import LEAST_STAGED, Copies, Way
@@ -23,9 +23,7 @@ from hetero.registry.models import bind_link
 
 Times = dict[Way, dict[int, float]]  # direction and kind of host memory -> bytes -> seconds
 
-_MOST_PLAIN = 1 << 26  # bytes of a measured copy by the driver alone, where it may be staged
-_LONG = 1 << 26  # bytes; a transfer of more is timed once in each pass
-_PASSES, _PASSES_LONG = 3, 2
+_LONG = 1 << 26  # bytes up to which sizes double; staged copies that are longer have no other way
 SECONDS = 1.0  # of measuring copies at once, about
 _SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 4))  # bytes of these, to 64 MiB
 _SAMPLES = 8  # of a size
@@ -48,18 +46,14 @@ def links(device: Device, budget: Budget) -> dict[str, Any]:
 
 
 def alone(device: Device, sizes: Sequence[int], budget: float) -> Times:
-    """Seconds to move each size, in passes, each with other pageable memory: its place decides the
-    speed."""
+    """Seconds to move each size."""
     copies = Copies(device, sizes[-1])
-    samples: dict[Way, dict[int, list[float]]] = {way: {} for way in copies.ways}
-    for number in range(_PASSES):
-        if number:
-            copies.renew(_LONG)
-        for way, nbytes in ((way, n) for way in copies.ways for n in sizes):
-            if _is_timed(way, nbytes, copies.ways) and (nbytes <= _LONG or number < _PASSES_LONG):
-                taken = _timed(copies, way, nbytes, budget / _PASSES)
-                samples[way].setdefault(nbytes, []).append(taken)
-    return {way: {n: undisturbed(taken) for n, taken in of.items()} for way, of in samples.items()}
+    taken: Times = {way: {} for way in copies.ways}
+    for way, nbytes in product(copies.ways, sizes):
+        if _is_timed(way, nbytes, copies.ways):
+            call, rest = partial(copies, *way, nbytes), partial(copies.rest, way)
+            taken[way][nbytes] = measure(call, budget=budget, rest=rest)
+    return taken
 
 
 def _is_timed(way: Way, nbytes: int, ways: Sequence[Way]) -> bool:
@@ -67,18 +61,7 @@ def _is_timed(way: Way, nbytes: int, ways: Sequence[Way]) -> bool:
     never staged, and large ones always where that is a way."""
     if way[1] == STAGED:
         return nbytes >= LEAST_STAGED
-    return way[1] == PINNED or (way[0], STAGED) not in ways or nbytes <= _MOST_PLAIN
-
-
-def _timed(copies: Copies, way: Way, nbytes: int, budget: float) -> float:
-    """Seconds of a copy, in one pass."""
-    call, rest = partial(copies, *way, nbytes), partial(copies.rest, way)
-    if nbytes >= _LONG:
-        if way[0] == "download" and way[1] != PINNED and ("download", STAGED) in copies.ways:
-            call()  # takes the page faults of the result
-        rest()
-        return once(call)
-    return measure(call, budget=budget, rest=rest)
+    return way[1] == PINNED or (way[0], STAGED) not in ways or nbytes <= _LONG
 
 
 # -- All equal devices at once ---------------------------------------------------------------------

@@ -11,49 +11,27 @@ import numpy as np
 from hetero.calibration.fit.fit import residuals
 from hetero.registry.models import bind_link
 
-_LEAST_POINTS = 3  # of a segment
+_LEAST_POINTS, _MOST = 3, 8  # of a segment; segments
 _PENALTY = 4e-4  # mean squared relative error that one more segment must save
 
 
 def line(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
-    """(slope, intercept, squared relative error) of the line with the least relative error.
-
-    Neither constant is negative. Re-weighted (Huber) so that a point far off does not bend it.
-    """
-    weights = 1.0 / y
-    for _ in range(6):
-        slope, intercept = _nonnegative_line(x, y, weights)
-        errors = np.abs((slope * x + intercept) / y - 1.0)
-        scale = max(float(np.median(errors)) * 1.5, 1e-6)
-        weights = np.minimum(1.0, scale / np.maximum(errors, 1e-12)) ** 0.5 / y
-    return slope, intercept, float(np.sum(np.minimum(errors, 0.3) ** 2))
-
-
-def _nonnegative_line(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> tuple[float, float]:
-    (slope, intercept), *_ = np.linalg.lstsq(np.column_stack([x * w, w]), y * w, rcond=None)
+    """(slope, intercept, squared relative error) of the line with the least relative error; neither
+    constant is negative."""
+    (slope, intercept), *_ = np.linalg.lstsq(np.column_stack([x / y, 1.0 / y]), np.ones_like(y))
     if slope < 0:
-        return 0.0, float(np.sum(y * w * w) / np.sum(w * w))
-    if intercept < 0:
-        return float(np.sum(x * y * w * w) / np.sum((x * w) ** 2)), 0.0
-    return float(slope), float(intercept)
+        slope, intercept = 0.0, np.sum(1.0 / y) / np.sum(1.0 / y**2)
+    elif intercept < 0:
+        slope, intercept = np.sum(x / y) / np.sum((x / y) ** 2), 0.0
+    errors = np.abs((slope * x + intercept) / y - 1.0)
+    return float(slope), float(intercept), float(np.sum(np.minimum(errors, 0.3) ** 2))
 
 
-def segments(sizes: Sequence[float], seconds: Sequence[float], most: int = 8) -> dict[str, Any]:
-    """White's link model with fitted breakpoints (eq. 3.14-3.15).
+def segments(sizes: Sequence[float], seconds: Sequence[float]) -> dict[str, Any]:
+    """White's link model with fitted breakpoints (eq. 3.14-3.15), with residuals and samples.
 
-    Parameters
-    ----------
-    sizes : sequence of float
-        Bytes, increasing.
-    seconds : sequence of float
-    most : int
-        Number of segments at most.
-
-    Returns
-    -------
-    dict
-        A "segments" model with residuals and samples. The breakpoints are those with the smallest
-        sum of squared relative errors; a segment more must pay for itself.
+    ``sizes`` are bytes, increasing. The breakpoints are those with the smallest sum of squared
+    relative errors; a segment more must pay for itself.
     """
     x, y = np.asarray(sizes, float), np.asarray(seconds, float)
     count = len(x)
@@ -65,7 +43,7 @@ def segments(sizes: Sequence[float], seconds: Sequence[float], most: int = 8) ->
     }
     # best[s][j]: least error of the first j points by s segments, and where the last one starts
     best: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
-    for _ in range(most):
+    for _ in range(_MOST):
         row: dict[int, tuple[float, int]] = {}
         for (i, j), (_, _, error) in fits.items():
             if i in best[-1]:
@@ -74,7 +52,7 @@ def segments(sizes: Sequence[float], seconds: Sequence[float], most: int = 8) ->
                     row[j] = (total, i)
         best.append(row)
     number = min(
-        (s for s in range(1, most + 1) if count in best[s]),
+        (s for s in range(1, _MOST + 1) if count in best[s]),
         key=lambda s: best[s][count][0] / count + s * _PENALTY,
     )
     cuts, end = [count], count

@@ -62,7 +62,7 @@ def demo(
         for operation in registry.operations()
         for case in benchmark.of(operation, "demonstrated", lambda size: ())(size)
     ]
-    rows, plan = [], None
+    rows = []
     for number, (operation, case) in enumerate(cases):
         tell(0.6 + 0.4 * number / len(cases), case.case)
         results, failed = dict[str, Any](), dict[str, str]()
@@ -78,10 +78,6 @@ def demo(
         is_last = all(other is not operation for other, _ in cases[number + 1 :])
         if picture is not None and save is not None and is_last:
             show(f"  its picture is in {save(results[_OWN], picture)}")
-        if plan is None or len(compared.plan.candidates) > len(plan.candidates):
-            plan = compared.plan
-    if plan is not None:
-        show(f"\nhow one of them was chosen, as hetero.plan and 'hetero explain' print it:\n{plan}")
     show(f"\n{readable(time.perf_counter() - start)} in all")
     return rows
 

@@ -110,7 +110,7 @@ def solve_cg(
                 raise ValueError(f"dense rows are multiplied on the CPU, got device={device!r}")
             facts = {"columns": matrix.shape[1], "layout": layout, "dtype": b.dtype.name}
             facts["M"] = M if isinstance(M, str) else "vector" if M is not None else None
-            return matrix, b, start, inverse, goal, facts | goal._asdict()
+            return matrix, b, start, inverse, goal, facts | goal
 
         matrix, b, x, inverse, goal, facts = ranks.alike(checked)
         n, starts = matrix.shape[1], ranks.starts(matrix.shape[0])

@@ -115,7 +115,7 @@ def solve_poisson(
             tolerance = RTOL[dtype.name] if rtol is None else checked_tolerance("rtol", rtol)
             goal = solving.checked_goal(tolerance, 0.0, limit, method, device, checkpoint, every)
             known = {"shape of a row": f.shape[1:], "spacing": distances, "dtype": dtype.name}
-            return f, x, faces, goal, known, known | {"M": M} | goal._asdict()
+            return f, x, faces, goal, known, known | {"M": M} | goal
 
         f, x, faces, goal, known, _ = ranks.alike(checked)
         dtype, distances = x.dtype, known["spacing"]
@@ -135,8 +135,8 @@ def solve_poisson(
         whole = stencil._replace(shape=(int(lines[-1]), *f.shape[1:]))
         apply = ranks.agreed(multigrid.TwoLevels, ranks, lines, whole, dtype).apply if M else None
 
-        tolerance, limit = goal.rtol, goal.maxiter
-        goal = goal._replace(rtol=max(tolerance, least_tolerance(dtype)))
+        tolerance, limit = goal["rtol"], goal["maxiter"]
+        goal = goal | {"rtol": max(tolerance, least_tolerance(dtype))}
         rows, place = ranks.agreed(GridRows, ranks, lines, stencil), "cpu" if M else device
         outcome, how = solving.run(ranks, rows, b, x, goal, apply, None, known, place)
     how["converged"] = _converged(whole, outcome, dtype, limit, to_rounding=not rtol)

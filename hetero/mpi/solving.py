@@ -9,7 +9,7 @@ import itertools
 import operator
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -83,16 +83,6 @@ def _planned(*system: Any) -> str:
     return load("hetero.ops").plan("cg", *system).chosen.device
 
 
-class Goal(NamedTuple):
-    """When a solve ends, and where it is saved."""
-
-    rtol: float
-    atol: float
-    maxiter: int
-    checkpoint: str | None
-    every: float
-
-
 def checked_goal(
     rtol: float,
     atol: float,
@@ -101,9 +91,9 @@ def checked_goal(
     device: str | None,
     checkpoint: Any,
     every: float,
-) -> Goal:
-    """A `Goal`; raises where something of it is no method, path or time, or the device, also that
-    of a `use` block, is none that a rank can take."""
+) -> dict[str, Any]:
+    """When a solve ends, and where it is saved; raises where something of it is no method, path or
+    time, or the device, also that of a `use` block, is none that a rank can take."""
     if method not in (None, "cg"):
         raise MethodNotAvailable(f"method must be 'cg', got {method!r}")
     if not float(every) >= 0.0:
@@ -113,7 +103,8 @@ def checked_goal(
     if device is not None and "*" in device:
         raise ValueError(f"device must be one device of this rank, got {device!r}")
     path = None if checkpoint is None else os.fsdecode(checkpoint)
-    return Goal(rtol, atol, maxiter, path, float(every))
+    until = {"rtol": rtol, "atol": atol, "maxiter": maxiter}
+    return until | {"checkpoint": path, "every": float(every)}
 
 
 def run(
@@ -121,7 +112,7 @@ def run(
     rows: Rows,
     b: np.ndarray,
     x: np.ndarray,
-    goal: Goal,
+    goal: dict[str, Any],
     preconditioner: Any,
     callback: Callable[[Any], object] | None,
     known: dict[str, Any],
@@ -146,8 +137,8 @@ def run(
         if isinstance(preconditioner, np.ndarray):
             preconditioner = functools.partial(vectors.multiply, vectors.hold(preconditioner))
         saved, before = None, 0
-        if goal.checkpoint is not None:
-            saved = Checkpoint(ranks, goal.checkpoint, goal.every, known, {**matrix, "b": b})
+        if goal["checkpoint"] is not None:
+            saved = Checkpoint(ranks, goal["checkpoint"], goal["every"], known, {**matrix, "b": b})
             before = saved.read(x)
         done = itertools.count(before + 1)
 
@@ -173,19 +164,19 @@ def run(
             rhs, u = vectors.hold(b), vectors.hold(x)
             norm_b = vectors.norm(rhs)
             watched = report and (lambda u: watch(lambda: report(vectors.on_host(u))))
-            given = product, vectors, true_residual, goal.rtol, preconditioner
+            given = product, vectors, true_residual, goal["rtol"], preconditioner
             iterate = load("hetero.ops.krylov.cg_cpu").iterate
             outcome = iterate(*given, rhs, u, atol, maxiter, watched, norm_b, at_zero)
             np.copyto(x, vectors.on_host(u))
             return outcome._replace(right_side=norm_b)
 
         report = None if callback is None and saved is None else lambda x: x
-        limit = max(goal.maxiter - before, 0)
+        limit = max(goal["maxiter"] - before, 0)
         if scaling.is_safe(host.norm(b), b.itemsize):
-            outcome = solve(b, x, goal.atol, limit, report)
+            outcome = solve(b, x, goal["atol"], limit, report)
         else:
             given = {"callback": report, "most": ranks.most}
-            outcome = scaling.solve(solve, b, x, atol=goal.atol, maxiter=limit, **given)
+            outcome = scaling.solve(solve, b, x, atol=goal["atol"], maxiter=limit, **given)
         ranks.agreed(lambda: None)  # a callback may have failed in the last iteration
     outcome = outcome._replace(iterations=outcome.iterations + before)
     return outcome, {

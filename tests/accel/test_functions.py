@@ -352,39 +352,6 @@ def test_hetero_is_loaded_once_calls_took_long(monkeypatch, has_gpu):
     assert session.run("f", attempt(size, "5x5"), plain) == "hetero's"
 
 
-class Clock:
-    """Seconds that pass by being spent, and a script's calls that spend them."""
-
-    def __init__(self, monkeypatch, loading, gain):
-        self.now, self.gain = 0.0, gain
-        clock = types.SimpleNamespace(perf_counter=lambda: self.now)
-        monkeypatch.setattr(accel_session, "time", clock)
-        monkeypatch.setattr(accel_session, "has_device", lambda: True)
-        monkeypatch.setattr(inventory, "looked", lambda: False)
-        monkeypatch.setattr(inventory, "devices", lambda: self.spend(loading))
-
-    def spend(self, seconds):
-        self.now += seconds
-        return "plain"
-
-    def script(self, count, each):
-        """Seconds that calls take in a new process."""
-        session, self.now = Session(), 0.0
-        quick = Plan()
-        quick.chosen = Plan.chosen._replace(seconds=each / self.gain)
-        given = {"plan": lambda: quick, "compute": lambda plan: self.spend(each / self.gain)}
-        for _ in range(count):
-            session.run("f", attempt(each, **given), lambda: self.spend(each))
-        return self.now
-
-
-def test_a_script_that_has_loaded_hetero_does_not_wait(monkeypatch):
-    clock = Clock(monkeypatch, 0.0, gain=10)
-    assert clock.script(100, 0.01) == pytest.approx(1.0)
-    monkeypatch.setattr(inventory, "looked", lambda: True)
-    assert clock.script(100, 0.01) < 0.2
-
-
 def test_a_fit_of_seconds_is_taken_at_once():
     cluster = pytest.importorskip("sklearn.cluster")
     r = np.random.default_rng(4)

@@ -47,7 +47,7 @@ def test_steps_that_hardly_take_time_are_timed_in_numbers(monkeypatch):
     assert max(machine.counts) <= 4 + 512, "or a residual gets subnormal"
     machine.step, machine.counts = 1e-2, []
     machine.taken()
-    assert set(machine.counts) == {1, 4, 12, 68}, "these take long enough"
+    assert set(machine.counts) == {1, 4, 12}, "these take long enough"
 
 
 def test_times_of_a_solve_that_tell_no_step_are_taken_once_more(monkeypatch):

@@ -21,14 +21,13 @@ _LIMITS += ("shared_limit", "capability")
 
 
 def compile_first(
-    worklist: Iterable[WorkItem], progress: Callable[[float, str], None] | None = None
+    worklist: list[WorkItem], progress: Callable[[float, str], None] | None = None
 ) -> None:
     """Compile on all cores what cases need.
 
     Of a GPU these are the kernels of products, which are most; others are compiled when they are
     measured.
     """
-    worklist = list(worklist)
     if any(not item.place.devices for item in worklist):
         loops.ensure(loops.every(), progress)
     for item in worklist:

@@ -13,13 +13,12 @@ from hetero.calibration.measure import loop, timing
 from hetero.calibration.progress import Failure, Schedule, left_out
 from hetero.calibration.request import Request
 from hetero.calibration.worklist import (
-    WorkItem,
     all_cases,
     chosen_devices,
     places_of,
     selected,
 )
-from hetero.ops.cases import Place, forget_numbers
+from hetero.ops.cases import forget_numbers
 from hetero.profile import inventory
 
 # Planned seconds of steps other than cases, quick and in full; measured ones correct them.
@@ -43,7 +42,9 @@ def measure(request: Request, progress: Callable[[float, str], None] | None) -> 
     if request.only:
         worklist = selected(worklist, request.only)
         places = [p for p in places if any(item.place is p for item in worklist)]
-    schedule = _planned(worklist, places, request, progress)
+    planned = sum(case.seconds for item in worklist for case in item.cases) * (1.0 + _AGAIN)
+    planned += _COMPILING[not request.quick] + overheads.planned(places, request.quick)
+    schedule = Schedule(progress, planned)
     schedule.begin(_COMPILING[not request.quick], "compiling")
     compiling.compile_first(worklist, lambda fraction, text: schedule.begin(0.0, text))
     costs = overheads.at_places(places, worklist, request, schedule, failures)
@@ -64,22 +65,3 @@ def measure(request: Request, progress: Callable[[float, str], None] | None) -> 
         )
     schedule.done()
     return content
-
-
-def _planned(
-    worklist: list[WorkItem],
-    places: list[Place],
-    request: Request,
-    progress: Callable[[float, str], None] | None,
-) -> Schedule:
-    """The schedule of all steps."""
-    full, total = not request.quick, 0.0
-    schedule = Schedule(progress)
-    schedule.plan(_COMPILING[full])
-    overheads.plan(schedule, places, request.quick)
-    for item in worklist:
-        for case in item.cases:
-            schedule.plan(case.seconds)
-            total += case.seconds
-    schedule.plan(_AGAIN * total)
-    return schedule

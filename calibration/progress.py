@@ -13,18 +13,14 @@ _EARLY = 0.02  # of the whole, before which the time left is not shown
 
 
 class Schedule:
-    """Steps with planned seconds; what those done took tells what the others will take.
+    """Steps of so many planned seconds; what those done took tells what the others will take.
 
     ``show(fraction, text)`` is called when a step begins.
     """
 
-    def __init__(self, show: Callable[[float, str], object] | None = None) -> None:
-        self._show = show or (lambda fraction, text: None)
-        self._start, self._planned, self._done, self._now = time.perf_counter(), 0.0, 0.0, 0.0
-
-    def plan(self, seconds: float) -> None:
-        """Add a step."""
-        self._planned += seconds
+    def __init__(self, show: Callable[[float, str], object] | None, planned: float) -> None:
+        self._show, self._planned = show or (lambda fraction, text: None), planned
+        self._start, self._done, self._now = time.perf_counter(), 0.0, 0.0
 
     def begin(self, seconds: float, text: str) -> None:
         """End the current step, and begin one."""

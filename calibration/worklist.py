@@ -121,7 +121,7 @@ def names_of(item: WorkItem, case: Case) -> set[str]:
     return {operation.name, operation.function, case.implementation.method, place.name, place.kind}
 
 
-def selected(worklist: Iterable[WorkItem], only: Iterable[str]) -> list[WorkItem]:
+def selected(worklist: list[WorkItem], only: Iterable[str]) -> list[WorkItem]:
     """The cases that have one of these names.
 
     Raises
@@ -129,7 +129,7 @@ def selected(worklist: Iterable[WorkItem], only: Iterable[str]) -> list[WorkItem
     ValueError
         If a name stands for nothing that can be measured; the message lists those that do.
     """
-    worklist, only = list(worklist), set(only)
+    only = set(only)
     known = {
         name: item.operation
         for item in worklist

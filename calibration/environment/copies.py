@@ -35,7 +35,9 @@ class Copies:
     def __init__(self, device: Device, largest: int) -> None:
         values = np.random.default_rng(0).integers(0, 255, _PERIOD, np.uint8)
         self._device = device
-        self.ways = ways(device)
+        with device.active():
+            is_staged = device.stages and device.ring() is not None
+        self.ways = self.WAYS + tuple((way, STAGED) for way in _DIRECTIONS if is_staged)
         self._buffer, self._owner = device.allocate(largest)
         self._pinned = device.pinned(largest)
         for start in range(0, largest, _PERIOD):
@@ -73,12 +75,3 @@ class Copies:
             device.upload(array, self._buffer)
         else:
             device.download(self._buffer, array)
-
-
-def ways(device: Device) -> tuple[Way, ...]:
-    """Directions and kinds of memory that can be copied to and from a device."""
-    with device.active():
-        is_staged = device.stages and device.ring() is not None
-    if is_staged:
-        return (*Copies.WAYS, *((way, STAGED) for way in _DIRECTIONS))
-    return Copies.WAYS

@@ -152,12 +152,10 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[
     return {key: max(undisturbed(found) - dispatch, 0.0) for key, found in samples.items()}
 
 
-def plan(schedule: Schedule, places: list[Place], quick: bool) -> None:
-    """Add the measurements of overheads to a schedule."""
-    schedule.plan(_PACK[not quick])
-    for place in places:
-        if place.devices:
-            schedule.plan(_AROUND[not quick] if len(place.devices) == 1 else transfers.SECONDS)
+def planned(places: list[Place], quick: bool) -> float:
+    """Seconds that measuring overheads takes."""
+    each = {0: 0.0, 1: _AROUND[not quick]}
+    return _PACK[not quick] + sum(each.get(len(p.devices), transfers.SECONDS) for p in places)
 
 
 def at_places(

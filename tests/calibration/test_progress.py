@@ -20,9 +20,7 @@ def run(patch, took, planned=1.0, number=10):
     """Steps that all take the same; (fraction, text) at the begin of each, and at the end."""
     clock, found = Clock(), []
     patch.setattr(progress.time, "perf_counter", clock)
-    schedule = Schedule(lambda *seen: found.append(seen))
-    for _ in range(number):
-        schedule.plan(planned)
+    schedule = Schedule(lambda *seen: found.append(seen), number * planned)
     for step in range(number):
         schedule.begin(planned, f"step {step}")
         clock.now += took

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from hetero import profile, registry
-from hetero.calibration.environment.overheads import Overheads
-from hetero.calibration.fit import fit
+from hetero.calibration import fit
 from hetero.calibration.measure.loop import Measured
+from hetero.calibration.overheads import Overheads
 from hetero.calibration.progress import Failure
 from hetero.calibration.request import Request
 from hetero.calibration.worklist import module_of

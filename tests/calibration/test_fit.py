@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hetero.calibration.fit import fit, fit_link
+from hetero.calibration import fit
 from hetero.registry.models import Work, bind, bind_link
 
 SIZES = [2**i for i in range(10, 31)]
@@ -39,7 +39,7 @@ def slopes(model):
 
 @pytest.mark.parametrize("noise", [0.0, 0.005])
 def test_segments_find_planted_breakpoints(noise):
-    model = fit_link.segments(SIZES, noisy([planted(s) for s in SIZES], noise))
+    model = fit.segments(SIZES, noisy([planted(s) for s in SIZES], noise))
     first, second, last = ends(model)
     assert 2**17 < first <= 2**18
     assert 2**22 < second <= 2**23
@@ -54,7 +54,7 @@ def test_segments_find_planted_breakpoints(noise):
 def test_segments_never_fall_with_size_nor_below_zero():
     falling = [1e-3 / (1 + i) for i in range(len(SIZES))]
     for seconds in (falling, noisy([1e-5] * len(SIZES), 0.3), [s / 1e9 for s in SIZES]):
-        model = fit_link.segments(SIZES, seconds)
+        model = fit.segments(SIZES, seconds)
         link = bind_link(model)
         assert all(link(size) >= 0 for size in (0, 1, *SIZES, 2**40))
         assert all(slope >= -1e-15 for slope in slopes(model))

@@ -45,7 +45,7 @@ def measured(monkeypatch, hasty, profile_file, cuda):
         patch.setattr(machine.overheads.transfers, "links", links_of)
         patch.setattr(machine.overheads, "dispatch", costs)
         patch.setattr(machine.overheads, "pack", lambda budget: PACK)
-        patch.setattr(machine.compiling, "compile_first", lambda *_: None)
+        patch.setattr(machine, "compile_first", lambda *_: None)
 
         def calibrate(*only, **options):
             taken.clear()

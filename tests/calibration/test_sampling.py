@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hetero import registry
-from hetero.calibration import worklist
-from hetero.calibration.environment import overheads
+from hetero.calibration import overheads, worklist
 from hetero.calibration.measure import sampling, solving
 from hetero.calibration.request import FULL
 from hetero.ops.cases import Case, Passes, Place, SampleGrid, TimedSolves

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from fakes import FakeCuda
 
-from hetero.calibration.environment import transfers
-from hetero.calibration.environment.copies import Copies
-from hetero.calibration.environment.transfers import alone
-from hetero.calibration.fit import fit_link
+from hetero.calibration import fit, transfers
 from hetero.calibration.measure import timing
 from hetero.calibration.progress import Failure
+from hetero.calibration.transfers import Copies, alone
 from hetero.devices import at_once
 from hetero.host import pages
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
@@ -136,11 +134,7 @@ def test_staged_copies_are_measured_where_the_device_can_and_not_small_ones(monk
     assert found["download", "staged"][1 << 28] == pytest.approx((1 << 28) / _RATE / 3)
     assert list(found["upload", "pageable"]) == [n for n in sizes if n <= 1 << 26], "else staged"
     links = {
-        way: {
-            kind: fit_link.segments([*t], [*t.values()])
-            for (w, kind), t in found.items()
-            if w == way
-        }
+        way: {kind: fit.segments([*t], [*t.values()]) for (w, kind), t in found.items() if w == way}
         for way in ("upload", "download")
     }
     constants = Profile({"name": "", "devices": {}, "links": {"cuda:0": links}})
@@ -166,7 +160,7 @@ def test_uploads_come_from_memory_that_no_cache_holds():
 
 def test_what_takes_longer_at_once_does_at_every_size():
     sizes = [2**n for n in range(10, 30)]
-    link = fit_link.segments(sizes, [1e-5 + n / 5e9 for n in sizes])
+    link = fit.segments(sizes, [1e-5 + n / 5e9 for n in sizes])
     links = {way: {PINNED: link, STAGED: link} for way in (UPLOAD, DOWNLOAD)}
     alone = 1e-5 + SIZES[-1] / 5e9
     taken = {(UPLOAD, PINNED): 1.6 * alone, (DOWNLOAD, STAGED): 1.04 * alone}

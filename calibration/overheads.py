@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero import registry
-from hetero.calibration.environment import transfers
-from hetero.calibration.fit import fit_link
+from hetero.calibration import fit, transfers
 from hetero.calibration.measure.candidates import awaited
 from hetero.calibration.measure.timing import measure, once, undisturbed
 from hetero.calibration.measure.workbench import Bench
@@ -56,7 +55,7 @@ def pack(budget: Budget) -> dict[str, Any]:
     for size in sizes:
         view = source[: size // 4 : 2]  # size / 8 elements of 8 bytes, with stride 2
         seconds.append(measure(lambda v=view: np.ascontiguousarray(v), budget=budget.point))
-    return fit_link.segments(sizes, seconds)
+    return fit.segments(sizes, seconds)
 
 
 def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) -> dict[str, float]:

@@ -6,21 +6,31 @@ and its threads, and one of them begins later. So all equal devices together hav
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import combinations, product
 from typing import Any
 
-from hetero.calibration.environment.copies import LEAST_STAGED, Copies, Way
-from hetero.calibration.fit import fit_link
+import numpy as np
+
+from hetero.calibration import fit
 from hetero.calibration.measure.timing import measure, once, undisturbed
 from hetero.calibration.progress import Failure
 from hetero.devices import at_once, peers
 from hetero.devices.base import Device
+from hetero.host import pages
 from hetero.ops.cases import Budget, Place, axis
-from hetero.profile import PINNED, STAGED
+from hetero.profile import PAGEABLE, PINNED, STAGED
 from hetero.registry.models import bind_link
 
+Way = tuple[str, str]  # direction and kind of memory
+
+_DIRECTIONS = ("upload", "download")
+_LEAST_STAGED = 1 << 18  # bytes of a staged copy that is measured
+_CACHED = 1 << 20  # bytes of an operand that is still in a cache when a call begins
+_PERIOD = 1 << 24  # random bytes, which are repeated
+_REST = 3e-4  # seconds after which a thread that helps to copy sleeps
 Times = dict[Way, dict[int, float]]  # direction and kind of host memory -> bytes -> seconds
 
 _LONG = 1 << 26  # bytes up to which sizes double; staged copies that are longer have no other way
@@ -28,6 +38,64 @@ SECONDS = 1.0  # of measuring copies at once, about
 _SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 4))  # bytes of these, to 64 MiB
 _SAMPLES = 8  # of a size
 _NOISE = 1.05  # times as long as alone: less counts as equal
+
+
+class Copies:
+    """Copies of any size between a device, which is active, and each kind of the host's memory.
+
+    As in calls, downloads to pageable memory go to a new result, in reused memory
+    (`hetero.host.pages`), and uploads from it come from memory that no cache holds, unless
+    they are so small that a program has just made them. Pageable memory is copied by the driver
+    alone, or "staged" where the device can, by threads that `rest` lets fall asleep first.
+
+    ``largest`` is in bytes; `ways` are directions and kinds of memory that can be copied.
+    """
+
+    WAYS = tuple((way, of) for way in _DIRECTIONS for of in (PAGEABLE, PINNED))
+
+    def __init__(self, device: Device, largest: int) -> None:
+        values = np.random.default_rng(0).integers(0, 255, _PERIOD, np.uint8)
+        self._device = device
+        with device.active():
+            is_staged = device.stages and device.ring() is not None
+        self.ways = self.WAYS + tuple((way, STAGED) for way in _DIRECTIONS if is_staged)
+        self._buffer, self._owner = device.allocate(largest)
+        self._pinned = device.pinned(largest)
+        for start in range(0, largest, _PERIOD):
+            part = self._pinned[start : start + _PERIOD]
+            part[:] = values[: len(part)]
+        self._pageable, self._next = self._pinned.copy(), 0
+
+    def rest(self, way: Way) -> None:
+        """Let threads that help to copy fall asleep, as those of a call do while it computes."""
+        if way[1] == STAGED:
+            time.sleep(_REST)
+
+    def _source(self, nbytes: int) -> np.ndarray:
+        """Pageable memory, a different part each time."""
+        if nbytes < _CACHED:
+            return self._pageable[:nbytes]
+        begin = self._next if self._next + nbytes <= len(self._pageable) else 0
+        self._next = begin + nbytes
+        return self._pageable[begin : begin + nbytes]
+
+    def __call__(self, direction: str, memory: str, nbytes: int) -> None:
+        """Copy ``nbytes``; direction and kind of memory are one of `ways`."""
+        device = self._device
+        if memory == PINNED:
+            array = self._pinned[:nbytes]
+        elif direction == "upload":
+            array = self._source(nbytes)
+        else:
+            array = pages.empty((nbytes,), np.uint8)
+        if memory == STAGED:
+            device.ring().start(direction, array, self._buffer, 0, device.record()).wait()
+        elif nbytes >= _LEAST_STAGED:
+            device.enqueue(direction, array, self._buffer)
+        elif direction == "upload":
+            device.upload(array, self._buffer)
+        else:
+            device.download(self._buffer, array)
 
 
 # -- One device ------------------------------------------------------------------------------------
@@ -41,7 +109,7 @@ def links(device: Device, budget: Budget) -> dict[str, Any]:
     sizes = [size // 8 * 8 for size in sizes]  # whole float64s
     models: dict[str, Any] = {"upload": {}, "download": {}}
     for (direction, memory), seconds in alone(device, sizes, 3 * budget.point).items():
-        models[direction][memory] = fit_link.segments([*seconds], [*seconds.values()])
+        models[direction][memory] = fit.segments([*seconds], [*seconds.values()])
     return models
 
 
@@ -60,7 +128,7 @@ def _is_timed(way: Way, nbytes: int, ways: Sequence[Way]) -> bool:
     """Whether copies of this size are measured, where these are the ways to copy: small ones are
     never staged, and large ones always where that is a way."""
     if way[1] == STAGED:
-        return nbytes >= LEAST_STAGED
+        return nbytes >= _LEAST_STAGED
     return way[1] == PINNED or (way[0], STAGED) not in ways or nbytes <= _LONG
 
 
@@ -116,7 +184,7 @@ def slower(links: dict[str, Any], nbytes: int, seconds: dict[Way, float]) -> dic
         alone = links.get(direction, {}).get(memory)
         if alone is not None and (times := taken / bind_link(alone)(nbytes)) > _NOISE:
             samples = alone["samples"]
-            model = fit_link.segments(samples["bytes"], [times * s for s in samples["seconds"]])
+            model = fit.segments(samples["bytes"], [times * s for s in samples["seconds"]])
             model["samples"] = {"bytes": [nbytes], "times": [times]}
             models.setdefault(direction, {})[memory] = model
     return models
@@ -144,4 +212,4 @@ def from_peers(devices: Sequence[Device], sizes: Sequence[int]) -> dict[str, Any
         tasks = [partial(copy, number, nbytes) for number in range(len(devices))]
         samples = [once(partial(at_once.run, devices, tasks, nbytes)) for _ in range(1 + _SAMPLES)]
         taken.append(undisturbed(samples[1:]))
-    return {"peer": {"device": fit_link.segments(sizes, taken)}}
+    return {"peer": {"device": fit.segments(sizes, taken)}}

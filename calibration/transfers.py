@@ -146,7 +146,7 @@ def together(
         return {}
     try:
         taken = at_once_seconds(place.devices, sizes[-1])
-        return slower(links, sizes[-1], taken) | from_peers(place.devices, sizes)
+        return models_at_once(links, sizes[-1], taken) | from_peers(place.devices, sizes)
     except Exception as error:
         failures.append(Failure("links", place.name, "at once", error))
         return {}
@@ -174,7 +174,7 @@ def at_once_seconds(devices: Sequence[Device], nbytes: int) -> dict[Way, float]:
     return taken
 
 
-def slower(links: dict[str, Any], nbytes: int, seconds: dict[Way, float]) -> dict[str, Any]:
+def models_at_once(links: dict[str, Any], nbytes: int, seconds: dict[Way, float]) -> dict[str, Any]:
     """Link models of the ways that are slower at once: direction -> kind of memory -> model.
 
     ``links`` are of one device alone, ``seconds`` of copies of so many bytes at once.

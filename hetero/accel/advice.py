@@ -149,14 +149,12 @@ def advise(
     lines = sorted((line for line, *_ in session.noted.values()), key=lambda line: -line.here)
     has_gpu = any(n != CPU and not info.get("is_host_cpu") for n, info in devices.items())
     # The first seconds of all calls are the library's, but for single ones that are long enough.
-    least, whole = (
-        least_calls(has_gpu),
-        sum(line.plain for line in lines if line.there < line.plain),
-    )
-    for line in lines:
-        if whole and line.plain < least * line.count:
+    gaining, least = [line for line in lines if line.there < line.plain], least_calls(has_gpu)
+    whole = sum(line.plain for line in gaining)
+    for line in gaining:
+        if line.plain < least * line.count:
             line.there += (line.plain - line.there) * min(least / whole, 1.0)
-    loading = LOADING if any(line.there < line.plain for line in lines) else 0.0
+    loading = LOADING if any(line.there < line.plain for line in gaining) else 0.0
     sums = {n: rest + sum(getattr(line, n) for line in lines) for n in ("here", "there", "plain")}
     sums["there"] += loading
     return Advice(constants.name, on is None, lines, rest, loading, **sums), ending

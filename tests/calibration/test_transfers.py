@@ -164,7 +164,7 @@ def test_what_takes_longer_at_once_does_at_every_size():
     links = {way: {PINNED: link, STAGED: link} for way in (UPLOAD, DOWNLOAD)}
     alone = 1e-5 + SIZES[-1] / 5e9
     taken = {(UPLOAD, PINNED): 1.6 * alone, (DOWNLOAD, STAGED): 1.04 * alone}
-    found = transfers.slower(links, SIZES[-1], taken | {(UPLOAD, PAGEABLE): 1.0})
+    found = transfers.models_at_once(links, SIZES[-1], taken | {(UPLOAD, PAGEABLE): 1.0})
     constants = Profile({"name": "", "devices": {}, "links": {"cuda:0": links, "cuda*2": found}})
     assert found.keys() == {UPLOAD}
     assert found[UPLOAD].keys() == {PINNED}

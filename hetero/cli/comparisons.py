@@ -18,8 +18,7 @@ _MOST_AGAIN = 100_000  # calls, which take three seconds to count
 # -- explain ---------------------------------------------------------------------------------------
 
 
-def explain_options() -> Options:
-    """Those of explain."""
+def _explain_options() -> Options:
     from hetero import registry
 
     whole = {"type": values.whole}
@@ -129,8 +128,7 @@ def _options(operation: Any, arguments: argparse.Namespace) -> dict[str, str]:
 # -- verify ----------------------------------------------------------------------------------------
 
 
-def verify_options() -> Options:
-    """Those of verify."""
+def _verify_options() -> Options:
     from hetero.evaluation import verify
 
     whole = {"type": values.whole}
@@ -170,8 +168,7 @@ def verify(arguments: argparse.Namespace) -> int:
 # -- transfer --------------------------------------------------------------------------------------
 
 
-def transfer_options() -> Options:
-    """Those of transfer."""
+def _transfer_options() -> Options:
     one = {"nargs": "?", "type": _bytes}
     text = "bytes to the device, such as 64MiB or 1e9 (default: the operands of --work)"
     yield "up", text, one | {"metavar": "UP"}

@@ -16,8 +16,7 @@ MOVEMENT = "movement"  # what bench takes as well as operations
 # -- bench -----------------------------------------------------------------------------------------
 
 
-def bench_options() -> Options:
-    """Those of bench."""
+def _bench_options() -> Options:
     from hetero.ops import benchmark
 
     operations = values.operations()
@@ -82,8 +81,7 @@ def bench(arguments: argparse.Namespace) -> int:
 # -- ladder, sweep, probe --------------------------------------------------------------------------
 
 
-def ladder_options() -> Options:
-    """Those of ladder."""
+def _ladder_options() -> Options:
     yield from _common("such as cuda:0, or cpu")
     text = (
         "extents of squares; of images and grids likewise, of k-means rows (default: three, small "
@@ -96,8 +94,7 @@ def ladder_options() -> Options:
     yield "--limit", text, {"type": float, "metavar": "SECONDS"}
 
 
-def sweep_options() -> Options:
-    """Those of sweep."""
+def _sweep_options() -> Options:
     yield from _common("such as cuda:0")
     yield "--method", "a rung of the ladder whose blocks can have other shapes"
     text = (
@@ -108,8 +105,7 @@ def sweep_options() -> Options:
     yield "--all", "print every block that runs, not the fastest ones alone", FLAG
 
 
-def probe_options() -> Options:
-    """Those of probe."""
+def _probe_options() -> Options:
     from hetero.ladder.probe import PROBES
 
     text = "; ".join(f"{name}: {one.summary}" for name, one in PROBES.items())

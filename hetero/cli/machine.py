@@ -19,8 +19,7 @@ from hetero.terminal import progress_bar
 # -- info ------------------------------------------------------------------------------------------
 
 
-def info_options() -> Options:
-    """Those of info."""
+def _info_options() -> Options:
     yield "--verbose", "all that is known, not the main part", FLAG
 
 
@@ -36,8 +35,7 @@ def info(arguments: argparse.Namespace) -> int:
 # -- calibrate, compile ----------------------------------------------------------------------------
 
 
-def calibrate_options() -> Options:
-    """Those of calibrate."""
+def _calibrate_options() -> Options:
     yield "--quick", "15 to 30 seconds instead of up to a minute, less exact", FLAG
     text = "file to write (default: HETERO_PROFILE, or the user's cache)"
     yield "--path", text, {"type": values.file}
@@ -99,8 +97,7 @@ def compile_loops(arguments: argparse.Namespace) -> int:
 # -- report, demo ----------------------------------------------------------------------------------
 
 
-def report_options() -> Options:
-    """Those of report."""
+def _report_options() -> Options:
     yield "file", "to write, such as report.html", FILE
     text = "of another machine: tesla-t10, h100, h200, h100x2, h200x2, or a profile's file"
     yield "--profile", f"{text} (default: this)", PROFILE
@@ -126,8 +123,7 @@ def report(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def demo_options() -> Options:
-    """Those of demo."""
+def _demo_options() -> Options:
     yield "--largest", "largest extent (default: 2048; 8192 on a GPU)", {"type": values.whole}
     yield "--picture", "save the filtered photograph (PGM)", FILE
 
@@ -163,8 +159,7 @@ _ON = "Scripts of this environment run with hetero.accel where HETERO_ACCEL=1 is
 _OFF = "No script of this environment runs with hetero.accel by itself: there is no {}"
 
 
-def accel_options() -> Options:
-    """Those of accel."""
+def _accel_options() -> Options:
     yield "--enable", "let HETERO_ACCEL=1 switch it on for all scripts of this environment", FLAG
     yield "--disable", "take that back", FLAG
 
@@ -184,8 +179,7 @@ def accel(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def advise_options() -> Options:
-    """Those of advise."""
+def _advise_options() -> Options:
     text = "another machine, by its profile: h100, h200, or a profile's file (default: this one)"
     yield "--on", text, PROFILE
     yield "-m", "the script is a module's name", FLAG | {"dest": "module"}

@@ -13,7 +13,7 @@ from hetero.cli.values import USAGE, Options
 from hetero.errors import one_of
 
 # A command has a function of its name in one of the modules, whose docstring is its help, and its
-# options in NAME_options: rows of name, help, and what else `add_argument` takes.
+# options in _NAME_options: rows of name, help, and what else `add_argument` takes.
 _MODULES = machine, comparisons, kernels
 _NAMES = ("info", "calibrate", "compile", "explain", "verify", "bench", "ladder", "sweep", "probe")
 _NAMES += ("transfer", "advise", "accel", "report", "demo")
@@ -70,5 +70,5 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
         sub.add_argument("--json", action="store_true", help="print JSON")
         sub.add_argument("--markdown", action="store_true", help="print tables as Markdown")
         sub.set_defaults(run=run)
-        sub.options = partial(_add, getattr(module, f"{name}_options", tuple))
+        sub.options = partial(_add, getattr(module, f"_{name}_options", tuple))
     return made, [*_NAMES]

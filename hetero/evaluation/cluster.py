@@ -158,22 +158,9 @@ class Solve(NamedTuple):
         return -(-rows // own) if own >= min(depth, rows) else None
 
 
-class Forecast(NamedTuple):
-    """An iteration on a number of devices; compute + launch + halo + sums = seconds."""
-
-    parts: int
-    rows: int  # of the device that has most
-    seconds: float
-    compute: float
-    launch: float
-    halo: float
-    sums: float
-    efficiency: float
-    binds: str  # the longest term
-
-
-def forecast(solve: Solve, cluster: Cluster, parts: int, rows: int | None = None) -> Forecast:
-    """An iteration of a solve on a number of devices.
+def forecast(solve: Solve, cluster: Cluster, parts: int, rows: int | None = None) -> dict[str, Any]:
+    """An iteration of a solve on a number of devices: parts; rows (of the one that has most);
+    seconds = compute + launch + halo + sums; efficiency; binds (the longest term).
 
     Where ``rows`` of each device are given, efficiency = T(1) / T(parts); else the solve's own are
     divided, and efficiency = T(1) / (parts T(parts)).
@@ -186,9 +173,9 @@ def forecast(solve: Solve, cluster: Cluster, parts: int, rows: int | None = None
         sums = what.sums * cluster.allreduce(what.sum_bytes, parts)
     terms = {"compute": compute, "launch": launch, "halo": halo, "sums": sums}
     seconds, binds = sum(terms.values()), max(terms, key=terms.__getitem__)
-    one = seconds if parts == 1 else forecast(solve, cluster, 1, rows).seconds
-    efficiency = one / seconds / (1 if rows else parts)
-    return Forecast(parts, own, seconds, **terms, efficiency=efficiency, binds=binds)
+    one = seconds if parts == 1 else forecast(solve, cluster, 1, rows)["seconds"]
+    made = {"parts": parts, "rows": own, "seconds": seconds, **terms}
+    return made | {"efficiency": one / seconds / (1 if rows else parts), "binds": binds}
 
 
 def solves(call: calls.Call, cluster: Cluster, method: str | None = None) -> list[Solve]:
@@ -223,7 +210,7 @@ def scaling(call: calls.Call, cluster: Cluster, method: str | None = None) -> di
         return max(1, min(cluster.total, call.dims[0] // solve.iteration.depth))
 
     candidates = solves(call, cluster, method)
-    solve = min(candidates, key=lambda s: steps(s) * forecast(s, cluster, most(s)).seconds)
+    solve = min(candidates, key=lambda s: steps(s) * forecast(s, cluster, most(s))["seconds"])
     last, rows = most(solve), -(-call.dims[0] // most(solve))
     counts = sorted({2**k for k in range(last.bit_length())} | {last})
     strong = [forecast(solve, cluster, n) for n in counts]
@@ -235,10 +222,10 @@ def scaling(call: calls.Call, cluster: Cluster, method: str | None = None) -> di
         "devices": cluster.total,
         "iterations": steps(solve),
         "fits_from": solve.fits_from(),
-        "fastest": min(strong, key=lambda one: one.seconds)._asdict(),
-        "half_efficient": max(one.parts for one in strong if one.efficiency >= 0.5),
-        "strong": [one._asdict() for one in strong],
-        "weak": [forecast(solve, cluster, n, rows)._asdict() for n in counts],
+        "fastest": min(strong, key=lambda one: one["seconds"]),
+        "half_efficient": max(one["parts"] for one in strong if one["efficiency"] >= 0.5),
+        "strong": strong,
+        "weak": [forecast(solve, cluster, n, rows) for n in counts],
     }
 
 

@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import FAILED, OK, refused
@@ -14,13 +15,17 @@ from command_line import FAILED, OK, refused
 from hetero import profile, registry
 from hetero.calling.planner import OtherMachine
 from hetero.evaluation import calls, cluster
-from hetero.evaluation.cluster import Cluster, Link, forecast
+from hetero.evaluation.cluster import Cluster, Link
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLE = DOCS / "examples" / "cluster_h200.json"
 FAST, SLOW = Link(370e9, 10e-6), Link(50e9, 5e-6)
 H200S = Cluster(250, 4, "h200", FAST, SLOW)
 US = 1e-6
+
+
+def forecast(*given):
+    return SimpleNamespace(**cluster.forecast(*given))
 
 
 def solve(dims, machine=H200S, method="fused", function="solve_cg", dtype="float64"):

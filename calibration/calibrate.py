@@ -7,14 +7,12 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hetero import paths, profile
 from hetero.calibration import machine
 from hetero.calibration.request import Request
 from hetero.errors import ProfileError
-from hetero.profile import constants
 
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -56,7 +54,7 @@ def calibrate(
     Returns
     -------
     Profile
-        The one that is used from now on: what was measured, but for the case in the notes.
+        What was measured, which is used from now on.
 
     Raises
     ------
@@ -70,9 +68,7 @@ def calibrate(
     Notes
     -----
     Samples that the others contradict are measured once more. Where many stay doubtful, or other
-    processes kept the machine busy, a warning says so; then a profile of this machine that is
-    stored already and was measured with less load stays, and is returned. A ``path`` is written in
-    any case.
+    processes kept the machine busy, a warning says so.
 
     A second calibration of the same user waits for the first one's end, since both would measure
     how they disturb each other. It does not where the user's cache directory cannot be written.
@@ -88,30 +84,12 @@ def calibrate(
     >>> hetero.calibrate(quick=True, path="/tmp/hetero-example.json").name
     'measured'
     """
-    return outcome(quick, path, devices, progress, only=only).profile
-
-
-class Outcome(NamedTuple):
-    """The result of a calibration: the profile that is used from now on, and whether it is new."""
-
-    profile: profile.Profile
-    is_new: bool
-
-
-def outcome(
-    quick: bool,
-    path: str | os.PathLike[str] | None,
-    devices: list[str] | None,
-    progress: Callable[[float, str], None] | None,
-    *,
-    only: Sequence[str] | None = None,
-) -> Outcome:
-    """As `calibrate`."""
     only = (only,) if isinstance(only, str) else tuple(only or ())
-    # This fails before anything is measured. The default path depends on the devices.
-    target = profile.place(path) if path is not None else None
+    if path is not None:  # this fails before anything is measured
+        profile.place(path)
     with _alone():
-        target = target or profile.place()
+        if path is None:  # the default path depends on the devices
+            profile.place()
         base = None
         if only:
             base = profile.held() if path is None else _holding(path)
@@ -120,32 +98,11 @@ def outcome(
         measured = profile.parse(
             profile.encode(_content(Request(quick, devices, only, base and base.data), progress))
         )
-    stored = _better(target, measured) if path is None else None
-    if stored is not None:
-        log.warning("not stored: %s keeps the profile of %s", target, stored.data.get("created"))
-        profile.set_current(None)
-        return Outcome(stored, is_new=False)
     try:
         measured.save(path)
     finally:
         profile.set_current(measured)
-    return Outcome(measured, is_new=True)
-
-
-def _better(target: Path, new: profile.Profile) -> profile.Profile | None:
-    """The stored profile, if it fits this machine and was measured with less load.
-
-    Only where the new one cannot be trusted, and has no constants that the stored one lacks.
-    """
-    mine = new.data.get("load", {})
-    if constants.is_trusted(mine):
-        return None
-    stored = _holding(target)
-    if stored is None:
-        return None
-    covers = set(stored.data["models"]) >= set(new.data["models"])
-    less = constants.doubtful_share(stored.data.get("load", {})) <= constants.doubtful_share(mine)
-    return stored if covers and less else None
+    return measured
 
 
 def _holding(path: str | os.PathLike[str]) -> profile.Profile | None:

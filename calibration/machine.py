@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 from hetero import registry
-from hetero.calibration import compiling, modelling
-from hetero.calibration.environment import overheads
-from hetero.calibration.measure import loop, timing
+from hetero.calibration import modelling, overheads
+from hetero.calibration.measure import loop, sampling, timing
 from hetero.calibration.progress import Failure, Schedule, left_out
 from hetero.calibration.request import Request
-from hetero.calibration.worklist import (
-    WorkItem,
-    all_cases,
-    chosen_devices,
-    places_of,
-    selected,
-)
-from hetero.ops.cases import Place, forget_numbers
+from hetero.calibration.worklist import WorkItem, all_cases, chosen_devices, places_of, selected
+from hetero.devices.base import Device
+from hetero.host import loops
+from hetero.kernels import LaunchPlan
+from hetero.ops.cases import Case, SampleGrid, forget_numbers, grid
 from hetero.profile import inventory
+from hetero.registry import Arguments
 
 # Planned seconds of steps other than cases, quick and in full; measured ones correct them.
 _COMPILING = (3.0, 8.0)
 _AGAIN = 0.1  # of the cases' seconds, for repeating samples
+
+# What methods ask of a device to plan a launch.
+_LIMITS = ("kind", "name", "is_cuda", "target", "multiprocessors", "block_limit")
+_LIMITS += ("shared_limit", "capability")
 
 log = logging.getLogger("hetero")
 
 
 def measure(request: Request, progress: Callable[[float, str], None] | None) -> dict[str, Any]:
     """Measure what is requested; the content of a profile."""
-    try:
-        return _measure(request, progress)
-    finally:
-        forget_numbers()
-
-
-def _measure(request: Request, progress: Callable[[float, str], None] | None) -> dict[str, Any]:
     budget, operations = request.budget, registry.operations()
     before = timing.reading()
     for name, info in inventory.devices().items():
@@ -50,11 +47,16 @@ def _measure(request: Request, progress: Callable[[float, str], None] | None) ->
     if request.only:
         worklist = selected(worklist, request.only)
         places = [p for p in places if any(item.place is p for item in worklist)]
-    schedule = _planned(worklist, places, request, progress)
+    planned = sum(case.seconds for item in worklist for case in item.cases) * (1.0 + _AGAIN)
+    planned += _COMPILING[not request.quick] + overheads.planned(places, request.quick)
+    schedule = Schedule(progress, planned)
     schedule.begin(_COMPILING[not request.quick], "compiling")
-    compiling.compile_first(worklist, lambda fraction, text: schedule.begin(0.0, text))
+    compile_first(worklist, lambda fraction, text: schedule.begin(0.0, text))
     costs = overheads.at_places(places, worklist, request, schedule, failures)
-    measured, counts = loop.measure(worklist, budget, costs.shares(), schedule.begin, failures)
+    try:
+        measured, counts = loop.measure(worklist, budget, costs.shares, schedule.begin, failures)
+    finally:
+        forget_numbers()
     content = modelling.profile_of(request, costs, measured, failures)
     content["load"] = load = timing.load(before, timing.reading(), *counts)
     for line in left_out(failures):
@@ -70,20 +72,36 @@ def _measure(request: Request, progress: Callable[[float, str], None] | None) ->
     return content
 
 
-def _planned(
-    worklist: list[WorkItem],
-    places: list[Place],
-    request: Request,
-    progress: Callable[[float, str], None] | None,
-) -> Schedule:
-    """The schedule of all steps."""
-    full, total = not request.quick, 0.0
-    schedule = Schedule(progress)
-    schedule.plan(_COMPILING[full])
-    overheads.plan(schedule, places, request.quick)
+def compile_first(
+    worklist: list[WorkItem], progress: Callable[[float, str], None] | None = None
+) -> None:
+    """Compile on all cores what cases need.
+
+    Of a GPU these are the kernels of products, which are most; others are compiled when they are
+    measured.
+    """
+    if any(not item.place.devices for item in worklist):
+        loops.ensure(loops.every(), progress)
     for item in worklist:
-        for case in item.cases:
-            schedule.plan(case.seconds)
-            total += case.seconds
-    schedule.plan(_AGAIN * total)
-    return schedule
+        if len(item.place.devices) == 1:
+            (device,) = item.place.devices
+            device.compile_ahead(_kernels(device, item.cases))
+
+
+def _kernels(device: Device, cases: Iterable[Case]) -> dict[tuple[str, Any], None]:
+    """The kernels of all sizes that are measured, by methods that are given a device's limits and
+    a recorder of launch plans instead of what runs them; what else they ask of it, it has not."""
+    wanted: dict[tuple[str, Any], None] = {}
+
+    def record(plan: LaunchPlan, *buffers: Any) -> None:
+        wanted.update(((one.source, one.defines), None) for one in plan.launches)
+
+    limits = {name: getattr(device, name) for name in _LIMITS}
+    recorder = SimpleNamespace(run_launches=record, **limits)
+    for case in cases:
+        if isinstance(case.how, SampleGrid):
+            between = itertools.islice(sampling.between_knots(case), case.how.held_out)
+            with contextlib.suppress(Exception):  # reported when the case is measured
+                for dims in (*grid(case.axes), *between):
+                    case.implementation.run((recorder,), case.problem(*dims), Arguments((0, 0), 0))
+    return wanted

@@ -5,16 +5,15 @@ A model that cannot be fitted becomes a `Failure`; all others are made.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from hetero import profile, registry
-from hetero.calibration.environment.overheads import Overheads
-from hetero.calibration.fit import fit
+from hetero.calibration import fit
 from hetero.calibration.measure.loop import Measured
+from hetero.calibration.overheads import Overheads
 from hetero.calibration.progress import Failure
 from hetero.calibration.request import Request
 from hetero.calibration.worklist import module_of
@@ -36,32 +35,20 @@ def models(
 ) -> dict[ModelKey, Model]:
     """The models fitted to samples, in the order in which these were taken.
 
-    Parameters
-    ----------
-    measured : list of Measured
-    failures : list
-        Is added to.
-    links : dict, optional
-        Link models of a profile, by which models of several devices leave out what is moved.
+    By ``links``, link models of a profile, those of several devices leave out what is moved.
     """
     constants = Profile({"name": "", "devices": {}, "links": links or {}})
     fitted: dict[ModelKey, Model] = {}
     for one in measured:
         try:
-            fitted[one.key] = _modelled(one, fitted, constants)
+            still = unmoved(one, constants)
+            model = fitted[one.key] = _model(still or one, fitted)
+            if still is not None:
+                model["moves_apart"] = True
         except Exception as error:
             row = one.case.implementation
             failures.append(Failure(row.operation, one.place.name, str(one.case), error))
     return fitted
-
-
-def _modelled(one: Measured, before: dict[ModelKey, Model], constants: Profile) -> Model:
-    """`fitted` to the samples; of several devices without what is moved."""
-    still = unmoved(one, constants)
-    model = fitted(still or one, before)
-    if still is not None:
-        model["moves_apart"] = True
-    return model
 
 
 def unmoved(one: Measured, constants: Profile) -> Measured | None:
@@ -87,18 +74,11 @@ def unmoved(one: Measured, constants: Profile) -> Measured | None:
     return one._replace(samples=replace(samples, **{part: left}))
 
 
-def fitted(one: Measured, before: dict[ModelKey, Model]) -> Model:
-    """The model of one case.
-
-    Parameters
-    ----------
-    one : Measured
-    before : dict
-        Models among which the case's reference is.
-    """
+def _model(one: Measured, before: dict[ModelKey, Model]) -> Model:
+    """The model of one case, whose reference is among those fitted before."""
     (case, place, samples), how = one, one.case.how
     if isinstance(how, TimedSolves):
-        return fit.solve(case.axes, samples.setup, samples.seconds, (how.few, how.many))
+        return fit.solve(case.axes, samples.setup, samples.seconds)
     if isinstance(how, Passes):
         seconds, held_out = samples.seconds, samples.held_out
         return fit.passes(how.form, how.block, seconds, held_out, list(how.knots))
@@ -120,17 +100,14 @@ def derived(
     operations: Iterable[Operation], models: dict[ModelKey, Model], failures: list[Failure]
 ) -> dict[ModelKey, Model]:
     """All models, with those that operations derive from others."""
-    models, fitted = dict(models), dict(models)
+    made = dict(models)
     for operation in operations:
-        with contextlib.suppress(Exception):  # `all_cases` reported what is wrong with the module
-            make = getattr(module_of(operation), "derived", None)
-            if make is None:
-                continue
-            try:
-                models.update(make(fitted))
-            except Exception as error:
-                failures.append(Failure(operation.name, "", "derived models", error))
-    return models
+        make = getattr(module_of(operation), "derived", lambda models: {})
+        try:
+            made.update(make(models))
+        except Exception as error:
+            failures.append(Failure(operation.name, "", "derived models", error))
+    return made
 
 
 def profile_of(
@@ -144,7 +121,7 @@ def profile_of(
     stays: dict[str, Any] = {"models": {}, "links": {}, "host": {}}
     if request.only:
         stays = request.base or conservative
-    links = {**stays["links"], **{name: each.links for name, each in costs.around.items()}}
+    links = {**stays["links"], **costs.links}
     before = {ModelKey.parse(key): model for key, model in stays["models"].items()}
     made = before | models(measured, failures, links)
     made = derived(registry.operations(), made, failures)
@@ -162,10 +139,7 @@ def profile_of(
         "links": links,
         "host": {
             "pack": costs.pack or stays["host"].get("pack") or conservative["host"]["pack"],
-            "dispatch": {
-                **stays["host"].get("dispatch", {}),
-                **{name: each.dispatch for name, each in costs.around.items()},
-            },
+            "dispatch": {**stays["host"].get("dispatch", {}), **costs.dispatch},
         },
         "models": {str(key): model for key, model in made.items()},
     }

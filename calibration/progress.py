@@ -7,53 +7,33 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hetero.errors import DeviceError
+from hetero.times import readable
 
 _EARLY = 0.02  # of the whole, before which the time left is not shown
 
 
 class Schedule:
-    """Steps with planned seconds; what those done took tells what the others will take.
+    """Steps of so many planned seconds; what those done took tells what the others will take.
 
-    Parameters
-    ----------
-    show : callable or None
-        Called as ``show(fraction, text)`` when a step begins.
-    clock : callable, optional
-        Seconds.
+    ``show(fraction, text)`` is called when a step begins.
     """
 
-    def __init__(
-        self,
-        show: Callable[[float, str], None] | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._show, self._clock, self._start = show, clock, clock()
-        self._planned = self._done = self._now = 0.0
-
-    def plan(self, seconds: float) -> None:
-        """Add a step."""
-        self._planned += seconds
+    def __init__(self, show: Callable[[float, str], object] | None, planned: float) -> None:
+        self._show, self._planned = show or (lambda fraction, text: None), planned
+        self._start, self._done, self._now = time.perf_counter(), 0.0, 0.0
 
     def begin(self, seconds: float, text: str) -> None:
         """End the current step, and begin one."""
         self._done, self._now = self._done + self._now, seconds
-        if self._show is not None:
-            fraction = min(self._done / max(self._planned, self._done, 1e-9), 0.99)
-            if fraction > _EARLY:
-                left = (self._clock() - self._start) * (1.0 - fraction) / fraction
-                text = f"{text}, {shown(left)} left"
-            self._show(fraction, text)
+        fraction = min(self._done / max(self._planned, self._done, 1e-9), 0.99)
+        if fraction > _EARLY:
+            left = (time.perf_counter() - self._start) * (1.0 - fraction) / fraction
+            text = f"{text}, {readable(left)} left"
+        self._show(fraction, text)
 
     def done(self) -> None:
         """End the last step."""
-        if self._show is not None:
-            self._show(1.0, "done")
-
-
-def shown(seconds: float) -> str:
-    """Seconds as text: "40 s", "1:20 min"."""
-    whole = round(seconds)
-    return f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02} min"
+        self._show(1.0, "done")
 
 
 class Failure(NamedTuple):

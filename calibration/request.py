@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from hetero.ops.cases import Budget
@@ -15,33 +16,17 @@ QUICK = Budget(
     largest_solve=2**22,
     held_out=8,
     largest_transfer=2**27,
-    link_step=2.0,
 )
-FULL = Budget(
-    quick=False,
-    point=0.005,
-    longest=0.02,
-    step=1.0,
-    solve_step=1.0,
-    largest_solve=2**24,
-    held_out=16,
-    largest_transfer=2**30,
-    link_step=2.0,
-)
+_MORE = {"step": 1.0, "solve_step": 1.0, "largest_solve": 2**24, "largest_transfer": 2**30}
+FULL = replace(QUICK, quick=False, point=0.005, longest=0.02, held_out=16, **_MORE)
 
 
 class Request(NamedTuple):
     """What a calibration is to measure.
 
-    Attributes
-    ----------
-    quick : bool
-    devices : list of str or None
-        None for all.
-    only : tuple of str
-        Names of operations, devices and methods; empty for everything.
-    base : dict or None
-        Content of a profile, which keeps its other constants where ``only`` is given.
+    All ``devices`` where that is None; of operations, devices and methods ``only`` those of these
+    names, or everything. ``base`` is the content of a profile, which keeps its other constants
+    where ``only`` is given.
     """
 
     quick: bool = False

@@ -117,18 +117,11 @@ def few(case: Case, place: Place) -> Case:
 
 def names_of(item: WorkItem, case: Case) -> set[str]:
     """The names that stand for a case."""
-    operation = item.operation
-    return {operation.name, operation.function, case.implementation.method} | place_names(
-        item.place
-    )
+    operation, place = item.operation, item.place
+    return {operation.name, operation.function, case.implementation.method, place.name, place.kind}
 
 
-def place_names(place: Place) -> set[str]:
-    """The names of a place and of its kind: "cuda:0" and "cuda"."""
-    return {place.name, place.kind}
-
-
-def selected(worklist: Iterable[WorkItem], only: Iterable[str]) -> list[WorkItem]:
+def selected(worklist: list[WorkItem], only: Iterable[str]) -> list[WorkItem]:
     """The cases that have one of these names.
 
     Raises
@@ -136,7 +129,7 @@ def selected(worklist: Iterable[WorkItem], only: Iterable[str]) -> list[WorkItem
     ValueError
         If a name stands for nothing that can be measured; the message lists those that do.
     """
-    worklist, only = list(worklist), set(only)
+    only = set(only)
     known = {
         name: item.operation
         for item in worklist

@@ -17,7 +17,7 @@ import pytest
 import hetero.ops
 from hetero import cli, registry
 from hetero.calibration import request
-from hetero.cli import accel, comparisons, kernels, machine
+from hetero.cli import comparisons, kernels, machine
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -138,7 +138,7 @@ def test_commands_that_are_shown_are_ones(command, monkeypatch, capsys):
     _, *words = (word.strip("'") for word in command.split())
     if words[0] != "explain":
         name = {"compile": "compile_loops"}.get(words[0], words[0])
-        for module in (accel, comparisons, kernels, machine):
+        for module in (comparisons, kernels, machine):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, lambda arguments: cli.DONE)
     if len(words) == 1:

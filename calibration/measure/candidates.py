@@ -14,7 +14,6 @@ import random
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from statistics import median
 from typing import TypeVar
 
 from hetero.calibration.measure.timing import once, undisturbed, wait_until_idle
@@ -22,7 +21,6 @@ from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable
 from hetero.moving import failures
 
-_LEAST_TYPICAL, _MOST_TYPICAL = 3, 15  # samples of a typical call
 _WARM = 1e-3  # seconds of calls that do not count
 _WAKE = 1e-2  # where threads of BLAS have gone to sleep: to find cores for them takes ticks of 4 ms
 _TURN, _LEAST, _MOST = 3e-3, 3, 15  # seconds of calls that count, how few, how many
@@ -40,14 +38,8 @@ Name = TypeVar("Name", bound=Hashable)
 def leaving_out(name: Name, failed: dict[Name, str]) -> Iterator[None]:
     """Run a block that measures a candidate; where it fails, note why, and go on after it.
 
-    Inside, no other device takes over: what is measured is what the name says.
-
-    Parameters
-    ----------
-    name : hashable
-        Of the candidate.
-    failed : dict
-        Name -> why, in one line; the first reason stays. All of it is in the log at DEBUG.
+    Inside, no other device takes over: what is measured is what the name says. ``failed`` gets why,
+    in one line; the first reason stays. All of it is in the log at DEBUG.
     """
     try:
         with failures.without_fallback():
@@ -64,17 +56,6 @@ def warn(failed: dict[str, str]) -> None:
 
 
 # -- One call --------------------------------------------------------------------------------------
-
-
-def typical(call: Callable[[], object], seconds: float = 0.3) -> float:
-    """Median seconds of some calls, for about so long in all, after one that does not count."""
-    call()
-    samples: list[float] = []
-    while len(samples) < _LEAST_TYPICAL or (
-        len(samples) < _MOST_TYPICAL and sum(samples) < seconds
-    ):
-        samples.append(once(call))
-    return median(samples)
 
 
 def awaited(call: Callable[[], object], devices: Collection[Device]) -> Callable[[], object]:
@@ -102,18 +83,9 @@ def timed(
 ) -> dict[Name, float]:
     """Seconds of each call, the median of those that count; of those that do not fail.
 
-    Parameters
-    ----------
-    calls : mapping
-        Name -> a call that returns when its work is done.
-    budget : float
-        Seconds for each, about, after which no round of calls that are long begins.
-    failed : dict
-        Name -> why; what fails is added.
-    chosen : optional
-        What is timed as well as the fastest one, however slow.
-    spinning : frozenset
-        The names after which threads of BLAS spin.
+    A call returns when its work is done; what fails is added to ``failed``. After ``budget``
+    seconds for each, about, no round of calls that are long begins. ``chosen`` is timed as well as
+    the fastest one, however slow; after ``spinning`` ones threads of BLAS spin.
     """
     lengths: dict[Name, float] = {}
     for name, call in calls.items():  # whatever is compiled, loaded or allocated once

@@ -21,8 +21,6 @@ from hetero.ops.cases import Budget, Case, Place
 from hetero.registry import BLAS
 from hetero.registry.models import ModelKey
 
-Progress = Callable[[float, str], None]
-
 
 class Measured(NamedTuple):
     """A case, the place, and its samples."""
@@ -38,35 +36,20 @@ class Measured(NamedTuple):
         return ModelKey(self.place.name, row.operation, row.method, case.dtype, case.layout)
 
 
-class Counts(NamedTuple):
-    """Numbers of samples: all, those taken again, and those that are still doubtful."""
-
-    samples: int
-    again: int
-    left: int
-
-
 def measure(
     worklist: list[WorkItem],
     budget: Budget,
     shares: dict[tuple[str, str, str], float],
-    progress: Progress,
+    progress: Callable[[float, str], None],
     failures: list[Failure],
-) -> tuple[list[Measured], Counts]:
-    """Samples of all cases that can be measured, and how many of them are doubtful.
+) -> tuple[list[Measured], tuple[int, int, int]]:
+    """Samples of all cases that can be measured; the numbers of all, of those taken again, and of
+    those that are still doubtful.
 
     Those that the other samples of their case contradict are taken once more at the end, since
-    bursts of other load last for a while.
-
-    Parameters
-    ----------
-    worklist, budget
-    shares : dict
-        Place, operation and method -> the host's share of a call.
-    progress : callable
-        Called with the planned seconds, and the name of what is measured next.
-    failures : list
-        Is added to.
+    bursts of other load last for a while. ``shares``: place, operation and method -> the host's
+    share of a call. ``progress`` is called with the planned seconds, and the name of what is
+    measured next.
     """
     benches: dict[str, Bench] = {}
     gone: set[str] = set()
@@ -116,7 +99,7 @@ def measure(
                 results[number] = results[number]._replace(samples=samples)
             doubtful += len(sampling.unconfirmed(case, before, results[number].samples, dims))
     total = sum(len(one.samples.seconds) + len(one.samples.held_out) for one in results)
-    return results, Counts(total, sum(map(len, doubts)), doubtful)
+    return results, (total, sum(map(len, doubts)), doubtful)
 
 
 def active(place: Place) -> Any:

@@ -24,14 +24,9 @@ _VERY_LONG = 5e-3  # seconds of a call, above which one is timed
 
 
 class Queue:
-    """Times calls on one device by its own clock.
+    """Times calls on one device by its own clock; the device is active as long as this is used.
 
-    Parameters
-    ----------
-    device : Device
-        Active in this thread as long as this is used.
-    nbytes : int
-        Size of the copy that keeps the device busy while calls are queued.
+    ``nbytes`` is the size of the copy that keeps it busy while calls are queued.
     """
 
     def __init__(self, device: Device, nbytes: int = 1 << 30) -> None:
@@ -49,20 +44,11 @@ class Queue:
 
         return 2 * self._nbytes / self.seconds(copy, 4)
 
-    def seconds(
-        self,
-        call: Callable[[int], None],
-        count: int,
-        repeats: int = 5,
-        host_seconds: float = _HOST_SECONDS,
-    ) -> float:
-        """Median seconds of device time of ``call(i)``, over ``count`` calls back to back.
-
-        ``host_seconds`` is what launching one of them takes, at most.
-        """
+    def seconds(self, call: Callable[[int], None], count: int, repeats: int = 5) -> float:
+        """Median seconds of device time of ``call(i)``, over ``count`` calls back to back."""
         call(0)
         self.device.synchronize()
-        return self._seconds(call, count, repeats, host_seconds)
+        return self._seconds(call, count, repeats)
 
     def _seconds(
         self,
@@ -71,7 +57,7 @@ class Queue:
         repeats: int,
         host_seconds: float = _HOST_SECONDS,
     ) -> float:
-        """As `seconds`, without a warm-up."""
+        """As `seconds`, without a warm-up; launching a call takes ``host_seconds`` at most."""
         device, hidden = self.device, max(count * host_seconds, _LEAST_HIDDEN)
         samples: list[float] = []
         late: list[float] = []  # other load on the host only adds to these

@@ -27,14 +27,8 @@ def take(
 ) -> Samples:
     """Measure a case: knots from small to large, then shapes between them.
 
-    Parameters
-    ----------
-    case, bench, budget
-    seconds_left : float
-        After which a knot gets as few calls as possible: without it, all larger ones would be
-        guessed from those that are too short to give a rate.
-    host : float, optional
-        The host's share of a call.
+    After ``seconds_left`` a knot gets as few calls as possible: without it, all larger ones would
+    be guessed from those that are too short to give a rate. ``host``: the host's share of a call.
     """
     how, end = case.how, time.perf_counter() + seconds_left
     if isinstance(how, TimedSolves):
@@ -75,7 +69,7 @@ def _timed(case: Case, sizes: Dims, bench: Bench, point: float, host: float) -> 
     how, problem = case.how, case.problem(*sizes)
     if isinstance(how, Passes):
         call = bench.waiting(case, problem)
-        return measure(call, budget=point, least=how.number, most=30).seconds
+        return measure(call, budget=point, least=how.number, most=30)
     return bench.seconds(case, problem, point) + (0.0 if how.by_estimate else host)
 
 

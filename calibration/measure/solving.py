@@ -14,51 +14,30 @@ from hetero.host import pages
 from hetero.ops.cases import Budget, Case, Dims, grid
 from hetero.ops.linear_systems.solve import Solve
 
-_FEWEST = 4  # steps, of a large system
-_POINTS = 2**22  # point updates, the least of a timed solve
 _LONG = 0.03  # seconds of a solve: of longer ones the first call counts, too
-_STANDS_OUT = 2.0  # ratio of the solve of more steps to the one of few
+_STANDS_OUT = 2.5  # ratio of the solve of more steps to the one of few
 _NO_SETUP = 1e-7  # seconds
 _LEAST_STEP = 0.1  # of a solve's time per step: a lower bound of its steps' time
 _SMALL = 4  # ratio of the largest size to one that is measured even if time is up
-
-
-def counts(case: Case, n: int) -> tuple[int, ...]:
-    """Numbers of steps of the solves to time: one, or few and many."""
-    few, many = case.how.few, case.how.many
-    if few == many:
-        return (few,)
-    if few > 2:  # enough to stand out from the set-up
-        points = _POINTS // n
-        if case.implementation.kind == "cpu":  # few steps of a large system take long there
-            few, many = max(min(few, points), _FEWEST), max(min(many, 2 * points), 3 * _FEWEST)
-        # and few enough to keep the residual of a float32 solve from subnormals, which are slow.
-        many = few + min(max(points, many - few), 512, round(8 * n ** (1 / 3)))
-    return few, many
-
-
-def most_steps(case: Case, n: int) -> int:
-    """The largest number of steps of a timed solve, where those of `counts` do not stand out."""
-    few, many = case.how.few, case.how.many
-    if few <= 2:
-        return max(many, case.how.most)
-    return few + min(512, round(8 * n ** (1 / 3)))
 
 
 def parts(case: Case, dims: Dims, bench: Bench, budget: Budget) -> tuple[float, float]:
     """Seconds of set-up and of one step, of solves of few and of more steps.
 
     Where the steps take less than the set-up, more of them are timed, as long as that does not take
-    too long: otherwise noise of the set-up would count as steps. Times that tell no step, since
-    more steps took less time, are taken once more.
+    too long: otherwise noise of the set-up would count as steps. In float32 the residual of too
+    many would become subnormal, which is slow. Times that tell no step, since more steps took less
+    time, are taken once more.
     """
-    call, (few, *more) = prepared(case, dims, bench), counts(case, dims[0])
+    call, few, many = prepared(case, dims, bench), case.how.few, case.how.many
+    if few == many:
+        return _NO_SETUP, measure(partial(call, few), budget=budget.point, least=2)
     less = once(partial(call, few))
-    if not more:
-        return _NO_SETUP, measure(partial(call, few), budget=budget.point, least=2).seconds
     if less <= _LONG:  # caches, pages
         less = once(partial(call, few))
-    (many,), most = more, most_steps(case, dims[0])
+    most = max(many, case.how.most)
+    if few > 2:
+        most = few + min(512, round(8 * dims[0] ** (1 / 3)))
     took = once(partial(call, many))
     while many < most and took <= min(_STANDS_OUT * less, budget.longest / 2.0):
         many = min(few + 2 * (many - few), most)

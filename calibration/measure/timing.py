@@ -7,14 +7,12 @@ faster half of its repeats.
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
 from hetero.profile.constants import is_trusted
-from hetero.times import readable
 
 # -- One call --
 _VERY_LONG = 10.0  # budgets, of a call of which two samples are enough
@@ -24,17 +22,9 @@ _UNTIL_IDLE = 0.3  # seconds: idle threads of OpenBLAS look for work for 0.1 s
 _REST = 0.002  # seconds in which a thread that computes is noticed
 _IDLE = 0.25  # fraction of a processor below which no thread computes
 # -- Other load, in fractions of the cores' time --
-OTHERS = 0.1  # that other processes take: reported
-_STOLEN = 0.05  # that other virtual machines take: reported
-_CROWDED = 0.3  # that both take: by half of them calls of the CPU took two to three times as long
+OTHERS = 0.1  # that others take: reported
+_CROWDED = 0.3  # by half of them calls of the CPU took two to three times as long
 _STAT = "/proc/stat"
-
-
-class Measurement(NamedTuple):
-    """Seconds of one call, and all samples in the order they were taken."""
-
-    seconds: float
-    samples: tuple[float, ...]
 
 
 def undisturbed(samples: Sequence[float]) -> float:
@@ -42,15 +32,12 @@ def undisturbed(samples: Sequence[float]) -> float:
     return median(sorted(samples)[: (len(samples) + 1) // 2])
 
 
-def once(
-    call: Callable[[], object], clock: Callable[[], float] | None = None, number: int = 1
-) -> float:
+def once(call: Callable[[], object], number: int = 1) -> float:
     """Seconds of a number of calls."""
-    clock = clock or time.perf_counter
-    begin = clock()
+    begin = time.perf_counter()
     for _ in range(number):
         call()
-    return clock() - begin
+    return time.perf_counter() - begin
 
 
 def measure(
@@ -59,42 +46,31 @@ def measure(
     budget: float,
     least: int = 3,
     most: int = 200,
-    rest: Callable[[], object] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Measurement:
-    """Time a call until the faster half of six samples or more are alike, or its time is up.
+    rest: Callable[[], object] = lambda: None,
+) -> float:
+    """Seconds of a call, which returns when its work is done: taken until the faster half of six
+    samples or more are alike, or the time is up.
 
-    Parameters
-    ----------
-    call : callable
-        Must not return before its work is done.
-    budget : float
-        Seconds after which no further sample is taken, the first call included. That one counts
-        where it alone takes longer; else it loads caches, makes pages and compiles.
-    least, most : int
-        Bounds of the number of samples; ``least`` wins over ``budget``, but of calls that take ten
-        times that two samples are enough.
-    rest : callable, optional
-        Called before each sample, and not timed.
-    clock : callable
-        Seconds.
+    After ``budget`` seconds no further sample is taken. The first call counts where it alone takes
+    longer; else it loads caches, makes pages and compiles. There are ``least`` samples at least,
+    but of calls that take ten times the budget two are enough, and ``most`` at most. ``rest`` is
+    called before each sample, and not timed.
     """
-    begin = clock()
-    first, number = once(call, clock), 1
+    end = time.perf_counter() + budget
+    first, number = once(call), 1
     samples = [first] if first > budget else []
     if first > _VERY_LONG * budget:
         least = min(least, 2)
     while len(samples) < least or (
-        len(samples) < most and clock() - begin <= budget and not _is_sure(samples)
+        len(samples) < most and time.perf_counter() <= end and not _is_sure(samples)
     ):
-        if rest is not None:
-            rest()
-        took = once(call, clock, number)
+        rest()
+        took = once(call, number)
         if not samples and took < _SHORTEST and number == 1:
             number = max(2, min(100, int(_SHORTEST / max(took, 2e-7))))
             continue
         samples.append(took / number)
-    return Measurement(undisturbed(samples), tuple(samples))
+    return undisturbed(samples)
 
 
 def _is_sure(samples: Sequence[float]) -> bool:
@@ -104,31 +80,17 @@ def _is_sure(samples: Sequence[float]) -> bool:
 
 
 def in_turn(
-    calls: Sequence[Callable[[], object]],
-    *,
-    budget: float,
-    first: Sequence[float] = (),
-    clock: Callable[[], float] = time.perf_counter,
+    calls: Sequence[Callable[[], object]], *, budget: float, first: Sequence[float] = ()
 ) -> list[float]:
-    """Seconds of several calls, made in turn until their time is up, at least twice each.
+    """Seconds of several calls, made in turn until ``budget`` is up for all, at least twice each;
+    ``first`` are those of a round that was made already.
 
     Differences between them count, and a slow spell that met only one would spoil these.
-
-    Parameters
-    ----------
-    calls : sequence of callable
-        Each must not return before its work is done.
-    budget : float
-        Seconds for all of them.
-    first : sequence of float
-        Seconds of a round that was made already.
-    clock : callable
-        Seconds.
     """
     rounds = [list(first)] if first else []
-    begin = clock() - sum(first)
-    while len(rounds) < 2 or clock() - begin <= budget:
-        rounds.append([once(call, clock) for call in calls])
+    end = time.perf_counter() - sum(first) + budget
+    while len(rounds) < 2 or time.perf_counter() <= end:
+        rounds.append([once(call) for call in calls])
     return [undisturbed(samples) for samples in zip(*rounds, strict=True)]
 
 
@@ -151,91 +113,61 @@ def wait_until_idle() -> None:
 class Reading(NamedTuple):
     """What the machine's processors did up to a time, in seconds.
 
-    ``busy``, by all processes, and ``stolen``, by other virtual machines, are None where the system
-    does not report them; ``own`` is of this process and of its finished children; ``switches`` of
-    context are those that this thread was forced to.
+    ``busy``, by all processes and other virtual machines, is None where the system does not report
+    it; ``own`` is of this process and of its finished children.
     """
 
     at: float
     busy: float | None
-    stolen: float | None
     own: float
-    switches: int
 
 
-def processor_times() -> tuple[float, float] | tuple[None, None]:
-    """Seconds that all processors together were busy and stolen since the system started."""
+def processor_times() -> float | None:
+    """Seconds that all processors together were busy since the system started."""
     try:
         with open(_STAT, "rb") as file:
             # user nice system idle iowait irq softirq steal
             ticks = [int(field) for field in file.readline().split()[1:9]]
-        user, nice, system, _, _, irq, softirq, stolen = ticks
     except (OSError, ValueError):
-        return None, None
-    each = os.sysconf("SC_CLK_TCK")
-    return (user + nice + system + irq + softirq) / each, stolen / each
+        return None
+    return (sum(ticks) - sum(ticks[3:5])) / os.sysconf("SC_CLK_TCK")
 
 
 def reading() -> Reading:
     """What the processors did so far."""
     own = time.process_time() + sum(os.times()[2:4])
-    switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
-    return Reading(time.perf_counter(), *processor_times(), own, switches)
+    return Reading(time.perf_counter(), processor_times(), own)
 
 
 def load(before: Reading, after: Reading, samples: int, again: int, left: int) -> dict[str, Any]:
     """The other load between two readings, as a profile keeps it.
 
-    Parameters
-    ----------
-    before, after : Reading
-    samples, again, left : int
-        Numbers of samples: all, those measured again, and those that others still contradict.
-
-    Returns
-    -------
-    dict
-        ``seconds``; ``cores``; ``others``: how many of these other processes kept busy, on average,
-        None where it is not known; ``stolen``: seconds; ``switches``; ``samples``, ``again``;
-        ``left``: the doubtful ones, which are all where others took too much of the cores.
+    ``samples`` is the number of all, ``again`` of those measured again, and ``left`` of those that
+    others still contradict: all where others took too much of the cores. In the dict, ``others`` is
+    how many cores other processes kept busy, on average; None where it is not known.
     """
-    seconds, cores = max(after.at - before.at, 1e-9), os.cpu_count() or 1
-    others, stolen = None, 0.0
+    seconds, cores, others = max(after.at - before.at, 1e-9), os.cpu_count() or 1, None
     if before.busy is not None and after.busy is not None:
         busy = after.busy - before.busy - (after.own - before.own)
-        others = max(busy / seconds, 0.0)
-        stolen = after.stolen - before.stolen
-        if others + stolen / seconds > _CROWDED * cores:
+        others = round(max(busy / seconds, 0.0), 3)
+        if others > _CROWDED * cores:
             left = samples
-    return {
-        "seconds": round(seconds, 3),
-        "cores": cores,
-        "others": None if others is None else round(others, 3),
-        "stolen": round(stolen, 3),
-        "switches": after.switches - before.switches,
-        "samples": samples,
-        "again": again,
-        "left": left,
-    }
+    counts = {"samples": samples, "again": again, "left": left}
+    return {"seconds": round(seconds, 3), "cores": cores, "others": others, **counts}
 
 
 def is_loaded(seen: dict[str, Any]) -> bool:
     """Whether there was enough other load to report it."""
-    return seen["samples"] > 0 and (
-        not is_trusted(seen)
-        or (seen.get("others") or 0.0) > OTHERS * seen["cores"]
-        or seen["stolen"] > _STOLEN * seen["cores"] * seen["seconds"]
-    )
+    others = seen.get("others") or 0.0
+    return seen["samples"] > 0 and (not is_trusted(seen) or others > OTHERS * seen["cores"])
 
 
 def described(seen: dict[str, Any]) -> str:
     """The other load as text."""
-    parts = []
+    parts = [f"{seen['again']} samples measured again"]
+    if "samples" in seen:
+        parts.append(f"{seen['left']} of {seen['samples']} still doubtful")
     if seen.get("others") is not None:
-        parts.append(f"other processes kept {seen['others']:.1f} of {seen['cores']} cores busy")
-    if seen["stolen"]:
-        parts.append(f"{readable(seen['stolen'])} were stolen from this virtual machine")
-    parts.append(f"{seen['switches']} involuntary context switches")
-    parts.append(f"{seen['again']} samples measured again")
-    parts.append(f"{seen['left']} of {seen['samples']} still doubtful")
+        others = f"other processes kept {seen['others']:.1f} of {seen['cores']} cores busy"
+        parts.insert(0, others)
     return ", ".join(parts)

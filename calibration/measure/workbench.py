@@ -24,34 +24,20 @@ _ROOM = 1 << 30  # bytes for all of them
 
 @dataclass(frozen=True)
 class Samples:
-    """The measurements of a case: seconds by dimensions.
+    """The measurements of a case: seconds by dimensions."""
 
-    Attributes
-    ----------
-    seconds : dict
-        Of knots; of one step in a solve. Knots that would have taken too long, or were not reached
-        in time, are missing.
-    held_out : dict
-        Of shapes that are no knots.
-    setup : dict
-        Of a solve without its steps.
-    host : float
-        The host's share of each call, where it is known.
-    """
-
+    # Of knots, but those that would have taken too long or were not reached in time; of a solve of
+    # one step.
     seconds: dict[Dims, float] = field(default_factory=dict)
-    held_out: dict[Dims, float] = field(default_factory=dict)
-    setup: dict[Dims, float] = field(default_factory=dict)
-    host: float = 0.0
+    held_out: dict[Dims, float] = field(default_factory=dict)  # of shapes that are no knots
+    setup: dict[Dims, float] = field(default_factory=dict)  # of a solve without its steps
+    host: float = 0.0  # the host's share of each call, where it is known
 
 
 class Bench:
     """Operands of any shape at one place, and the timing of calls on them.
 
-    Parameters
-    ----------
-    devices : tuple of Device
-        One; none for the CPU. For several together, operands are the host's.
+    There is one device; none for the CPU. For several together, operands are the host's.
     """
 
     def __init__(self, devices: tuple[Device, ...] = ()) -> None:
@@ -135,7 +121,7 @@ class Bench:
         A CUDA device measures by its own clock, without the host's share.
         """
         if self.queue is None:
-            return measure(self.waiting(case, problem), budget=budget, most=30).seconds
+            return measure(self.waiting(case, problem), budget=budget, most=30)
         run, devices = case.implementation.run, self.devices
         runs = self.arguments(case, problem, TURNS)
         return self.queue.quickly(lambda turn: run(devices, problem, runs[turn % TURNS]))

@@ -1,4 +1,4 @@
-"""``python -m hetero.accel [-v] [--report FILE] [--dry-run] (script | -m module | -) [args]``."""
+"""``python -m hetero.accel [-v] [--dry-run] (script | -m module | -) [args]``."""
 
 from __future__ import annotations
 
@@ -18,29 +18,26 @@ from types import ModuleType
 from typing import Any
 
 from hetero import accel
-from hetero.imports import load
 
 USAGE = """\
-usage: python -m hetero.accel [-v] [--report FILE] [--dry-run] (script.py | -m module | -) [args...]
+usage: python -m hetero.accel [-v] [--dry-run] (script.py | -m module | -) [args...]
 
   -v, --verbose  print each call that is taken or left alone and why, and a table at the end
-  --report FILE  write the table as a page for a browser
   --dry-run      decide, and take no call"""
 
 
-def parsed(arguments: Sequence[str]) -> tuple[bool, bool, str | None, bool, list[str]] | None:
-    """What a command line asks for: verbose, a dry run, a report's file, a module, the command.
+def parsed(arguments: Sequence[str]) -> tuple[bool, bool, bool, list[str]] | None:
+    """What a command line asks for: verbose, a dry run, a module, the command.
 
     None where it is wrong, or asks for help.
     """
     try:
-        options, command = getopt(list(arguments), "vm", ["verbose", "report=", "dry-run"])
+        options, command = getopt(list(arguments), "vm", ["verbose", "dry-run"])
     except GetoptError:
         return None
-    given = dict(options)
-    verbose = bool(given.keys() & {"-v", "--verbose"})
-    asked = verbose, "--dry-run" in given, given.get("--report"), "-m" in given, command
-    return asked if command else None
+    given = dict(options).keys()
+    verbose = bool(given & {"-v", "--verbose"})
+    return (verbose, "--dry-run" in given, "-m" in given, command) if command else None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,50 +46,20 @@ def main(arguments: Sequence[str]) -> int:
     if asked is None:
         print(USAGE, file=sys.stderr)
         return 2
-    verbose, dry_run, report, module, command = asked
-    file, noisy = command[0], verbose or dry_run
-    why = None
-    if not (module or file == "-" or os.access(file, os.R_OK)):
-        why = f"there is no file {file} to read"
-    elif report is not None and not report.endswith(".html") and os.path.exists(report):
-        why = f"{report} is there already, and is no page: its name does not end in .html"
-    if why is not None:
-        print(f"hetero.accel: {why}", file=sys.stderr)
+    verbose, dry_run, module, command = asked
+    if not (module or command[0] == "-" or os.access(command[0], os.R_OK)):
+        print(f"hetero.accel: there is no file {command[0]} to read", file=sys.stderr)
         return 2
-    installed = accel.install(noisy, dry_run, recording=report is not None)
+    installed = accel.install(verbose or dry_run, dry_run)
     process = os.getpid()
 
     def end() -> None:
-        if os.getpid() != process:  # a fork of it
-            return
-        if noisy:
+        if (verbose or dry_run) and os.getpid() == process:  # and not a fork of it
             print(f"\n{installed.session.book}", file=sys.stderr)
-        if report is not None:
-            _write(report, command, installed)
 
     atexit.register(end)  # after threads and the script's own handlers
     run(module, command)
     return 0
-
-
-def _write(report: str, command: list[str], installed: accel.Installed) -> None:
-    """Write the table as a page for a browser, in the style of `hetero report`'s."""
-    markup, book = load("hetero.evaluation.markup"), installed.session.book
-    rows, (first, *advice) = book.table(), book.sums()
-    taken = [row for row in rows if row[-1].startswith("taken")]
-    sections = {}
-    for title, shown in (("Taken", taken), ("Left alone", [r for r in rows if r not in taken])):
-        head = load("hetero.accel.notes").HEAD  # without columns that are empty: for telephones
-        used = [column for column in zip(head, *shown, strict=True) if any(column[1:])]
-        sections[title] = markup.table(zip(*used, strict=True)) if shown else "None."
-    for title, lines in (("To gain more", advice), ("Not caught", installed.missed)):
-        sections[title] = "".join(map(markup.paragraph, lines))
-    page = markup.document(" ".join(command), markup.paragraph(first), sections)
-    try:
-        paths = load("hetero.paths")
-        paths.replace_file(paths.Path(report), page.encode())
-    except OSError as error:
-        print(f"hetero.accel: no report: {error}", file=sys.stderr)
 
 
 def run(module: bool, command: list[str]) -> None:

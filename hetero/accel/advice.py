@@ -17,7 +17,7 @@ from typing import Any
 from hetero import accel, registry
 from hetero.accel import __main__ as running
 from hetero.accel.notes import calls_in_words, line_of_script
-from hetero.accel.session import LOADING, Attempt, Session, least_calls
+from hetero.accel.session import LOADING, Attempt, Session, copies_of, least_calls
 from hetero.arrays import describe_used, kept
 from hetero.calling.planner import OtherMachine, use
 from hetero.evaluation import calls
@@ -104,8 +104,11 @@ class Watching(Session):
                 plan = attempt.plan()
             why = [] if plan else [f"left alone: {(attempt.obstacle or '?')[1]}"]
             line = Line(*key, unchanged=[0] * len(attempt.operands), notes=why)
-            alone = attempt._replace(plan=None, compute=None, operands=())
-            self.noted[key] = line, _unkept(plan.problem) if plan else None, alone
+            alone, problem = attempt._replace(plan=None, compute=None, operands=()), None
+            if plan:  # elsewhere operands have no copies as on devices here
+                inputs = tuple(o.unkept() for o in plan.problem.inputs)
+                problem = replace(plan.problem, inputs=inputs)
+            self.noted[key] = line, problem, alone
         line, *_ = self.noted[key]
         line.count, line.here = line.count + 1, line.here + seconds
         line.iterations += getattr(result, "n_iter_", len(rounds))
@@ -114,11 +117,6 @@ class Watching(Session):
             line.unchanged[position] += used.kept is not None
         self.noting += time.perf_counter() - begin
         return result
-
-
-def _unkept(problem: Problem) -> Problem:
-    """The problem elsewhere, where operands have no copies as on devices here."""
-    return replace(problem, inputs=tuple(o.unkept() for o in problem.inputs))
 
 
 def advise(
@@ -149,24 +147,17 @@ def advise(
         if problem is not None:
             _price(line, problem, attempt, machine, own=on is None)
     lines = sorted((line for line, *_ in session.noted.values()), key=lambda line: -line.here)
-    others = (info for name, info in devices.items() if name != CPU)
-    loading = _done(lines, any(not info.get("is_host_cpu") for info in others))
+    has_gpu = any(n != CPU and not info.get("is_host_cpu") for n, info in devices.items())
+    # The first seconds of all calls are the library's, but for single ones that are long enough.
+    gaining, least = [line for line in lines if line.there < line.plain], least_calls(has_gpu)
+    whole = sum(line.plain for line in gaining)
+    for line in gaining:
+        if line.plain < least * line.count:
+            line.there += (line.plain - line.there) * min(least / whole, 1.0)
+    loading = LOADING if any(line.there < line.plain for line in gaining) else 0.0
     sums = {n: rest + sum(getattr(line, n) for line in lines) for n in ("here", "there", "plain")}
     sums["there"] += loading
     return Advice(constants.name, on is None, lines, rest, loading, **sums), ending
-
-
-def _done(lines: list[Line], has_gpu: bool) -> float:
-    """Leave to the library what `Session` would before it loads hetero; gives what loading takes.
-
-    These are the first seconds of all calls, but for single ones that are long enough.
-    """
-    least = least_calls(LOADING[has_gpu], has_gpu)
-    whole = sum(line.plain for line in lines if line.there < line.plain)
-    for line in lines:
-        if line.plain < least * line.count:
-            line.there += (line.plain - line.there) * min(least / whole, 1.0) if whole else 0.0
-    return LOADING[has_gpu] if any(line.there < line.plain for line in lines) else 0.0
 
 
 def _price(
@@ -206,9 +197,9 @@ def _price(
     line.each, line.there = all_of_them / line.count, min(all_of_them, line.plain)
     line.way = f"{chosen.method} on {chosen.device}"
     if chosen.device == CPU and elsewhere is not None:
-        copies = sum(elsewhere.terms.get(name, 0.0) for name in ("upload", "download"))
+        there = _seconds(elsewhere) - copies_of(elsewhere)
         text = f"{elsewhere.method} on {elsewhere.device} takes {readable(_seconds(elsewhere))} a "
-        text += f"call, {readable(_seconds(elsewhere) - copies)} where the operands are there"
+        text += f"call, {readable(there)} where the operands are there"
         line.notes.append(text)
 
 

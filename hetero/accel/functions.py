@@ -16,6 +16,7 @@ from hetero.imports import load
 _PRODUCT, _FILTERED, _TRANSFORMED = 2.5e-9, 1.5e-9, 3e-8
 _SMALL = 1 << 18  # products of the sum, which no function takes `session.LEAST` for
 _BOUNDARIES = {"reflect": "symm", "constant": "fill", "wrap": "wrap", "grid-wrap": "wrap"}
+_METHODS = None, "auto", "fft", "direct"  # of `scipy.signal.convolve`
 _ITERATIONS = 50  # of a solve or of a start of k-means, to guess how long it takes
 _SEEDING = 15  # of these take as long as scikit-learn's k-means++
 _ENTRY, _UNKNOWN = 1.5e-9, 1e-8  # seconds of an iteration for each entry of A, each unknown
@@ -24,115 +25,81 @@ _DISTANCE, _COORDINATE = 1e-9, 5e-11  # seconds of a distance, and for each of i
 
 def replaced(session: Session, name: str, original: Any) -> Any:
     """What stands in the place of a function, or of `KMeans.fit`."""
-    package, _, function = name.rpartition(".")
+    function = name.rpartition(".")[2]
     if function in ("fit", "cg"):
         return wrapped(session, name, original, _fit if function == "fit" else _cg)
-    flipped = function.startswith("correlate")
-    if package == "scipy.ndimage":
-        recognise = functools.partial(_filtered, flipped=flipped)
-    elif function.endswith("2d"):
-        recognise = functools.partial(_summed, flipped=flipped)
-    else:
-        recognise = functools.partial(_transformed, function)
+    recognise = functools.partial(_convolution, name, load("inspect").signature(original))
     return wrapped(session, name, original, recognise, _SMALL)
 
 
 # -- Convolutions ----------------------------------------------------------------------------------
 
 
-def _summed(
-    looks: Callable[[float], bool],
-    in1: Any,
-    in2: Any,
-    mode: str = "full",
-    boundary: str = "fill",
-    fillvalue: Any = 0,
-    *,
-    flipped: bool,
+def _convolution(
+    name: str, signature: Any, looks: Callable[[float], bool], *args: Any, **options: Any
 ) -> Attempt | None:
-    """`scipy.signal.convolve2d` and `correlate2d`."""
-    if not _are_images(in1, in2) or not isinstance(fillvalue, numbers.Real):
+    """Those of `scipy.signal` and `scipy.ndimage`."""
+    bound = signature.bind(*args, **options)
+    bound.apply_defaults()
+    (_, image), (_, kernel), *more = bound.arguments.items()
+    given, (package, _, function) = dict(more), name.rpartition(".")
+    outer = given.get("fillvalue", given.get("cval", 0))
+    if not _are_images(image, kernel) or not isinstance(outer, numbers.Real):
         return None
-    large, small = max(in1.size, in2.size), min(in1.size, in2.size)
-    seconds = large * small * _PRODUCT
+    is_sum, is_ndimage = function.endswith("2d"), package == "scipy.ndimage"
+    seconds = image.size * kernel.size * (_FILTERED if is_ndimage else _PRODUCT)
+    if not (is_sum or is_ndimage):
+        if min(image.size, kernel.size) < 2:  # a factor, which SciPy multiplies by
+            return None
+        both = [n + m for n, m in zip(image.shape, kernel.shape, strict=True)]
+        by_transforms = both[0] * both[1] * _TRANSFORMED
+        seconds = min(seconds, by_transforms) if function == "convolve" else by_transforms
     if not looks(seconds):
         return None
-    what = f"{shapes((in1, in2))} {mode}"
-    if flipped:
-        if mode == "valid" and any(a < b for a, b in zip(in1.shape, in2.shape, strict=True)):
-            return Attempt(what, seconds, ("option", "the second one is the larger one"))
-        if mode == "same" and not all(n % 2 for n in in2.shape):
-            return Attempt(what, seconds, ("option", "a filter of even size has another centre"))
-        in2 = in2[::-1, ::-1]
-    return _attempt(what, seconds, (in1, in2, mode, boundary, fillvalue), ())
-
-
-def _transformed(
-    function: str,
-    looks: Callable[[float], bool],
-    in1: Any,
-    in2: Any,
-    mode: str = "full",
-    *arguments: Any,
-    **options: Any,
-) -> Attempt | None:
-    """`scipy.signal.fftconvolve`, `oaconvolve`, and `convolve`, which chooses for itself."""
-    if not _are_images(in1, in2):
-        return None
-    if min(in1.size, in2.size) < 2:  # a factor, which SciPy multiplies by
-        return None
-    seconds = (in1.shape[0] + in2.shape[0]) * (in1.shape[1] + in2.shape[1]) * _TRANSFORMED
-    if function == "convolve":
-        seconds = min(seconds, in1.size * in2.size * _PRODUCT)
-    if not looks(seconds):
-        return None
-    what = f"{shapes((in1, in2))} {mode}"
-    option, allowed = (
-        ("method", ("auto", "fft", "direct")) if function == "convolve" else ("axes", (None,))
-    )
-    if options.keys() - {option} or any(x not in allowed for x in (*arguments, *options.values())):
-        return Attempt(what, seconds, ("option", f"{option}= is given"))
-    if in1.dtype != in2.dtype:  # the narrower one's transform is rounded to it
-        return Attempt(what, seconds, ("dtype", f"{in1.dtype} and {in2.dtype} together"))
-    if any(a < b for a, b in zip(in1.shape, in2.shape, strict=True)):  # the sum would be long
-        return Attempt(what, seconds, ("option", "the second one is the larger one"))
-    exact = function == "convolve"  # which may be the direct sum; others are not exact in SciPy
-    own = ("fft",) if function == "oaconvolve" else ()  # SciPy's own way, which gains nothing
-    return _attempt(what, seconds, (in1, in2, mode), own, exact)
-
-
-def _filtered(
-    looks: Callable[[float], bool],
-    input: Any,
-    weights: Any,
-    output: Any = None,
-    mode: str = "reflect",
-    cval: float = 0.0,
-    origin: Any = 0,
-    *,
-    axes: Any = None,
-    flipped: bool,
-) -> Attempt | None:
-    """`scipy.ndimage.convolve` and `correlate`."""
-    if not _are_images(input, weights) or not isinstance(cval, numbers.Real):
-        return None
-    seconds = input.size * weights.size * _FILTERED
-    if not looks(seconds):
-        return None
-    what = f"{shapes((input, weights))} {mode}"
+    mode, flipped = given["mode"], function.startswith("correlate")
+    what = f"{shapes((image, kernel))} {mode}"
+    kinds, sides = (image.dtype, kernel.dtype), zip(image.shape, kernel.shape, strict=True)
+    is_larger, is_even = any(n < m for n, m in sides), not all(n % 2 for n in kernel.shape)
     obstacle = None
-    if output is not None or origin != 0 or axes is not None or mode not in _BOUNDARIES:
+    if is_ndimage and not (
+        given["output"] is None and given["origin"] == 0 and given.get("axes") is None
+        and mode in _BOUNDARIES
+    ):  # fmt: skip
         obstacle = "option", f"output=, origin=, axes= or mode={mode!r} is given"
-    elif input.dtype.char != "d" or weights.dtype.char != "d":
+    elif is_ndimage and not kinds[0].char == kinds[1].char == "d":
         obstacle = "dtype", "float32, which ndimage sums in float64"
-    elif not all(n % 2 for n in weights.shape):
+    elif given.get("axes") is not None or given.get("method") not in _METHODS:
+        obstacle = "option", f"{'axes' if 'axes' in given else 'method'}= is given"
+    elif not is_sum and kinds[0] != kinds[1]:  # the narrower one's transform is rounded to it
+        obstacle = "dtype", f"{kinds[0]} and {kinds[1]} together"
+    elif is_even and (is_ndimage or (flipped and mode == "same")):
         obstacle = "option", "a filter of even size has another centre"
-    elif any(n < f for n, f in zip(input.shape, weights.shape, strict=True)):
-        obstacle = "option", "the filter is larger than the image"
+    elif is_larger and (not is_sum or (flipped and mode == "valid")):  # the sum would be long
+        obstacle = "option", "the second one is the larger one"
     if obstacle is not None:
         return Attempt(what, seconds, obstacle)
-    kernel = weights[::-1, ::-1] if flipped else weights
-    return _attempt(what, seconds, (input, kernel, "same", _BOUNDARIES[mode], cval), ())
+    operands = image, kernel[::-1, ::-1] if flipped else kernel
+    options = {"mode": mode}
+    if is_ndimage:
+        options = {"mode": "same", "boundary": _BOUNDARIES[mode], "fillvalue": outer}
+    elif is_sum:
+        options |= {"boundary": given["boundary"], "fillvalue": outer}
+    exact = function not in ("fftconvolve", "oaconvolve")  # which SciPy's own are not
+    own = ("fft",) if function == "oaconvolve" else ()  # SciPy's own way, which gains nothing
+
+    def compute(plan: Any) -> Any:
+        wanted = load("hetero.ops.convolve2d.filters").exact_zeros
+        before = wanted.set(exact)
+        try:
+            result = load("hetero.ops.convolve2d").convolve2d(*operands, **options)
+        finally:
+            wanted.reset(before)
+        numpy = sys.modules["numpy"]
+        with numpy.errstate(all="ignore"):
+            return result if numpy.isfinite(result.sum()) else None
+
+    plan = functools.partial(planned, "convolve2d", *operands, **options)
+    return Attempt(what, seconds, None, plan, (*own, "scipy"), compute, operands)
 
 
 def _are_images(image: Any, kernel: Any) -> bool:
@@ -143,32 +110,6 @@ def _are_images(image: Any, kernel: Any) -> bool:
         and image.dtype.char in "fd"
         and kernel.dtype.char in "fd"
     )
-
-
-def _attempt(
-    what: str,
-    seconds: float,
-    arguments: tuple[Any, ...],
-    own: tuple[str, ...],
-    exact: bool = True,
-) -> Attempt:
-    """An attempt of ``hetero.convolve2d(*arguments)``; ``own``: methods that are SciPy's; zeros are
-    to be ``exact`` or not."""
-    options = dict(zip(("mode", "boundary", "fillvalue"), arguments[2:], strict=False))
-
-    def compute(plan: Any) -> Any:
-        wanted = load("hetero.ops.convolve2d.filters").exact_zeros
-        before = wanted.set(exact)
-        try:
-            result = load("hetero.ops.convolve2d").convolve2d(*arguments)
-        finally:
-            wanted.reset(before)
-        numpy = sys.modules["numpy"]
-        with numpy.errstate(all="ignore"):
-            return result if numpy.isfinite(result.sum()) else None
-
-    plan = functools.partial(planned, "convolve2d", *arguments[:2], **options)
-    return Attempt(what, seconds, None, plan, (*own, "scipy"), compute, arguments[:2])
 
 
 # -- Solves ----------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """One call at a time: is it worth looking at, what does its plan say, who computes it.
 
-Every caught call becomes an `Attempt`. Until loading hetero pays (`pays`) all are the plain
+Every caught call becomes an `Attempt`. Until loading hetero pays (`least_calls`) all are the plain
 library's. From then on the plan decides, and what was measured of the same call overrules it.
 """
 
@@ -27,10 +27,9 @@ from hetero.times import readable
 # Seconds that a call is expected to take, to be looked at. With 0 in the environment each call is,
 # and is taken unless its plan is the plain library's.
 LEAST, ENVIRONMENT = 1e-3, "HETERO_ACCEL_LEAST"
-# Without and with a GPU: seconds that loading hetero, the first plan and the first context hold a
-# script up, where no run before has measured it, and the part of such calls' time that is saved.
-LOADING, SAVED = {False: 1.0, True: 1.2}, {False: 0.6, True: 0.9}
-_ENDING = 0.2  # seconds that CUDA takes at a process's end
+# Seconds that loading hetero, the first plan and the first context hold a script up; the part of
+# such calls' time that is saved, without and with a GPU.
+LOADING, SAVED = 0.5, {False: 0.6, True: 0.9}
 # A size's first calls are the plain library's, to measure it, if they take less than these seconds.
 # The very first one of a process may have loaded something, so that one tells nothing.
 MEASURED, SAMPLES = 0.1, 2
@@ -97,20 +96,12 @@ def _is_there() -> bool:
     return inventory is not None and bool(inventory.looked())
 
 
-def least_calls(loading: float, with_device: bool) -> float:
+def least_calls(with_device: bool) -> float:
     """Seconds of calls from which loading hetero pays.
 
     If a script goes on as long again with them, what it saves is then twice what loading takes.
     """
-    return 2 * loading / SAVED[with_device]
-
-
-def loading_here(with_device: bool) -> tuple[Any, float]:
-    """The file with the seconds that loading took in runs before, and these, or what is usual."""
-    file = load("hetero.paths").cache_directory() / f"accel-loading-{with_device:d}"
-    with contextlib.suppress(OSError, ValueError):
-        return file, min(max(float(file.read_text()), 0.1), 10.0)
-    return file, LOADING[with_device]
+    return 2 * LOADING / SAVED[with_device]
 
 
 class Session:
@@ -130,8 +121,6 @@ class Session:
         self.least = float(asked) if asked.replace(".", "", 1).isdecimal() else LEAST
         self.eager = self.least == 0
         self.enough = 0.0 if self.eager else None  # seconds of calls after which it is loaded
-        self._file: Any = None  # see `loading_here`
-        self._loading = 0.0
         self._spent, self._is_loaded = 0.0, False
         self._known: dict[tuple[str, str], _Known] = {}
         self._pace: dict[str, tuple[float, float]] = {}  # function -> seconds measured, guessed
@@ -166,7 +155,7 @@ class Session:
     def run(self, function: str, attempt: Attempt, plain: Callable[[], Any]) -> Any:
         """The result of a call, by whoever computes it."""
         known = row_of(self._known, (function, attempt.what), _Known)
-        plan, began = None, None if self._is_loaded or _is_there() else time.perf_counter()
+        plan = None
         code, text = attempt.obstacle or known.obstacle or ("", "")
         if not code:
             measured, guessed = self._pace.get(function) or (1.0, 1.0)
@@ -206,11 +195,6 @@ class Session:
                 known.failures += 1
                 known.obstacle = (code, text) if known.failures >= _PATIENCE else None
             text = text.replace("HERE", readable(seconds))
-        if began is not None and self._is_loaded and self._file and code != "failed":
-            taken = time.perf_counter() - began - seconds + _ENDING * has_device()
-            with contextlib.suppress(OSError):  # for later scripts: half of it, half as before
-                content = f"{(self._loading + taken) / 2:.3f}".encode()
-                load("hetero.paths").replace_file(self._file, content)
         moved = _moved(plan) if code == "taken" else 0
         note = Note(function, attempt.what, line_of_script(), code, text, seconds, moved)
         if self.book.add(note) and self.verbose:
@@ -236,8 +220,7 @@ class Session:
         if self._is_loaded:
             return True
         if self.enough is None:
-            self._file, self._loading = loading_here(with_device := has_device())
-            self.enough = least_calls(self._loading, with_device)
+            self.enough = least_calls(has_device())
         if _is_there() or self._spent + seconds >= self.enough:
             self._is_loaded = True  # of a broken installation no more is loaded than now
             names = "hetero.ops.functions", "hetero.profile.inventory"

@@ -1,11 +1,11 @@
 """The command line: info, calibrate, compile, explain, verify, bench, ladder, sweep,
 probe, transfer, report, demo.
 
-Exit codes: 0 done; 1 it failed (a file that cannot be written, a device that fails, a
-calibration that other load spoiled or whose constants are off by more than 100 % in the mean, which
-is used unless a better one is stored); 2 wrong
-arguments (unknown operation, device, method or profile, dimensions that do not fit), or no command,
-which prints the help; 3 no candidate could be chosen, as the printed reasons say; 130 interrupted.
+Exit codes: 0 done; 1 it failed (a file that cannot be written, a device that fails, a calibration
+that other load spoiled or whose constants are off by more than 100 % in the mean, which is used);
+2 wrong arguments (unknown operation, device, method or profile, dimensions that do not fit), or no
+command, which prints the help; 3 no candidate could be chosen, as the printed reasons say; 130
+interrupted.
 `advise` ends as the script does that it ran.
 Every command prints JSON with ``--json``.
 """

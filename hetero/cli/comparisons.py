@@ -8,45 +8,41 @@ import sys
 from typing import Any
 
 from hetero.cli import values
-from hetero.cli.values import DONE, NO_CHOICE, Parser, add_file, add_profile, show
+from hetero.cli.values import DONE, FILE, FLAG, NO_CHOICE, PROFILE, Options, show
 from hetero.errors import one_of
 from hetero.terminal import progress_bar
 
+_DTYPE = {"type": values.dtype, "default": "float64"}
 _MOST_AGAIN = 100_000  # calls, which take three seconds to count
 
 # -- explain ---------------------------------------------------------------------------------------
 
 
-def explain_options(sub: Parser) -> None:
-    """Add those of explain."""
+def _explain_options() -> Options:
     from hetero import registry
 
-    operations = values.operations()
-    sub.add_argument("operation", help=values.forms())
-    text = "extents, 1 or more each"
-    sub.add_argument("dims", nargs="+", type=values.whole, metavar="DIM", help=text)
-    text = "of the operands (default: float64)"
-    sub.add_argument("--dtype", type=values.dtype, default="float64", help=text)
-    _add_options(sub)
-    text = "where the operands lie: host, cuda:0, ... (default: host)"
-    sub.add_argument("--on", default="host", help=text)
-    sub.add_argument("--device", help="only this device, such as cpu or cuda:0")
-    methods = dict.fromkeys(i.method for o in operations for i in registry.lookup(o.name))
-    text = f"only this method: {', '.join(methods)}"
-    sub.add_argument("--method", help=text)
+    whole = {"type": values.whole}
+    yield "operation", values.forms()
+    yield "dims", "extents, 1 or more each", whole | {"nargs": "+", "metavar": "DIM"}
+    yield "--dtype", "of the operands (default: float64)", _DTYPE
+    yield from _own_options()
+    yield "--on", "where the operands lie: host, cuda:0, ... (default: host)", {"default": "host"}
+    yield "--device", "only this device, such as cpu or cuda:0"
+    methods = (row.method for o in values.operations() for row in registry.lookup(o.name))
+    yield "--method", f"only this method: {', '.join(dict.fromkeys(methods))}"
     text = "also list what is not taken unless it is named: OpenCL on this machine's CPU"
-    sub.add_argument("--all", action="store_true", help=text)
+    yield "--all", text, FLAG
     text = "answer for another machine, by its constants: tesla-t10, h100, h200, h100x2, h200x2, "
-    add_profile(sub, f"{text}or a profile's file")
+    yield "--profile", f"{text}or a profile's file", PROFILE
     text = "what this number of calls takes in a loop over the same large operands"
-    sub.add_argument("--again", type=values.whole, metavar="CALLS", help=text)
+    yield "--again", text, whole | {"metavar": "CALLS"}
     text = "forecast an iteration of a solve on the cluster that this JSON file describes"
-    sub.add_argument("--cluster", type=values.file, metavar="FILE", help=text)
-    add_file(sub, "--plot", "with --cluster: draw strong and weak scaling, by matplotlib")
+    yield "--cluster", text, FILE
+    yield "--plot", "with --cluster: draw strong and weak scaling, by matplotlib", FILE
 
 
-def _add_options(sub: Parser) -> None:
-    """Add the operations' own."""
+def _own_options() -> Options:
+    """Those that operations have."""
     operations = values.operations()
     for name in dict.fromkeys(name for o in operations for name in o.options):
         texts = (
@@ -54,11 +50,11 @@ def _add_options(sub: Parser) -> None:
             for o in operations
             if name in o.options
         )
-        sub.add_argument(f"--{name}", help=" | ".join(texts))
+        yield f"--{name}", " | ".join(texts)
 
 
 def explain(arguments: argparse.Namespace) -> int:
-    """Price every candidate for a problem."""
+    """Price every candidate for a problem; run nothing."""
     from hetero import registry
     from hetero.calling.planner import OtherMachine
     from hetero.evaluation import calls
@@ -132,29 +128,26 @@ def _options(operation: Any, arguments: argparse.Namespace) -> dict[str, str]:
 # -- verify ----------------------------------------------------------------------------------------
 
 
-def verify_options(sub: Parser) -> None:
-    """Add those of verify."""
+def _verify_options() -> Options:
     from hetero.evaluation import verify
 
+    whole = {"type": values.whole}
     every = ", ".join(o.function for o in values.operations())
     default = " and ".join(o.function for o in verify.usual())
-    sub.add_argument("operation", nargs="*", help=f"{every} (default: {default})")
-    sub.add_argument("--on", default="host", help="where the operands lie: host, cuda:0")
-    text = "problems for each operation (default: 100)"
-    sub.add_argument("--count", type=values.whole, default=100, help=text)
+    yield "operation", f"{every} (default: {default})", {"nargs": "*"}
+    yield "--on", "where the operands lie: host, cuda:0", {"default": "host"}
+    yield "--count", "problems for each operation (default: 100)", whole | {"default": 100}
     text = "stop drawing after this time (default: 60)"
-    sub.add_argument("--seconds", type=float, default=60.0, help=text)
-    text = "of the random problems (default: 0)"
-    sub.add_argument("--seed", type=values.whole, default=0, help=text)
-    text = "largest extent of a matrix (default: 4096; 16384 on a GPU)"
-    sub.add_argument("--largest", type=values.whole, help=text)
+    yield "--seconds", text, {"type": float, "default": 60.0}
+    yield "--seed", "of the random problems (default: 0)", whole | {"default": 0}
+    yield "--largest", "largest extent of a matrix (default: 4096; 16384 on a GPU)", whole
 
 
 def verify(arguments: argparse.Namespace) -> int:
     """Measure every candidate of random problems."""
     from hetero import devices as backends
     from hetero import registry
-    from hetero.evaluation import last, report, verify
+    from hetero.evaluation import report, verify
 
     named = tuple(registry.operation(name) for name in arguments.operation)
     if arguments.on != "host" and not backends.get(arguments.on).is_cuda:
@@ -168,9 +161,6 @@ def verify(arguments: argparse.Namespace) -> int:
     given = {name: getattr(arguments, name) for name in names}
     rows = verify.verify(operations, **given, progress=progress_bar())
     found = {**verify.summary(rows), "worst_choices": report.worst_choices(rows)}
-    if rows:
-        names = ", ".join(operation.function for operation in operations)
-        last.keep(last.VERIFY, f"{names}, on {arguments.on}", found)
     show(arguments, found, lambda: report.verification(found))
     return DONE if rows else NO_CHOICE
 
@@ -178,32 +168,29 @@ def verify(arguments: argparse.Namespace) -> int:
 # -- transfer --------------------------------------------------------------------------------------
 
 
-def transfer_options(sub: Parser) -> None:
-    """Add those of transfer."""
+def _transfer_options() -> Options:
+    one = {"nargs": "?", "type": _bytes}
     text = "bytes to the device, such as 64MiB or 1e9 (default: the operands of --work)"
-    sub.add_argument("up", nargs="?", type=_bytes, metavar="UP", help=text)
+    yield "up", text, one | {"metavar": "UP"}
     text = "bytes back from it, 0 or more (default: the result of --work)"
-    sub.add_argument("down", nargs="?", type=_bytes, metavar="DOWN", help=text)
-    sub.add_argument(
-        "--work",
-        nargs="+",
-        metavar=("SECONDS|OPERATION", "SECONDS|DIMS"),
-        help="what is done there: seconds on the CPU and, where they are known, on the device; or "
-        f"{values.forms()}",
+    yield "down", text, one | {"metavar": "DOWN"}
+    text = (
+        "what is done there: seconds on the CPU and, where they are known, on the device; or "
+        f"{values.forms()}"
     )
+    yield "--work", text, {"nargs": "+", "metavar": ("SECONDS|OPERATION", "SECONDS|DIMS")}
     text = "in place of --work: the product of a report, such as blog (20.8 MB up, 4.8 MB down)"
-    sub.add_argument("--case", metavar="NAME", help=text)
-    text = "of the operation (default: float64)"
-    sub.add_argument("--dtype", type=values.dtype, default="float64", help=text)
-    sub.add_argument("--device", help="such as cuda:0 (default: the first GPU)")
+    yield "--case", text, {"metavar": "NAME"}
+    yield "--dtype", "of the operation (default: float64)", _DTYPE
+    yield "--device", "such as cuda:0 (default: the first GPU)"
     text = "predict for another machine: tesla-t10, h100, h200, h100x2, h200x2, or a profile's file"
-    add_profile(sub, text)
-    _add_options(sub)
+    yield "--profile", text, PROFILE
+    yield from _own_options()
     text = (
         "save a picture, by matplotlib: time over size for the CPU, and for the device with and "
         "without the copies; without an operation, of the copies over bytes"
     )
-    add_file(sub, "--plot", text)
+    yield "--plot", text, FILE
 
 
 def _bytes(text: str) -> int:
@@ -220,13 +207,12 @@ def _bytes(text: str) -> int:
 
 
 def transfer(arguments: argparse.Namespace) -> int:
-    """Price and measure the copies, and tell whether they pay."""
-    from hetero.evaluation import calls, transfer
+    """Is it worth moving this to a GPU? The copies compared with the work there."""
+    from hetero.evaluation import transfer
 
     values.check_picture(arguments.plot)
     work = _work(arguments) if arguments.case is None else _named(arguments)
-    other = None if arguments.profile is None else calls.known(arguments.profile)[0]
-    given = {"device": arguments.device, "constants": other, "progress": progress_bar()}
+    given = {"device": arguments.device, "named": arguments.profile}
     found = transfer.transfer(arguments.up, arguments.down, work, **given)
     show(arguments, found, lambda: transfer.text(found))
     return values.plot(arguments, found, transfer)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from hetero import terminal
 from hetero.cli import values
-from hetero.cli.values import DONE, DTYPES, Parser, add_file, show
+from hetero.cli.values import DONE, DTYPES, FILE, FLAG, Options, show
 from hetero.errors import one_of
 from hetero.terminal import progress_bar
 
@@ -18,42 +16,36 @@ MOVEMENT = "movement"  # what bench takes as well as operations
 # -- bench -----------------------------------------------------------------------------------------
 
 
-def bench_options(sub: Parser) -> None:
-    """Add those of bench."""
+def _bench_options() -> Options:
     from hetero.ops import benchmark
 
     operations = values.operations()
     names = ", ".join(o.function for o in operations)
     text = f"{names}, {MOVEMENT} (copies between host and device, and calls on host operands)"
-    sub.add_argument("operation", metavar="OPERATION", help=text)
+    yield "operation", text, {"metavar": "OPERATION"}
     dtypes: dict[str, list[str]] = {}
     for operation in operations:
         dtypes.setdefault(benchmark.dtype_of(operation), []).append(operation.function)
     usual = "; ".join(f"{dtype} of {', '.join(which)}" for dtype, which in dtypes.items())
-    sub.add_argument("--dtype", choices=DTYPES, help=f"default: {usual}")
-    having = {
-        option: " and ".join(
-            o.function for o in operations if option in benchmark.of(o, "OPTIONS", ())
-        )
+    yield "--dtype", f"default: {usual}", DTYPES
+    device, order = (
+        " and ".join(o.function for o in operations if option in benchmark.of(o, "OPTIONS", ()))
         for option in ("device", "order")
-    }
+    )
     text = (
-        f"of {having['device']} (default: cuda:0, or cpu without a GPU) and of {MOVEMENT} "
-        "(default: cuda:0); the others run on all"
+        f"of {device} (default: cuda:0, or cpu without a GPU) and of {MOVEMENT} (default: cuda:0); "
+        "the others run on all"
     )
-    sub.add_argument("--device", help=text)
-    text = f"the matrix of {having['order']} by rows (C, the default) or by columns (F)"
-    sub.add_argument("--order", choices=("C", "F"), help=text)
-    having = "; ".join(
-        f"{', '.join(known)} of {o.function}"
-        for o in operations
-        if (known := benchmark.of(o, "CASES", {}))
-    )
-    sub.add_argument("--cases", metavar="NAME", help=f"sizes that others measured: {having}")
+    yield "--device", text
+    text = f"the matrix of {order} by rows (C, the default) or by columns (F)"
+    yield "--order", text, {"choices": ("C", "F")}
+    cases = ((o.function, benchmark.of(o, "CASES", {})) for o in operations)
+    having = "; ".join(f"{', '.join(known)} of {name}" for name, known in cases if known)
+    yield "--cases", f"sizes that others measured: {having}", {"metavar": "NAME"}
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Time every method, and other libraries."""
+    """Time every method, and the libraries that are installed."""
     from hetero import registry
     from hetero.evaluation import bench, report
     from hetero.ops import benchmark
@@ -89,46 +81,51 @@ def bench(arguments: argparse.Namespace) -> int:
 # -- ladder, sweep, probe --------------------------------------------------------------------------
 
 
-def ladder_options(sub: Parser) -> None:
-    """Add those of ladder."""
-    _common(sub, "such as cuda:0, or cpu")
+def _ladder_options() -> Options:
+    yield from _common("such as cuda:0, or cpu")
     text = (
         "extents of squares; of images and grids likewise, of k-means rows (default: three, small "
         "ones without a GPU; with --plot those between them that double)"
     )
-    sub.add_argument("--sizes", type=_whole, metavar="N,N", help=text)
+    yield "--sizes", text, _SIZES
     text = "with --device cpu: time loops that have several threads on each of these numbers"
-    sub.add_argument("--threads", type=_whole, metavar="N,N", default=(), help=text)
+    yield "--threads", text, _SIZES | {"default": ()}
     text = "leave out what takes longer than this, in seconds (default: 1 on a GPU, else 0.5)"
-    sub.add_argument("--limit", type=float, metavar="SECONDS", help=text)
+    yield "--limit", text, {"type": float, "metavar": "SECONDS"}
 
 
-def sweep_options(sub: Parser) -> None:
-    """Add those of sweep."""
-    _common(sub, "such as cuda:0")
-    sub.add_argument("--method", help="a rung of the ladder whose blocks can have other shapes")
+def _sweep_options() -> Options:
+    yield from _common("such as cuda:0")
+    yield "--method", "a rung of the ladder whose blocks can have other shapes"
     text = (
         "as of ladder (default: 4096, 128 without a GPU, where each of some hundred blocks takes a "
         "fraction of a second to compile)"
     )
-    sub.add_argument("--sizes", type=_whole, metavar="N,N", help=text)
-    text = "print every block that runs, not the fastest ones alone"
-    sub.add_argument("--all", action="store_true", help=text)
+    yield "--sizes", text, _SIZES
+    yield "--all", "print every block that runs, not the fastest ones alone", FLAG
 
 
-def _common(sub: Parser, device: str) -> None:
-    """Add the options that both have."""
+def _probe_options() -> Options:
+    from hetero.ladder.probe import PROBES
+
+    text = "; ".join(f"{name}: {one.summary}" for name, one in PROBES.items())
+    yield "probe", text, {"choices": PROBES, "metavar": "PROBE"}
+    yield "--device", "such as cuda:0 (default: the first GPU, else the first OpenCL device)"
+    yield "--plot", "save a picture, by matplotlib: time over stride", FILE
+
+
+def _common(device: str) -> Options:
+    """What ladder and sweep share."""
     from hetero.ladder.families import FAMILIES
 
-    sub.add_argument("operation", metavar="OPERATION", help=", ".join(FAMILIES))
-    sub.add_argument("--dtype", choices=DTYPES, help="default: as for bench")
-    text = f"{device} (default: the first GPU, else the first OpenCL device)"
-    sub.add_argument("--device", help=text)
+    yield "operation", ", ".join(FAMILIES), {"metavar": "OPERATION"}
+    yield "--dtype", "default: as for bench", DTYPES
+    yield "--device", f"{device} (default: the first GPU, else the first OpenCL device)"
     forms = "; ".join(f"{','.join(of.dims)} of {name}" for name, of in FAMILIES.items())
     text = f"one size by its dimensions, in place of --sizes: {forms}"
-    sub.add_argument("--dims", type=_whole, metavar="N,N,N", help=text)
-    sub.add_argument("--filter", type=int, help="extent of a convolution's filter (default: 15)")
-    add_file(sub, "--plot", "save a picture, by matplotlib")
+    yield "--dims", text, _SIZES | {"metavar": "N,N,N"}
+    yield "--filter", "extent of a convolution's filter (default: 15)", {"type": int}
+    yield "--plot", "save a picture, by matplotlib", FILE
 
 
 def _whole(text: str) -> list[int]:
@@ -140,58 +137,48 @@ def _whole(text: str) -> list[int]:
         ) from None
 
 
+_SIZES = {"type": _whole, "metavar": "N,N"}
+
+
 def ladder(arguments: argparse.Namespace) -> int:
-    """Time an operation's rungs."""
-    from hetero.evaluation import last
+    """Each kernel of an operation from the first idea to the best: time, rates, gain."""
     from hetero.ladder import ladder
 
     own = {"threads": arguments.threads, "limit": arguments.limit}
     own["curve"] = arguments.plot is not None
-    return _measured(
-        arguments, partial(ladder.ladder, arguments.operation, **own), ladder, keep=last.keep_ladder
-    )
+    found = _measured(arguments, ladder, arguments.operation, **own, **_sizes(arguments))
+    show(arguments, found, lambda: ladder.text(found))
+    return values.plot(arguments, found, ladder)
 
 
 def sweep(arguments: argparse.Namespace) -> int:
-    """Time a rung with every legal block."""
+    """Time a kernel with every legal shape of its blocks; how far its own is off."""
     from hetero.ladder import sweep
 
     if arguments.method is None:
         raise ValueError("--method names the rung to sweep, and is not given")
-    measure = partial(sweep.sweep, arguments.operation, arguments.method)
-    return _measured(arguments, measure, sweep, every=arguments.all)
-
-
-def _measured(
-    arguments: argparse.Namespace,
-    measure: Callable[..., Any],
-    module: Any,
-    names: Sequence[str] = ("sizes", "dims", "device", "filter", "dtype"),
-    keep: Callable[[Any], object] = lambda found: None,
-    **shown: Any,
-) -> int:
-    """Measure by the arguments of these names, keep, print, and draw where that is asked for."""
-    values.check_picture(arguments.plot)
-    given = {name: getattr(arguments, name) for name in names}
-    found = measure(**given, progress=progress_bar() or terminal.Lines())
-    keep(found)
-    show(arguments, found, lambda: module.text(found, **shown))
-    return values.plot(arguments, found, module)
-
-
-def probe_options(sub: Parser) -> None:
-    """Add those of probe."""
-    from hetero.ladder.probe import PROBES
-
-    text = "; ".join(f"{name}: {one.summary}" for name, one in PROBES.items())
-    sub.add_argument("probe", choices=PROBES, metavar="PROBE", help=text)
-    text = "such as cuda:0 (default: the first GPU, else the first OpenCL device)"
-    sub.add_argument("--device", help=text)
-    add_file(sub, "--plot", "save a picture, by matplotlib: time over stride")
+    given = arguments.operation, arguments.method
+    found = _measured(arguments, sweep, *given, **_sizes(arguments))
+    show(arguments, found, lambda: sweep.text(found, arguments.all))
+    return values.plot(arguments, found, sweep)
 
 
 def probe(arguments: argparse.Namespace) -> int:
-    """Time a pattern of access to memory."""
+    """What a pattern of access to memory costs: camping, banks, coalescing."""
     from hetero.ladder import probe
 
-    return _measured(arguments, partial(probe.probe, arguments.probe), probe, ("device",))
+    found = _measured(arguments, probe, arguments.probe)
+    show(arguments, found, lambda: probe.text(found))
+    return values.plot(arguments, found, probe)
+
+
+def _sizes(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(arguments, name) for name in ("sizes", "dims", "filter", "dtype")}
+
+
+def _measured(arguments: argparse.Namespace, module: Any, *given: Any, **more: Any) -> Any:
+    """What the module's function of its name finds."""
+    values.check_picture(arguments.plot)
+    measure = getattr(module, module.__name__.rpartition(".")[2])
+    progress = progress_bar() or terminal.Lines()
+    return measure(*given, device=arguments.device, progress=progress, **more)

@@ -1,27 +1,30 @@
-"""Commands of this machine: info, calibrate, compile, report, demo; each returns an exit code."""
+"""Commands about a machine and its scripts; each returns an exit code."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import sys
+import sysconfig
 from pathlib import Path
 
 import hetero
-from hetero import terminal
+from hetero import paths, terminal
 from hetero.cli import values
-from hetero.cli.values import DONE, FAILED, Parser, add_file, add_profile, check_file, show
+from hetero.cli.values import DONE, FAILED, FILE, FLAG, PROFILE, Options, check_file, show
 from hetero.imports import load
 from hetero.terminal import progress_bar
 
+# -- info ------------------------------------------------------------------------------------------
 
-def info_options(sub: Parser) -> None:
-    """Add those of info."""
-    sub.add_argument("--verbose", action="store_true", help="all that is known, not the main part")
+
+def _info_options() -> Options:
+    yield "--verbose", "all that is known, not the main part", FLAG
 
 
 def info(arguments: argparse.Namespace) -> int:
-    """What is here."""
+    """What is here: CPU, BLAS, devices, links, the profile, and what is missing."""
     if (bar := progress_bar()) is not None:
         bar(0.0, "trying the devices")
     found = hetero.machine()
@@ -29,37 +32,33 @@ def info(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def calibrate_options(sub: Parser) -> None:
-    """Add those of calibrate."""
-    text = "15 to 30 seconds instead of up to a minute, less exact"
-    sub.add_argument("--quick", action="store_true", help=text)
+# -- calibrate, compile ----------------------------------------------------------------------------
+
+
+def _calibrate_options() -> Options:
+    yield "--quick", "15 to 30 seconds instead of up to a minute, less exact", FLAG
     text = "file to write (default: HETERO_PROFILE, or the user's cache)"
-    sub.add_argument("--path", type=values.file, help=text)
+    yield "--path", text, {"type": values.file}
+    several = {"action": "append", "metavar": "NAME"}
     text = "only this device, such as cuda:0, and the CPU; may be repeated (default: all)"
-    sub.add_argument("--device", action="append", metavar="NAME", help=text)
+    yield "--device", text, several
     text = (
         "only what is of this operation, device or method, merged into the profile that is stored; "
         "may be repeated"
     )
-    sub.add_argument("--only", action="append", metavar="NAME", help=text)
-    text = "the errors of every fit, not of the rough ones alone"
-    sub.add_argument("--verbose", action="store_true", help=text)
+    yield "--only", text, several
+    yield "--verbose", "the errors of every fit, not of the rough ones alone", FLAG
 
 
 def calibrate(arguments: argparse.Namespace) -> int:
     """Measure this machine and store its profile."""
-    from hetero.calibration.calibrate import outcome
     from hetero.evaluation import report
     from hetero.profile import default_path
 
     check_file("--path", arguments.path, folder=False)
-    found, is_new = outcome(
-        arguments.quick,
-        arguments.path,
-        arguments.device,
-        progress_bar() or terminal.Lines(),
-        only=arguments.only,
-    )
+    progress = progress_bar() or terminal.Lines()
+    given = arguments.quick, arguments.path, arguments.device, progress
+    found = hetero.calibrate(*given, only=arguments.only)
     path = str(arguments.path or default_path())
     result = {
         "path": path,
@@ -67,24 +66,20 @@ def calibrate(arguments: argparse.Namespace) -> int:
         "residuals": found.residuals(),
         "not_acceptable": report.not_acceptable(found),
         "doubtful": found.doubtful(),
-        "written": is_new,
         "trusted": found.is_trusted,
     }
-    if not is_new:
-        end = f"the profile in {path} is better: it stays, and is used"
-    elif arguments.path:
-        end = f"the profile is stored in {path}; HETERO_PROFILE={path} has programs use it"
-    else:
-        end = f"the profile is stored in {path}, and used from now on"
-    end += f"\n{report.rough(found)}"
+    used = f"; HETERO_PROFILE={path} has programs use it"
+    if not arguments.path:
+        used = ", and used from now on"
+    end = f"the profile is stored in {path}{used}\n{report.rough(found)}"
     if arguments.quick and result["not_acceptable"]:
         end += "; 'hetero calibrate' without --quick is more exact"
     show(arguments, result, lambda: f"{report.calibration(found, arguments.verbose)}\n\n{end}")
-    return DONE if is_new and found.is_trusted and not result["doubtful"] else FAILED
+    return DONE if found.is_trusted and not result["doubtful"] else FAILED
 
 
 def compile_loops(arguments: argparse.Namespace) -> int:
-    """Compile the CPU's loops for later processes."""
+    """Compile the CPU's loops now, not when a program first needs them."""
     import hetero.ops.functions  # noqa: F401  # registers them
     from hetero.host import loops
 
@@ -99,19 +94,20 @@ def compile_loops(arguments: argparse.Namespace) -> int:
     return DONE if all(found.values()) else FAILED
 
 
-def report_options(sub: Parser) -> None:
-    """Add those of report."""
-    add_file(sub, "file", "to write, such as report.html")
+# -- report, demo ----------------------------------------------------------------------------------
+
+
+def _report_options() -> Options:
+    yield "file", "to write, such as report.html", FILE
     text = "of another machine: tesla-t10, h100, h200, h100x2, h200x2, or a profile's file"
-    add_profile(sub, f"{text} (default: this)")
+    yield "--profile", f"{text} (default: this)", PROFILE
     text = "first measure this operation's ladder, as hetero ladder does; may be repeated"
-    sub.add_argument("--ladder", action="append", default=[], metavar="OPERATION", help=text)
+    yield "--ladder", text, {"action": "append", "default": [], "metavar": "OPERATION"}
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Write what is known of a machine as a page for a browser."""
-    from hetero.evaluation import last
-    from hetero.evaluation.page import page
+    """What is known of a machine, as a page for a browser."""
+    from hetero.evaluation import page
 
     check_file("FILE", arguments.file)
     progress = progress_bar()
@@ -119,23 +115,21 @@ def report(arguments: argparse.Namespace) -> int:
         raise ValueError("--ladder measures this machine, and --profile names another one")
     for name in arguments.ladder:
         load("hetero.ladder.families").family(name)  # or it says what there is
-    for name in arguments.ladder:
-        last.keep_ladder(load("hetero.ladder.ladder").ladder(name, progress=progress))
-    found = page(arguments.profile)
+    measure = load("hetero.ladder.ladder").ladder
+    ladders = [measure(name, progress=progress) for name in arguments.ladder]
+    found = page.page(arguments.profile, ladders)
     Path(arguments.file).write_text(found, "utf-8")
     show(arguments, {"file": arguments.file}, lambda: f"the page is in {arguments.file}")
     return DONE
 
 
-def demo_options(sub: Parser) -> None:
-    """Add those of demo."""
-    text = "largest extent (default: 2048; 8192 on a GPU)"
-    sub.add_argument("--largest", type=values.whole, help=text)
-    add_file(sub, "--picture", "save the filtered photograph (PGM)")
+def _demo_options() -> Options:
+    yield "--largest", "largest extent (default: 2048; 8192 on a GPU)", {"type": values.whole}
+    yield "--picture", "save the filtered photograph (PGM)", FILE
 
 
 def demo(arguments: argparse.Namespace) -> int:
-    """Compare real calls with other libraries."""
+    """Compare real calls with other libraries; without a stored profile calibrate quickly."""
     from hetero.evaluation import demo
 
     values.check("--largest", arguments.largest, 16, 2**24)
@@ -146,7 +140,65 @@ def demo(arguments: argparse.Namespace) -> int:
         progress=progress_bar(),
         show=(lambda text: None) if arguments.json else terminal.line,
     )
-    terminal.clear()
     if arguments.json:
         show(arguments, {"calls": rows}, str)
+    terminal.clear()
     return DONE
+
+
+# -- accel, advise: scripts that know nothing of hetero --------------------------------------------
+
+_FILE = "hetero-accel.pth"
+# Python runs a line of such a file that begins with import, in each process.
+_LINE = (
+    "import os; os.environ.get('HETERO_ACCEL', '0') not in ('', '0') and "
+    "__import__('importlib.util').util.find_spec('hetero') and "
+    "__import__('hetero.accel').accel.enable()"
+)
+_ON = "Scripts of this environment run with hetero.accel where HETERO_ACCEL=1 is set: {}"
+_OFF = "No script of this environment runs with hetero.accel by itself: there is no {}"
+
+
+def _accel_options() -> Options:
+    yield "--enable", "let HETERO_ACCEL=1 switch it on for all scripts of this environment", FLAG
+    yield "--disable", "take that back", FLAG
+
+
+def accel(arguments: argparse.Namespace) -> int:
+    """Let scripts of this environment run with hetero.accel, or no longer."""
+    path = Path(sysconfig.get_path("purelib")) / _FILE
+    if arguments.enable and arguments.disable:
+        raise ValueError("--enable and --disable exclude each other")
+    if arguments.enable:
+        paths.replace_file(path, f"{_LINE}\n".encode())  # not what a link there points to
+        path.chmod(0o644)  # whatever the umask: each process of this environment runs it
+    elif arguments.disable:
+        path.unlink(missing_ok=True)
+    found = {"enabled": path.exists(), "file": str(path)}
+    show(arguments, found, lambda: (_ON if found["enabled"] else _OFF).format(path))
+    return DONE
+
+
+def _advise_options() -> Options:
+    text = "another machine, by its profile: h100, h200, or a profile's file (default: this one)"
+    yield "--on", text, PROFILE
+    yield "-m", "the script is a module's name", FLAG | {"dest": "module"}
+    yield "script", "a script that knows nothing of hetero", {"type": values.file}
+    yield "arguments", "the script's own arguments and options", {"nargs": argparse.REMAINDER}
+
+
+def advise(arguments: argparse.Namespace) -> int:
+    """Run a script here, and predict how fast its calls would be on another machine."""
+    from hetero.accel import advice
+
+    if not arguments.module and not Path(arguments.script).exists():
+        raise ValueError(f"there is no file {arguments.script}")
+    command = [arguments.script, *arguments.arguments]
+    given, ending = advice.advise(command, arguments.on, arguments.module)
+    show(arguments, dataclasses.asdict(given), lambda: str(given))
+    if isinstance(ending, SystemExit):
+        raise ending
+    if ending is None:
+        return DONE
+    sys.excepthook(type(ending), ending, ending.__traceback__)
+    return FAILED

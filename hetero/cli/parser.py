@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import hetero
-from hetero.cli import accel, comparisons, kernels, machine
-from hetero.cli.values import USAGE
+from hetero.cli import comparisons, kernels, machine
+from hetero.cli.values import USAGE, Options
 from hetero.errors import one_of
 
-Options = Callable[[argparse.ArgumentParser], None]
-# Each has a function of its name in one of the modules, and its options in NAME_options.
-_MODULES = machine, comparisons, kernels, accel
-_RUN = {"compile": "compile_loops"}
-_COMMANDS = {
-    "info": "What is here: CPU, BLAS, devices, links, the profile, and what is missing.",
-    "calibrate": "Measure this machine and store its profile.",
-    "compile": "Compile the CPU's loops now, not when a program first needs them.",
-    "explain": "Price every candidate for a problem; run nothing.",
-    "verify": "Measure every candidate of random problems.",
-    "bench": "Time every method, and the libraries that are installed.",
-    "ladder": "Each kernel of an operation from the first idea to the best: time, rates, gain.",
-    "sweep": "Time a kernel with every legal shape of its blocks; how far its own is off.",
-    "probe": "What a pattern of access to memory costs: camping, banks, coalescing.",
-    "transfer": "Is it worth moving this to a GPU? The copies compared with the work there.",
-    "advise": "Run a script here, and predict how fast its calls would be on another machine.",
-    "accel": "Let scripts of this environment run with hetero.accel, or no longer.",
-    "report": "What is known of a machine, as a page for a browser.",
-    "demo": "Compare real calls with other libraries; without a stored profile calibrate quickly.",
-}
+# A command has a function of its name in one of the modules, whose docstring is its help, and its
+# options in _NAME_options: rows of name, help, and what else `add_argument` takes.
+_MODULES = machine, comparisons, kernels
+_NAMES = ("info", "calibrate", "compile", "explain", "verify", "bench", "ladder", "sweep", "probe")
+_NAMES += ("transfer", "advise", "accel", "report", "demo")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -48,13 +34,19 @@ class _Parser(argparse.ArgumentParser):
 class _Command(_Parser):
     """A command, whose options are made when it is asked for: the operations are loaded then."""
 
-    options: Options | None = None
+    options: Callable[[argparse.ArgumentParser], None] | None = None
 
     def parse_known_args(self, *arguments: Any) -> Any:
         if self.options is not None:
             make, self.options = self.options, None
             make(self)
         return super().parse_known_args(*arguments)
+
+
+def _add(rows: Callable[[], Options], sub: argparse.ArgumentParser) -> None:
+    """Add a command's options to its parser."""
+    for name, text, *more in rows():
+        sub.add_argument(name, help=text, **(more[0] if more else {}))
 
 
 def parser() -> tuple[argparse.ArgumentParser, list[str]]:
@@ -69,11 +61,14 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
     made.add_argument("--version", action="version", version=f"hetero {hetero.__version__}")
     subparsers = made.add_subparsers(metavar="COMMAND", parser_class=_Command)
 
-    for name, text in _COMMANDS.items():
-        module = next(module for module in _MODULES if hasattr(module, _RUN.get(name, name)))
+    for name in _NAMES:
+        function = "compile_loops" if name == "compile" else name
+        module = next(module for module in _MODULES if hasattr(module, function))
+        run = getattr(module, function)
+        text = " ".join((run.__doc__ or "").split())
         sub = subparsers.add_parser(name, help=text, description=text, epilog=made.epilog)
         sub.add_argument("--json", action="store_true", help="print JSON")
         sub.add_argument("--markdown", action="store_true", help="print tables as Markdown")
-        sub.set_defaults(run=getattr(module, _RUN.get(name, name)))
-        sub.options = getattr(module, f"{name}_options", None)
-    return made, [*_COMMANDS]
+        sub.set_defaults(run=run)
+        sub.options = partial(_add, getattr(module, f"_{name}_options", tuple))
+    return made, [*_NAMES]

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ USAGE = 2  # unknown operation, device, method or profile, wrong dimensions; no 
 NO_CHOICE = 3  # no candidate could be chosen, as the printed reasons say
 INTERRUPTED = 130
 
-DTYPES = ("float32", "float64")
-Parser = argparse.ArgumentParser
+Options = Iterable[tuple[Any, ...]]  # of a command; see `hetero.cli.parser`
+FLAG = {"action": "store_true"}
+DTYPES = {"choices": ("float32", "float64")}
 
 
 # -- Arguments -------------------------------------------------------------------------------------
@@ -55,14 +56,8 @@ def file(text: str) -> str:
     return text
 
 
-def add_file(sub: Parser, option: str, text: str) -> None:
-    """Add an option that names a file to write."""
-    sub.add_argument(option, type=file, metavar="FILE", help=text)
-
-
-def add_profile(sub: Parser, text: str) -> None:
-    """Add the option that names another machine."""
-    sub.add_argument("--profile", type=file, metavar="NAME|FILE", help=text)
+FILE = {"type": file, "metavar": "FILE"}
+PROFILE = {"type": file, "metavar": "NAME|FILE"}
 
 
 def operations() -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hetero import devices, registry
-from hetero.calibration.measure.candidates import leaving_out, once, typical, warn
+from hetero.calibration.measure.candidates import leaving_out, once, warn
 from hetero.calibration.measure.queue import Queue
 from hetero.calibration.measure.timing import measure
 from hetero.devices.base import Device
@@ -67,14 +67,16 @@ def bench(
         if cases not in known:
             raise ValueError(one_of(f"--cases of {operation.function}", known, cases))
         dtype, options["sizes"] = dtype or known[cases].dtype, known[cases].sizes
-    trials = list(own(dtype or benchmark.dtype_of(operation), **options))
-    rows = []
-    failed: dict[str, str] = {}
+    trials = own(dtype or benchmark.dtype_of(operation), **options)
+    return _rows(list(trials), progress or (lambda share, text: None))
+
+
+def _rows(cases: list[Benchmark], say: Callable[[float, str], object]) -> list[dict[str, Any]]:
+    """The rows of all cases of which an own call did not fail."""
+    rows, failed, queues = [], dict[str, str](), dict[str, Queue]()
     with ExitStack() as stack:
-        queues: dict[str, Queue] = {}
-        for number, case in enumerate(trials):
-            if progress is not None:
-                progress(number / len(trials), case.case)
+        for number, case in enumerate(cases):
+            say(number / len(cases), case.case)
             if case.device != CPU and case.device not in queues:
                 stack.enter_context(devices.get(case.device).active())
                 queues[case.device] = Queue(devices.get(case.device))
@@ -120,8 +122,7 @@ def row(case: Benchmark, queue: Queue | None, failed: dict[str, str]) -> dict[st
 
 def _on_the_wall(case: Benchmark, call: Any) -> float:
     if not isinstance(call, Iterations):
-        timed = measure(lambda: call(0), budget=case.budget, least=case.least, most=case.most)
-        return timed.seconds
+        return measure(lambda: call(0), budget=case.budget, least=case.least, most=case.most)
     few, many = partial(call.run, call.few), partial(call.run, call.many)
     few()  # not counted
     steps = call.many - call.few
@@ -155,19 +156,13 @@ def movement(
     for number, nbytes in enumerate(size for size in sizes if size <= room):
         say(0.3 * number / len(sizes), f"copies of {nbytes} bytes")
         copies.append({"bytes": nbytes, **speeds(where, nbytes)})
-    rows, failed = [], dict[str, str]()
     cases = [
         case
         for operation in registry.operations()
         if (own := benchmark.of(operation, "moved"))
         for case in own(dtype or benchmark.dtype_of(operation))
     ]
-    for number, case in enumerate(cases):
-        say(0.35 + 0.65 * number / len(cases), case.case)
-        one = row(case, None, failed)
-        if one["seconds"]:
-            rows.append(one)
-    warn(failed)
+    rows = _rows(cases, lambda share, text: say(0.35 + 0.65 * share, text))
     return {"device": where.name, "copies": copies, "calls": rows}
 
 
@@ -208,7 +203,7 @@ def speeds(device: Device, nbytes: int) -> dict[str, float]:
         found = {}
         for name, copy in ways.items():
             moved = nbytes * (2 if name.startswith("both") else 1)
-            found[name] = moved / typical(copy, _SECONDS)
+            found[name] = moved / measure(copy, budget=_SECONDS)
     return found
 
 

@@ -50,11 +50,6 @@ def known(named: str | None) -> tuple[Profile, dict[str, dict[str, Any]]]:
     return constants, constants.machine() or inventory.devices()
 
 
-def specs(problem: Problem) -> tuple[Spec, ...]:
-    """Descriptions of a problem's operands."""
-    return tuple(Spec(o.shape, o.dtype, on=o.location) for o in problem.inputs)
-
-
 def plan(
     operation: Operation,
     problem: Problem,
@@ -66,7 +61,8 @@ def plan(
     """The plan of a call of an operation, of which only the problem is known, on a machine."""
     if operation.plan is None:
         return machine.plan(problem, device, method)
-    return operation.plan(specs(problem), dict(options or {}), device, method, machine)
+    specs = tuple(Spec(o.shape, o.dtype, on=o.location) for o in problem.inputs)
+    return operation.plan(specs, dict(options or {}), device, method, machine)
 
 
 def draw(operation: Operation, random: random.Random, on: str, largest: int) -> Trial:
@@ -78,29 +74,21 @@ def draw(operation: Operation, random: random.Random, on: str, largest: int) -> 
 
 
 class Arrays:
-    """Random numbers where a trial names but shapes, from memory that is allocated once."""
+    """Random numbers where a trial names but shapes: a block of them, repeated."""
 
     def __init__(self, on: str) -> None:
-        self._on = on
-        self._block = np.random.default_rng(3).random(1 << 20) - 0.5
-        self._pools: dict[Any, np.ndarray] = {}
+        self._on, self._block = on, np.random.default_rng(3).random(1 << 20) - 0.5
 
     def of(self, trial: Trial) -> tuple[Any, ...]:
         """The trial's operands, on the host or on the device."""
         return tuple(
-            self._filled(x.operand(), number) if isinstance(x, Spec) else x
-            for number, x in enumerate(trial.operands)
+            self._filled(x.operand()) if isinstance(x, Spec) else x for x in trial.operands
         )
 
-    def _filled(self, operand: Operand, number: int) -> Any:
-        key = (number, operand.dtype.name)
-        if key not in self._pools or self._pools[key].size < operand.size:
-            self._pools[key] = np.resize(self._block.astype(operand.dtype), operand.size)
-        pool = self._pools[key]
-        host = np.ndarray(operand.shape, operand.dtype, pool, 0, operand.strides)
-        if operand.location == HOST:
-            return host
-        return backends.get(self._on).array_of(host)
+    def _filled(self, operand: Operand) -> Any:
+        values = np.resize(self._block.astype(operand.dtype), operand.size)
+        host = np.ndarray(operand.shape, operand.dtype, values, 0, operand.strides)
+        return host if operand.location == HOST else backends.get(self._on).array_of(host)
 
 
 # -- Calls given by their dimensions ---------------------------------------------------------------

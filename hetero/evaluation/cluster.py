@@ -22,12 +22,9 @@ from hetero.times import readable
 
 _LARGEST_FILE = 1 << 20  # bytes
 _MOST = 10**6  # devices
-_FINER = 8  # numbers of devices, from one to twice as many, among which the fastest is looked for
 _LINKS = ("gpu_link", "node_link")
-_LEAST = {  # by key; of whole numbers, and of others
-    "nodes": 1, "gpus_per_node": 0, "ranks": 1, "reductions": 0, "allreduce_seconds": 0.0,
-    "host_seconds": 0.0, "saturating_ranks": 1.0, "bytes_per_second": 1.0, "seconds": 0.0,
-}  # fmt: skip
+_LEAST = {"nodes": 1, "gpus_per_node": 1}  # by key; of whole numbers, and of others
+_LEAST |= {"host_seconds": 0.0, "bytes_per_second": 1.0, "seconds": 0.0}
 PICTURE = (11.0, 4.5)  # inches
 _BINDS = {
     "compute": "computing binds: each one's own rows",
@@ -53,45 +50,33 @@ class Cluster:
     """Equal nodes, by the keys of a file."""
 
     nodes: int
-    gpus_per_node: int  # 0: ranks on CPUs
-    profile: str | None = None  # of one GPU, or of a node's CPU; None: this machine's
-    gpu_link: Link | None = None  # of two GPUs, or ranks, of a node
+    gpus_per_node: int
+    profile: str | None = None  # of one GPU; None: this machine's
+    gpu_link: Link | None = None  # of two GPUs of a node
     node_link: Link | None = None
-    allreduce_seconds: float | None = None  # measured on all devices; None: by the links
-    ranks: int | None = None  # on the CPUs of all nodes together
-    saturating_ranks: float = 1.0  # of a node, which compute at the profile's speed each
     host_seconds: float = 0.0  # of the host, to order an exchange
-    reductions: int | None = None  # of an iteration; None: the method's own number
 
     def __post_init__(self) -> None:
-        if (self.gpus_per_node == 0) != (self.ranks is not None):
-            raise ValueError("ranks must be given where gpus_per_node is 0, and only there")
-        if not self.nodes <= self.total <= _MOST:
-            raise ValueError(f"devices must be from one a node to {_MOST}, got {self.total}")
-        for name, needed in zip(_LINKS, (self.per_node > 1, self.nodes > 1), strict=True):
+        if self.total > _MOST:
+            raise ValueError(f"GPUs must be {_MOST} or fewer, got {self.total}")
+        for name, needed in zip(_LINKS, (self.gpus_per_node > 1, self.nodes > 1), strict=True):
             if needed and getattr(self, name) is None:
-                raise ValueError(f"{name} is missing: {self.nodes} nodes of {self.per_node}")
+                raise ValueError(f"{name} is missing: {self.nodes} nodes of {self.gpus_per_node}")
 
     @property
     def total(self) -> int:
-        """Devices, which are GPUs or ranks."""
-        return self.ranks or self.nodes * self.gpus_per_node
-
-    @property
-    def per_node(self) -> int:
-        """Devices of a node, the fullest one."""
-        return -(-self.total // self.nodes)
+        """GPUs."""
+        return self.nodes * self.gpus_per_node
 
     def message(self, nbytes: float, parts: int) -> float:
-        """Seconds of the slowest message between neighbours among that many devices."""
-        used = [self.gpu_link] * (self.per_node > 1) + [self.node_link] * (parts > self.per_node)
+        """Seconds of the slowest message between neighbours among that many GPUs."""
+        each = self.gpus_per_node
+        used = [self.gpu_link] * (each > 1) + [self.node_link] * (parts > each)
         return max(link.time(nbytes) for link in used)
 
     def allreduce(self, nbytes: float, parts: int) -> float:
         """Seconds of one: a message for each doubling, within the nodes and between them."""
-        if self.allreduce_seconds is not None:
-            return self.allreduce_seconds * _doublings(parts) / _doublings(self.total)
-        counts = min(parts, self.per_node), -(-parts // self.per_node)
+        counts = min(parts, self.gpus_per_node), -(-parts // self.gpus_per_node)
         links = zip(counts, (self.gpu_link, self.node_link), strict=True)
         return sum(_doublings(n) * link.time(nbytes) for n, link in links if n > 1)
 
@@ -165,31 +150,17 @@ class Solve(NamedTuple):
         whole, least = (cost(w)[1] for w in (work, nothing))
         return min(least, whole), max(whole - least, 0.0)
 
-    def fits_from(self, cluster: Cluster) -> int | None:
+    def fits_from(self) -> int | None:
         """The number of devices from which on each has room for its vectors; None: none has."""
         room, depth = places.room(self.info), self.iteration.depth
-        room /= 1 if cluster.gpus_per_node else cluster.per_node
         rows, row = self.call.dims[0], self.iteration.vectors * self.iteration.row_bytes
         own = rows if rows * row <= room else int(room // row) - 2 * depth
         return -(-rows // own) if own >= min(depth, rows) else None
 
 
-class Forecast(NamedTuple):
-    """An iteration on a number of devices; compute + launch + halo + sums = seconds."""
-
-    parts: int
-    rows: int  # of the device that has most
-    seconds: float
-    compute: float
-    launch: float
-    halo: float
-    sums: float
-    efficiency: float
-    binds: str  # the longest term
-
-
-def forecast(solve: Solve, cluster: Cluster, parts: int, rows: int | None = None) -> Forecast:
-    """An iteration of a solve on a number of devices.
+def forecast(solve: Solve, cluster: Cluster, parts: int, rows: int | None = None) -> dict[str, Any]:
+    """An iteration of a solve on a number of devices: parts; rows (of the one that has most);
+    seconds = compute + launch + halo + sums; efficiency; binds (the longest term).
 
     Where ``rows`` of each device are given, efficiency = T(1) / T(parts); else the solve's own are
     divided, and efficiency = T(1) / (parts T(parts)).
@@ -199,15 +170,12 @@ def forecast(solve: Solve, cluster: Cluster, parts: int, rows: int | None = None
     if parts > 1:
         launch += cluster.host_seconds / what.every
         halo = min(2, parts - 1) * cluster.message(what.halo * what.row_bytes, parts) / what.every
-        count = what.sums if cluster.reductions is None else cluster.reductions
-        sums = count * cluster.allreduce(what.sum_bytes, parts)
-    if not cluster.gpus_per_node:  # ranks of a node share its CPU
-        compute *= max(1.0, min(parts, cluster.per_node) / cluster.saturating_ranks)
+        sums = what.sums * cluster.allreduce(what.sum_bytes, parts)
     terms = {"compute": compute, "launch": launch, "halo": halo, "sums": sums}
     seconds, binds = sum(terms.values()), max(terms, key=terms.__getitem__)
-    one = seconds if parts == 1 else forecast(solve, cluster, 1, rows).seconds
-    efficiency = one / seconds / (1 if rows else parts)
-    return Forecast(parts, own, seconds, **terms, efficiency=efficiency, binds=binds)
+    one = seconds if parts == 1 else forecast(solve, cluster, 1, rows)["seconds"]
+    made = {"parts": parts, "rows": own, "seconds": seconds, **terms}
+    return made | {"efficiency": one / seconds / (1 if rows else parts), "binds": binds}
 
 
 def solves(call: calls.Call, cluster: Cluster, method: str | None = None) -> list[Solve]:
@@ -219,18 +187,16 @@ def solves(call: calls.Call, cluster: Cluster, method: str | None = None) -> lis
     if method not in (None, *exchanged):
         raise ValueError(f"--method must be one of {', '.join(exchanged)}, got {method!r}")
     constants, devices = calls.known(cluster.profile)
-    alike = [n for n, i in devices.items() if (i["kind"] == CPU) == (cluster.gpus_per_node == 0)]
+    name = next((n for n, i in devices.items() if i["kind"] != CPU), None)
     known = [
         solve
         for row in registry.lookup(call.operation.name)
-        for name in alike[:1]
-        if row.kind == devices[name]["kind"] and row.method in exchanged
+        if name and row.kind == devices[name]["kind"] and row.method in exchanged
         for solve in [Solve(call, row, exchanged[row.method], constants, name, devices[name])]
         if method in (None, row.method) and solve.step(call.dims[0]) is not None
     ]
     if not known:
-        kind = "a GPU" if cluster.gpus_per_node else "the CPU"
-        raise ValueError(f"the profile {constants.name!r} has no constants of {call} on {kind}")
+        raise ValueError(f"the profile {constants.name!r} has no constants of {call} on a GPU")
     return known
 
 
@@ -244,35 +210,33 @@ def scaling(call: calls.Call, cluster: Cluster, method: str | None = None) -> di
         return max(1, min(cluster.total, call.dims[0] // solve.iteration.depth))
 
     candidates = solves(call, cluster, method)
-    solve = min(candidates, key=lambda s: steps(s) * forecast(s, cluster, most(s)).seconds)
+    solve = min(candidates, key=lambda s: steps(s) * forecast(s, cluster, most(s))["seconds"])
     last, rows = most(solve), -(-call.dims[0] // most(solve))
     counts = sorted({2**k for k in range(last.bit_length())} | {last})
-    finer = {round(2.0 ** (k / _FINER)) for k in range(_FINER * last.bit_length())}
-    tried = [forecast(solve, cluster, n) for n in sorted({*counts, *finer}) if n <= last]
+    strong = [forecast(solve, cluster, n) for n in counts]
     return {
         "call": str(call),
         "method": solve.row.method,
         "device": f"{solve.device} of {solve.constants.name}",
-        "unit": "GPUs" if cluster.gpus_per_node else "ranks",
         "nodes": cluster.nodes,
         "devices": cluster.total,
         "iterations": steps(solve),
-        "fits_from": solve.fits_from(cluster),
-        "fastest": min(tried, key=lambda one: one.seconds)._asdict(),
-        "half_efficient": max(one.parts for one in tried if one.efficiency >= 0.5),
-        "strong": [one._asdict() for one in tried if one.parts in counts],
-        "weak": [forecast(solve, cluster, n, rows)._asdict() for n in counts],
+        "fits_from": solve.fits_from(),
+        "fastest": min(strong, key=lambda one: one["seconds"]),
+        "half_efficient": max(one["parts"] for one in strong if one["efficiency"] >= 0.5),
+        "strong": strong,
+        "weak": [forecast(solve, cluster, n, rows) for n in counts],
     }
 
 
 def text(scaled: Mapping[str, Any]) -> str:
     """What `scaling` gives: what binds the whole cluster, the best numbers, both ways to scale."""
-    last, unit, fastest = scaled["strong"][-1], scaled["unit"], scaled["fastest"]
+    last, fastest = scaled["strong"][-1], scaled["fastest"]
     room = "no number has room for the vectors"
     if scaled["fits_from"] is not None:
-        room = f"there is room for the vectors from {scaled['fits_from']:,} {unit} on"
+        room = f"there is room for the vectors from {scaled['fits_from']:,} GPUs on"
     lines = [
-        f"{scaled['call']} by {scaled['method']}: {scaled['devices']:,} {unit} (nodes: "
+        f"{scaled['call']} by {scaled['method']}: {scaled['devices']:,} GPUs (nodes: "
         f"{scaled['nodes']:,}), constants of {scaled['device']}",
         f"   {_BINDS[last['binds']]}",
         f"   about {scaled['iterations']:,} iterations of {readable(last['seconds'])}: "
@@ -282,7 +246,7 @@ def text(scaled: Mapping[str, Any]) -> str:
         f"more up to {scaled['half_efficient']:,}",
     ]
     heads = {"strong": "Strong scaling, this grid", "weak": "Weak scaling, as many rows on each"}
-    head = (unit, "rows of one", "iteration", *_BINDS, "efficiency", "binds")
+    head = ("GPUs", "rows of one", "iteration", *_BINDS, "efficiency", "binds")
     for way, title in heads.items():
         cells = [
             [f"{row['parts']:,}", f"{row['rows']:,}"]
@@ -302,7 +266,7 @@ def draw(scaled: Mapping[str, Any], picture: Any) -> None:
             values = [row[name] or None for row in rows]
             style = "ko-" if name == "seconds" else "--"
             axes.plot([row["parts"] for row in rows], values, style, label=name)
-        axes.set(xlabel=scaled["unit"], ylabel="seconds, forecast", yscale="log")
+        axes.set(xlabel="GPUs", ylabel="seconds, forecast", yscale="log")
         axes.set(title=f"{way} scaling")
         axes.set_xscale("log", base=2)
     axes.legend()

@@ -62,7 +62,7 @@ def demo(
         for operation in registry.operations()
         for case in benchmark.of(operation, "demonstrated", lambda size: ())(size)
     ]
-    rows, plan = [], None
+    rows = []
     for number, (operation, case) in enumerate(cases):
         tell(0.6 + 0.4 * number / len(cases), case.case)
         results, failed = dict[str, Any](), dict[str, str]()
@@ -78,11 +78,6 @@ def demo(
         is_last = all(other is not operation for other, _ in cases[number + 1 :])
         if picture is not None and save is not None and is_last:
             show(f"  its picture is in {save(results[_OWN], picture)}")
-        if plan is None or len(compared.plan.candidates) > len(plan.candidates):
-            plan = compared.plan
-    show("\n" + "\n".join(_overview(rows)))
-    if plan is not None:
-        show(f"\nhow one of them was chosen, as hetero.plan and 'hetero explain' print it:\n{plan}")
     show(f"\n{readable(time.perf_counter() - start)} in all")
     return rows
 
@@ -155,24 +150,5 @@ def _line(name: str, one: Mapping[str, Any], text: str) -> str:
 
 def gained(ratio: float) -> str:
     """In words how hetero compares with what takes that many times as long."""
-    if ratio >= 1.0:
-        return f"{_digits(ratio)} times as fast"
-    return f"takes {_digits(1.0 / ratio)} times as long"
-
-
-def _digits(ratio: float) -> str:
-    return f"{ratio:#.3g}".rstrip(".")
-
-
-def _overview(rows: list[dict[str, Any]]) -> list[str]:
-    """Each call compared with the fastest other library, the largest gain first."""
-    compared = []
-    for row in rows:
-        if row["libraries"]:
-            name, one = min(row["libraries"].items(), key=lambda item: item[1]["measured"])
-            times = f"{readable(row['measured']):>9}  {readable(one['measured']):>9}  {name:<33}"
-            call = row["call"].partition(":")[0]
-            compared.append((one["measured"] / row["measured"], f"{times}  {call}"))
-    compared.sort(key=lambda item: -item[0])
-    head = f"{'times as fast':<15}{'hetero':>9}  {'fastest other library':<44}  call"
-    return [head, *(f"{_digits(ratio):>13}  {text}" for ratio, text in compared)]
+    times = f"{max(ratio, 1.0 / ratio):#.3g}".rstrip(".")
+    return f"{times} times as fast" if ratio >= 1.0 else f"takes {times} times as long"

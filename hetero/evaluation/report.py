@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from hetero.calibration.measure import timing
 from hetero.ops.benchmark import BenchTable
@@ -18,25 +18,13 @@ INSTALL = "a picture needs matplotlib, the extra 'plot': pip install matplotlib"
 _WORST = 8  # choices that are listed
 
 
-class Acceptable(NamedTuple):
-    """Relative errors with which predictions are good enough: in the mean, and of 95 in 100."""
-
-    mean: float
-    p95: float
-
-
-# Methods that are chosen between often differ by more than 40 %, and a choice that errs by a factor
-# of two seldom costs as much. A link's time is part of every price, alike for all methods there.
-OF_METHODS = Acceptable(0.4, 1.0)
-OF_LINKS = Acceptable(0.1, 0.3)
+# Relative errors with which predictions are good enough: in the mean, and of 95 in 100. Methods
+# that are chosen between often differ by more than 40 %, and a choice that errs by a factor of two
+# seldom costs as much. A link's time is part of every price, alike for all methods there.
+OF_METHODS, OF_LINKS = (0.4, 1.0), (0.1, 0.3)
 
 
 # -- Numbers, tables, pictures ---------------------------------------------------------------------
-
-
-def gained(row: Mapping[str, Any], gain: str) -> str:
-    """A gain of a ladder's row, and what it is over where that is not the row before."""
-    return f"{gain} of {row['instead_of']}" if row.get("instead_of") else gain
 
 
 def rounded(value: float, digits: int = 3) -> str:
@@ -88,8 +76,8 @@ def not_acceptable(profile: Profile) -> list[str]:
     """The models and links whose errors are larger than what is acceptable."""
     wrong = []
     for name, errors in profile.residuals().items():
-        limit = OF_METHODS if name.count("|") == len(ModelKey._fields) - 1 else OF_LINKS
-        if not (errors["mean"] <= limit.mean and errors.get("p95", 0.0) <= limit.p95):
+        mean, p95 = OF_METHODS if name.count("|") == len(ModelKey._fields) - 1 else OF_LINKS
+        if not (errors["mean"] <= mean and errors.get("p95", 0.0) <= p95):
             wrong.append(name)
     return wrong
 
@@ -129,11 +117,8 @@ def calibration(profile: Profile, every: bool = True) -> str:
         for name, line in zip(names, errors, strict=True)
         if every or name in wrong
     ]
-    lines += [
-        "",
-        f"acceptable: {OF_METHODS.mean:.0%} in the mean and {OF_METHODS.p95:.0%} at the 95th "
-        f"percentile; of links {OF_LINKS.mean:.0%} and {OF_LINKS.p95:.0%}",
-    ]
+    limits = "{:.0%} in the mean and {:.0%} at the 95th percentile; of links {:.0%} and {:.0%}"
+    lines += ["", f"acceptable: {limits.format(*OF_METHODS, *OF_LINKS)}"]
     if load := profile.data.get("load"):
         lines += ["", f"while it was measured: {timing.described(load)}"]
         if not timing.is_trusted(load):

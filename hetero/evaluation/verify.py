@@ -14,7 +14,7 @@ import numpy as np
 from hetero import devices as backends
 from hetero import registry
 from hetero.arrays import HOST
-from hetero.calibration.fit.fit import residuals
+from hetero.calibration.fit import residuals
 from hetero.calibration.measure.candidates import awaited, leaving_out, timed
 from hetero.calling import planner
 from hetero.errors import MethodNotAvailable
@@ -166,9 +166,6 @@ def summary(rows: list[Row]) -> dict[str, Any]:
     for row in rows:
         for (device, method), reason in row.failed.items():
             left_out.setdefault(device, f"{method}, {row.problem}: {reason}")
-    chosen = zip(
-        *((row.predicted[row.chosen], row.measured[row.chosen]) for row in rows), strict=True
-    )
     errors = {
         f"{operation} {method} on {device}": residuals(*map(list, zip(*found, strict=True)))
         for (operation, device, method), found in sorted(pairs.items())
@@ -184,7 +181,6 @@ def summary(rows: list[Row]) -> dict[str, Any]:
         },
         "fastest": dict(fastest),
         "prediction_error": errors,
-        "chosen_error": residuals(*map(list, chosen)),
         "left_out": left_out,
     }
 

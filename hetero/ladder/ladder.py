@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from hetero.calibration.measure.candidates import leaving_out
-from hetero.evaluation.report import by, gained, markdown, prefixed, rounded
+from hetero.evaluation.report import by, markdown, prefixed, rounded
 from hetero.host import loops as compiled
 from hetero.imports import load
 from hetero.ladder import families, running
 from hetero.ladder.families import Arrays, Dims, Family
-from hetero.ladder.roof import roof
 from hetero.ladder.running import Clock, OnDevice
 from hetero.pricing.plan import CPU
 from hetero.times import readable
@@ -73,7 +72,7 @@ def ladder(
     most = limit or (_LIMIT if place is not None and place.is_cuda else _LIMIT_OTHERS)
     rows: list[Row] = []
     with place.active() if place is not None else nullcontext():
-        above, clock = roof(place, dtype), Clock(place)
+        above, clock = running.roof(place, dtype), Clock(place)
         if place is not None:
             _check(of, place, dtype)
         for at, size in enumerate(every):
@@ -213,13 +212,16 @@ def _label(row: Row) -> str:
 
 
 def _cells(row: Row) -> list[str]:
+    gain = "" if row["gain"] is None else f"{row['gain']:.2f}"
+    if gain and row.get("instead_of"):
+        gain += f" of {row['instead_of']}"
     return [
         "or" if row.get("instead_of") else str(row["number"]),
         _label(row),
         readable(row["seconds"]),
         rounded(1e-9 * row["flops_per_second"]),
         rounded(1e-9 * row["bytes_per_second"]),
-        "" if row["gain"] is None else gained(row, f"{row['gain']:.2f}"),
+        gain,
         f"{rounded(100 * row['share'], 2)} %",
         f"{row['over_cpu']:.2f}",
         row["idea"],

@@ -10,7 +10,6 @@ from hetero.errors import one_of
 from hetero.evaluation.report import markdown, rounded
 from hetero.kernels.common import access
 from hetero.ladder import running
-from hetero.ladder.roof import seconds_of
 from hetero.times import readable
 
 PICTURE = (7.0, 4.5)  # inches
@@ -100,7 +99,7 @@ def probe(
             else:
                 blocks = _BLOCKS * own.multiprocessors
                 launch, counts[stride] = access.banks(stride, blocks, rounds, own.block_limit)
-            seconds[stride] = min(seconds[stride], seconds_of(own, launch, {"data": data}))
+            seconds[stride] = min(seconds[stride], running.seconds_of(own, launch, {"data": data}))
     first = seconds[wanted.strides[0]]
     rows = [
         {"stride": n, "seconds": s, "per_second": counts[n] / s, "ratio": s / first}

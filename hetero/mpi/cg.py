@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from hetero.imports import load
-from hetero.mpi import checkpoints, solving
-from hetero.mpi.products import DenseRows, sparse_rows
+from hetero.mpi import solving
+from hetero.mpi.products import DenseRows, SparseRows
 from hetero.mpi.ranks import Ranks
 from hetero.mpi.solving import checked_array, checked_vector
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, warn
@@ -61,7 +61,7 @@ def solve_cg(
         The only one: of Hestenes and Stiefel, two sums an iteration, three with M.
     device : str, optional
         Where this rank's rows lie: "cpu", or such as "cuda:0" or "opencl:0" for sparse rows; "cuda"
-        for the devices of the node by turns. Default: by the plan of the rank's own square piece.
+        for those that are there, by turns. Default: by the plan of the rank's own square piece.
     checkpoint : path, optional
         File to save x in, and to go on from where it is there; seen by rank 0.
     every : float
@@ -109,28 +109,24 @@ def solve_cg(
                 raise ValueError(f"dense rows are multiplied on the CPU, got device={device!r}")
             facts = {"columns": matrix.shape[1], "layout": layout, "dtype": b.dtype.name}
             facts["M"] = M if isinstance(M, str) else "vector" if M is not None else None
-            return matrix, b, start, inverse, goal, facts | goal._asdict()
+            return matrix, b, start, inverse, goal, facts | goal
 
         matrix, b, x, inverse, goal, facts = ranks.alike(checked)
         n, starts = matrix.shape[1], ranks.starts(matrix.shape[0])
         if starts[-1] != n:
             raise ValueError(f"A must be square: it has {n} columns, the ranks {starts[-1]} rows")
-        first = int(starts[ranks.rank])
-        if facts["M"] == "jacobi" and len(b):
-            with np.errstate(all="ignore"):  # 1 / the whole matrix's diagonal in these rows
-                inverse = np.ascontiguousarray(1.0 / matrix.diagonal(first), b.dtype)
-        elif facts["M"] == "jacobi":
-            inverse = np.zeros(0, b.dtype)
-
-        def sums() -> dict[str, int]:
-            return {"A": checkpoints.of_matrix(matrix, first), "b": checkpoints.of_vector(b, first)}
+        if facts["M"] == "jacobi":
+            inverse = b
+            if len(b):
+                with np.errstate(all="ignore"):  # 1 / the whole matrix's diagonal in these rows
+                    diagonal = matrix.diagonal(int(starts[ranks.rank]))
+                    inverse = np.ascontiguousarray(1.0 / diagonal, b.dtype)
 
         known = {name: facts[name] for name in ("columns", "layout", "dtype")}
-        kind, place = sparse_rows, device
-        if facts["layout"] == "dense":
-            kind, place = DenseRows, "cpu"
+        kind, place = (DenseRows, "cpu") if facts["layout"] == "dense" else (SparseRows, device)
         rows = ranks.agreed(kind, ranks, starts, matrix)
-        outcome, how = solving.run(ranks, rows, b, x, goal, inverse, callback, known, sums, place)
+        given = ranks, rows, b, x, goal, inverse, callback, known, place
+        outcome, how = solving.run(*given, A=matrix)
     info = _INFO[outcome.status]
     if info < 0:
         warn("solve_cg", outcome, f"norm(b - A x) is {outcome.residual:.3g}")

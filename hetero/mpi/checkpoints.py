@@ -23,34 +23,38 @@ from hetero.mpi.ranks import Ranks
 _PLACE = np.uint64(0x9E3779B97F4A7C15)
 
 
-def of_vector(values: np.ndarray, first: int) -> int:
-    """A checksum of a rank's part of a vector; their sum modulo 2^64 is that of the whole.
+def checksum(values: Any, first: int) -> int:
+    """Of a rank's part of a vector; their sum modulo 2^64 is that of the whole.
 
     The sum of each value's bits, the upper ones mixed with the lower, times an odd number, which
-    its place gives.
+    its place gives. Of a rank's rows of a matrix it is that of the product with the square roots of
+    1, 2, ...
     """
+    if values.ndim > 1:
+        values = values @ np.sqrt(np.arange(1.0, values.shape[1] + 1.0))
     places = np.arange(first, first + values.size, dtype=np.uint64) * _PLACE | np.uint64(1)
     bits = values.astype(np.float64).view(np.uint64)
     return int(((bits ^ (bits >> np.uint64(33))) * places).sum(dtype=np.uint64))
 
 
-def of_matrix(matrix: Any, first: int) -> int:
-    """The checksum of the product of a rank's rows with the square roots of 1, 2, ..."""
-    return of_vector(matrix @ np.sqrt(np.arange(1.0, matrix.shape[1] + 1.0)), first)
-
-
 class Checkpoint:
     """The file of one solve, which rank 0 reads and writes.
 
-    ``fingerprint`` is of the problem, for JSON, the same on every rank; ``every``: seconds between
-    two checkpoints, by the clock of rank 0.
+    ``known`` tells the problem from others, for JSON, the same on every rank, ``parts`` are this
+    rank's of its operands, by name; ``every``: seconds between two checkpoints, by the clock of
+    rank 0.
     """
 
     def __init__(
-        self, ranks: Ranks, path: str, starts: np.ndarray, fingerprint: dict[str, Any], every: float
+        self, ranks: Ranks, path: str, every: float, known: dict[str, Any], parts: dict[str, Any]
     ) -> None:
-        self._ranks, self._path, self._starts = ranks, Path(path), starts
-        self._fingerprint, self._every, self._saved_at = fingerprint, every, time.monotonic()
+        self._ranks, self._path, self._every = ranks, Path(path), every
+        self._starts, self._saved_at = ranks.starts(parts["b"].size), time.monotonic()
+        first = int(self._starts[ranks.rank])
+        sums = {name: ranks.attempt(checksum, part, first) for name, part in parts.items()}
+        each = ranks.comm.allgather(ranks.agreed(lambda: sums))
+        whole = {name: f"{sum(one[name] for one in each) % 2**64:016x}" for name in parts}
+        self._fingerprint = known | whole
 
     def read(self, x: np.ndarray) -> int:
         """Bring x to what the file has, where there is one; gives the iterations it took.

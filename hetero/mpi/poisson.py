@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-from hetero.mpi import checkpoints, multigrid, solving
-from hetero.mpi.products import grid_rows
+from hetero.mpi import multigrid, solving
+from hetero.mpi.products import GridRows
 from hetero.mpi.ranks import Ranks
 from hetero.ops.linear_systems import operators
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, warn
@@ -116,7 +115,7 @@ def solve_poisson(
             tolerance = RTOL[dtype.name] if rtol is None else checked_tolerance("rtol", rtol)
             goal = solving.checked_goal(tolerance, 0.0, limit, method, device, checkpoint, every)
             known = {"shape of a row": f.shape[1:], "spacing": distances, "dtype": dtype.name}
-            return f, x, faces, goal, known, known | {"M": M} | goal._asdict()
+            return f, x, faces, goal, known, known | {"M": M} | goal
 
         f, x, faces, goal, known, _ = ranks.alike(checked)
         dtype, distances = x.dtype, known["spacing"]
@@ -131,18 +130,15 @@ def solve_poisson(
                 rhs[tuple(index)] += value.astype(np.float64) / distances[axis] ** 2
         b = rhs.reshape(-1)
 
-        def sums() -> dict[str, int]:
-            return {"b": checkpoints.of_vector(b, int(begin) * math.prod(f.shape[1:]))}
-
         known["rows"] = int(lines[-1])
         stencil = Stencil(f.shape, distances)
         whole = stencil._replace(shape=(int(lines[-1]), *f.shape[1:]))
         apply = ranks.agreed(multigrid.TwoLevels, ranks, lines, whole, dtype).apply if M else None
 
-        tolerance, limit = goal.rtol, goal.maxiter
-        goal = goal._replace(rtol=max(tolerance, least_tolerance(dtype)))
-        rows, place = ranks.agreed(grid_rows, ranks, lines, stencil), "cpu" if M else device
-        outcome, how = solving.run(ranks, rows, b, x, goal, apply, None, known, sums, place)
+        tolerance, limit = goal["rtol"], goal["maxiter"]
+        goal = goal | {"rtol": max(tolerance, least_tolerance(dtype))}
+        rows, place = ranks.agreed(GridRows, ranks, lines, stencil), "cpu" if M else device
+        outcome, how = solving.run(ranks, rows, b, x, goal, apply, None, known, place)
     how["converged"] = _converged(whole, outcome, dtype, limit, to_rounding=not rtol)
     how["relative_residual"] = outcome.residual / (outcome.right_side or 1.0)
     if not how["converged"]:

@@ -88,22 +88,15 @@ class Halo:
 class Rows:
     """A rank's rows of a system, for products.
 
-    ``own`` is the square piece, ``foreign`` the columns of other ranks, ascending. ``rest`` is the
-    other piece, (own rows, k); of a grid whether rows lie before the slab, and after.
-    ``add(dtype)`` gives ``f(q, values)``, which adds that piece's product to q.
+    ``own`` is the square piece, ``foreign`` the columns of other ranks, ascending; `rest`, of
+    subclasses, is the other piece, and ``add(q, values)`` adds its product to q.
     """
 
-    def __init__(
-        self,
-        ranks: Ranks,
-        starts: np.ndarray,
-        own: Csr | Stencil,
-        foreign: np.ndarray,
-        rest: Any,
-        add: Callable[[np.dtype], Callable[[np.ndarray, np.ndarray], None]],
-    ) -> None:
-        self._ranks, self._starts, self.own, self.foreign = ranks, starts, own, foreign
-        self.rest, self._add, self.unknowns = rest, add, int(starts[-1])
+    own: Csr | Stencil
+    foreign: np.ndarray
+
+    def __init__(self, ranks: Ranks, starts: np.ndarray) -> None:
+        self._ranks, self._starts, self.unknowns = ranks, starts, int(starts[-1])
 
     def product(self, dtype: np.dtype) -> cg_cpu.Product:
         """The product for vectors of a dtype; a collective call."""
@@ -111,7 +104,7 @@ class Rows:
         if np.diff(self._starts)[self._ranks.rank]:
             if isinstance(own, Csr):
                 own = own._replace(data=own.data.astype(dtype, copy=False))
-            times, add = cg_cpu.compiled(own, dtype).times, self._add(dtype)
+            times, add = cg_cpu.compiled(own, dtype).times, self.add(dtype)
 
         def whole(p: np.ndarray, q: np.ndarray) -> None:
             np.take(p, halo.places, out=halo.packed, mode="clip")
@@ -124,65 +117,73 @@ class Rows:
 
         return cg_cpu.Product(whole)
 
-    def square(self, dtype: np.dtype) -> Any:
-        """The square piece as `hetero.solve_cg` takes it."""
-        if isinstance(self.own, Stencil):
-            return Poisson(*self.own, dtype)
-        n = len(self.own.indptr) - 1
-        return load("scipy.sparse").csr_array(self.own[::-1], shape=(n, n))
-
     def halo(self, dtype: np.dtype) -> Halo:
         """What a product exchanges; a collective call."""
         return Halo(self._ranks, self._starts, self.foreign, dtype)
 
 
-def sparse_rows(ranks: Ranks, starts: np.ndarray, matrix: Any) -> Rows:
-    """Rows of a sparse matrix: ``matrix`` is a SciPy CSR of (own rows, n) with global columns."""
-    csr_array = load("scipy.sparse").csr_array
-    begin, end = starts[ranks.rank : ranks.rank + 2]
-    indices = matrix.indices
-    outside = (indices < begin) | (indices >= end)
-    own = csr_array(matrix[:, begin:end])
-    foreign, columns = np.unique(indices[outside].astype(np.int64), return_inverse=True)
-    each = np.repeat(np.arange(end - begin), np.diff(matrix.indptr))[outside]
-    size = int(end - begin), foreign.size
-    rest = csr_array((matrix.data[outside], (each, columns)), shape=size)
-    met = np.flatnonzero(np.diff(rest.indptr))
+class SparseRows(Rows):
+    """Rows of a sparse matrix: ``matrix`` is a SciPy CSR of (own rows, n) with global columns;
+    ``rest`` is (own rows, k)."""
 
-    def add(dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
-        piece = rest[met].astype(dtype)
+    def __init__(self, ranks: Ranks, starts: np.ndarray, matrix: Any) -> None:
+        super().__init__(ranks, starts)
+        csr_array, indices = load("scipy.sparse").csr_array, matrix.indices
+        begin, end = starts[ranks.rank : ranks.rank + 2]
+        outside = (indices < begin) | (indices >= end)
+        own = csr_array(matrix[:, begin:end])
+        self.own = Csr(own.indptr, own.indices, own.data)
+        self.foreign, columns = np.unique(indices[outside].astype(np.int64), return_inverse=True)
+        each = np.repeat(np.arange(end - begin), np.diff(matrix.indptr))[outside]
+        size = int(end - begin), self.foreign.size
+        self.rest = csr_array((matrix.data[outside], (each, columns)), shape=size)
+
+    def add(self, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
+        met = np.flatnonzero(np.diff(self.rest.indptr))
+        piece = self.rest[met].astype(dtype)
 
         def add(q: np.ndarray, values: np.ndarray) -> None:
             q[met] += piece @ values
 
         return add
 
-    return Rows(ranks, starts, Csr(own.indptr, own.indices, own.data), foreign, rest, add)
+    def square(self, dtype: np.dtype) -> Any:
+        """The square piece as `hetero.solve_cg` takes it."""
+        n = len(self.own.indptr) - 1
+        return load("scipy.sparse").csr_array(self.own[::-1], shape=(n, n))
 
 
-def grid_rows(ranks: Ranks, lines: np.ndarray, stencil: Stencil) -> Rows:
+class GridRows(Rows):
     """Rows, or planes, of a grid; ``lines``: of each rank the first, and the number of all.
 
     ``stencil`` is that of the rank's own slab. Beyond its edges are zeros to it; what lies there on
-    other ranks is subtracted afterwards.
+    other ranks is subtracted afterwards. ``rest``: whether rows lie before the slab, and after.
     """
-    plane = math.prod(stencil.shape[1:])
-    begin, end = lines[ranks.rank : ranks.rank + 2]
-    edges = [row for row in (begin - 1, end) if 0 <= row < lines[-1] and begin < end]
-    foreign = (np.array(edges, np.int64)[:, None] * plane + np.arange(plane)).reshape(-1)
 
-    def add(dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
-        weight = dtype.type(1.0 / stencil.spacing[0] ** 2)
+    def __init__(self, ranks: Ranks, lines: np.ndarray, stencil: Stencil) -> None:
+        self._plane, self.own = math.prod(stencil.shape[1:]), stencil
+        super().__init__(ranks, lines * self._plane)
+        begin, end = lines[ranks.rank : ranks.rank + 2]
+        self.rest = bool(0 < begin < end), bool(begin < end < lines[-1])
+        edges = [row for row, there in zip((begin - 1, end), self.rest, strict=True) if there]
+        within = np.array(edges, np.int64)[:, None] * self._plane + np.arange(self._plane)
+        self.foreign = within.reshape(-1)
+
+    def add(self, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
+        plane, (before, after) = self._plane, self.rest
+        weight = dtype.type(1.0 / self.own.spacing[0] ** 2)
 
         def add(q: np.ndarray, values: np.ndarray) -> None:
-            for number, row in enumerate(edges):
-                edge = q[:plane] if row < begin else q[-plane:]
-                edge -= weight * values[number * plane : (number + 1) * plane]
+            if before:
+                q[:plane] -= weight * values[:plane]
+            if after:
+                q[-plane:] -= weight * values[-plane:]
 
         return add
 
-    around = begin - 1 in edges, end in edges
-    return Rows(ranks, lines * plane, stencil, foreign, around, add)
+    def square(self, dtype: np.dtype) -> Any:
+        """The square piece as `hetero.solve_cg` takes it."""
+        return Poisson(*self.own, dtype)
 
 
 class DenseRows:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import itertools
 import operator
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -81,16 +82,6 @@ def _planned(*system: Any) -> str:
     return load("hetero.ops").plan("cg", *system).chosen.device
 
 
-class Goal(NamedTuple):
-    """When a solve ends, and where it is saved."""
-
-    rtol: float
-    atol: float
-    maxiter: int
-    checkpoint: str | None
-    every: float
-
-
 def checked_goal(
     rtol: float,
     atol: float,
@@ -99,9 +90,9 @@ def checked_goal(
     device: str | None,
     checkpoint: Any,
     every: float,
-) -> Goal:
-    """A `Goal`; raises where something of it is no method, path or time, or the device, also that
-    of a `use` block, is none that a rank can take."""
+) -> dict[str, Any]:
+    """When a solve ends, and where it is saved; raises where something of it is no method, path or
+    time, or the device, also that of a `use` block, is none that a rank can take."""
     if method not in (None, "cg"):
         raise MethodNotAvailable(f"method must be 'cg', got {method!r}")
     if not float(every) >= 0.0:
@@ -111,7 +102,8 @@ def checked_goal(
     if device is not None and "*" in device:
         raise ValueError(f"device must be one device of this rank, got {device!r}")
     path = None if checkpoint is None else os.fsdecode(checkpoint)
-    return Goal(rtol, atol, maxiter, path, float(every))
+    until = {"rtol": rtol, "atol": atol, "maxiter": maxiter}
+    return until | {"checkpoint": path, "every": float(every)}
 
 
 def run(
@@ -119,19 +111,18 @@ def run(
     rows: Rows,
     b: np.ndarray,
     x: np.ndarray,
-    goal: Goal,
+    goal: dict[str, Any],
     preconditioner: Any,
     callback: Callable[[Any], object] | None,
     known: dict[str, Any],
-    sums: Callable[[], dict[str, int]],
     device: str | None,
+    **matrix: Any,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Solve A x = b from x, which is overwritten; a collective call. Gives how it was done, too.
 
     ``rows`` are this rank's of A, and b and x its parts of the vectors. The ``preconditioner`` is a
     diagonal, or ``apply(r, z)`` that writes z = M r. ``known`` tells the problem from others, the
-    same on every rank, for JSON; ``sums()`` gives the checksums of this rank's operands, by name.
-    ``device``: see `place_of`.
+    same on every rank, for JSON; by ``A`` checkpoints tell it, too. ``device``: see `place_of`.
     """
     with contextlib.ExitStack() as stack, np.errstate(all="ignore"):
         place = ranks.agreed(place_of, ranks, device, rows, b)
@@ -145,22 +136,17 @@ def run(
         if isinstance(preconditioner, np.ndarray):
             preconditioner = functools.partial(vectors.multiply, vectors.hold(preconditioner))
         saved, before = None, 0
-        if goal.checkpoint is not None:
-            each = ranks.comm.allgather(ranks.agreed(sums))
-            for name in each[0]:
-                known[name] = f"{sum(one[name] for one in each) % 2**64:016x}"
-            saved = Checkpoint(ranks, goal.checkpoint, ranks.starts(b.size), known, goal.every)
+        if goal["checkpoint"] is not None:
+            saved = Checkpoint(ranks, goal["checkpoint"], goal["every"], known, {**matrix, "b": b})
             before = saved.read(x)
-        done = before
+        done = itertools.count(before + 1)
 
         def watch(x: Callable[[], np.ndarray]) -> None:
             """What happens after each iteration: the caller's callback, and checkpoints."""
-            nonlocal done
-            done += 1
             if callback is not None:
                 ranks.attempt(lambda: callback(x()))
             if saved is not None:
-                saved.after(x, done)
+                saved.after(x, next(done))
 
         def true_residual(b: Any, x: Any, residual: float, bound: float, norm_b: float) -> float:
             """`cg_cpu.true_residual`: in float64 where rounding to float32 may decide."""
@@ -177,19 +163,19 @@ def run(
             rhs, u = vectors.hold(b), vectors.hold(x)
             norm_b = vectors.norm(rhs)
             watched = report and (lambda u: watch(lambda: report(vectors.on_host(u))))
-            given = product, vectors, true_residual, goal.rtol, preconditioner
+            given = product, vectors, true_residual, goal["rtol"], preconditioner
             iterate = load("hetero.ops.krylov.cg_cpu").iterate
             outcome = iterate(*given, rhs, u, atol, maxiter, watched, norm_b, at_zero)
             np.copyto(x, vectors.on_host(u))
             return outcome._replace(right_side=norm_b)
 
         report = None if callback is None and saved is None else lambda x: x
-        limit = max(goal.maxiter - before, 0)
+        limit = max(goal["maxiter"] - before, 0)
         if is_safe(host.norm(b), b.itemsize):
-            outcome = solve(b, x, goal.atol, limit, report)
+            outcome = solve(b, x, goal["atol"], limit, report)
         else:
             given = {"callback": report, "most": ranks.most}
-            outcome = scaled(solve, b, x, atol=goal.atol, maxiter=limit, **given)
+            outcome = scaled(solve, b, x, atol=goal["atol"], maxiter=limit, **given)
         ranks.agreed(lambda: None)  # a callback may have failed in the last iteration
     outcome = outcome._replace(iterations=outcome.iterations + before)
     return outcome, {

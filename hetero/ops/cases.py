@@ -44,7 +44,6 @@ class Budget:
     largest_solve: int  # unknowns
     held_out: int  # shapes measured in addition to each grid, for the residuals
     largest_transfer: int  # bytes
-    link_step: float  # ratio of neighbouring transfer sizes
     patience: float = 2.0  # how many times its share of the time a case may take: cases differ
 
 

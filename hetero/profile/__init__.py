@@ -17,11 +17,11 @@ A profile is one JSON file::
     models           "device|operation|method|dtype|layout" -> model
     sha256           of everything above
 
-and a model is ``{"form", "constants", "residuals", "samples"}`` (`hetero.registry.models`); one of
-several devices may have "moves_apart": true, if what is moved to them and back is not in it. A
-device written as "cuda:*" stands for every device of that kind, a layout "*" for every layout, "C"
-for "C aligned" and "C odd", "* odd" for everything odd. Those that come with hetero have no
-samples.
+and a model is ``{"form", "constants", "residuals"}`` (`hetero.registry.models`); a link's has
+"samples", but in profiles that come with hetero; one of several devices may have "moves_apart":
+true, if what is moved to them and back is not in it. A device written as "cuda:*" stands for every
+device of that kind, a layout "*" for every layout, "C" for "C aligned" and "C odd", "* odd" for
+everything odd.
 
 =============  =================================================================================
 `inventory`    this machine, whether a profile is of it, and where profiles are kept

@@ -236,11 +236,11 @@ def test_what_a_signal_handler_raises_reaches_the_script_once(all_calls):
 
     fit = pytest.importorskip("sklearn.cluster").KMeans(16, n_init=1).fit
     r = np.random.default_rng(0)
-    A, b, B, X = laplacian(200), r.random(40000), r.random((900, 900)), r.random((20000, 16))
+    A, b, X = laplacian(200), r.random(40000), r.random((20000, 16))
     solve = functools.partial(scipy.sparse.linalg.cg, A, b, rtol=1e-10)
     before = signal.signal(signal.SIGALRM, handler)
     try:
-        for call in (solve, lambda: np.einsum("ij,jk", B, B), lambda: fit(X)):
+        for call in (solve, lambda: fit(X)):
             least = min((call(), accel.last().seconds)[1] for _ in range(4))
             note = accel.last()
             assert note.code == "taken"
@@ -343,66 +343,13 @@ def test_hetero_is_loaded_once_calls_took_long(monkeypatch, has_gpu):
     """As long as they took: what is expected of another size goes by that."""
     monkeypatch.setattr(accel_session, "has_device", lambda: has_gpu)
     monkeypatch.setattr(inventory, "looked", lambda: False)
-    accel_session.loading_here(has_gpu)[0].unlink(missing_ok=True)
     session = Session()
     assert session.run("f", attempt(0.004), plain) == session.run("f", attempt(0.004), plain)
     assert session.book.last.code == "start"
-    enough = accel_session.least_calls(accel_session.LOADING[has_gpu], has_gpu)
+    enough = accel_session.least_calls(has_gpu)
     size = 0.1 * (enough - 0.1)  # tenfold by the pace
     assert session.run("g", attempt(size), plain) == "plain"
     assert session.run("f", attempt(size, "5x5"), plain) == "hetero's"
-
-
-class Clock:
-    """Seconds that pass by being spent, and a script's calls that spend them."""
-
-    def __init__(self, monkeypatch, loading, gain):
-        self.now, self.gain = 0.0, gain
-        clock = types.SimpleNamespace(perf_counter=lambda: self.now)
-        monkeypatch.setattr(accel_session, "time", clock)
-        monkeypatch.setattr(accel_session, "has_device", lambda: True)
-        monkeypatch.setattr(accel_session, "_ENDING", 0.0)
-        monkeypatch.setattr(inventory, "looked", lambda: False)
-        monkeypatch.setattr(inventory, "devices", lambda: self.spend(loading))
-
-    def spend(self, seconds):
-        self.now += seconds
-        return "plain"
-
-    def script(self, count, each):
-        """Seconds that calls take in a new process."""
-        session, self.now = Session(), 0.0
-        quick = Plan()
-        quick.chosen = Plan.chosen._replace(seconds=each / self.gain)
-        given = {"plan": lambda: quick, "compute": lambda plan: self.spend(each / self.gain)}
-        for _ in range(count):
-            session.run("f", attempt(each, **given), lambda: self.spend(each))
-        return self.now
-
-
-@pytest.mark.parametrize("loading", [0.3, 1.2, 2.5])
-def test_loading_never_costs_a_short_script_more_than_it_may_gain(monkeypatch, loading):
-    """What loading takes is measured by the first scripts that load."""
-    clock = Clock(monkeypatch, loading, gain=10)
-    accel_session.loading_here(True)[0].unlink(missing_ok=True)
-    for _ in range(8):
-        clock.script(4000, 0.01)
-    enough = 2 * loading / 0.9
-    for share in (0.1, 0.5, 0.8, 1.1, 1.5, 2.0, 4.0):
-        plain = share * enough
-        seconds = clock.script(round(plain / 0.01), 0.01)
-        if share < 1:
-            assert seconds <= plain + 0.01
-        if share >= 2:
-            assert seconds <= plain - 0.9 * loading
-        assert seconds <= plain + loading
-
-
-def test_a_script_that_has_loaded_hetero_does_not_wait(monkeypatch):
-    clock = Clock(monkeypatch, 0.0, gain=10)
-    assert clock.script(100, 0.01) == pytest.approx(1.0)
-    monkeypatch.setattr(inventory, "looked", lambda: True)
-    assert clock.script(100, 0.01) < 0.2
 
 
 def test_a_fit_of_seconds_is_taken_at_once():

@@ -14,31 +14,22 @@ def seen(monkeypatch):
     """The load of a calibration that itself kept two cores busy; arguments are numbers of cores."""
     monkeypatch.setattr(timing.os, "cpu_count", lambda: CORES)
 
-    def seen(others, stolen=0.0, left=0):
-        before = timing.Reading(5.0, 100.0, 1.0, 3.0, 7)
-        busy, stolen = 100.0 + (2.0 + others) * SECONDS, 1.0 + stolen * SECONDS
-        after = timing.Reading(5.0 + SECONDS, busy, stolen, 3.0 + 2.0 * SECONDS, 9)
+    def seen(others, left=0):
+        before = timing.Reading(5.0, 100.0, 3.0)
+        after = timing.Reading(5.0 + SECONDS, 100.0 + (2.0 + others) * SECONDS, 3.0 + 2.0 * SECONDS)
         return timing.load(before, after, SAMPLES, 3, left)
 
     return seen
 
 
 @pytest.mark.parametrize(
-    ("others", "stolen", "left", "loaded", "trusted"),
-    [
-        (0.5, 0.0, 3, False, True),
-        (2.5, 0.0, 3, True, True),
-        (9.0, 0.0, 3, True, False),
-        (0.0, 0.5, 3, False, True),
-        (0.0, 1.0, 3, True, True),
-        (5.0, 4.0, 3, True, False),
-        (0.0, 0.0, 41, True, False),
-    ],
+    ("others", "left", "loaded", "trusted"),
+    [(0.5, 3, False, True), (2.5, 3, True, True), (9.0, 3, True, False), (0.0, 41, True, False)],
 )
 def test_by_how_much_other_load_takes_and_how_many_samples_it_spoiled(
-    others, stolen, left, loaded, trusted, seen
+    others, left, loaded, trusted, seen
 ):
-    found = seen(others, stolen, left)
+    found = seen(others, left)
     assert (timing.is_loaded(found), timing.is_trusted(found)) == (loaded, trusted)
     assert found["others"] == pytest.approx(others)
     assert f"kept {others:.1f} of 16 cores busy" in timing.described(found)
@@ -46,13 +37,8 @@ def test_by_how_much_other_load_takes_and_how_many_samples_it_spoiled(
 
 
 def test_where_the_system_does_not_report_it_samples_alone_count():
-    before = timing.Reading(0.0, None, None, 0.0, 0)
-    found = timing.load(before, before._replace(at=9.0, own=1.0), SAMPLES, 0, 0)
+    before = timing.Reading(0.0, None, 0.0)
+    found = timing.load(before, timing.Reading(9.0, None, 1.0), SAMPLES, 0, 0)
     assert found["others"] is None
     assert not timing.is_loaded(found)
     assert "cores" not in timing.described(found)
-
-
-def test_this_system_reports_it():
-    busy, stolen = timing.reading()[1:3]
-    assert busy is None or 0.0 <= stolen < busy + stolen

@@ -8,8 +8,7 @@ import importlib
 import pytest
 
 from hetero import registry
-from hetero.calibration import machine, modelling, request, worklist
-from hetero.calibration.fit import fit, fit_link
+from hetero.calibration import fit, machine, modelling, request, worklist
 from hetero.calibration.measure import loop, sampling
 from hetero.calibration.measure.workbench import Samples
 from hetero.calibration.progress import left_out
@@ -135,14 +134,14 @@ def test_every_method_of_every_place_gets_a_model(quick, two, hasty, monkeypatch
         setup = dict.fromkeys(grid(case.axes), 1e-4) if isinstance(case.how, TimedSolves) else {}
         return Samples(dict.fromkeys(grid(case.axes), 1e-3), setup=setup)
 
-    equal, line = two[0].describe(), fit_link.segments([1e3, 1e6], [1e-5, 1e-3])
+    equal, line = two[0].describe(), fit.segments([1e3, 1e6], [1e-5, 1e-3])
     links = {way: {"pageable": line, "pinned": line} for way in ("upload", "download")}
     monkeypatch.setattr(type(two[0]), "describe", lambda device: dict(equal))
     monkeypatch.setattr(sampling, "take", take)
-    monkeypatch.setattr(machine.compiling, "compile_first", lambda *_: None)
+    monkeypatch.setattr(machine, "compile_first", lambda *_: None)
     monkeypatch.setattr(machine.overheads.transfers, "links", lambda *_: links)
     monkeypatch.setattr(machine.overheads.transfers, "together", lambda *_: links)
-    monkeypatch.setattr(machine.overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
+    monkeypatch.setattr(machine.overheads, "dispatch", lambda *_: {"host": 1e-5})
     monkeypatch.setattr(machine.overheads, "pack", lambda budget: line)
     inventory.changed()
     data = calibrate.measure_machine(quick, ["cpu", "cuda:0", "cuda:1"], None)
@@ -163,26 +162,6 @@ def test_knots_that_are_no_full_grid():
     model = fit.passes("surface", 1, seconds, {}, list(seconds))
     assert model["constants"]["axes"] == [[16, 64, 256], [6, 10]]
     assert model["constants"]["seconds"] == [2e-6, 2e-6, 5e-6, 5e-6, 9e-6, 1.2e-5]
-
-
-def test_time_is_shared_in_proportion(monkeypatch):
-    """Each gets twice its share of what is left; what one does not use is for the others."""
-    now, given = [0.0], []
-
-    def take(case, bench, budget, share, *_):
-        given.append((case.dtype, share))
-        now[0] += 0.5
-        return Samples()
-
-    monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(loop, "Bench", lambda *_: None)
-    monkeypatch.setattr(sampling, "take", take)
-    row = next(i for i in registry.lookup("matvec") if i.kind == "cuda")
-    one = Case(row, "float32", "C", SampleGrid(), [[4]], seconds=1.0)
-    other = Case(row, "float64", "C", Passes("surface", {}, {}, 1.0), seconds=3.0)
-    mine = [WorkItem(None, here(), (case,)) for case in (one, other)]
-    loop.measure(mine, FULL, {}, silent, [])
-    assert given == [("float32", pytest.approx(2.0)), ("float64", pytest.approx(2.0 * 3.5))]
 
 
 SIZES = [64, 256, 1024, 4096]

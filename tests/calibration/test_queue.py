@@ -66,17 +66,3 @@ def test_a_host_held_up_now_and_then_does_not_count(device_seconds, stall):
         found = Queue(device).quickly(device.call)
         right += found == pytest.approx(device_seconds, rel=0.02)
     assert right >= 39
-
-
-@pytest.mark.parametrize("loading", [0.0, 0.05])
-def test_a_very_long_call_is_made_twice(loading):
-    """And one whose code took long to load is timed as others are."""
-    device, made = Timeline(2e-2 if not loading else 1e-4), []
-
-    def call(turn):
-        device.host += 0.0 if made else loading
-        made.append(turn)
-        device.call(turn)
-
-    assert Queue(device).quickly(call) == pytest.approx(device.device_seconds)
-    assert (len(made) == 2) == (not loading)

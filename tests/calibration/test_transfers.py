@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import threading
 from types import SimpleNamespace
 
@@ -11,12 +10,10 @@ import numpy as np
 import pytest
 from fakes import FakeCuda
 
-from hetero.calibration.environment import copies, transfers
-from hetero.calibration.environment.copies import Copies
-from hetero.calibration.environment.transfers import Together, alone, is_made, measured
-from hetero.calibration.fit import fit_link
+from hetero.calibration import fit, transfers
 from hetero.calibration.measure import timing
 from hetero.calibration.progress import Failure
+from hetero.calibration.transfers import Copies, alone
 from hetero.devices import at_once
 from hetero.host import pages
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
@@ -26,7 +23,6 @@ _RATE = 8e9
 _LENGTHS = [1 << 20, 1 << 26, 1 << 28]
 SIZES = transfers._SIZES
 WAYS = Copies.WAYS
-RATE = 4e10
 
 # -- One device ------------------------------------------------------------------------------------
 
@@ -75,11 +71,9 @@ def by_its_clock(monkeypatch, device):
 
     monkeypatch.setattr(timing.time, "perf_counter", lambda: device.now)
     monkeypatch.setattr(timing.time, "sleep", sleep)
-    clock = {**transfers.measure.__kwdefaults__, "clock": lambda: device.now}
-    monkeypatch.setattr(transfers.measure, "__kwdefaults__", clock)
 
 
-@pytest.mark.parametrize("times", [0, 1, 2])
+@pytest.mark.parametrize("times", [0, 1])
 def test_a_long_transfer_that_was_slow_once_does_not_count(times, monkeypatch):
     slow = {("upload", _LENGTHS[-1], n): 3.0 for n in range(1, 1 + times)}
     device = Slowly(slow)
@@ -88,9 +82,6 @@ def test_a_long_transfer_that_was_slow_once_does_not_count(times, monkeypatch):
     assert set(found) == set(WAYS)
     for seconds in found.values():
         assert seconds == pytest.approx({n: n / _RATE for n in _LENGTHS})
-    for direction in ("upload", "download"):
-        passes = transfers._PASSES_LONG
-        assert device.asked.count((direction, _LENGTHS[-1])) == 2 * passes, "pageable and pinned"
 
 
 class Staging(Slowly):
@@ -138,17 +129,12 @@ def test_staged_copies_are_measured_where_the_device_can_and_not_small_ones(monk
     hasty = max(map(device.hasty.count, device.hasty))
     assert hasty <= 3, "copies that are timed find those who help asleep, as beside computing"
     assert set(found) == {*Copies.WAYS, ("upload", "staged"), ("download", "staged")}
-    assert set(copies.ways(device)) == set(found), "whether the device is active or not"
     assert list(found["download", "staged"]) == [n for n in sizes if n >= 1 << 18]
     assert list(found["download", "pinned"]) == sizes
     assert found["download", "staged"][1 << 28] == pytest.approx((1 << 28) / _RATE / 3)
     assert list(found["upload", "pageable"]) == [n for n in sizes if n <= 1 << 26], "else staged"
     links = {
-        way: {
-            kind: fit_link.segments([*t], [*t.values()])
-            for (w, kind), t in found.items()
-            if w == way
-        }
+        way: {kind: fit.segments([*t], [*t.values()]) for (w, kind), t in found.items() if w == way}
         for way in ("upload", "download")
     }
     constants = Profile({"name": "", "devices": {}, "links": {"cuda:0": links}})
@@ -157,116 +143,34 @@ def test_staged_copies_are_measured_where_the_device_can_and_not_small_ones(monk
     assert constants.link("cuda:0", "upload")(1 << 20) == pytest.approx((1 << 20) / _RATE)
 
 
-def test_uploads_come_from_memory_that_no_cache_holds(monkeypatch):
-    monkeypatch.setattr(copies, "_UNCACHED", 1 << 22)
+def test_uploads_come_from_memory_that_no_cache_holds():
     places = []
     device = Slowly({})
     device.upload = lambda source, target: places.append(source.__array_interface__["data"][0])
     device.enqueue = lambda way, source, target: device.upload(source, target)
-    found = Copies(device, 1 << 23)
-    found.renew(1 << 20)  # less than a cache
+    found = Copies(device, 1 << 22)
     for _ in range(5):
         found("upload", "pageable", 1 << 20)
     assert len(set(places[:4])) == 4
     assert places[4] == places[0]
-    found.renew(1 << 23)
-    assert len(found._pageable) == 1 << 23
 
 
 # -- Several devices at once -----------------------------------------------------------------------
 
 
-class Bus:
-    """Two devices whose copies take ``ratio`` times as long while both copy; a clock of its own."""
-
-    ways = (*WAYS, (UPLOAD, STAGED), (DOWNLOAD, STAGED))
-
-    def __init__(self, ratio=1.0, noise=0.0, spikes=0.0, rate=RATE):
-        self.ratio, self.noise, self.spikes, self.rate = ratio, noise, spikes, rate
-        self.draw, self.now = random.Random(0), 0.0
-
-    def alone(self, nbytes):
-        return 1e-5 + nbytes / self.rate
-
-    def once(self, way, nbytes):
-        far = self.draw.uniform(3.0, 10.0) if self.draw.random() < self.spikes else 1.0
-        seconds = self.ratio * self.alone(nbytes) * far * self.draw.uniform(1.0, 1.0 + self.noise)
-        self.now += seconds
-        return seconds
-
-
-def any_way(way, nbytes):
-    return way in ((UPLOAD, PINNED), (DOWNLOAD, STAGED))
-
-
-@pytest.mark.parametrize("spikes", [0.0, 0.1])
-@pytest.mark.parametrize("ratio", [1.0, 1.3, 1.9])
-def test_single_copies_are_predicted(ratio, spikes):
-    bus = Bus(ratio, noise=0.03, spikes=spikes)
-    found = measured(bus, SIZES, any_way, clock=lambda: bus.now)
-    quiet, sharp = Bus(), Bus(ratio)
-    for way in ((UPLOAD, PINNED), (DOWNLOAD, STAGED)):
-        assert tuple(found[way]) == SIZES
-        for n in SIZES:
-            whole = sharp.once(way, n)
-            assert found[way][n] == pytest.approx(whole, rel=0.05)
-    assert found[UPLOAD, PAGEABLE] == {}
-    samples = [2**n for n in range(10, 31)]
-    model = {"samples": {"bytes": samples, "seconds": [quiet.alone(n) for n in samples]}}
-    links = {way: {PINNED: model, STAGED: model} for way in (UPLOAD, DOWNLOAD)}
-    kept = transfers.curves(links, found)
-    constants = Profile(
-        {"name": "", "devices": {}, "links": {"cuda:0": _drawn(links), "cuda*2": kept}}
-    )
-    for n in (11_000_000, 45_000_000, 100_000_000, 180_000_000, 400_000_000):
-        predicted = constants.at_once("cuda*2").link("cuda:0", UPLOAD, PINNED)(n)
-        assert predicted == pytest.approx(sharp.once((UPLOAD, PINNED), n), rel=0.1)
-
-
-def _drawn(links):
-    """Link models of samples."""
-    return {
-        way: {
-            memory: fit_link.segments(*model["samples"].values()) for memory, model in kinds.items()
-        }
-        for way, kinds in links.items()
-    }
-
-
-@pytest.mark.parametrize("rate", [1e8, 1e9, 5e9, 4e10])
-def test_the_time_is_kept_to(rate):
-    """Slow links are measured at fewer sizes, and in fewer rounds."""
-    bus = Bus(ratio=1.2, rate=rate)
-    found = measured(bus, SIZES, lambda way, nbytes: True, clock=lambda: bus.now)
-    sizes = tuple(found[UPLOAD, PAGEABLE])
-    assert sizes == SIZES[: len(sizes)]
-    fewest = transfers._SAMPLES * len(Bus.ways)
-    smallest = fewest * 1.2 * bus.alone(SIZES[0])  # which has to be measured
-    assert bus.now <= max(1.3 * transfers.SECONDS, 1.01 * smallest)
-    assert (sizes == SIZES) == (rate > 1e10)
-
-
-def segments(floor, rate):
-    """A curve, as a profile has it."""
+def test_what_takes_longer_at_once_does_at_every_size():
     sizes = [2**n for n in range(10, 30)]
-    return fit_link.segments(sizes, [floor + n / rate for n in sizes])
-
-
-def test_what_calls_copy_is_measured():
-    plain, staged = segments(1e-5, 5e9), segments(1e-3, 2e10)  # from 6.6 MB on
-    late = segments(1e-2, 2e10)  # from 66 MB on
-    kinds = {PAGEABLE: plain, PINNED: segments(1e-5, 5e10)}
-    asked = is_made({UPLOAD: kinds | {STAGED: staged}, DOWNLOAD: kinds | {STAGED: late}})
-    for n in SIZES:
-        assert asked((UPLOAD, PINNED), n)
-        assert asked((DOWNLOAD, PINNED), n)
-        assert asked((UPLOAD, STAGED), n) == (n > 6.6e6)
-        assert asked((UPLOAD, PAGEABLE), n) == (n < 6.6e6)
-        assert asked((DOWNLOAD, STAGED), n) == (n > 66e6)
-        assert asked((DOWNLOAD, PAGEABLE), n) == (n < 66e6)
-    asked = is_made({UPLOAD: kinds, DOWNLOAD: kinds})
-    assert asked((UPLOAD, PAGEABLE), 2**28)
-    assert not asked((UPLOAD, STAGED), 2**28)
+    link = fit.segments(sizes, [1e-5 + n / 5e9 for n in sizes])
+    links = {way: {PINNED: link, STAGED: link} for way in (UPLOAD, DOWNLOAD)}
+    alone = 1e-5 + SIZES[-1] / 5e9
+    taken = {(UPLOAD, PINNED): 1.6 * alone, (DOWNLOAD, STAGED): 1.04 * alone}
+    found = transfers.models_at_once(links, SIZES[-1], taken | {(UPLOAD, PAGEABLE): 1.0})
+    constants = Profile({"name": "", "devices": {}, "links": {"cuda:0": links, "cuda*2": found}})
+    assert found.keys() == {UPLOAD}
+    assert found[UPLOAD].keys() == {PINNED}
+    for n in (11_000_000, 400_000_000):
+        predicted = constants.link("cuda*2", UPLOAD, PINNED)(n)
+        assert predicted == pytest.approx(1.6 * (1e-5 + n / 5e9), rel=1e-3)
 
 
 # -- On devices ------------------------------------------------------------------------------------
@@ -293,10 +197,11 @@ class Both(FakeCuda):
 def test_copies_are_at_once(monkeypatch):
     monkeypatch.setattr(at_once, "LEAST", 2**12)
     done = []
-    found = Together([Both(0, done), Both(1, done)], 2**13)
-    assert found.ways == WAYS
-    assert all(found.once(way, 2**13) > 0.0 for way in WAYS)
-    assert sorted(done) == sorted(2 * [(way, n) for way in ("upload", "download") for n in (0, 1)])
+    found = transfers.at_once_seconds([Both(0, done), Both(1, done)], 2**13)
+    assert tuple(found) == WAYS
+    assert min(found.values()) > 0.0
+    each = [(way, n) for way in ("upload", "download") for n in (0, 1)]
+    assert sorted(done) == sorted(2 * transfers._SAMPLES * each)
 
 
 class Broken(FakeCuda):

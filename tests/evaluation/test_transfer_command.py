@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from hetero import profile, registry
-from hetero.evaluation import report, transfer
+from hetero.evaluation import calls, report, transfer
 from hetero.evaluation.calls import BreakEven, Call, break_even, calls_from, extents
 from hetero.evaluation.transfer import Given
 from hetero.profile import inventory
@@ -71,13 +71,12 @@ def test_calls_from_which_on_a_copy_pays():
     assert calls_from(once=1.0, each=4.0, cpu=4.0) is None
 
 
-def copies(up, down, measured=None):
-    told = None if measured is None else dict(zip(transfer.WAYS, measured, strict=True))
-    return {"predicted": {"upload": up, "download": down}, "measured": told}
+def copies(up, down):
+    return {"upload": up, "download": down}
 
 
 def work(cpu, device):
-    return {"cpu": {"predicted": cpu}, "device": {"predicted": device}}
+    return {"cpu": (cpu, None), "device": (device, None)}
 
 
 def test_whether_it_pays():
@@ -99,10 +98,10 @@ def test_whether_it_pays():
 def test_every_operation(operation):
     dims = tuple(min(512, 8 * 4**i) for i in range(len(operation.dims[0].split())))[::-1]
     call = Call(operation, dims, "float32")
-    found = transfer.transfer(None, None, call, constants=profile.shipped("h100"))
+    found = transfer.transfer(None, None, call, named="h100")
     assert found["up"] > 0
     assert found["copies"].keys() >= {"pageable", "pinned"}
-    known = found["work"]["cpu"]["predicted"] is not None
+    known = found["work"]["cpu"][0] is not None
     assert all(told.keys() >= {"transfer", "break_even"} for told in found["pays"].values())
     assert all(("gain" in told) == known for told in found["pays"].values())
 
@@ -110,7 +109,7 @@ def test_every_operation(operation):
 def test_sizes_that_the_operation_does_not_take_are_left_out():
     """Rows must be as many as clusters; only they grow."""
     call = Call(registry.operation("kmeans"), (100_000, 8, 64), "float32")
-    curves = transfer.transfer(None, None, call, constants=profile.shipped("h100"))["curves"]
+    curves = transfer.transfer(None, None, call, named="h100")["curves"]
     cpu = dict(zip(curves["at"], curves["seconds"]["cpu"], strict=True))
     assert cpu[8] is None
     assert all((seconds is None) == (n < 64) for n, seconds in cpu.items())
@@ -119,9 +118,7 @@ def test_sizes_that_the_operation_does_not_take_are_left_out():
 
 def test_seconds_that_are_given():
     """Report of the seed: 20.8 MB up and 4.8 MB down for a product of 9 s."""
-    found = transfer.transfer(
-        20_800_000, 4_800_000, Given(9.0, 0.023), constants=profile.shipped("h100")
-    )
+    found = transfer.transfer(20_800_000, 4_800_000, Given(9.0, 0.023), named="h100")
     for told in found["pays"].values():
         assert told["gain"] == pytest.approx(9.0 / (0.023 + told["transfer"]))
         assert told["calls"] == 1
@@ -140,14 +137,15 @@ def line(rate, seconds):
     return {"form": "segments", "constants": [one]}
 
 
-def test_what_is_too_small_to_be_staged_goes_as_pageable_memory_does():
+def test_what_is_too_small_to_be_staged_goes_as_pageable_memory_does(tmp_path):
     data = json.loads(json.dumps(profile.shipped("tesla-t10").data))
     data["links"]["cuda:0"] = {
         way: {"pageable": line(rate=1e9, seconds=1e-5), "staged": line(rate=1e10, seconds=1e-3)}
         for way in transfer.WAYS
     }
-    found = transfer.transfer(100 * MB, 1000, constants=profile.Profile(data))["copies"]
-    plain, staged = (found[memory]["predicted"] for memory in ("pageable", "staged"))
+    path = profile.Profile(data).save(tmp_path / "staged.json")
+    found = transfer.transfer(100 * MB, 1000, named=str(path))["copies"]
+    plain, staged = (found[memory] for memory in ("pageable", "staged"))
     assert staged["upload"] == pytest.approx(0.1 * plain["upload"], rel=0.1)
     assert staged["download"] == plain["download"]
 
@@ -162,7 +160,7 @@ def test_command(run, data):
     assert found["work"]["what"].split()[1:] == ["2048", "2048", "2048", "float64"]
     code, out, err = run(*arguments)
     assert code == OK, err
-    for word in ("pageable", "pinned", "67,108,864", "h200", "pays from size", "measured"):
+    for word in ("pageable", "pinned", "67,108,864", "h200", "pays from size"):
         assert word in out
 
 
@@ -212,20 +210,10 @@ def test_command_on_bytes(run, work):
     assert words[len(work)] in out
 
 
-def test_measured_on_a_device(data, opencl):
-    found = data(MB, MB, "--work", "matvec", 256, 1024, "--device", opencl)
-    assert found["device"] == opencl
-    for memory in ("pageable", "pinned"):
-        taken = found["copies"][memory]["measured"]
-        assert taken.keys() == {"upload", "download"}
-        assert all(0.0 < seconds < 1.0 for seconds in taken.values())
-        assert found["pays"][memory]["transfer"] == pytest.approx(sum(taken.values()))
-
-
 def test_without_a_gpu(run, data, monkeypatch):
     alone = {"cpu": inventory.devices()["cpu"]}
     monkeypatch.setitem(inventory._described, "devices", alone)
-    monkeypatch.setattr(transfer.backends, "proven", dict)
+    monkeypatch.setattr(calls.backends, "proven", dict)
     code, out, err = run(MB, MB)
     assert (code, out) == (USAGE, "")
     for name in ("no GPU", "--profile", "h100", "tesla-t10"):

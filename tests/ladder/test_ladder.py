@@ -11,7 +11,7 @@ import hetero
 from hetero import cli, registry, removed
 from hetero.errors import MethodNotAvailable
 from hetero.kernels.cpu.ladder import LADDERS
-from hetero.ladder import families, ladder, roof, running, sweep
+from hetero.ladder import families, ladder, running, sweep
 from hetero.ladder.families import FAMILIES
 
 
@@ -19,7 +19,7 @@ from hetero.ladder.families import FAMILIES
 def short(monkeypatch):
     monkeypatch.setattr(running, "_POINT", 1e-3)
     for name, value in (("_REPEATS", 1), ("_ROUNDS_OTHERS", 1), ("_COPIED_OTHERS", 1 << 20)):
-        monkeypatch.setattr(roof, name, value)
+        monkeypatch.setattr(running, name, value)
 
 
 @pytest.fixture

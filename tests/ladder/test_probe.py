@@ -10,7 +10,7 @@ import runtimes
 
 from hetero import cli
 from hetero.kernels.common import access
-from hetero.ladder import probe, roof
+from hetero.ladder import probe, running
 from hetero.ladder.probe import PROBES
 
 
@@ -19,7 +19,7 @@ def short():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(probe, "_BYTES_OTHERS", 1 << 20)
         patch.setattr(probe, "_ROUNDS_OTHERS", 2)
-        patch.setattr(roof, "_ROUNDS_OTHERS", 1)
+        patch.setattr(running, "_ROUNDS_OTHERS", 1)
         yield
 
 
@@ -117,9 +117,9 @@ def test_a_probe_that_cannot_run_says_so(run):
 def test_the_roof_is_what_flops_and_bytes_take_at_least():
     own = runtimes.opencl_device()
     with own.active():
-        found = [roof.roof(own, "float32"), roof.roof(None, "float64")]
+        found = [running.roof(own, "float32"), running.roof(None, "float64")]
     assert [one.how for one in found] == ["multiply-adds", "a product by BLAS"]
     assert all(1e7 < one.flops_per_second < 1e13 for one in found)
-    above = roof.Roof(4e12, 1e11, "made up")
+    above = running.Roof(4e12, 1e11, "made up")
     assert above.share(1e12, 1e9) == 0.25
     assert above.share(1e9, 5e10) == 0.5

@@ -14,9 +14,8 @@ from test_profiles import measured as measured_profile
 import hetero
 from hetero import profile, registry
 from hetero.calibration import machine as machine_of_calibration
-from hetero.calibration import modelling
-from hetero.calibration.environment import (
-    copies,
+from hetero.calibration import (
+    modelling,
     overheads,
     transfers,
 )
@@ -31,7 +30,7 @@ from hetero.ops.cases import grid
 from hetero.pricing import pricing
 from hetero.profile import inventory
 
-WAYS = copies.Copies.WAYS
+WAYS = transfers.Copies.WAYS
 TWO = {"cpu": {"kind": "cpu", "name": "made up"}, "cuda:0": GPU}
 ALONE_LINKS = {"cuda:*": {"upload": straight(1e-5, 1e9), "download": straight(2e-5, 5e8)}}
 
@@ -172,7 +171,7 @@ LINKS = {way: {"pageable": LINE | ALONE, "pinned": LINE | ALONE} for way in ("up
 def calibrated(monkeypatch, hasty, profile_file, two):
     """Calibrates two equal GPUs; and what was measured of links, in order."""
     order = []
-    slow = {way: {n: 1.5 * (1e-5 + n / 1e10) for n in (2**12, 2**28)} for way in WAYS}
+    slow = dict.fromkeys(WAYS, 1.5 * (1e-5 + 2**12 / 1e10))
 
     def planted(name, result):
         def measure(*given):
@@ -192,13 +191,12 @@ def calibrated(monkeypatch, hasty, profile_file, two):
         rows = [dataclasses.replace(r, excludes=can) for r, can in zip(rows, together, strict=True)]
         patch.setitem(registry._implementations, "matmul", rows)
         patch.setattr(sampling, "take", lambda case, *_: Samples(dict.fromkeys(grid(case.axes), 1)))
-        patch.setattr(machine_of_calibration.compiling, "compile_first", lambda *_: None)
+        patch.setattr(machine_of_calibration, "compile_first", lambda *_: None)
         patch.setattr(transfers, "links", planted("quiet", LINKS))
-        patch.setattr(overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
+        patch.setattr(overheads, "dispatch", lambda *_: {"host": 1e-5})
         patch.setattr(overheads, "pack", lambda budget: LINE)
         patch.setattr(transfers, "_SIZES", (2**12,))  # of what is measured
-        patch.setattr(transfers, "Together", planted("at once", None))
-        patch.setattr(transfers, "measured", lambda *_: slow)
+        patch.setattr(transfers, "at_once_seconds", planted("at once", slow))
         inventory.changed()
 
         def calibrate(quick=False, **options):

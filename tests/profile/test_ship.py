@@ -9,8 +9,7 @@ from importlib import resources
 import pytest
 
 from hetero import profile
-from hetero.calibration import ship
-from hetero.calibration.fit import fit
+from hetero.calibration import fit, ship
 from hetero.ops.cases import grid
 from hetero.profile import parse
 

@@ -57,7 +57,7 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
                     row,
                     dtype,
                     layout,
-                    _DENSE if layout == "dense" else timed(budget, cycles),
+                    _DENSE if layout == "dense" else timed(cycles),
                     axes,
                     functools.partial(_problem, layout, dtype),
                     functools.partial(_arguments, layout, dtype),

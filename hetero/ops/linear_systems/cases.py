@@ -9,7 +9,7 @@ from hetero.registry import Implementation
 SECONDS = 0.5  # of a case
 PLAIN = "scipy"  # the method that is not measured
 _CYCLES = 1, 4  # of multigrid: float32 meets no rounding yet
-_ITERATIONS, _ITERATIONS_QUICK = (8, 40), (4, 12)
+_ITERATIONS = 4, 12
 _SMALLEST = 2**8
 _LARGEST = {"cpu": 2**20, "opencl": 2**16}
 _LARGEST_OTHERS = 2**24
@@ -21,11 +21,9 @@ def rows(operation: str, place: Place) -> list[Implementation]:
     return [i for i in found if i.kind == place.kind and i.method != PLAIN]
 
 
-def timed(budget: Budget, cycles: bool) -> TimedSolves:
+def timed(cycles: bool) -> TimedSolves:
     """Numbers of cycles, or of iterations."""
-    if cycles:
-        return TimedSolves(*_CYCLES)
-    return TimedSolves(*(_ITERATIONS_QUICK if budget.quick else _ITERATIONS))
+    return TimedSolves(*(_CYCLES if cycles else _ITERATIONS))
 
 
 def unknowns(

@@ -31,7 +31,7 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
     for row in rows(operands.NAME, place):
         method = methods.BY_NAME[row.method]
         direct, cycles = not method.iterations, method.coarsest is not None
-        how = TimedSolves(1, 1) if direct else timed(budget, cycles)
+        how = TimedSolves(1, 1) if direct else timed(cycles)
         one_grid = [grids.coarsest(place.kind)] if cycles else []
         for dtype in DEVICE_DTYPES:
             for ndim in (2, 3):

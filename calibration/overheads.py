@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero import registry
-from hetero.calibration.environment import transfers
-from hetero.calibration.fit import fit_link
+from hetero.calibration import fit, transfers
 from hetero.calibration.measure.candidates import awaited
 from hetero.calibration.measure.timing import measure, once, undisturbed
 from hetero.calibration.measure.workbench import Bench
 from hetero.calibration.progress import Failure, Schedule
 from hetero.calibration.request import Request
-from hetero.calibration.worklist import WorkItem, place_names
+from hetero.calibration.worklist import WorkItem
 from hetero.devices.base import Device
 from hetero.imports import load
 from hetero.ops.cases import Budget, Case, Place, SampleGrid, SmallCall, axis
@@ -34,43 +33,18 @@ _DISPATCH_ROUNDS = 3
 _PACK, _AROUND = (0.2, 0.4), (3.0, 6.0)
 
 
-class Around(NamedTuple):
-    """Costs of a call on a device other than computing; of several devices, their links.
-
-    Attributes
-    ----------
-    links : dict
-    dispatch : dict
-    shares : dict
-        Operation and method -> the host's share of a call.
-    """
-
-    links: dict[str, Any]
-    dispatch: dict[str, float]
-    shares: dict[tuple[str, str], float]
-
-
 class Overheads(NamedTuple):
     """What calls cost other than computing.
 
-    Attributes
-    ----------
-    pack : dict or None
-        Model of copies within the host's memory; None where it was not asked for.
-    around : dict
-        Place -> `Around`.
+    ``pack`` is the model of copies within the host's memory, None where it was not asked for;
+    ``links`` and ``dispatch`` are by place; ``shares``: place, operation and method -> the host's
+    share of a call.
     """
 
     pack: dict[str, Any] | None
-    around: dict[str, Around]
-
-    def shares(self) -> dict[tuple[str, str, str], float]:
-        """Place, operation and method -> the host's share of a call."""
-        return {
-            (name, *key): share
-            for name, costs in self.around.items()
-            for key, share in costs.shares.items()
-        }
+    links: dict[str, dict[str, Any]]
+    dispatch: dict[str, dict[str, float]]
+    shares: dict[tuple[str, str, str], float]
 
 
 def pack(budget: Budget) -> dict[str, Any]:
@@ -80,20 +54,8 @@ def pack(budget: Budget) -> dict[str, Any]:
     seconds = []
     for size in sizes:
         view = source[: size // 4 : 2]  # size / 8 elements of 8 bytes, with stride 2
-        seconds.append(
-            measure(lambda view=view: np.ascontiguousarray(view), budget=budget.point).seconds
-        )
-    return fit_link.segments(sizes, seconds)
-
-
-def of_calls(
-    place: Place, cases: list[Case], operations: Iterable[Operation], budget: Budget
-) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
-    """A device's `dispatch`, and `host_shares`."""
-    (device,) = place.devices
-    around = dispatch(device, operations, budget)
-    shares = host_shares(place, cases, around["device"]) if "device" in around else {}
-    return around, shares
+        seconds.append(measure(lambda v=view: np.ascontiguousarray(v), budget=budget.point))
+    return fit.segments(sizes, seconds)
 
 
 def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) -> dict[str, float]:
@@ -134,7 +96,7 @@ def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) ->
             with where:
                 for name, one in calls.items():
                     timed = measure(one, budget=10 * budget.point / _DISPATCH_ROUNDS, least=15)
-                    took[name] = min(took.get(name, timed.seconds), timed.seconds)
+                    took[name] = min(took.get(name, timed), timed)
     del owner
     upload, download, alone = took["upload"], took["download"], took["alone"]
     around = {"host": max(took["from host"] - 2 * upload - download - alone, 0.0)}
@@ -189,14 +151,10 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[
     return {key: max(undisturbed(found) - dispatch, 0.0) for key, found in samples.items()}
 
 
-def plan(schedule: Schedule, places: list[Place], quick: bool) -> None:
-    """Add the measurements of overheads to a schedule."""
-    schedule.plan(_PACK[not quick])
-    for place in places:
-        if len(place.devices) == 1:
-            schedule.plan(_AROUND[not quick])
-        if len(place.devices) > 1:
-            schedule.plan(transfers.SECONDS)
+def planned(places: list[Place], quick: bool) -> float:
+    """Seconds that measuring overheads takes."""
+    each = {0: 0.0, 1: _AROUND[not quick]}
+    return _PACK[not quick] + sum(each.get(len(p.devices), transfers.SECONDS) for p in places)
 
 
 def at_places(
@@ -207,48 +165,46 @@ def at_places(
     failures: list[Failure],
 ) -> Overheads:
     """Measure the overheads of each place; arguments are those of the calibration."""
-    made = Overheads(None, {})
+    made = Overheads(None, {}, {}, {})
     if request.base is None or CPU in request.only:
         schedule.begin(_PACK[not request.quick], "copies in host memory")
         made = made._replace(pack=pack(request.budget))
-    for place in places:
-        if len(place.devices) == 1:
-            schedule.begin(_AROUND[not request.quick], f"links of {place.name}")
-            try:
-                made.around[place.name] = around(place, worklist, request)
-            except Exception as error:
-                failures.append(Failure("links", place.name, "", error))
-    for place in places:
-        if len(place.devices) > 1 and needs_links(place, request):
-            first = place.devices[0].name
-            links = made.around[first].links if first in made.around else {}
-            links = links or (request.base or {}).get("links", {}).get(first, {})
+    for place in (place for place in places if len(place.devices) == 1):
+        schedule.begin(_AROUND[not request.quick], f"links of {place.name}")
+        try:
+            _around(place, worklist, request, made)
+        except Exception as error:
+            failures.append(Failure("links", place.name, "", error))
+    known = {**(request.base or {}).get("links", {}), **made.links}
+    for place in (place for place in places if len(place.devices) > 1):
+        if _needs_links(place, request):
             schedule.begin(transfers.SECONDS, f"links of {place.name} at once")
+            links = known.get(place.devices[0].name, {})
             at_once = transfers.together(place, links, request.budget, failures)
-            made.around[place.name] = Around(at_once, {}, {})
+            made.links[place.name], made.dispatch[place.name] = at_once, {}
     return made
 
 
-def around(place: Place, worklist: list[WorkItem], request: Request) -> Around:
-    """Overheads of calls at a place; its links are measured where they are needed."""
-    cases = [case for item in worklist if item.place is place for case in item.cases]
-    if needs_links(place, request):
-        with place.devices[0].active():
-            links = transfers.links(place.devices[0], request.budget)
-        operations = registry.operations()
-        return Around(links, *of_calls(place, cases, operations, request.budget))
-    links = request.base["links"][place.name]
-    dispatch = request.base["host"]["dispatch"][place.name]
-    shares = {}
-    if "device" in dispatch:
-        shares = host_shares(place, cases, dispatch["device"])
-    return Around(links, dispatch, shares)
+def _around(place: Place, worklist: list[WorkItem], request: Request, made: Overheads) -> None:
+    """Add the overheads of calls on a device; its links are measured where they are needed."""
+    (device,), base = place.devices, request.base or {}
+    if _needs_links(place, request):
+        with device.active():
+            links = transfers.links(device, request.budget)
+        around = dispatch(device, registry.operations(), request.budget)
+    else:
+        links, around = base["links"][place.name], base["host"]["dispatch"][place.name]
+    if "device" in around:
+        cases = [case for item in worklist if item.place is place for case in item.cases]
+        for key, share in host_shares(place, cases, around["device"]).items():
+            made.shares[place.name, *key] = share
+    made.links[place.name], made.dispatch[place.name] = links, around
 
 
-def needs_links(place: Place, request: Request) -> bool:
+def _needs_links(place: Place, request: Request) -> bool:
     """Whether links are to be measured: they are unknown, or requested."""
     base = request.base or {}
     known = place.name in base.get("links", {})
     if len(place.devices) == 1:
         known = known and place.name in base.get("host", {}).get("dispatch", {})
-    return not known or bool(place_names(place) & set(request.only))
+    return not known or bool({place.name, place.kind} & set(request.only))

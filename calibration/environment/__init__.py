@@ -1,1 +1,0 @@
-"""Costs of a machine other than computing: links, overheads, equal GPUs."""

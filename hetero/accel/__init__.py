@@ -29,7 +29,7 @@ __all__ = ["Installed", "install", "last", "summary", "uninstall"]
 log = logging.getLogger("hetero")
 _SIGNAL = "convolve2d", "fftconvolve", "oaconvolve", "correlate2d", "convolve"
 _HOMES = {  # module -> where its replacements are made, and of which of its names
-    "numpy": ("products", ("dot",)),
+    "numpy": ("products", ("dot", "einsum")),
     "scipy.signal": ("functions", _SIGNAL),
     "scipy.ndimage": ("functions", ("convolve", "correlate")),
     "scipy.sparse.linalg": ("functions", ("cg",)),

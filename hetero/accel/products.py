@@ -1,4 +1,4 @@
-"""Products: what the gate offers, `numpy.dot` and `ndarray.dot`.
+"""Products: what the gate offers, and `numpy.dot`, `ndarray.dot` and `numpy.einsum`.
 
 `numpy.tensordot` and `numpy.linalg.multi_dot` call `numpy.dot`, which is replaced within NumPy too.
 """
@@ -10,6 +10,7 @@ import ctypes
 import functools
 import gc
 import os
+import string
 import sys
 import types
 from collections.abc import Iterator
@@ -26,12 +27,14 @@ from hetero.imports import load
 # 1024 squared, which NumPy makes in 0.1 to 1 ms.
 MATRICES, VECTORS = 1 << 24, 1 << 20
 # Multiplications a second, about.
-_RATES = {"matrices": 2e10 * (os.cpu_count() or 1), "vectors": 2e9}
+_RATES = {"matrices": 2e10 * (os.cpu_count() or 1), "vectors": 2e9, "einsum": 1e9}
 _OWN = ("blas",)  # the method that is NumPy's
 
 
 def replaced(session: Session, name: str, original: Any) -> Any:
-    """What stands in the place of `numpy.dot`."""
+    """What stands in the place of `numpy.dot` or `numpy.einsum`."""
+    if name == "numpy.einsum":
+        return standin(original, einsum(session, original))
     return standin(original, dot(session, original)) if gains(session) else original
 
 
@@ -176,7 +179,24 @@ def _computed(A: Any, B: Any, C: Any, plan: Any) -> Any:
             load("hetero.arrays.kept").written(C)
 
 
-# -- What calls BLAS without a loop of matmul ------------------------------------------------------
+# -- Functions of NumPy's that call BLAS without a loop --------------------------------------------
+
+
+def einsum(session: Session, original: Any) -> Any:
+    """The code of ``original``, `numpy.einsum`, of two arrays and without options."""
+    ndarray, least = sys.modules["numpy"].ndarray, 1 if session.eager else VECTORS
+
+    def einsum(*operands: Any, **options: Any) -> Any:
+        if len(operands) == 3 and not options:
+            subscripts, A, B = operands
+            if type(A) is ndarray is type(B) and A.size * B.size >= least:
+                attempt = _einsum(session, subscripts, A, B)
+                if attempt is not None:
+                    plain = functools.partial(original, *operands)
+                    return session.run("numpy.einsum", attempt, plain)
+        return original(*operands, **options)
+
+    return einsum
 
 
 def dot(session: Session, original: Any) -> Any:
@@ -207,3 +227,59 @@ def _dot(session: Session, a: Any, b: Any) -> Attempt | None:
     if work < (MATRICES if ranks == (2, 2) else VECTORS) and not session.eager:
         return None
     return attempted(a, b)
+
+
+def _einsum(session: Session, subscripts: Any, A: Any, B: Any) -> Attempt | None:
+    """The attempt of a product of two arrays, which `numpy.einsum` computes without BLAS."""
+    if A.dtype != B.dtype or A.dtype.char not in "fd" or type(subscripts) is not str:
+        return None
+    first, second, summed, result = _parsed(subscripts) or ("", "", "", "")
+    if not summed or len(first) != A.ndim or len(second) != B.ndim:
+        return None
+    extents = [(A.shape[first.index(x)], B.shape[second.index(x)]) for x in summed]
+    k = prod(n for n, _ in extents)
+    if k == 0 or any(n != other for n, other in extents):
+        return None
+    if not session.looks(seconds := A.size * B.size / k / _RATES["einsum"]):
+        return None
+    free = [x for x in first if x not in summed], [x for x in second if x not in summed]
+    a = A.transpose([first.index(x) for x in (*free[0], *summed)]).reshape(-1, k)
+    b = B.transpose([second.index(x) for x in (*summed, *free[1])]).reshape(k, -1)
+    order = [result.index(x) for x in free[0] + free[1]]
+
+    def compute(plan: Any) -> Any:
+        numpy = sys.modules["numpy"]
+        with numpy.errstate(all="ignore"):  # as NumPy's loop
+            is_blas = plan.chosen.device == "cpu"
+            made = a @ b if is_blas else _computed(a, b, None, plan)
+            if made is None or (is_blas and not numpy.isfinite(made).all()):
+                return None
+        # NumPy's iterator lays out the result by the operands' strides.
+        axes = result + "".join(sorted(summed))
+        placed = [[letters.find(x) for x in axes] for letters in (first, second, result)]
+        flags = [["readonly"], ["readonly"], ["readwrite", "allocate"]]
+        laid = numpy.nditer([A, B, None], ["reduce_ok"], flags, op_axes=placed).operands[2]
+        ordered = laid.transpose(order)
+        ordered[...] = made.reshape(ordered.shape)
+        return laid if result else laid[()]
+
+    plan = functools.partial(_plan, a, b, None)
+    return Attempt(f"{subscripts} {shapes((A, B))}", seconds, None, plan, (), compute, (a, b))
+
+
+@functools.lru_cache(256)
+def _parsed(subscripts: str) -> tuple[str, str, str, str] | None:
+    """(letters of A, of B, those summed over, of the result) of a product; None for others."""
+    inputs, arrow, result = subscripts.replace(" ", "").partition("->")
+    first, comma, second = inputs.partition(",")
+    letters = first + second
+    if not comma or not set(letters + result) <= set(string.ascii_letters):
+        return None
+    if not arrow:
+        result = "".join(sorted(x for x in letters if letters.count(x) == 1))
+    summed = "".join(x for x in first if x in second and x not in result)
+    free = [x for x in letters if x not in summed]
+    simple = len(set(first)) == len(first) and len(set(second)) == len(second)
+    if not simple or not summed or sorted(free) != sorted(result):
+        return None
+    return first, second, summed, result

@@ -236,11 +236,11 @@ def test_what_a_signal_handler_raises_reaches_the_script_once(all_calls):
 
     fit = pytest.importorskip("sklearn.cluster").KMeans(16, n_init=1).fit
     r = np.random.default_rng(0)
-    A, b, X = laplacian(200), r.random(40000), r.random((20000, 16))
+    A, b, B, X = laplacian(200), r.random(40000), r.random((900, 900)), r.random((20000, 16))
     solve = functools.partial(scipy.sparse.linalg.cg, A, b, rtol=1e-10)
     before = signal.signal(signal.SIGALRM, handler)
     try:
-        for call in (solve, lambda: fit(X)):
+        for call in (solve, lambda: np.einsum("ij,jk", B, B), lambda: fit(X)):
             least = min((call(), accel.last().seconds)[1] for _ in range(4))
             note = accel.last()
             assert note.code == "taken"

@@ -46,7 +46,7 @@ def named(note):
 
 def test_loops_and_names_come_back():
     def code():
-        return loops(), id(np.dot), id(np.tensordot), id(vars(np.ndarray)["dot"])
+        return loops(), id(np.dot), id(np.einsum), id(np.tensordot), id(vars(np.ndarray)["dot"])
 
     before = code()
     with hetero.install(recording=True), hetero.install():
@@ -115,8 +115,8 @@ def test_another_numpy_is_left_alone(monkeypatch, caplog):
             known.setattr(gate, "_ABI", 0x02000000)
             assert loops() == before
         assert (np.eye(2) @ np.eye(2) == np.eye(2)).all()
-        changed = np.dot
-    assert np.dot is not changed
+        changed = np.einsum
+    assert np.einsum is not changed
     assert [r.message for r in caplog.records] == [
         "A @ B is left as it is: NumPy's C API must be of version 0x3000000, got 0x2000000"
     ]
@@ -141,6 +141,8 @@ def test_a_device_computes_what_numpy_does(all_calls, opencl, layout):
                          lambda: np.matmul(A, B, out=out)],
         "numpy.dot": [lambda: np.dot(A, B), lambda: A.dot(x), lambda: np.tensordot(A, B, 1),
                       lambda: np.linalg.multi_dot([A, B, B.T])],
+        "numpy.einsum": [lambda: np.einsum("ij,jk->ki", A, B), lambda: np.einsum("ij,j", A, x),
+                         lambda: np.einsum("bij,jk->bik", stack, B)],
     }  # fmt: skip
     with hetero.use(device=opencl):
         taken = {}
@@ -294,6 +296,7 @@ def test_a_failing_device_leaves_the_product_to_numpy(all_calls, opencl, monkeyp
 def test_what_is_no_product_of_floats_is_numpys(all_calls):
     before = all_calls.session.book.last
     assert (np.eye(3, dtype=object) @ np.eye(3, dtype=object)).dtype == object
+    assert np.einsum("ii", np.eye(3)) == 3
     assert all_calls.session.book.last is before
 
 
@@ -317,13 +320,14 @@ class Dispatched:
     """Its class has functions of its own for NumPy's, by their identity."""
 
     def __array_function__(self, function, types, arguments, options):
-        return {np.dot: "dot"}[function]
+        return {np.dot: "dot", np.einsum: "einsum"}[function]
 
 
 def test_numpys_functions_equal_those_they_stand_for(all_calls):
     assert np.dot(Dispatched(), np.eye(2)) == "dot"
-    dot, method = pickle.loads(pickle.dumps((np.dot, np.ndarray.dot)))
-    assert (dot, method) == (np.dot, np.ndarray.dot)
+    assert np.einsum("ij,jk", Dispatched(), np.eye(2)) == "einsum"
+    dot, einsum, method = pickle.loads(pickle.dumps((np.dot, np.einsum, np.ndarray.dot)))
+    assert (dot, einsum, method) == (np.dot, np.einsum, np.ndarray.dot)
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -351,3 +355,37 @@ def test_an_overflow_of_one_element_numpy_reports(all_calls, method, dtype):
         A[9] = 0
         assert not (A @ B).any()
         assert accel.last().code == "taken"
+
+
+def test_einsum_by_blas_leaves_what_is_not_finite_to_numpy(all_calls):
+    a = np.random.default_rng(0).standard_normal((8, 9)) * 1e200
+    with np.errstate(all="ignore"):
+        made, expected = np.einsum("ij,jk", a, a.T), np.einsum("ij,jk", a, a.T, order="K")
+    np.testing.assert_array_equal(made, expected)
+    assert accel.last().code == "not-finite"
+
+
+def moved(x):
+    """The same values, the first axis being the innermost one."""
+    return np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 0, -1)), -1, 0)
+
+
+@pytest.mark.parametrize("first", [*LAYOUTS, "moved", "the same"])
+@pytest.mark.parametrize("second", LAYOUTS)
+def test_a_result_of_einsum_lies_as_numpys(all_calls, first, second):
+    layouts = {**LAYOUTS, "moved": moved, "the same": lambda x: np.broadcast_to(x[:1], x.shape)}
+    random, extent = np.random.default_rng(6), {"b": 2, "i": 4, "j": 5, "k": 6, "l": 3}
+    for subscripts in ("ij,jk", "ij,jk->ki", "ji,kj", "bij,jk->kib", "ijk,kjl->li"):
+        for one in ("", *"ijk"):
+            shapes = [[1 if x == one else extent[x] for x in letters]
+                      for letters in subscripts.partition("->")[0].split(",")]  # fmt: skip
+            A, B = (
+                layouts[first](random.random(shapes[0])),
+                LAYOUTS[second](random.random(shapes[1])),
+            )
+            made = np.einsum(subscripts, A, B)
+            assert named(accel.last()) == ("numpy.einsum", "taken")
+            numpys = np.einsum(subscripts, A, B, order="K")  # with an option it is NumPy's
+            assert made.strides == numpys.strides, (subscripts, one)
+            assert made.flags.owndata
+            np.testing.assert_allclose(made, numpys, rtol=1e-12)

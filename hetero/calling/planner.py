@@ -204,9 +204,7 @@ def _planned(problem: Problem, device: str | None, method: str | None, key: Any)
             tables.remember(_plans, key, result, now)
             return result
         for name in doubted:
-            reason = inventory.newly_broken(name)
-            if reason is not None:
-                log.warning("%s is broken and not used: %s", name, reason)
+            log.warning("%s is broken and not used: %s", name, inventory.broken().get(name))
         inventory.changed()  # the list that named them is out of date
     # Other threads bring devices back as fast as they break.
     here = places.limited(inventory.devices(), limit)

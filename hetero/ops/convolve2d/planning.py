@@ -47,7 +47,7 @@ from hetero.ops.convolve2d.window import (
     Window,
     window_of,
 )
-from hetero.ops.linear_systems.vectors import like
+from hetero.ops.linear_systems.solve import like
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.registry import Arguments

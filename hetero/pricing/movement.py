@@ -87,31 +87,15 @@ def upload_next(problem: Problem, constants: Profile) -> Terms:
 
 
 def to_all(problem: Problem, info: dict[str, Any], constants: Profile) -> tuple[Terms, Terms]:
-    """Seconds to move shares of the operands from the host to several devices, and the result back.
-
-    Parameters
-    ----------
-    problem : Problem
-    info : dict
-        Of the devices together, as `groups` gives it.
-    constants : Profile
-
-    Raises
-    ------
-    KeyError
-        If the links are not known.
-    """
+    """Seconds to move shares of the operands from the host to several devices, which ``info``
+    describes as `groups` does, and the result back; KeyError if the links are not known."""
     members = info["members"]
 
     def seconds(direction: str, operand: Operand) -> float:
         nbytes = operand.nbytes // len(members)
-        alone = constants.link(members[0], direction)
         if nbytes < at_once.LEAST:  # one after the other
-            return len(members) * alone(nbytes)
-        try:
-            return constants.link(info["constants"], direction)(nbytes)
-        except KeyError:  # as fast as alone
-            return alone(nbytes)
+            return len(members) * constants.link(members[0], direction)(nbytes)
+        return constants.at_once(info["constants"]).link(members[0], direction)(nbytes)
 
     before = sum(seconds("upload", operand) for operand in problem.inputs)
     return {"upload": before}, {"download": seconds("download", problem.output)}

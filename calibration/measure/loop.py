@@ -72,12 +72,12 @@ def measure(
                 gone.add(place.name)
             return None
 
-    left = {item.place.name: 0.0 for item in worklist}
-    for item in worklist:
-        left[item.place.name] += sum(case.seconds for case in item.cases)
+    left: dict[str, float] = {}
+    for place, case in worklist:
+        left[place.name] = left.get(place.name, 0.0) + case.seconds
     time_left = dict(left)  # time that a case leaves goes to those that follow at its place
     results: list[Measured] = []
-    for place, case in ((item.place, case) for item in worklist for case in item.cases):
+    for place, case in worklist:
         row, seconds = case.implementation, case.seconds
         progress(seconds, f"{case} on {place.name}")
         share = budget.patience * max(time_left[place.name], 0.1) * seconds / left[place.name]

@@ -87,6 +87,9 @@ def _take(
     kind = dtype, extents, strides
     if session.is_inside() or kind in settled():
         return False
+    if session.waits(prod(extents) / _RATES["vectors" if 1 in extents[1::2] else "matrices"]):
+        session.wait(loop)
+        return True
 
     def plan() -> Any:
         tables = load("hetero.tables")

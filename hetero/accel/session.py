@@ -79,6 +79,12 @@ def has_device() -> bool:
     """Whether a device may be here; nothing is loaded for the answer."""
     if _is_there():
         return not load("hetero.profile.inventory").is_host_alone(None)
+    return _has_nodes()
+
+
+@functools.cache
+def _has_nodes() -> bool:
+    """Whether the system has nodes of devices that a package here can use."""
     if any(map(glob.glob, _NODES)):
         return True
     return bool(glob.glob(_OPENCLS)) and importlib.util.find_spec("pyopencl") is not None
@@ -130,6 +136,20 @@ class Session:
         After `uninstall` every call is.
         """
         return self.least == math.inf or getattr(self._thread, "inside", False)
+
+    def waits(self, seconds: float) -> bool:
+        """Whether the plain library has this call, expected to take so long, without a look at it:
+        hetero is not loaded, these calls do not pay that, and nobody reads notes of them."""
+        if self._is_loaded or self.recording or self.enough is None or _is_there():
+            return False
+        return self._spent + seconds < self.enough
+
+    @unseen
+    def wait(self, plain: Callable[[], Any]) -> Any:
+        """The result by the plain library, whose seconds count."""
+        result, seconds = self._timed(plain)
+        self._spent += seconds
+        return result
 
     @unseen
     def run(self, function: str, attempt: Attempt, plain: Callable[[], Any]) -> Any:

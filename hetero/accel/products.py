@@ -13,6 +13,7 @@ import os
 import sys
 import types
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 from hetero.accel.gate import OFF, Gate

@@ -61,7 +61,8 @@ def measure(
         try:
             if not place.devices and case.implementation.method != BLAS:
                 wait_until_idle()  # threads of BLAS spin
-            with active(place):
+            alone = len(place.devices) == 1  # so that its operands can be made
+            with place.devices[0].active() if alone else contextlib.nullcontext():
                 if place.name not in benches:
                     benches[place.name] = Bench(place.devices)
                 return take(case, benches[place.name], budget, *given)
@@ -100,11 +101,6 @@ def measure(
             doubtful += len(sampling.unconfirmed(case, before, results[number].samples, dims))
     total = sum(len(one.samples.seconds) + len(one.samples.held_out) for one in results)
     return results, (total, sum(map(len, doubts)), doubtful)
-
-
-def active(place: Place) -> Any:
-    """A context in which operands of a single device can be made."""
-    return place.devices[0].active() if len(place.devices) == 1 else contextlib.nullcontext()
 
 
 def alive(place: Place) -> bool:

@@ -158,7 +158,7 @@ def _extended(
     none; then the best rate of all knots counts. If larger knots were measured, this one was not
     too slow, but does not occur in problems: it gets the least of their seconds.
     """
-    larger = [value for other, value in measured.items() if _no_smaller(other, dims)]
+    larger = [v for other, v in measured.items() if np.all(np.array(other) >= dims)]
     if larger:
         return min(larger)
     guesses = []
@@ -172,10 +172,6 @@ def _extended(
             else:
                 guesses.append(max(seconds, overhead + prod(dims) / rate))
     return among(guesses)
-
-
-def _no_smaller(dims: Dims, than: Dims) -> bool:
-    return all(n >= m for n, m in zip(dims, than, strict=True))
 
 
 def passes(

@@ -47,7 +47,7 @@ def measure(request: Request, progress: Callable[[float, str], None] | None) -> 
     if request.only:
         worklist = selected(worklist, request.only)
         places = [p for p in places if any(item.place is p for item in worklist)]
-    planned = sum(case.seconds for item in worklist for case in item.cases) * (1.0 + _AGAIN)
+    planned = sum(item.case.seconds for item in worklist) * (1.0 + _AGAIN)
     planned += _COMPILING[not request.quick] + overheads.planned(places, request.quick)
     schedule = Schedule(progress, planned)
     schedule.begin(_COMPILING[not request.quick], "compiling")
@@ -82,10 +82,8 @@ def compile_first(
     """
     if any(not item.place.devices for item in worklist):
         loops.ensure(loops.every(), progress)
-    for item in worklist:
-        if len(item.place.devices) == 1:
-            (device,) = item.place.devices
-            device.compile_ahead(_kernels(device, item.cases))
+    for device in dict.fromkeys(d for p, _ in worklist for d in p.devices if len(p.devices) == 1):
+        device.compile_ahead(_kernels(device, [c for p, c in worklist if p.devices == (device,)]))
 
 
 def _kernels(device: Device, cases: Iterable[Case]) -> dict[tuple[str, Any], None]:

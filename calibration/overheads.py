@@ -195,7 +195,7 @@ def _around(place: Place, worklist: list[WorkItem], request: Request, made: Over
     else:
         links, around = base["links"][place.name], base["host"]["dispatch"][place.name]
     if "device" in around:
-        cases = [case for item in worklist if item.place is place for case in item.cases]
+        cases = [item.case for item in worklist if item.place is place]
         for key, share in host_shares(place, cases, around["device"]).items():
             made.shares[place.name, *key] = share
     made.links[place.name], made.dispatch[place.name] = links, around

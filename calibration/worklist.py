@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from hetero import devices as backends
+from hetero import registry
 from hetero.calibration.progress import Failure
 from hetero.errors import DeviceNotAvailable, one_of
 from hetero.imports import load
@@ -22,11 +23,17 @@ _ROOM = 0.5  # of a device's memory, for the operands of one call
 
 
 class WorkItem(NamedTuple):
-    """The cases of one operation at one place."""
+    """A case at one place."""
 
-    operation: Operation
     place: Place
-    cases: tuple[Case, ...]
+    case: Case
+
+    @property
+    def names(self) -> set[str]:
+        """The names that stand for it."""
+        operation = registry.operation(self.case.implementation.operation)
+        method, place = self.case.implementation.method, self.place
+        return {operation.name, operation.function, method, place.name, place.kind}
 
 
 def chosen_devices(devices: list[str] | None, infos: dict[str, dict[str, Any]]) -> list[str]:
@@ -66,17 +73,17 @@ def all_cases(
 ) -> list[WorkItem]:
     """The work list of a calibration, in order; a quick one has only the links of several devices,
     by which calls in ranges are priced."""
-    items = []
+    items: list[WorkItem] = []
     for operation in operations:
         for place in (p for p in places if len(p.devices) < 2 or not budget.quick):
             try:
                 cases = module_of(operation).cases(place, budget)
-                cases = tuple(few(with_room(c, place), place) for c in cases if _fits(c, place))
+                cases = [few(with_room(c, place), place) for c in cases if _fits(c, place)]
             except Exception as error:
                 failures.append(Failure(operation.name, place.name, "", error))
             else:
-                items.append(WorkItem(operation, place, cases))
-    return [item for item in items if item.cases]
+                items += [WorkItem(place, case) for case in cases]
+    return items
 
 
 def _fits(case: Case, place: Place) -> bool:
@@ -115,12 +122,6 @@ def few(case: Case, place: Place) -> Case:
     return replace(case, axes=[kept, *others], seconds=case.seconds * len(kept) / len(sizes))
 
 
-def names_of(item: WorkItem, case: Case) -> set[str]:
-    """The names that stand for a case."""
-    operation, place = item.operation, item.place
-    return {operation.name, operation.function, case.implementation.method, place.name, place.kind}
-
-
 def selected(worklist: list[WorkItem], only: Iterable[str]) -> list[WorkItem]:
     """The cases that have one of these names.
 
@@ -129,18 +130,8 @@ def selected(worklist: list[WorkItem], only: Iterable[str]) -> list[WorkItem]:
     ValueError
         If a name stands for nothing that can be measured; the message lists those that do.
     """
-    only = set(only)
-    known = {
-        name: item.operation
-        for item in worklist
-        for case in item.cases
-        for name in names_of(item, case)
-    }
-    for name in sorted(only - known.keys()):
-        shown = sorted(n for n, o in known.items() if n != o.name or n == o.function)
-        raise ValueError(one_of("only", shown, name))
-    chosen = [
-        item._replace(cases=tuple(c for c in item.cases if names_of(item, c) & only))
-        for item in worklist
-    ]
-    return [item for item in chosen if item.cases]
+    known = set().union(*(item.names for item in worklist))
+    functions = {o.name: o.function for o in registry.operations()}
+    for name in sorted(set(only) - known):
+        raise ValueError(one_of("only", sorted({functions.get(n, n) for n in known}), name))
+    return [item for item in worklist if item.names & set(only)]

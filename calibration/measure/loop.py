@@ -61,7 +61,8 @@ def measure(
         try:
             if not place.devices and case.implementation.method != BLAS:
                 wait_until_idle()  # threads of BLAS spin
-            with active(place):
+            alone = len(place.devices) == 1  # so that its operands can be made
+            with place.devices[0].active() if alone else contextlib.nullcontext():
                 if place.name not in benches:
                     benches[place.name] = Bench(place.devices)
                 return take(case, benches[place.name], budget, *given)
@@ -72,12 +73,12 @@ def measure(
                 gone.add(place.name)
             return None
 
-    left = {item.place.name: 0.0 for item in worklist}
-    for item in worklist:
-        left[item.place.name] += sum(case.seconds for case in item.cases)
+    left: dict[str, float] = {}
+    for place, case in worklist:
+        left[place.name] = left.get(place.name, 0.0) + case.seconds
     time_left = dict(left)  # time that a case leaves goes to those that follow at its place
     results: list[Measured] = []
-    for place, case in ((item.place, case) for item in worklist for case in item.cases):
+    for place, case in worklist:
         row, seconds = case.implementation, case.seconds
         progress(seconds, f"{case} on {place.name}")
         share = budget.patience * max(time_left[place.name], 0.1) * seconds / left[place.name]
@@ -100,11 +101,6 @@ def measure(
             doubtful += len(sampling.unconfirmed(case, before, results[number].samples, dims))
     total = sum(len(one.samples.seconds) + len(one.samples.held_out) for one in results)
     return results, (total, sum(map(len, doubts)), doubtful)
-
-
-def active(place: Place) -> Any:
-    """A context in which operands of a single device can be made."""
-    return place.devices[0].active() if len(place.devices) == 1 else contextlib.nullcontext()
 
 
 def alive(place: Place) -> bool:

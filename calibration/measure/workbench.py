@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,17 +44,14 @@ class Bench:
     def __init__(self, devices: tuple[Device, ...] = ()) -> None:
         self.devices = devices
         self.device = devices[0] if len(devices) == 1 else None
-        self._queue: Queue | None = None
         self._pools: dict[tuple[str, int], tuple[Any, int, Any]] = {}
         self._block = np.random.default_rng(0).random(1 << 20) - 0.5
 
-    @property
+    @cached_property
     def queue(self) -> Queue | None:
         """The `Queue` that times calls by the device's own clock; None without one."""
         timed = self.device is not None and self.device.is_cuda
-        if timed and self._queue is None:
-            self._queue = Queue(self.device)
-        return self._queue
+        return Queue(self.device) if timed else None
 
     def _pool(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
         """Memory for an operand, of the largest size so far, filled with random numbers."""

@@ -7,7 +7,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from math import inf
 from typing import Any, NamedTuple
 
 from hetero.imports import load
@@ -23,8 +22,6 @@ ADVICE = {
     "type": "give plain NumPy arrays, and no class of your own",
     "option": "leave the option out",
 }
-# Of calls by the plain library that say how long it takes: the least of two or more.
-_MEASURED = ("first", "start", "plain-is-fastest", "copies", "slower", "would-take")
 MOST = 4096  # rows of a table; the oldest is given up
 HEAD = ("line", "call", "calls", "time", "saved", "moved", "reason")
 _LIBRARIES = ("numpy", "scipy", "sklearn", "skimage", "hetero")
@@ -46,13 +43,16 @@ class Note(NamedTuple):
 
 
 class Book:
-    """All notes of an installation, summed by line, call and reason."""
+    """All notes of an installation, summed by line, call and reason.
 
-    def __init__(self) -> None:
+    ``known``: call -> what is known of the plain library's times, the least and their number.
+    """
+
+    def __init__(self, known: dict[str, Any]) -> None:
+        self._known = known
         self.last: Note | None = None
         self.small: Counter[str] = Counter()
         self._rows: dict[tuple[str, ...], list[Any]] = {}  # calls, seconds, moved, text
-        self._plain: dict[str, list[Any]] = {}  # call -> how many by the plain library, least time
         self._calls: Counter[str] = Counter()  # by reason, also of rows that were given up
         self._moved = 0
         self._began = time.perf_counter()
@@ -62,9 +62,6 @@ class Book:
         key = note.line, f"{note.function} {note.what}", note.code
         row = row_of(self._rows, key, lambda: [0, 0.0, 0, ""])
         row[:] = row[0] + 1, row[1] + note.seconds, row[2] + note.moved, note.text
-        if note.code in _MEASURED:
-            plain = row_of(self._plain, key[1], lambda: [0, inf])
-            plain[:] = plain[0] + 1, min(plain[1], note.seconds)
         self._calls[note.code] += 1
         self._moved += note.moved
         self.last = note
@@ -85,8 +82,9 @@ class Book:
 
     def _saved(self, key: tuple[str, ...], row: list[Any]) -> float | None:
         """Seconds that a row's calls saved, where that is known."""
-        number, least = self._plain.get(key[1], (0, inf))
-        return row[0] * least - row[1] if key[2] == "taken" and number > 1 else None
+        known = self._known.get(key[1])
+        is_known = key[2] == "taken" and known is not None and known.samples > 1
+        return row[0] * known.plain - row[1] if is_known else None
 
     def sums(self) -> list[str]:
         """What it comes to, and what to change to gain more, in sentences."""

@@ -115,14 +115,14 @@ class Session:
     sees_all = False  # also products that are settled
 
     def __init__(self, verbose: bool = False, dry: bool = False, recording: bool = False) -> None:
-        self.book = Book()
+        self._known: dict[str, _Known] = {}
+        self.book = Book(self._known)
         self.verbose, self.dry, self.recording = verbose, dry, recording or verbose
         asked = os.environ.get(ENVIRONMENT, "")
         self.least = float(asked) if asked.replace(".", "", 1).isdecimal() else LEAST
         self.eager = self.least == 0
         self.enough = 0.0 if self.eager else None  # seconds of calls after which it is loaded
         self._spent, self._is_loaded = 0.0, False
-        self._known: dict[tuple[str, str], _Known] = {}
         self._pace: dict[str, tuple[float, float]] = {}  # function -> seconds measured, guessed
         self._thread = threading.local()
 
@@ -154,7 +154,7 @@ class Session:
     @unseen
     def run(self, function: str, attempt: Attempt, plain: Callable[[], Any]) -> Any:
         """The result of a call, by whoever computes it."""
-        known = row_of(self._known, (function, attempt.what), _Known)
+        known = row_of(self._known, f"{function} {attempt.what}", _Known)
         plan = None
         code, text = attempt.obstacle or known.obstacle or ("", "")
         if not code:

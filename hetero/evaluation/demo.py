@@ -17,7 +17,6 @@ from hetero.calling import overview, planner
 from hetero.errors import DeviceError
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Benchmark, Comparison
-from hetero.pricing.plan import CPU
 from hetero.times import readable
 
 _LARGEST, _LARGEST_ON_GPU = 2048, 8192  # extents
@@ -137,9 +136,6 @@ def _lines(row: dict[str, Any]) -> list[str]:
         f"  {name:<36} {'-':>9}  not installed: pip install {package}"
         for name, package in row["missing"].items()
     ]
-    others = *row["libraries"], *row["failed"]
-    if row["device"] != CPU and not any(name.startswith("CuPy") for name in others):
-        lines.append("  no other library was compared on a GPU")
     return lines
 
 

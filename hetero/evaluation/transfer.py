@@ -82,10 +82,10 @@ def transfer(
     machine = OtherMachine(constants, devices)
     done = None if work is None else _work(work, machine, name)
     found = {memory: pays(seconds, done) for memory, seconds in copies.items()}
-    over, given, curves = "bytes", None, {}
+    over, curves = "bytes", {}
     if isinstance(work, Call):
-        over, given = work.leading, work.extent
-        sizes = extents(min(_SMALLEST, given), max(_LARGEST, _FURTHER * given))
+        over = work.leading
+        sizes = extents(min(_SMALLEST, work.extent), max(_LARGEST, _FURTHER * work.extent))
 
         @functools.cache
         def alone(where: str, extent: int) -> float | None:
@@ -120,7 +120,7 @@ def transfer(
         "copies": copies,
         "work": done,
         "pays": found,
-        "curves": {"over": over, "given": given, "at": sizes, "seconds": seconds},
+        "curves": {"over": over, "at": sizes, "seconds": seconds},
     }
 
 

@@ -75,10 +75,10 @@ def test_what_fails_while_it_is_measured_costs_its_own_models(error, hasty, monk
 
 def test_a_fit_that_fails_costs_its_own_model():
     samples = Samples({(4,): 1.0})
-    (work,) = portions("matmul", budget=request.QUICK)
+    items = portions("matmul", budget=request.QUICK)
     good, bad = (
-        loop.Measured(case, work.place, found)
-        for case, found in zip(work.cases, (samples, Samples()), strict=True)
+        loop.Measured(item.case, item.place, found)
+        for item, found in zip(items, (samples, Samples()), strict=True)
     )
     good = good._replace(case=dataclasses.replace(good.case, axes=[[4]]))
     failures = []
@@ -191,7 +191,7 @@ def test_samples_that_contradict_the_others_are_taken_once_more(first, second, l
     monkeypatch.setattr(loop, "Bench", lambda devices: Bench())
     row = next(i for i in registry.lookup("matvec") if i.kind == "cpu")
     case = Case(row, "float32", "C", SampleGrid(), [SIZES], problem=lambda n: n)
-    (found,), counts = loop.measure([WorkItem(None, here(), (case,))], FULL, {}, silent, [])
+    (found,), counts = loop.measure([WorkItem(here(), case)], FULL, {}, silent, [])
     assert asked == [*SIZES, *first]
     assert counts == (len(SIZES), len(first), left)
     for n in SIZES:

@@ -154,7 +154,7 @@ def advise(
     for line in gaining:
         if line.plain < least * line.count:
             line.there += (line.plain - line.there) * min(least / whole, 1.0)
-    loading = LOADING if any(line.there < line.plain for line in gaining) else 0.0
+    loading = LOADING[has_gpu] if any(line.there < line.plain for line in gaining) else 0.0
     sums = {n: rest + sum(getattr(line, n) for line in lines) for n in ("here", "there", "plain")}
     sums["there"] += loading
     return Advice(constants.name, on is None, lines, rest, loading, **sums), ending

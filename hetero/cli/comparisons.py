@@ -147,7 +147,7 @@ def verify(arguments: argparse.Namespace) -> int:
     """Measure every candidate of random problems."""
     from hetero import devices as backends
     from hetero import registry
-    from hetero.evaluation import report, verify
+    from hetero.evaluation import last, report, verify
 
     named = tuple(registry.operation(name) for name in arguments.operation)
     if arguments.on != "host" and not backends.get(arguments.on).is_cuda:
@@ -161,6 +161,9 @@ def verify(arguments: argparse.Namespace) -> int:
     given = {name: getattr(arguments, name) for name in names}
     rows = verify.verify(operations, **given, progress=progress_bar())
     found = {**verify.summary(rows), "worst_choices": report.worst_choices(rows)}
+    if rows:
+        names = ", ".join(operation.function for operation in operations)
+        last.keep(last.VERIFY, f"{names}, on {arguments.on}", found)
     show(arguments, found, lambda: report.verification(found))
     return DONE if rows else NO_CHOICE
 

@@ -142,11 +142,13 @@ _SIZES = {"type": _whole, "metavar": "N,N"}
 
 def ladder(arguments: argparse.Namespace) -> int:
     """Each kernel of an operation from the first idea to the best: time, rates, gain."""
+    from hetero.evaluation import last
     from hetero.ladder import ladder
 
     own = {"threads": arguments.threads, "limit": arguments.limit}
     own["curve"] = arguments.plot is not None
     found = _measured(arguments, ladder, arguments.operation, **own, **_sizes(arguments))
+    last.keep_ladder(found)
     show(arguments, found, lambda: ladder.text(found))
     return values.plot(arguments, found, ladder)
 

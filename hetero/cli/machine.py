@@ -107,7 +107,8 @@ def _report_options() -> Options:
 
 def report(arguments: argparse.Namespace) -> int:
     """What is known of a machine, as a page for a browser."""
-    from hetero.evaluation import page
+    from hetero.evaluation import last
+    from hetero.evaluation.page import page
 
     check_file("FILE", arguments.file)
     progress = progress_bar()
@@ -115,9 +116,9 @@ def report(arguments: argparse.Namespace) -> int:
         raise ValueError("--ladder measures this machine, and --profile names another one")
     for name in arguments.ladder:
         load("hetero.ladder.families").family(name)  # or it says what there is
-    measure = load("hetero.ladder.ladder").ladder
-    ladders = [measure(name, progress=progress) for name in arguments.ladder]
-    found = page.page(arguments.profile, ladders)
+    for name in arguments.ladder:
+        last.keep_ladder(load("hetero.ladder.ladder").ladder(name, progress=progress))
+    found = page(arguments.profile)
     Path(arguments.file).write_text(found, "utf-8")
     show(arguments, {"file": arguments.file}, lambda: f"the page is in {arguments.file}")
     return DONE

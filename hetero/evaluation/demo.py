@@ -17,6 +17,7 @@ from hetero.calling import overview, planner
 from hetero.errors import DeviceError
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Benchmark, Comparison
+from hetero.pricing.plan import CPU
 from hetero.times import readable
 
 _LARGEST, _LARGEST_ON_GPU = 2048, 8192  # extents
@@ -61,7 +62,7 @@ def demo(
         for operation in registry.operations()
         for case in benchmark.of(operation, "demonstrated", lambda size: ())(size)
     ]
-    rows = []
+    rows, plan = [], None
     for number, (operation, case) in enumerate(cases):
         tell(0.6 + 0.4 * number / len(cases), case.case)
         results, failed = dict[str, Any](), dict[str, str]()
@@ -77,6 +78,11 @@ def demo(
         is_last = all(other is not operation for other, _ in cases[number + 1 :])
         if picture is not None and save is not None and is_last:
             show(f"  its picture is in {save(results[_OWN], picture)}")
+        if plan is None or len(compared.plan.candidates) > len(plan.candidates):
+            plan = compared.plan
+    show("\n" + "\n".join(_overview(rows)))
+    if plan is not None:
+        show(f"\nhow one of them was chosen, as hetero.plan and 'hetero explain' print it:\n{plan}")
     show(f"\n{readable(time.perf_counter() - start)} in all")
     return rows
 
@@ -136,6 +142,9 @@ def _lines(row: dict[str, Any]) -> list[str]:
         f"  {name:<36} {'-':>9}  not installed: pip install {package}"
         for name, package in row["missing"].items()
     ]
+    others = *row["libraries"], *row["failed"]
+    if row["device"] != CPU and not any(name.startswith("CuPy") for name in others):
+        lines.append("  no other library was compared on a GPU")
     return lines
 
 
@@ -146,5 +155,24 @@ def _line(name: str, one: Mapping[str, Any], text: str) -> str:
 
 def gained(ratio: float) -> str:
     """In words how hetero compares with what takes that many times as long."""
-    times = f"{max(ratio, 1.0 / ratio):#.3g}".rstrip(".")
-    return f"{times} times as fast" if ratio >= 1.0 else f"takes {times} times as long"
+    if ratio >= 1.0:
+        return f"{_digits(ratio)} times as fast"
+    return f"takes {_digits(1.0 / ratio)} times as long"
+
+
+def _digits(ratio: float) -> str:
+    return f"{ratio:#.3g}".rstrip(".")
+
+
+def _overview(rows: list[dict[str, Any]]) -> list[str]:
+    """Each call compared with the fastest other library, the largest gain first."""
+    compared = []
+    for row in rows:
+        if row["libraries"]:
+            name, one = min(row["libraries"].items(), key=lambda item: item[1]["measured"])
+            times = f"{readable(row['measured']):>9}  {readable(one['measured']):>9}  {name:<33}"
+            call = row["call"].partition(":")[0]
+            compared.append((one["measured"] / row["measured"], f"{times}  {call}"))
+    compared.sort(key=lambda item: -item[0])
+    head = f"{'times as fast':<15}{'hetero':>9}  {'fastest other library':<44}  call"
+    return [head, *(f"{_digits(ratio):>13}  {text}" for ratio, text in compared)]

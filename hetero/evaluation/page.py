@@ -1,9 +1,8 @@
 """`hetero report`: what is known of a machine, as one page for a browser that loads nothing.
 
-It opens with two answers: from where a device pays, and how far predictions are off. Pictures are
-matplotlib's, as SVG in the page, in the colours of its light or dark ground; without matplotlib
-there are none. The page has one column on a phone, and lets nothing be loaded or run, whatever
-stands in the names that a machine gives.
+It opens with four answers: from where a device pays, how far predictions are off, how good the
+choices were, and the command that comes next. Pictures are matplotlib's, as SVG in the page, in the
+colours of its light or dark ground; without matplotlib there are none.
 """
 
 from __future__ import annotations
@@ -11,62 +10,47 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from html import escape
-from statistics import median
-from string import Template
+from itertools import cycle
+from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
-from hetero import registry
+from hetero import profile, registry
 from hetero.arrays import HOST
 from hetero.calling import overview
 from hetero.calling.planner import OtherMachine
-from hetero.evaluation import calls, report
+from hetero.evaluation import calls, last, report
 from hetero.evaluation.calls import break_even
+from hetero.evaluation.markup import boxes, document, paragraph, table
+from hetero.host import loops
 from hetero.imports import load
 from hetero.ops import benchmark
-from hetero.ops.benchmark import Line
+from hetero.ops.benchmark import Line, Plane
 from hetero.pricing.plan import CPU
 from hetero.profile import Profile
+from hetero.profile.constants import OFF
 from hetero.registry import Operation
 from hetero.registry.models import ModelKey, bind_link
 from hetero.terminal import aligned
 
 _SIZE = (5.0, 4.2)  # inches
+_MARKERS = "os^vDPX*<>"
+_PARTS = 2  # of each doubling in a map: a plan takes up to 2 ms
 _COPIES = [1 << power for power in range(10, 31)]  # bytes
+_COSTLY = 1.1  # chosen over best, geometric mean, from which on new constants are worth their time
+_VERIFY = "`hetero verify`, run on that machine, measures calls."
+_OTHER_FORM = KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError
 _ON_CPU = f", {CPU}"  # how the names of prices end that are the CPU's
 Prices = dict[str, float]  # "method, device" -> seconds
 Curves = Mapping[str, Mapping[int, float]]  # label -> size -> value
-_DOCUMENT = Template("""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>$title</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<style>
-:root{color-scheme:light dark}
-body{max-width:1240px;margin:0 auto;padding:1rem;font:16px/1.5 system-ui,sans-serif;
-overflow-wrap:anywhere}
-h1,h2{font-size:1.25rem;line-height:1.25}
-.soft,summary{opacity:.75;font-size:.875rem}
-.side{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,420px),1fr));gap:1rem}
-.side>div{border:1px solid #8886;border-radius:8px;padding:.25rem 1rem .75rem;min-width:0}
-.big{font-size:1.375rem;font-weight:600}
-figure{margin:0}
-figure svg{width:100%;height:auto}
-@media (prefers-color-scheme:dark){figure svg{filter:invert(.93) hue-rotate(180deg)}}
-table{border-collapse:collapse;font-size:.8125rem;font-variant-numeric:tabular-nums}
-th,td{padding:.2rem .5rem .2rem 0;text-align:left;vertical-align:top;font-weight:400;
-border-bottom:1px solid #8886}
-pre{overflow-x:auto;font-size:.8125rem;line-height:1.35}
-</style></head><body><h1>$title</h1>
-$content
-</body></html>
-""")
 
 
-def page(named: str | None = None, ladders: Sequence[Mapping[str, Any]] = ()) -> str:
-    """What is known of this machine, or of another one by its profile, which is a name or a file;
-    ``ladders`` are results of `hetero.ladder.ladder`.
+def page(named: str | None = None) -> str:
+    """What is known of this machine, or of another one by its profile, which is a name or a file.
 
     Raises
     ------
@@ -74,13 +58,17 @@ def page(named: str | None = None, ladders: Sequence[Mapping[str, Any]] = ()) ->
         If there is no such profile; the message names those that there are.
     """
     constants, devices = calls.known(named)
+    kept = last.read(profile.default_path() if named is None else Path(named))
     machine, pays, sections = OtherMachine(constants, devices), list[tuple[str, str]](), {}
     for operation in registry.operations():
         sections[operation.function] = boxes(_operation(operation, constants, machine, pays))
     sections["Copies to devices and back"] = boxes(_links(constants))
     sections["Errors of the models"] = _printed(report.calibration(constants))
-    text = load("hetero.ladder.ladder").text
-    sections["Ladders of kernels"] = "".join(_printed(text(one)) for one in ladders)
+    for kind, title, text in (
+        (last.LADDER, "Ladders of kernels", load("hetero.ladder.ladder").text),
+        (last.VERIFY, "The last verification", report.verification),
+    ):
+        sections[title] = "".join(_kept(key, one, text) for key, one in kept.get(kind, {}).items())
     known = overview.machine() if named is None else overview.Inventory(devices)
     shown = f"<summary>what is known of it</summary>{_printed(str(known))}"
     sections["The machine"] = f"<details>{shown}</details>"
@@ -89,12 +77,8 @@ def page(named: str | None = None, ladders: Sequence[Mapping[str, Any]] = ()) ->
     title = "From where a GPU pays" if len(names) > 1 else "No GPU here: the fastest on the CPU"
     if len(names) < 2:
         pays.append(("From where one would pay", "hetero report --profile h200 h200.html"))
-    means = {key: error["mean"] for key, error in constants.residuals().items()}
-    errors = [mean for key, mean in means.items() if key.count("|") == len(ModelKey._fields) - 1]
-    off = f"{median(errors):.0%}" if errors else "not known"
-    text = f"in the median of {len(errors)} models, at shapes that were not fitted; `hetero verify`"
-    said = paragraph(off, "big") + paragraph(f"{text}, run on that machine, measures calls.")
-    opening = [f"<h2>{title}</h2>{table(pays)}", f"<h2>How far predictions are off</h2>{said}"]
+    verified = kept.get(last.VERIFY, {})
+    opening = [f"<h2>{title}</h2>{table(pays)}", *_quality(constants, named, verified)]
     text = f"Profile {constants.name!r}, of {constants.data.get('created') or 'an unknown time'}."
     if report.figure(1.0, 1.0) is None:
         text += f" There are no pictures: {report.INSTALL}."
@@ -105,6 +89,17 @@ def page(named: str | None = None, ladders: Sequence[Mapping[str, Any]] = ()) ->
 def _printed(text: str) -> str:
     """What a command prints."""
     return f"<pre>{escape(aligned(text))}</pre>"
+
+
+def _kept(name: str, found: Any, text: Callable[[Any], str]) -> str:
+    """What was measured last, as its command prints it; another version may have kept it."""
+    try:
+        return paragraph(f"{name}, measured {found['created']}") + _printed(text(found))
+    except _OTHER_FORM:
+        return paragraph(f"{name}: kept in another form, measure it again.")
+
+
+# -- Answers ---------------------------------------------------------------------------------------
 
 
 def _pays(at: Mapping[int, Prices], line: Line, priced: Callable[[Any], Prices]) -> str:
@@ -129,6 +124,64 @@ def _pays(at: Mapping[int, Prices], line: Line, priced: Callable[[Any], Prices])
     gain = (cpu(turn.largest) or math.nan) / (device(turn.largest) or math.nan)
     begin = f"from {name} = {turn.extent}" if turn.extent > turn.smallest else "at every size"
     return f"{begin}, {report.rounded(gain, 2)} times as fast at {turn.largest}"
+
+
+def _quality(constants: Profile, named: str | None, verified: Mapping[str, Any]) -> Iterator[str]:
+    """How far predictions are off, how good choices are, and what comes next: by what `verify`
+    measured last, else by the errors of the models; markup."""
+    means = {key: error["mean"] for key, error in constants.residuals().items()}
+    bars = len(ModelKey._fields) - 1  # the keys of links have fewer
+    errors = {ModelKey.parse(key): mean for key, mean in means.items() if key.count("|") == bars}
+    off = f"{median(errors.values()):.0%}" if errors else "not known"
+    of_off = f"in the median of {len(errors)} models, at shapes that were not fitted; {_VERIFY}"
+    number, ratio, best, of_best = 0, 1.0, "not measured", _VERIFY
+    try:
+        weights = [one["problems"] for one in verified.values()]
+        found = [one["chosen_error"] for one in verified.values()]
+        over = [one["chosen_over_best"] for one in verified.values()]
+        if number := sum(weights):
+            some = f"{number} random calls of {', '.join(n.partition(',')[0] for n in verified)}"
+            off = f"{fmean((one['mean'] for one in found), weights):.0%}"
+            of_off = f"in the mean of {some}; {max(one['worst'] for one in found):.0%} at worst."
+            ratio = math.exp(fmean((math.log(one["geometric_mean"]) for one in over), weights))
+            worst = max(one["worst"] for one in over)
+            best, of_best = f"{ratio:.3f}", f"geometric mean of {some}; {worst:.3g} at worst."
+    except _OTHER_FORM:  # of another version's verification
+        number = 0
+    command, why = advice(constants, named, errors, number, ratio)
+    for head, answer, text in (
+        ("How far predictions are off", off, of_off),
+        ("Time of the choice over the best", best, of_best),
+        ("Next", f"`{command}`", why),
+    ):
+        yield f"<h2>{head}</h2>{paragraph(answer, 'big')}{paragraph(text)}"
+
+
+def advice(
+    constants: Profile,
+    named: str | None,
+    errors: Mapping[ModelKey, float],
+    calls: int,
+    ratio: float,
+) -> tuple[str, str]:
+    """The command that comes next, and why: the first thing that is missing, or wrong."""
+    if named is not None:
+        why = "prices the calls of your script, as it runs here, on that machine."
+        return f"hetero advise --on {shlex.quote(named)} script.py", why
+    if not constants.data.get("fingerprint"):
+        return "hetero calibrate", "This machine is not calibrated; its constants are a guess."
+    if not all(map(loops.is_ready, loops.every())):
+        return "hetero compile", "Not all of the CPU's loops are compiled."
+    if not constants.is_trusted:
+        return "hetero calibrate", "Other load disturbed the last calibration: run it when idle."
+    models = {key.operation for key, mean in errors.items() if not mean < OFF}
+    if off := [f" --only {one.function}" for one in registry.operations() if one.name in models]:
+        return f"hetero calibrate{''.join(off)}", "Predictions of these are off by a factor."
+    if not calls:
+        return "hetero verify", "No choice was measured yet."
+    if ratio > _COSTLY:
+        return "hetero calibrate", "The choices cost more than they should."
+    return "python -m hetero.accel script.py", "All is measured: runs a script with these choices."
 
 
 # -- Pictures --------------------------------------------------------------------------------------
@@ -160,10 +213,12 @@ def svg(title: str, draw: Callable[[Any], object]) -> str:
 def _operation(
     operation: Operation, constants: Profile, machine: OtherMachine, pays: list[tuple[str, str]]
 ) -> Iterator[str]:
-    """Seconds of its methods over a size; ``pays`` gets from where on a device pays."""
+    """Seconds of its methods over one size, choices over two; nothing where nothing is known.
+    ``pays`` gets from where on a device pays."""
     dtypes = {*constants.dtypes().get(operation.name, ())}
     dtype = min(dtypes & {benchmark.dtype_of(operation)} or dtypes, default="float64")
     priced = partial(_prices, operation, dtype, machine)
+    known = len(pays)
     for line in benchmark.of(operation, "LINES"):
         at = {n: found for n in line.axis.sizes() if (found := priced(line.dims(n)))}
         if at:
@@ -172,6 +227,9 @@ def _operation(
             names = dict.fromkeys(name for found in at.values() for name in found)
             curves = {name: {n: f[name] for n, f in at.items() if name in f} for name in names}
             yield _curves(title, line.axis.name, "seconds, predicted", curves)
+    for plane in benchmark.of(operation, "PLANES", ()) if len(pays) > known else ():
+        title = f"{operation.function}, {plane.text}, {dtype}: what is chosen"
+        yield _choices(title, plane, priced)
 
 
 def _prices(operation: Operation, dtype: str, machine: OtherMachine, dims: Any) -> Prices:
@@ -196,6 +254,21 @@ def _curves(title: str, name: str, unit: str, curves: Curves, samples: Curves | 
     return svg(title, draw)
 
 
+def _choices(title: str, plane: Plane, priced: Callable[[Any], Prices]) -> str:
+    """What is chosen over two sizes."""
+    chosen: dict[str, list[tuple[int, int]]] = {}
+    for y in plane.y.sizes(_PARTS):
+        for x in plane.x.sizes(_PARTS):
+            chosen.setdefault(next(iter(priced(plane.dims(x, y))), "none"), []).append((x, y))
+
+    def draw(axes: Any) -> None:
+        for marker, (name, at) in zip(cycle(_MARKERS), chosen.items(), strict=False):
+            axes.plot(*zip(*at, strict=True), label=name, ls="", marker=marker, markersize=4)
+        axes.set(xlabel=plane.x.name, ylabel=plane.y.name)
+
+    return svg(title, draw)
+
+
 def _links(constants: Profile) -> Iterator[str]:
     """The rate of copies over their size: fitted, and the measured samples."""
     for device, directions in constants.data["links"].items():
@@ -208,30 +281,3 @@ def _links(constants: Profile) -> Iterator[str]:
                 marks[memory] = {n: n / t for n, t in taken}
             if curves:
                 yield _curves(f"{direction}, {device}", "bytes", "bytes/s", curves, marks)
-
-
-# -- HTML as text ----------------------------------------------------------------------------------
-
-
-def paragraph(text: str, class_: str = "") -> str:
-    """Plain text as a paragraph; what stands in backticks is code."""
-    content = re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
-    return f'<p class="{class_}">{content}</p>'
-
-
-def table(rows: Iterable[Sequence[str]]) -> str:
-    """A table; the first column names the rows."""
-    lines = ("</td><td>".join(map(escape, row)) for row in rows)
-    return f"<table><tr><td>{'</td></tr><tr><td>'.join(lines)}</td></tr></table>"
-
-
-def boxes(found: Iterable[str]) -> str:
-    """Pieces of markup, next to each other where there is room; nothing where there are none."""
-    inside = "".join(f"<div>{one}</div>" for one in found if one)
-    return f'<div class="side">{inside}</div>' if inside else ""
-
-
-def document(title: str, first: str, sections: Mapping[str, str]) -> str:
-    """The whole page: ``first``, then the sections that are not empty, by their headings."""
-    parts = [f"<h2>{escape(head)}</h2>{text}" for head, text in sections.items() if text]
-    return _DOCUMENT.substitute(title=escape(title), content="\n".join([first, *parts]))

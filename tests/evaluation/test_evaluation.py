@@ -235,6 +235,7 @@ def test_demo_shows_losses_and_what_is_not_installed(monkeypatch):
         "slow 9 ms 8 iterations, hetero 4.50 times as fast, results differ by 1e-01"
     )
     assert lines["Some"] == "Some library - not installed: pip install some-package"
+    assert lines["0.250"] == "0.250 2 ms 500 us fast a case", "the fastest counts"
 
 
 def test_demo_goes_on_after_a_call_that_fails(monkeypatch):
@@ -277,17 +278,23 @@ def test_demo_calibrates_unless_a_profile_is_stored(stored, monkeypatch):
     assert ("by the profile a file" in text, "calibrated in" in text) == (stored, not stored)
 
 
-def test_demo_watches_nothing(monkeypatch):
+def test_demo_watches_nothing_and_says_where_no_gpu_is_compared(monkeypatch):
     def make():
         asked.append(kept.obstacle())
-        return benchmark.by_itself(OPERATIONS[0], (np.eye(4), np.ones(4)), {}, {"Other": call})
+        found = benchmark.compared(OPERATIONS[0], (np.eye(4), np.ones(4)), {}, peers)
+        place = found.plan.chosen._replace(device=device)
+        return found._replace(plan=SimpleNamespace(chosen=place, candidates=()))
 
     def call(turn):
         asked.append(kept.obstacle())
         return np.ones(4)
 
     asked = []
-    demonstrated(monkeypatch, Benchmark("a case", make))
+    for device, name in (("cpu", "Other"), ("cuda:0", "Other"), ("cuda:0", "CuPy")):
+        peers = {name: call}
+        text = demonstrated(monkeypatch, Benchmark("a case", make))[1]
+        no = (device, name) == ("cuda:0", "Other")
+        assert ("no other library was compared on a GPU" in text) == no
     assert set(asked) == {"switched off by hetero.use"}
 
 

@@ -22,6 +22,7 @@ from hetero.ops.benchmark import (
     Benchmark,
     Comparison,
     Line,
+    Plane,
     TimedCall,
     Trial,
     compared,
@@ -56,6 +57,9 @@ LINES = (
     Line("n x n with a filter of 63 x 63", _IMAGE._replace(least=64), lambda n: (n, n, 63, 63)),
     Line("1024 x 1024 with a filter of f x f", _FILTER, lambda f: (1024, 1024, f, f)),
 )
+PLANES = (
+    Plane("n x n with a filter of f x f", _IMAGE, _FILTER, lambda n, f: (n, n, f, f)),
+)  # of a filter that is not known to be of low rank
 
 
 def draw(random: random.Random, on: str, largest: int) -> Trial:

@@ -11,6 +11,7 @@ from hetero.ops.benchmark import (
     Benchmark,
     Line,
     Named,
+    Plane,
     Trial,
     cuda_device,
     moved_call,
@@ -36,6 +37,12 @@ MOVED, MOVED_BESIDE_CPU = (4096, 8192, 16384), (256, 1024)
 _LONGEST = 1.0  # predicted seconds
 
 LINES = (Line("n x n by n x n", Axis("n", 16, 8192), lambda n: (n, n, n)),)
+_WIDE = Axis("n", 16, 16384), Axis("m", 16, 16384)
+_DEEP = Axis("n", 16, 8192), Axis("k", 16, 8192)
+PLANES = (
+    Plane("m x 1024 by 1024 x n", *_WIDE, lambda n, m: (m, n, 1024)),
+    Plane("n x k by k x n", *_DEEP, lambda n, k: (n, n, k)),
+)
 
 # Own kernels beside the libraries'; arithmetic is what limits them.
 columns = partial(products.columns, dims="m x n x k", unit="TFLOP/s", scale=1e-12, limit="peak")

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from hetero.ops.benchmark import Axis, Benchmark, Line, Trial
+from hetero.ops.benchmark import Axis, Benchmark, Line, Plane, Trial
 from hetero.ops.matvec import OPERATION
 from hetero.ops.products import benchmarks as products
 
@@ -19,6 +19,7 @@ SHAPES: Sequence[tuple[int, ...]] = [
 ]
 
 LINES = (Line("A of n x n", Axis("n", 16, 16384), lambda n: (n, n)),)
+PLANES = (Plane("A of m x k", Axis("k", 16, 32768), Axis("m", 16, 32768), lambda k, m: (m, k)),)
 
 # Own kernels beside the libraries'; reading the matrix is what limits them.
 columns = partial(products.columns, dims="m x k", unit="GB/s", scale=1e-9, limit="copy bandwidth")

@@ -101,7 +101,8 @@ def _ways(
     together = on(kinds, [row for row in rows if row.shared and row.shared(problem)])
     if device is not None and together:
         names = kinds[device]["members"][:1]
-        known = places.has_constants(constants, kinds[device]["constants"], problem.operation)
+        of_group = f"{kinds[device]['constants']}|{problem.operation}|"
+        known = any(key.startswith(of_group) for key in constants.data["models"])
         done = {c.method for c in together if c.seconds is not None or not known or named}
         rows = [row for row in rows if row.method not in done]
     return on({name: devices[name] for name in names}, rows) + together
@@ -137,17 +138,8 @@ def candidate(
 ) -> Candidate:
     """One way to do a problem on one device, or on several together, with its price.
 
-    Parameters
-    ----------
-    problem : Problem
-    row : Implementation
-    name : str
-        The device's.
-    info : dict
-        Its description.
-    constants : Profile
-    asked, named : bool
-        Whether the caller names the device, and the method.
+    ``info`` describes the device; ``asked`` and ``named`` say whether the caller names it, and the
+    method.
     """
     reason = places.obstacle(problem, row, name, info, asked)
     way = Candidate(name, row.method, None, {}, _unless(named, reason), row)
@@ -174,10 +166,7 @@ def _priced(
 ) -> Candidate:
     """A candidate with its price, if there are constants for it.
 
-    Raises
-    ------
-    KeyError, ValueError
-        If they do not cover the problem.
+    KeyError or ValueError if they do not cover the problem.
     """
     name, row, group = way.device, way.implementation, info.get("constants")
     assert row is not None
@@ -293,20 +282,8 @@ def upload_next(problem: Problem, constants: Profile) -> Terms:
 
 
 def to_all(problem: Problem, info: dict[str, Any], constants: Profile) -> tuple[Terms, Terms]:
-    """Seconds to move shares of the operands from the host to several devices, and the result back.
-
-    Parameters
-    ----------
-    problem : Problem
-    info : dict
-        Of the devices together, as `groups` gives it.
-    constants : Profile
-
-    Raises
-    ------
-    KeyError
-        If the links are not known.
-    """
+    """Seconds to move shares of the operands from the host to several devices, which ``info``
+    describes as `groups` does, and the result back; KeyError if the links are not known."""
     members = info["members"]
 
     def seconds(direction: str, operand: Operand) -> float:

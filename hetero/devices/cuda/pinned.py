@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from hetero.devices import at_once
-from hetero.devices.cuda.driver import error_text, libcuda
-from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.devices.cuda.driver import call, error_text, libcuda
+from hetero.errors import DeviceMemoryError
 from hetero.host import cpu
 
 _HUGE_PAGE = 2 << 20  # bytes of a huge page
@@ -134,8 +134,7 @@ def _twice(function: Any, argument: Any) -> None:
 def sleeping_event() -> int:
     """A CUDA event of the current context's; who waits for it sleeps."""
     made = ctypes.c_void_p()
-    if status := libcuda().cuEventCreate(ctypes.byref(made), _NO_TIMING | _BLOCKING_SYNC):
-        raise DeviceError(f"no event could be made: {error_text(status)}")
+    call("cuEventCreate", ctypes.byref(made), _NO_TIMING | _BLOCKING_SYNC)
     return made.value or 0
 
 

@@ -102,10 +102,6 @@ class Active:
 class Contexts:
     """The contexts that work of a device is done in, and what belongs to each.
 
-    Parameters
-    ----------
-    device : CudaDevice
-
     Attributes
     ----------
     held : Context or None

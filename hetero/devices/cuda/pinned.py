@@ -44,16 +44,8 @@ def driver_knows(array: np.ndarray) -> bool:
 def cuda_pages(nbytes: int, ordinal: int, is_inherited: bool) -> np.ndarray:
     """Pinned memory (uint8), by the primary context of a CUDA device, which must be current.
 
-    Parameters
-    ----------
-    nbytes, ordinal : int
-    is_inherited : bool
-        Whether a forked child gets a copy, in memory that is not pinned; else it has none.
-
-    Raises
-    ------
-    DeviceMemoryError
-        If the system or the driver refuses it.
+    A forked child gets a copy where it ``is_inherited``, in memory that is not pinned; else it has
+    none. DeviceMemoryError if the system or the driver refuses it.
     """
     pages = _CudaPages(max(nbytes, 1), ordinal, is_inherited)
     return np.frombuffer(pages, np.uint8, nbytes, pages.offset)

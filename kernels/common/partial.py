@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from .launch import Launch, ceil_div
 
+__all__ = ["sum_partials"]
+
 # Threads along the parts of k, for each output: few outputs with many parts need more.
 _GROUPS = (1, 8)
 _THREADS = 256

@@ -18,20 +18,12 @@ _all: weakref.WeakKeyDictionary[Any, Callable[[], None] | None] = weakref.WeakKe
 
 
 def new(mend: Callable[[], None] | None = None) -> Any:
-    """A reentrant lock that is free in a forked child.
+    """A reentrant lock (`threading.RLock`) that is free in a forked child.
 
     The state that it guards must be consistent at every step for the thread that holds it, since a
-    signal handler or a KeyboardInterrupt can come in between.
-
-    Parameters
-    ----------
-    mend : callable, optional
-        Called in a forked child where another thread held the lock: that thread's change is
-        incomplete, and will not be finished.
-
-    Returns
-    -------
-    threading.RLock
+    signal handler or a KeyboardInterrupt can come in between. ``mend`` is called in a forked child
+    where another thread held the lock: that thread's change is incomplete, and will not be
+    finished.
     """
     lock = threading.RLock()
     _all[lock] = mend
@@ -45,16 +37,10 @@ def condition() -> Any:
 
 @contextlib.contextmanager
 def sole(shared: Any, make: Callable[[], Any]) -> Iterator[Any]:
-    """Exclusive use of an object by the calling thread.
+    """Exclusive use of an object by the calling thread; ``make()`` gives another one.
 
-    A signal handler that interrupts its own thread's use gets another object.
-
-    Parameters
-    ----------
-    shared : object
-        With attributes ``lock``, from `new`, and ``user``, None at first.
-    make : callable
-        ``make()`` gives another one.
+    It has attributes ``lock``, from `new`, and ``user``, None at first. A signal handler that
+    interrupts its own thread's use gets another object.
     """
     with shared.lock:
         if shared.user == os.getpid():  # a forked child's copy is not in use

@@ -54,21 +54,11 @@ def cache_directory() -> Path:
 
 
 def private_folder(*names: str, root: Path | None = None) -> Path | None:
-    """A folder below the cache directory that is this user's alone; made where it is not there.
+    """A folder below the cache directory (or ``root``) that is this user's alone, by its name and
+    those of the folders that it lies in; made where it is not there.
 
-    Its files can be trusted: no other user could have written them.
-
-    Parameters
-    ----------
-    *names : str
-        The folder's name, and those of the folders that it lies in.
-    root : Path, optional
-        Another folder than `cache_directory`.
-
-    Returns
-    -------
-    Path or None
-        None where it cannot be made, or where another user may have written: then a line is logged.
+    Its files can be trusted: no other user could have written them. None where it cannot be made,
+    or where another user may have written: then a line is logged.
     """
     folder = cache_directory() if root is None else root
     try:
@@ -115,20 +105,9 @@ def _others(info: os.stat_result) -> str | None:
 
 
 def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Put a file in place as a whole, or leave what is there.
+    """Put a file in place as a whole, in a folder that is there, or leave what is there (OSError).
 
-    Parameters
-    ----------
-    path : Path
-        In a folder that is there.
-    content : bytes
-    durable : bool
-        Whether it must outlast a loss of power right after.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
+    A ``durable`` one outlasts a loss of power right after.
     """
     handle, temporary = tempfile.mkstemp(TEMPORARY, f"{path.name}.", path.parent)
     try:
@@ -172,14 +151,8 @@ def opened(path: str | os.PathLike[str], flags: int = 0) -> BinaryIO:
 def read_own_file(path: Path) -> bytes:
     """The content of a regular file that only this user (or root) can have written.
 
-    The opened file is checked, so that it cannot be replaced between check and use.
-
-    Raises
-    ------
-    ValueError
-        If others may have written it, or if it is a link or anything else but a regular file.
-    OSError
-        If it cannot be read.
+    The opened file is checked, so that it cannot be replaced between check and use. ValueError if
+    others may have written it, or if it is a link or anything else but a regular file.
     """
     try:
         opening = opened(path, os.O_NOFOLLOW)
@@ -199,17 +172,8 @@ def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[in
 
     The block gets the file's handle; or None where the file system has no locks, so that others may
     be in it too. A process that inherits the handle holds the lock as well, until both close it.
-
-    Parameters
-    ----------
-    path : Path
-    waiting : callable, optional
-        Called once if another process holds the lock, before waiting for it.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be opened, or is a link or anything but a regular file.
+    ``waiting`` is called once if another process holds the lock, before waiting for it. OSError if
+    the file cannot be opened, or is a link or anything but a regular file.
     """
     # Not through a link, and without truncation: it may point to another file.
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)

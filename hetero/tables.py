@@ -13,41 +13,38 @@ from hetero import locks
 _MOST = 4096  # entries of a table
 
 
-class _Tables:
-    """All tables, and how many times they were emptied."""
-
-    def __init__(self) -> None:
-        self.lock = locks.new(self.forget)
-        self.tables: list[dict[Any, Any]] = []
-        self.generation = 0
-
-    def forget(self) -> None:
-        with self.lock:
-            self.generation += 1
-            for table in self.tables:
-                table.clear()
+_tables: list[dict[Any, Any]] = []
+_generation = 0
 
 
-_all = _Tables()
-forget = _all.forget
+def forget() -> None:
+    """Empty all tables."""
+    global _generation
+    with _lock:
+        _generation += 1
+        for table in _tables:
+            table.clear()
+
+
+_lock = locks.new(forget)
 
 
 def new_table() -> dict[Any, Any]:
     """A dict that is emptied whenever plans become out of date; `remember` fills it."""
     table: dict[Any, Any] = {}
-    _all.tables.append(table)
+    _tables.append(table)
     return table
 
 
 def generation() -> int:
     """Number of the current generation of plans; take it before planning, give it to `remember`."""
-    return _all.generation
+    return _generation
 
 
 def remember(table: dict[Any, Any], key: Any, value: Any, generation: int) -> None:
     """Put an entry into a table, unless plans were forgotten since ``generation``."""
-    with _all.lock:
-        if generation != _all.generation:
+    with _lock:
+        if generation != _generation:
             return
         if len(table) >= _MOST:
             table.clear()

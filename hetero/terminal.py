@@ -13,19 +13,17 @@ Progress = Callable[[float, str], None]
 
 _WIDTH = 30
 _BETWEEN = 10.0  # seconds from one line to the next, at least
-_drawn: list[Bar] = []
+_drawn: list[Progress] = []  # the bar, while it is on the screen
 
 
-class Bar:
-    """A progress bar, redrawn in place; call it with a fraction from 0 to 1 and a text."""
-
-    def __call__(self, fraction: float, text: str) -> None:
-        filled = round(_WIDTH * min(max(fraction, 0.0), 1.0))
-        bar = "#" * filled + "." * (_WIDTH - filled)
-        done = fraction >= 1.0
-        room = _room()
-        print(f"\r[{bar}] {_cut(text, room):<{room}}", end="\n" * done, file=sys.stderr, flush=True)
-        _drawn[:] = [] if done else [self]
+def bar(fraction: float, text: str) -> None:
+    """Draw a progress bar in place, of a fraction from 0 to 1 and a text."""
+    filled = round(_WIDTH * min(max(fraction, 0.0), 1.0))
+    drawn = "#" * filled + "." * (_WIDTH - filled)
+    done = fraction >= 1.0
+    room = _room()
+    print(f"\r[{drawn}] {_cut(text, room):<{room}}", end="\n" * done, file=sys.stderr, flush=True)
+    _drawn[:] = [] if done else [bar]
 
 
 class Lines:
@@ -40,9 +38,9 @@ class Lines:
             print(f"hetero: {fraction:.0%} done, {text}", file=sys.stderr, flush=True)
 
 
-def progress_bar() -> Bar | None:
-    """A bar on a terminal, None elsewhere."""
-    return Bar() if sys.stderr.isatty() else None
+def progress_bar() -> Progress | None:
+    """`bar` on a terminal, None elsewhere."""
+    return bar if sys.stderr.isatty() else None
 
 
 def clear() -> None:

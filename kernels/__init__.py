@@ -11,10 +11,16 @@ README.md tells its idea and what was tried; `hetero.kernels.cpu` holds the loop
 ['matvec_rows']
 """
 
-from .common.launch import Launch as Launch
-from .common.launch import LaunchPlan as LaunchPlan
-from .common.launch import kernel_text as kernel_text
-from .common.launch import prelude as prelude
-from .common.launch import source as source
-from .matmul.plan import plan_matmul as plan_matmul
-from .matvec.plan import plan_matvec as plan_matvec
+from .common.launch import Launch, LaunchPlan, kernel_text, prelude, source
+from .matmul.plan import plan_matmul
+from .matvec.plan import plan_matvec
+
+__all__ = [
+    "Launch",
+    "LaunchPlan",
+    "kernel_text",
+    "plan_matmul",
+    "plan_matvec",
+    "prelude",
+    "source",
+]

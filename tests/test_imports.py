@@ -71,7 +71,7 @@ def imports(name, file):
             if node.level:
                 above = package.split(".")[: -(node.level - 1) or None]
                 base = ".".join([*above, *filter(None, [node.module])])
-            names = [f"{base}.{a.name}" for a in node.names]
+            names = [f"{base}.{a.name}" for a in node.names if a.name != "__version__"]
             found.append([n if n in MODULES else base for n in names])
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in LOADING:
             found += [[a.value] for a in node.args[:1] if isinstance(a, ast.Constant)]

@@ -60,14 +60,17 @@ def side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
 
     begun = []
     try:
-        for number in range(1, len(tasks)):
-            # What `use` blocks say holds in the threads, too; a context is entered only once.
-            begun.append(_pool().submit(contextvars.copy_context().run, do, number))
-    except RuntimeError:  # the interpreter is ending, or there are too many threads
-        _pool.cache_clear()  # which counts its threads wrongly from now on
-        for number in range(len(begun) + 1, len(tasks)):
-            do(number)
-    do(0)
+        try:
+            for number in range(1, len(tasks)):
+                # What `use` blocks say holds in the threads, too; a context is entered only once.
+                begun.append(_pool().submit(contextvars.copy_context().run, do, number))
+        except RuntimeError:  # the interpreter is ending, or there are too many threads
+            _pool.cache_clear()  # which counts its threads wrongly from now on
+            for number in range(len(begun) + 1, len(tasks)):
+                do(number)
+        do(0)
+    except BaseException as error:  # an interrupt
+        errors[-1] = error
     while True:
         try:
             for one in begun:

@@ -36,12 +36,8 @@ log = logging.getLogger("hetero")
 class Meeting:
     """What a group of devices needs to meet: words in the memory of each.
 
-    Parameters
-    ----------
-    parts : sequence of Workspace
-        On devices that are `trusted`, each with a stream of its own.
-    patience : float, optional
-        Seconds that a device waits for another one. Default: `PATIENCE`.
+    The ``parts`` are on devices that are `trusted`, each with a stream of its own. A device waits
+    for another one for ``patience`` seconds, by default `PATIENCE`.
 
     Attributes
     ----------

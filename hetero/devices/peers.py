@@ -50,15 +50,7 @@ def copy(
 
 
 def trusted(target: Any, source: Any) -> bool:
-    """Whether direct copies between two devices are right; found out once, then remembered.
-
-    Not remembered where a device has no room for the check.
-
-    Parameters
-    ----------
-    target, source : Device
-        Two devices; the answer holds for both directions.
-    """
+    """Whether direct copies between two devices are right, in both directions; found out once."""
     pair = frozenset((target.name, source.name))
 
     def trial() -> bool:

@@ -153,16 +153,9 @@ class Pool:
     """Freed memory kept for the next call: the driver's own allocation takes 100 us and waits.
 
     PyCUDA's pool aborts the process when memory is released while its context is not current, which
-    a garbage collector cannot promise; here releasing makes no call to the driver.
-
-    Parameters
-    ----------
-    driver : module
-    ordinal : int
-        Of the device.
-    drop, shed : callable
-        Where memory is short ``drop()`` lets go of what is only kept for later calls; where it is
-        short still ``shed(nbytes)`` of copies of operands, and tells whether there was one.
+    a garbage collector cannot promise; here releasing makes no call to the driver. Where memory is
+    short ``drop()`` lets go of what is only kept for later calls; where it is short still
+    ``shed(nbytes)`` of copies of operands, and tells whether there was one.
     """
 
     def __init__(

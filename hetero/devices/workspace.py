@@ -11,19 +11,13 @@ from hetero.devices.base import Device
 
 
 class Workspace:
-    """Buffers of one device for one purpose, by name where they have one; freed together.
+    """Buffers of one device for one purpose, by name where they have one; freed together, when
+    nobody holds the workspace any longer.
 
-    They are freed when nobody holds the workspace any longer.
-
-    Parameters
-    ----------
-    device : Device
-        Without a stream it must be active in this thread, here and in every method.
-    purpose : str
-        What `hetero.memory` counts the bytes as.
-    stream : optional
-        Whose work uses the buffers. Copies between host and device go through the default queue:
-        an upload is complete when it returns, a download waits for the stream.
+    `hetero.memory` counts the bytes as ``purpose``. Without a stream the device must be active in
+    this thread, here and in every method. With one, its work uses the buffers; copies between host
+    and device go through the default queue: an upload is complete when it returns, a download waits
+    for the stream.
 
     Attributes
     ----------

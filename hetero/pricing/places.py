@@ -16,7 +16,6 @@ from hetero.devices.base import Device
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable, one_of
 from hetero.pricing.plan import AGAIN, CPU, Candidate
 from hetero.pricing.settings import forced
-from hetero.profile import Profile
 from hetero.registry import Implementation, Unasked
 from hetero.registry.problem import Problem
 
@@ -118,11 +117,6 @@ def _elsewhere(problem: Problem, name: str) -> str | None:
     return None
 
 
-def has_constants(constants: Profile, device: str, operation: str) -> bool:
-    """Whether a profile has models of an operation on a device, or on several together."""
-    return any(key.startswith(f"{device}|{operation}|") for key in constants.data["models"])
-
-
 def too_large(problem: Problem, name: str, info: dict[str, Any]) -> str | None:
     """Why a device has no room for a problem's operands, None where it has.
 
@@ -180,22 +174,10 @@ def not_in_ranges(problem: Problem, info: dict[str, Any]) -> str | None:
 
 
 def parsed_limit(limit: float | str, name: str = "memory_limit") -> int:
-    """A limit in bytes.
+    """A limit in bytes, of a number or such as "4 GB" (10^9) and "512 MiB" (2^20).
 
-    Parameters
-    ----------
-    limit : int, float or str
-        Bytes, or such as "4 GB" (10^9) and "512 MiB" (2^20).
-    name : str
-        What it was given as.
+    ValueError or TypeError, about what was given as ``name``, if it is no number of bytes above 0.
 
-    Raises
-    ------
-    ValueError, TypeError
-        If it is no number of bytes above 0.
-
-    Examples
-    --------
     >>> parsed_limit("1.5 GB"), parsed_limit("512 MiB"), parsed_limit(1000)
     (1500000000, 536870912, 1000)
     """

@@ -106,7 +106,8 @@ def _ways(
     together = on(kinds, [row for row in rows if row.shared and row.shared(problem)])
     if device is not None and together:
         names = kinds[device]["members"][:1]
-        known = places.has_constants(constants, kinds[device]["constants"], problem.operation)
+        of_group = f"{kinds[device]['constants']}|{problem.operation}|"
+        known = any(key.startswith(of_group) for key in constants.data["models"])
         done = {c.method for c in together if c.seconds is not None or not known or named}
         rows = [row for row in rows if row.method not in done]
     return on({name: devices[name] for name in names}, rows) + together + cut
@@ -180,17 +181,8 @@ def candidate(
 ) -> Candidate:
     """One way to do a problem on one device, or on several together, with its price.
 
-    Parameters
-    ----------
-    problem : Problem
-    row : Implementation
-    name : str
-        The device's.
-    info : dict
-        Its description.
-    constants : Profile
-    asked, named : bool
-        Whether the caller names the device, and the method.
+    ``info`` describes the device; ``asked`` and ``named`` say whether the caller names it, and the
+    method.
     """
     reason = places.obstacle(problem, row, name, info, asked)
     way = Candidate(name, row.method, None, {}, _unless(named, reason), row)
@@ -217,10 +209,7 @@ def _priced(
 ) -> Candidate:
     """A candidate with its price, if there are constants for it.
 
-    Raises
-    ------
-    KeyError, ValueError
-        If they do not cover the problem.
+    KeyError or ValueError if they do not cover the problem.
     """
     name, row, group = way.device, way.implementation, info.get("constants")
     assert row is not None

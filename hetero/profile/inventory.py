@@ -14,16 +14,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hetero import __version__, paths, tables
 from hetero import devices as backends
-from hetero import paths, tables
 from hetero.host import cpu
 from hetero.imports import load
-
-_PACKAGES = (
-    *("numpy", "scipy", "numba", "tbb", "pycuda", "pyopencl"),
-    *("nvidia-cublas", "nvidia-cufft"),
-)
-
 
 _described: dict[str, dict[str, dict[str, Any]]] = tables.new_table()
 
@@ -88,8 +82,7 @@ def fingerprint() -> dict[str, Any]:
             for name, device in backends.everything().items()
             for info in (device.describe(),)
         },
-        "packages": {name: _version(name) for name in _PACKAGES},
-        "hetero": _version("hetero"),
+        "hetero": __version__,
     }
 
 
@@ -105,14 +98,6 @@ def loop_threads(cores: int) -> int:
         return int(os.environ["NUMBA_NUM_THREADS"])
     except (KeyError, ValueError):
         return cores
-
-
-def _version(package: str) -> str | None:
-    metadata = load("importlib.metadata")  # slow to import, and only a profile needs it
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 # The parts of the fingerprint that must be the same, but for the devices.

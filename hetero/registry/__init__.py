@@ -375,25 +375,11 @@ class Implementation:
         return type(None), ()  # a plan that was pickled, say with a result, tells and runs nothing
 
 
-def registered(operation: str, kind: str, method: str) -> Implementation:
-    """The row of a name."""
-    for entry in lookup(operation):
-        if (entry.kind, entry.method) == (kind, method):
-            return entry
-    raise ValueError(f"{operation} has no implementation {method!r} on {kind}")
-
-
 def no_obstacle(problem: Problem, info: dict[str, Any]) -> None:
     """``excludes`` of an implementation that can do whatever the operation accepts."""
 
 
 _implementations: dict[str, list[Implementation]] = {}
-
-
-def register(implementation: Implementation) -> Implementation:
-    """Add an implementation."""
-    _implementations.setdefault(implementation.operation, []).append(implementation)
-    return implementation
 
 
 def register_method(
@@ -414,7 +400,8 @@ def register_method(
     """
     can = excludes if shared is loops is None else Can(excludes, shared, loops)
     for kind in kinds:
-        register(Implementation(operation, method, kind, can, work, run, **more))
+        row = Implementation(operation, method, kind, can, work, run, **more)
+        _implementations.setdefault(operation, []).append(row)
 
 
 def lookup(operation: str) -> tuple[Implementation, ...]:

@@ -52,25 +52,12 @@ def bounded(
 def fitted(
     axes: Sequence[Sequence[float]], seconds: Sequence[float], terms: Terms
 ) -> Callable[[Sequence[float]], float]:
-    """The sum of products that comes nearest to measured seconds, as a function of the dimensions.
+    """The sum of products that comes nearest to measured seconds, as a function of the dimensions:
+    none less for more.
 
-    Parameters
-    ----------
-    axes : sequence of sequence of float
-        Knots of each dimension.
-    seconds : sequence of float
-        Of each knot of the grid, the last dimension fastest. All are positive.
-    terms : tuple of tuple of int
-
-    Returns
-    -------
-    callable
-        Seconds of dimensions, of positive coefficients: none less for more.
-
-    Notes
-    -----
-    Least squares of relative errors; terms with negative coefficients are left out, the most
-    negative one first.
+    ``axes`` are the knots of each dimension, ``seconds`` those of each knot of the grid, the last
+    dimension fastest; all are positive. Least squares of relative errors; terms with negative
+    coefficients are left out, the most negative one first.
     """
     grid = np.array([_products(dims, terms) for dims in product(*axes)])
     rows = grid / np.array(seconds)[:, None]

@@ -159,18 +159,10 @@ _PRELUDES = {"cuda": _CUDA, "opencl": _OPENCL}
 
 @cache
 def source(name: str) -> str:
-    """Return the text of one kernel file of any family.
+    """The text of one kernel file of any family, by its name, such as ``"matvec.cu"``, or with its
+    family, such as ``"matvec/ladder.cu"``; to be compiled with a `prelude` in front of it.
 
-    Parameters
-    ----------
-    name : str
-        File name, such as ``"matvec.cu"``, or with its family, such as ``"matvec/ladder.cu"``.
-
-    Returns
-    -------
-    str
-        The text, to be compiled with a `prelude` in front of it. Files that it includes
-        are in place, so that a compiler needs no search path.
+    Files that it includes are in place, so that a compiler needs no search path.
     """
     text = _files()[name].read_text(encoding="utf-8")
     return _INCLUDE.sub(lambda match: source(match[1]), text)

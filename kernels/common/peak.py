@@ -15,15 +15,8 @@ def peaks(
 ) -> dict[str, tuple[Launch, float]]:
     """Name -> a launch on a buffer ``"out"`` of an element for each thread, and its flops.
 
-    Parameters
-    ----------
-    dtype : {"float32", "float64"}
-    blocks, rounds : int
-        How many blocks, and how long each computes.
-    block_limit : int
-        Most threads the device takes in a block.
-    capability : (int, int) or None
-        Compute capability of a CUDA device.
+    ``blocks`` and ``rounds``: how many blocks, and how long each computes; ``block_limit``: most
+    threads that the device takes in a block; ``capability``: of a CUDA device.
     """
     check_dtype(dtype)
     threads = min(THREADS, block_limit)

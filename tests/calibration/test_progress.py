@@ -55,7 +55,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(capsys, monkeypatch):
 
 def test_a_long_text_keeps_its_end(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "70")
-    bar = terminal.Bar()
+    bar = terminal.bar
     bar(0.5, "poisson multigrid 3d float32 on cuda:0, 1.3 min left")
     err = capsys.readouterr().err
     assert err.startswith("\r[###############...............] poisson")

@@ -23,7 +23,6 @@ from hetero import devices, profile, registry, tables
 from hetero.arrays import Spec
 from hetero.calling import planner
 from hetero.errors import NotPriced
-from hetero.ops import matvec
 from hetero.pricing import pricing
 from hetero.pricing.plan import Plan
 
@@ -171,15 +170,6 @@ def test_nothing_possible():
     with pytest.raises(NotPriced, match="matmul float32"):
         _ = plan.chosen
     assert plan.to_dict()["chosen"] is None
-
-
-def test_matvec_problem():
-    found = matvec.problem(Spec((7, 3, 4)), Spec((4,)))
-    assert (found.operation, found.dims, found.batch) == ("matvec", (3, 4), 7)
-    with pytest.raises(ValueError, match="do not fit"):
-        hetero.plan("matvec", Spec((3, 4)), Spec((3,)))
-    with pytest.raises(ValueError, match=r"'solve_cg', 'solve_poisson', .*got 'sort'"):
-        hetero.plan("sort", Spec((3, 4)))
 
 
 def test_host_products_need_no_plan_where_the_cpu_is_alone(monkeypatch):

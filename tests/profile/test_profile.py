@@ -80,23 +80,6 @@ def test_only_the_user_may_read(data, tmp_path, monkeypatch):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_a_write_that_fails_leaves_the_old_file(data, profile_file, monkeypatch):
-    write(profile_file, data)
-    before = profile_file.read_bytes()
-
-    def broken(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "replace", broken)
-    with pytest.raises(OSError, match="disk full"):
-        profile.Profile({**data, "name": "new"}).save()
-    assert profile_file.read_bytes() == before
-    assert {f.name for f in profile_file.parent.iterdir()} <= {
-        profile_file.name,
-        profile_file.name + ".lock",
-    }, "a temporary file was left behind"
-
-
 WRITER = """
 import json, sys
 from hetero import profile
@@ -143,14 +126,6 @@ def test_a_lock_that_is_no_file(data, tmp_path):
     os.mkfifo(tmp_path / "p.json.lock")
     with pytest.raises(OSError, match="regular file"):
         profile.Profile(data).save(tmp_path / "p.json")
-
-
-def test_temporary_files_of_killed_runs_are_swept(data, tmp_path):
-    theirs = {"p.json.notes.tmp", "other.json.abcdef.hetero-tmp", "p.json.x.json.abc.hetero-tmp"}
-    for name in {"p.json.abcdef.hetero-tmp", *theirs}:
-        (tmp_path / name).write_text("something")
-    profile.Profile(data).save(tmp_path / "p.json")
-    assert set(os.listdir(tmp_path)) == {"p.json", "p.json.lock", *theirs}
 
 
 def test_without_locks_only_old_temporary_files_are_swept(data, tmp_path, monkeypatch):

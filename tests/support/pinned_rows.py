@@ -64,7 +64,7 @@ with device.active():
         device.begin_upload(whole[:, 10:], buffer).wait()
     except DeviceError as error:
         said = str(error)
-    assert "a pinned upload failed" in said, said
+    assert "cuMemcpy2DAsync_v2 failed" in said, said
     failing_driver.driver.fail(0)
     del owner
 

@@ -33,16 +33,9 @@ CHOICES = ("pycuda", "bindings")
 
 
 class Chosen(NamedTuple):
-    """What calls the driver.
-
-    Attributes
-    ----------
-    driver : module
-        ``pycuda.driver``, or `bindings`, which has the same names.
-    name : str
-        With its version, such as "PyCUDA 2026.1".
-    refused : str or None
-        Why PyCUDA, which is installed, cannot be used.
+    """What calls the driver: ``pycuda.driver`` or `bindings`, which has the same names; its name
+    with the version, such as "PyCUDA 2026.1"; why PyCUDA, which is installed, cannot be used, or
+    None.
     """
 
     driver: Any

@@ -21,11 +21,11 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from hetero import locks, paths
 from hetero.devices.base import Defines, Device
-from hetero.devices.cuda.context import Constants
 from hetero.errors import KernelCompileError
 from hetero.imports import load
 from hetero.kernels import Launch, LaunchPlan, kernel_text
@@ -169,9 +169,10 @@ class Compiling(Device):
     def constant_memory(
         self, text: str, kernel: str, defines: Defines, name: str, nbytes: int
     ) -> Iterator[tuple[Any, int]]:
-        def load() -> Constants:
+        def load() -> Any:  # the memory is its module's: who fills it holds the lock
             module = self._module(text, defines)
-            return Constants(module.get_function(kernel), *module.get_global(name))
+            made, (address, _) = module.get_function(kernel), module.get_global(name)
+            return SimpleNamespace(kernel=made, address=int(address), lock=locks.new(), user=None)
 
         known, key = self.place().constants, (text, kernel, defines, name)
         found = known.get(key) or known.setdefault(key, load())

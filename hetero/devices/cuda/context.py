@@ -102,10 +102,6 @@ class Active:
 class Contexts:
     """The contexts that work of a device is done in, and what belongs to each.
 
-    Parameters
-    ----------
-    device : CudaDevice
-
     Attributes
     ----------
     held : Context or None
@@ -221,23 +217,6 @@ class Contexts:
             raise reported(error) from error
 
 
-class Constants:
-    """A kernel with constant memory, which is its module's: who fills it holds the lock.
-
-    Attributes
-    ----------
-    kernel : Function
-    address, nbytes : int
-        Of the constant memory.
-    lock, user
-        For `hetero.locks.sole`.
-    """
-
-    def __init__(self, kernel: Any, address: int, nbytes: int) -> None:
-        self.kernel, self.address, self.nbytes = kernel, int(address), nbytes
-        self.lock, self.user = locks.new(), None
-
-
 class State:
     """What belongs to one context: memory, loaded kernels, cuBLAS handle."""
 
@@ -246,7 +225,7 @@ class State:
         self.pool = Pool(driver, ordinal, self.storage.drop, self.storage.copies.shed)
         self.modules: list[Any] = []
         self.kernels: dict[Any, Any] = {}
-        self.constants: dict[Any, Constants] = {}
+        self.constants: dict[Any, Any] = {}  # kernels with constant memory
         self.handles: dict[str, Any] = {}
         self.shared_bytes: dict[Any, int] = {}
         self.staging: np.ndarray | None = None

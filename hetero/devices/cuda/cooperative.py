@@ -60,20 +60,8 @@ class CooperativeKernel(NamedTuple):
 def load(
     device: Any, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
 ) -> CooperativeKernel | None:
-    """A kernel for cooperative launches, or None where there can be none.
-
-    To be called inside the device's `active`.
-
-    Parameters
-    ----------
-    device : CudaDevice
-    text, kernel : str
-        File of `hetero.kernels`, and entry point.
-    defines : tuple of (str, int or str)
-    block : int
-        Threads of a block.
-    shared_bytes : int
-        Dynamic shared memory of a block.
+    """A kernel for cooperative launches with blocks of so many threads and bytes of dynamic shared
+    memory, or None where there can be none. To be called inside the device's `active`.
     """
     kernels = device.state().handles.setdefault("cooperative", {})
     key = text, kernel, defines, block, shared_bytes

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero.devices.cuda.context import Lent, State
-from hetero.devices.cuda.driver import error_text, libcuda
+from hetero.devices.cuda.driver import call, error_text, libcuda
 from hetero.devices.cuda.pinned import sleeping_event
 from hetero.errors import DeviceError
 from hetero.host.copying import slices
@@ -48,23 +48,8 @@ def can_take(array: np.ndarray) -> bool:
 
 
 def copy_rows(direction: str, array: np.ndarray, address: int, stream: int) -> None:
-    """Begin to copy a matrix to packed device memory, or from there, in the order of a stream.
-
-    Parameters
-    ----------
-    direction : {"upload", "download"}
-    array : numpy.ndarray
-        Pinned, of which `can_take` is true.
-    address : int
-        On the device.
-    stream : int
-        The driver's handle.
-
-    Raises
-    ------
-    DeviceError
-        If the driver refuses.
-    """
+    """Begin to copy a pinned matrix that `can_take` to an address of packed device memory, or from
+    there, in the order of a stream, which is the driver's handle."""
     found = rows(array)
     assert found is not None
     number, nbytes, pitch = found
@@ -74,9 +59,7 @@ def copy_rows(direction: str, array: np.ndarray, address: int, stream: int) -> N
     source, target = (here, there) if direction == UPLOAD else (there, here)
     extents = {f"src{k}": v for k, v in source.items()} | {f"dst{k}": v for k, v in target.items()}
     copy = _Copy(WidthInBytes=nbytes, Height=number, **extents)
-    status = libcuda().cuMemcpy2DAsync_v2(ctypes.byref(copy), ctypes.c_void_p(stream))
-    if status:
-        raise DeviceError(f"a pinned {direction} failed: {error_text(status)}")
+    call("cuMemcpy2DAsync_v2", ctypes.byref(copy), ctypes.c_void_p(stream))
 
 
 def enqueue(

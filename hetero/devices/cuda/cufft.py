@@ -68,17 +68,8 @@ class Plans:
 
 
 class RealTransform:
-    """Rows of ``length`` reals, each in room for length / 2 + 1 complex numbers.
-
-    Parameters
-    ----------
-    device : CudaDevice
-        Active in this thread.
-    length : int
-        Even.
-    rows : int
-    dtype : str
-        "float32" or "float64".
+    """Rows of ``length`` reals (even), each in room for length / 2 + 1 complex numbers; float32 or
+    float64. The device is active in this thread.
     """
 
     def __init__(self, device: Any, length: int, rows: int, dtype: str) -> None:
@@ -95,21 +86,9 @@ class RealTransform:
 
 
 class RealTransform2D:
-    """Planes of (ly, lx) reals, each row in room for lx / 2 + 1 complex numbers, and back.
+    """Planes of (ly, lx) reals, lx even, one after the other, each row in room for lx / 2 + 1
+    complex numbers, and back; float32 or float64. The device is active in this thread.
 
-    Parameters
-    ----------
-    device : CudaDevice
-        Active in this thread.
-    lengths : (int, int)
-        (ly, lx); lx even.
-    batch : int
-        Planes, one after the other.
-    dtype : str
-        "float32" or "float64".
-
-    Notes
-    -----
     The way back is not scaled: there and back multiplies by ly lx.
     """
 

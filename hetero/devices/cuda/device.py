@@ -26,15 +26,7 @@ _COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32
 
 
 class CudaDevice(Compiling):
-    """One NVIDIA GPU.
-
-    Parameters
-    ----------
-    ordinal : int
-    package : module
-        ``pycuda.driver``, or `hetero.devices.cuda.bindings`.
-    package_name : str
-        With its version.
+    """One NVIDIA GPU, called by ``package``: ``pycuda.driver``, or `hetero.devices.cuda.bindings`.
 
     Attributes
     ----------

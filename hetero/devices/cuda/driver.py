@@ -58,10 +58,10 @@ def order(first: int, then: int) -> None:
     """Let a stream go on only after what another one holds now; both are the driver's handles."""
     event = ctypes.c_void_p()
     with _context_of(first):
-        _call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(_NO_TIMING))
+        call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(_NO_TIMING))
     try:
-        _call("cuEventRecord", event, ctypes.c_void_p(first))
-        _call("cuStreamWaitEvent", ctypes.c_void_p(then), event, ctypes.c_uint(0))
+        call("cuEventRecord", event, ctypes.c_void_p(first))
+        call("cuStreamWaitEvent", ctypes.c_void_p(then), event, ctypes.c_uint(0))
     finally:  # the driver keeps it until the wait is over
         libcuda().cuEventDestroy_v2(event)
 
@@ -71,19 +71,20 @@ def _context_of(stream: int) -> Iterator[None]:
     """The context of a stream made current: a library's current stream may be another device's."""
     here, there = ctypes.c_void_p(), ctypes.c_void_p()
     if stream != LEGACY:
-        _call("cuCtxGetCurrent", ctypes.byref(here))
-        _call("cuStreamGetCtx", ctypes.c_void_p(stream), ctypes.byref(there))
+        call("cuCtxGetCurrent", ctypes.byref(here))
+        call("cuStreamGetCtx", ctypes.c_void_p(stream), ctypes.byref(there))
     if here.value == there.value:
         yield
         return
-    _call("cuCtxPushCurrent_v2", there)
+    call("cuCtxPushCurrent_v2", there)
     try:
         yield
     finally:
-        _call("cuCtxPopCurrent_v2", ctypes.byref(there))
+        call("cuCtxPopCurrent_v2", ctypes.byref(there))
 
 
-def _call(function: str, *arguments: Any) -> None:
+def call(function: str, *arguments: Any) -> None:
+    """Call a function of the driver; its status as an error where it failed."""
     status = getattr(libcuda(), function)(*arguments)
     if status:
         raise DeviceError(f"{function} failed: {error_text(status)}")

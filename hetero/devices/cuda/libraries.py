@@ -19,27 +19,25 @@ _PROPERTIES = 3  # MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL of libraryPropertyT
 _NO_MEMORY = {"cublas": 3, "cufft": 2}  # CUBLAS_STATUS_ALLOC_FAILED, CUFFT_ALLOC_FAILED
 
 
-class _Library:
-    """A library whose functions return a status, 0 where all is well."""
+def _library(name: str) -> Callable[..., Callable[..., None]]:
+    """``function(name, *types)`` of a library gives one of its functions, which return a status, 0
+    where all is well: what gives nothing, and raises what the status means."""
+    library = ctypes.CDLL(load("cuda.pathfinder").load_nvidia_dynamic_lib(name).abs_path)
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        found = load("cuda.pathfinder").load_nvidia_dynamic_lib(name)
-        self._functions = ctypes.CDLL(found.abs_path)
-
-    def function(self, name: str, *types: Any) -> Callable[..., None]:
-        """One of its functions, which raises what a status means."""
-        function, library = getattr(self._functions, name), self._name
-        function.argtypes = types
+    def function(called: str, *types: Any) -> Callable[..., None]:
+        made = getattr(library, called)
+        made.argtypes = types
 
         def call(*arguments: Any) -> None:
-            status = function(*arguments)
-            if status == _NO_MEMORY[library]:
-                raise DeviceMemoryError(f"{name} found no memory")
+            status = made(*arguments)
+            if status == _NO_MEMORY[name]:
+                raise DeviceMemoryError(f"{called} found no memory")
             if status:
-                raise DeviceError(f"{name} failed with status {status}")
+                raise DeviceError(f"{called} failed with status {status}")
 
         return call
+
+    return function
 
 
 @functools.cache
@@ -52,9 +50,9 @@ def cublas() -> Any:
     Exception
         Where it is not here; of many kinds.
     """
-    library = _Library("cublas")
-    get_property = library.function("cublasGetProperty", c_int, c_void_p)
-    make = library.function("cublasCreate_v2", c_void_p)
+    function = _library("cublas")
+    get_property = function("cublasGetProperty", c_int, c_void_p)
+    make = function("cublasCreate_v2", c_void_p)
 
     def version() -> str:
         values = [c_int() for _ in range(_PROPERTIES)]
@@ -74,10 +72,10 @@ def cublas() -> Any:
     return SimpleNamespace(
         version=version,
         create=create,
-        sgemm=library.function("cublasSgemm_v2", *one),
-        dgemm=library.function("cublasDgemm_v2", *one),
-        sgemm_strided_batched=library.function("cublasSgemmStridedBatched", *batch),
-        dgemm_strided_batched=library.function("cublasDgemmStridedBatched", *batch),
+        sgemm=function("cublasSgemm_v2", *one),
+        dgemm=function("cublasDgemm_v2", *one),
+        sgemm_strided_batched=function("cublasSgemmStridedBatched", *batch),
+        dgemm_strided_batched=function("cublasDgemmStridedBatched", *batch),
     )
 
 
@@ -92,11 +90,11 @@ def cufft() -> Any:
     Exception
         Where it is not here; of many kinds.
     """
-    library, many = _Library("cufft"), c_longlong
-    make = library.function("cufftCreate", c_void_p)
+    function, many = _library("cufft"), c_longlong
+    make = function("cufftCreate", c_void_p)
     layout = c_void_p, many, many
     kinds = c_int, c_int, c_void_p, *layout, *layout, c_int, many, c_void_p
-    make_plan = library.function("cufftMakePlanMany64", *kinds)
+    make_plan = function("cufftMakePlanMany64", *kinds)
 
     def create() -> int:
         plan = c_int()
@@ -111,14 +109,14 @@ def cufft() -> Any:
 
     names = {name: f"cufftExec{name.upper()}" for name in ("r2c", "c2r", "d2z", "z2d")}
     run = {
-        f"exec_{name}": library.function(function, c_int, c_void_p, c_void_p)
-        for name, function in names.items()
+        f"exec_{name}": function(called, c_int, c_void_p, c_void_p)
+        for name, called in names.items()
     }
     return SimpleNamespace(
         create=create,
         make_plan_many64=make_plan_many64,
-        set_auto_allocation=library.function("cufftSetAutoAllocation", c_int, c_int),
-        set_work_area=library.function("cufftSetWorkArea", c_int, c_void_p),
-        destroy=library.function("cufftDestroy", c_int),
+        set_auto_allocation=function("cufftSetAutoAllocation", c_int, c_int),
+        set_work_area=function("cufftSetWorkArea", c_int, c_void_p),
+        destroy=function("cufftDestroy", c_int),
         **run,
     )

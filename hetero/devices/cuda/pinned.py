@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from hetero.devices import at_once
-from hetero.devices.cuda.driver import error_text, libcuda
-from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.devices.cuda.driver import call, error_text, libcuda
+from hetero.errors import DeviceMemoryError
 from hetero.host import cpu
 
 _HUGE_PAGE = 2 << 20  # bytes of a huge page
@@ -44,16 +44,8 @@ def driver_knows(array: np.ndarray) -> bool:
 def cuda_pages(nbytes: int, ordinal: int, is_inherited: bool) -> np.ndarray:
     """Pinned memory (uint8), by the primary context of a CUDA device, which must be current.
 
-    Parameters
-    ----------
-    nbytes, ordinal : int
-    is_inherited : bool
-        Whether a forked child gets a copy, in memory that is not pinned; else it has none.
-
-    Raises
-    ------
-    DeviceMemoryError
-        If the system or the driver refuses it.
+    A forked child gets a copy where it ``is_inherited``, in memory that is not pinned; else it has
+    none. DeviceMemoryError if the system or the driver refuses it.
     """
     pages = _CudaPages(max(nbytes, 1), ordinal, is_inherited)
     return np.frombuffer(pages, np.uint8, nbytes, pages.offset)
@@ -134,8 +126,7 @@ def _twice(function: Any, argument: Any) -> None:
 def sleeping_event() -> int:
     """A CUDA event of the current context's; who waits for it sleeps."""
     made = ctypes.c_void_p()
-    if status := libcuda().cuEventCreate(ctypes.byref(made), _NO_TIMING | _BLOCKING_SYNC):
-        raise DeviceError(f"no event could be made: {error_text(status)}")
+    call("cuEventCreate", ctypes.byref(made), _NO_TIMING | _BLOCKING_SYNC)
     return made.value or 0
 
 

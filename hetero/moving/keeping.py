@@ -103,7 +103,7 @@ def keep(A: Array, uses: int | None = None) -> Array:
     if (known := kept.find(A)) is not None:
         caller = sys._getframe(1)
         known.line = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-        known.uses = int(uses or 0)
+        known.coming = int(uses or 0)
     return A
 
 
@@ -133,7 +133,7 @@ def placed(plan: Plan, problem: Problem) -> Plan:
         for i, its in moves.items() if move and saved > 0.0 else ():
             known, part = inputs[i].kept, saved * its / move
             lost[i][c.device] = part, part * (known.calls + 1), its
-            reached += part * (known.uses or known.calls + 1)
+            reached += part * (known.coming or known.calls + 1)
         if reached >= move * (1 - 1e-9) > 0.0 and (not moving or c.seconds < chosen.seconds):
             chosen, moving = c, tuple(moves)
     others = [c for c in plan.candidates if not moving or c is not chosen]
@@ -169,7 +169,7 @@ def count(plan: Plan) -> None:
     """Count a call that is run by a plan: operands that were kept from it, or move with it."""
     for _, operand, moves_to, lost in plan.kept:
         known = operand.kept
-        known.uses = max(known.uses - 1, 0)
+        known.coming = max(known.coming - 1, 0)
         if moves_to:
             known.due.add(moves_to)
         known.calls = 0 if moves_to else known.calls + bool(lost)
@@ -208,7 +208,8 @@ def hold(
     """
     copies, room = device.storage().copies, SHARE * device.describe().get("memory_bytes", math.inf)
     over = copies.nbytes() + array.nbytes - room
-    unseen = known.watch is not None and device.is_pinned(array)
+    watch = known.watch
+    unseen = not known.promised and (watch is None or device.is_pinned(array))
     if unseen or array.nbytes > room or (over > 0 and not shed):
         return None
     if over > 0:
@@ -217,9 +218,9 @@ def hold(
     space = Workspace(device, PURPOSE)
     space.hold(owner, getattr(owner, "size", array.nbytes))
     copy = Copy(buffer, space, array.nbytes)
-    copies.put(known, copy, device.name)
-    if not known.is_intact():  # since the call began: this call alone uses it
-        known.drop()
+    with kept.lock:
+        if known.watch is watch and known.is_intact():  # else this call alone uses it
+            copies.put(known, copy, device.name)
     return copy
 
 

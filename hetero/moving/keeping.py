@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -136,10 +137,10 @@ def placed(plan: Plan, problem: Problem) -> Plan:
             reached += part * (known.coming or known.calls + 1)
         if reached >= move * (1 - 1e-9) > 0.0 and (not moving or c.seconds < chosen.seconds):
             chosen, moving = c, tuple(moves)
-    others = [c for c in plan.candidates if not moving or c is not chosen]
+    others = [c for c in plan.candidates if c is not chosen]
     operands = [KeptOperand(i, inputs[i], chosen.device * (i in moving), lost[i]) for i in lost]
-    name, candidates = plan.profile_name, (chosen, *others) if moving else plan.candidates
-    return Plan(problem, candidates, name, keepable=plan.keepable, kept=tuple(operands))
+    candidates = (chosen, *others) if moving else plan.candidates
+    return replace(plan, problem=problem, candidates=candidates, kept=tuple(operands))
 
 
 def may_pay(plan: Plan) -> bool:

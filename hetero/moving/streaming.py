@@ -17,7 +17,7 @@ from hetero import profile, tables
 from hetero.arrays import Operand
 from hetero.errors import DeviceMemoryError
 from hetero.moving import failures, passing, pipeline, ranges, results
-from hetero.moving.pipeline import Load, Slot, Step, Store
+from hetero.moving.pipeline import Load, Step, Store
 from hetero.pricing import places, shares
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
@@ -159,7 +159,10 @@ def _go_through(
             if load:
                 where = number, *(boxes[at][axis] for axis in cut.needs[number])
                 begin = passed(where) if passed is not None else None
-                loads += _loads(views, operand, used[-1], begin)
+                offset = 0
+                for view in views:  # one after the other; there is only one that is passed on
+                    loads.append(Load(_as_packed(view, operand), used[-1], offset, begin))
+                    offset += view.nbytes
         target = slots[-1][at % len(slots[-1])]
 
         def compute() -> None:
@@ -170,17 +173,6 @@ def _go_through(
         return Step(compute, tuple(loads), (store,), tuple(used))
 
     pipeline.run(device, map(step, range(len(boxes))))
-
-
-def _loads(
-    views: list[np.ndarray], operand: Operand, slot: Slot, begin: Callable[..., Any] | None
-) -> list[Load]:
-    """The views of a part, one after the other in its slot; there is only one that is passed on."""
-    loads, offset = [], 0
-    for view in views:
-        loads.append(Load(_as_packed(view, operand), slot, offset, begin))
-        offset += view.nbytes
-    return loads
 
 
 def _as_packed(view: np.ndarray, operand: Operand) -> np.ndarray:

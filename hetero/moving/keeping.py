@@ -159,7 +159,7 @@ def _move(candidate: Candidate) -> float:
 def _on_devices(plan: Plan) -> list[Candidate]:
     """The fastest candidate of each device that computes alone, with operands moved as a whole."""
     found: dict[str, Candidate] = {}
-    for c in plan.candidates if plan.candidates and plan.candidates[0].seconds is not None else ():
+    for c in plan.candidates:
         whole = c.implementation is None or c.implementation.blocks != registry.ALWAYS
         if whole and c.reason is None and c.seconds is not None:
             found.setdefault(c.device, c)

@@ -132,6 +132,7 @@ def _go_through(
     def launch(part: Problem) -> Callable[..., None]:
         return _launch(device, planned(part), options, len(cut.needs))
 
+    @cache
     def chosen(at: int) -> Problem:
         look, part = cut.look, problems[at]
         return look(planned(part), parts[at][0], options) if look else part
@@ -143,13 +144,10 @@ def _go_through(
     slots = [
         pipeline.slots(device, size, number) for size, number in zip(sizes, slots_of, strict=True)
     ]
-    # Before anything moves: beside copies a look takes four times as long.
-    ahead: list[Problem] = []
     memory = inventory.devices()[CPU].get("memory_bytes", inf)
     if cut.look is None or sum(array.nbytes for array in whole) <= _LOOKED_AHEAD * memory:
-        ahead = [chosen(at) for at in range(len(boxes))]
-        for part in dict.fromkeys(ahead):
-            launch(part)
+        for at in range(len(boxes)):  # before anything moves: beside copies a look takes longer
+            launch(chosen(at))
 
     def step(at: int) -> Step:
         part, used, loads = problems[at], [], []
@@ -167,7 +165,7 @@ def _go_through(
 
         def compute() -> None:
             buffers = [slot.buffer for slot in (*used, target)]
-            launch(ahead[at] if ahead else chosen(at))(*buffers)
+            launch(chosen(at))(*buffers)
 
         store = Store(target, _as_packed(cut.output(boxes[at], out), part.output))
         return Step(compute, tuple(loads), (store,), tuple(used))

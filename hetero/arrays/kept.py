@@ -38,17 +38,22 @@ _SAMPLES = 64  # values that are compared before a watch begins
 
 
 class Kept:
-    """What is known of a block of host memory, or a view with gaps, that does not change. Arrays
-    over the same elements, such as A and A.T, share one."""
+    """What is known of a block of host memory, or a view with gaps: who holds copies of it, and
+    whether it may change. Arrays over the same elements, such as A and A.T, share one."""
 
-    def __init__(self, watch: Any = None, calls: int = 0) -> None:
+    def __init__(self, promised: bool = False, source: Kept | None = None) -> None:
         self.held: dict[Any, str] = {}  # `hetero.devices.storage.Copies` -> name of its device
         self.due: set[str] = set()  # devices that keep it when it is moved there next
-        self.uses = 0  # how many more were promised
-        self.calls = calls  # without a copy that would have made them faster, since the last one
-        self.line = ""  # of the program that kept it, where that is asked for
+        self.calls = 0  # without a copy that would have made them faster, since the last one
+        self.promised = promised
+        self.coming = 0  # how many more uses were promised
+        self.line = ""  # of the program that kept it
         self.checksum: bytes | None = None  # when it was copied, where that is asked for
-        self.watch = watch  # None where it was promised
+        self.watch: Any = None
+        self.uses, self.needed = 0, _FIRST  # until it is watched; of a source, until results stay
+        self.source = source  # of a result, until a call has it; see `note_result`
+        self.values = b""  # some, of the last use but one that is needed
+        self.last = time.monotonic()  # when a call had it
 
     @property
     def copies(self) -> tuple[str, ...]:
@@ -56,14 +61,58 @@ class Kept:
         return tuple(dict.fromkeys(list(self.held.values())))
 
     def is_intact(self) -> bool:
-        """Whether nobody wrote there; an array on it must live."""
-        return self.watch is None or not self.watch.is_written()
+        """Whether nobody wrote there since it was promised or watched; an array on it must live."""
+        watch = self.watch
+        return self.promised or (watch is not None and not watch.is_written())
 
     def drop(self) -> None:
         """Free all copies."""
         self.checksum = None
         for copies in list(self.held):
             copies.remove(self)
+
+    def use(self, array: np.ndarray, span: tuple[int, int]) -> None:
+        """Count a call that has the array, which is watched when it had enough without a write."""
+        source, self.source, self.last = self.source, None, time.monotonic()
+        if self.watch is not None and not self.is_intact():
+            self.begin_anew()
+            if source is not None:
+                source.begin_anew()
+        elif source is not None:  # each lets two stay
+            source.uses = min(source.uses + 2, 2 * source.needed)
+        self.uses += 1
+        if self.watch is None and self.uses >= self.needed - 1:
+            # A watch in vain costs more than to see that values changed, where all are written.
+            index = [np.linspace(0, n - 1, _SAMPLES).astype(int) for n in array.shape]
+            before, self.values = self.values, array[tuple(index)].tobytes()
+            if self.uses >= self.needed and before == self.values:
+                self.begin(span)
+            elif self.uses >= self.needed:
+                self.begin_anew()
+
+    def begin(self, span: tuple[int, int]) -> None:
+        """Watch it from now on."""
+        watch = write_tracking.watch(*span)
+        if watch is None:
+            self.needed = self.uses + _MOST_WAIT
+        elif self.watch is not None:  # a signal handler's call began one, and may have a copy
+            watch.close()
+        else:
+            self.watch, self.calls = watch, 1  # it was used before
+
+    def begin_anew(self) -> None:
+        """There was a write: twice as many uses are needed, if it came soon."""
+        is_soon = self.uses < 2 * self.needed
+        self.uses, self.needed = 0, min(2 * self.needed, _MOST_WAIT) if is_soon else _FIRST
+        self.release()
+
+    def release(self) -> None:
+        """Drop the copies, and stop watching."""
+        watch, self.watch = self.watch, None
+        self.due.clear()
+        if watch is not None:
+            watch.close()
+            self.drop()
 
     def __reduce__(self) -> Any:
         return type(None), ()  # kept copies are not pickled or copied
@@ -107,7 +156,7 @@ def find(array: np.ndarray) -> Kept | None:
     if key not in _blocks and len(_blocks) >= _MOST_BLOCKS:
         for other in [k for k, block in list(_blocks.items()) if not block.held]:
             _blocks.pop(other, None)
-    return _blocks.get(key) or _blocks.setdefault(key, Kept())
+    return _blocks.get(key) or _blocks.setdefault(key, Kept(promised=True))
 
 
 def written(array: np.ndarray) -> None:
@@ -121,66 +170,9 @@ def written(array: np.ndarray) -> None:
 # -- Watched ---------------------------------------------------------------------------------------
 
 
-class _Seen:
-    """Uses of an array's memory, or of results of one kind, and how many are needed: of an array
-    to be watched, of results to stay."""
-
-    def __init__(self, source: _Seen | None = None) -> None:
-        # While it is watched. A later watch has another one: a call in another thread may be about
-        # to make a copy for the block that it was given.
-        self.block: Kept | None = None
-        self.uses, self.needed = 0, _FIRST
-        self.source = source  # of a result, until a call has it; see `note_result`
-        self.values = b""  # some, of the last use but one that is needed
-        self.last = time.monotonic()  # when a call had it
-
-    def use(self, array: np.ndarray, span: tuple[int, int]) -> Kept | None:
-        """Count a call that has the array; the block unless there was a write, or it waits."""
-        source, self.source, self.last = self.source, None, time.monotonic()
-        if (block := self.block) is not None and not block.is_intact():
-            self.begin_anew()
-            if source is not None:
-                source.begin_anew()
-        elif source is not None:  # each lets two stay
-            source.uses = min(source.uses + 2, 2 * source.needed)
-        self.uses += 1
-        if self.block is None and self.uses >= self.needed - 1:
-            # A watch in vain costs more than to see that values changed, where all are written.
-            index = [np.linspace(0, n - 1, _SAMPLES).astype(int) for n in array.shape]
-            before, self.values = self.values, array[tuple(index)].tobytes()
-            if self.uses >= self.needed and before == self.values:
-                self.watch(span)
-            elif self.uses >= self.needed:
-                self.begin_anew()
-        return self.block
-
-    def begin_anew(self) -> None:
-        """There was a write: twice as many uses are needed, if it came soon."""
-        is_soon = self.uses < 2 * self.needed
-        self.uses, self.needed = 0, min(2 * self.needed, _MOST_WAIT) if is_soon else _FIRST
-        self.release()
-
-    def watch(self, span: tuple[int, int]) -> None:
-        """Look for writes from now on."""
-        watch = write_tracking.watch(*span)
-        if watch is None:
-            self.needed = self.uses + _MOST_WAIT
-        elif self.block is not None:  # a signal handler's call began one, and may have a copy
-            watch.close()
-        else:
-            self.block = Kept(watch, calls=1)  # it was used before
-
-    def release(self) -> None:
-        """Drop the copies, and stop watching."""
-        block, self.block = self.block, None
-        if block is not None:
-            block.watch.close()
-            block.drop()
-
-
-_lock = locks.new()
-remembered: OrderedDict[Any, _Seen] = OrderedDict()  # the last one was used last
-_sources: dict[Any, _Seen] = {}
+lock = locks.new()  # watches begin and end within it
+remembered: OrderedDict[Any, Kept] = OrderedDict()  # the last one was used last
+_sources: dict[Any, Kept] = {}
 
 
 def note(array: np.ndarray) -> Kept | None:
@@ -188,13 +180,12 @@ def note(array: np.ndarray) -> Kept | None:
     if not _may_be_watched(array) or (RANGES and holds(array)):
         return None
     key, span = key_of(array)
-    with _lock:
-        seen = _moved_to_end(key, remembered.get(key) or _Seen())
-        block = seen.use(array, span)
-        if remembered.get(key) is not seen:  # a signal handler forgot it meanwhile
-            seen.release()
-            return None
-        return block
+    with lock:
+        known = _moved_to_end(key, remembered.get(key) or Kept())
+        known.use(array, span)
+        if remembered.get(key) is not known:  # a signal handler forgot it meanwhile
+            known.release()
+        return None if known.watch is None else known
 
 
 def note_result(array: np.ndarray, source: Any) -> Kept | None:
@@ -206,19 +197,19 @@ def note_result(array: np.ndarray, source: Any) -> Kept | None:
     if not _may_be_watched(array):
         return None
     key, span = key_of(array)
-    with _lock:
+    with lock:
         _forget(key)  # of an array that is gone
         if len(_sources) >= _MOST_WAIT:
             _sources.clear()
-        earlier = _sources.setdefault(source, _Seen())
-        seen = _moved_to_end(key, _Seen(earlier))
+        earlier = _sources.setdefault(source, Kept())
+        known = _moved_to_end(key, Kept(source=earlier))
         if earlier.uses >= earlier.needed:
             earlier.uses -= 1
-            seen.watch(span)
-        return seen.block
+            known.begin(span)
+        return None if known.watch is None else known
 
 
-def _moved_to_end(key: Any, seen: _Seen) -> _Seen:
+def _moved_to_end(key: Any, known: Kept) -> Kept:
     """Remember an array as the one that was used last; forget the one that was used first, where
     there are many, or that was long ago. A weak reference would tell its end, but NumPy resizes no
     array that has one."""
@@ -226,16 +217,16 @@ def _moved_to_end(key: Any, seen: _Seen) -> _Seen:
     for first, oldest in list(remembered.items())[:1]:
         if len(remembered) >= _MOST or time.monotonic() - oldest.last > _IDLE:
             _forget(first)
-    remembered[key] = seen
-    return seen
+    remembered[key] = known
+    return known
 
 
 def peek(array: np.ndarray) -> Kept | None:
     """What is known of an array that is watched and was not written to; counts no call."""
     if not remembered or not _may_be_watched(array):
         return None
-    block = getattr(remembered.get(key_of(array)[0]), "block", None)
-    return block if block is not None and block.is_intact() else None
+    known = remembered.get(key_of(array)[0])
+    return known if known is not None and known.is_intact() else None
 
 
 def _may_be_watched(array: np.ndarray) -> bool:
@@ -255,14 +246,14 @@ def _off() -> str | None:
 
 
 def _forget(key: Any) -> None:
-    seen = remembered.pop(key, None)
-    if seen is not None:
-        seen.release()
+    known = remembered.pop(key, None)
+    if known is not None:
+        known.release()
 
 
 def clear() -> None:
     """Forget all that is watched."""
-    with _lock:
+    with lock:
         for key in list(remembered):
             _forget(key)
         _sources.clear()
@@ -270,8 +261,7 @@ def clear() -> None:
 
 def every() -> list[Kept]:
     """All that is known now, promised or watched."""
-    watched = [seen.block for seen in list(remembered.values())]
-    return [*list(_blocks.values()), *[block for block in watched if block is not None]]
+    return [*list(_blocks.values()), *list(remembered.values())]
 
 
 def _after_fork() -> None:

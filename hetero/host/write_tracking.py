@@ -48,9 +48,9 @@ class Watch:
     """Memory of more than a page that is write-protected from now on; `watch` makes it."""
 
     def __init__(self, begin: int, end: int) -> None:
-        self._begin, self._end, self._written = begin, end, False
         self._pages = low, high = -(-begin // _PAGE) * _PAGE, end // _PAGE * _PAGE
-        self._edges = self._read_edges()
+        self._ends = (begin, low - begin), (high, end - high)  # which other data has a part of
+        self._written, self._bytes = False, self._read_ends()
         with _lock:
             tracked, _ = _open()
             if not _is_private(low, high):
@@ -62,14 +62,11 @@ class Watch:
             _watches.append(self)
 
     def _end_others(self) -> None:
-        for other in list(_watches):
-            other._written = other._written or self._overlaps(other)
+        for other in filter(self._overlaps, list(_watches)):
+            other._written = True
 
-    def _read_edges(self) -> bytes:
-        """The bytes that share their pages with other data."""
-        low, high = self._pages
-        first = ctypes.string_at(self._begin, low - self._begin)
-        return first + ctypes.string_at(high, self._end - high)
+    def _read_ends(self) -> list[bytes]:
+        return [ctypes.string_at(*end) for end in self._ends]
 
     def _overlaps(self, other: Watch) -> bool:
         return self._pages[0] < other._pages[1] and other._pages[0] < self._pages[1]
@@ -79,7 +76,7 @@ class Watch:
         watched anew, or are not watched any longer; the memory must be mapped."""
         if not self._written:
             try:
-                is_clean = self._read_edges() == self._edges and not _scan(*self._pages, _CHECK, 1)
+                is_clean = self._read_ends() == self._bytes and not _scan(*self._pages, _CHECK, 1)
             except OSError:  # other memory lies there now
                 is_clean = False
             if not is_clean:

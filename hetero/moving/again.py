@@ -81,12 +81,14 @@ def course(problem: Problem, calls: int, priced: Callable[[Problem], Plan]) -> C
 
     first = planned({})
     known = {
-        i: Kept(calls=1)
+        i: Kept()
         for i, o in enumerate(problem.inputs)
         if o.location == HOST and o.nbytes >= LEAST_WATCHED and o.dtype.char in FLOATS
     }
     if not (registry.operation(problem.operation).keeps(problem) and keeping.may_pay(first)):
         known = {}
+    for one in known.values():
+        one.calls = 1
     each = []
     for plan in (first if not number else planned(known) for number in range(calls)):
         chosen = plan.candidates[0] if plan.candidates else None

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ def keep(A: Array, uses: int | None = None) -> Array:
     if (known := kept.find(A)) is not None:
         caller = sys._getframe(1)
         known.line = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-        known.uses = int(uses or 0)
+        known.coming = int(uses or 0)
     return A
 
 
@@ -133,13 +134,13 @@ def placed(plan: Plan, problem: Problem) -> Plan:
         for i, its in moves.items() if move and saved > 0.0 else ():
             known, part = inputs[i].kept, saved * its / move
             lost[i][c.device] = part, part * (known.calls + 1), its
-            reached += part * (known.uses or known.calls + 1)
+            reached += part * (known.coming or known.calls + 1)
         if reached >= move * (1 - 1e-9) > 0.0 and (not moving or c.seconds < chosen.seconds):
             chosen, moving = c, tuple(moves)
-    others = [c for c in plan.candidates if not moving or c is not chosen]
+    others = [c for c in plan.candidates if c is not chosen]
     operands = [KeptOperand(i, inputs[i], chosen.device * (i in moving), lost[i]) for i in lost]
-    name, candidates = plan.profile_name, (chosen, *others) if moving else plan.candidates
-    return Plan(problem, candidates, name, keepable=plan.keepable, kept=tuple(operands))
+    candidates = (chosen, *others) if moving else plan.candidates
+    return replace(plan, problem=problem, candidates=candidates, kept=tuple(operands))
 
 
 def may_pay(plan: Plan) -> bool:
@@ -158,7 +159,7 @@ def _move(candidate: Candidate) -> float:
 def _on_devices(plan: Plan) -> list[Candidate]:
     """The fastest candidate of each device that computes alone, with operands moved as a whole."""
     found: dict[str, Candidate] = {}
-    for c in plan.candidates if plan.candidates and plan.candidates[0].seconds is not None else ():
+    for c in plan.candidates:
         whole = c.implementation is None or c.implementation.blocks != registry.ALWAYS
         if whole and c.reason is None and c.seconds is not None:
             found.setdefault(c.device, c)
@@ -169,7 +170,7 @@ def count(plan: Plan) -> None:
     """Count a call that is run by a plan: operands that were kept from it, or move with it."""
     for _, operand, moves_to, lost in plan.kept:
         known = operand.kept
-        known.uses = max(known.uses - 1, 0)
+        known.coming = max(known.coming - 1, 0)
         if moves_to:
             known.due.add(moves_to)
         known.calls = 0 if moves_to else known.calls + bool(lost)
@@ -208,7 +209,8 @@ def hold(
     """
     copies, room = device.storage().copies, SHARE * device.describe().get("memory_bytes", math.inf)
     over = copies.nbytes() + array.nbytes - room
-    unseen = known.watch is not None and device.is_pinned(array)
+    watch = known.watch
+    unseen = not known.promised and (watch is None or device.is_pinned(array))
     if unseen or array.nbytes > room or (over > 0 and not shed):
         return None
     if over > 0:
@@ -217,9 +219,9 @@ def hold(
     space = Workspace(device, PURPOSE)
     space.hold(owner, getattr(owner, "size", array.nbytes))
     copy = Copy(buffer, space, array.nbytes)
-    copies.put(known, copy, device.name)
-    if not known.is_intact():  # since the call began: this call alone uses it
-        known.drop()
+    with kept.lock:
+        if known.watch is watch and known.is_intact():  # else this call alone uses it
+            copies.put(known, copy, device.name)
     return copy
 
 

@@ -17,7 +17,7 @@ from hetero import profile, tables
 from hetero.arrays import Operand
 from hetero.errors import DeviceMemoryError
 from hetero.moving import failures, passing, pipeline, ranges, results
-from hetero.moving.pipeline import Load, Slot, Step, Store
+from hetero.moving.pipeline import Load, Step, Store
 from hetero.pricing import places, shares
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
@@ -132,6 +132,7 @@ def _go_through(
     def launch(part: Problem) -> Callable[..., None]:
         return _launch(device, planned(part), options, len(cut.needs))
 
+    @cache
     def chosen(at: int) -> Problem:
         look, part = cut.look, problems[at]
         return look(planned(part), parts[at][0], options) if look else part
@@ -143,13 +144,10 @@ def _go_through(
     slots = [
         pipeline.slots(device, size, number) for size, number in zip(sizes, slots_of, strict=True)
     ]
-    # Before anything moves: beside copies a look takes four times as long.
-    ahead: list[Problem] = []
     memory = inventory.devices()[CPU].get("memory_bytes", inf)
     if cut.look is None or sum(array.nbytes for array in whole) <= _LOOKED_AHEAD * memory:
-        ahead = [chosen(at) for at in range(len(boxes))]
-        for part in dict.fromkeys(ahead):
-            launch(part)
+        for at in range(len(boxes)):  # before anything moves: beside copies a look takes longer
+            launch(chosen(at))
 
     def step(at: int) -> Step:
         part, used, loads = problems[at], [], []
@@ -159,28 +157,20 @@ def _go_through(
             if load:
                 where = number, *(boxes[at][axis] for axis in cut.needs[number])
                 begin = passed(where) if passed is not None else None
-                loads += _loads(views, operand, used[-1], begin)
+                offset = 0
+                for view in views:  # one after the other; there is only one that is passed on
+                    loads.append(Load(_as_packed(view, operand), used[-1], offset, begin))
+                    offset += view.nbytes
         target = slots[-1][at % len(slots[-1])]
 
         def compute() -> None:
             buffers = [slot.buffer for slot in (*used, target)]
-            launch(ahead[at] if ahead else chosen(at))(*buffers)
+            launch(chosen(at))(*buffers)
 
         store = Store(target, _as_packed(cut.output(boxes[at], out), part.output))
         return Step(compute, tuple(loads), (store,), tuple(used))
 
     pipeline.run(device, map(step, range(len(boxes))))
-
-
-def _loads(
-    views: list[np.ndarray], operand: Operand, slot: Slot, begin: Callable[..., Any] | None
-) -> list[Load]:
-    """The views of a part, one after the other in its slot; there is only one that is passed on."""
-    loads, offset = [], 0
-    for view in views:
-        loads.append(Load(_as_packed(view, operand), slot, offset, begin))
-        offset += view.nbytes
-    return loads
 
 
 def _as_packed(view: np.ndarray, operand: Operand) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, UNKNOWN_STREAM, Operand, describe, library_of
+from hetero.arrays import HOST, UNKNOWN_STREAM, Operand, library_of
 from hetero.devices.base import Device
 from hetero.host import pages
 from hetero.host.copying.copy_jobs import Copy
@@ -74,12 +74,9 @@ def as_dense(array: np.ndarray) -> np.ndarray:
     """A C-contiguous view of the array's memory, or the array if its memory is not dense."""
     if array.flags.c_contiguous:
         return array
-    if array.flags.f_contiguous:
-        return array.T
-    if not describe(array).is_dense():
-        return array
     axes = sorted(range(array.ndim), key=lambda axis: (-array.strides[axis], array.shape[axis]))
-    return np.ascontiguousarray(array.transpose(axes))  # contiguous already: no copy
+    turned = array.transpose(axes)
+    return turned if turned.flags.c_contiguous else array
 
 
 def fetch(

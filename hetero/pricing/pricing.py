@@ -38,17 +38,11 @@ def price(
     device: str | None = None,
     method: str | None = None,
 ) -> Plan:
-    """Price every method of the problem's operation on every device.
+    """Price every method of the problem's operation on every device, or where ``device`` and
+    ``method`` force it.
 
-    Parameters
-    ----------
-    problem : Problem
-    constants : Profile
-        Of this machine or of any other.
-    devices : dict
-        Device name -> description, as `hetero.machine()` gives it, or `Profile.machine()`.
-    device, method : str, optional
-        Forced placement.
+    ``constants`` are of this machine or of any other; ``devices``, name -> description, are as
+    `hetero.machine()` gives them, or `Profile.machine()`.
     """
     every = registry.lookup(problem.operation)
     places.check_method(method, every)
@@ -119,10 +113,8 @@ def _together(devices: Devices, device: str | None) -> dict[str, list[str]]:
     if len(devices) < 3 or not (device is None or device.endswith(":*")):
         return found
     for name, info in devices.items():
-        kind = info["kind"]
-        wanted = kind != CPU and not info.get("is_host_cpu")
-        if device is not None:
-            wanted = f"{kind}:*" == device
+        kind, on_host = info["kind"], name == CPU or info.get("is_host_cpu")
+        wanted = not on_host if device is None else device == f"{kind}:*"
         if wanted and not info.get("set_aside"):
             found.setdefault(kind, []).append(name)
     return {kind: names for kind, names in found.items() if len(names) > 1}
@@ -179,10 +171,8 @@ def candidate(
     asked: bool,
     named: bool,
 ) -> Candidate:
-    """One way to do a problem on one device, or on several together, with its price.
-
-    ``info`` describes the device; ``asked`` and ``named`` say whether the caller names it, and the
-    method.
+    """One way to do a problem on one device, or on several together, with its price: ``name`` and
+    ``info`` are the device's, which the caller ``asked`` for, or not, as the method was ``named``.
     """
     reason = places.obstacle(problem, row, name, info, asked)
     way = Candidate(name, row.method, None, {}, _unless(named, reason), row)
@@ -207,10 +197,8 @@ def _unless(named: bool, reason: str | None) -> str | None:
 def _priced(
     way: Candidate, problem: Problem, info: dict[str, Any], constants: Profile, asked: bool
 ) -> Candidate:
-    """A candidate with its price, if there are constants for it.
-
-    KeyError or ValueError if they do not cover the problem.
-    """
+    """A candidate with its price, if there are constants for it; KeyError and ValueError if they
+    do not cover the problem."""
     name, row, group = way.device, way.implementation, info.get("constants")
     assert row is not None
     if row.price is not None:  # by those of other methods

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 
 import numpy as np
@@ -249,28 +248,6 @@ GPU = {
 def priced(n, links=("pageable",), **changes):
     problem = matmul.problem(*[hetero.spec((n, n), "float32")] * 2)
     return pricing.price(problem, constants(links), {"cuda:0": {**GPU, **changes}}, "cuda:0")
-
-
-@pytest.mark.parametrize("n", [2048, 4096, 8192, 16384])
-@pytest.mark.parametrize("pinned", [False, True])
-def test_where_copies_go_on_beside_the_larger_of_both_is_paid(n, pinned):
-    """Copies of both directions are one after the other where the same threads do them."""
-    found = matmul.problem(*[hetero.spec((n, n), "float32")] * 2)
-    found = dataclasses.replace(
-        found,
-        inputs=tuple(o._replace(pinned=pinned) for o in found.inputs),
-        output=found.output._replace(pinned=pinned),
-    )
-    links = constants(("pageable", "staged", "pinned"))
-    plan = pricing.price(found, links, {"cuda:0": GPU}, "cuda:0")
-    assert plan.chosen.method == "streamed"
-    moved, computed = 4 * n * n / 1e10, 2 * n**3 / 1e12
-    bus = (2 if pinned else 3) * moved
-    assert max(bus, computed) < plan.seconds
-    assert plan.seconds < 1.3 * max(bus, computed) + 0.3 * moved
-    assert plan.seconds == pytest.approx(sum(plan.chosen.terms.values()))
-    assert "by tiled" in plan.chosen.made_of
-    assert plan.chosen.made_of in str(plan)
 
 
 def test_larger_than_the_device():

@@ -77,7 +77,7 @@ class Ring:
             jobs, lanes = self._ways.setdefault(direction, (queue.SimpleQueue(), []))
             if len(lanes) < min(1 + jobs.qsize() + sum(lane.is_busy for lane in lanes), _LANES):
                 lanes.append(_Lane(self, direction, jobs))
-            has_thread = any(lane.thread for lane in lanes)
+            has_thread = any(lane.is_alive() for lane in lanes)
             if has_thread:
                 jobs.put(job)
         if not has_thread:
@@ -117,38 +117,35 @@ class Ring:
             for thread in threads:
                 thread.join()
 
-    def _end(self) -> list[threading.Thread]:
+    def _end(self) -> list[_Lane]:
         """Have the threads end when they have done what was begun; tell which these are."""
-        ended = [(jobs, lane.thread) for jobs, lanes in self._ways.values() for lane in lanes]
-        for jobs, _ in ended:
-            jobs.put(None)
-        return [thread for _, thread in ended if thread is not None]
+        every = [lane for _, lanes in self._ways.values() for lane in lanes if lane.is_alive()]
+        for lane in every:
+            lane.jobs.put(None)
+        return every
 
     def __del__(self) -> None:
         self._end()
 
 
-class _Lane:
+class _Lane(threading.Thread):
     """What makes one copy after another: a stream, pinned memory, and threads that help to pack."""
 
     def __init__(self, ring: Ring, direction: str, jobs: queue.SimpleQueue[Any]) -> None:
+        super().__init__(name=f"{THREADS} {direction}", daemon=True)
         self._device, self._place, self._direction = ring.device, ring.place, direction
-        self._threads, self._most = usual_threads(), _REGION
+        self.jobs, self._threads, self._most = jobs, usual_threads(), _REGION
         self._stream = self._slices = self._packers = None
         self._region = np.empty(0, np.uint8)
         self.is_busy = False
-        self.thread: threading.Thread | None = None
         with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there are too many
             executor = load("concurrent.futures").ThreadPoolExecutor
-            given = jobs, executor(self._threads, f"{THREADS} packer")
-            name = f"{THREADS} {direction}"
-            thread = threading.Thread(target=self._run, name=name, args=given, daemon=True)
-            thread.start()
-            self.thread = thread
+            self._packers = executor(self._threads, f"{THREADS} packer")
+            self.start()
 
-    def _run(self, jobs: queue.SimpleQueue[Any], packers: Any) -> None:
-        with packers as self._packers:
-            while (job := jobs.get()) is not None:
+    def run(self) -> None:
+        with self._packers:
+            while (job := self.jobs.get()) is not None:
                 self.make(*job)
                 del job  # which would be kept until the next one
 
@@ -218,7 +215,7 @@ class _Lane:
 
     def _pack(self, target: np.ndarray, source: np.ndarray) -> None:
         share = max(target.nbytes // self._threads, _PART)
-        if self._packers is None or target.nbytes <= share:
+        if not self.is_alive() or target.nbytes <= share:
             np.copyto(target, source)
         else:
             to, of = ([part for part, _ in pieces(each, share)] for each in (target, source))

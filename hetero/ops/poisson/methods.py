@@ -48,13 +48,8 @@ class Method:
 
     def register(self, **row: Any) -> None:
         """Add a row for some kinds of devices; see `registry.register_method`."""
-        common = {
-            "operation": NAME,
-            "method": self.name,
-            "excludes": self.excludes,
-            "work": self.work,
-        }
-        registry.register_method(**(common | row))
+        common = {"operation": NAME, "method": self.name, "work": self.work}
+        registry.register_method(**common | {"excludes": self.excludes} | row)
 
     def expected_iterations(self, problem: Problem) -> int:
         """Cycles, iterations or sweeps that the tolerance takes; 1 where it is direct."""
@@ -94,10 +89,6 @@ class Method:
         short = f"takes about {wanted:.3g} {self.iterations}, {limit} are allowed"
         return registry.Unasked(short)
 
-    def memory_needed(self, shape: tuple[int, ...], itemsize: int) -> float:
-        """Bytes that it takes on the CPU besides f, its result included; an upper estimate."""
-        return itemsize * (self.times_f * math.prod(shape) + self.lines * max(shape))
-
     def on_cpu(self, devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
         """Solve, with the longest axis first if the others make planes beyond the cache.
 
@@ -122,7 +113,7 @@ class Method:
 
     def _check_memory(self, f: np.ndarray) -> None:
         """MemoryError where a solve would take more than there is: before it does, not in it."""
-        needed = self.memory_needed(f.shape, f.itemsize)
+        needed = f.itemsize * (self.times_f * f.size + self.lines * max(f.shape))
         if needed < _SMALL:
             return
         available = load("hetero.host.cpu").available_memory()

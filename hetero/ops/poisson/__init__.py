@@ -91,7 +91,7 @@ def solve_poisson(
         For a shape that is no grid, complex f, spacing <= 0, a negative tolerance or limit.
     MemoryError
         Before a solve on the CPU that takes more memory than there is. On grids with an axis that
-        is longer than the others by far, "dst" and "multigrid" take some 10 to 25 times f's memory,
+        is longer than the others by far, "dst" and "multigrid" take some 10 to 45 times f's memory,
         "jacobi" up to 8 times.
     DeviceNotAvailable, MethodNotAvailable
         If ``device`` or ``method`` is not available; the message names what is.

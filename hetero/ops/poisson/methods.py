@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _LEAST_ROWS = 16  # a device's share, at least
 _CYCLE_FACTOR = {2: 0.07, 3: 0.1}  # what one multigrid cycle leaves of the residual
-_LARGEST_PLANE = 1 << 18  # points
 _SMALL = 1 << 26  # bytes that are not asked for
 _SERIAL = 0.25  # a thread's passes over the points besides, over its time for the transforms
 _LARGEST_FACTOR = 386  # from here on all prime factors cost the same
@@ -90,39 +89,17 @@ class Method:
         return registry.Unasked(short)
 
     def on_cpu(self, devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
-        """Solve, with the longest axis first if the others make planes beyond the cache.
-
-        Room is taken for several planes, and a thin grid's could be the whole of it.
-        """
-        (f,), u, solve = arguments
-        self._check_memory(f)
-        shape = solve.system.shape
-        axis = shape.index(max(shape))
-        if axis == 0 or math.prod(shape[1:]) <= _LARGEST_PLANE:
-            return self.solve(devices, problem, arguments)
-        order = [axis, *(a for a in range(len(shape)) if a != axis)]
-        system = solve.system._replace(
-            shape=tuple(shape[a] for a in order),
-            spacing=tuple(solve.system.spacing[a] for a in order),
-        )
-        transposed, result = (np.ascontiguousarray(v.transpose(order)) for v in (f, u))
-        turned = Arguments((transposed,), result, solve._replace(system=system))
-        outcome = self.solve(devices, problem, turned)
-        u.transpose(order)[...] = result
-        return outcome
-
-    def _check_memory(self, f: np.ndarray) -> None:
-        """MemoryError where a solve would take more than there is: before it does, not in it."""
+        """Solve; MemoryError before that takes more memory than there is, not in it."""
+        (f,) = arguments.inputs
         needed = f.itemsize * (self.times_f * f.size + self.lines * max(f.shape))
-        if needed < _SMALL:
-            return
-        available = load("hetero.host.cpu").available_memory()
+        available = load("hetero.host.cpu").available_memory() if needed > _SMALL else math.inf
         if needed > available:
             raise MemoryError(
                 f"solve_poisson by {self.name!r} takes about {needed / 2**30:.1f} GiB more for f "
                 f"of shape {f.shape}, {available / 2**30:.1f} GiB are available; 'jacobi' takes "
                 "least"
             )
+        return self.solve(devices, problem, arguments)
 
 
 def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteration]:
@@ -238,7 +215,7 @@ _MULTIGRID = Method(
     iterations="cycles",
     passes=10.0,
     times_f=4.5,
-    lines=35.0,
+    lines=45.0,
     coarsest=grids.coarsest,
 )
 _MULTIGRID.register(

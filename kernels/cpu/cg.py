@@ -25,11 +25,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 
 from hetero.host.parts import helper, is_finite, part
-from hetero.host.threads import thread_count, threaded
+from hetero.host.threads import capped, threaded
 
 from .csr import CHUNK, block_times
 
@@ -58,14 +57,7 @@ def _shared(function: Callable[..., Any], vector: int) -> Callable[..., Any]:
         threads = arguments[vector].size // SHARE
         if threads < 2:
             return kernel.alone(*arguments)
-        most = thread_count()
-        if threads >= most:
-            return kernel(*arguments)
-        numba.set_num_threads(threads)
-        try:
-            return kernel(*arguments)
-        finally:
-            numba.set_num_threads(most)
+        return capped(threads, kernel, *arguments)
 
     return call
 

@@ -16,9 +16,9 @@ from hetero.calling.call_cache import bind
 from hetero.moving.results import staying
 from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, warn
 from hetero.ops.linear_systems.systems import checked_spacing, least_tolerance
-from hetero.ops.poisson import methods, operands  # the former registers them
+from hetero.ops.poisson import methods
 from hetero.ops.poisson.equation import Equation, Face, checked_faces
-from hetero.ops.poisson.operands import JACOBI, NAME, UNLIMITED, from_dims, problem
+from hetero.ops.poisson.methods import JACOBI, NAME, UNLIMITED, from_dims, problem
 from hetero.pricing.plan import Plan
 from hetero.profile import inventory
 
@@ -200,7 +200,7 @@ OPERATION = registry.register_operation(
         function="solve_poisson",
         call=solve_poisson,
         summary="Poisson's equation on a rectangle or a box",
-        dims=operands.DIMS,
+        dims=methods.DIMS,
         problem=problem,
         from_dims=from_dims,
         plan=_plan,

@@ -11,13 +11,7 @@ from hetero.arrays import spec
 from hetero.devices.base import Device
 from hetero.ops import poisson
 from hetero.ops.cases import Budget, Case, Place, TimedSolves, numbers
-from hetero.ops.linear_systems.cases import (
-    SECONDS,
-    even_grid,
-    rows,
-    timed,
-    unknowns,
-)
+from hetero.ops.linear_systems.cases import SECONDS, even_grid, rows, timed, unknowns
 from hetero.ops.linear_systems.solve import Solve
 from hetero.ops.linear_systems.systems import Stencil
 from hetero.ops.multigrid import grids

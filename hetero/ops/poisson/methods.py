@@ -26,6 +26,7 @@ from hetero.registry.problem import Problem, check_dims
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
+    from hetero.host.loops import Family
     from hetero.ops.linear_systems.systems import Outcome
 
 NAME, JACOBI = "poisson", "jacobi"  # the method that makes as many sweeps as are asked for
@@ -258,6 +259,15 @@ def _shared(problem: Problem) -> bool:
     return problem.dims[0] >= 2 * _LEAST_ROWS
 
 
+def _cut(problem: Problem) -> bool:
+    return grids.is_shared(problem.dims)
+
+
+def _compiled(family: Family) -> Callable[[Problem], tuple[str, ...]]:
+    """What is compiled for a method on the CPU."""
+    return lambda problem: (family.of(problem.dtype),)
+
+
 _DST = Method(
     name="dst",
     solve=_dst,
@@ -280,16 +290,8 @@ _MULTIGRID = Method(
     lines=45.0,
     coarsest=grids.coarsest,
 )
-_MULTIGRID.register(
-    kinds=("cpu",),
-    run=_MULTIGRID.on_cpu,
-    loops=lambda problem: (CYCLES.of(problem.dtype),),
-)
-_MULTIGRID.register(
-    kinds=registry.PORTABLE,
-    run=_multigrid,
-    shared=lambda problem: grids.is_shared(problem.dims),
-)
+_MULTIGRID.register(kinds=("cpu",), run=_MULTIGRID.on_cpu, loops=_compiled(CYCLES))
+_MULTIGRID.register(kinds=registry.PORTABLE, run=_multigrid, shared=_cut)
 
 _JACOBI = Method(
     name=JACOBI,
@@ -299,11 +301,7 @@ _JACOBI = Method(
     passes=3.0,
     times_f=7.0,
 )
-_JACOBI.register(
-    kinds=("cpu",),
-    run=_JACOBI.on_cpu,
-    loops=lambda problem: (SWEEPS.of(problem.dtype),),
-)
+_JACOBI.register(kinds=("cpu",), run=_JACOBI.on_cpu, loops=_compiled(SWEEPS))
 _JACOBI.register(kinds=registry.PORTABLE, run=_jacobi, shared=_shared, excludes=_solid)
 
 BY_NAME = {method.name: method for method in (_DST, _MULTIGRID, _JACOBI)}

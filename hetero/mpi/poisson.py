@@ -21,7 +21,7 @@ from hetero.ops.linear_systems.systems import (
     real_dtype,
 )
 from hetero.ops.poisson.equation import checked_faces
-from hetero.ops.poisson.operands import RTOL, UNLIMITED
+from hetero.ops.poisson.methods import RTOL, UNLIMITED
 
 _ROUNDINGS = 4.0  # how often that of u may be in what is left, where no tolerance was asked for
 

@@ -6,8 +6,6 @@ from math import prod
 
 from .launch import Launch, LaunchPlan, Target, ceil_div
 
-__all__ = ["sum_partials"]
-
 # Threads along the parts of k, for each output: few outputs with many parts need more.
 _GROUPS = (1, 8)
 _THREADS = 256

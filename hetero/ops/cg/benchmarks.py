@@ -13,7 +13,6 @@ import numpy as np
 
 from hetero.arrays import spec
 from hetero.calling import planner
-from hetero.host import cpu
 from hetero.ops.benchmark import (
     Axis,
     Benchmark,
@@ -151,17 +150,10 @@ def _by_scipy(A: Any, b: np.ndarray, count: int, turn: int = 0) -> Any:
     return cg(A, b, rtol=0.0, maxiter=count)
 
 
-def _limited(threads: int, call: Callable[..., Any]) -> Callable[..., Any]:
-    """A call with BLAS on that many threads."""
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController().wrap(limits=threads, user_api="blas")(call)
-
-
 def _peers(A: Any, b: np.ndarray, slow: bool) -> Iterator[tuple[str, TimedCall]]:
-    """SciPy's cg, with BLAS on one thread and on all, and CuPy's, all on CSR."""
-    for threads in () if slow else sorted({1, cpu.describe()["blas_threads"]}):
-        yield f"SciPy, CSR, BLAS threads: {threads}", _limited(threads, partial(_by_scipy, A, b))
+    """SciPy's cg and CuPy's, both on CSR."""
+    if not slow:
+        yield "SciPy, CSR", partial(_by_scipy, A, b)
     if (by_cupy := _cupys_solver()) is not None:
         cupy = library("cupy")
         there, rhs = library("cupyx.scipy.sparse").csr_matrix(A), cupy.asarray(b)

@@ -17,13 +17,7 @@ from hetero.imports import load
 from hetero.ops.cases import Budget, Case, Place, TimedSolves, numbers
 from hetero.ops.cg.methods import ADAPTIVE
 from hetero.ops.cg.operands import CgOptions, System
-from hetero.ops.linear_systems.cases import (
-    SECONDS,
-    even_grid,
-    rows,
-    timed,
-    unknowns,
-)
+from hetero.ops.linear_systems.cases import SECONDS, even_grid, rows, timed, unknowns
 from hetero.ops.linear_systems.solve import Solve
 from hetero.registry import Arguments
 from hetero.registry.models import ModelKey, Work, bind

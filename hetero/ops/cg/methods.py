@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -112,24 +113,17 @@ def _loops(problem: Problem) -> tuple[str, ...]:
     return (family.of(problem.dtype),)
 
 
-def _run(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
-    if not devices:
-        return _run_plain(devices, problem, arguments, plain=False)
+def _run(
+    devices: tuple[Device, ...], problem: Problem, arguments: Arguments, plain: bool = False
+) -> Outcome:
+    """Solve; on the CPU, if ``plain``, with nothing that has to be compiled."""
     (b,), x, solve = arguments
     system, M = solve.system(devices)
-    options = {"dtype": problem.dtype, "from_zero": solve.from_zero and len(devices) > 1}
-    on_devices = load("hetero.ops.krylov.cg_device").solve
-    return on_devices(devices, system, b, x, preconditioner=M, **options, **_limits(solve))
-
-
-def _run_plain(
-    devices: tuple[()], problem: Problem, arguments: Arguments, plain: bool = True
-) -> Outcome:
-    """Solve on the CPU, if ``plain`` with nothing that has to be compiled."""
-    (b,), x, solve = arguments
-    system, M = solve.system(())
-    on_cpu = load("hetero.ops.krylov.cg_cpu").solve
-    return on_cpu(system, b, x, preconditioner=M, plain=plain, **_limits(solve))
+    options = {"preconditioner": M, **_limits(solve)}
+    if not devices:
+        return load("hetero.ops.krylov.cg_cpu").solve(system, b, x, plain=plain, **options)
+    options |= {"dtype": problem.dtype, "from_zero": solve.from_zero and len(devices) > 1}
+    return load("hetero.ops.krylov.cg_device").solve(devices, system, b, x, **options)
 
 
 def _run_hybrid(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
@@ -146,8 +140,7 @@ def _run_adaptive(devices: tuple[Device], problem: Problem, arguments: Arguments
 
 
 def _limits(solve: Solve) -> dict[str, Any]:
-    names = ("rtol", "atol", "maxiter", "callback")
-    return {name: getattr(solve, name) for name in names}
+    return {name: getattr(solve, name) for name in ("rtol", "atol", "maxiter", "callback")}
 
 
 def _priced(module: str) -> registry.Composed:
@@ -161,10 +154,10 @@ def _row(kinds: tuple[str, ...], method: str, excludes: Any, run: Any, **row: An
     registry.register_method(operation=NAME, **row)
 
 
-_row(("cpu",), "blas", _obstacle("dense"), _run_plain)
+_row(("cpu",), "blas", _obstacle("dense"), _run)
 _row(("cpu",), "numba", _obstacle(*_SPARSE), _run, loops=_loops)
-_row(("cpu",), "scipy", _plain_obstacle, _run_plain)
-_row(("cpu",), "operator", _obstacle("operator"), _run_plain)
+_row(("cpu",), "scipy", _plain_obstacle, functools.partial(_run, plain=True))
+_row(("cpu",), "operator", _obstacle("operator"), _run)
 _row(registry.PORTABLE, "fused", _obstacle("dense", *_SPARSE), _run, shared=_shared)
 for _name, _module, _excludes, _in_turn in (
     ("hybrid", _HYBRID, _hybrid_obstacle, _run_hybrid),

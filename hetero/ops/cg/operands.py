@@ -159,13 +159,12 @@ def problem_of(A: Any, b: Any, x0: Any, M: Any, rtol: float, limit: int) -> Prob
     dtype = number_dtype(A=_dtype(A), b=vectors[0].dtype)
     if dtype.kind != "c" and "x0" in given:
         real_dtype(x0=vectors[1].dtype)
-    layout, entries, obstacle = _layout(A)
+    layout, entries, matrix, obstacle = _layout(A, dtype)
     # The share of the iterations without M that are left with it.
     layout, obstacle, share = _preconditioned(A, M, layout, obstacle, dtype)
     if dtype.kind == "c":
-        layout, obstacle = "operator", "complex numbers compute on the CPU"
+        layout, matrix, obstacle = "operator", (), "complex numbers compute on the CPU"
     expected = round(_expected(A, rtol, dtype) * share)
-    matrix = () if layout == "operator" else _matrix_operands(A, dtype)
     shown = (compressed((n, n), entries), *shapes_of(vectors))
     return Problem(
         NAME,
@@ -187,44 +186,37 @@ def _dtype(A: Any) -> np.dtype:
     return np.dtype(A.dtype if A.dtype is not None else float)  # a LinearOperator may not say
 
 
-def _layout(A: Any) -> tuple[str, int, str | None]:
-    """What decides the speed of A times a vector, its entries, and why no device can do it."""
+def _layout(A: Any, dtype: np.dtype) -> tuple[str, int, tuple[Operand, ...], str | None]:
+    """What decides the speed of A times a vector, its entries, what of it is moved, and why no
+    device can do it."""
     n = A.shape[0]
     if isinstance(A, (np.ndarray, Spec)) or is_device_array(A):
-        return "dense", n * n, None
-    stencil = getattr(A, "stencil", None)
-    if stencil is not None:
-        return f"stencil{len(stencil.shape)}", (2 * len(stencil.shape) + 1) * n, None
-    if hasattr(A, "indptr"):
-        return "csr", A.nnz, None
-    return "operator", n, "a LinearOperator computes on the CPU"
-
-
-def _matrix_operands(A: Any, dtype: np.dtype) -> tuple[Operand, ...]:
+        return "dense", n * n, (describe(A)._replace(pointer=0),), None
+    if hasattr(A, "stencil"):
+        axes = len(A.stencil.shape)
+        return f"stencil{axes}", (2 * axes + 1) * n, (), None
     if hasattr(A, "indptr"):
         parts = (A.data.astype(dtype, copy=False), A.indices, A.indptr)
-        return tuple([describe(part).unkept() for part in parts])  # moved by the solve itself
-    if hasattr(A, "stencil"):
-        return ()
-    return (describe(A)._replace(pointer=0),)
+        moved = tuple([describe(part).unkept() for part in parts])  # by the solve itself
+        return "csr", A.nnz, moved, None
+    return "operator", n, (), "a LinearOperator computes on the CPU"
 
 
 def _preconditioned(
     A: Any, M: Any, layout: str, obstacle: str | None, dtype: np.dtype
 ) -> tuple[str, str | None, float]:
     """Layout, obstacle, and the share of iterations that are left, with a preconditioner."""
-    if M is None:
-        return layout, obstacle, 1.0
     if isinstance(M, str):
-        if M == "jacobi":
-            if layout == "operator":
-                raise ValueError("M='jacobi' needs A's diagonal, which a LinearOperator hides")
-            return layout, obstacle, 1.0
+        if M not in ("jacobi", "multigrid"):
+            raise ValueError(f"M must be 'jacobi', 'multigrid' or a matrix, got {M!r}")
+        if M == "jacobi" and layout == "operator":
+            raise ValueError("M='jacobi' needs A's diagonal, which a LinearOperator hides")
+        if M == "multigrid" and not layout.startswith("stencil"):
+            raise ValueError("M='multigrid' needs A to be a hetero.Poisson")
         if M == "multigrid":
-            if not layout.startswith("stencil"):
-                raise ValueError("M='multigrid' needs A to be a hetero.Poisson")
             return f"{layout}-multigrid", obstacle, 0.0
-        raise ValueError(f"M must be 'jacobi', 'multigrid' or a matrix, got {M!r}")
+    if M is None or isinstance(M, str):
+        return layout, obstacle, 1.0
     n = A.shape[0]
     shape = tuple(M.shape) if hasattr(M, "shape") else np.shape(M)
     if shape not in ((n,), (n, n)):
@@ -287,9 +279,7 @@ class System:
     """A's own arrays in the solve's dtype, and the preconditioner for the CPU or a device."""
 
     def __init__(self, A: Any, dtype: np.dtype, M: Any) -> None:
-        self._matrix = A
-        self._dtype = dtype
-        self._M = M
+        self._matrix, self._dtype, self._M = A, dtype, M
 
     def on(self, used: tuple[Any, ...]) -> tuple[Any, Any]:
         """System and preconditioner as those devices want them; none: the CPU."""
@@ -311,7 +301,9 @@ class System:
     def _system(self, used: tuple[Any, ...]) -> Any:
         A, dtype = self._matrix, self._dtype
         if dtype.kind == "c":
-            return self._complex()
+            if is_device_array(A):
+                A = on_host(A, describe(A), dtype)
+            return scipy()[2](np.asarray(A, dtype) if isinstance(A, np.ndarray) else A)
         if hasattr(A, "stencil"):
             return A.stencil
         if hasattr(A, "indptr"):
@@ -336,23 +328,12 @@ class System:
             A = np.ascontiguousarray(A)
         return Dense(A, A.shape[0], tuple(s // A.itemsize for s in A.strides))
 
-    def _complex(self) -> Any:
-        A = self._matrix
-        if is_device_array(A):
-            A = on_host(A, describe(A), self._dtype)
-        elif isinstance(A, np.ndarray):
-            A = np.asarray(A, self._dtype)
-        return scipy()[2](A)
-
     def _preconditioner(self, used: tuple[Any, ...]) -> Any:
         M, dtype = self._M, self._dtype
         if M is None:
             return None
-        if isinstance(M, str) and M == "jacobi":
-            inverse = self._inverse_diagonal()
-            return np.repeat(inverse, 2) if dtype.kind == "c" and inverse is not None else inverse
         if isinstance(M, str):
-            return self._multigrid(used)
+            return self._inverse_diagonal() if M == "jacobi" else self._multigrid(used)
         into = load("hetero.ops.krylov.cg_cpu").into
         if np.ndim(M) == 1:
             inverse = np.ascontiguousarray(M, dtype)
@@ -368,7 +349,8 @@ class System:
         if is_device_array(A):
             A = on_host(A, describe(A), self._dtype)
         with np.errstate(all="ignore"):
-            return 1.0 / A.diagonal().real.astype(self._dtype.type(0).real.dtype)
+            inverse = 1.0 / A.diagonal().real.astype(self._dtype.type(0).real.dtype)
+        return np.repeat(inverse, 2) if self._dtype.kind == "c" else inverse
 
     def _multigrid(self, used: tuple[Any, ...]) -> Any:
         stencil, dtype = self._matrix.stencil, self._dtype

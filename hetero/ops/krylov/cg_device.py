@@ -71,7 +71,7 @@ def solve(
         of the only device; on several, ``preconditioner(devices)``: a context with one of them, as
         `multigrid_device.held` makes it.
     dtype : optional
-        Of b and x where both are device buffers and the system has no array on the host.
+        Of b and x. Default: that of b, an array.
     going_on : two (n,) numpy.ndarray, optional
         The recurrence's residual and next direction, of a matrix on one device, to go on from an
         iteration elsewhere. Default: b - A x, and the direction of steepest descent.
@@ -100,7 +100,7 @@ def solve(
     Comput. 42 (2020), A3084-A3108: algorithm PR-CG. M. R. Hestenes and E. Stiefel, "Methods of
     conjugate gradients for solving linear systems", J. Res. Nat. Bur. Stand. 49 (1952).
     """
-    dtype = _dtype(dtype, b, x, system)
+    dtype = np.dtype(b.dtype if dtype is None else dtype)
     diagonal = preconditioner if isinstance(preconditioner, np.ndarray) else None
     several = callable(preconditioner)
     alone = None if several or diagonal is not None else preconditioner
@@ -251,13 +251,3 @@ def _loop(vectors: Vectors, system: Any, diagonal: bool, M: Any, every: bool) ->
         return Preconditioned(vectors, system, M)
     resident = None if diagonal or every else persistent(vectors, system)
     return resident or Sweeps(vectors, system, diagonal)
-
-
-def _dtype(dtype: Any, b: Any, x: Any, system: Any) -> np.dtype:
-    """The solve's dtype, from the first thing that has one."""
-    arrays = (b, x, getattr(system, "data", None), getattr(system, "array", None))
-    found = [a.dtype for a in arrays if isinstance(a, np.ndarray)]
-    chosen = np.dtype(dtype) if dtype is not None else (found or [None])[0]
-    if chosen not in (np.float32, np.float64):
-        raise ValueError(f"dtype must be float32 or float64, got {chosen}")
-    return chosen

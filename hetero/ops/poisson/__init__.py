@@ -16,9 +16,9 @@ from hetero.calling.call_cache import bind
 from hetero.moving.results import staying
 from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, warn
 from hetero.ops.linear_systems.systems import checked_spacing, least_tolerance
-from hetero.ops.poisson import methods, operands  # the former registers them
+from hetero.ops.poisson import methods
 from hetero.ops.poisson.equation import Equation, Face, checked_faces
-from hetero.ops.poisson.operands import JACOBI, NAME, UNLIMITED, from_dims, problem
+from hetero.ops.poisson.methods import JACOBI, NAME, UNLIMITED, from_dims, problem
 from hetero.pricing.plan import Plan
 from hetero.profile import inventory
 
@@ -91,7 +91,7 @@ def solve_poisson(
         For a shape that is no grid, complex f, spacing <= 0, a negative tolerance or limit.
     MemoryError
         Before a solve on the CPU that takes more memory than there is. On grids with an axis that
-        is longer than the others by far, "dst" and "multigrid" take some 10 to 25 times f's memory,
+        is longer than the others by far, "dst" and "multigrid" take some 10 to 45 times f's memory,
         "jacobi" up to 8 times.
     DeviceNotAvailable, MethodNotAvailable
         If ``device`` or ``method`` is not available; the message names what is.
@@ -200,7 +200,7 @@ OPERATION = registry.register_operation(
         function="solve_poisson",
         call=solve_poisson,
         summary="Poisson's equation on a rectangle or a box",
-        dims=operands.DIMS,
+        dims=methods.DIMS,
         problem=problem,
         from_dims=from_dims,
         plan=_plan,

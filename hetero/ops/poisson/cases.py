@@ -11,24 +11,18 @@ from hetero.arrays import spec
 from hetero.devices.base import Device
 from hetero.ops import poisson
 from hetero.ops.cases import Budget, Case, Place, TimedSolves, numbers
-from hetero.ops.linear_systems.cases import (
-    SECONDS,
-    even_grid,
-    rows,
-    timed,
-    unknowns,
-)
+from hetero.ops.linear_systems.cases import SECONDS, even_grid, rows, timed, unknowns
 from hetero.ops.linear_systems.solve import Solve
 from hetero.ops.linear_systems.systems import Stencil
 from hetero.ops.multigrid import grids
-from hetero.ops.poisson import methods, operands
+from hetero.ops.poisson import methods
 from hetero.registry import Arguments
 from hetero.registry.problem import DEVICE_DTYPES, Problem
 
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation, in two and three dimensions."""
-    for row in rows(operands.NAME, place):
+    for row in rows(methods.NAME, place):
         method = methods.BY_NAME[row.method]
         direct, cycles = not method.iterations, method.coarsest is not None
         how = TimedSolves(1, 1) if direct else timed(cycles)

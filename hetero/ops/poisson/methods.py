@@ -1,35 +1,97 @@
-"""The ways to solve Poisson's equation: a row for each kind of device; iterations, work, memory."""
+"""What solve_poisson is asked, made a problem, and the ways to solve it.
+
+These are a row for each kind of device, with its iterations, work and memory.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hetero import registry
+from hetero.arrays import Spec, array_or_spec, dense, describe, name_of
 from hetero.imports import load
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.loops import CYCLES, SWEEPS
-from hetero.ops.linear_systems.solve import digits
+from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, digits
+from hetero.ops.linear_systems.systems import checked_spacing, real_dtype
 from hetero.ops.multigrid import grids
-from hetero.ops.poisson.operands import JACOBI, NAME, UNLIMITED
 from hetero.registry import Arguments
 from hetero.registry.models import Work
-from hetero.registry.problem import Problem
+from hetero.registry.problem import Problem, check_dims
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
+    from hetero.host.loops import Family
     from hetero.ops.linear_systems.systems import Outcome
 
+NAME, JACOBI = "poisson", "jacobi"  # the method that makes as many sweeps as are asked for
+DIMS = ("NY NX", "NZ NY NX")
+UNLIMITED = 10**9  # iterations, where the caller sets no limit
+RTOL = {"float32": float(np.finfo(np.float32).eps), "float64": 1e-8}
 _LEAST_ROWS = 16  # a device's share, at least
 _CYCLE_FACTOR = {2: 0.07, 3: 0.1}  # what one multigrid cycle leaves of the residual
-_LARGEST_PLANE = 1 << 18  # points
 _SMALL = 1 << 26  # bytes that are not asked for
 _SERIAL = 0.25  # a thread's passes over the points besides, over its time for the transforms
 _LARGEST_FACTOR = 386  # from here on all prime factors cost the same
+
+
+class PoissonOptions(NamedTuple):
+    """What a price depends on besides f."""
+
+    rtol: float  # how much smaller the residual must get
+    limit: int  # most iterations
+    exactly: bool = False  # as many sweeps as the limit are wanted, whatever the residual is
+
+
+def problem(
+    f: Any,
+    *,
+    spacing: Any = 1.0,
+    boundary: Any = 0.0,
+    x0: Any = None,
+    rtol: float | None = None,
+    maxiter: int | None = None,
+    method: str | None = None,
+) -> Problem:
+    """The problem of ``solve_poisson(f, ...)``, for an array or a `hetero.spec` stand-in."""
+    f = array_or_spec(f)
+    if len(f.shape) not in (2, 3):
+        raise ValueError(f"f must have 2 or 3 dimensions, got shape {tuple(f.shape)}")
+    distances = checked_spacing(spacing, len(f.shape))
+    limit = checked_limit(maxiter, UNLIMITED)
+    inputs = {"f": describe(f).unkept()._replace(pointer=0)}
+    if x0 is not None:
+        x0 = array_or_spec(x0)
+        if tuple(x0.shape) != tuple(f.shape):
+            raise ValueError(f"x0 must have f's shape {tuple(f.shape)}, got {tuple(x0.shape)}")
+        inputs["x0"] = describe(x0).unkept()._replace(pointer=0)
+        real_dtype(x0=inputs["x0"].dtype)
+    dtype = real_dtype(f=inputs["f"].dtype)
+    rtol = RTOL[name_of(dtype)] if rtol is None else checked_tolerance("rtol", rtol)
+    exactly = method == JACOBI and rtol == 0.0 and maxiter is not None
+    even = max(distances) <= 1.0001 * min(distances)
+    return Problem(
+        NAME,
+        tuple(f.shape),
+        name_of(dtype),
+        tuple(inputs.values()),
+        dense(tuple(f.shape), dtype, inputs["f"].location),
+        layout=f"{len(f.shape)}d" if even else f"{len(f.shape)}d uneven",
+        function="solve_poisson",
+        device_obstacle=None if 0 not in f.shape else "nothing to solve",
+        options=PoissonOptions(rtol, limit, exactly),
+    )
+
+
+def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
+    """The problem with NY NX or NZ NY NX points, as ``hetero explain poisson`` asks for it."""
+    check_dims(NAME, dims, *DIMS)
+    return problem(Spec(dims, dtype, on=on))
 
 
 @dataclass(frozen=True)
@@ -48,13 +110,8 @@ class Method:
 
     def register(self, **row: Any) -> None:
         """Add a row for some kinds of devices; see `registry.register_method`."""
-        common = {
-            "operation": NAME,
-            "method": self.name,
-            "excludes": self.excludes,
-            "work": self.work,
-        }
-        registry.register_method(**(common | row))
+        common = {"operation": NAME, "method": self.name, "work": self.work}
+        registry.register_method(**common | {"excludes": self.excludes} | row)
 
     def expected_iterations(self, problem: Problem) -> int:
         """Cycles, iterations or sweeps that the tolerance takes; 1 where it is direct."""
@@ -94,44 +151,18 @@ class Method:
         short = f"takes about {wanted:.3g} {self.iterations}, {limit} are allowed"
         return registry.Unasked(short)
 
-    def memory_needed(self, shape: tuple[int, ...], itemsize: int) -> float:
-        """Bytes that it takes on the CPU besides f, its result included; an upper estimate."""
-        return itemsize * (self.times_f * math.prod(shape) + self.lines * max(shape))
-
     def on_cpu(self, devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
-        """Solve, with the longest axis first if the others make planes beyond the cache.
-
-        Room is taken for several planes, and a thin grid's could be the whole of it.
-        """
-        (f,), u, solve = arguments
-        self._check_memory(f)
-        shape = solve.system.shape
-        axis = shape.index(max(shape))
-        if axis == 0 or math.prod(shape[1:]) <= _LARGEST_PLANE:
-            return self.solve(devices, problem, arguments)
-        order = [axis, *(a for a in range(len(shape)) if a != axis)]
-        system = solve.system._replace(
-            shape=tuple(shape[a] for a in order),
-            spacing=tuple(solve.system.spacing[a] for a in order),
-        )
-        transposed, result = (np.ascontiguousarray(v.transpose(order)) for v in (f, u))
-        turned = Arguments((transposed,), result, solve._replace(system=system))
-        outcome = self.solve(devices, problem, turned)
-        u.transpose(order)[...] = result
-        return outcome
-
-    def _check_memory(self, f: np.ndarray) -> None:
-        """MemoryError where a solve would take more than there is: before it does, not in it."""
-        needed = self.memory_needed(f.shape, f.itemsize)
-        if needed < _SMALL:
-            return
-        available = load("hetero.host.cpu").available_memory()
+        """Solve; MemoryError before that takes more memory than there is, not in it."""
+        (f,) = arguments.inputs
+        needed = f.itemsize * (self.times_f * f.size + self.lines * max(f.shape))
+        available = load("hetero.host.cpu").available_memory() if needed > _SMALL else math.inf
         if needed > available:
             raise MemoryError(
                 f"solve_poisson by {self.name!r} takes about {needed / 2**30:.1f} GiB more for f "
                 f"of shape {f.shape}, {available / 2**30:.1f} GiB are available; 'jacobi' takes "
                 "least"
             )
+        return self.solve(devices, problem, arguments)
 
 
 def iterations(dims: tuple[int, ...], dtype: str) -> dict[str, registry.Iteration]:
@@ -228,6 +259,15 @@ def _shared(problem: Problem) -> bool:
     return problem.dims[0] >= 2 * _LEAST_ROWS
 
 
+def _cut(problem: Problem) -> bool:
+    return grids.is_shared(problem.dims)
+
+
+def _compiled(family: Family) -> Callable[[Problem], tuple[str, ...]]:
+    """What is compiled for a method on the CPU."""
+    return lambda problem: (family.of(problem.dtype),)
+
+
 _DST = Method(
     name="dst",
     solve=_dst,
@@ -247,19 +287,11 @@ _MULTIGRID = Method(
     iterations="cycles",
     passes=10.0,
     times_f=4.5,
-    lines=35.0,
+    lines=45.0,
     coarsest=grids.coarsest,
 )
-_MULTIGRID.register(
-    kinds=("cpu",),
-    run=_MULTIGRID.on_cpu,
-    loops=lambda problem: (CYCLES.of(problem.dtype),),
-)
-_MULTIGRID.register(
-    kinds=registry.PORTABLE,
-    run=_multigrid,
-    shared=lambda problem: grids.is_shared(problem.dims),
-)
+_MULTIGRID.register(kinds=("cpu",), run=_MULTIGRID.on_cpu, loops=_compiled(CYCLES))
+_MULTIGRID.register(kinds=registry.PORTABLE, run=_multigrid, shared=_cut)
 
 _JACOBI = Method(
     name=JACOBI,
@@ -269,11 +301,7 @@ _JACOBI = Method(
     passes=3.0,
     times_f=7.0,
 )
-_JACOBI.register(
-    kinds=("cpu",),
-    run=_JACOBI.on_cpu,
-    loops=lambda problem: (SWEEPS.of(problem.dtype),),
-)
+_JACOBI.register(kinds=("cpu",), run=_JACOBI.on_cpu, loops=_compiled(SWEEPS))
 _JACOBI.register(kinds=registry.PORTABLE, run=_jacobi, shared=_shared, excludes=_solid)
 
 BY_NAME = {method.name: method for method in (_DST, _MULTIGRID, _JACOBI)}

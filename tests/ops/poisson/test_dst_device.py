@@ -101,16 +101,3 @@ def test_a_refinement_that_is_worse_is_not_kept(place, monkeypatch):
         del first, second
     np.testing.assert_array_equal(found, plain)
     assert (size, solves) == (expected, 2)
-
-
-@pytest.mark.gpu
-def test_the_public_way():
-    import hetero
-
-    if reason := cufft.obstacle():
-        pytest.skip(reason)
-    f = np.random.default_rng(2).random((100, 63))
-    u, info = hetero.solve_poisson(f, device="cuda:0", method="dst", return_info=True)
-    assert info["converged"]
-    residual = np.linalg.norm(f.ravel() - Poisson(f.shape) @ u.ravel())
-    assert residual <= 1e-8 * np.linalg.norm(f)

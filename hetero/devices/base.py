@@ -67,7 +67,8 @@ class Device(abc.ABC):
     @property
     def target(self) -> Target:
         """The limits that launches are planned by."""
-        return Target(self.multiprocessors, self.block_limit, self.traits.warps)
+        limits = self.multiprocessors, self.block_limit, self.traits.warps
+        return Target(*limits, self.shared_limit, self.capability)
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from hetero.devices.cuda.compiler import Kernels
 from hetero.devices.cuda.context import Local
 from hetero.devices.cuda.device import CudaDevice
 from hetero.devices.storage import Storage
+from hetero.kernels import Target
 from hetero.ops.convolve2d import direct_device
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import described
@@ -29,7 +30,7 @@ class Recorder:
     """A CudaDevice whose kernels write down what they are launched with."""
 
     kind, traits = "cuda", kinds.traits("cuda")
-    multiprocessors, block_limit, shared_limit, capability = 132, 1024, 227 << 10, (9, 0)
+    target = Target(132, 1024, True, 227 << 10, (9, 0))
     driver = None
     launch, prepared, _queue = CudaDevice.launch, CudaDevice.prepared, CudaDevice._queue
     run_launches, null = Device.run_launches, Device.null

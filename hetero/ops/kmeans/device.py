@@ -55,7 +55,7 @@ def moments(device: Device, X: Any, n: int, d: int, dtype: np.dtype) -> tuple[np
 
 def _column_launches(device: Device, n: int, d: int, dtype: np.dtype) -> tuple[Launch, Launch]:
     """What adds the columns up, and what makes X less their means."""
-    return plans.columns(n, d, dtype.name, device.multiprocessors, device.block_limit)
+    return plans.columns(n, d, dtype.name, device.target)
 
 
 def subtracted(means: np.ndarray, variance: float, dtype: np.dtype) -> np.ndarray:
@@ -135,26 +135,22 @@ class DeviceRows(Rows):
 
     def _planned(self) -> plans.LloydPlan:
         """The launches of an iteration on X where it is now."""
-        device, X = self.device, self.buffers["X"]
+        X = self.buffers["X"]
         return plans.plan_lloyd(
             n=self.n,
             d=self.d,
             k=self.k,
             dtype=self.dtype.name,
             weighted="weights" in self.buffers,
-            multiprocessors=device.multiprocessors,
+            target=self.device.target,
             alignment=X & -X & 15 or 16 if type(X) is int else 16,
-            block_limit=device.block_limit,
-            shared_limit=device.shared_limit,
-            capability=device.capability,
             counted=self._counted,
         )
 
     def seeds_plan(self) -> SeedsPlan:
         """The launches of k-means++."""
-        limits = self.device.multiprocessors, self.device.block_limit
-        weighted = "weights" in self.buffers
-        return plan_seeds(self.n, self.d, trials(self.k), self.dtype.name, weighted, *limits)
+        weighted, target = "weights" in self.buffers, self.device.target
+        return plan_seeds(self.n, self.d, trials(self.k), self.dtype.name, weighted, target)
 
     def _compile(self, seeded: bool) -> None:
         """Compile what a fit launches, together; one after the other they take two seconds."""

@@ -41,7 +41,7 @@ def moments(device: Device, X: Any, n: int, d: int, dtype: np.dtype) -> tuple[np
 
     X is a buffer of (n, d) numbers without gaps; its device is active.
     """
-    sums, _ = _column_launches(device, n, d, dtype)
+    sums, _ = plans.columns(n, d, dtype.name, device.target)
     space = Workspace(device, "kmeans")  # which holds it as long as it is there
     columns = space.allocate(sums.grid * 2 * d * 8)
     device.launch(*bind(device, sums, {"X": X, "columns": columns}))
@@ -51,11 +51,6 @@ def moments(device: Device, X: Any, n: int, d: int, dtype: np.dtype) -> tuple[np
     with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
         apart, squares = found.sum(axis=0) / n
         return first + apart, float(np.mean(np.maximum(squares - apart * apart, 0.0)))
-
-
-def _column_launches(device: Device, n: int, d: int, dtype: np.dtype) -> tuple[Launch, Launch]:
-    """What adds the columns up, and what makes X less their means."""
-    return plans.columns(n, d, dtype.name, device.target)
 
 
 def subtracted(means: np.ndarray, variance: float, dtype: np.dtype) -> np.ndarray:
@@ -123,7 +118,7 @@ class DeviceRows(Rows):
             self._space.allocate(self.n * 4, "labels")
         else:
             self.buffers["labels"] = kept.buffer
-        self._columns = _column_launches(device, self.n, self.d, self.dtype)
+        self._columns = plans.columns(self.n, self.d, self.dtype.name, device.target)
         self._plan = self._planned()
         self._compile(seeded)
         self.mean = self._own_mean(given) if mean is None else mean

@@ -77,20 +77,8 @@ class DeviceRows(Rows):
     those beyond the last one do nothing. Centroids are in two sets of buffers in turn; ``swapped``
     says whether they are in the second one.
 
-    Parameters
-    ----------
-    problem : Problem
-        Of dims (n, d, k).
-    X, weights : device buffer
-        (n, d) and (n,) of one dtype, contiguous; read only. The weights may be None.
-    kept : DeviceLabels, optional
-        (n,) of int32, which the labels are left in. Default: they come to the host.
-    given : (k, d) numpy.ndarray, optional
-        See `hetero.ops.kmeans.fit.Fit.given`.
-    mean : (d,) numpy.ndarray, optional
-        What is to be subtracted. Default: by the rows, or by what is given.
-    counted, seeded : bool
-        Whether the labels that change are counted, and whether `seeding` will be asked for.
+    X and the weights, which may be None, are buffers of the device, (n, d) and (n,) of one dtype,
+    contiguous; they are only read.
     """
 
     def __init__(
@@ -99,12 +87,12 @@ class DeviceRows(Rows):
         problem: Problem,
         X: Any,
         weights: Any = None,
-        kept: DeviceLabels | None = None,
+        kept: DeviceLabels | None = None,  # where labels are left; None: they come to the host
         *,
-        given: np.ndarray | None = None,
-        mean: np.ndarray | None = None,
-        counted: bool = False,
-        seeded: bool = False,
+        given: np.ndarray | None = None,  # see `hetero.ops.kmeans.fit.Fit.given`
+        mean: np.ndarray | None = None,  # that is subtracted; None: by the rows, or what is given
+        counted: bool = False,  # whether the labels that change are counted
+        seeded: bool = False,  # whether `seeding` will be asked for
     ) -> None:
         self.n, self.d, self.k = problem.dims
         self.dtype, self.device, self.swapped = np.dtype(problem.dtype), device, False

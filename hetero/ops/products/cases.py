@@ -43,15 +43,8 @@ def product_cases(
 ) -> Iterator[Case]:
     """Cases of every implementation at a place.
 
-    Parameters
-    ----------
-    operation : str
-    place, budget
-    extents : Extents
-    orders : dict
-        Orders of the matrices, C or F each, that are measured apart -> their models' names.
-    reference : str
-        The order to which the others are fitted relatively, on a device.
+    ``orders`` has the orders of the matrices, C or F each, that are measured apart, and their
+    models' names; on a device all but ``reference`` are fitted relative to that one.
     """
     number = len(registry.operation(operation).dims[0].split())
     largest = extents.largest.get(place.kind, extents.largest[""])

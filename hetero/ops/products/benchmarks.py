@@ -244,14 +244,15 @@ def _peers(problem: Problem, addresses: list[list[int]]) -> dict[str, TimedCall]
     return calls
 
 
-def columns(
-    rows: Sequence[Mapping[str, Any]], dims: str, unit: str, scale: float, limit: str
-) -> BenchTable | None:
+def columns(rows: Sequence[Mapping[str, Any]], dims: str, by_bytes: bool) -> BenchTable | None:
     """Own kernels against cuBLAS, CuPy and torch: a line for each row on a GPU; None on the CPU.
 
-    ``dims`` says what the extents are called; a speed in ``unit`` is ``scale`` times bytes per
-    second for "GB/s", else operations per second, and is compared with the ``limit`` of that name.
+    ``dims`` says what the extents are called. What limits the kernels is reading the matrix, or
+    arithmetic.
     """
+    unit, scale, limit = (
+        ("GB/s", 1e-9, "copy bandwidth") if by_bytes else ("TFLOP/s", 1e-12, "peak")
+    )
     if any("dims" not in row for row in rows):
         return None
     head = [dims, "own, us", f"own, {unit}", f"of {limit}", "cuBLAS, us", f"cuBLAS, {unit}"]
@@ -265,7 +266,7 @@ def columns(
         if own is None or chosen not in seconds:
             continue
         amount, most = row["flops"], row["roof"]
-        if unit == "GB/s":
+        if by_bytes:
             amount, most = row["bytes"], row["copy_bandwidth"]
         best = min(each for name, each in seconds.items() if name not in row["peers"])
         gains = [*(other and other / own for other in others), best / seconds[chosen]]

@@ -6,18 +6,19 @@ arguments for one problem and one device; it needs neither the data nor the devi
 README.md tells its idea and what was tried; `hetero.kernels.cpu` holds the loops of the CPU.
 
 >>> launch_plan = plan_matvec(m=512, k=512, batch=1, dtype="float32", a_strides=(0, 512, 1),
-...                     x_strides=(0, 1), y_strides=(0, 1), multiprocessors=132, alignment=16)
+...                     x_strides=(0, 1), y_strides=(0, 1), target=Target(132), alignment=16)
 >>> [launch.kernel for launch in launch_plan.launches]
 ['matvec_rows']
 """
 
-from .common.launch import Launch, LaunchPlan, kernel_text, prelude, source
+from .common.launch import Launch, LaunchPlan, Target, kernel_text, prelude, source
 from .matmul.plan import plan_matmul
 from .matvec.plan import plan_matvec
 
 __all__ = [
     "Launch",
     "LaunchPlan",
+    "Target",
     "kernel_text",
     "plan_matmul",
     "plan_matvec",

@@ -65,7 +65,8 @@ class Device(abc.ABC):
     @property
     def target(self) -> Target:
         """The limits that launches are planned by."""
-        return Target(self.multiprocessors, self.block_limit, self.is_cuda)
+        limits = self.multiprocessors, self.block_limit, self.is_cuda
+        return Target(*limits, self.shared_limit, self.capability)
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:

@@ -235,16 +235,8 @@ def compared(
 ) -> Comparison:
     """A call on host operands as it is placed by itself, and the same by other libraries.
 
-    Parameters
-    ----------
-    operation : Operation
-    operands : tuple
-        On the host.
-    options, peers : mapping
-    *modules : str
-        Of libraries without which ``peers`` lacks some.
-    longest : float
-        Predicted seconds below which the call is made by each of the candidates, too.
+    The modules are of libraries without which ``peers`` lacks some. The call is made by each of the
+    candidates, too, that is predicted to take less than ``longest`` seconds.
     """
     plan = planner.plan_call(operation, operands, options)
 

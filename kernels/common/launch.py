@@ -68,20 +68,13 @@ class LaunchPlan(NamedTuple):
 
 
 class Target(NamedTuple):
-    """The device that launches are planned for.
-
-    Attributes
-    ----------
-    multiprocessors : int
-    block_limit : int
-        Most threads of a block.
-    warps : bool
-        Whether it is NVIDIA's: lanes exchange through registers.
-    """
+    """The device that launches are planned for."""
 
     multiprocessors: int
-    block_limit: int = 1024
-    warps: bool = False
+    block_limit: int = 1024  # most threads of a block; at least 64
+    warps: bool = False  # whether it is NVIDIA's: lanes exchange through registers
+    shared_limit: int = 32 << 10  # most bytes of shared memory that a block can have
+    capability: tuple[int, int] | None = None  # compute capability of a CUDA device, such as (9, 0)
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -24,18 +24,8 @@ def with_sums(
 ) -> LaunchPlan:
     """The plan of a launch whose results are parts of sums, and of one that adds these up.
 
-    Parameters
-    ----------
-    first : Launch
-        Writes the scratch buffer ``"partial"``, (split_k, batch, rows, columns).
-    variant : str
-    split_k : int
-    extents : (int, int, int)
-        Batch, rows and columns of the output.
-    out, strides
-        The output's buffer, and its (batch, row, column) strides in elements.
-    target : Target
-    seconds : float
+    The first one writes the scratch buffer ``"partial"``, (split_k, batch, rows, columns); the
+    extents, and the strides in elements of the buffer ``out``, are of (batch, row, column).
     """
     outputs = prod(extents)
     threads = _THREADS if target.block_limit >= _THREADS else _SMALL_THREADS

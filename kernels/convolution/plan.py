@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, ceil_div, check_dtype
+from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, Target, ceil_div, check_dtype
 from .correlation import (
     RESIDENT_THREADS,
     SHARED_BYTES,
@@ -42,11 +42,8 @@ _LINES_TAPS = 64
 
 def direct(
     *,
-    multiprocessors: int,
+    target: Target,
     alignment: int,
-    cuda: bool,
-    block_limit: int = 1024,
-    shared_limit: int = 32768,
     **sizes: Any,
 ) -> LaunchPlan:
     """Plan out[b, i, j] = sum over u, v of taps[u, v] ext[b, i + u - top, j + v - left].
@@ -55,16 +52,10 @@ def direct(
 
     Parameters
     ----------
-    multiprocessors : int
-        Of the device.
+    target : Target
+        With at least 16384 bytes of shared memory for a block.
     alignment : int
         Bytes; the largest power of two, up to 16, that divides every operand's address.
-    cuda : bool
-        Whether the kernels that were made for NVIDIA's GPUs may be used.
-    block_limit : int
-        Most threads the device takes in a block; at least 32.
-    shared_limit : int
-        Bytes of shared memory that a block may have; at least 16384.
     **sizes
         See `hetero.kernels.convolution.correlation.correlation`.
 
@@ -75,25 +66,27 @@ def direct(
         buffer of ints ``"only_if"``: where its first one is 0 nothing is done. It may be null.
     """
     problem = correlation(**sizes)
-    if block_limit < WARP:
-        raise ValueError(f"block_limit must be at least {WARP}, got {block_limit}")
+    _check(target)
     plan = None
-    if cuda:
-        plan = _small(problem, multiprocessors, alignment, block_limit)
+    if target.warps:
+        plan = _small(problem, target, alignment)
     if plan is None:
-        plan = tiled(problem, multiprocessors, alignment, block_limit, shared_limit)
+        plan = tiled(problem, target, alignment)
     return plan
 
 
-def _small(
-    p: Correlation, multiprocessors: int, alignment: int, block_limit: int
-) -> LaunchPlan | None:
+def _check(target: Target) -> None:
+    if target.block_limit < WARP:
+        raise ValueError(f"block_limit must be at least {WARP}, got {target.block_limit}")
+
+
+def _small(p: Correlation, target: Target, alignment: int) -> LaunchPlan | None:
     """The plan with convolve_small.cu, whose taps lie in registers; None where another kernel is
     for it."""
     side = max(p.filter_height, p.filter_width)
     shapes = _SHAPES[p.dtype]
     if (
-        block_limit < _SMALL_THREADS
+        target.block_limit < _SMALL_THREADS
         or side > max(shapes)
         or p.filter_height * p.filter_width > _MOST_TAPS[p.dtype]
         or min(p.out_height, p.out_width) < _LEAST_OUTPUTS
@@ -112,7 +105,7 @@ def _small(
     across = ceil_div(p.out_width, WARP * width)
     groups = _SMALL_THREADS // WARP
     while rows > 2 and across * ceil_div(p.out_height, groups * rows) * p.batch < (
-        blocks * multiprocessors
+        blocks * target.multiprocessors
     ):
         rows //= 2
     down = ceil_div(p.out_height, groups * rows)
@@ -168,11 +161,8 @@ def _lines_bytes(filter_height: int, filter_width: int, dtype: str, groups: int)
 def separable(
     *,
     rank: int,
-    multiprocessors: int,
+    target: Target,
     alignment: int,
-    cuda: bool,
-    block_limit: int = 1024,
-    shared_limit: int = 32768,
     **sizes: Any,
 ) -> LaunchPlan:
     """Plan what `direct` does for the taps sum over r of outer(columns[r], rows[r]).
@@ -181,7 +171,7 @@ def separable(
     ----------
     rank : int
         Terms of the sum.
-    multiprocessors, alignment, cuda, block_limit, shared_limit
+    target, alignment
         As for `hetero.kernels.convolution.plan.direct`.
     **sizes
         See `hetero.kernels.convolution.correlation.correlation`; the filter's sides are at most
@@ -194,9 +184,8 @@ def separable(
         (rank, filter_width), and ``"out"``, and the float ``"fillvalue"``.
     """
     p = correlation(**sizes)
-    if block_limit < WARP:
-        raise ValueError(f"block_limit must be at least {WARP}, got {block_limit}")
-    limit = separable_limit(dtype=p.dtype, shared_limit=shared_limit)
+    _check(target)
+    limit = separable_limit(dtype=p.dtype, shared_limit=target.shared_limit)
     if max(p.filter_height, p.filter_width) > limit:
         raise ValueError(
             f"a separable filter must have at most {limit} taps a side, "
@@ -208,10 +197,10 @@ def separable(
     for groups in _LINES_GROUPS:
         down = ceil_div(p.out_height, groups * _LINES_ROWS)
         if (
-            groups * _LINES_LANES <= block_limit
+            groups * _LINES_LANES <= target.block_limit
             and _lines_bytes(p.filter_height, p.filter_width, p.dtype, groups)
-            <= min(shared_limit, SHARED_BYTES)
-            and down * across * p.batch >= multiprocessors
+            <= min(target.shared_limit, SHARED_BYTES)
+            and down * across * p.batch >= target.multiprocessors
         ):
             break
     stage_columns = ceil_div(p.filter_width, _LINES_CHUNK) * _LINES_CHUNK

@@ -6,7 +6,7 @@ import itertools
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, ceil_div, check_dtype
+from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, Target, ceil_div, check_dtype
 from .correlation import (
     RESIDENT_THREADS,
     SHARED_BYTES,
@@ -54,21 +54,19 @@ class _Tile(NamedTuple):
     across: int
 
 
-def tiled(
-    p: Correlation, multiprocessors: int, alignment: int, block_limit: int, shared_limit: int
-) -> LaunchPlan:
+def tiled(p: Correlation, target: Target, alignment: int) -> LaunchPlan:
     """The plan with convolve.cu."""
     width = VECTOR_BYTES // check_dtype(p.dtype)
     tile = _tile(
         (p.filter_height, p.filter_width),
         (p.out_height, p.out_width),
         p.dtype,
-        multiprocessors / p.batch,
-        block_limit,
-        min(shared_limit, SHARED_BYTES, _STAGE_BYTES),
+        target.multiprocessors / p.batch,
+        target.block_limit,
+        min(target.shared_limit, SHARED_BYTES, _STAGE_BYTES),
     )
     if tile is None:
-        raise ValueError(f"shared_limit must be at least 16384, got {shared_limit}")
+        raise ValueError(f"shared_limit must be at least 16384, got {target.shared_limit}")
     rows, lanes, groups, stages, down, across = tile
     aligned = p.vectors(p.out, p.out_height, alignment, width)
     image, filter, out = p.extents

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..common.launch import ELEMENT_BYTES, VECTOR_BYTES, Launch, ceil_div, check_dtype, power_of_two
+from ..common.launch import (
+    ELEMENT_BYTES,
+    VECTOR_BYTES,
+    Launch,
+    Target,
+    ceil_div,
+    check_dtype,
+    power_of_two,
+)
 from .shapes import Points, choose, launch, threads_of_block
 
 __all__ = ["LloydPlan", "SeedsPlan", "columns", "plan_lloyd", "plan_seeds"]
@@ -53,11 +61,8 @@ def plan_lloyd(
     k: int,
     dtype: str,
     weighted: bool,
-    multiprocessors: int,
+    target: Target,
     alignment: int,
-    block_limit: int = 1024,
-    shared_limit: int = 48 << 10,
-    capability: tuple[int, int] | None = None,
     counted: bool = False,
 ) -> LloydPlan:
     """Plan k-means of n points.
@@ -70,16 +75,9 @@ def plan_lloyd(
         Of points, weights and centroids. All arrays are contiguous.
     weighted : bool
         Whether points have weights.
-    multiprocessors : int
-        Of the device.
+    target : Target
     alignment : int
         Bytes; the largest power of two, up to 16, that divides the address of X.
-    block_limit : int
-        Most threads the device takes in a block; at least 64.
-    shared_limit : int
-        Most bytes of shared memory that a block can have.
-    capability : (int, int), optional
-        Compute capability of a CUDA device, such as (9, 0).
     counted : bool
         Whether the labels that change are counted.
 
@@ -89,9 +87,8 @@ def plan_lloyd(
     """
     size = check_dtype(dtype)
     aligned = alignment >= VECTOR_BYTES and d % (VECTOR_BYTES // size) == 0
-    points = Points(
-        n, d, k, dtype, weighted, aligned, multiprocessors, block_limit, shared_limit, capability
-    )
+    points = Points(n, d, k, dtype, weighted, aligned, target)
+    multiprocessors, block_limit, *_ = target
     assignment = choose(points)
     assigned = () if assignment.launch is None else (assignment.launch,)
     parts, update = assignment.parts, ()
@@ -165,13 +162,11 @@ def plan_lloyd(
     )
 
 
-def columns(
-    n: int, d: int, dtype: str, multiprocessors: int, block_limit: int
-) -> tuple[Launch, Launch]:
+def columns(n: int, d: int, dtype: str, target: Target) -> tuple[Launch, Launch]:
     """Plan the sums of columns, two doubles a column and block, and X less its means."""
-    threads = threads_of_block(_THREADS, block_limit)
+    threads = threads_of_block(_THREADS, target.block_limit)
     lanes = min(32, power_of_two(d))
-    blocks = min(ceil_div(n, threads // lanes), 4 * multiprocessors)
+    blocks = min(ceil_div(n, threads // lanes), 4 * target.multiprocessors)
     blocks = max(1, min(blocks, _MOST_SUMS // d))
     return (
         launch(
@@ -191,11 +186,11 @@ def sum_by_label(points: Points) -> tuple[int, Launch]:
     """Plan the sums of clusters: how many parts of the rows there are, and the launch."""
     n, d, k, dtype = points[:4]
     width = VECTOR_BYTES // ELEMENT_BYTES[dtype] if points.aligned else 1
-    threads = threads_of_block(_THREADS, points.block_limit)
+    threads = threads_of_block(_THREADS, points.target.block_limit)
     span = min(threads, max(power_of_two(k), 2))  # PoCL miscompiles the loop that 1 leaves empty
     spans = ceil_div(k, span)
     # Enough blocks to fill the device, but partial sums of far fewer elements than X has.
-    blocks = _SUMS_BLOCKS * points.multiprocessors
+    blocks = _SUMS_BLOCKS * points.target.multiprocessors
     parts = max(1, min(ceil_div(blocks, spans), n // (2 * k), ceil_div(n, _LEAST_ROWS)))
     length = ceil_div(n, parts)
     parts = ceil_div(n, length)
@@ -278,9 +273,9 @@ class SeedsPlan(NamedTuple):
 
 
 def plan_seeds(
-    n: int, d: int, trials: int, dtype: str, weighted: bool, multiprocessors: int, block_limit: int
+    n: int, d: int, trials: int, dtype: str, weighted: bool, target: Target
 ) -> SeedsPlan:
     """Plan k-means++ of n rows; see `SeedsPlan` and `plan_lloyd`."""
-    threads = threads_of_block(_SEEDS_THREADS, block_limit)
-    length = threads * max(_LEAST_TILES, ceil_div(n, threads * 8 * multiprocessors))
+    threads = threads_of_block(_SEEDS_THREADS, target.block_limit)
+    length = threads * max(_LEAST_TILES, ceil_div(n, threads * 8 * target.multiprocessors))
     return SeedsPlan(n, d, trials, dtype, weighted, length, threads)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div, power_of_two
+from ..common.launch import (
+    ELEMENT_BYTES,
+    REAL,
+    VECTOR_BYTES,
+    Launch,
+    Target,
+    ceil_div,
+    power_of_two,
+)
 
 STEP = 8  # columns of X that a tile's step takes
 _TENSOR_STEP = 16
@@ -28,10 +36,7 @@ class Points(NamedTuple):
     dtype: str
     weighted: bool
     aligned: bool  # whether rows of X can be read by vectors of 16 bytes
-    multiprocessors: int  # of the device, as what follows
-    block_limit: int
-    shared_limit: int
-    capability: tuple[int, int] | None
+    target: Target
 
     @property
     def weights(self) -> str:
@@ -126,12 +131,12 @@ def choose(points: Points) -> Assignment:
     """The kernel that is expected to be the fastest."""
     if (found := small(points)) is not None:
         return found
-    for capability in (points.capability, None):
+    for capability in (points.target.capability, None):
         known = [
             tile
             for tile in tiles(points.dtype, capability)
-            if tile.threads <= points.block_limit
-            and (not tile.tensor or _shared(points, tile, False) <= points.shared_limit)
+            if tile.threads <= points.target.block_limit
+            and (not tile.tensor or _shared(points, tile, False) <= points.target.shared_limit)
         ]
         if known:
             break
@@ -153,14 +158,14 @@ def small(points: Points) -> Assignment | None:
     width = VECTOR_BYTES // size
     whole = ceil_div(d, width) * width
     centroids = max(power_of_two(k * whole), 64)
-    threads = threads_of_block(256 if d <= 16 else 128, points.block_limit)
+    threads = threads_of_block(256 if d <= 16 else 128, points.target.block_limit)
     shared = (centroids + centroids // whole + 1 + threads * ((d + 1) | 1)) * size + 4 * threads
     pairs = power_of_two(k * (d + 1))
     items = max(1, pairs // threads)
-    if shared > min(points.shared_limit, 48 << 10) or items > _SMALL_ITEMS:
+    if shared > min(points.target.shared_limit, 48 << 10) or items > _SMALL_ITEMS:
         return None
     groups = max(1, threads // max(pairs, 4))
-    blocks = min(ceil_div(n, threads), _SMALL_BLOCKS * points.multiprocessors)
+    blocks = min(ceil_div(n, threads), _SMALL_BLOCKS * points.target.multiprocessors)
     assign = launch(
         *("small", "assign_small", dtype, blocks, threads),
         *("X", points.weights, "centroids", "labels", "partial", "partial_weights", "state"),
@@ -197,10 +202,10 @@ def tiled(points: Points, tile: Tile, resident: bool | None = None) -> Assignmen
         resident = (
             not tile.tensor
             and dtype == "float32"
-            and points.capability is not None
-            and points.capability >= _ASYNCHRONOUS
+            and points.target.capability is not None
+            and points.target.capability >= _ASYNCHRONOUS
             and _RESIDENT * (_shared(points, tile, True) + _RESERVED)
-            <= points.shared_limit + _RESERVED
+            <= points.target.shared_limit + _RESERVED
         )
     name = "tensor" if tile.tensor else "resident" if resident else "tiles"
     defines = (

@@ -36,10 +36,7 @@ class Product(NamedTuple):
     batch: int
     dtype: str
     layout: tuple[bool, bool]  # whether k is the fast dimension of A, and of B
-    multiprocessors: int  # of the device, as what follows
-    block_limit: int
-    shared_limit: int
-    capability: tuple[int, int] | None
+    target: Target
 
 
 def plan_matmul(
@@ -52,11 +49,8 @@ def plan_matmul(
     a_strides: tuple[int, int, int],
     b_strides: tuple[int, int, int],
     c_strides: tuple[int, int, int],
-    multiprocessors: int,
+    target: Target,
     alignment: int,
-    block_limit: int = 1024,
-    shared_limit: int = 48 << 10,
-    capability: tuple[int, int] | None = None,
 ) -> LaunchPlan:
     """Plan C = A B for a batch of m x k and k x n matrices.
 
@@ -68,18 +62,11 @@ def plan_matmul(
         Of all operands; sums are kept in it too.
     a_strides, b_strides, c_strides : tuple of int
         (batch, row, column), in elements, of any sign; 0 repeats (not in C).
-    multiprocessors : int
-        Of the device.
+    target : Target
+        From compute capability 8.0 on, tiles are copied to shared memory asynchronously; 8.0, 9.0
+        and 10.0 multiply float64 on tensor cores, which round like the other units.
     alignment : int
         Bytes; the largest power of two, up to 16, that divides every operand's address.
-    block_limit : int
-        Most threads the device takes in a block; at least 64.
-    shared_limit : int
-        Most bytes of dynamic shared memory that a block can have.
-    capability : (int, int), optional
-        Compute capability of a CUDA device, such as (9, 0). From 8.0 on, tiles are copied to shared
-        memory asynchronously; 8.0, 9.0 and 10.0 multiply float64 on tensor cores, which round like
-        the other units.
 
     Returns
     -------
@@ -103,11 +90,7 @@ def plan_matmul(
         and _loads_aligned(a_strides if a_k else _transposed(a_strides), m, k, a_k, batch, width)
         and _loads_aligned(_transposed(b_strides) if b_k else b_strides, n, k, b_k, batch, width)
     )
-    product = Product(
-        *(m, n, k, batch, dtype, (a_k, b_k)),
-        *(multiprocessors, block_limit, shared_limit, capability),
-    )
-    tile, split_k, seconds = choose(product)
+    tile, split_k, seconds = choose(Product(m, n, k, batch, dtype, (a_k, b_k), target))
     chunk = chunk_of(tile, k, split_k)
     split_k = ceil_div(k, chunk)
     to, to_strides = (
@@ -139,7 +122,6 @@ def plan_matmul(
     )
     if split_k == 1:
         return LaunchPlan((first,), 0, variant, seconds)
-    target = Target(multiprocessors, block_limit)
     return with_sums(first, variant, split_k, (batch, m, n), "C", c_strides, target, seconds)
 
 
@@ -181,25 +163,28 @@ def chunk_of(tile: Tile, k: int, split_k: int) -> int:
 def fits(product: Product, tile: Tile) -> bool:
     """Whether the device has the threads and the shared memory for a tile."""
     a_k, b_k = product.layout
-    return tile.threads <= product.block_limit and tile.shared[a_k][b_k] <= product.shared_limit
+    return (
+        tile.threads <= product.target.block_limit
+        and tile.shared[a_k][b_k] <= product.target.shared_limit
+    )
 
 
 def resident(product: Product, tile: Tile) -> int:
     """Blocks that a multiprocessor holds."""
     a_k, b_k = product.layout
     if own := tile.shared[a_k][b_k]:  # a block that fits alone leaves 1 KB of a multiprocessor
-        return min(len(tile.rates), (product.shared_limit + 1024) // (own + 1024))
+        return min(len(tile.rates), (product.target.shared_limit + 1024) // (own + 1024))
     return len(tile.rates)
 
 
 def splits(product: Product, tile: Tile) -> set[int]:
     """The numbers of parts of k that are weighed: 1, and what fills the device."""
     count = -(-product.m // tile.m) * -(-product.n // tile.n) * product.batch
-    active = resident(product, tile) * product.multiprocessors
+    active = resident(product, tile) * product.target.multiprocessors
     choices = {1}
     if count <= active // 2 and product.k >= 2 * _LEAST_CHUNK:
         most = product.k // _LEAST_CHUNK
-        for blocks in (active, 2 * product.multiprocessors, product.multiprocessors):
+        for blocks in (active, 2 * product.target.multiprocessors, product.target.multiprocessors):
             choices.add(max(min(blocks // count, most), 1))
     return choices
 
@@ -210,7 +195,7 @@ def seconds(product: Product, tile: Tile, wanted: int) -> tuple[int, float]:
     As White's execution metrics have it: blocks run in waves of as many as the device holds, and
     the last wave is a fragment, in which a multiprocessor has fewer blocks than it could.
     """
-    m, n, k, batch, dtype, _, multiprocessors, *_ = product
+    m, n, k, batch, dtype, _, target = product
     speeds, element = SPEEDS[dtype], ELEMENT_BYTES[dtype]
     outputs_bytes = m * n * batch * element
     chunk = chunk_of(tile, k, wanted)
@@ -219,10 +204,10 @@ def seconds(product: Product, tile: Tile, wanted: int) -> tuple[int, float]:
     stored = tile.m * tile.n * element / tile.stored
     flops = 2.0 * tile.m * tile.n * tile.depth * -(-min(chunk, k) // tile.depth)
     most = resident(product, tile)
-    waves, rest = divmod(blocks, most * multiprocessors)
+    waves, rest = divmod(blocks, most * target.multiprocessors)
     computing = waves * (tile.start + most * (stored + flops / tile.rates[most - 1]))
     if rest:
-        held = -(-rest // multiprocessors)
+        held = -(-rest // target.multiprocessors)
         computing += tile.start + held * (stored + flops / tile.rates[held - 1])
     moving = (m + n) * k * batch * element / speeds.read
     if split_k == 1:
@@ -237,13 +222,13 @@ def choose(product: Product) -> tuple[Tile, int, float]:
     """Return the tile and the number of parts with the least predicted time, and that time."""
     timed = [
         (*seconds(product, tile, wanted), tile)
-        for tile in tiles(product.dtype, product.capability)
+        for tile in tiles(product.dtype, product.target.capability)
         if fits(product, tile)
         for wanted in splits(product, tile)
     ]
     if timed:
         split_k, least, tile = min(timed, key=lambda one: one[1])
         return tile, split_k, least
-    if product.capability is None:
-        raise ValueError(f"block_limit must be at least 64, got {product.block_limit}")
-    return choose(product._replace(capability=None))
+    if product.target.capability is None:
+        raise ValueError(f"block_limit must be at least 64, got {product.target.block_limit}")
+    return choose(product._replace(target=product.target._replace(capability=None)))

@@ -18,10 +18,8 @@ def plan_matvec(
     a_strides: tuple[int, int, int],
     x_strides: tuple[int, int],
     y_strides: tuple[int, int],
-    multiprocessors: int,
+    target: Target,
     alignment: int,
-    block_limit: int = 1024,
-    capability: tuple[int, int] | None = None,
 ) -> LaunchPlan:
     """Plan y = A x for a batch of m x k matrices and vectors.
 
@@ -35,15 +33,11 @@ def plan_matvec(
         (batch, row, column), in elements, of any sign; 0 repeats.
     x_strides, y_strides : tuple of int
         (batch, element), likewise.
-    multiprocessors : int
-        Of the device.
+    target : Target
+        From compute capability 9.0 on, blocks can share columns that are misaligned without a
+        second launch.
     alignment : int
         Bytes; the largest power of two, up to 16, that divides every operand's address.
-    block_limit : int
-        Most threads the device takes in a block; at least 64.
-    capability : (int, int), optional
-        Compute capability of a CUDA device, such as (9, 0). From there on, blocks can share columns
-        that are misaligned without a second launch.
 
     Returns
     -------
@@ -51,14 +45,15 @@ def plan_matvec(
         The launches use the buffers ``"A"``, ``"x"``, ``"y"`` and, if split, ``"partial"``.
     """
     width = VECTOR_BYTES // check_dtype(dtype)
-    if block_limit < shapes.LEAST_THREADS:
-        raise ValueError(f"block_limit must be at least {shapes.LEAST_THREADS}, got {block_limit}")
+    if target.block_limit < shapes.LEAST_THREADS:
+        least = f"block_limit must be at least {shapes.LEAST_THREADS}"
+        raise ValueError(f"{least}, got {target.block_limit}")
     a_batch, a_row, a_col = a_strides
     x_batch, x_element = x_strides
     aligned = alignment >= VECTOR_BYTES and (batch == 1 or a_batch % width == 0)
     source = "matvec.cu"
 
-    product = shapes.Product(m, k, batch, dtype, width, multiprocessors, block_limit)
+    product = shapes.Product(m, k, batch, dtype, width, *target[:2])
     shape = None
     if _along_rows(m, k, a_row, a_col):
         kernel = "matvec_rows"
@@ -80,7 +75,7 @@ def plan_matvec(
             width = 1
         elif not whole:
             kernel, source = "matvec_shifted", "matvec_shifted.cu"
-            if capability is not None and capability >= shapes.CLUSTERS:
+            if target.capability is not None and target.capability >= shapes.CLUSTERS:
                 shape = shapes.clusters(product)
         if shape is None:
             shape = shapes.columns(product._replace(width=width), kernel == "matvec_shifted")
@@ -111,7 +106,7 @@ def plan_matvec(
     )
     if split_k == cluster:
         return LaunchPlan((first,), 0, variant)
-    strides, target = (y_strides[0], 0, y_strides[1]), Target(multiprocessors, block_limit)
+    strides = y_strides[0], 0, y_strides[1]
     return with_sums(first, variant, split_k, (batch, 1, m), "y", strides, target)
 
 

@@ -13,6 +13,7 @@ from hetero.arrays import HOST, spec
 from hetero.devices.base import Device
 from hetero.devices.cuda.device import CudaDevice
 from hetero.devices.storage import Storage
+from hetero.kernels import Target
 from hetero.ops.convolve2d import direct_device
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import described
@@ -26,7 +27,7 @@ class Recorder:
     """A CudaDevice whose kernels write down what they are launched with."""
 
     kind, is_cuda = "cuda", True
-    multiprocessors, block_limit, shared_limit, capability = 132, 1024, 227 << 10, (9, 0)
+    target = Target(132, 1024, True, 227 << 10, (9, 0))
     driver = None
     launch, prepared, _prepared = CudaDevice.launch, CudaDevice.prepared, CudaDevice._prepared
     run_launches, null = Device.run_launches, Device.null

@@ -35,7 +35,7 @@ except ImportError:  # what needs it is skipped
 
 DTYPES = ("float32", "float64")
 MODES = ("full", "same", "valid")
-PLAN = {"multiprocessors": 4, "alignment": 16, "cuda": False}
+PLAN = {"multiprocessors": 4, "alignment": 16, "warps": False}
 FILL = -1.25
 FILTER = np.arange(99.0).reshape(9, 11)
 
@@ -197,7 +197,8 @@ def check(
     options = dict(PLAN)
     options["alignment"] = kernel_runs.alignment(image, out, *views.values())
     plan_of = plan_convolve.direct if rank is None else plan_convolve.separable
-    launch_plan = plan_of(
+    launch_plan = kernel_runs.planned(
+        plan_of,
         batch=batch,
         height=extent[0],
         width=extent[1],
@@ -324,7 +325,7 @@ def test_a_flag_of_0_leaves_the_output_alone(runner, small, asked, cuda, dtype):
     taps = random_filter((5, 5), None, dtype)[0]
     views[0] = taps
     out[...] = -7.0
-    launch_plan = plan_for(shape, (5, 5), image_strides=elements(image), cuda=cuda, dtype=dtype)
+    launch_plan = plan_for(shape, (5, 5), image_strides=elements(image), warps=cuda, dtype=dtype)
     (launch,) = launch_plan.launches
     assert launch.source == ("convolve_small.cu" if cuda else "convolve.cu")
     run(runner, launch_plan, only_if=only_if, image=image, taps=views, out=out, fillvalue=FILL)
@@ -345,11 +346,12 @@ def plan_for(shape, taps_shape, rank=None, **options):
         "out_strides": (height * width, width, 1),
         "multiprocessors": 132,
         "alignment": 16,
-        "cuda": True,
+        "warps": True,
     } | options
     if rank is not None:
         options["rank"] = rank
-    return (plan_convolve.direct if rank is None else plan_convolve.separable)(
+    return kernel_runs.planned(
+        plan_convolve.direct if rank is None else plan_convolve.separable,
         height=height,
         width=width,
         filter_height=taps_shape[0],
@@ -383,7 +385,7 @@ def test_small_filters(runner):
     sizes = [((140, 400), (3, 3)), ((140, 400), (3, 3)), ((9, 2), (1, 4))]
     sizes += [((45, 403), (2, 3)), ((66, 516), (9, 7)), ((4, 3), (5, 6))]
     for extent, taps, options in cases(sizes):
-        launch_plan = check(runner, extent, taps, cuda=True, **options)
+        launch_plan = check(runner, extent, taps, warps=True, **options)
         fits = options["dtype"] == "float32" or max(taps) <= 5
         assert launch_plan.launches[0].kernel == ("convolve_small" if fits else "convolve")
 
@@ -394,12 +396,12 @@ def test_small_filters_of_any_alignment(runner):
     widths = set()
     for left, width in itertools.product((0, 1, 2, 3, 7), (300, 302)):
         axes = ((20, 1), (width - 2, left)) if width == 302 else ((20, 1), (width, left))
-        launch_plan = check(runner, (20, width), (3, 3), axes=axes, cuda=True, boundary="wrap")
+        launch_plan = check(runner, (20, width), (3, 3), axes=axes, warps=True, boundary="wrap")
         widths.add(dict(launch_plan.launches[0].defines)["WIDTH"])
     for layout in LAYOUTS:
-        check(runner, (40, 140), (3, 2), layouts=(layout, "row"), cuda=True, batch=2)
-        check(runner, (140, 40), (2, 3), layouts=(layout, "column"), cuda=True, batch=2)
-    launch_plan = check(runner, (20, 300), (3, 3), offset=1, cuda=True)
+        check(runner, (40, 140), (3, 2), layouts=(layout, "row"), warps=True, batch=2)
+        check(runner, (140, 40), (2, 3), layouts=(layout, "column"), warps=True, batch=2)
+    launch_plan = check(runner, (20, 300), (3, 3), offset=1, warps=True)
     widths.add(dict(launch_plan.launches[0].defines)["WIDTH"])
     assert widths == {1, 2, 4}
 
@@ -439,7 +441,7 @@ def every_launch():
         plans = [plan_for(size, taps, dtype=dtype)]
         if size == (4096, 4096):
             plans.append(plan_for(size, taps, 1, dtype=dtype))
-            plans.append(plan_for(size, taps, dtype=dtype, cuda=False))
+            plans.append(plan_for(size, taps, dtype=dtype, warps=False))
             if taps[1] % 4 == 1:
                 plans.append(plan_for(size, taps, dtype=dtype, alignment=8))
         for launch_plan in plans:
@@ -488,9 +490,9 @@ def simulate():
     simulator = kernel_runs.BufferRunner(runtimes.simulator())
     for boundary in BOUNDARIES:
         check(simulator, (4, 9), (2, 3), boundary=boundary, mode="full")
-        check(simulator, (10, 36), (3, 3), boundary=boundary, cuda=True, dtype="float64")
+        check(simulator, (10, 36), (3, 3), boundary=boundary, warps=True, dtype="float64")
         check(simulator, (4, 9), (2, 3), boundary=boundary, rank=1)
-    check(simulator, (9, 130), (3, 3), mode="full", cuda=True, batch=2)
+    check(simulator, (9, 130), (3, 3), mode="full", warps=True, batch=2)
     check(simulator, (3, 3), (9, 34), block_limit=32, mode="full", shared_limit=16384)
     check(simulator, (2, 5), (9, 10), rank=2, dtype="float64")
 

@@ -26,6 +26,7 @@ from kernel_runs import (
     elements,
     fill,
     operand,
+    planned,
     run_matmul,
     run_matvec,
 )
@@ -153,16 +154,29 @@ def test_no_block_is_larger_than_allowed(block_limit):
         for a in ((m * k, k, 1), (m * k, 1, m), (m * (k + 1), 1, m + 1)):
             strides = {"a_strides": a, "x_strides": (k, 1), "y_strides": (m, 1)}
             for capability in (None, (9, 0)):
-                launch_plan = kernels.plan_matvec(
-                    m=m, k=k, dtype=dtype, capability=capability, **strides, **options
+                launch_plan = planned(
+                    kernels.plan_matvec,
+                    m=m,
+                    k=k,
+                    dtype=dtype,
+                    capability=capability,
+                    **strides,
+                    **options,
                 )
                 assert all(launch.block <= block_limit for launch in launch_plan.launches), (
                     launch_plan
                 )
         strides = {"a_strides": (0, k, 1), "b_strides": (0, m, 1), "c_strides": (0, m, 1)}
         for capability in (None, (7, 0), (9, 0), (12, 0)):
-            launch_plan = kernels.plan_matmul(
-                m=m, n=m, k=k, dtype=dtype, capability=capability, **strides, **options
+            launch_plan = planned(
+                kernels.plan_matmul,
+                m=m,
+                n=m,
+                k=k,
+                dtype=dtype,
+                capability=capability,
+                **strides,
+                **options,
             )
             assert all(launch.block <= block_limit for launch in launch_plan.launches), launch_plan
 
@@ -218,13 +232,13 @@ def test_infinities_stay_where_they_belong(portable, layout, dtype):
     B[0, 7, 11], B[0, k - 1, n - 1] = np.nan, -np.inf
     common = {"batch": 1, "dtype": dtype, "multiprocessors": MULTIPROCESSORS, "alignment": 16}
     strides = {"a_strides": elements(A), "b_strides": elements(B), "c_strides": elements(C)}
-    portable.run(kernels.plan_matmul(m=m, n=n, k=k, **strides, **common), A=A, B=B, C=C)
+    portable.run(planned(kernels.plan_matmul, m=m, n=n, k=k, **strides, **common), A=A, B=B, C=C)
     with np.errstate(invalid="ignore"):
         np.testing.assert_allclose(C, A.astype(float) @ B.astype(float), rtol=1e-4, atol=1e-5)
         for x, y, size in ((B[:, :, 11:12], C[:, :, :1], m), (B[:, :, n - 1 :], C[:, :, 1:2], m)):
             vectors = {"x_strides": elements(x)[:2], "y_strides": elements(y)[:2]}
-            launch_plan = kernels.plan_matvec(
-                m=size, k=k, a_strides=elements(A), **vectors, **common
+            launch_plan = planned(
+                kernels.plan_matvec, m=size, k=k, a_strides=elements(A), **vectors, **common
             )
             portable.run(launch_plan, A=A, x=x, y=y)
             expected = A.astype(float) @ x.astype(float)
@@ -244,7 +258,8 @@ def plans(**options):
             ((m * k, 1, m), None),
             ((m * k, 1, m), (9, 0)),
         ):
-            yield kernels.plan_matvec(
+            yield planned(
+                kernels.plan_matvec,
                 m=m,
                 k=k,
                 dtype=dtype,
@@ -261,7 +276,8 @@ def plans(**options):
             for a, b in itertools.product(
                 ((m * k, k, 1), (m * k, 1, m)), ((k * n, n, 1), (k * n, 1, k))
             ):
-                yield kernels.plan_matmul(
+                yield planned(
+                    kernels.plan_matmul,
                     m=m,
                     n=n,
                     k=k,
@@ -346,7 +362,7 @@ def simulate(case):
         _, y = operand(runner, 1, 1, 4, "float32")
         shape = {"batch": 1, "dtype": "float32", "multiprocessors": 1, "alignment": 4}
         strides = {"a_strides": (32, 8, 1), "x_strides": (8, 1), "y_strides": (4, 1)}
-        runner.run(kernels.plan_matvec(m=5, k=8, **shape, **strides), A=A, x=x, y=y)
+        runner.run(planned(kernels.plan_matvec, m=5, k=8, **shape, **strides), A=A, x=x, y=y)
         return
     if case == "race":
         with contextlib.suppress(AssertionError):  # without barriers, results may be wrong too

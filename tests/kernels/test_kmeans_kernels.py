@@ -12,12 +12,14 @@ import functools
 import itertools
 from types import SimpleNamespace
 
+import kernel_runs
 import numpy as np
 import pytest
 import runtimes
 from compiled import spilling
 from test_pipelined import emulated
 
+from hetero.kernels import Target
 from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans import shapes
 from hetero.ops.kmeans.cpu import NumpySeeding
@@ -25,6 +27,7 @@ from hetero.ops.kmeans.device import DeviceRows, DeviceSeeding
 
 DTYPES = ("float32", "float64")
 HOPPER = {"multiprocessors": 132, "shared_limit": 227 << 10, "capability": (9, 0)}
+GPU = Target(**HOPPER)
 
 
 # -- What is right -------------------------------------------------------------------------------
@@ -158,7 +161,7 @@ def test_small(portable, monkeypatch, dtype):
     for d, k in ((2, 8), (4, 50), (16, 17), (31, 30)):
         for n, weighted in ((257, d < 4), (1100, d < 4)):
             X, weights, start = points(n, d, k, dtype, weighted)
-            where = shapes.Points(n, d, k, dtype, weighted, True, 4, 1024, 48 << 10, None)
+            where = shapes.Points(n, d, k, dtype, weighted, True, Target(4, shared_limit=48 << 10))
             found = dict(shapes.small(where).launch.defines)
             seen.add((min(found["GROUPS"], 2), min(found["ITEMS"], 2)))
             check_step(portable, X, weights, start, forced=shapes.small)
@@ -266,7 +269,7 @@ COPYING += [("float64", tile) for tile in shapes.tiles("float64", (9, 0))]
 
 def copying(dtype, tile, aligned, folder):
     """The kernel that copies tiles asynchronously, emulated."""
-    where = shapes.Points(1, 1, 1, dtype, False, aligned, 132, 1024, 227 << 10, (9, 0))
+    where = shapes.Points(1, 1, 1, dtype, False, aligned, GPU)
     launch = shapes.tiled(where, tile, not tile.tensor).launch
     defines = dict(launch.defines) | {"ASSIGN": launch.kernel}
     return emulated(launch.source, defines, folder, family="kmeans", call=CALL)
@@ -298,7 +301,8 @@ def all_plans(**options):
     sizes += ((10**5, 32, 20), (10**5, 17, 3), (10**5, 5, 300))
     for (n, d, k), dtype, weighted in itertools.product(sizes, DTYPES, (False, True)):
         for where in (HOPPER, {"multiprocessors": 2, "shared_limit": 32 << 10, "block_limit": 128}):
-            yield plans.plan_lloyd(
+            yield kernel_runs.planned(
+                plans.plan_lloyd,
                 n=n, d=d, k=k, dtype=dtype, weighted=weighted,
                 alignment=16, counted=weighted, **{**where, **options},
             )  # fmt: skip
@@ -313,7 +317,7 @@ def launches_of(planned):
 
 def test_one_cluster_is_summed_by_a_span_of_two():
     """PoCL takes a loop with barriers that is never entered for one that is."""
-    points = shapes.Points(5000, 40, 1, "float32", False, True, 132, 1024, 227 << 10, (9, 0))
+    points = shapes.Points(5000, 40, 1, "float32", False, True, GPU)
     _, launch = plans.sum_by_label(points)
     assert dict(launch.defines)["SPAN"] == 2
 
@@ -336,7 +340,7 @@ def test_limits_are_kept():
 def tile_launches():
     """Every tile, both ways to copy, with and without its points held."""
     for dtype, aligned in itertools.product(DTYPES, (False, True)):
-        where = shapes.Points(10**6, 64, 1024, dtype, False, aligned, 132, 1024, 227 << 10, (9, 0))
+        where = shapes.Points(10**6, 64, 1024, dtype, False, aligned, GPU)
         for tile in (*shapes.tiles(dtype), *shapes.tiles(dtype, (9, 0))):
             yield shapes.tiled(where, tile, False).launch
             if dtype == "float32":
@@ -348,12 +352,12 @@ def other_launches():
     for dtype, (n, d, k) in itertools.product(
         DTYPES, ((10**5, 2, 8), (10**5, 32, 20), (10**6, 131, 500), (10**6, 128, 1024))
     ):
-        planned = plans.plan_lloyd(
-            n=n, d=d, k=k, dtype=dtype, weighted=True, alignment=16, **HOPPER
+        planned = kernel_runs.planned(
+            plans.plan_lloyd, n=n, d=d, k=k, dtype=dtype, weighted=True, alignment=16, **HOPPER
         )
         yield from (one for one in launches_of(planned) if "weights" in one.arguments)
     yield from planned.finish
-    yield plans.columns(1000, 20, "float64", 132, 1024)[0]
+    yield plans.columns(1000, 20, "float64", GPU)[0]
     for first, gathered in itertools.product((True, False), repeat=2):
         planned = plans.SeedsPlan(10**5, 40, 16, "float64", True, 1024, 128)
         yield planned.try_seeds(16, first, gathered)

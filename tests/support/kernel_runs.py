@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hetero import kernels
+from hetero.kernels import Target
 
 try:
     import pyopencl as cl
@@ -165,6 +166,12 @@ def check(result, expected, magnitude, k):
     assert np.all(np.abs(result - expected) <= bound), np.max(np.abs(result - expected) - bound)
 
 
+def planned(plan, **options):
+    """What ``plan`` gives for a target, whose fields are among the options."""
+    limits = {name: options.pop(name) for name in Target._fields if name in options}
+    return plan(target=Target(**limits), **options)
+
+
 def run_matvec(
     runner, m, k, batch, dtype, layouts=("row", "row", "row"), offset=0, shared=False, **plan
 ):
@@ -177,7 +184,8 @@ def run_matvec(
     kept.fill(-7)
     y[...] = np.nan
     plan = {"multiprocessors": MULTIPROCESSORS, "alignment": alignment(A, x, y)} | plan
-    launch_plan = kernels.plan_matvec(
+    launch_plan = planned(
+        kernels.plan_matvec,
         m=m,
         k=k,
         batch=batch,
@@ -207,7 +215,8 @@ def run_matmul(
     kept.fill(-7)
     C[...] = np.nan
     plan = {"multiprocessors": MULTIPROCESSORS, "alignment": alignment(A, B, C)} | plan
-    launch_plan = kernels.plan_matmul(
+    launch_plan = planned(
+        kernels.plan_matmul,
         m=m,
         n=n,
         k=k,

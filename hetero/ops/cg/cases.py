@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -37,30 +38,21 @@ _LONGER = (4096, 8192, 16384, 32768)
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation on every kind of matrix that it takes."""
-    for row in rows(_OPERATION, place):
-        for dtype in DEVICE_DTYPES:
-            for layout in _LAYOUTS:
-                cycles = layout.endswith("multigrid")
-                axes = [unknowns(place, budget, cycles)]
-                if layout == "dense":
-                    sizes = unknowns(place, budget, limits=_LARGEST_DENSE, ratio=2, finer=_FINER)
-                    axes = [[_SMALLEST_DENSE, *sizes]]
-                elif layout == "csr":
-                    axes = [unknowns(place, budget, limits=_LARGEST_CSR), _ROW_LENGTHS]
-                case = Case(
-                    row,
-                    dtype,
-                    layout,
-                    _DENSE if layout == "dense" else timed(cycles),
-                    axes,
-                    functools.partial(_problem, layout, dtype),
-                    functools.partial(_arguments, layout, dtype),
-                    seconds=SECONDS,
-                )
-                if row.method == ADAPTIVE or (row.price is not None and layout != "dense"):
-                    continue  # 'hybrid' moves the vectors, which are most of the work there
-                if row.obstacle(case.problem(*case.smallest), place.info) is None:
-                    yield case
+    measured = [row for row in rows(_OPERATION, place) if row.method != ADAPTIVE]
+    for row, dtype, layout in itertools.product(measured, DEVICE_DTYPES, _LAYOUTS):
+        if row.price is not None and layout != "dense":
+            continue  # 'hybrid' moves the vectors, which are most of the work there
+        cycles = layout.endswith("multigrid")
+        axes, how = [unknowns(place, budget, cycles)], timed(cycles)
+        if layout == "dense":
+            sizes = unknowns(place, budget, limits=_LARGEST_DENSE, ratio=2, finer=_FINER)
+            axes, how = [[_SMALLEST_DENSE, *sizes]], _DENSE
+        elif layout == "csr":
+            axes = [unknowns(place, budget, limits=_LARGEST_CSR), _ROW_LENGTHS]
+        make = (functools.partial(of, layout, dtype) for of in (_problem, _arguments))
+        case = Case(row, dtype, layout, how, axes, *make, seconds=SECONDS)
+        if row.obstacle(case.problem(*case.smallest), place.info) is None:
+            yield case
 
 
 def derived(models: dict[ModelKey, dict]) -> dict[ModelKey, dict]:

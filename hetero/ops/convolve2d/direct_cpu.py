@@ -64,13 +64,8 @@ def stacked(
 def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
     """The sum over the filter's taps, by `hetero.kernels.cpu.convolve`.
 
-    Parameters
-    ----------
-    image : (batch, h, w) ndarray of float32 or float64, rows contiguous
-    options : FilterOptions
-    window : Window
-    out : (batch, out_height, out_width) ndarray, C-contiguous
-        Takes the result.
+    The image is (batch, h, w) of float32 or float64, with rows contiguous; ``out``, C-contiguous
+    and (batch, out_height, out_width), takes the result.
     """
     if are_few(window, len(image), image.dtype):
         out[0] = by_scipy(image[0], options, window)

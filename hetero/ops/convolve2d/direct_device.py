@@ -39,10 +39,7 @@ def _launches(
         image_strides=image_strides,
         out_strides=out_strides,
         alignment=alignment(*buffers),
-        multiprocessors=device.multiprocessors,
-        block_limit=device.block_limit,
-        shared_limit=device.shared_limit,
-        cuda=device.is_cuda,
+        target=device.target,
         **more,
     )
 

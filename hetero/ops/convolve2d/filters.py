@@ -47,12 +47,8 @@ class computed_once:
 class Filter:
     """A filter on the host, or one that stays on its device.
 
-    Parameters
-    ----------
-    array : (fh, fw) ndarray, or None
-        Where its values are known; C-contiguous.
-    held, operand : array, Operand
-        Where they are not: the caller's array on a device, and its description.
+    The array is C-contiguous, or None where its values are not known: then ``held`` and ``operand``
+    are the caller's array on a device, and its description.
     """
 
     def __init__(

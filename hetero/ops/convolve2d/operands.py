@@ -263,9 +263,8 @@ def problem(
     found = found._replace(finite=finite)
     if taps is not None:
         filter = filter_of(taps, dtype)
-        found = found._replace(rank=filter.rank)
         wide = is_wide(pixels, filter, found, call.fillvalue)
-        found = found._replace(wide_range=bool(wide))
+        found = found._replace(rank=filter.rank, wide_range=bool(wide))
     return described(image, kernel, dtype, found)
 
 

@@ -55,6 +55,7 @@ from hetero.registry import Arguments
 Function = Callable[..., Any]
 SMALL = 256  # elements of a filter whose values are part of the key of a call on a device
 _BOUNDARIES = (*BOUNDARIES, *ALIASES)
+_PARTS = "real", "imag"
 
 # Seconds that a convolution must take for the rank of a filter on its device to be looked at.
 _WORTH_A_DOWNLOAD = 2e-4
@@ -134,9 +135,8 @@ def _whole(call: CheckedCall, tasks: list[Task], how: str, run: Callable[[], Any
 def _one_by_one(call: CheckedCall) -> Task:
     """A stack of small images, each of which "valid" takes as the filter of the second operand."""
     shape = call.a.shape
-    if isinstance(call.image, Spec):
-        filters = [Spec(shape[-2:], call.a.dtype)] * prod(shape[:-2])
-    else:
+    filters = [Spec(shape[-2:], call.a.dtype)] * prod(shape[:-2])
+    if not isinstance(call.image, Spec):
         filters = list(call.image.reshape(-1, *shape[-2:]))
     tasks = [planned(call.of(call.filter, filter)) for filter in filters]
 
@@ -155,17 +155,13 @@ def _in_real_parts(call: CheckedCall) -> Task:
     """
     dtype = np.dtype(call.dtype.char.lower())
     fill = complex(call.fillvalue)
-    images = [_converted(call.image, dtype)]
-    if call.a.dtype.kind == "c" or fill.imag != 0.0:
-        images.append(_converted(call.image, dtype, "imag"))
-    filters = [_converted(call.filter, dtype)]
-    if call.b.dtype.kind == "c":
-        filters.append(_converted(call.filter, dtype, "imag"))
-    number, stacked = len(images), len(images) == 2 and fill == 0.0
-    if stacked and isinstance(images[0], Spec):  # both at once
-        images = [Spec((2, *images[0].shape), dtype)]
-    elif stacked:
-        images = [np.stack(images)]
+    number = 1 + (call.a.dtype.kind == "c" or fill.imag != 0.0)  # parts of the image
+    images = [_converted(call.image, dtype, part) for part in _PARTS[:number]]
+    numbers = 1 + (call.b.dtype.kind == "c")
+    filters = [_converted(call.filter, dtype, part) for part in _PARTS[:numbers]]
+    if stacked := number == 2 and fill == 0.0:  # both at once
+        spec = isinstance(call.image, Spec)
+        images = [Spec((2, *images[0].shape), dtype) if spec else np.stack(images)]
     tasks = [
         planned(call.of(image, filter, value))
         for filter in filters

@@ -120,16 +120,10 @@ def _reach(whole: Window, begin: int, end: int) -> tuple[int, int]:
 
 
 def views(image: np.ndarray, whole: Window, begin: int, end: int) -> list[np.ndarray]:
-    """The rows of the image that rows of the result read, from top to bottom; views of it.
+    """The rows of an image (..., h, w) that rows of the result read, whose window is `band`, from
+    top to bottom; views of it.
 
     One, but for bands at the upper and the lower edge of images that go on beyond it.
-
-    Parameters
-    ----------
-    image : (..., h, w) ndarray
-    whole : Window
-    begin, end : int
-        Rows of the result; their window is `band`.
     """
     first, last = _reach(whole, begin, end)
     h = whole.height

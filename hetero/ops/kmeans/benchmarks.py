@@ -35,7 +35,6 @@ from hetero.registry.problem import DEVICE_DTYPES
 
 pictured_result = demonstration.save_quantised
 
-DTYPE = "float32"
 GROWING = (0,)  # rows
 FITS = ((1000, 2, 8), (100_000, 32, 64), (1_000_000, 8, 16), (20_000, 128, 256))  # n d k
 ITERATIONS = ((1_000_000, 128, 1024), (100_000, 2, 8), (1_000_000, 8, 16), (100_000, 32, 64))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,12 +53,11 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
     layouts = [(DENSE, _STEPS if on_cpu else _STEPS_ON_DEVICES, whole)]
     layouts.append((_FIRST, TimedSolves(1, 1), seeded))
     row = next(r for r in registry.lookup(kmeans.OPERATION.name) if r.kind == place.kind)
-    for dtype in DEVICE_DTYPES:
-        for layout, how, axes in layouts:
-            make = (functools.partial(of, layout, dtype) for of in (_problem, _arguments))
-            case = Case(row, dtype, layout, how, axes, *make, seconds=0.5)
-            if row.obstacle(case.problem(*case.smallest), place.info) is None:
-                yield case
+    for dtype, (layout, how, axes) in itertools.product(DEVICE_DTYPES, layouts):
+        make = (functools.partial(of, layout, dtype) for of in (_problem, _arguments))
+        case = Case(row, dtype, layout, how, axes, *make, seconds=0.5)
+        if row.obstacle(case.problem(*case.smallest), place.info) is None:
+            yield case
 
 
 def derived(models: dict[ModelKey, dict]) -> dict[ModelKey, dict]:

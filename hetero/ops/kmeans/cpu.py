@@ -27,20 +27,11 @@ _LONG = 1024  # numbers that are added to others at a time, where NumPy is at it
 
 
 class CpuRows(Rows):
-    """Rows on the CPU.
+    """Rows on the CPU: an array or a CSR matrix of float32 or float64, which is not changed, and
+    weights of that dtype. Distances are accurate for an array, which is taken less its mean.
 
-    Parameters
-    ----------
-    X : (n, d) array or CSR matrix of float32 or float64
-        Not changed. Distances are accurate for an array, which is taken less its mean.
-    weights : (n,) array of X's dtype, or None
-    given : (k, d) array of X's dtype, optional
-        See `hetero.ops.kmeans.fit.Fit.given`.
-
-    Attributes
-    ----------
-    measured : bool
-        Whether the inertia of rows that only get labels is asked for.
+    ``measured`` says whether the inertia of rows that only get labels is asked for; ``given`` is
+    `hetero.ops.kmeans.fit.Fit.given`.
     """
 
     measured = True

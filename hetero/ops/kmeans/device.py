@@ -41,7 +41,7 @@ def moments(device: Device, X: Any, n: int, d: int, dtype: np.dtype) -> tuple[np
 
     X is a buffer of (n, d) numbers without gaps; its device is active.
     """
-    sums, _ = _column_launches(device, n, d, dtype)
+    sums, _ = plans.columns(n, d, dtype.name, device.target)
     space = Workspace(device, "kmeans")  # which holds it as long as it is there
     columns = space.allocate(sums.grid * 2 * d * 8)
     device.launch(*bind(device, sums, {"X": X, "columns": columns}))
@@ -51,11 +51,6 @@ def moments(device: Device, X: Any, n: int, d: int, dtype: np.dtype) -> tuple[np
     with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
         apart, squares = found.sum(axis=0) / n
         return first + apart, float(np.mean(np.maximum(squares - apart * apart, 0.0)))
-
-
-def _column_launches(device: Device, n: int, d: int, dtype: np.dtype) -> tuple[Launch, Launch]:
-    """What adds the columns up, and what makes X less their means."""
-    return plans.columns(n, d, dtype.name, device.multiprocessors, device.block_limit)
 
 
 def subtracted(means: np.ndarray, variance: float, dtype: np.dtype) -> np.ndarray:
@@ -82,20 +77,8 @@ class DeviceRows(Rows):
     those beyond the last one do nothing. Centroids are in two sets of buffers in turn; ``swapped``
     says whether they are in the second one.
 
-    Parameters
-    ----------
-    problem : Problem
-        Of dims (n, d, k).
-    X, weights : device buffer
-        (n, d) and (n,) of one dtype, contiguous; read only. The weights may be None.
-    kept : DeviceLabels, optional
-        (n,) of int32, which the labels are left in. Default: they come to the host.
-    given : (k, d) numpy.ndarray, optional
-        See `hetero.ops.kmeans.fit.Fit.given`.
-    mean : (d,) numpy.ndarray, optional
-        What is to be subtracted. Default: by the rows, or by what is given.
-    counted, seeded : bool
-        Whether the labels that change are counted, and whether `seeding` will be asked for.
+    X and the weights, which may be None, are buffers of the device, (n, d) and (n,) of one dtype,
+    contiguous; they are only read.
     """
 
     def __init__(
@@ -104,12 +87,12 @@ class DeviceRows(Rows):
         problem: Problem,
         X: Any,
         weights: Any = None,
-        kept: DeviceLabels | None = None,
+        kept: DeviceLabels | None = None,  # where labels are left; None: they come to the host
         *,
-        given: np.ndarray | None = None,
-        mean: np.ndarray | None = None,
-        counted: bool = False,
-        seeded: bool = False,
+        given: np.ndarray | None = None,  # see `hetero.ops.kmeans.fit.Fit.given`
+        mean: np.ndarray | None = None,  # that is subtracted; None: by the rows, or what is given
+        counted: bool = False,  # whether the labels that change are counted
+        seeded: bool = False,  # whether `seeding` will be asked for
     ) -> None:
         self.n, self.d, self.k = problem.dims
         self.dtype, self.device, self.swapped = np.dtype(problem.dtype), device, False
@@ -123,7 +106,7 @@ class DeviceRows(Rows):
             self._space.allocate(self.n * 4, "labels")
         else:
             self.buffers["labels"] = kept.buffer
-        self._columns = _column_launches(device, self.n, self.d, self.dtype)
+        self._columns = plans.columns(self.n, self.d, self.dtype.name, device.target)
         self._plan = self._planned()
         self._compile(seeded)
         self.mean = self._own_mean(given) if mean is None else mean
@@ -135,26 +118,22 @@ class DeviceRows(Rows):
 
     def _planned(self) -> plans.LloydPlan:
         """The launches of an iteration on X where it is now."""
-        device, X = self.device, self.buffers["X"]
+        X = self.buffers["X"]
         return plans.plan_lloyd(
             n=self.n,
             d=self.d,
             k=self.k,
             dtype=self.dtype.name,
             weighted="weights" in self.buffers,
-            multiprocessors=device.multiprocessors,
+            target=self.device.target,
             alignment=X & -X & 15 or 16 if type(X) is int else 16,
-            block_limit=device.block_limit,
-            shared_limit=device.shared_limit,
-            capability=device.capability,
             counted=self._counted,
         )
 
     def seeds_plan(self) -> SeedsPlan:
         """The launches of k-means++."""
-        limits = self.device.multiprocessors, self.device.block_limit
-        weighted = "weights" in self.buffers
-        return plan_seeds(self.n, self.d, trials(self.k), self.dtype.name, weighted, *limits)
+        weighted, target = "weights" in self.buffers, self.device.target
+        return plan_seeds(self.n, self.d, trials(self.k), self.dtype.name, weighted, target)
 
     def _compile(self, seeded: bool) -> None:
         """Compile what a fit launches, together; one after the other they take two seconds."""

@@ -313,7 +313,7 @@ class DenseMatrix(MatrixLoop):
 
     def _product(self, part: Part, vector: str, rows: int, strides: tuple[int, int]) -> list[Bound]:
         """The launches of q = A times a vector."""
-        dtype, target = self.vectors.dtype, part.device.target
+        dtype = self.vectors.dtype
         plan = kernels.plan_matvec(
             m=rows,
             k=self.vectors.n,
@@ -322,10 +322,8 @@ class DenseMatrix(MatrixLoop):
             a_strides=(0, *strides),
             x_strides=(0, 1),
             y_strides=(0, 1),
-            multiprocessors=target.multiprocessors,
+            target=part.device.target,
             alignment=16 if part.is_aligned("A", vector) else dtype.itemsize,
-            block_limit=target.block_limit,
-            capability=part.device.capability,
         )
         part.allocate(plan.workspace * self._item, "scratch")
         names = {"x": vector, "y": "q", "partial": "scratch"}

@@ -44,8 +44,7 @@ PLANES = (
     Plane("n x k by k x n", *_DEEP, lambda n, k: (n, n, k)),
 )
 
-# Own kernels beside the libraries'; arithmetic is what limits them.
-columns = partial(products.columns, dims="m x n x k", unit="TFLOP/s", scale=1e-12, limit="peak")
+columns = partial(products.columns, dims="m x n x k", by_bytes=False)  # beside the libraries
 
 
 def _operands(dims: tuple[int, ...]) -> products.Shapes:

@@ -10,6 +10,7 @@ import numpy as np
 
 from hetero import registry
 from hetero.imports import INSTALL, load
+from hetero.kernels.common.launch import Target
 from hetero.moving import ranges, streaming
 from hetero.ops.products import operands, tiled
 from hetero.pricing import places
@@ -41,8 +42,13 @@ def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
     work = operands.gpu_work(problem, info)
     if not problem.strides or "arch" not in info:
         return work
-    known = info | {"capability": divmod(int(info["arch"].removeprefix("sm_")), 10)}
-    planned = tiled.launch_plan(problem, VECTOR_BYTES, known.__getitem__)
+    target = Target(
+        info["multiprocessors"],
+        info["block_limit"],
+        shared_limit=info["shared_limit"],
+        capability=divmod(int(info["arch"].removeprefix("sm_")), 10),
+    )
+    planned = tiled.launch_plan(problem, VECTOR_BYTES, target)
     calls = 1.0 if len(planned.launches) == 1 else _SPLIT_CALLS
     return work._replace(estimate=planned.seconds, calls=calls)
 

@@ -21,8 +21,7 @@ SHAPES: Sequence[tuple[int, ...]] = [
 LINES = (Line("A of n x n", Axis("n", 16, 16384), lambda n: (n, n)),)
 PLANES = (Plane("A of m x k", Axis("k", 16, 32768), Axis("m", 16, 32768), lambda k, m: (m, k)),)
 
-# Own kernels beside the libraries'; reading the matrix is what limits them.
-columns = partial(products.columns, dims="m x k", unit="GB/s", scale=1e-9, limit="copy bandwidth")
+columns = partial(products.columns, dims="m x k", by_bytes=True)  # beside the libraries
 
 
 def _operands(dims: tuple[int, ...]) -> products.Shapes:

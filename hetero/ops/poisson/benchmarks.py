@@ -69,23 +69,18 @@ def demonstrated(largest: int) -> Iterator[Benchmark]:
     """Squares that sine transforms like and, compared with PyAMG too, ones that they do not."""
     for n in (largest // 4 - 1, largest // 2):
         case = f"solve_poisson {n}x{n} points, float64, to 1e-8"
-        yield Benchmark(case, partial(_shown, n, n <= _LARGEST_FOR_PYAMG // 2))
+        yield Benchmark(case, partial(_compare, n, 1e-8, DTYPE, shown=True))
 
 
-def _shown(n: int, by_pyamg: bool) -> Comparison:
-    f = np.random.default_rng(2).random((n, n))
-    peers, modules = _scipy(f), ()
-    if by_pyamg:
-        peers |= {name: run for name, run in _pyamg(f, 1e-8).items() if "without" in name}
-        modules = ("pyamg",)
-    return compared(OPERATION, (f,), {"rtol": 1e-8}, peers, *modules)
-
-
-def _compare(n: int, rtol: float, dtype: str) -> Comparison:
+def _compare(n: int, rtol: float, dtype: str, shown: bool = False) -> Comparison:
+    """By itself beside others, or by every method, too, that is not slow."""
     f = np.random.default_rng(2).random((n, n)).astype(dtype)
-    peers = _scipy(f)
-    if n <= _LARGEST_FOR_PYAMG and dtype == "float64":
-        peers |= _pyamg(f, rtol)
+    peers, modules = _scipy(f), ()
+    if n <= _LARGEST_FOR_PYAMG // (1 + shown) and dtype == "float64":
+        peers, modules = peers | _pyamg(f, rtol), ("pyamg",)
+    if shown:
+        peers = {name: run for name, run in peers.items() if "included" not in name}
+        return compared(OPERATION, (f,), {"rtol": rtol}, peers, *modules)
     found = compared(OPERATION, (f,), {"rtol": rtol}, peers, longest=_LONGEST)
     if n <= _LARGEST_FOR_JACOBI:
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -27,20 +28,13 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
         direct, cycles = not method.iterations, method.coarsest is not None
         how = TimedSolves(1, 1) if direct else timed(cycles)
         one_grid = [grids.coarsest(place.kind)] if cycles else []
-        for dtype in DEVICE_DTYPES:
-            for ndim in (2, 3):
-                case = Case(
-                    row,
-                    dtype,
-                    f"{ndim}d",
-                    how,
-                    [one_grid + unknowns(place, budget, cycles)],
-                    functools.partial(_problem, ndim, dtype),
-                    functools.partial(_arguments, ndim, dtype, direct),
-                    seconds=SECONDS,
-                )
-                if row.obstacle(case.problem(*case.smallest), place.info) is None:
-                    yield case
+        axes = [one_grid + unknowns(place, budget, cycles)]
+        for dtype, ndim in itertools.product(DEVICE_DTYPES, (2, 3)):
+            problem = functools.partial(_problem, ndim, dtype)
+            arguments = functools.partial(_arguments, ndim, dtype, direct)
+            case = Case(row, dtype, f"{ndim}d", how, axes, problem, arguments, seconds=SECONDS)
+            if row.obstacle(case.problem(*case.smallest), place.info) is None:
+                yield case
 
 
 def _problem(ndim: int, dtype: str, n: int) -> Problem:

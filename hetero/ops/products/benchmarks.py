@@ -244,40 +244,38 @@ def _peers(problem: Problem, addresses: list[list[int]]) -> dict[str, TimedCall]
     return calls
 
 
-def columns(
-    rows: Sequence[Mapping[str, Any]], dims: str, unit: str, scale: float, limit: str
-) -> BenchTable | None:
+def columns(rows: Sequence[Mapping[str, Any]], dims: str, by_bytes: bool) -> BenchTable | None:
     """Own kernels against cuBLAS, CuPy and torch: a line for each row on a GPU; None on the CPU.
 
-    ``dims`` says what the extents are called; a speed in ``unit`` is ``scale`` times bytes per
-    second for "GB/s", else operations per second, and is compared with the ``limit`` of that name.
+    ``dims`` says what the extents are called. What limits the kernels is reading the matrix, or
+    arithmetic.
     """
+    unit, scale, limit = (
+        ("GB/s", 1e-9, "copy bandwidth") if by_bytes else ("TFLOP/s", 1e-12, "peak")
+    )
     if any("dims" not in row for row in rows):
         return None
     head = [dims, "own, us", f"own, {unit}", f"of {limit}", "cuBLAS, us", f"cuBLAS, {unit}"]
     head += ["own / cuBLAS", "own / CuPy", "own / torch", "chosen", "best / chosen"]
     ratios: dict[str, list[float]] = {name: [] for name in (*head[6:9], head[10])}
     cells = []
-    by_bytes = unit == "GB/s"
     for row in rows:
-        seconds = row["seconds"]
-        own, cublas = (
-            next((s for name, s in seconds.items() if name.startswith(f"{method} on ")), None)
-            for method in ("tiled", "library")
-        )
-        if own is None or row["chosen"] not in seconds:
+        seconds, chosen = row["seconds"], row["chosen"]
+        by_name = {name.partition(" on ")[0]: each for name, each in seconds.items()}
+        own, *others = (by_name.get(name) for name in ("tiled", "library", "CuPy", "torch"))
+        if own is None or chosen not in seconds:
             continue
-        amount = row["bytes"] if by_bytes else row["flops"]
-        most = row["copy_bandwidth"] if by_bytes else row["roof"]
+        amount, most = row["flops"], row["roof"]
+        if by_bytes:
+            amount, most = row["bytes"], row["copy_bandwidth"]
+        best = min(each for name, each in seconds.items() if name not in row["peers"])
+        gains = [*(other and other / own for other in others), best / seconds[chosen]]
+        for name, gain in zip(ratios, gains, strict=True):
+            ratios[name] += [gain] if gain else []
         line = [_joined(row["dims"]), f"{own * 1e6:.1f}", f"{amount / own * scale:.1f}"]
         line.append(f"{amount / own / most:.2f}" if most else "-")
+        cublas = others[0]
         line += [f"{cublas * 1e6:.1f}", f"{amount / cublas * scale:.1f}"] if cublas else "--"
-        others = cublas, seconds.get("CuPy"), seconds.get("torch")
-        for name, other in zip(head[6:9], others, strict=True):
-            line.append(f"{other / own:.2f}" if other else "-")
-            ratios[name] += [other / own] if other else []
-        best = min(s for name, s in seconds.items() if name not in row["peers"])
-        ratios[head[10]].append(best / seconds[row["chosen"]])
-        line += [row["chosen"].partition(" ")[0], f"{ratios[head[10]][-1]:.2f}"]
-        cells.append(line)
+        *beside, last = (f"{gain:.2f}" if gain else "-" for gain in gains)
+        cells.append([*line, *beside, chosen.partition(" ")[0], last])
     return BenchTable(head, cells, ratios)

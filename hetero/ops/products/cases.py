@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
@@ -43,39 +44,30 @@ def product_cases(
 ) -> Iterator[Case]:
     """Cases of every implementation at a place.
 
-    Parameters
-    ----------
-    operation : str
-    place, budget
-    extents : Extents
-    orders : dict
-        Orders of the matrices, C or F each, that are measured apart -> their models' names.
-    reference : str
-        The order to which the others are fitted relatively, on a device.
+    ``orders`` has the orders of the matrices, C or F each, that are measured apart, and their
+    models' names; on a device all but ``reference`` are fitted relative to that one.
     """
     number = len(registry.operation(operation).dims[0].split())
     largest = extents.largest.get(place.kind, extents.largest[""])
     for row in registry.lookup(operation):
         if row.kind != place.kind or row.price is not None:  # which is by the prices of others
             continue
-        for dtype in DEVICE_DTYPES:
-            for less in (0, 1) if place.devices else (0,):
-                for order, layout in orders.items():
-                    problem = partial(_problem, operation, place.operands_on, dtype, order)
-                    sizes, how, point = extents.cpu, SampleGrid(budget.held_out, 4), budget.point
-                    if place.devices:
-                        first = reference if order != reference else ""
-                        whole = (largest - less,) * number
-                        by_estimate = row.work(problem(*whole), place.info).estimate > 0.0
-                        sizes, how = _on_device(extents, budget, layout, less, first, by_estimate)
-                        layout, point = _fit_for(layout, less), _POINT
-                    sizes = [*(n for n in sizes if n < largest), largest]
-                    sizes = [n - less for n in thinned(sizes, budget.step)]
-                    seconds = point * (len(sizes) ** number + how.held_out)
-                    axes = [sizes] * number
-                    case = Case(row, dtype, layout, how, axes, problem, seconds=seconds)
-                    if row.obstacle(case.problem(*case.largest), place.info) is None:
-                        yield case
+        each = itertools.product(DEVICE_DTYPES, (0, 1) if place.devices else (0,), orders.items())
+        for dtype, less, (order, layout) in each:
+            problem = partial(_problem, operation, place.operands_on, dtype, order)
+            sizes, how, point = extents.cpu, SampleGrid(budget.held_out, 4), budget.point
+            if place.devices:
+                first = reference if order != reference else ""
+                whole = (largest - less,) * number
+                by_estimate = row.work(problem(*whole), place.info).estimate > 0.0
+                sizes, how = _on_device(extents, budget, layout, less, first, by_estimate)
+                layout, point = _fit_for(layout, less), _POINT
+            sizes = [*(n for n in sizes if n < largest), largest]
+            sizes = [n - less for n in thinned(sizes, budget.step)]
+            seconds = point * (len(sizes) ** number + how.held_out)
+            case = Case(row, dtype, layout, how, [sizes] * number, problem, seconds=seconds)
+            if row.obstacle(case.problem(*case.largest), place.info) is None:
+                yield case
 
 
 def _on_device(

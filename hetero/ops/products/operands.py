@@ -33,16 +33,8 @@ def as_given(function: Callable[..., Any], outs: tuple[Any, ...], out: Any) -> A
 
 
 def build(function: str, a: Operand, b: Operand, out: Operand | None) -> Problem | None:
-    """The problem of ``numpy.<function>(a, b, out=out)``; None where NumPy would not accept it.
-
-    A product with one row or one column is a matvec.
-
-    Parameters
-    ----------
-    function : {"matmul", "matvec"}
-    a, b : Operand
-    out : Operand or None
-    """
+    """The problem of ``numpy.<function>(a, b, out=out)``, matmul or matvec; None where NumPy would
+    not accept it. A product with one row or one column is a matvec."""
     shapes = _core_shapes(function, a.shape, b.shape)
     if shapes is None:
         return None
@@ -153,16 +145,10 @@ def _fold(
 def collapse_batch(
     shapes: list[tuple[int, ...]], strides: list[tuple[int, ...]]
 ) -> tuple[int, list[int]] | None:
-    """Broadcast batch axes and fold them into one.
+    """Broadcast each operand's batch axes, those in front of the matrix, and fold them into one.
 
-    Parameters
-    ----------
-    shapes, strides : list of tuple of int
-        Batch axes of each operand (those in front of the matrix), strides in elements.
-
-    Returns
-    -------
-    (batch, stride of each operand along it), or None where no single stride walks the batch.
+    Gives its extent and each operand's stride along it, in elements as those of the axes; None
+    where no single stride walks the batch.
     """
     shape = np.broadcast_shapes(*shapes)
     spread = [

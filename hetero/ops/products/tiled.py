@@ -10,6 +10,7 @@ import numpy as np
 
 from hetero import kernels
 from hetero.arrays import alignment
+from hetero.kernels.common.launch import Target
 from hetero.ops.products import operands
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
@@ -19,43 +20,34 @@ if TYPE_CHECKING:
 
 
 class _Family(NamedTuple):
-    """What plans an operation's launches, and how it calls extents, strides, buffers and limits."""
+    """What plans an operation's launches, and how it calls extents, strides and buffers."""
 
     plan: Callable[..., kernels.LaunchPlan]
     extents: tuple[str, ...]
     strides: tuple[str, ...]
     buffers: tuple[str, ...]  # the matrix first
-    limits: tuple[str, ...] = ("multiprocessors", "block_limit", "capability")
 
 
-_MATMUL = _Family(
-    kernels.plan_matmul,
-    ("m", "n", "k"),
-    ("a_strides", "b_strides", "c_strides"),
-    ("A", "B", "C"),
-    ("multiprocessors", "block_limit", "capability", "shared_limit"),
-)
-_MATVEC = _Family(
-    kernels.plan_matvec, ("m", "k"), ("a_strides", "x_strides", "y_strides"), ("A", "x", "y")
-)
-_FAMILIES = {"matmul": _MATMUL, "matvec": _MATVEC}
+_MATMUL = ("m", "n", "k"), ("a_strides", "b_strides", "c_strides"), ("A", "B", "C")
+_MATVEC = ("m", "k"), ("a_strides", "x_strides", "y_strides"), ("A", "x", "y")
+_FAMILIES = {
+    "matmul": _Family(kernels.plan_matmul, *_MATMUL),
+    "matvec": _Family(kernels.plan_matvec, *_MATVEC),
+}
 
 
 @functools.lru_cache(maxsize=4096)
-def _planned(operation: str, dims: Any, strides: Any, limits: Any, *rest: Any) -> Any:
-    family, (batch, dtype, aligned) = _FAMILIES[operation], rest
+def _planned(operation: str, dims: Any, strides: Any, **others: Any) -> kernels.LaunchPlan:
+    family = _FAMILIES[operation]
     named = dict(zip(family.extents, dims, strict=True))
     named |= zip(family.strides, strides, strict=True)
-    named |= zip(family.limits, limits, strict=True)
-    return family.plan(batch=batch, dtype=dtype, alignment=aligned, **named)
+    return family.plan(**named, **others)
 
 
-def launch_plan(problem: Problem, aligned: int, limit: Callable[[str], Any]) -> kernels.LaunchPlan:
-    """The launches of a problem whose operands' addresses ``aligned`` divides, on a device of which
-    ``limit(name)`` tells the limits."""
-    limits = tuple(map(limit, _FAMILIES[problem.operation].limits))
-    rest = problem.batch, problem.dtype, aligned
-    return _planned(problem.operation, problem.dims, problem.strides, limits, *rest)
+def launch_plan(problem: Problem, aligned: int, target: Target) -> kernels.LaunchPlan:
+    """The launches of a problem whose operands' addresses ``aligned`` divides."""
+    asked = {"batch": problem.batch, "dtype": problem.dtype, "alignment": aligned}
+    return _planned(problem.operation, problem.dims, problem.strides, target=target, **asked)
 
 
 def _buffers(problem: Problem) -> tuple[str, ...]:
@@ -69,12 +61,12 @@ def _buffers(problem: Problem) -> tuple[str, ...]:
 def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
     """Start the launches on buffers of the device."""
     (device,), places = devices, (*arguments.inputs, arguments.output)
-    planned = launch_plan(problem, alignment(*places), functools.partial(getattr, device))
+    planned = launch_plan(problem, alignment(*places), device.target)
     buffers = dict(zip(_buffers(problem), places, strict=True))
     device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
 
 
 def prepare(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
     """A function of the addresses of the inputs and the result that starts them."""
-    planned = launch_plan(problem, aligned, functools.partial(getattr, device))
+    planned = launch_plan(problem, aligned, device.target)
     return device.prepared(planned, _buffers(problem), np.dtype(problem.dtype).itemsize)

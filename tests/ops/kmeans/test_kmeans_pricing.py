@@ -110,21 +110,6 @@ def test_whole_fits_far_beyond_what_the_shipped_profile_measured(dims, measured)
         assert 1 / 1.4 < plan.chosen.seconds / (milliseconds / 1e3) < 1.4
 
 
-def test_given_centroids_and_profiles_without_seeds():
-    content, dims = models(), (1024, 2, 64)
-    known = content | cases.derived(content)
-    init = hetero.spec((64, 2), "float64")
-    given = priced(known, dims, "cuda:0", "lloyd", init=init, max_iter=10)
-    step, setup = step_of("cuda:0", "lloyd", dims), setup_of("cuda:0", "lloyd")
-    assert given == pytest.approx(setup + 11 * step)
-    assert priced(known, dims, "cuda:0", "lloyd", init="random", max_iter=10) == given
-    seeded = priced(known, dims, "cuda:0", "lloyd", max_iter=10)
-    assert seeded > given + 64 * ROUND["cuda:0"]
-    before = {key: model for key, model in content.items() if key.layout == operands.DENSE}
-    older = priced(before, dims, "cuda:0", "lloyd", max_iter=10)
-    assert older == pytest.approx(given + cases.seeding_iterations(64) * step)
-
-
 def test_what_several_devices_are_sent_is_no_part_of_a_whole_fit():
     """A fit that is timed as one step is less what is moved, as the set-up of others is."""
     device = types.SimpleNamespace(name="cuda:0")

@@ -46,6 +46,19 @@ def check_method(
         raise MethodNotAvailable(one_of(what, sorted({i.method for i in implementations}), method))
 
 
+def together(devices: Devices, device: str | None) -> dict[str, list[str]]:
+    """Kind -> its devices in use, for kinds with at least two; ``device`` may name one kind."""
+    found: dict[str, list[str]] = {}
+    if len(devices) < 3 or not (device is None or device.endswith(":*")):
+        return found
+    for name, info in devices.items():
+        kind, on_host = info["kind"], name == CPU or info.get("is_host_cpu")
+        wanted = not on_host if device is None else device == f"{kind}:*"
+        if wanted and not info.get("set_aside"):
+            found.setdefault(kind, []).append(name)
+    return {kind: names for kind, names in found.items() if len(names) > 1}
+
+
 def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[str]:
     """The devices that a name such as "cuda" or "cuda:0" stands for, or `DeviceNotAvailable`."""
     if device in devices:

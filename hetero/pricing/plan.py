@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -63,6 +63,19 @@ class Candidate(NamedTuple):
     leads: bool = False
     unasked: str = ""
     doubtful: bool = False
+
+
+def possible(found: Iterable[Candidate]) -> list[Candidate]:
+    """Candidates that nothing speaks against."""
+    return [c for c in found if c.reason is None]
+
+
+def rank(candidate: Candidate) -> tuple[bool, bool, float]:
+    """The least is chosen; of ways without a price, what computes there alone comes first."""
+    if candidate.seconds is None:
+        row = candidate.implementation
+        return True, row is not None and row.from_host, not candidate.device.endswith("*")
+    return False, not candidate.leads, candidate.seconds
 
 
 def is_last(candidate: Candidate) -> bool:

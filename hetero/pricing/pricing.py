@@ -22,7 +22,7 @@ from typing import Any
 from hetero import registry
 from hetero.pricing import movement, places, shares
 from hetero.pricing.places import UNKNOWN_THERE, Devices, groups
-from hetero.pricing.plan import CPU, Candidate, Plan, is_last
+from hetero.pricing.plan import CPU, Candidate, Plan, is_last, possible, rank
 from hetero.profile import STAGED, Profile
 from hetero.registry import Implementation, Unasked
 from hetero.registry.problem import Problem
@@ -51,19 +51,19 @@ def price(
     found = ways(device, rows, named=method is not None)
     if not found:
         places.refuse(problem, devices, device, method, every)
-    if not _possible(found):
+    if not possible(found):
         found = ways(device, rows, named=True)  # with what is out unless nothing else can
-    if not _possible(found) and places.is_rescued(problem, devices, device, method):
+    if not possible(found) and places.is_rescued(problem, devices, device, method):
         done = [c.implementation for c in found]
         found += ways(CPU, [row for row in every if row not in done], named=True)
     if problem.next_device is not None:
         problem, found = _staying(problem, found)
-    possible = sorted(_possible(found), key=_rank)
-    if not possible and not (device is method is None):
+    able = sorted(possible(found), key=rank)
+    if not able and not (device is method is None):
         places.refuse(problem, devices, device, method, every, found)
     others = sorted((_without_price(c) for c in found if c.reason), key=is_last)
-    keepable = movement.keepable(possible, problem)
-    return Plan(problem, (*possible, *others), constants.title, keepable=keepable)
+    keepable = movement.keepable(able, problem)
+    return Plan(problem, (*able, *others), constants.title, keepable=keepable)
 
 
 def _ways(
@@ -88,12 +88,9 @@ def _ways(
             if row.kind == info["kind"]
         ]
 
-    cut = []
-    for kind, members in _together(devices, device).items() if problem.device is None else ():
-        one = partial(candidate, asked=asked, named=asked or named)
-        group = shares.Group(kind, members, devices, constants, asked, one)
-        cut += group.candidates(problem, [row for row in rows if row.kind == kind])
-    if asked and _possible(cut):
+    one = partial(candidate, asked=asked, named=asked or named)
+    cut = shares.candidates(problem, rows, devices, device, constants, one)
+    if asked and possible(cut):
         return cut
     names = list(devices) if device is None else places.matching_devices(device, devices)
     kinds = {name: info for name, info in groups(devices).items() if device in (None, name)}
@@ -107,19 +104,6 @@ def _ways(
     return on({name: devices[name] for name in names}, rows) + together + cut
 
 
-def _together(devices: Devices, device: str | None) -> dict[str, list[str]]:
-    """Kind -> its devices in use, for kinds with at least two; ``device`` may name one kind."""
-    found: dict[str, list[str]] = {}
-    if len(devices) < 3 or not (device is None or device.endswith(":*")):
-        return found
-    for name, info in devices.items():
-        kind, on_host = info["kind"], name == CPU or info.get("is_host_cpu")
-        wanted = not on_host if device is None else device == f"{kind}:*"
-        if wanted and not info.get("set_aside"):
-            found.setdefault(kind, []).append(name)
-    return {kind: names for kind, names in found.items() if len(names) > 1}
-
-
 def _staying(problem: Problem, found: list[Candidate]) -> tuple[Problem, list[Candidate]]:
     """A problem whose result is to stay on a device, without candidates that download it.
 
@@ -130,27 +114,15 @@ def _staying(problem: Problem, found: list[Candidate]) -> tuple[Problem, list[Ca
     def comes_home(c: Candidate) -> bool:
         return bool(c.shares) or (c.implementation is not None and c.implementation.from_host)
 
-    priced = [c for c in _possible(found) if c.seconds is not None]
+    priced = [c for c in possible(found) if c.seconds is not None]
     if any(c.device != CPU and not comes_home(c) for c in priced):
         return problem, [
             c._replace(reason=c.reason or (_HOME if comes_home(c) else None)) for c in found
         ]
-    best = min(_possible(found), key=_rank, default=None)
+    best = min(possible(found), key=rank, default=None)
     if best is not None and comes_home(best):
         problem = replace(problem, next_device=None)
     return problem, found
-
-
-def _possible(found: Iterable[Candidate]) -> list[Candidate]:
-    return [c for c in found if c.reason is None]
-
-
-def _rank(candidate: Candidate) -> tuple[bool, bool, float]:
-    """The least is chosen; of ways without a price, what computes there alone comes first."""
-    if candidate.seconds is None:
-        row = candidate.implementation
-        return True, row is not None and row.from_host, not candidate.device.endswith("*")
-    return False, not candidate.leads, candidate.seconds
 
 
 def _without_price(candidate: Candidate) -> Candidate:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from hetero import registry
 from hetero.arrays import HOST, Operand
 from hetero.devices import at_once
-from hetero.pricing import movement
+from hetero.pricing import movement, places
 from hetero.pricing.plan import Candidate, Plan, Share
 from hetero.profile import Profile
 from hetero.registry import Cut, Implementation
@@ -49,6 +49,24 @@ def cut(problem: Problem, parts: int) -> tuple[Cut, int] | None:
 def moved(problem: Problem) -> int:
     """Bytes that go to a device and back, of a problem of host arrays."""
     return sum(o.nbytes for o in (*problem.inputs, problem.output) if o.location == HOST)
+
+
+def candidates(
+    problem: Problem,
+    rows: Iterable[Implementation],
+    devices: places.Devices,
+    device: str | None,
+    constants: Profile,
+    price: Callable[..., Candidate],
+) -> list[Candidate]:
+    """All devices of each kind together, by each of the methods, where the call can be cut."""
+    if problem.device is not None:
+        return []
+    asked, rows, found = device is not None, list(rows), []
+    for kind, members in places.together(devices, device).items():
+        group = Group(kind, members, devices, constants, asked, price)
+        found += group.candidates(problem, [row for row in rows if row.kind == kind])
+    return found
 
 
 class Group(NamedTuple):

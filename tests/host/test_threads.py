@@ -3,66 +3,18 @@
 import functools
 import json
 import os
-from pathlib import Path
-from types import SimpleNamespace
 
 import processes
 import pytest
-from numba.core import config
-from numba.np.ufunc import parallel
 
-from hetero.host import threading_layer
-
-needs_tbb = pytest.mark.skipif(
-    threading_layer.installed() is None, reason="the package tbb is not here"
-)
-
-
-@pytest.fixture
-def unstarted(monkeypatch):
-    """As if Numba had not started threads."""
-    monkeypatch.setattr(parallel, "_threading_layer", None)
-    monkeypatch.setattr(config, "THREADING_LAYER", "default")
-    monkeypatch.setattr(threading_layer, "_loaded", [])
-    monkeypatch.setattr(threading_layer, "_is_loaded", lambda: False)
-    return monkeypatch
-
-
-OLD = SimpleNamespace(TBB_runtime_interface_version=lambda: 12050)
-NONE = {"_PACKAGE": "no-such-package", "_LIBRARY": "libnosuch.so.12"}
-DAMAGED = Path(__file__)  # no library
-REASONS = [
-    (NONE, "TBB is not installed: pip install no-such-package"),
-    ({**NONE, "_COMES_FOR": ("another", "system")}, "does not come for"),
-    ({"_LIBRARY": "libnosuch.so.12", "installed": lambda: DAMAGED}, "cannot be loaded"),
-    ({"_loaded": [OLD]}, "too old: its interface is 12050"),
-    (
-        {"_running": lambda: "omp", "installed": lambda: DAMAGED},
-        "omp, because Numba's threads were started before hetero's loops",
-    ),
-]
-
-
-@pytest.mark.parametrize(("changes", "said"), REASONS, ids=[said[:15] for _, said in REASONS])
-def test_why_loops_do_not_run_on_tbb(unstarted, changes, said):
-    for name, value in changes.items():
-        unstarted.setattr(threading_layer, name, value)
-    assert said in threading_layer.describe()
-
-
-@pytest.mark.parametrize("choice", ["omp", "workqueue"])
-def test_nothing_is_loaded_where_the_user_wants_another(unstarted, choice):
-    unstarted.setattr(config, "THREADING_LAYER", choice)
-    unstarted.setattr(threading_layer, "installed", lambda: pytest.fail("looked for TBB"))
-    assert threading_layer.describe() == f"{choice}, as Numba's configuration says"
-
+from hetero.host import threads
 
 PROGRAM = """
 import os
 import numpy as np
-from hetero.host import threading_layer
+import numba
+from hetero.host import threads
 from hetero.kernels.cpu import vectors
-from numba.np.ufunc import parallel
 
 x = np.ones(1 << 20)
 assert vectors.norm(x) == 1024.0
@@ -70,15 +22,17 @@ child = os.fork()
 if child == 0:  # its loops run unthreaded
     os._exit(0 if vectors.norm(x) == 1024.0 else 3)
 assert os.waitpid(child, 0)[1] == 0
-print(parallel.threading_layer(), threading_layer.describe())
+print(numba.threading_layer(), threads.describe())
 """
 
 
-@needs_tbb
-def test_loops_run_on_tbb():
+@pytest.mark.skipif(not threads._has_tbb(), reason="the package tbb is not here")
+@pytest.mark.parametrize("chosen", [None, "omp"])
+def test_whose_threads_run_the_loops(chosen):
+    """TBB's, where pip installed it and the user chose no others."""
     unset = dict.fromkeys(key for key in os.environ if "NUMBA_THREADING" in key)
-    done = processes.python("-c", PROGRAM, **unset)
-    assert done.stdout == "tbb TBB\n", done.stderr
+    done = processes.python("-c", PROGRAM, **unset | {"NUMBA_THREADING_LAYER": chosen})
+    assert done.stdout == ("omp OpenMP\n" if chosen else "tbb TBB\n"), done.stderr
     assert "fork" not in done.stderr
 
 

@@ -42,25 +42,21 @@ def kernels() -> tuple[ModuleType, ModuleType]:
 
 def compiled(system: Any, dtype: np.dtype) -> Product:
     """The product of a system; of CSR matrices and stencils by compiled loops."""
+    if not isinstance(system, (Stencil, Csr)):
+        return plain(system, dtype)
+    cg, csr = kernels()
     if isinstance(system, Stencil):
-        cpu_cg, _ = kernels()
-        box, sums = _box(system, dtype), np.empty(math.prod(system.shape[:-1]))
-        return Product(
-            lambda p, q: cpu_cg.stencil_times(*box, p, q, sums),
-            lambda *rest: cpu_cg.cg_stencil(*box, *rest),
-            sums,
-        )
-    if isinstance(system, Csr):
-        cpu_cg, cpu_csr = kernels()
+        matrix = _grid(system, dtype)
+        sums, size = np.empty(math.prod(system.shape[:-1])), system.shape[-1]
+    else:
         parts = _parts(system)
-        matrix = (*parts, *cpu_csr.runs(*parts))
-        sums = np.empty(-(-(len(system.indptr) - 1) // cpu_cg.CHUNK))
-        return Product(
-            lambda p, q: cpu_cg.csr_times(*matrix, p, q, sums),
-            lambda *rest: cpu_cg.cg_csr(*matrix, *rest),
-            sums,
-        )
-    return plain(system, dtype)
+        matrix, size = (*parts, *csr.runs(*parts)), cg.CHUNK
+        sums = np.empty(-(-(len(system.indptr) - 1) // size))
+    return Product(
+        lambda p, q: cg.times(p, matrix, q, sums),
+        lambda inverse, x, *rest: cg.solve(x, matrix, size, inverse, *rest),
+        sums,
+    )
 
 
 def _parts(system: Csr) -> tuple[np.ndarray, ...]:
@@ -121,10 +117,11 @@ def true_residual(
     return float(np.linalg.norm(b - product))
 
 
-def _box(stencil: Stencil, dtype: np.dtype) -> tuple[int, int, int, np.ndarray]:
-    flat = 3 - len(stencil.shape)
-    weights = [0.0] * flat + [1.0 / h**2 for h in stencil.spacing]
-    return (*(1,) * flat, *stencil.shape, np.array(weights, dtype))
+def _grid(stencil: Stencil, dtype: np.dtype) -> tuple[int, int, np.ndarray]:
+    """Lines of a plane, points of a line, and 1 / spacing^2 along z, y and x."""
+    weights = [1.0 / h**2 for h in stencil.spacing]
+    weights = [0.0] * (3 - len(weights)) + weights
+    return (*stencil.shape[-2:], np.array(weights, dtype))
 
 
 def _stencil_times(stencil: Stencil, dtype: np.dtype) -> Times:

@@ -39,7 +39,7 @@ def describe() -> dict[str, Any]:
     count = cores()
     return {
         "kind": "cpu",
-        "name": _cpu_model(),
+        "name": model(),
         "cores": count,
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "blas": pool.get("internal_api", "unknown"),
@@ -61,7 +61,8 @@ def available_memory() -> int:
     return available if limited is None else min(available, limited)
 
 
-def _cpu_model() -> str:
+def model() -> str:
+    """The name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -13,7 +13,6 @@ import functools
 import hashlib
 import logging
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -163,22 +162,11 @@ def _key() -> str:
     spec = load("importlib.util").find_spec(_LOOPS)
     files = [os.stat(path) for path in sorted(Path(spec.origin).parent.glob("*.py"))]
     facts = (
-        *(sys.modules["hetero"].__version__, versions, sys.implementation.cache_tag, _processor()),
+        *(sys.modules["hetero"].__version__, versions, sys.implementation.cache_tag, cpu.model()),
         [(file.st_size, file.st_mtime_ns) for file in files],  # as Numba sees that they changed
         sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_CPU_")),
     )
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:40]
-
-
-def _processor() -> str:
-    """Model and features of the processor, as the system describes its first core."""
-    try:
-        with open("/proc/cpuinfo", "rb") as file:
-            first = file.read(1 << 14).partition(b"\n\n")[0]
-    except OSError:
-        return platform.processor() or platform.machine()
-    facts = (b"vendor_id", b"model name", b"flags", b"Features", b"CPU ")
-    return repr([line for line in first.splitlines() if line.startswith(facts)])
 
 
 class Serving:

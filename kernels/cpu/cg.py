@@ -25,6 +25,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numba  # noqa: F401  # whole, before its modules, which another thread may be importing
 import numpy as np
 from numba.extending import overload
 

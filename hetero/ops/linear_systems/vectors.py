@@ -10,7 +10,7 @@ from hetero.arrays import HOST, Operand, describe
 from hetero.host.loops import Family, Serving, register
 from hetero.imports import load
 
-_FAMILY = register(Family("vectors", 3.5, f"{__name__}:examples"))
+_FAMILY = register(Family("vectors", f"{__name__}:examples"))
 # ``on_vectors(dtype)`` for float32 or float64: compiled, or NumPy's where they are not.
 on_vectors = Serving(_FAMILY, "hetero.kernels.cpu.vectors", "hetero.kernels.cpu.vectors_numpy")
 

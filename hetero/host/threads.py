@@ -228,7 +228,8 @@ def _share(threads, count, task, data):  # type: ignore
     if pieces < 2:
         _do(task, data, 0, count)
         return
-    taken = np.zeros(1, np.int64)
+    taken = np.empty(1, np.int64)
+    taken[0] = 0  # `np.zeros` would be a parallel loop, too
     for _ in numba.prange(threads):
         k = _take(taken)
         while k < pieces:

@@ -157,9 +157,7 @@ def _compile(plan: Plan) -> None:
     needed = chosen.implementation.loops
     names = [name for name in needed(problem) if not loops.is_ready(name)] if needed else []
     if names:
-        took = sum(map(loops.seconds, names))
-        named = " and ".join(names)
-        log.warning("compiling the loops of %s, once for this machine: about %.0f s", named, took)
+        log.warning("compiling the loops of %s, once for this machine", " and ".join(names))
         loops.ensure(names)
         return
     for c in plan.candidates if not _noted and chosen.seconds else ():

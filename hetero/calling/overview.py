@@ -6,7 +6,8 @@ from typing import Any
 
 from hetero import devices, profile
 from hetero.arrays import kept
-from hetero.host import loops, threading_layer
+from hetero.host import loops
+from hetero.imports import load
 from hetero.pricing import pricing
 from hetero.profile import inventory
 
@@ -68,7 +69,7 @@ def machine() -> Inventory:
     Returns
     -------
     Inventory
-        ``cpu`` (among it ``loop_threads``: the library that runs the loops, and why not TBB; and
+        ``cpu`` (among it ``loop_threads``: whose threads run the loops; and
         ``write_tracking``: whether arrays that are used again can have copies on devices unless
         they are kept by hand, or why not), ``devices`` (name -> description), ``links`` (device ->
         GB/s of large transfers by direction and memory, as calibrated; "cuda*2" is each of two at
@@ -103,7 +104,7 @@ def machine() -> Inventory:
     return Inventory(
         cpu={
             **{key: value for key, value in here["cpu"].items() if key != "kind"},
-            "loop_threads": threading_layer.describe(),
+            "loop_threads": _loop_threads(),
             "write_tracking": f"off, {why_not}" if (why_not := kept.obstacle()) else "on",
         },
         devices={name: info for name, info in here.items() if name != "cpu"},
@@ -119,6 +120,12 @@ def machine() -> Inventory:
         },
         profiles={str(one.path): _fit(one) for one in stored},
     )
+
+
+def _loop_threads() -> str:
+    if (denied := loops.obstacle()) is not None:
+        return f"none, because {denied}: NumPy and SciPy compute in their place"
+    return load("hetero.host.threads").describe()
 
 
 def _fit(stored: profile.Stored) -> str:

@@ -37,7 +37,7 @@ def describe() -> dict[str, Any]:
     count = cores()
     return {
         "kind": "cpu",
-        "name": _cpu_model(),
+        "name": model(),
         "cores": count,
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "blas": pool.get("internal_api", "unknown"),
@@ -76,7 +76,8 @@ def _numbers(file: Path) -> dict[str, int]:
     return {}
 
 
-def _cpu_model() -> str:
+def model() -> str:
+    """The name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -13,7 +13,6 @@ import functools
 import hashlib
 import logging
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -28,7 +27,6 @@ from hetero.host import cpu
 from hetero.imports import load
 
 IN_CALLS = "HETERO_COMPILE_AHEAD"  # "0": loops are compiled by the call that needs them
-_KIND = "loops"  # the folder of the markers
 _LOOPS = "hetero.kernels.cpu"  # the package of the compiled loops
 _DTYPES = ("float32", "float64")
 _MANY = 1 << 15  # elements from which on vectors are worth importing Numba
@@ -43,14 +41,11 @@ class Family(NamedTuple):
     ----------
     name : str
         Such as "vectors".
-    seconds : float
-        What compiling them for a dtype takes on a core, about.
     examples : str
         "module:function": ``function(dtype)`` calls all of the loops in all ways.
     """
 
     name: str
-    seconds: float
     examples: str
 
     def of(self, dtype: str | np.dtype) -> str:
@@ -79,11 +74,6 @@ def every() -> list[str]:
     return [f.of(dtype) for f in _families.values() for dtype in _DTYPES]
 
 
-def seconds(name: str) -> float:
-    """What compiling loops of this name takes, about."""
-    return _families[name.rpartition(" in ")[0]].seconds
-
-
 @functools.cache
 def obstacle() -> str | None:
     """What this system denies the process, so that Numba cannot be imported and no loop be run."""
@@ -98,7 +88,8 @@ def is_ready(name: str) -> bool:
     """Whether loops may be called: they are compiled, or are to be by the call; looks once."""
     known = _known.get(name)
     if known is None:
-        here = os.environ.get(IN_CALLS) == "0" or _is_marked(name)
+        marker = _marker(name)
+        here = os.environ.get(IN_CALLS) == "0" or (marker is not None and marker.exists())
         _known[name] = known = obstacle() is None and here
     return known
 
@@ -123,10 +114,9 @@ def ensure(names: Iterable[str], progress: Callable[[float, str], None] | None =
             load("hetero.host.threads").start()  # compiles what all loops share
             module, _, function = _families[family].examples.partition(":")
             getattr(load(module), function)(np.dtype(dtype))
-            folder = _folder()
             with contextlib.suppress(OSError):
-                if folder is not None:
-                    paths.replace_file(folder / _marker(name), b"")
+                if (marker := _marker(name)) is not None:
+                    paths.replace_file(marker, b"")
             text = f"{name}: compiled in {time.monotonic() - begun:.0f} s"
             log.info("loops of %s", text)
             (progress or (lambda fraction, text: None))(done / len(wanted), text)
@@ -136,23 +126,15 @@ def ensure(names: Iterable[str], progress: Callable[[float, str], None] | None =
 
 def can_be_kept() -> bool:
     """Whether later processes find what is compiled."""
-    folder = _folder()
-    return folder is not None and os.access(folder, os.W_OK)
+    marker = _marker("")
+    return marker is not None and os.access(marker.parent, os.W_OK)
 
 
-def _is_marked(name: str) -> bool:
-    folder = _folder()
-    return folder is not None and (folder / _marker(name)).exists()
-
-
-def _folder() -> Path | None:
-    """The folder of the markers and locks; None where nothing can be kept."""
+def _marker(name: str) -> Path | None:
+    """The file that says that loops are compiled; None where none can be kept."""
     named = os.environ.get("NUMBA_CACHE_DIR")
-    return paths.private_folder(_KIND, root=Path(named) / "hetero" if named else None)
-
-
-def _marker(name: str) -> str:
-    return f"{name.replace(' ', '-')}-{_key()}"
+    folder = paths.private_folder("loops", root=Path(named) / "hetero" if named else None)
+    return folder and folder / f"{name.replace(' ', '-')}-{_key()}"
 
 
 @functools.cache
@@ -163,22 +145,11 @@ def _key() -> str:
     spec = load("importlib.util").find_spec(_LOOPS)
     files = [os.stat(path) for path in sorted(Path(spec.origin).parent.glob("*.py"))]
     facts = (
-        *(sys.modules["hetero"].__version__, versions, sys.implementation.cache_tag, _processor()),
+        *(sys.modules["hetero"].__version__, versions, sys.implementation.cache_tag, cpu.model()),
         [(file.st_size, file.st_mtime_ns) for file in files],  # as Numba sees that they changed
         sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_CPU_")),
     )
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:40]
-
-
-def _processor() -> str:
-    """Model and features of the processor, as the system describes its first core."""
-    try:
-        with open("/proc/cpuinfo", "rb") as file:
-            first = file.read(1 << 14).partition(b"\n\n")[0]
-    except OSError:
-        return platform.processor() or platform.machine()
-    facts = (b"vendor_id", b"model name", b"flags", b"Features", b"CPU ")
-    return repr([line for line in first.splitlines() if line.startswith(facts)])
 
 
 class Serving:

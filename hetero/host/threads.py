@@ -9,19 +9,23 @@ thread and for several.
 
 Numba starts its threads where it compiles or loads a parallel function. There is one, `_share`;
 kernels get its address where several threads are to work, so that small calls start none. The
-threads are TBB's where it is there (`threading_layer`). They do not survive a fork: a forked child
-runs the same loops unthreaded. Two threads cannot call Numba's portable ones ("workqueue") at once:
-there the main thread alone does.
+threads are TBB's where it is there: a loop that is cut into 16 parts for 16 threads waits for the
+last of them to begin, and with TBB the others do its part. They do not survive a fork: a forked
+child runs the same loops unthreaded. Two threads cannot call Numba's portable ones ("workqueue") at
+once: there the main thread alone does.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import logging
 import os
 import sys
 import threading
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any, NamedTuple
 
 import numba
@@ -30,12 +34,12 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from hetero.host import threading_layer
 from hetero.imports import no_fork
 
 __all__ = [
     "ALONE",
     "compiled",
+    "describe",
     "helper",
     "inlined",
     "is_finite",
@@ -58,7 +62,6 @@ _THREADS = 48  # bits below a team's number of threads: the address of `_share`
 _TASKS = 2  # for each thread: where one comes late or never, the others have little more to do
 _EACH = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
 _LARGEST = sys.float_info.max
-threading_layer.prepare()  # before anything here starts Numba's threads
 
 _word, _byte = ir.IntType(64), ir.IntType(8)
 _task = ir.FunctionType(ir.VoidType(), [_word] * 3)  # (data, first, last)
@@ -188,6 +191,36 @@ def is_finite(value):  # type: ignore
 
 # -- Numba's threads -------------------------------------------------------------------------------
 
+_TBB = "libtbb.so.12"
+_NAMES = {"tbb": "TBB", "omp": "OpenMP", "workqueue": "Numba's own"}
+
+
+@functools.cache
+def _has_tbb() -> bool:
+    """Load TBB, which Numba prefers, and looks for only where the system's loader does."""
+    with contextlib.suppress(OSError):
+        return bool(ctypes.CDLL(_TBB))
+    with contextlib.suppress(OSError, metadata.PackageNotFoundError):
+        for file in metadata.files("tbb") or ():
+            if file.name == _TBB:
+                return bool(ctypes.CDLL(str(file.locate())))
+    return False
+
+
+_has_tbb()  # before anything here starts Numba's threads
+
+
+def describe() -> str:
+    """Whose threads run the loops, or will."""
+    try:
+        layer = numba.threading_layer()
+    except ValueError:
+        layer = str(numba.config.THREADING_LAYER).lower()
+    if layer == "default":
+        layer = "tbb" if _has_tbb() else "omp"
+    advice = "" if _has_tbb() else "; 'pip install tbb' brings faster ones"
+    return _NAMES.get(layer, layer) + advice
+
 
 def _share(threads, count, task, data):  # type: ignore
     """Call a task for all of 0 ... count, in pieces that the threads take one after another."""
@@ -195,7 +228,8 @@ def _share(threads, count, task, data):  # type: ignore
     if pieces < 2:
         _do(task, data, 0, count)
         return
-    taken = np.zeros(1, np.int64)
+    taken = np.empty(1, np.int64)
+    taken[0] = 0  # `np.zeros` would be a parallel loop, too
     for _ in numba.prange(threads):
         k = _take(taken)
         while k < pieces:

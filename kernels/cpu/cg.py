@@ -25,7 +25,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numba  # noqa: F401  # whole, before its modules, which another thread may be importing
 import numpy as np
+from numba.extending import overload
 
 from hetero.host.threads import compiled, inlined, is_finite, no_overlap, part, team_for
 
@@ -37,23 +39,21 @@ __all__ = [
     "INDEFINITE",
     "LIMIT",
     "NOT_FINITE",
-    "cg_csr",
-    "cg_stencil",
-    "csr_times",
-    "stencil_times",
+    "solve",
+    "times",
 ]
 
 CONVERGED, LIMIT, INDEFINITE, NOT_FINITE = 0, 1, 2, 3
 SHARE = 4096  # unknowns per thread at least
 
 
-def _shared(function: Callable[..., Any], vector: int) -> Callable[..., Any]:
-    """Compile for as many threads as argument ``vector`` is long enough for."""
+def _by_size(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile ``function(team, vector, ...)`` for as many threads as its vector is long enough."""
     kernel = compiled(function)
 
     @functools.wraps(function)
-    def call(*arguments: Any) -> Any:
-        return kernel(team_for(arguments[vector].size, SHARE), *arguments)
+    def call(vector: np.ndarray, *arguments: Any) -> Any:
+        return kernel(team_for(vector.size, SHARE), vector, *arguments)
 
     return call
 
@@ -205,43 +205,48 @@ def _total(sums, n):
     return total
 
 
-def cg_csr(
-    team,
-    indptr,
-    indices,
-    data,
-    cut,
-    repeats,
-    first,
-    inverse,
-    x,
-    r,
-    p,
-    q,
-    sums,
-    sums_z,
-    state,
-    bound_squared,
-    limit,
-):
-    """Up to ``limit`` iterations for a CSR matrix; returns how they ended and how many were done.
+def _products(team, matrix, p, q, sums):
+    """q = A p; each chunk's, or line's, share of p.q goes to ``sums``."""
 
-    ``cut``, ``repeats``, ``first``: its blocks (`hetero.kernels.cpu.csr`); x, r, p, q: (n,);
-    ``inverse``: (n,), the diagonal preconditioner, or (0,) for none;
-    ``sums``, ``sums_z``: a float64 per chunk, scratch; ``state``: r.r, r.z and beta, kept from
-    call to call (p = 0 and beta = 0 to begin with). 2 nnz + 10 n flops; the matrix and 10 passes.
+
+@overload(_products, inline="always")
+def _products_of(team, matrix, p, q, sums):
+    if len(matrix) == 6:
+        return lambda team, matrix, p, q, sums: _csr_parts(team, sums.size, matrix + (p, q, sums))
+    return lambda team, matrix, p, q, sums: _stencil_parts(team, sums.size, matrix + (p, q, sums))
+
+
+@_by_size
+def solve(team, x, matrix, size, inverse, r, p, q, sums, sums_z, state, bound_squared, limit):
+    """Up to ``limit`` iterations; returns how they ended and how many were done.
+
+    2 nnz + 10 n flops each; the matrix and 10 passes.
+
+    Parameters
+    ----------
+    x, r, p, q : (n,) arrays
+    matrix : tuple
+        Compressed rows, (indptr, indices, data), and their blocks (`hetero.kernels.cpu.csr`), (cut,
+        repeats, first); or of a grid (ny, nx, weights).
+    size : int
+        Of the chunks whose sums are taken: CHUNK, or the points of a line of the grid.
+    inverse : (n,) or (0,) array
+        The diagonal preconditioner; none.
+    sums, sums_z : arrays of float64
+        Scratch, one for each chunk.
+    state : (3,) array of float64
+        r.r, r.z and beta, kept from call to call; p = 0 and beta = 0 to begin with.
     """
-    n = x.size
-    chunks = (n + CHUNK - 1) // CHUNK
+    chunks = sums.size
     alpha = 0.0
     code = LIMIT
     done = 0
     while done < limit:
         beta = state[2]
-        given = CHUNK, x, p, r, inverse, x.dtype.type(alpha), x.dtype.type(beta)
+        given = size, x, p, r, inverse, x.dtype.type(alpha), x.dtype.type(beta)
         _direct_parts(team, chunks, given)
         alpha = 0.0
-        _csr_parts(team, chunks, (indptr, indices, data, cut, repeats, first, p, q, sums))
+        _products(team, matrix, p, q, sums)
         curvature = _total(sums, chunks)
         if not (is_finite(curvature) and is_finite(state[1])):
             code = NOT_FINITE
@@ -250,7 +255,7 @@ def cg_csr(
             code = INDEFINITE
             break
         alpha = state[1] / curvature
-        _reduce_parts(team, chunks, (CHUNK, r, q, inverse, x.dtype.type(alpha), sums, sums_z))
+        _reduce_parts(team, chunks, (size, r, q, inverse, x.dtype.type(alpha), sums, sums_z))
         square = _total(sums, chunks)
         if not is_finite(square):
             alpha = 0.0
@@ -263,62 +268,12 @@ def cg_csr(
             code = CONVERGED
             break
     if alpha != 0.0:
-        _step_parts(team, chunks, (CHUNK, x, p, x.dtype.type(alpha)))
+        _step_parts(team, chunks, (size, x, p, x.dtype.type(alpha)))
     return code, done
 
 
-def cg_stencil(
-    team, nz, ny, nx, weights, inverse, x, r, p, q, sums, sums_z, state, bound_squared, limit
-):
-    """As `cg_csr`, for the 5- or 7-point operator on a grid; ``sums``: a float64 per line."""
-    rows = nz * ny
-    alpha = 0.0
-    code = LIMIT
-    done = 0
-    while done < limit:
-        beta = state[2]
-        _direct_parts(team, rows, (nx, x, p, r, inverse, x.dtype.type(alpha), x.dtype.type(beta)))
-        alpha = 0.0
-        _stencil_parts(team, rows, (ny, nx, weights, p, q, sums))
-        curvature = _total(sums, rows)
-        if not (is_finite(curvature) and is_finite(state[1])):
-            code = NOT_FINITE
-            break
-        if curvature <= 0.0 or state[1] <= 0.0:  # A, or the preconditioner
-            code = INDEFINITE
-            break
-        alpha = state[1] / curvature
-        _reduce_parts(team, rows, (nx, r, q, inverse, x.dtype.type(alpha), sums, sums_z))
-        square = _total(sums, rows)
-        if not is_finite(square):
-            alpha = 0.0
-            code = NOT_FINITE
-            break
-        product = _total(sums_z, rows)
-        state[0], state[2], state[1] = square, product / state[1], product
-        done += 1
-        if square <= bound_squared:
-            code = CONVERGED
-            break
-    if alpha != 0.0:
-        _step_parts(team, rows, (nx, x, p, x.dtype.type(alpha)))
-    return code, done
-
-
-def csr_times(team, indptr, indices, data, cut, repeats, first, p, q, sums):
-    """q = A p; returns p.q. ``sums``: scratch, a float64 per chunk."""
-    n = q.size
-    chunks = (n + CHUNK - 1) // CHUNK
-    _csr_parts(team, chunks, (indptr, indices, data, cut, repeats, first, p, q, sums))
-    return _total(sums, chunks)
-
-
-def stencil_times(team, nz, ny, nx, weights, p, q, sums):
-    """q = A p; returns p.q. ``sums``: scratch, a float64 per line of the grid."""
-    rows = nz * ny
-    _stencil_parts(team, rows, (ny, nx, weights, p, q, sums))
-    return _total(sums, rows)
-
-
-cg_csr, csr_times = _shared(cg_csr, 7), _shared(csr_times, 6)
-cg_stencil, stencil_times = _shared(cg_stencil, 5), _shared(stencil_times, 4)
+@_by_size
+def times(team, p, matrix, q, sums):
+    """q = A p; returns p.q. ``sums``: as in `solve`."""
+    _products(team, matrix, p, q, sums)
+    return _total(sums, sums.size)

@@ -296,6 +296,18 @@ def _distances(start, stop, packed, centroids, labels, found):
             found[begin + r] = total[r]
 
 
+@inlined
+def _measure(block, seed, found):
+    """The squared distances of a block's rows from a seed."""
+    for r in range(BLOCK):
+        found[r] = 0
+    for c in range(block.shape[0]):
+        line, middle = block[c], seed[c]
+        for r in range(BLOCK):
+            difference = line[r] - middle
+            found[r] += difference * difference
+
+
 @by_work
 def nearest_seed(team, packed, seed, weights, closest, sums):
     """Let rows that are nearer to a seed than to all before have its distance.
@@ -314,17 +326,10 @@ def nearest_seed(team, packed, seed, weights, closest, sums):
 @part
 def _nearest_seed(start, stop, packed, seed, weights, closest, sums):
     no_overlap()
-    d = packed.shape[1]
     found = np.empty(BLOCK, packed.dtype)
     for b in range(start, stop):
         block, near, weight = packed[b], closest[b], weights[b]
-        for r in range(BLOCK):
-            found[r] = 0
-        for c in range(d):
-            line, middle = block[c], seed[c]
-            for r in range(BLOCK):
-                difference = line[r] - middle
-                found[r] += difference * difference
+        _measure(block, seed, found)
         total = 0.0
         for r in range(BLOCK):
             near[r] = found[r] if found[r] < near[r] else near[r]
@@ -355,19 +360,11 @@ def potentials(team, packed, indices, weights, closest, sums):
 @part
 def _potentials(start, stop, packed, seeds, weights, closest, sums):
     no_overlap()
-    d = packed.shape[1]
     found = np.empty(BLOCK, packed.dtype)
     for b in range(start, stop):
         block, near, weight = packed[b], closest[b], weights[b]
         for t in range(seeds.shape[0]):
-            seed = seeds[t]
-            for r in range(BLOCK):
-                found[r] = 0
-            for c in range(d):
-                line, middle = block[c], seed[c]
-                for r in range(BLOCK):
-                    difference = line[r] - middle
-                    found[r] += difference * difference
+            _measure(block, seeds[t], found)
             total = 0.0
             for r in range(BLOCK):
                 least = found[r] if found[r] < near[r] else near[r]

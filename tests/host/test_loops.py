@@ -125,7 +125,7 @@ def test_who_names_a_method_waits_for_it(compiled, warnings_of):
         hetero.solve_poisson(f, device="cpu", rtol=0.1)
     assert compiled == ["multigrid in float64", "sweeps in float64"]
     said = [text for text in warnings_of() if text.startswith("compiling the loops of ")]
-    assert "multigrid in float64, once for this machine: about" in said[0]
+    assert said[0].endswith("multigrid in float64, once for this machine")
     assert len(said) == 2
 
 

@@ -19,7 +19,7 @@ from hetero.registry.problem import Problem
 
 _SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
 
-SUMS = loops.register(loops.Family("convolutions", 4.5, f"{__name__}:examples"))
+SUMS = loops.register(loops.Family("convolutions", f"{__name__}:examples"))
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from hetero.ops.linear_systems.systems import on_vectors
 from hetero.pricing.plan import CPU, Plan
 from hetero.registry.problem import Problem
 
-_FAMILY = loops.register(loops.Family("ranges", 3.0, f"{__name__}:examples"))
+_FAMILY = loops.register(loops.Family("ranges", f"{__name__}:examples"))
 # ``_serving(dtype)`` for float32 or float64: by NumPy on one thread where they are not compiled.
 _serving = loops.Serving(_FAMILY, "hetero.kernels.cpu.ranges", "hetero.kernels.cpu.ranges_numpy")
 

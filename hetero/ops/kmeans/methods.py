@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from hetero.ops.kmeans.fit import Outcome
 
 _LOOPS = "hetero.ops.kmeans.compiled_cpu"
-CLUSTERS = loops.register(loops.Family("clusters", 8.0, f"{_LOOPS}:compile_clusters"))
-BOUNDS = loops.register(loops.Family("bounds", 6.5, f"{_LOOPS}:compile_bounds"))
+CLUSTERS = loops.register(loops.Family("clusters", f"{_LOOPS}:compile_clusters"))
+BOUNDS = loops.register(loops.Family("bounds", f"{_LOOPS}:compile_bounds"))
 _LOOPED = "CompiledRows"
 _LEAST_SHARED = 1 << 12  # rows
 # What grows with n, d, k: launches and round trips with none, labels, columns' sums, round trips of

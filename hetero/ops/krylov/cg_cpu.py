@@ -259,19 +259,22 @@ def compiled(system: Any, dtype: np.dtype) -> Product:
     """The product of a system; of CSR matrices and stencils by compiled loops."""
     if not isinstance(system, (Stencil, Csr)):
         return uncompiled(system, dtype)
-    cpu_cg = load("hetero.kernels.cpu.cg")
+    loops = load("hetero.kernels.cpu.cg")
+    matrix: tuple[Any, ...]
     if isinstance(system, Stencil):
-        flat = 3 - len(system.shape)
-        weights = [0.0] * flat + [1.0 / h**2 for h in system.spacing]
-        given = *(1,) * flat, *system.shape, np.array(weights, dtype)
+        weights = [1.0 / h**2 for h in system.spacing]
+        weights = [0.0] * (3 - len(weights)) + weights
+        matrix, size = (*system.shape[-2:], np.array(weights, dtype)), system.shape[-1]
         sums = np.empty(math.prod(system.shape[:-1]))
-        times, run = cpu_cg.stencil_times, cpu_cg.cg_stencil
     else:
         parts = _parts(system)
-        given = *parts, *load("hetero.kernels.cpu.csr").runs(*parts)
-        sums = np.empty(-(-(len(system.indptr) - 1) // cpu_cg.CHUNK))
-        times, run = cpu_cg.csr_times, cpu_cg.cg_csr
-    return Product(lambda p, q: times(*given, p, q, sums), functools.partial(run, *given), sums)
+        matrix, size = (*parts, *load("hetero.kernels.cpu.csr").runs(*parts)), loops.CHUNK
+        sums = np.empty(-(-(len(system.indptr) - 1) // size))
+    return Product(
+        lambda p, q: loops.times(p, matrix, q, sums),
+        lambda inverse, x, *rest: loops.solve(x, matrix, size, inverse, *rest),
+        sums,
+    )
 
 
 def _parts(system: Csr) -> tuple[np.ndarray, ...]:

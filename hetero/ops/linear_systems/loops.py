@@ -8,11 +8,11 @@ from hetero.host.loops import Family, register
 from hetero.imports import load
 from hetero.ops.linear_systems.systems import Csr, Stencil
 
-ROWS = register(Family("rows", 6.0, f"{__name__}:rows"))
-STENCILS = register(Family("stencils", 5.0, f"{__name__}:stencils"))
-CYCLES = register(Family("multigrid", 9.0, f"{__name__}:cycles"))
-SWEEPS = register(Family("sweeps", 3.0, f"{__name__}:sweeps"))
+ROWS = register(Family("rows", f"{__name__}:rows"))
+STENCILS = register(Family("stencils", f"{__name__}:stencils"))
+CYCLES = register(Family("multigrid", f"{__name__}:cycles"))
 _N = 64
+SWEEPS = register(Family("sweeps", f"{__name__}:sweeps"))
 
 
 def rows(dtype: np.dtype) -> None:

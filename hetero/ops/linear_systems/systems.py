@@ -16,7 +16,7 @@ ROUNDING = "rounding"  # it keeps the residual above the tolerance
 INDEFINITE = "not positive definite"
 NOT_FINITE = "not finite"
 
-_VECTORS = register(Family("vectors", 3.0, "hetero.ops.linear_systems.loops:vectors"))
+_VECTORS = register(Family("vectors", "hetero.ops.linear_systems.loops:vectors"))
 # ``on_vectors(dtype)`` for float32 or float64: compiled, or NumPy's where they are not.
 on_vectors = Serving(_VECTORS, "hetero.kernels.cpu.vectors", "hetero.kernels.cpu.vectors_numpy")
 # Norms of b that need no scaling: a residual may fall by many orders, and its square counts.

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import logging
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -29,6 +30,7 @@ from hetero.imports import load
 IN_CALLS = "HETERO_COMPILE_AHEAD"  # "0": loops are compiled by the call that needs them
 _LOOPS = "hetero.kernels.cpu"  # the package of the compiled loops
 _DTYPES = ("float32", "float64")
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _MANY = 1 << 15  # elements from which on vectors are worth importing Numba
 
 log = logging.getLogger("hetero")
@@ -105,23 +107,62 @@ def ensure(names: Iterable[str], progress: Callable[[float, str], None] | None =
     """
     if obstacle():
         return
+    say = progress or (lambda fraction, text: None)
     with _lock:
         wanted = [name for name in names if not is_ready(name)]
-        for done, name in enumerate(wanted, 1):
-            _known[name] = True  # the examples call them
-            begun = time.monotonic()
-            family, _, dtype = name.rpartition(" in ")
-            load("hetero.host.threads").start()  # compiles what all loops share
-            module, _, function = _families[family].examples.partition(":")
-            getattr(load(module), function)(np.dtype(dtype))
-            with contextlib.suppress(OSError):
-                if (marker := _marker(name)) is not None:
-                    paths.replace_file(marker, b"")
-            text = f"{name}: compiled in {time.monotonic() - begun:.0f} s"
-            log.info("loops of %s", text)
-            (progress or (lambda fraction, text: None))(done / len(wanted), text)
+        families: dict[str, list[str]] = {}
+        for name in wanted:
+            families.setdefault(name.rpartition(" in ")[0], []).append(name)
+        if len(families) > 1 and _has_others():
+            _compile_apart(families, say)
+        for number, name in enumerate(wanted):
+            marker = _marker(name)
+            if marker is None or not marker.exists():
+                say(number / len(wanted), f"{name}: compiling")
+                _compile(name, marker)
+        _known.update(dict.fromkeys(wanted, True))
     if wanted:
         tables.forget()
+
+
+def _compile(name: str, marker: Path | None) -> None:
+    _known[name] = True  # the examples call them
+    family, _, dtype = name.rpartition(" in ")
+    module, _, function = _families[family].examples.partition(":")
+    getattr(load(module), function)(np.dtype(dtype))
+    with contextlib.suppress(OSError):
+        if marker is not None:
+            paths.replace_file(marker, b"")
+
+
+def _has_others() -> bool:
+    """Whether other processes can compile for this one: they are Python, and files can be kept."""
+    return "python" in os.path.basename(sys.executable or "").lower() and can_be_kept()
+
+
+def _compile_apart(families: dict[str, list[str]], say: Callable[[float, str], None]) -> None:
+    """Compile each family in a process: Numba compiles one function at a time in each."""
+    folders = [
+        *sys.path[not sys.flags.safe_path :],
+        str(Path(sys.modules["hetero"].__file__).parents[1]),
+    ]
+    code = f"import sys; sys.path[:] = {folders}\nimport %s\nfrom hetero.host import loops\n"
+    code += "loops.ensure(%r)"
+    environment = os.environ | dict.fromkeys(_ONE_THREAD, "1")
+    begun, futures = time.monotonic(), load("concurrent.futures")
+
+    def compile_one(family: str, names: list[str]) -> None:
+        module = _families[family].examples.partition(":")[0]
+        command = [sys.executable, "-P", "-c", code % (module, names)]
+        subprocess.run(command, env=environment, capture_output=True, stdin=subprocess.DEVNULL)
+
+    with futures.ThreadPoolExecutor(cpu.cores()) as pool:
+        running = {pool.submit(compile_one, *item): item[0] for item in families.items()}
+        load("hetero.host.threads").start()  # compiles what all loops share
+        for done, each in enumerate(futures.as_completed(running), 1):
+            text = f"{running[each]}: compiled after {time.monotonic() - begun:.0f} s"
+            log.info("loops of %s", text)
+            say(done / len(families), text)
 
 
 def can_be_kept() -> bool:

@@ -115,11 +115,12 @@ def ensure(names: Iterable[str], progress: Callable[[float, str], None] | None =
             families.setdefault(name.rpartition(" in ")[0], []).append(name)
         if len(families) > 1 and _has_others():
             _compile_apart(families, say)
-        for number, name in enumerate(wanted):
+        for done, name in enumerate(wanted, 1):
             marker = _marker(name)
             if marker is None or not marker.exists():
-                say(number / len(wanted), f"{name}: compiling")
+                begun = time.monotonic()
                 _compile(name, marker)
+                say(done / len(wanted), f"{name}: compiled in {time.monotonic() - begun:.0f} s")
         _known.update(dict.fromkeys(wanted, True))
     if wanted:
         tables.forget()

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.threads import ALONE, compiled, inlined, no_overlap, part, team_for
+from hetero.host.threads import ALONE, compiled, helper, inlined, no_overlap, part, team_for
 
 __all__ = [
     "BLOCK",
@@ -296,7 +296,7 @@ def _distances(start, stop, packed, centroids, labels, found):
             found[begin + r] = total[r]
 
 
-@inlined
+@helper
 def _measure(block, seed, found):
     """The squared distances of a block's rows from a seed."""
     for r in range(BLOCK):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,14 +43,16 @@ class Bench:
     def __init__(self, devices: tuple[Device, ...] = ()) -> None:
         self.devices = devices
         self.device = devices[0] if len(devices) == 1 else None
+        self._queue: Queue | None = None
         self._pools: dict[tuple[str, int], tuple[Any, int, Any]] = {}
         self._block = np.random.default_rng(0).random(1 << 20) - 0.5
 
-    @cached_property
+    @property
     def queue(self) -> Queue | None:
         """The `Queue` that times calls by the device's own clock; None without one."""
-        timed = self.device is not None and self.device.is_cuda
-        return Queue(self.device) if timed else None
+        if self._queue is None and self.device is not None and self.device.is_cuda:
+            self._queue = Queue(self.device)
+        return self._queue
 
     def _pool(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
         """Memory for an operand, of the largest size so far, filled with random numbers."""

@@ -106,7 +106,7 @@ class Staging(Slowly):
         self.hasty += [] if self.rested else [(direction, array.nbytes)]
         if direction == "download" and array.nbytes >= 1 << 26:
             place = array.__array_interface__["data"][0]
-            assert isinstance(array.base, pages.Lent), "as results of calls"
+            assert not array.flags.owndata, "as results of calls"
             if array.nbytes not in self.places:
                 self.now += 0.1  # its pages are made
             assert self.places.setdefault(array.nbytes, place) == place, "its pages are there"

@@ -113,7 +113,7 @@ def test_bands_by_transforms_look_at_their_values(opencl, monkeypatch, cut_into)
     problem = replace(problem, options=problem.options._replace(wide_range=False))
     given = registry.Arguments((a,), out, FilterOptions(Filter(b), 0.0))
     streaming.run((devices.get(opencl),), problem, given)
-    assert used == ["fft", "fft", "fft", "fft", "direct"]
+    assert sorted(used) == ["direct", "fft", "fft", "fft", "fft"]
     np.testing.assert_allclose(out, signal.convolve2d(a, b, "same"), rtol=1e-12)
 
 

@@ -123,7 +123,7 @@ def test_what_several_devices_are_sent_is_no_part_of_a_whole_fit():
     links = {"cuda:0": {"upload": link, "download": link}}
     constants = profile.Profile({"name": "", "devices": {}, "links": links})
     dims = (131072, 128, 16)
-    moved = math.prod(dims[:2]) * 8 / 2 / 1e9  # a half of X to each, both at the same time
+    moved = math.prod(dims[:2]) * 8 / 1e9  # a half of X to each, by one bus
     for case, part in ((first, "seconds"), (whole, "setup")):
         taken = Samples({dims: 1.0}, setup={dims: 1.0})
         left = modelling.unmoved(Measured(case, place, taken), constants).samples

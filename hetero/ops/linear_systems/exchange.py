@@ -69,14 +69,14 @@ class Part(Workspace):
 
     def values(self, launch: Launch, **others: Any) -> list[Any]:
         """The arguments of a launch; see `bind`."""
-        known = self.buffers | self.numbers
-
-        def value(argument: Any) -> Any:
+        buffers, numbers, found = self.buffers, self.numbers, []
+        for argument in launch.arguments:
             if type(argument) is str:
                 argument = others.get(argument, argument)
-            return known[argument] if type(argument) is str else argument
-
-        return [value(argument) for argument in launch.arguments]
+            if type(argument) is str:
+                argument = buffers[argument] if argument in buffers else numbers[argument]
+            found.append(argument)
+        return found
 
     def start(self, *launches: Bound) -> None:
         """Start launches in this part's stream; its device is active."""

@@ -105,6 +105,7 @@ class Memory(Part):
     ) -> None:
         super().__init__(device, alone=True)
         self.purpose, self.dtype = _PURPOSE, dtype
+        self._bound: dict[tuple[grids.Pass, bool], Bound] = {}
         room = plan_multigrid.coarse_points(dtype.name, device.shared_limit)
         left = [sum(g.points for g in all_grids[i:]) for i in range(len(all_grids))]
         # The finest has a pass of its own, that starts from u and gives the residual.
@@ -166,7 +167,14 @@ class Memory(Part):
         return Launch("multigrid_coarse.cu", "coarse_cycle", defines, 1, threads, arguments)
 
     def bind_pass(self, f: Any, u: Any, symmetric: bool, step: grids.Pass) -> Bound:
-        """A pass of a cycle; multigrid.cu explains it."""
+        """A pass of a cycle; multigrid.cu explains it. Those below the finest grid stay bound."""
+        if step[0] == 0:
+            return self._bind_pass(f, u, symmetric, step)
+        if (step, symmetric) not in self._bound:
+            self._bound[step, symmetric] = self._bind_pass(f, u, symmetric, step)
+        return self._bound[step, symmetric]
+
+    def _bind_pass(self, f: Any, u: Any, symmetric: bool, step: grids.Pass) -> Bound:
         number, first, mode = step
         omega = grids.OMEGA[symmetric]
         here = {"f": f, "u": u} if number == 0 else {"f": f"f{number}", "u": f"u{number}"}

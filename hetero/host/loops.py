@@ -25,7 +25,7 @@ import numpy as np
 
 from hetero import locks, paths, tables
 from hetero.host import cpu
-from hetero.imports import load
+from hetero.imports import load, no_fork
 
 IN_CALLS = "HETERO_COMPILE_AHEAD"  # "0": loops are compiled by the call that needs them
 _LOOPS = "hetero.kernels.cpu"  # the package of the compiled loops
@@ -183,7 +183,8 @@ def _marker(name: str) -> Path | None:
 def _key() -> str:
     """A digest of what Numba's code depends on: versions, sources, processor, settings."""
     version = load("importlib.metadata").version
-    versions = [version(package) for package in ("numba", "llvmlite", "numpy")]
+    with no_fork():  # it imports
+        versions = [version(package) for package in ("numba", "llvmlite", "numpy")]
     spec = load("importlib.util").find_spec(_LOOPS)
     files = [os.stat(path) for path in sorted(Path(spec.origin).parent.glob("*.py"))]
     facts = (

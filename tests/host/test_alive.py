@@ -245,6 +245,7 @@ def test_what_a_sandbox_denies_is_done_by_numpy_and_scipy(what):
 
 AT_EXIT = """
 import atexit, sys, threading, time, numpy as np, hetero
+import concurrent.futures.thread  # which SciPy 1.18 imports, and which cannot be imported later
 A = np.arange(64.0).reshape(8, 8)
 rows = np.random.default_rng(0).random((3000, 40))
 used = sys.argv[1] == "used before"

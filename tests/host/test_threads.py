@@ -35,6 +35,7 @@ print(numba.threading_layer(), threads.describe())
 @pytest.mark.parametrize("chosen", [None, "omp"])
 def test_loops_run_on_tbb_unless_another_layer_is_chosen(chosen):
     unset = dict.fromkeys(key for key in os.environ if "NUMBA_THREADING" in key)
+    unset["PYTHONWARNINGS"] = "ignore::DeprecationWarning"  # which says "fork" from Python 3.12 on
     done = processes.python("-c", PROGRAM, timeout=120, **unset | {"NUMBA_THREADING_LAYER": chosen})
     assert done.stdout == ("omp OpenMP\n" if chosen else "tbb TBB\n"), done.stderr
     assert "fork" not in done.stderr

@@ -254,6 +254,7 @@ def test_floating_point_flags_raise_nothing(size):
 
 LATE = """
 import sys, threading, time
+import concurrent.futures.thread  # which SciPy 1.18 imports, and which cannot be imported later
 import numpy as np, hetero
 shape, taps, method = eval(sys.argv[1])
 def work():

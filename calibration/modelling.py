@@ -75,7 +75,7 @@ def unmoved(one: Measured, constants: Profile) -> Measured | None:
 
 
 def _model(one: Measured, before: dict[ModelKey, Model]) -> Model:
-    """The model of one case, whose reference is among those fitted before."""
+    """The model of one case; ``before`` has the model that it refers to."""
     (case, place, samples), how = one, one.case.how
     if isinstance(how, TimedSolves):
         return fit.solve(case.axes, samples.setup, samples.seconds)

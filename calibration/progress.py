@@ -13,7 +13,7 @@ _EARLY = 0.02  # of the whole, before which the time left is not shown
 
 
 class Schedule:
-    """Steps of so many planned seconds; what those done took tells what the others will take.
+    """Steps with their planned seconds; what those done took tells what the others will take.
 
     ``show(fraction, text)`` is called when a step begins.
     """

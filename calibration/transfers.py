@@ -179,7 +179,7 @@ def at_once_seconds(devices: Sequence[Device], nbytes: int) -> dict[Way, float]:
 def models_at_once(links: dict[str, Any], nbytes: int, seconds: dict[Way, float]) -> dict[str, Any]:
     """Link models of the ways that are slower at once: direction -> kind of memory -> model.
 
-    ``links`` are of one device alone, ``seconds`` of copies of so many bytes at once.
+    ``links`` are of one device alone, ``seconds`` of copies of that size by all at once.
     """
     models: dict[str, Any] = {}
     for (direction, memory), taken in seconds.items():

@@ -146,7 +146,7 @@ class Session:
 
     @unseen
     def wait(self, plain: Callable[[], Any]) -> Any:
-        """The result by the plain library, whose seconds count."""
+        """The result by the plain library; its seconds are added up."""
         result, seconds = self._timed(plain)
         self._spent += seconds
         return result

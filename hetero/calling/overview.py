@@ -69,7 +69,7 @@ def machine() -> Inventory:
     Returns
     -------
     Inventory
-        ``cpu`` (among it ``loop_threads``: whose threads run the loops; and
+        ``cpu`` (among it ``loop_threads``: the library that runs the loops' threads; and
         ``write_tracking``: whether arrays that are used again can have copies on devices unless
         they are kept by hand, or why not), ``devices`` (name -> description), ``links`` (device ->
         GB/s of large transfers by direction and memory, as calibrated; "cuda*2" is each of two at

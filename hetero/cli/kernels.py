@@ -96,7 +96,7 @@ def _ladder_options() -> Options:
 
 def _sweep_options() -> Options:
     yield from _common("such as cuda:0")
-    yield "--method", "a rung of the ladder whose blocks can have other shapes"
+    yield "--method", "a rung of the ladder that can have blocks of other shapes"
     text = (
         "as of ladder (default: 4096, 128 without a GPU, where each of some hundred blocks takes a "
         "fraction of a second to compile)"

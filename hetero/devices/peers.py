@@ -50,7 +50,7 @@ def copy(
 
 
 def trusted(target: Any, source: Any) -> bool:
-    """Whether direct copies between two devices are right, in both directions; found out once."""
+    """Whether direct copies between two devices are right, in both directions; tested once."""
     pair = frozenset((target.name, source.name))
 
     def trial() -> bool:

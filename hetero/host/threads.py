@@ -211,7 +211,7 @@ _has_tbb()  # before anything here starts Numba's threads
 
 
 def describe() -> str:
-    """Whose threads run the loops, or will."""
+    """The library that runs the loops' threads, or will."""
     try:
         layer = numba.threading_layer()
     except ValueError:

@@ -102,7 +102,7 @@ def _scan(low: int, high: int, flags: int, most: int) -> int:
 
 def _is_private(low: int, high: int) -> bool:
     """Whether what lies there is no file's and no other process's: shared memory counts as a file.
-    Of pages that nobody has touched yet a scan does not tell that."""
+    A scan does not tell that of pages that nobody has touched."""
     query = bytearray(struct.pack("3Q80x", 104, _NEXT | _OF_FILE, low))
     with open("/proc/self/maps", "rb", buffering=0) as maps:
         try:

@@ -65,7 +65,7 @@ class Ranges(NamedTuple):
     cut: Cut
     lengths: Index  # of a range along each axis; those at the end may be shorter
     slots: Index = ()  # for how many parts of each array there is room, and for how many results
-    held: int = 0  # the array whose parts are held while those of the others go by
+    held: int = 0  # this array's parts stay while those of the others go by
     plan: Plan | None = None  # of a range in the middle, on the device
     nbytes: int = 0  # of the device's memory
     terms: dict[str, float] | None = None  # predicted seconds; None where they are not known

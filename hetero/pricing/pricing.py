@@ -105,7 +105,7 @@ def _ways(
 
 
 def _staying(problem: Problem, found: list[Candidate]) -> tuple[Problem, list[Candidate]]:
-    """A problem whose result is to stay on a device, without candidates that download it.
+    """A problem with a result that is to stay on a device, without candidates that download it.
 
     Each later call would upload such a result again, which the price of one call leaves out. Where
     all devices download it, and one of them is the best, its place is the host.

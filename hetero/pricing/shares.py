@@ -23,7 +23,7 @@ from hetero.registry import Cut, Implementation
 from hetero.registry.problem import Problem
 
 _ROUNDS = 3  # of balancing ranges between devices of different speed
-# Ranges begin at multiples of one of these, for tiles and wide loads, and have so many at least.
+# Ranges begin at multiples of one of these, for tiles and wide loads; the least number of them.
 _STEPS, _LEAST_STEPS = (64, 16, 4), 16
 _TOO_LITTLE = f"each device would move less than {at_once.LEAST >> 20} MiB"
 

@@ -22,7 +22,7 @@ def with_sums(
     target: Target,
     seconds: float = 0.0,
 ) -> LaunchPlan:
-    """The plan of a launch whose results are parts of sums, and of one that adds these up.
+    """The plan of a launch that computes parts of sums, and of one that adds these up.
 
     The first one writes the scratch buffer ``"partial"``, (split_k, batch, rows, columns); the
     extents, and the strides in elements of the buffer ``out``, are of (batch, row, column).

@@ -81,7 +81,7 @@ def _check(target: Target) -> None:
 
 
 def _small(p: Correlation, target: Target, alignment: int) -> LaunchPlan | None:
-    """The plan with convolve_small.cu, whose taps lie in registers; None where another kernel is
+    """The plan with convolve_small.cu, with its taps in registers; None where another kernel is
     for it."""
     side = max(p.filter_height, p.filter_width)
     shapes = _SHAPES[p.dtype]

@@ -229,7 +229,7 @@ def solve(team, x, matrix, size, inverse, r, p, q, sums, sums_z, state, bound_sq
         Compressed rows, (indptr, indices, data), and their blocks (`hetero.kernels.cpu.csr`), (cut,
         repeats, first); or of a grid (ny, nx, weights).
     size : int
-        Of the chunks whose sums are taken: CHUNK, or the points of a line of the grid.
+        Of the chunks that are added up first: CHUNK, or the points of a line of the grid.
     inverse : (n,) or (0,) array
         The diagonal preconditioner; none.
     sums, sums_z : arrays of float64

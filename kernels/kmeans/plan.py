@@ -218,7 +218,7 @@ class SeedsPlan(NamedTuple):
     trials: int  # candidates for each seed
     dtype: str
     weighted: bool
-    length: int  # rows whose distances a block adds up
+    length: int  # rows of which a block adds up the distances
     threads: int  # of a block
 
     @property

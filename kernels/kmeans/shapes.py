@@ -55,7 +55,7 @@ class Tile(NamedTuple):
     resident: int  # blocks for which a multiprocessor has the registers
     # Products a second with few columns and with more, as shares of the fastest tile's.
     rates: tuple[float, float]
-    stages: int = 4  # steps whose tiles are held, where they are copied asynchronously
+    stages: int = 4  # steps with tiles held at once, where they are copied asynchronously
     tensor: bool = False  # whether tensor cores multiply
 
     @property
@@ -78,7 +78,7 @@ class Assignment(NamedTuple):
 def launch(
     file: str, kernel: str, dtype: str, grid: int, block: int, *arguments: str | int, **defines: int
 ) -> Launch:
-    """A launch whose macros are the element type, a block's threads and others."""
+    """A launch; its macros are the element type, a block's threads and others."""
     macros = (("REAL", REAL[dtype]), ("THREADS", block), *defines.items())
     return Launch(f"kmeans_{file}.cu", kernel, macros, grid, block, arguments)
 

@@ -60,8 +60,8 @@ class CooperativeKernel(NamedTuple):
 def load(
     device: Any, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
 ) -> CooperativeKernel | None:
-    """A kernel for cooperative launches with blocks of so many threads and bytes of dynamic shared
-    memory, or None where there can be none. To be called inside the device's `active`.
+    """A kernel for cooperative launches with a block's threads and bytes of dynamic shared memory,
+    or None where there can be none. To be called inside the device's `active`.
     """
     kernels = device.state().handles.setdefault("cooperative", {})
     key = text, kernel, defines, block, shared_bytes

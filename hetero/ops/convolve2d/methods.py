@@ -67,7 +67,7 @@ def high_rank(problem: Problem, info: Info) -> str | None:
 
 
 def too_large(problem: Problem, info: Info) -> str | None:
-    """Shared memory holds columns of so many taps."""
+    """Shared memory holds columns of that number of taps."""
     plan_convolve = load("hetero.kernels.convolution.plan")
     most = plan_convolve.separable_limit(dtype=problem.dtype)
     if max(problem.options.filter_height, problem.options.filter_width) > most:

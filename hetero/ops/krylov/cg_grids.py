@@ -122,7 +122,7 @@ class Sweeps(_OnGrid):
 
 
 class Persistent(_OnGrid):
-    """A 2-D grid whose vectors fit in the registers of its devices.
+    """A 2-D grid; its vectors fit in the registers of its devices.
 
     Use `persistent`, which knows whether they do.
     """
@@ -198,7 +198,7 @@ class Persistent(_OnGrid):
 
 
 class Preconditioned(_OnGrid):
-    """A stencil, and a hierarchy of multigrid whose symmetric cycle is z = M r.
+    """A stencil, and a hierarchy of multigrid: its symmetric cycle is z = M r.
 
     On several parts r and z are of the whole grid, and the cycle brings z to where a part computes
     p: in its own rows, and in those of its neighbours next to them.
@@ -321,7 +321,7 @@ def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
 
 
 class GridProduct:
-    """-div grad on one part, of whose buffers it takes p."""
+    """-div grad on one part; it reads that part's p."""
 
     def __init__(self, vectors: Vectors, stencil: Stencil) -> None:
         (part,) = self.parts = vectors.parts

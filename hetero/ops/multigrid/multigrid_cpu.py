@@ -76,7 +76,7 @@ class CpuHierarchy(grids.Hierarchy):
         self.levels = [_Level(*pair, dtype) for pair in itertools.pairwise(all_grids)]
         self.exact = bool(self.levels)
         self._inverse = grids.coarsest_inverse(all_grids[-1]).astype(dtype)
-        # f and u of all grids but the finest, whose are the caller's.
+        # f and u of all grids but the finest, where the caller gives them.
         self._coarser = [np.empty((2, grid.points), dtype) for grid in coarser]
         self._stencil = stencil
 

@@ -177,7 +177,7 @@ def _as_matvec(strides: tuple[tuple[int, ...], ...], n: int) -> tuple[tuple[int,
 
 
 def is_row_times_matrix(problem: Problem) -> bool:
-    """Whether a matvec problem is a row times a matrix, whose second input is the matrix."""
+    """Whether a matvec problem is a row times a matrix: the second input is the matrix."""
     columns = problem.inputs[1].shape[1:]
     return problem.function == "matmul" and columns != () and columns[-1] != 1
 

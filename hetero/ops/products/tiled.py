@@ -45,7 +45,7 @@ def _planned(operation: str, dims: Any, strides: Any, **others: Any) -> kernels.
 
 
 def launch_plan(problem: Problem, aligned: int, target: Target) -> kernels.LaunchPlan:
-    """The launches of a problem whose operands' addresses ``aligned`` divides."""
+    """The launches of a problem; ``aligned`` divides its operands' addresses."""
     asked = {"batch": problem.batch, "dtype": problem.dtype, "alignment": aligned}
     return _planned(problem.operation, problem.dims, problem.strides, target=target, **asked)
 

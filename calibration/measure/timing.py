@@ -19,7 +19,9 @@ _VERY_LONG = 10.0  # budgets, of a call of which two samples are enough
 _SHORTEST = 2e-5  # seconds; a shorter sample repeats the call, against the clock's resolution
 _ENOUGH, _ALIKE = 6, 1.02  # samples, of which the faster half differ by this ratio at most
 _UNTIL_IDLE = 0.3  # seconds: idle threads of OpenBLAS look for work for 0.1 s
-_REST = 0.002  # seconds in which a thread that computes is noticed
+# Seconds in which a thread that computes is noticed: the system counts its time at ticks, of which
+# there are 100 to 1000 in a second.
+_REST = 0.012
 _IDLE = 0.25  # fraction of a processor below which no thread computes
 # -- Other load, in fractions of the cores' time --
 OTHERS = 0.1  # that others take: reported

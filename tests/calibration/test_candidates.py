@@ -53,6 +53,7 @@ def test_what_ran_before_counts_for_nobody(monkeypatch):
     assert host.until < host.now
 
 
+@pytest.mark.timing
 def test_threads_that_compute_are_waited_for():
     data, missed = bytes(200_000_000), 0
     for _ in range(10):

@@ -45,7 +45,7 @@ class Candidate(NamedTuple):
     doubtful : bool
         Whether the constants that price it are off by more than 100 % in the mean.
     leads : bool
-        Whether it comes before faster ones; see `hetero.registry.Price`.
+        False: prices alone decide. It was true of ways that came before faster ones.
     unasked : str
         The reason, where it would not hold if the caller named the method.
     """
@@ -70,12 +70,12 @@ def possible(found: Iterable[Candidate]) -> list[Candidate]:
     return [c for c in found if c.reason is None]
 
 
-def rank(candidate: Candidate) -> tuple[bool, bool, float]:
+def rank(candidate: Candidate) -> tuple[bool, float, bool]:
     """The least is chosen; of ways without a price, what computes there alone comes first."""
     if candidate.seconds is None:
         row = candidate.implementation
         return True, row is not None and row.from_host, not candidate.device.endswith("*")
-    return False, not candidate.leads, candidate.seconds
+    return False, candidate.seconds, False
 
 
 def is_last(candidate: Candidate) -> bool:

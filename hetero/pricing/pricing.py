@@ -146,13 +146,15 @@ def candidate(
     """One way to do a problem on one device, or on several together, with its price: ``name`` and
     ``info`` are the device's, which the caller ``asked`` for, or not, as the method was ``named``.
     """
+    if asked:
+        info = {**info, "asked": True}  # for methods that would leave it idle
     reason = places.obstacle(problem, row, name, info, asked)
     way = Candidate(name, row.method, None, {}, _unless(named, reason), row)
     if way.reason not in (None, registry.NOT_COMPILED) or (name == CPU and problem.device_obstacle):
         return way
     unknown: str = UNKNOWN_THERE if info.get("elsewhere") else UNKNOWN
     try:
-        way = _priced(way, problem, info, constants, asked)
+        way = _priced(way, problem, info, constants)
     except (KeyError, ValueError) as error:  # a link, or other dimensions
         unknown = f"the profile's constants do not cover it: {error}"
         unknown = Unasked(unknown) if name == CPU and not info.get("elsewhere") else unknown
@@ -167,22 +169,20 @@ def _unless(named: bool, reason: str | None) -> str | None:
 
 
 def _priced(
-    way: Candidate, problem: Problem, info: dict[str, Any], constants: Profile, asked: bool
+    way: Candidate, problem: Problem, info: dict[str, Any], constants: Profile
 ) -> Candidate:
     """A candidate with its price, if there are constants for it; KeyError and ValueError if they
     do not cover the problem."""
     name, row, group = way.device, way.implementation, info.get("constants")
     assert row is not None
     if row.price is not None:  # by those of other methods
-        terms, made_of, reason, leads = row.price(problem, name, info, constants)
+        terms, made_of, reason = row.price(problem, name, info, constants)
         if terms is None:
             return way._replace(reason=reason or way.reason, made_of=made_of)
         if row.from_host:
             terms = {**terms, **movement.upload_next(problem, constants)}
-        if leads and asked:
-            reason = Unasked(f"begins on the CPU; name it with method={row.method!r} to use it")
-        how = {"reason": reason or way.reason, "made_of": made_of, "leads": leads}
-        return way._replace(seconds=sum(terms.values()), terms=terms, **how)
+        way = way._replace(reason=reason or way.reason, made_of=made_of)
+        return way._replace(seconds=sum(terms.values()), terms=terms)
     of_row = problem.operation, row.method, problem.dtype, problem.layout
     key = (group or name, "" if group else row.kind, *of_row)
     cost = constants.cost(*key)

@@ -179,15 +179,11 @@ class Price(NamedTuple):
         What it is made of, in words.
     reason : str or None
         Why it cannot do the problem; None where it can.
-    leads : bool
-        Whether it is taken although others are faster by the number of iterations to expect: it
-        learns that number, and changes over in time.
     """
 
     terms: dict[str, float] | None
     made_of: str = ""
     reason: str | None = None
-    leads: bool = False
 
 
 BLAS, LOOPS = "blas", "loops"  # threads of the CPU that a method may run on

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from hetero.times import readable
 
 CPU = "cpu"
 AGAIN = "is this machine's CPU again"  # of an OpenCL device
+ALL_AT_ONCE = "all at once"  # links of several devices
+Terms = dict[str, float]  # seconds, by what they are spent on
 
 
 class Candidate(NamedTuple):
@@ -63,6 +66,19 @@ class Candidate(NamedTuple):
     leads: bool = False
     unasked: str = ""
     doubtful: bool = False
+
+
+def total(one: Terms, other: Terms) -> Terms:
+    """The seconds of both, term by term."""
+    return one | {term: one.get(term, 0.0) + seconds for term, seconds in other.items()}
+
+
+def with_terms(candidate: Candidate, *more: Terms) -> Candidate:
+    """A candidate with additional terms; unchanged where it has no price."""
+    if candidate.seconds is None:
+        return candidate
+    terms = reduce(total, more, candidate.terms)
+    return candidate._replace(terms=terms, seconds=sum(terms.values()))
 
 
 def possible(found: Iterable[Candidate]) -> list[Candidate]:
@@ -339,10 +355,7 @@ def _on(candidate: Candidate) -> str:
 
 def _together(chosen: list[Candidate], moves: dict[str, float]) -> Candidate:
     """One candidate that stands for those of several parts."""
-    terms = dict(moves)
-    for part in chosen:
-        for name, seconds in part.terms.items():
-            terms[name] = terms.get(name, 0.0) + seconds
+    terms = reduce(total, [part.terms for part in chosen], moves)
     known = all(part.seconds is not None for part in chosen)
     alike = all(part.implementation is chosen[0].implementation for part in chosen)
     return Candidate(

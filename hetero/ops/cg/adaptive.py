@@ -38,8 +38,8 @@ from hetero import profile, tables
 from hetero.devices.base import Device
 from hetero.imports import load
 from hetero.ops.cg.operands import NAME, least_iterations
-from hetero.pricing import movement
-from hetero.pricing.plan import CPU
+from hetero.pricing import pricing
+from hetero.pricing.plan import CPU, Terms, total
 from hetero.profile import Profile, inventory
 from hetero.registry import Price, Unasked
 from hetero.registry.models import Work
@@ -155,7 +155,7 @@ def price(
     for share, number in ((1.0 - often, few), (often, many)):
         if pays_from < number:
             moved = {term: share * seconds for term, seconds in moves.items()}
-            terms = movement.total(terms, {**moved, "compute": share * number * schedule.device})
+            terms = total(terms, {**moved, "compute": share * number * schedule.device})
         else:
             terms["compute"] += share * number * schedule.cpu
     why = ""
@@ -169,7 +169,7 @@ def price(
 
 def _schedule(
     work: Works, problem: Problem, name: str, info: dict[str, Any], constants: Profile
-) -> tuple[Schedule, movement.Terms, float] | None:
+) -> tuple[Schedule, Terms, float] | None:
     """With the terms of the move, and the CPU's seconds before the first iteration."""
     one, two = (
         work(replace(problem, options=problem.options._replace(iterations=count)), info)
@@ -188,10 +188,10 @@ def _schedule(
         seconds.append((max(2.0 * begin - step, 0.0), step - begin))
     (cpu_begin, c), (begin, g) = seconds
     try:
-        before, after = movement.of(problem, name, constants)
+        before, after = pricing.moves(problem, name, constants)
     except KeyError:  # no link
         return None
-    moves = movement.total(movement.total(before, after), {"overhead": begin})
+    moves = total(total(before, after), {"overhead": begin})
     return Schedule(c, g, sum(moves.values())), moves, cpu_begin
 
 

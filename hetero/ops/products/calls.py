@@ -14,8 +14,7 @@ from hetero.calling import execution, planner
 from hetero.calling.call_cache import learn
 from hetero.imports import load
 from hetero.moving import keeping, results, transfer
-from hetero.ops.matmul import methods as _matmul  # noqa: F401  # registers them
-from hetero.ops.matvec import methods as _matvec  # noqa: F401  # what has one row or column
+from hetero.ops.products import methods as _methods  # noqa: F401  # registers them
 from hetero.ops.products.operands import build
 from hetero.pricing.plan import CPU, Plan
 from hetero.pricing.settings import forced

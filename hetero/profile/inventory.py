@@ -19,39 +19,8 @@ from hetero import devices as backends
 from hetero.host import cpu
 from hetero.imports import load
 
-_described: dict[str, dict[str, dict[str, Any]]] = tables.new_table()
-
-
-def devices() -> dict[str, dict[str, Any]]:
-    """Device name -> description; "cpu" first. A device set aside stays, with ``set_aside``.
-
-    Made on first use, and again when something changed.
-    """
-    now = tables.generation()
-    infos = _described.get("devices")
-    if infos is None:
-        infos = {"cpu": dict(cpu.describe())}
-        for name, device in backends.available().items():
-            info = dict(device.describe())
-            twin = next((n for n, i in infos.items() if n != "cpu" and _same(i, info)), None)
-            if twin is not None:
-                info["same_as"] = twin
-            reason = backends.disabled(name)
-            if reason:
-                info["set_aside"] = reason
-            infos[name] = info
-        tables.remember(_described, "devices", infos, now)
-    return infos
-
-
+devices, believed, broken = backends.described, backends.believed, backends.broken
 changed = tables.forget  # a device was disabled, or devices must be looked for again
-
-
-def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return all(a.get(key) == b.get(key) for key in ("kind", "name", "memory_bytes", "driver"))
-
-
-believed, broken = backends.believed, backends.broken
 
 
 def is_host_alone(device: str | None) -> bool:

@@ -22,9 +22,9 @@ from hetero.pricing import places
 from hetero.pricing.places import check_method, matching_devices
 from hetero.pricing.plan import CPU, Plan
 from hetero.pricing.pricing import by_way_of_host, price
-from hetero.pricing.settings import Settings, forced, placement
 from hetero.profile import inventory
 from hetero.registry.problem import Problem
+from hetero.settings import Settings, forced, placement
 
 _AT_ONCE = 2e-4  # seconds: a solve on a device from operands on the host takes no less
 _START, _LEAST = 0.2, 1e-3  # seconds: to look for devices; what a call takes that is not remembered

@@ -17,7 +17,7 @@ from hetero.moving import keeping, results, transfer
 from hetero.ops.products import methods as _methods  # noqa: F401  # registers them
 from hetero.ops.products.operands import build
 from hetero.pricing.plan import CPU, Plan
-from hetero.pricing.settings import forced
+from hetero.settings import forced
 
 Function = Callable[..., Any]
 

@@ -123,6 +123,7 @@ def _on_host(
     return _calls().on_host(function, A, B, out, device, method)
 
 
+@functools.cache
 def _calls() -> Any:
     return load("hetero.ops.products.calls")
 

@@ -130,11 +130,14 @@ def _in_shares(
     one: Callable[..., Candidate],
 ) -> list[Candidate]:
     """All devices of each kind together, by each of the methods, where the call can be cut."""
-    found = []
-    for kind, members in places.together(devices, device).items() if not problem.device else ():
+    if problem.device is not None:
+        return []
+    found: list[Candidate] = []
+    for kind, members in places.together(devices, device).items():
         group = shares.Group(kind, members, devices, constants, device is not None, one)
         found += group.candidates(problem, [row for row in rows if row.kind == kind])
-    return [with_terms(c, upload_next(problem, constants)) for c in found]  # which that call pays
+    after = upload_next(problem, constants)  # which the next call pays
+    return [with_terms(c, after) for c in found]
 
 
 def _staying(problem: Problem, found: list[Candidate]) -> tuple[Problem, list[Candidate]]:

@@ -281,7 +281,8 @@ class Implementation:
         ``kind`` is the kind of device: "cpu", "cuda" or "opencl".
     excludes : callable
         ``excludes(problem, info)`` gives the reason why this implementation cannot do the problem
-        on the device that the dict ``info`` describes, or None where it can.
+        on the device that the dict ``info`` describes, or None where it can. ``info`` has "asked"
+        where the caller named the device.
     work : callable
         ``work(problem, info)`` counts the `Work`.
     run : callable or None

@@ -18,9 +18,10 @@ from math import prod
 from typing import Any
 
 from hetero.accel.gate import OFF, Gate
+from hetero.accel.loading import has_device
 from hetero.accel.notes import shapes
 from hetero.accel.patching import standin
-from hetero.accel.session import Attempt, Session, has_device
+from hetero.accel.session import Attempt, Session
 from hetero.imports import load
 
 # Multiplications from which a product of matrices, or with a vector, is looked at: 256 cubed and
@@ -81,7 +82,7 @@ def gates() -> Gate:
 
 @functools.cache
 def settled() -> dict[Any, Any]:
-    """The kinds of products that are NumPy's, until plans become out of date."""
+    """What is known of the kinds of products that are NumPy's, until plans become out of date."""
     return load("hetero.tables").new_table()  # type: ignore[no-any-return]
 
 
@@ -89,10 +90,15 @@ def _take(
     session: Session, dtype: str, pointers: Any, extents: Any, strides: Any, loop: Any
 ) -> bool:
     kind = dtype, extents, strides
-    if session.is_inside() or kind in settled():
+    if session.is_inside():
         return False
-    if session.waits(prod(extents) / _RATES["vectors" if 1 in extents[1::2] else "matrices"]):
-        session.wait(loop)
+    known = settled().get(kind)
+    if known is not None:
+        session.loading.spent += known.plain if known.samples else 0.0
+        return False
+    guess = prod(extents) / _RATES["vectors" if 1 in extents[1::2] else "matrices"]
+    if session.waits("numpy.matmul", guess):
+        session.wait("numpy.matmul", guess, loop)
         return True
 
     def plan() -> Any:
@@ -100,7 +106,7 @@ def _take(
         now, made = tables.generation(), numpys.plan()
         is_plain = numpys.is_plain(made.chosen) and not made.kept and not _is_placed()
         if is_plain and not load("hetero.moving.keeping").may_pay(made):
-            tables.remember(settled(), kind, True, now)
+            tables.remember(settled(), kind, session.known("numpy.matmul", numpys.what), now)
         return made
 
     numpys = attempted(*_views(dtype, pointers, extents, strides))

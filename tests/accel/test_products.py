@@ -16,7 +16,7 @@ import pytest
 
 import hetero
 from hetero import accel, profile, tables
-from hetero.accel import gate, products, session
+from hetero.accel import gate, products
 from hetero.arrays import kept
 from hetero.ops.convolve2d import direct_device
 
@@ -161,7 +161,6 @@ def test_a_matrix_used_again_and_again_moves_once(all_calls, monkeypatch):
         pytest.skip(kept.obstacle())
     fakes.install(monkeypatch)
     monkeypatch.setattr(direct_device, "find_not_finite", lambda *_: None)
-    monkeypatch.setattr(session, "has_device", lambda: True)
     monkeypatch.setattr(products, "has_device", lambda: True)
     monkeypatch.setattr(profile, "current", lambda: profile.shipped("h100"))
     tables.forget()

@@ -28,7 +28,10 @@ def replaced(session: Session, name: str, original: Any) -> Any:
     function = name.rpartition(".")[2]
     if function in ("fit", "cg"):
         return wrapped(session, name, original, _fit if function == "fit" else _cg)
-    recognise = functools.partial(_convolution, name, load("inspect").signature(original))
+    parameters = load("inspect").signature(original).parameters.values()
+    defaults = {p.name: p.default for p in parameters}
+    by_place = [p.name for p in parameters if p.kind != p.KEYWORD_ONLY]
+    recognise = functools.partial(_convolution, name, defaults, by_place)
     return wrapped(session, name, original, recognise, _SMALL)
 
 
@@ -36,13 +39,19 @@ def replaced(session: Session, name: str, original: Any) -> Any:
 
 
 def _convolution(
-    name: str, signature: Any, looks: Callable[[float], bool], *args: Any, **options: Any
+    name: str,
+    defaults: dict[str, Any],
+    by_place: list[str],
+    looks: Callable[[float], bool],
+    *args: Any,
+    **options: Any,
 ) -> Attempt | None:
     """Those of `scipy.signal` and `scipy.ndimage`."""
-    bound = signature.bind(*args, **options)
-    bound.apply_defaults()
-    (_, image), (_, kernel), *more = bound.arguments.items()
-    given, (package, _, function) = dict(more), name.rpartition(".")
+    placed = dict(zip(by_place, args, strict=False))
+    given, (package, _, function) = {**defaults, **placed, **options}, name.rpartition(".")
+    if len(args) > len(placed) or placed.keys() & options or len(given) > len(defaults):
+        return None  # a wrong call
+    image, kernel, *_ = given.values()
     outer = given.get("fillvalue", given.get("cval", 0))
     if not _are_images(image, kernel) or not isinstance(outer, numbers.Real):
         return None

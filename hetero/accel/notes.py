@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -148,4 +149,7 @@ def shapes(arrays: Iterable[Any]) -> str:
     """Shapes and dtypes: "512x512, 9x9 float64"."""
     arrays = tuple(arrays)
     sizes = ", ".join("x".join(map(str, a.shape)) for a in arrays)
-    return f"{sizes} {'/'.join(dict.fromkeys(str(a.dtype) for a in arrays))}"
+    return f"{sizes} {'/'.join(dict.fromkeys(_name(a.dtype) for a in arrays))}"
+
+
+_name = functools.lru_cache(64)(str)  # of a dtype, which takes NumPy 2 us

@@ -53,7 +53,12 @@ def _convolution(
         return None  # a wrong call
     image, kernel, *_ = given.values()
     outer = given.get("fillvalue", given.get("cval", 0))
-    if not _are_images(image, kernel) or not isinstance(outer, numbers.Real):
+    if not type(image) is type(kernel) is sys.modules["numpy"].ndarray:
+        return None
+    kinds, ranks = (image.dtype, kernel.dtype), (image.ndim, kernel.ndim)
+    if ranks != (2, 2) or not {x.char for x in kinds} <= {"f", "d"}:
+        return None
+    if not isinstance(outer, numbers.Real):
         return None
     is_sum, is_ndimage = function.endswith("2d"), package == "scipy.ndimage"
     seconds = image.size * kernel.size * (_FILTERED if is_ndimage else _PRODUCT)
@@ -67,7 +72,7 @@ def _convolution(
         return None
     mode, flipped = given["mode"], function.startswith("correlate")
     what = f"{shapes((image, kernel))} {mode}"
-    kinds, sides = (image.dtype, kernel.dtype), zip(image.shape, kernel.shape, strict=True)
+    sides = zip(image.shape, kernel.shape, strict=True)
     is_larger, is_even = any(n < m for n, m in sides), not all(n % 2 for n in kernel.shape)
     obstacle = None
     if is_ndimage and not (
@@ -109,16 +114,6 @@ def _convolution(
 
     plan = functools.partial(planned, "convolve2d", *operands, **options)
     return Attempt(what, seconds, None, plan, (*own, "scipy"), compute, operands)
-
-
-def _are_images(image: Any, kernel: Any) -> bool:
-    ndarray = sys.modules["numpy"].ndarray
-    return (
-        type(image) is type(kernel) is ndarray
-        and image.ndim == kernel.ndim == 2
-        and image.dtype.char in "fd"
-        and kernel.dtype.char in "fd"
-    )
 
 
 # -- Solves ----------------------------------------------------------------------------------------

@@ -71,9 +71,12 @@ class Loading:
             return time.perf_counter() >= self._due
         return sure >= self.enough
 
-    def begin(self) -> None:
-        """Note that hetero is loaded now."""
-        self.is_loaded, self._before = True, self.spent
+    def load(self) -> None:
+        """Load hetero; the calling thread waits: in another one, BLAS and both lose more time."""
+        self.is_loaded, self._before = True, self.spent  # a broken installation is loaded once
+        for name in ("hetero.ops.functions", "hetero.profile.inventory"):
+            load(name)
+        load("hetero.profile.inventory").devices()
 
     def _look(self) -> float:
         """Seconds of calls that are enough, by what is here and what the last run took."""

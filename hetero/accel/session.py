@@ -25,7 +25,7 @@ from hetero.times import readable
 
 # Seconds that a call is expected to take, to be looked at. With 0 in the environment each call is,
 # and is taken unless its plan is the plain library's.
-LEAST, ENVIRONMENT = 1e-3, "HETERO_ACCEL_LEAST"
+LEAST = 1e-3
 # A size's first calls are the plain library's, to measure it, if they take less than these seconds.
 # The very first one of a process may have loaded something, so that one tells nothing.
 MEASURED, SAMPLES = 0.1, 2
@@ -82,11 +82,10 @@ class Session:
 
     def __init__(self, verbose: bool = False, dry: bool = False, recording: bool = False) -> None:
         self._known: dict[str, _Known] = {}
-        self.book = Book(self._known)
+        self.book = Book()
         self.verbose, self.dry, self.recording = verbose, dry, recording or verbose
-        asked = os.environ.get(ENVIRONMENT, "")
-        self.least = float(asked) if asked.replace(".", "", 1).isdecimal() else LEAST
-        self.eager = self.least == 0
+        self.eager = os.environ.get("HETERO_ACCEL_LEAST") == "0"
+        self.least = 0.0 if self.eager else LEAST
         self.loading = Loading(self.eager or dry, not recording)
         self._thread = threading.local()
 
@@ -107,12 +106,12 @@ class Session:
         return not self.recording and not self.loading.pays(function, guess)
 
     @unseen
-    def wait(self, function: str, guess: float, plain: Callable[[], Any]) -> Any:
+    def wait(
+        self, function: str, guess: float, plain: Callable[[], Any], known: _Known | None = None
+    ) -> Any:
         """The result by the plain library."""
-        result, seconds = self._timed(plain)
-        self.loading.count(function, guess, seconds)
-        self.book.small[function] += 1
-        return result
+        self.book.calls["start"] += 1
+        return self._by_library(function, guess, plain, known)[0]
 
     def known(self, function: str, what: str) -> Any:
         """What is known of a function's calls of one size."""
@@ -121,15 +120,17 @@ class Session:
     @unseen
     def run(self, function: str, attempt: Attempt, plain: Callable[[], Any]) -> Any:
         """The result of a call, by whoever computes it."""
-        loading, guess = self.loading, attempt.seconds
-        if attempt.obstacle is None and self.waits(function, guess):
-            return self.wait(function, guess, plain)
         known, plan = self.known(function, attempt.what), None
+        loading, guess, saved = self.loading, attempt.seconds, 0.0
+        if attempt.obstacle is None and self.waits(function, guess):
+            return self.wait(function, guess, plain, known)
         code, text = attempt.obstacle or known.obstacle or ("", "")
         if not code:
             expected = known.plain if known.samples else loading.expected(function, guess)
             try:
-                if self._load(function, guess):
+                if loading.pays(function, guess):
+                    if not loading.is_loaded:
+                        self._timed(loading.load)
                     with _on_host():
                         plan, _ = self._timed(attempt.plan)
                         code, text = self._verdict(plan, attempt, known, expected)
@@ -149,21 +150,21 @@ class Session:
                 known.taken = min(known.taken, seconds)
             loading.spent += expected
             loading.gained += expected - seconds
+            if known.samples > 1:  # a first call alone may have loaded something, too
+                saved = known.plain - seconds
         else:
             # An operand that comes again is moved once earlier calls have lost the time of a move.
             if code in ("plain-is-fastest", "copies") and plan.kept:
                 load("hetero.moving.keeping").count(plan)
-            # What a call with an obstacle calls itself may be taken.
-            result, seconds = self._timed(plain, inside=attempt.obstacle is None)
             if attempt.obstacle is None:
-                loading.count(function, guess, seconds)
-                known.plain, known.samples = min(known.plain, seconds), known.samples + 1
+                result, seconds = self._by_library(function, guess, plain, known)
+            else:  # what it calls itself may be taken
+                result, seconds = self._timed(plain, inside=False)
             if code in ("failed", "not-finite"):  # and the call is no wrong one
                 known.failures += 1
                 known.obstacle = (code, text) if known.failures >= _PATIENCE else None
             text = text.replace("HERE", readable(seconds))
-        moved = _moved(plan) if code == "taken" else 0
-        note = Note(function, attempt.what, line_of_script(), code, text, seconds, moved)
+        note = Note(function, attempt.what, line_of_script(), code, text, seconds, saved)
         if self.book.add(note) and self.verbose:
             print(f"hetero.accel: {note}", file=sys.stderr)
         return result
@@ -179,16 +180,16 @@ class Session:
         finally:
             self._thread.inside = before
 
-    def _load(self, function: str, guess: float) -> bool:
-        """Whether hetero is loaded; it is now, where that pays for this call.
-
-        The calling thread waits: while another thread imports, the script and BLAS lose more time.
-        """
-        if not self.loading.is_loaded and self.loading.pays(function, guess):
-            self.loading.begin()  # of a broken installation no more is loaded than now
-            names = "hetero.ops.functions", "hetero.profile.inventory"
-            self._timed(lambda: [load(name) for name in names][1].devices())
-        return self.loading.is_loaded
+    @unseen
+    def _by_library(
+        self, function: str, guess: float, plain: Callable[[], Any], known: _Known | None
+    ) -> tuple[Any, float]:
+        """The plain library's result and its seconds, which are counted."""
+        result, seconds = self._timed(plain)
+        self.loading.count(function, guess, seconds)
+        if known is not None:
+            known.plain, known.samples = min(known.plain, seconds), known.samples + 1
+        return result, seconds
 
     def _verdict(
         self, plan: Any, attempt: Attempt, known: _Known, expected: float
@@ -256,16 +257,6 @@ def _why_plain(plan: Any) -> tuple[str, str]:
     is_held_up = best.seconds - copies_of(best) < (plan.chosen.seconds or math.inf)
     code = "copies" if is_held_up else "plain-is-fastest"
     return code, f"measured HERE without hetero, {_price(best)}"
-
-
-def _moved(plan: Any) -> int:
-    """Bytes that go to devices and back."""
-    away = [part for part in plan.leaves() if part.chosen.device != "cpu"]
-    return sum(
-        sum(o.nbytes for o in part.problem.inputs if part.chosen.device not in o.copies)
-        + part.problem.output.nbytes
-        for part in away
-    )
 
 
 def planned(operation: str, *operands: Any, **options: Any) -> Any:

@@ -394,7 +394,7 @@ def test_a_run_whose_calls_gained_less_corrects_the_last_one(monkeypatch, runs):
         run = runs()
         at_once = run.pays("f", 1e-3)
         if at_once and gained is not None:
-            run.begin()
+            run.load()
             run.gained = gained
         run.count("f", seconds, seconds)
         return at_once

@@ -31,7 +31,7 @@ def replaced(session: Session, name: str, original: Any) -> Any:
     parameters = load("inspect").signature(original).parameters.values()
     defaults = {p.name: p.default for p in parameters}
     by_place = [p.name for p in parameters if p.kind != p.KEYWORD_ONLY]
-    recognise = functools.partial(_convolution, name, defaults, by_place)
+    recognise = functools.partial(_convolution, name, (defaults, by_place))
     return wrapped(session, name, original, recognise, _SMALL)
 
 
@@ -39,14 +39,10 @@ def replaced(session: Session, name: str, original: Any) -> Any:
 
 
 def _convolution(
-    name: str,
-    defaults: dict[str, Any],
-    by_place: list[str],
-    looks: Callable[[float], bool],
-    *args: Any,
-    **options: Any,
+    name: str, parameters: Any, looks: Callable[[float], bool], *args: Any, **options: Any
 ) -> Attempt | None:
-    """Those of `scipy.signal` and `scipy.ndimage`."""
+    """Those of `scipy.signal` and `scipy.ndimage`; ``parameters``: with defaults, by place."""
+    defaults, by_place = parameters
     placed = dict(zip(by_place, args, strict=False))
     given, (package, _, function) = {**defaults, **placed, **options}, name.rpartition(".")
     if len(args) > len(placed) or placed.keys() & options or len(given) > len(defaults):
@@ -189,12 +185,11 @@ def _fit(
     distances = rows * self.n_clusters * rounds * (starts if isinstance(starts, int) else 1)
     if not looks(seconds := distances * (_DISTANCE + _COORDINATE * columns)):
         return None
-    if type(X) is not sys.modules["numpy"].ndarray:
-        what = f"{rows}x{columns}, {self.n_clusters} clusters"
-        return Attempt(what, seconds, ("type", f"X is of class {type(X).__name__}"))
-    what = f"{shapes((X,))}, {self.n_clusters} clusters"
+    what = f"{rows}x{columns} {getattr(X, 'dtype', '')}, {self.n_clusters} clusters"
     obstacle = None
-    if type(self) is not sys.modules["sklearn.cluster"].KMeans:
+    if type(X) is not sys.modules["numpy"].ndarray:
+        obstacle = "type", f"X is of class {type(X).__name__}"
+    elif type(self) is not sys.modules["sklearn.cluster"].KMeans:
         obstacle = "type", f"{type(self).__name__} is a class of its own"
     elif X.dtype.char not in "fd":
         obstacle = "dtype", f"X is of {X.dtype}"

@@ -32,11 +32,11 @@ _NODES, _OPENCLS = ("/dev/nvidia[0-9]*", "/dev/dxg"), "/dev/dri/renderD*"
 class Loading:
     """Whether loading hetero pays, by the calls of this run and of the last one.
 
-    ``at_once`` says that it does; ``is_script`` that runs are kept, of what has a file.
+    ``at_once`` says that it does.
     """
 
-    def __init__(self, at_once: bool, is_script: bool) -> None:
-        self.is_loaded, self._is_script, self._began = False, is_script, time.perf_counter()
+    def __init__(self, at_once: bool) -> None:
+        self.is_loaded, self._began = False, time.perf_counter()
         # Seconds of calls that are enough, None before one was looked at; when the script ran so
         # long that its end may take back what loading gains.
         self.enough, self._due = 0.0 if at_once else None, 0.0
@@ -74,8 +74,7 @@ class Loading:
     def load(self) -> None:
         """Load hetero; the calling thread waits: in another one, BLAS and both lose more time."""
         self.is_loaded, self._before = True, self.spent  # a broken installation is loaded once
-        for name in ("hetero.ops.functions", "hetero.profile.inventory"):
-            load(name)
+        load("hetero.ops.functions")
         load("hetero.profile.inventory").devices()
 
     def _look(self) -> float:
@@ -84,7 +83,7 @@ class Loading:
         loading, self._saved = LOADING[with_device], SAVED[with_device]
         enough, self._due = GAIN * loading / self._saved, self._began + loading / _LOSS
         file = getattr(sys.modules["__main__"], "__file__", None)
-        if not (self._is_script and file and os.path.isfile(file)):  # or the standard input
+        if not (file and os.path.isfile(file)):  # a notebook, or the standard input
             return enough
         script = repr((file, sys.argv[1:], with_device)).encode()
         self._name = load("hashlib").blake2b(script, digest_size=16).hexdigest()

@@ -49,7 +49,6 @@ class Book:
 
     def __init__(self) -> None:
         self.last: Note | None = None
-        self.small: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()  # by reason, also of rows that were given up
         self._rows: dict[tuple[str, ...], list[Any]] = {}  # calls, seconds, saved, text
         self._saved, self._began = 0.0, time.perf_counter()
@@ -82,11 +81,7 @@ class Book:
         if self._saved:
             about = f"about {readable(abs(self._saved))} {'lost' if self._saved < 0 else 'saved'}"
             found += f"; {about}, by the least time of such a call without hetero"
-        lines, small = [found], self.small.total()
-        if small:
-            text = "not looked at: too small, or nothing that hetero does"
-            lines.append(f"{calls_in_words(small)} {text}")
-        return lines + [
+        return [found] + [
             f"{code}, {calls_in_words(self.calls[code])}: to gain more, {advice}"
             for code, advice in ADVICE.items()
             if self.calls[code]

@@ -86,7 +86,7 @@ class Session:
         self.verbose, self.dry, self.recording = verbose, dry, recording or verbose
         self.eager = os.environ.get("HETERO_ACCEL_LEAST") == "0"
         self.least = 0.0 if self.eager else LEAST
-        self.loading = Loading(self.eager or dry, not recording)
+        self.loading = Loading(self.eager or dry)
         self._thread = threading.local()
 
     def looks(self, seconds: float) -> bool:
@@ -102,16 +102,11 @@ class Session:
 
     def waits(self, function: str, guess: float) -> bool:
         """Whether the plain library has a call, guessed to take so many seconds, without a look at
-        it: loading hetero does not pay, and nobody reads notes."""
-        return not self.recording and not self.loading.pays(function, guess)
-
-    @unseen
-    def wait(
-        self, function: str, guess: float, plain: Callable[[], Any], known: _Known | None = None
-    ) -> Any:
-        """The result by the plain library."""
+        it: loading hetero does not pay, and nobody reads notes. It is counted."""
+        if self.recording or self.loading.pays(function, guess):
+            return False
         self.book.calls["start"] += 1
-        return self._by_library(function, guess, plain, known)[0]
+        return True
 
     def known(self, function: str, what: str) -> Any:
         """What is known of a function's calls of one size."""
@@ -123,7 +118,7 @@ class Session:
         known, plan = self.known(function, attempt.what), None
         loading, guess, saved = self.loading, attempt.seconds, 0.0
         if attempt.obstacle is None and self.waits(function, guess):
-            return self.wait(function, guess, plain, known)
+            return self.by_library(function, guess, plain, known)[0]
         code, text = attempt.obstacle or known.obstacle or ("", "")
         if not code:
             expected = known.plain if known.samples else loading.expected(function, guess)
@@ -157,7 +152,7 @@ class Session:
             if code in ("plain-is-fastest", "copies") and plan.kept:
                 load("hetero.moving.keeping").count(plan)
             if attempt.obstacle is None:
-                result, seconds = self._by_library(function, guess, plain, known)
+                result, seconds = self.by_library(function, guess, plain, known)
             else:  # what it calls itself may be taken
                 result, seconds = self._timed(plain, inside=False)
             if code in ("failed", "not-finite"):  # and the call is no wrong one
@@ -181,8 +176,8 @@ class Session:
             self._thread.inside = before
 
     @unseen
-    def _by_library(
-        self, function: str, guess: float, plain: Callable[[], Any], known: _Known | None
+    def by_library(
+        self, function: str, guess: float, plain: Callable[[], Any], known: _Known | None = None
     ) -> tuple[Any, float]:
         """The plain library's result and its seconds, which are counted."""
         result, seconds = self._timed(plain)
@@ -274,7 +269,7 @@ def wrapped(
     first two arguments' sizes have a smaller product than ``least``, it is not asked: that takes
     1 us, a small filter 20.
     """
-    looks, small, least = session.looks, session.book.small, 0 if session.eager else least
+    looks, least = session.looks, 0 if session.eager else least
     ndarray = sys.modules["numpy"].ndarray
 
     @functools.wraps(original)
@@ -290,7 +285,6 @@ def wrapped(
             if not _is_failure(error):
                 raise
         if attempt is None:
-            small[name] += 1
             return original(*args, **options)
         return session.run(name, attempt, functools.partial(original, *args, **options))
 

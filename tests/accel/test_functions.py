@@ -353,7 +353,7 @@ def runs(monkeypatch, tmp_path):
         while ends:
             end, *given = ends.pop()
             end(*given)
-        return Loading(False, True)
+        return Loading(False)
 
     return run
 

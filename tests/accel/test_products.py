@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import hetero
-from hetero import accel, profile, tables
+from hetero import accel, devices, profile, tables
 from hetero.accel import gate, products
 from hetero.arrays import kept
 from hetero.ops.convolve2d import direct_device
@@ -172,6 +172,24 @@ def test_a_matrix_used_again_and_again_moves_once(all_calls, monkeypatch):
     assert codes[-1] == "taken", accel.last()
     assert 1 < codes.index("taken") < 30
     np.testing.assert_allclose(y, np.einsum("ij->i", A), rtol=1e-12)
+
+
+def test_products_that_stay_with_numpy_count_as_calls_that_gain_nothing(monkeypatch):
+    if "cuda:0" in devices.available():
+        pytest.skip("a GPU takes them")
+    monkeypatch.setattr(products, "has_device", lambda: True)
+    A, seen = np.random.default_rng(5).random((300, 300)), []
+    with hetero.install(recording=True) as installed:
+        loading = installed.session.loading
+        loading.enough = 0.0
+        for _ in range(4):
+            before = loading.spent
+            A @ A
+            seen.append(loading.spent - before)
+        assert installed.session.book.calls == {"plain-is-fastest": 1}, "the others are settled"
+    assert min(seen) > 0.0
+    assert seen[1:] == pytest.approx([seen[0]] * 3)
+    assert loading.gained == 0.0
 
 
 def test_without_a_device_products_are_numpys(all_calls, monkeypatch):

@@ -85,7 +85,7 @@ class Loading:
         file = getattr(sys.modules["__main__"], "__file__", None)
         if not (file and os.path.isfile(file)):  # a notebook, or the standard input
             return enough
-        script = repr((file, sys.argv[1:], with_device)).encode()
+        script = repr((file, sys.argv[1:], with_device, _changes())).encode()
         self._name = load("hashlib").blake2b(script, digest_size=16).hexdigest()
         atexit.register(self._keep, os.getpid())
         spent, self._saved, pace = _runs().get(self._name, (0.0, self._saved, {}))
@@ -107,6 +107,13 @@ class Loading:
             runs[self._name] = self.spent, saved, pace
         content = load("json").dumps(dict([*runs.items()][-_MOST:]))
         load("hetero.paths").cache("accel", "runs", content.encode())
+
+
+def _changes() -> list[float]:
+    """When a profile was written and a loop compiled, after which calls may gain otherwise."""
+    cache = load("hetero.paths").cache_directory()
+    folders = cache / "profiles", cache / "loops"
+    return [os.stat(f).st_mtime for f in folders if os.path.isdir(f) and os.listdir(f)]
 
 
 def _runs() -> dict[str, tuple[float, float, dict[str, float]]]:

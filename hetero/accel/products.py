@@ -31,7 +31,7 @@ MATRICES, VECTORS = 1 << 24, 1 << 20
 # Multiplications a second, about.
 _RATES = {"matrices": 2e10 * (os.cpu_count() or 1), "vectors": 2e9, "einsum": 1e9}
 _OWN = ("blas",)  # the method that is NumPy's
-_settled = tables.new_table()  # kinds of products that are NumPy's -> what is known of each
+_settled = tables.new_table()  # kinds of products that are NumPy's -> guessed seconds
 
 
 def replaced(session: Session, name: str, original: Any) -> Any:
@@ -87,9 +87,8 @@ def _take(
     kind = dtype, extents, strides
     if session.is_inside():
         return False
-    known = _settled.get(kind)
-    if known is not None:
-        session.loading.spent += known.plain if known.samples else 0.0
+    if (guess := _settled.get(kind)) is not None:
+        session.loading.spent += session.loading.expected("numpy.matmul", guess)
         return False
     guess = prod(extents) / _RATES["vectors" if 1 in extents[1::2] else "matrices"]
     if session.waits("numpy.matmul", guess):
@@ -100,7 +99,7 @@ def _take(
         now, made = tables.generation(), numpys.plan()
         is_plain = numpys.is_plain(made.chosen) and not made.kept and not _is_placed()
         if is_plain and not load("hetero.moving.keeping").may_pay(made):
-            tables.remember(_settled, kind, session.known("numpy.matmul", numpys.what), now)
+            tables.remember(_settled, kind, numpys.seconds, now)
         return made
 
     numpys = attempted(*_views(dtype, pointers, extents, strides))

@@ -108,14 +108,10 @@ class Session:
         self.book.calls["start"] += 1
         return True
 
-    def known(self, function: str, what: str) -> Any:
-        """What is known of a function's calls of one size."""
-        return row_of(self._known, f"{function} {what}", _Known)
-
     @unseen
     def run(self, function: str, attempt: Attempt, plain: Callable[[], Any]) -> Any:
         """The result of a call, by whoever computes it."""
-        known, plan = self.known(function, attempt.what), None
+        known, plan = row_of(self._known, f"{function} {attempt.what}", _Known), None
         loading, guess, saved = self.loading, attempt.seconds, 0.0
         if attempt.obstacle is None and self.waits(function, guess):
             return self.by_library(function, guess, plain, known)[0]

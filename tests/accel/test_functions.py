@@ -376,6 +376,8 @@ def test_a_run_that_may_end_at_any_time_does_not_load_hetero(monkeypatch, runs, 
     second = runs()
     assert second.pays("f", 1e-3)
     assert second.expected("f", 0.05) == pytest.approx(0.11 * enough)
+    paths.replace_file(paths.private_folder("profiles") / "new.json", b"")
+    assert not runs().pays("f", 1e-3), "by another profile it may gain otherwise"
     monkeypatch.setattr(sys, "argv", [*sys.argv, "other"])
     assert not runs().pays("f", 1e-3)
 

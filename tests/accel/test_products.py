@@ -188,7 +188,7 @@ def test_products_that_stay_with_numpy_count_as_calls_that_gain_nothing(monkeypa
             seen.append(loading.spent - before)
         assert installed.session.book.calls == {"plain-is-fastest": 1}, "the others are settled"
     assert min(seen) > 0.0
-    assert seen[1:] == pytest.approx([seen[0]] * 3)
+    assert seen[1:] == pytest.approx([seen[0]] * 3, rel=1e-3)
     assert loading.gained == 0.0
 
 

@@ -166,11 +166,7 @@ def _cg(
 
 
 def _fit(
-    looks: Callable[[float], bool],
-    self: Any,
-    X: Any,
-    y: Any = None,
-    sample_weight: Any = None,
+    looks: Callable[[float], bool], self: Any, X: Any, y: Any = None, sample_weight: Any = None
 ) -> Attempt | None:
     rows, columns = X.shape
     if not type(rows) is type(columns) is int:  # of an array that computes its own later

@@ -1,9 +1,9 @@
 """When hetero is loaded, and what is kept of a script's run for the next one.
 
 A script that ends right after hetero was loaded loses what that takes, and its first run knows no
-end. So that one loads hetero where it ran long enough for the loss to be small, or where a single
-call pays for it. What its calls took is kept. A later run of the same script with the same
-arguments has hetero loaded for its first call, where the last one's calls pay for that.
+end. So that one loads hetero where it runs long enough for the loss to be small. What its calls
+took is kept. A later run of the same script with the same arguments has hetero loaded for its first
+call, where the last one's calls pay for that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hetero.times import readable
 LOADING, SAVED = {False: 0.5, True: 1.0}, {False: 0.6, True: 0.9}
 GAIN = 2.0  # times what loading takes, that calls must save
 _LOSS = 0.03  # of a script's time, which loading may take where nothing is known of its end
-_GUESSED = 4.0  # times: so much shorter a call may be where none of its function was measured
+_GUESSED = 4.0  # times: so much shorter than guessed a call may be
 _KEPT, _MOST = 1.0, 64  # seconds of calls from which a run is kept; runs, the newest ones
 _NODES, _OPENCLS = ("/dev/nvidia[0-9]*", "/dev/dxg"), "/dev/dri/renderD*"
 
@@ -37,8 +37,8 @@ class Loading:
 
     def __init__(self, at_once: bool) -> None:
         self.is_loaded, self._began = False, time.perf_counter()
-        # Seconds of calls that are enough, None before one was looked at; when the script ran so
-        # long that its end may take back what loading gains.
+        # Seconds of calls that are enough, None before one was looked at; when the script will have
+        # run so long that its end can't take back much.
         self.enough, self._due = 0.0 if at_once else None, 0.0
         # Seconds of all calls, as if each were the plain library's, and of those that hetero saved.
         self.spent = self.gained = self._before = 0.0
@@ -66,10 +66,8 @@ class Loading:
             return True
         if self.enough is None:
             self.enough = self._look()
-        sure = self.expected(function, guess) / (1.0 if function in self._pace else _GUESSED)
-        if sure < self.enough <= self.spent + sure:
-            return time.perf_counter() >= self._due
-        return sure >= self.enough
+        sure = min(guess, self.expected(function, guess)) / _GUESSED
+        return self.spent + sure >= self.enough and time.perf_counter() + sure >= self._due
 
     def load(self) -> None:
         """Load hetero; the calling thread waits: in another one, BLAS and both lose more time."""
@@ -91,7 +89,9 @@ class Loading:
         spent, self._saved, pace = _runs().get(self._name, (0.0, self._saved, {}))
         # So little of them that what is measured now overrules it.
         self._pace = {name: [1e-9 * of_guess, 1e-9] for name, of_guess in pace.items()}
-        return 0.0 if spent * self._saved >= GAIN * loading else enough
+        if spent * self._saved >= GAIN * loading:
+            enough = self._due = 0.0
+        return enough
 
     def _keep(self, process: int) -> None:
         """Keep what the calls took, for the next run, at the end of the process."""

@@ -341,7 +341,10 @@ def plain():
 
 @pytest.fixture
 def runs(monkeypatch, tmp_path):
-    """Runs of one script: a function that ends the run so far and begins the next one."""
+    """Runs of one script: a function that ends the run so far and begins the next one.
+
+    It may end in another process.
+    """
     script, ends = types.ModuleType("__main__"), []
     script.__file__ = __file__
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -349,10 +352,10 @@ def runs(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "__main__", script)
     monkeypatch.setattr(loading.atexit, "register", lambda *end: ends.append(end))
 
-    def run():
+    def run(*process):
         while ends:
             end, *given = ends.pop()
-            end(*given)
+            end(*(process or given))
         return Loading(False)
 
     return run
@@ -405,12 +408,13 @@ def test_a_run_whose_calls_gained_less_corrects_the_last_one(monkeypatch, runs):
 
 
 def test_runs_that_are_short_or_no_scripts_are_not_kept(monkeypatch, runs):
-    for seconds, file in ((0.9, __file__), (3.0, "<stdin>")):
+    for seconds, file in ((0.9, __file__), (3.0, "<stdin>"), (3.0, __file__)):
         monkeypatch.setattr(sys.modules["__main__"], "__file__", file)
         run = runs()
         assert not run.pays("f", 1e-3)
         run.count("f", seconds, seconds)
-    assert not runs().pays("f", 1e-3)
+    forked_child = -1
+    assert not runs(forked_child).pays("f", 1e-3)
     assert not paths.cache_directory().exists()
 
 

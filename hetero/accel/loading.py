@@ -9,6 +9,7 @@ call, where the last one's calls pay for that.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import glob
 import importlib.util
@@ -30,18 +31,16 @@ _NODES, _OPENCLS = ("/dev/nvidia[0-9]*", "/dev/dxg"), "/dev/dri/renderD*"
 
 
 class Loading:
-    """Whether loading hetero pays, by the calls of this run and of the last one.
-
-    ``at_once`` says that it does.
-    """
+    """Whether loading hetero pays, by the calls of this run and the last one, or ``at_once``."""
 
     def __init__(self, at_once: bool) -> None:
         self.is_loaded, self._began = False, time.perf_counter()
         # Seconds of calls that are enough, None before one was looked at; when the script will have
         # run so long that its end can't take back much.
         self.enough, self._due = 0.0 if at_once else None, 0.0
-        # Seconds of all calls, as if each were the plain library's, and of those that hetero saved.
-        self.spent = self.gained = self._before = 0.0
+        # Seconds of all calls, as if each were the plain library's, and of those that hetero saved;
+        # the part of them that it is taken to save.
+        self.spent = self.gained = self._saved = 0.0
         self._pace: dict[str, list[float]] = {}  # function -> seconds measured, guessed
 
     def __str__(self) -> str:
@@ -71,7 +70,8 @@ class Loading:
 
     def load(self) -> None:
         """Load hetero; the calling thread waits: in another one, BLAS and both lose more time."""
-        self.is_loaded, self._before = True, self.spent  # a broken installation is loaded once
+        self.is_loaded = True  # a broken installation is loaded once
+        self.gained = self._saved * self.spent  # if it had been loaded for these calls
         load("hetero.ops.functions")
         load("hetero.profile.inventory").devices()
 
@@ -100,9 +100,7 @@ class Loading:
         if os.getpid() != process or (self.spent < _KEPT and was is None):
             return
         if self.spent >= _KEPT:
-            saved = self._saved
-            if self.is_loaded:
-                saved = (saved * self._before + self.gained) / self.spent
+            saved = self.gained / self.spent if self.is_loaded else self._saved
             pace = {name: measured / guess for name, (measured, guess) in self._pace.items()}
             runs[self._name] = self.spent, saved, pace
         content = load("json").dumps(dict([*runs.items()][-_MOST:]))
@@ -112,8 +110,10 @@ class Loading:
 def _changes() -> list[float]:
     """When a profile was written and a loop compiled, after which calls may gain otherwise."""
     cache = load("hetero.paths").cache_directory()
-    folders = cache / "profiles", cache / "loops"
-    return [os.stat(f).st_mtime for f in folders if os.path.isdir(f) and os.listdir(f)]
+    with contextlib.suppress(OSError):  # such as one that another process removes
+        folders = [path for path in (cache / "profiles", cache / "loops") if os.path.isdir(path)]
+        return [os.stat(path).st_mtime for path in folders if os.listdir(path)]
+    return []
 
 
 def _runs() -> dict[str, tuple[float, float, dict[str, float]]]:

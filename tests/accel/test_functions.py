@@ -477,9 +477,9 @@ def test_a_way_that_is_predicted_to_be_slower_is_not_taken():
     assert codes in ({"first", "slower"}, {"slower"})
 
 
-def test_a_dry_run_takes_nothing():
+def test_a_dry_run_decides_at_once_and_takes_nothing(monkeypatch):
+    monkeypatch.setattr(inventory, "looked", lambda: False)
     session = Session(dry=True)
-    session.loading.enough = 0.0
     assert session.run("f", attempt(0.5), plain) == "plain"
     assert session.book.last.code == "would-take"
     assert "would-take, 1 call: to gain more, leave --dry-run out" in str(session.book)

@@ -13,7 +13,7 @@ from hetero.imports import INSTALL, load
 from hetero.kernels.common.launch import Target
 from hetero.moving import ranges, streaming
 from hetero.ops.products import operands, tiled
-from hetero.pricing import places
+from hetero.pricing import places, settings
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NAME = "matmul"
 VECTOR_BYTES = 16  # of the widest loads; operands are expected to be aligned for them
 _SPLIT_CALLS = 1.15  # what a second launch and its buffer add to what a call costs the host
+_LEAST_DEPTH = 128  # of products by pieces, which round no worse than float32 where there are many
 _N, _T = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
 _INT32 = 2**31 - 1
 _constants = {
@@ -37,7 +38,7 @@ def _run_blas(devices: tuple[()], problem: Problem, arguments: Arguments) -> Non
     np.matmul(*arguments.inputs, out=arguments.output)
 
 
-def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
+def _tiled_work(problem: Problem, info: dict[str, Any], family: str = "") -> Work:
     """As `operands.gpu_work`, with the device's seconds that the kernels' own plan counts on."""
     work = operands.gpu_work(problem, info)
     if not problem.strides or "arch" not in info:
@@ -48,9 +49,22 @@ def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
         shared_limit=info["shared_limit"],
         capability=divmod(int(info["arch"].removeprefix("sm_")), 10),
     )
-    planned = tiled.launch_plan(problem, VECTOR_BYTES, target)
+    planned = tiled.launch_plan(problem, VECTOR_BYTES, target, family)
     calls = 1.0 if len(planned.launches) == 1 else _SPLIT_CALLS
     return work._replace(estimate=planned.seconds, calls=calls)
+
+
+def _no_tensor_cores(problem: Problem, info: dict[str, Any]) -> str | None:
+    """Why tensor cores cannot do this matmul, None where they can."""
+    if info.get("arch") != "sm_90" and not info.get("elsewhere"):
+        return "tensor multiplies on NVIDIA GPUs of compute capability 9.0"
+    if problem.dtype != "float32":
+        return f"tensor multiplies float32, got {problem.dtype}"
+    if settings.is_ieee():
+        return 'tensor cuts operands into pieces, which precision="ieee" excludes'
+    if problem.dims[2] < _LEAST_DEPTH:
+        return f"tensor takes k from {_LEAST_DEPTH} on, got {problem.dims[2]}"
+    return None
 
 
 # -- cuBLAS, which is column-major: a row-major C = A B is the column-major C^T = B^T A^T ----------
@@ -144,6 +158,14 @@ def _prepare_library(device: Any, problem: Problem, aligned: int, options: Any) 
 _method = functools.partial(registry.register_method, operation=NAME)
 _method(method="blas", kinds=("cpu",), work=operands.cpu_work, run=_run_blas)
 _method(method="tiled", kinds=("cuda",), work=_tiled_work, run=tiled.run, prepare=tiled.prepare)
+_method(
+    method="tensor",
+    kinds=("cuda",),
+    excludes=_no_tensor_cores,
+    work=functools.partial(_tiled_work, family="tensor"),
+    run=functools.partial(tiled.run, family="tensor"),
+    prepare=functools.partial(tiled.prepare, family="tensor"),
+)
 _method(method="tiled", kinds=("opencl",), work=operands.gpu_work, run=tiled.run)
 _method(
     method="library",

@@ -33,21 +33,25 @@ _MATVEC = ("m", "k"), ("a_strides", "x_strides", "y_strides"), ("A", "x", "y")
 _FAMILIES = {
     "matmul": _Family(kernels.plan_matmul, *_MATMUL),
     "matvec": _Family(kernels.plan_matvec, *_MATVEC),
+    "tensor": _Family(kernels.plan_tensor, *_MATMUL),
 }
 
 
 @functools.lru_cache(maxsize=4096)
-def _planned(operation: str, dims: Any, strides: Any, **others: Any) -> kernels.LaunchPlan:
-    family = _FAMILIES[operation]
+def _planned(name: str, dims: Any, strides: Any, **others: Any) -> kernels.LaunchPlan:
+    family = _FAMILIES[name]
     named = dict(zip(family.extents, dims, strict=True))
     named |= zip(family.strides, strides, strict=True)
     return family.plan(**named, **others)
 
 
-def launch_plan(problem: Problem, aligned: int, target: Target) -> kernels.LaunchPlan:
+def launch_plan(
+    problem: Problem, aligned: int, target: Target, family: str = ""
+) -> kernels.LaunchPlan:
     """The launches of a problem; ``aligned`` divides its operands' addresses."""
     asked = {"batch": problem.batch, "dtype": problem.dtype, "alignment": aligned}
-    return _planned(problem.operation, problem.dims, problem.strides, target=target, **asked)
+    family = family or problem.operation
+    return _planned(family, problem.dims, problem.strides, target=target, **asked)
 
 
 def _buffers(problem: Problem) -> tuple[str, ...]:
@@ -58,15 +62,16 @@ def _buffers(problem: Problem) -> tuple[str, ...]:
     return names
 
 
-def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-    """Start the launches on buffers of the device."""
+def run(devices: tuple[Device], problem: Problem, arguments: Arguments, family: str = "") -> None:
+    """Start the launches on buffers of the device; a problem's operation has a family of kernels,
+    and may have others."""
     (device,), places = devices, (*arguments.inputs, arguments.output)
-    planned = launch_plan(problem, alignment(*places), device.target)
+    planned = launch_plan(problem, alignment(*places), device.target, family)
     buffers = dict(zip(_buffers(problem), places, strict=True))
     device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
 
 
-def prepare(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
+def prepare(device: Any, problem: Problem, aligned: int, options: Any, family: str = "") -> Any:
     """A function of the addresses of the inputs and the result that starts them."""
-    planned = launch_plan(problem, aligned, device.target)
+    planned = launch_plan(problem, aligned, device.target, family)
     return device.prepared(planned, _buffers(problem), np.dtype(problem.dtype).itemsize)

@@ -18,7 +18,7 @@ from hetero.calibration.progress import Failure
 from hetero.calibration.request import Request
 from hetero.calibration.worklist import module_of
 from hetero.ops.cases import Passes, TimedSolves
-from hetero.pricing import movement
+from hetero.pricing import pricing
 from hetero.profile import Profile, inventory
 from hetero.registry import Operation
 from hetero.registry.models import ModelKey
@@ -62,7 +62,7 @@ def unmoved(one: Measured, constants: Profile) -> Measured | None:
         return None
 
     def rest(dims: tuple[int, ...], seconds: float) -> float:
-        moved = movement.to_all(case.problem(*dims), place.info, constants)
+        moved = pricing.to_all(case.problem(*dims), place.info, constants)
         whole = sum(sum(part.values()) for part in moved)
         return max(seconds - whole, _LEAST_REST * seconds)
 

@@ -27,7 +27,6 @@ from typing import Any
 from hetero import locks
 
 _PATIENCE = 20.0  # seconds, the most that a fork waits for each lock
-_COMPILER = "numba.core.compiler_lock"
 # What brings the packages of the extras in setup.cfg. They are named one by one, because
 # 'pip install hetero[...]' would ask an index for hetero.
 INSTALL = {
@@ -39,6 +38,7 @@ INSTALL = {
 }
 _MACHINERY = importlib.machinery.ModuleSpec.__init__.__code__.co_filename
 _lock = locks.new()
+compiling = locks.new()  # held while Numba compiles, see `hetero.host.threads`
 _held: list[list[Any]] = []  # the locks of each fork in progress
 
 
@@ -145,10 +145,7 @@ def _is_being_imported(module: ModuleType) -> bool:
 
 def _before_fork() -> None:
     """Wait for imports, and for Numba's compiler, which imports and calls LLVM under its lock."""
-    wanted = [_lock]
-    if _COMPILER in sys.modules:
-        wanted.append(sys.modules[_COMPILER].global_compiler_lock._lock)
-    _held.append([lock for lock in wanted if lock.acquire(timeout=_PATIENCE)])
+    _held.append([lock for lock in (_lock, compiling) if lock.acquire(timeout=_PATIENCE)])
 
 
 def _after_fork() -> None:

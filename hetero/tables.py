@@ -2,13 +2,20 @@
 
 That is the machine's profile; the devices, where some come, break or are disabled, or the process
 is forked; and the CPU's loops, where some were compiled. Descriptions of devices are made anew too.
+
+`bound` is the call cache, which makes the second call of a shape cost a look-up. One dict for all
+operations: the facts of a call -> the function that runs it. The facts begin with the operation;
+they are all that a plan depends on: shapes, strides, dtypes and locations of the arrays, the other
+arguments, and what `use` blocks set.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hetero import locks
+from hetero.settings import forced
 
 _MOST = 4096  # entries of a table
 
@@ -49,3 +56,35 @@ def remember(table: dict[Any, Any], key: Any, value: Any, generation: int) -> No
         if len(table) >= _MOST:
             table.clear()
         table[key] = value
+
+
+# -- The call cache --------------------------------------------------------------------------------
+
+bound: dict[Any, Callable[..., Any]] = new_table()
+find = bound.get
+_forced = forced.get
+
+
+def bind(key: Any, make: Callable[[], Any]) -> Any:
+    """The function that runs a call: the remembered one of its facts, or what ``make()`` gives.
+
+    ``key`` is the operation, the facts and the placement; where it is None nothing is remembered.
+    """
+    if key is None:
+        return make()
+    if _forced() is not None:
+        key = here(key)
+    run = find(key)
+    if run is None:
+        now = generation()
+        run = make()
+        remember(bound, key, run, now)
+    return run
+
+
+def here(key: Any) -> Any:
+    """A key, with what else the enclosing `use` blocks set."""
+    outer = _forced()
+    if outer is None or outer.results is outer.memory_limit is outer.precision is None:
+        return key
+    return outer.results, outer.memory_limit, outer.precision, key

@@ -12,7 +12,7 @@ import pytest
 from test_dask import client, groups, threads  # noqa: F401  fixtures
 
 import hetero
-from hetero.pricing import settings
+from hetero import settings
 
 distributed, da = pytest.importorskip("distributed"), pytest.importorskip("dask.array")
 import hetero.dask  # noqa: E402

@@ -138,7 +138,7 @@ def attempted(A: Any, B: Any, C: Any = None) -> Attempt:
 
 def _is_placed() -> bool:
     """Whether the call stands in a block of `hetero.use`."""
-    settings = sys.modules.get("hetero.pricing.settings")
+    settings = sys.modules.get("hetero.settings")
     return settings is not None and settings.forced.get() is not None
 
 

@@ -16,15 +16,16 @@ from hetero.arrays.libraries import INTERFACE, Cupy, Interface, Library, Numba, 
 from hetero.arrays.libraries import Access as Access
 from hetero.arrays.libraries import maker_for as maker_for
 from hetero.arrays.libraries import release as release
-from hetero.arrays.operand import HOST, Operand, Spec, key_of
+from hetero.arrays.operand import HOST as HOST
 from hetero.arrays.operand import UNKNOWN_STREAM as UNKNOWN_STREAM
+from hetero.arrays.operand import Operand, Spec, key_of
 from hetero.arrays.operand import alignment as alignment
 from hetero.arrays.operand import dense as dense
 from hetero.arrays.operand import element_strides as element_strides
 from hetero.arrays.operand import name_of as name_of
+from hetero.arrays.operand import of_numpy as of_numpy
 from hetero.arrays.operand import overlap as overlap
 from hetero.arrays.operand import spec as spec
-from hetero.arrays.pinned import RANGES, holds
 from hetero.arrays.pycuda import Own, PyCuda
 
 Array = TypeVar("Array")  # an operand's type, which the result has too
@@ -44,13 +45,9 @@ class Numpy(Library):
 
 
 def _on_host(array: np.ndarray, known: kept.Kept | None) -> Operand:
-    facts, writeable = (array.shape, array.strides, array.dtype, HOST), array.flags.writeable
-    if not writeable:
+    if not array.flags.writeable:
         known = kept.find(array) or known
-    copies = () if known is None else known.copies
-    if writeable and known is None and not RANGES:
-        return Operand(*facts)
-    return Operand(*facts, 0, not writeable, None, copies, known, bool(RANGES) and holds(array))
+    return of_numpy(array, known)
 
 
 _interface, _dlpack = Interface(), Dlpack()

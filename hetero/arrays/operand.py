@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero.arrays.pinned import RANGES, holds
+
 HOST = "host"
 UNKNOWN_STREAM = -1  # of an array from a library that does not report its stream
 _ORDERED_STREAMS = (None, 0, 1, 2)
@@ -201,6 +203,15 @@ def dense(
     itemsize = dtype.itemsize
     strides = tuple([stride * itemsize for stride in element_strides(shape, order)])
     return Operand(shape, strides, dtype, location)
+
+
+def of_numpy(array: np.ndarray, known: Any = None) -> Operand:
+    """An array of NumPy's, with what is `kept` of it where it does not change."""
+    facts, writeable = (array.shape, array.strides, array.dtype, HOST), array.flags.writeable
+    if writeable and known is None and not RANGES:
+        return Operand(*facts)
+    copies = () if known is None else known.copies
+    return Operand(*facts, 0, not writeable, None, copies, known, bool(RANGES) and holds(array))
 
 
 _NAMES = {dtype.char: dtype.name for dtype in map(np.dtype, "fdFD")}

@@ -1,15 +1,10 @@
-"""The call cache: what makes the second call of a shape cost a look-up.
-
-One dict for all operations: the facts of a call -> the function that runs it. The facts begin with
-the operation; they are all that a plan depends on: shapes, strides, dtypes and locations of the
-arrays, the other arguments, and what `use` blocks set. All entries are dropped at once when the
-settings, the profile or the devices change; see `hetero.tables`.
+"""Remembered calls on device arrays that come down to a launch.
 
 Reading an array's CUDA array interface takes longer than a small product. For libraries with an
 `Access` the key is read from attributes directly; the rest of a call, down to the packed arguments
 of its kernels, is made once. Anything unusual, from another stream to a failing launch, is a
 `MISS`, and the call goes the general way. Under the type of such arrays lies the function that
-looks up their calls.
+looks up their calls. They lie in the call cache, `hetero.tables.bound`.
 """
 
 from __future__ import annotations
@@ -24,45 +19,15 @@ from hetero import tables
 from hetero.arrays import Access, Operand, alignment, library_of
 from hetero.errors import DeviceError
 from hetero.imports import load
-from hetero.pricing.settings import Settings, forced
+from hetero.settings import Settings, forced
+from hetero.tables import bound, find
 
 if TYPE_CHECKING:
     from hetero.pricing.plan import Plan
 
 MISS = object()
 log = logging.getLogger("hetero")
-
-bound: dict[Any, Callable[..., Any]] = tables.new_table()
-find = bound.get
 _forced = forced.get
-
-
-def bind(key: Any, make: Callable[[], Any]) -> Any:
-    """The function that runs a call: the remembered one of its facts, or what ``make()`` gives.
-
-    ``key`` is the operation, the facts and the placement; where it is None nothing is remembered.
-    """
-    if key is None:
-        return make()
-    if _forced() is not None:
-        key = here(key)
-    run = find(key)
-    if run is None:
-        now = tables.generation()
-        run = make()
-        tables.remember(bound, key, run, now)
-    return run
-
-
-def here(key: Any) -> Any:
-    """A key, with what else the enclosing `use` blocks set."""
-    outer = _forced()
-    if outer is None or outer.results is outer.memory_limit is outer.precision is None:
-        return key
-    return outer.results, outer.memory_limit, outer.precision, key
-
-
-# -- Calls on device arrays ------------------------------------------------------------------------
 
 
 def learn(

@@ -372,7 +372,8 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
             out = None  # or the CPU would find operands half overwritten
         values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
         is_new = result.location == HOST and call.out is None and outcome is None
-        if is_new and places.memory_limit() is None:
+        is_large = result.nbytes >= kept.LEAST_WATCHED
+        if is_new and is_large and places.memory_limit() is None:
             source = problem.operation, problem.dims, problem.dtype
             if (known := kept.note_result(values, source)) is not None:
                 keeping.hold(device, values, known, partial(tuple, (buffer, owner)), shed=False)

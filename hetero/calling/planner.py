@@ -18,13 +18,13 @@ from hetero.errors import DeviceNotAvailable, one_of
 from hetero.host import cpu
 from hetero.moving import keeping
 from hetero.moving.results import staying
-from hetero.pricing import movement, places
+from hetero.pricing import places
 from hetero.pricing.places import check_method, matching_devices
 from hetero.pricing.plan import CPU, Plan
-from hetero.pricing.pricing import price
-from hetero.pricing.settings import Settings, forced, is_ieee, placement
+from hetero.pricing.pricing import by_way_of_host, price
 from hetero.profile import inventory
 from hetero.registry.problem import Problem
+from hetero.settings import Settings, forced, is_ieee, placement
 
 _AT_ONCE = 2e-4  # seconds: a solve on a device from operands on the host takes no less
 _START, _LEAST = 0.2, 1e-3  # seconds: to look for devices; what a call takes that is not remembered
@@ -273,7 +273,7 @@ class Machine:
 
     def moved_by_host(self, problem: Problem) -> dict[str, float]:
         """Seconds of "download" and "upload" around a computation from copies on the host."""
-        return movement.by_way_of_host(problem, profile.current())
+        return by_way_of_host(problem, profile.current())
 
 
 HERE = Machine()
@@ -301,7 +301,7 @@ class OtherMachine(Machine):
         return price(problem, self._constants, self._devices, device, method)
 
     def moved_by_host(self, problem: Problem) -> dict[str, float]:
-        return movement.by_way_of_host(problem, self._constants)
+        return by_way_of_host(problem, self._constants)
 
 
 def _places(plan: Plan) -> list[str]:

@@ -1,4 +1,4 @@
-"""The devices beside the CPU: the kinds there are, those at hand, and which of them work.
+"""The devices: the kinds there are beside the CPU, those at hand, and which of them work.
 
 A kind of device is a module that subclasses `hetero.devices.base.Device` and has a function
 ``find()``, and a name in `KINDS`. Methods for it are rows that name the kind, or `PORTABLE`
@@ -14,10 +14,11 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hetero import locks, tables
 from hetero.errors import DeviceMemoryError, DeviceNotAvailable, one_of
+from hetero.host import cpu
 from hetero.imports import load
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Registry:
         self.kinds: dict[str, Find] = {kind: partial(_find, kind) for kind in KINDS}
         self.lock = locks.new()
         self.found: dict[str, Device] | None = None  # by name; None until they were looked for
+        self.descriptions: dict[str, dict[str, dict[str, Any]]] = tables.new_table()
         self.absent: list[str] = []  # what is not here and what would bring it
         self.proved: set[str] = set()  # who ran the small kernel right
         self.defects: dict[str, tuple[Device, str]] = {}  # the broken ones, and why
@@ -70,6 +72,26 @@ class Registry:
                     if self.found is None:  # else a signal handler's call found them meanwhile
                         self.found = found
         return self.found
+
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Name -> description; "cpu" first. A device set aside stays, with ``set_aside``.
+
+        Made on first use, and again when something changed.
+        """
+        now = tables.generation()
+        infos = self.descriptions.get("here")
+        if infos is None:
+            infos = {CPU: dict(cpu.describe())}
+            for name, device in self.available().items():
+                info = dict(device.describe())
+                twin = next((n for n, i in infos.items() if n != CPU and _same(i, info)), None)
+                if twin is not None:
+                    info["same_as"] = twin
+                if (reason := self.disabled(name)) is not None:
+                    info["set_aside"] = reason
+                infos[name] = info
+            tables.remember(self.descriptions, "here", infos, now)
+        return infos
 
     def believed(self, name: str) -> bool:
         """Whether a device works, as far as a small kernel can tell; "cpu" does.
@@ -217,6 +239,10 @@ class Registry:
         tables.forget()
 
 
+def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return all(a.get(key) == b.get(key) for key in ("kind", "name", "memory_bytes", "driver"))
+
+
 def _find(kind: str) -> tuple[list[Device], list[str]]:
     """What the module of a kind finds."""
     return load(f"hetero.devices.{kind}").find()
@@ -225,6 +251,7 @@ def _find(kind: str) -> tuple[list[Device], list[str]]:
 here = Registry()
 
 available = here.available
+described = here.described
 only_host = here.only_host
 believed = here.believed
 proven = here.proven

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 PURPOSE = "for results, used before"
-_LEAST = 4 << 20  # bytes; malloc keeps what is smaller by itself
+LEAST = 4 << 20  # bytes; malloc keeps what is smaller by itself
 _MALLOC = (32 << 20) - mmap.PAGESIZE  # bytes that malloc keeps, if a program asks for them again
 _VERY_LARGE = 1 << 30  # bytes of a block that the system may reclaim
 _BLOCKS, _SHARE = 8, 1 / 16  # that are kept at most; of the memory that the process may have
@@ -37,7 +37,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """As ``np.empty``, but that a large array has memory of a block (``owndata`` is False)."""
     dtype = np.dtype(dtype)
     size = prod(shape) * dtype.itemsize
-    if size < _LEAST or dtype.hasobject or dtype.fields is not None:
+    if size < LEAST or dtype.hasobject or dtype.fields is not None:
         return np.empty(shape, dtype)
     nbytes = size + _PAGE - size % -_PAGE  # the array begins where a huge page does
     for block in _kept[::-1]:

@@ -31,10 +31,10 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import cgutils, event, types
 from numba.extending import intrinsic
 
-from hetero.imports import no_fork
+from hetero.imports import compiling, no_fork
 
 __all__ = [
     "ALONE",
@@ -66,6 +66,24 @@ _LARGEST = sys.float_info.max
 _word, _byte = ir.IntType(64), ir.IntType(8)
 _task = ir.FunctionType(ir.VoidType(), [_word] * 3)  # (data, first, last)
 _sharing = ir.FunctionType(ir.VoidType(), [_word] * 4)  # as `_share`
+
+
+class _Compiling(event.Listener):
+    """Holds `imports.compiling` while a thread has the lock of Numba's compiler, or waits for it.
+
+    The event starts before that lock is taken, and ends when it is free. A fork waits for the end:
+    the lock would stay taken in the child.
+    """
+
+    def on_start(self, event: Any) -> None:
+        compiling.acquire()
+
+    def on_end(self, event: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # it began before this listened
+            compiling.release()
+
+
+event.register("numba:compiler_lock", _Compiling())
 
 
 # -- Called by compiled code -----------------------------------------------------------------------

@@ -20,13 +20,12 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from hetero import devices
+from hetero import devices, settings
 from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, maker_for
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.host import pages
 from hetero.moving import transfer
-from hetero.pricing import settings
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
 from hetero.registry.problem import Problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,8 @@ def fetch(
 ) -> np.ndarray:
     """A C-contiguous device buffer on the host, in ``target`` where given."""
     if target is None:
-        target = pages.empty(shape, dtype)
+        is_large = prod(shape) * dtype.itemsize >= pages.LEAST
+        target = (pages.empty if is_large else np.empty)(shape, dtype)
     device.download(source, target)
     return target
 

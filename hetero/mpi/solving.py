@@ -23,8 +23,8 @@ from hetero.mpi.ranks import Ranks, comm_of
 from hetero.ops.krylov.cg_cpu import is_doubtful
 from hetero.ops.linear_systems.systems import CONVERGED, Outcome, is_safe, scaled
 from hetero.pricing.plan import CPU
-from hetero.pricing.settings import forced
 from hetero.profile import inventory
+from hetero.settings import forced
 
 
 def rows(n: int, comm: Any = None) -> tuple[int, int]:

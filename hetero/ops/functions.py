@@ -3,8 +3,9 @@
 import typing as _typing
 
 # isort: off
-from hetero.ops.matvec import matvec as matvec, methods as _matvec  # noqa: F401
-from hetero.ops.matmul import matmul as matmul, methods as _matmul  # noqa: F401
+from hetero.ops.matvec import matvec as matvec
+from hetero.ops.matmul import matmul as matmul
+from hetero.ops.products import methods as _products  # noqa: F401
 from hetero.ops.convolve2d import convolve2d as convolve2d
 from hetero.ops.cg import solve_cg as solve_cg
 from hetero.ops.poisson import solve_poisson as solve_poisson

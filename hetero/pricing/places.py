@@ -15,9 +15,9 @@ from hetero.arrays import HOST
 from hetero.devices.base import Device
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable, one_of
 from hetero.pricing.plan import AGAIN, CPU, Candidate
-from hetero.pricing.settings import forced
 from hetero.registry import Implementation, Unasked
 from hetero.registry.problem import Problem
+from hetero.settings import forced
 
 UNKNOWN_THERE = "no constants in this profile"
 _LEAST_MOVED = 16 << 20  # bytes below which a call is over before copies and computation overlap

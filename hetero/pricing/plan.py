@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from hetero.times import readable
 
 CPU = "cpu"
 AGAIN = "is this machine's CPU again"  # of an OpenCL device
+ALL_AT_ONCE = "all at once"  # links of several devices
+Terms = dict[str, float]  # seconds, by what they are spent on
 
 
 class Candidate(NamedTuple):
@@ -45,7 +48,7 @@ class Candidate(NamedTuple):
     doubtful : bool
         Whether the constants that price it are off by more than 100 % in the mean.
     leads : bool
-        Whether it comes before faster ones; see `hetero.registry.Price`.
+        False: prices alone decide. It was true of ways that came before faster ones.
     unasked : str
         The reason, where it would not hold if the caller named the method.
     """
@@ -65,17 +68,30 @@ class Candidate(NamedTuple):
     doubtful: bool = False
 
 
+def total(one: Terms, other: Terms) -> Terms:
+    """The seconds of both, term by term."""
+    return one | {term: one.get(term, 0.0) + seconds for term, seconds in other.items()}
+
+
+def with_terms(candidate: Candidate, *more: Terms) -> Candidate:
+    """A candidate with additional terms; unchanged where it has no price."""
+    if candidate.seconds is None:
+        return candidate
+    terms = reduce(total, more, candidate.terms)
+    return candidate._replace(terms=terms, seconds=sum(terms.values()))
+
+
 def possible(found: Iterable[Candidate]) -> list[Candidate]:
     """Candidates that nothing speaks against."""
     return [c for c in found if c.reason is None]
 
 
-def rank(candidate: Candidate) -> tuple[bool, bool, float]:
+def rank(candidate: Candidate) -> tuple[bool, float, bool]:
     """The least is chosen; of ways without a price, what computes there alone comes first."""
     if candidate.seconds is None:
         row = candidate.implementation
         return True, row is not None and row.from_host, not candidate.device.endswith("*")
-    return False, not candidate.leads, candidate.seconds
+    return False, candidate.seconds, False
 
 
 def is_last(candidate: Candidate) -> bool:
@@ -339,10 +355,7 @@ def _on(candidate: Candidate) -> str:
 
 def _together(chosen: list[Candidate], moves: dict[str, float]) -> Candidate:
     """One candidate that stands for those of several parts."""
-    terms = dict(moves)
-    for part in chosen:
-        for name, seconds in part.terms.items():
-            terms[name] = terms.get(name, 0.0) + seconds
+    terms = reduce(total, [part.terms for part in chosen], moves)
     known = all(part.seconds is not None for part in chosen)
     alike = all(part.implementation is chosen[0].implementation for part in chosen)
     return Candidate(

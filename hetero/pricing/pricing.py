@@ -6,6 +6,8 @@ for any number of ways:
 
     moving operands there + what the host does to begin + compute + moving the result back
 
+A result that stays is priced by where it is expected to be used next (`hetero.moving.results`).
+
 A way is out where its method, or the device, has a reason against it. A reason that is `Unasked`
 counts until the caller names the method, and only while something else can do the problem. One of
 these is that there are no constants: such a way has no price. Methods of the plain library on the
@@ -14,19 +16,34 @@ CPU, for which nothing of ours is compiled, have conservative constants then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from hetero import registry
-from hetero.pricing import movement, places, shares
+from hetero.arrays import HOST, Operand
+from hetero.devices import at_once
+from hetero.host.copying import staging
+from hetero.pricing import places, shares
 from hetero.pricing.places import UNKNOWN_THERE, Devices, groups
-from hetero.pricing.plan import CPU, Candidate, Plan, is_last, possible, rank
-from hetero.profile import STAGED, Profile
+from hetero.pricing.plan import (
+    ALL_AT_ONCE,
+    CPU,
+    Candidate,
+    Plan,
+    Terms,
+    is_last,
+    possible,
+    rank,
+    total,
+    with_terms,
+)
+from hetero.profile import PAGEABLE, STAGED, Profile
 from hetero.registry import Implementation, Unasked
 from hetero.registry.problem import Problem
 
+UPLOAD_NEXT = "upload next"  # of a result on the host that a device is expected to use next
 _HOME = "leaves its result on the host"
 UNKNOWN = Unasked("no constants in this profile; hetero.calibrate() measures them")
 
@@ -62,8 +79,8 @@ def price(
     if not able and not (device is method is None):
         places.refuse(problem, devices, device, method, every, found)
     others = sorted((_without_price(c) for c in found if c.reason), key=is_last)
-    keepable = movement.keepable(able, problem)
-    return Plan(problem, (*able, *others), constants.title, keepable=keepable)
+    keeps = keepable(able, problem)
+    return Plan(problem, (*able, *others), constants.title, keepable=keeps)
 
 
 def _ways(
@@ -89,7 +106,7 @@ def _ways(
         ]
 
     one = partial(candidate, asked=asked, named=asked or named)
-    cut = shares.candidates(problem, rows, devices, device, constants, one)
+    cut = _in_shares(problem, rows, devices, device, constants, one)
     if asked and possible(cut):
         return cut
     names = list(devices) if device is None else places.matching_devices(device, devices)
@@ -102,6 +119,25 @@ def _ways(
         done = {c.method for c in together if c.seconds is not None or not known or named}
         rows = [row for row in rows if row.method not in done]
     return on({name: devices[name] for name in names}, rows) + together + cut
+
+
+def _in_shares(
+    problem: Problem,
+    rows: list[Implementation],
+    devices: Devices,
+    device: str | None,
+    constants: Profile,
+    one: Callable[..., Candidate],
+) -> list[Candidate]:
+    """All devices of each kind together, by each of the methods, where the call can be cut."""
+    if problem.device is not None:
+        return []
+    found: list[Candidate] = []
+    for kind, members in places.together(devices, device).items():
+        group = shares.Group(kind, members, devices, constants, device is not None, one)
+        found += group.candidates(problem, [row for row in rows if row.kind == kind])
+    after = upload_next(problem, constants)  # which the next call pays
+    return [with_terms(c, after) for c in found]
 
 
 def _staying(problem: Problem, found: list[Candidate]) -> tuple[Problem, list[Candidate]]:
@@ -146,13 +182,15 @@ def candidate(
     """One way to do a problem on one device, or on several together, with its price: ``name`` and
     ``info`` are the device's, which the caller ``asked`` for, or not, as the method was ``named``.
     """
+    if asked:
+        info = {**info, "asked": True}  # for methods that would leave it idle
     reason = places.obstacle(problem, row, name, info, asked)
     way = Candidate(name, row.method, None, {}, _unless(named, reason), row)
     if way.reason not in (None, registry.NOT_COMPILED) or (name == CPU and problem.device_obstacle):
         return way
     unknown: str = UNKNOWN_THERE if info.get("elsewhere") else UNKNOWN
     try:
-        way = _priced(way, problem, info, constants, asked)
+        way = _priced(way, problem, info, constants)
     except (KeyError, ValueError) as error:  # a link, or other dimensions
         unknown = f"the profile's constants do not cover it: {error}"
         unknown = Unasked(unknown) if name == CPU and not info.get("elsewhere") else unknown
@@ -167,22 +205,20 @@ def _unless(named: bool, reason: str | None) -> str | None:
 
 
 def _priced(
-    way: Candidate, problem: Problem, info: dict[str, Any], constants: Profile, asked: bool
+    way: Candidate, problem: Problem, info: dict[str, Any], constants: Profile
 ) -> Candidate:
     """A candidate with its price, if there are constants for it; KeyError and ValueError if they
     do not cover the problem."""
     name, row, group = way.device, way.implementation, info.get("constants")
     assert row is not None
     if row.price is not None:  # by those of other methods
-        terms, made_of, reason, leads = row.price(problem, name, info, constants)
+        terms, made_of, reason = row.price(problem, name, info, constants)
         if terms is None:
             return way._replace(reason=reason or way.reason, made_of=made_of)
         if row.from_host:
-            terms = {**terms, **movement.upload_next(problem, constants)}
-        if leads and asked:
-            reason = Unasked(f"begins on the CPU; name it with method={row.method!r} to use it")
-        how = {"reason": reason or way.reason, "made_of": made_of, "leads": leads}
-        return way._replace(seconds=sum(terms.values()), terms=terms, **how)
+            terms = {**terms, **upload_next(problem, constants)}
+        way = way._replace(reason=reason or way.reason, made_of=made_of)
+        return way._replace(seconds=sum(terms.values()), terms=terms)
     of_row = problem.operation, row.method, problem.dtype, problem.layout
     key = (group or name, "" if group else row.kind, *of_row)
     cost = constants.cost(*key)
@@ -194,21 +230,143 @@ def _priced(
     overhead, compute = cost(work)
     overhead *= work.calls
     # Calls that several devices share go through the host, and are priced from there.
-    before, after = movement.of(problem, CPU if group else name, constants)
+    before, after = moves(problem, CPU if group else name, constants)
     links = []
     if group and constants.moves_apart(*key):
-        up, down = movement.to_all(problem, info, constants)
-        before, after = movement.total(before, up), movement.total(down, after)
-        links.append(movement.ALL_AT_ONCE)
+        up, down = to_all(problem, info, constants)
+        before, after = total(before, up), total(down, after)
+        links.append(ALL_AT_ONCE)
     elif not group:
-        overhead += movement.dispatch(problem, name, constants)
-        if (before or after) and movement.is_staged(problem, name, constants):
+        overhead += dispatch(problem, name, constants)
+        if (before or after) and is_staged(problem, name, constants):
             links.append(STAGED)
-    terms = movement.total({**before, "overhead": overhead, "compute": compute}, after)
+    terms = total({**before, "overhead": overhead, "compute": compute}, after)
     return way._replace(
         seconds=sum(terms.values()),
         terms=terms,
         threads=row.threads(info),
         links=", ".join(links),
         doubtful=constants.is_doubtful(*key),
+    )
+
+
+# -- Moving operands to the device that computes, and the result from it ---------------------------
+
+
+def moves(problem: Problem, name: str, constants: Profile) -> tuple[Terms, Terms]:
+    """Seconds of moves for computing on a device: terms before and after computing."""
+    here = HOST if name == CPU else name
+    before: Terms = {}
+    after: Terms = upload_next(problem, constants) if here == HOST else {}
+    if here == HOST and problem.device is None:
+        return before, after
+    staged: list[tuple[int, float]] = []  # bytes, and seconds alone
+
+    def move(terms: dict[str, float], operand: Operand, source: str, target: str) -> None:
+        if source == target or target in operand.copies:
+            return
+        if source != HOST:  # device to device goes through the host
+            memory = operand.memory if target == HOST else PAGEABLE
+            term = constants.link(source, "download", memory)(operand.nbytes)
+            terms["download"] = terms.get("download", 0.0) + term
+        if target != HOST:
+            is_packed = source == HOST and terms is before and not operand.is_dense()
+            memory = PAGEABLE if is_packed or source != HOST else operand.memory
+            term = constants.link(target, "upload", memory)(operand.nbytes)
+            is_staged = operand.nbytes >= constants.least_staged(target, "upload")
+            if is_staged and memory == PAGEABLE and terms is before:
+                staged.append((operand.nbytes, term))
+            if is_packed:
+                packing = constants.pack(operand.nbytes)
+                if is_staged:  # packed by the threads that copy
+                    packing = max(packing / staging.usual_threads() - term, 0.0)
+                terms["pack"] = terms.get("pack", 0.0) + packing
+            terms["upload"] = terms.get("upload", 0.0) + term
+
+    for operand in problem.inputs:
+        move(before, operand, operand.location, here)
+    if len(staged) > 1:  # at once: between one after the other and one copy of them all
+        together = constants.link(here, "upload", PAGEABLE)(sum(n for n, _ in staged))
+        before["upload"] += 0.5 * min(together - sum(seconds for _, seconds in staged), 0.0)
+    if problem.next_device is None:
+        move(after, problem.output, here, problem.output.location)
+    return before, after
+
+
+def is_staged(problem: Problem, name: str, constants: Profile) -> bool:
+    """Whether some operand or the result goes through pinned buffers (`host.copying.staging`)."""
+    here = HOST if name == CPU else name
+    moves = [(operand, operand.location, here) for operand in problem.inputs]
+    if problem.next_device is None:
+        moves.append((problem.output, here, problem.output.location))
+    return any(
+        operand.nbytes >= constants.least_staged(*link)
+        for operand, source, target in moves
+        if source != target and target not in operand.copies and not operand.pinned
+        for link in ((source, "download"), (target, "upload"))
+        if link[0] != HOST
+    )
+
+
+def upload_next(problem: Problem, constants: Profile) -> Terms:
+    """Seconds to upload a result on the host to the device that is expected to use it next; empty
+    where that, or its link, is not known."""
+    if problem.next_device is None:
+        return {}
+    try:
+        link = constants.link(problem.next_device, "upload")
+    except KeyError:
+        return {}
+    return {UPLOAD_NEXT: link(problem.output.nbytes)}
+
+
+def to_all(problem: Problem, info: dict[str, Any], constants: Profile) -> tuple[Terms, Terms]:
+    """Seconds to move shares of the operands from the host to several devices, which ``info``
+    describes as `groups` does, and the result back; KeyError if the links are not known."""
+    members = info["members"]
+
+    def seconds(direction: str, operand: Operand) -> float:
+        nbytes = operand.nbytes // len(members)
+        if nbytes < at_once.LEAST:  # one after the other
+            return len(members) * constants.link(members[0], direction)(nbytes)
+        return constants.at_once(info["constants"]).link(members[0], direction)(nbytes)
+
+    before = sum(seconds("upload", operand) for operand in problem.inputs)
+    return {"upload": before}, {"download": seconds("download", problem.output)}
+
+
+def by_way_of_host(problem: Problem, constants: Profile) -> dict[str, float]:
+    """Seconds of "download" and "upload" around a computation of device operands from host copies;
+    empty where nothing is moved, and where the links are not known."""
+    if problem.device is None:
+        return {}
+    try:
+        before, after = moves(problem, CPU, constants)
+    except KeyError:
+        return {}
+    return {**before, **after}
+
+
+def dispatch(problem: Problem, name: str, constants: Profile) -> float:
+    """Seconds of the host's own work: staging for a device, or the way back from one."""
+    if name != CPU:
+        return constants.dispatch(name, "device" if problem.device else "host")
+    there = problem.device
+    return constants.dispatch(there, "detour") if there else 0.0
+
+
+def keepable(possible: list[Candidate], problem: Problem) -> bool:
+    """Whether uploads decide the choice, or are part of its price.
+
+    ``possible`` are the candidates that can run, the chosen one first.
+    """
+    if not possible or possible[0].seconds is None:
+        return False
+    if all(operand.location != HOST for operand in problem.inputs):
+        return False
+    best = possible[0].seconds
+    return any(
+        c.seconds - c.terms.get("upload", 0.0) - c.terms.get("pack", 0.0) < best
+        for c in possible
+        if c.device != CPU and "upload" in c.terms and not c.shares
     )

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import reduce
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from hetero import registry
 from hetero.arrays import HOST, Operand
 from hetero.devices import at_once
-from hetero.pricing import movement, places
-from hetero.pricing.plan import Candidate, Plan, Share
+from hetero.pricing.plan import ALL_AT_ONCE, Candidate, Plan, Share, with_terms
 from hetero.profile import Profile
 from hetero.registry import Cut, Implementation
 from hetero.registry.problem import Problem
@@ -51,24 +49,6 @@ def moved(problem: Problem) -> int:
     return sum(o.nbytes for o in (*problem.inputs, problem.output) if o.location == HOST)
 
 
-def candidates(
-    problem: Problem,
-    rows: Iterable[Implementation],
-    devices: places.Devices,
-    device: str | None,
-    constants: Profile,
-    price: Callable[..., Candidate],
-) -> list[Candidate]:
-    """All devices of each kind together, by each of the methods, where the call can be cut."""
-    if problem.device is not None:
-        return []
-    asked, rows, found = device is not None, list(rows), []
-    for kind, members in places.together(devices, device).items():
-        group = Group(kind, members, devices, constants, asked, price)
-        found += group.candidates(problem, [row for row in rows if row.kind == kind])
-    return found
-
-
 class Group(NamedTuple):
     """Devices of a kind that may share a call."""
 
@@ -82,8 +62,7 @@ class Group(NamedTuple):
     def candidates(self, problem: Problem, rows: Iterable[Implementation]) -> list[Candidate]:
         """All devices together by each of the methods, if the call can be cut."""
         found = cut(problem, len(self.members))
-        after = movement.upload_next(problem, self.constants)  # which the next call pays
-        return [_with(self._candidate(problem, row, *found), after) for row in rows if found]
+        return [self._candidate(problem, row, *found) for row in rows if found]
 
     def _candidate(self, problem: Problem, row: Implementation, cut: Cut, axis: int) -> Candidate:
         """All devices, each with its range, by one method; balanced where they differ.
@@ -108,10 +87,10 @@ class Group(NamedTuple):
         if reason or any(c.seconds is None for c in chosen):
             return way._replace(seconds=None)
         if min(moved(share.plan.problem) for share in shares) < at_once.LEAST:
-            return _with(way, *(c.terms for c in chosen))
+            return with_terms(way, *(c.terms for c in chosen))
         begin = self.constants.dispatch(f"{self.kind}*{len(self.members)}", "host")
-        way = _with(way, max(chosen, key=lambda c: c.seconds).terms, {"overhead": begin})
-        return way._replace(links=movement.ALL_AT_ONCE)
+        way = with_terms(way, max(chosen, key=lambda c: c.seconds).terms, {"overhead": begin})
+        return way._replace(links=ALL_AT_ONCE)
 
     def _shares(
         self, row: Implementation, cut: Cut, axis: int, members: list[str], weights: list[float]
@@ -150,7 +129,7 @@ class Group(NamedTuple):
             candidate = _contended(candidate, part, info, constants)
         # The copy from a dense range to a result of the whole that has gaps.
         gaps = not part.output.is_c_contiguous()
-        return _with(candidate, {"pack": constants.pack(part.output.nbytes)} if gaps else {})
+        return with_terms(candidate, {"pack": constants.pack(part.output.nbytes)} if gaps else {})
 
 
 def _contended(
@@ -172,16 +151,8 @@ def _contended(
             staged += 0.0 if operand.pinned else seconds
         both = max(staged, *by_way.values()), candidate.terms.get("compute", 0.0)
         more = max(both) + min(both) / 2 - (candidate.seconds or 0.0)
-        return _with(candidate, {"upload": max(more, 0.0)})
+        return with_terms(candidate, {"upload": max(more, 0.0)})
     return candidate
-
-
-def _with(candidate: Candidate, *more: movement.Terms) -> Candidate:
-    """A candidate with additional terms; unchanged where it has no price."""
-    if candidate.seconds is None:
-        return candidate
-    terms = reduce(movement.total, more, candidate.terms)
-    return candidate._replace(terms=terms, seconds=sum(terms.values()))
 
 
 def passed_on(

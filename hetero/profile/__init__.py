@@ -24,9 +24,9 @@ device of that kind, a layout "*" for every layout, "C" for "C aligned" and "C o
 everything odd.
 
 =============  =================================================================================
-`inventory`    this machine, whether a profile is of it, and where profiles are kept
-`constants`    `Profile`: constants, ready to be asked; the bytes of a file, and their checksum
-`finding`      files checked and read; the profile of this machine; the current one
+`constants`    constants, ready to be asked; the bytes of a file, and their checksum
+`inventory`    this machine, and which profiles are of it: where they are kept, checked, read; the
+               current one
 =============  =================================================================================
 """
 
@@ -35,17 +35,17 @@ from hetero.profile.constants import PINNED as PINNED
 from hetero.profile.constants import SCHEMA_VERSION as SCHEMA_VERSION
 from hetero.profile.constants import STAGED as STAGED
 from hetero.profile.constants import UNITS as UNITS
-from hetero.profile.constants import Profile as Profile
 from hetero.profile.constants import encode as encode
-from hetero.profile.finding import Stored as Stored
-from hetero.profile.finding import current as current
-from hetero.profile.finding import held as held
-from hetero.profile.finding import named as named
-from hetero.profile.finding import parse as parse
-from hetero.profile.finding import read as read
-from hetero.profile.finding import set_current as set_current
-from hetero.profile.finding import shipped as shipped
-from hetero.profile.finding import survey as survey
+from hetero.profile.inventory import Profile as Profile
+from hetero.profile.inventory import Stored as Stored
+from hetero.profile.inventory import current as current
 from hetero.profile.inventory import default_path as default_path
+from hetero.profile.inventory import held as held
+from hetero.profile.inventory import named as named
 from hetero.profile.inventory import obstacle as obstacle
+from hetero.profile.inventory import parse as parse
 from hetero.profile.inventory import place as place
+from hetero.profile.inventory import read as read
+from hetero.profile.inventory import set_current as set_current
+from hetero.profile.inventory import shipped as shipped
+from hetero.profile.inventory import survey as survey

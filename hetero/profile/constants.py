@@ -1,19 +1,15 @@
-"""`Profile`: constants of one machine, ready to be asked."""
+"""What a profile says: constants of one machine, ready to be asked; the bytes of a file of them."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from math import inf
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
-from hetero import paths
-from hetero.profile import inventory
-from hetero.registry.models import Cost, ModelKey, bind, bind_link
+from hetero.registry.models import Cost, ModelKey, bind, bind_link, try_out
 
 PAGEABLE, PINNED, STAGED = "pageable", "pinned", "staged"
 # Bytes that may be staged. The threads that help with smaller copies would compete with BLAS's
@@ -56,28 +52,8 @@ def is_trusted(seen: dict[str, Any]) -> bool:
     return doubtful_share(seen) <= LEFT
 
 
-class Profile:
-    """Constants of one machine, ready to be asked.
-
-    Parameters
-    ----------
-    data : dict
-        The content of a profile file.
-
-    Attributes
-    ----------
-    name, title : str
-        The title says, too, if other load spoiled the calibration.
-    is_trusted : bool
-        Whether it did not.
-    data : dict
-    devices : dict
-        Device name -> description.
-    conservative : callable
-        Gives the constants of a machine that is not calibrated.
-    """
-
-    conservative: ClassVar[Callable[[], Profile]]  # `finding` sets it
+class Constants:
+    """Constants of one machine, ready to be asked; see `hetero.Profile`."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.data = data
@@ -290,19 +266,6 @@ class Profile:
         model = self.model(device, kind, operation, method, dtype, layout) or {}
         return "residuals" in model and not model["residuals"]["mean"] < OFF
 
-    def save(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Write the profile atomically, under a lock; by default to `inventory.default_path`.
-
-        A symbolic link of this user (or root) stays; the file that it points to is replaced.
-        """
-        target = inventory.place(path)
-        content = encode(self.data)
-        with paths.locked(target.with_name(target.name + ".lock")) as alone:
-            # Under the lock no other process writes temporary files.
-            paths.sweep(target.parent, target.name, paths.ABANDONED if alone is None else 0.0)
-            paths.replace_file(target, content, durable=True)
-        return target
-
     def __getstate__(self) -> dict[str, Any]:
         return {"data": self.data}
 
@@ -311,3 +274,37 @@ class Profile:
 
     def __repr__(self) -> str:
         return f"<Profile {self.name!r}: {', '.join(self.devices)}>"
+
+
+def try_all(profile: Constants) -> None:
+    """Evaluate everything once, so that wrong content shows here and not in a call."""
+    data = profile.data
+    for name, info in data["devices"].items():
+        texts = info["kind"], info.get("name", ""), info.get("same_as", "")
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"devices {name}: kind, name and same_as must be strings")
+        numbers = info.get("memory_bytes"), info.get("blas_threads")
+        if not all(isinstance(number, int | None) for number in numbers):
+            raise TypeError(f"devices {name}: memory_bytes and blas_threads must be whole numbers")
+    for name, errors in profile.residuals().items():
+        if not all(isinstance(value, float | int) for value in (errors["mean"], *errors.values())):
+            raise TypeError(f"residuals of {name} must be numbers")
+    for key, model in data["models"].items():
+        ModelKey.parse(key)
+        try:
+            try_out(model)
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+            raise type(error)(f"{key}: {error}") from None
+    found = {"pack": profile.pack(2**20)}
+    for device, directions in data["links"].items():
+        for direction, kinds in directions.items():
+            for memory in kinds:
+                for nbytes in (1, 2**20, 2**30):
+                    curve = profile.curve(device, direction, memory)
+                    found[f"{memory} {direction} of {device}, {nbytes} bytes"] = curve(nbytes)
+    for device in data["host"].get("dispatch", {}):
+        for case in ("host", "device", "detour"):
+            found[f"dispatch of {device}, {case}"] = profile.dispatch(device, case)
+    for what, seconds in found.items():
+        if not 0.0 <= seconds < inf:
+            raise ValueError(f"{what}: {seconds} seconds")

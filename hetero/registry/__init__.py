@@ -1,23 +1,35 @@
-"""Operations and their implementations, by method and kind of device.
+"""Operations; with the methods (`problem`) what there is to compute, and how.
 
-An implementation is one way to do an operation on one kind of device. The operations' packages
-register both when they are imported; planner, calibration, evaluation, the command line and tests
-walk the same lists.
+The operations' packages register both when they are imported; planner, calibration, evaluation, the
+command line and tests walk the same lists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hetero.devices import KINDS as PORTABLE  # noqa: F401  for rows of methods
 from hetero.errors import one_of
-from hetero.imports import load
-
-if TYPE_CHECKING:
-    from hetero.registry.models import Work
-    from hetero.registry.problem import Problem
+from hetero.registry.problem import ALWAYS as ALWAYS
+from hetero.registry.problem import BLAS as BLAS
+from hetero.registry.problem import IN_TURN as IN_TURN
+from hetero.registry.problem import LOOPS as LOOPS
+from hetero.registry.problem import NOT_COMPILED as NOT_COMPILED
+from hetero.registry.problem import WHEN_SHORT as WHEN_SHORT
+from hetero.registry.problem import Arguments as Arguments
+from hetero.registry.problem import Can as Can
+from hetero.registry.problem import Composed as Composed
+from hetero.registry.problem import HostRun as HostRun
+from hetero.registry.problem import Implementation as Implementation
+from hetero.registry.problem import Price as Price
+from hetero.registry.problem import Problem
+from hetero.registry.problem import Unasked as Unasked
+from hetero.registry.problem import lookup as lookup
+from hetero.registry.problem import missing as missing
+from hetero.registry.problem import no_obstacle as no_obstacle
+from hetero.registry.problem import register_method as register_method
 
 
 @dataclass(frozen=True)
@@ -147,266 +159,6 @@ class Cut(NamedTuple):
     def read_whole(self, axis: int) -> list[int]:
         """Numbers of the arrays that every range along one axis reads whole."""
         return [i for i, axes in enumerate(self.needs) if axis not in axes]
-
-
-class Arguments(NamedTuple):
-    """The data of one call, as every ``run`` gets them.
-
-    Attributes
-    ----------
-    inputs : tuple
-        The operands, in the order of ``problem.inputs``: NumPy arrays on the CPU and for several
-        devices, buffers for one device. What an operation moves itself is among its options.
-    output : array or buffer
-        Takes the result. In a solve it holds the start on entry, and x at the end.
-    options : Any
-        The operation's own, such as a filter and the fill value, or a system and its tolerances.
-    """
-
-    inputs: tuple[Any, ...]
-    output: Any
-    options: Any = None
-
-
-class Price(NamedTuple):
-    """Price of a composite method.
-
-    Attributes
-    ----------
-    terms : dict of str to float or None
-        Seconds, which add up to its own; None where they are not known.
-    made_of : str
-        What it is made of, in words.
-    reason : str or None
-        Why it cannot do the problem; None where it can.
-    leads : bool
-        Whether it is taken although others are faster by the number of iterations to expect: it
-        learns that number, and changes over in time.
-    """
-
-    terms: dict[str, float] | None
-    made_of: str = ""
-    reason: str | None = None
-    leads: bool = False
-
-
-BLAS, LOOPS = "blas", "loops"  # threads of the CPU that a method may run on
-_THREADS = {BLAS: "blas_threads", LOOPS: "cores"}  # where a CPU's description has their number
-
-
-class Unasked(str):
-    """A reason against a method that holds unless the caller names it, or nothing else can.
-
-    Attributes
-    ----------
-    otherwise : str or None
-        The reason that holds then.
-    """
-
-    otherwise: str | None
-
-    def __new__(cls, reason: str, otherwise: str | None = None) -> Unasked:
-        """With the reason as its text."""
-        self = super().__new__(cls, reason)
-        self.otherwise = otherwise
-        return self
-
-
-NOT_COMPILED = Unasked("its loops are not compiled on this machine; 'hetero compile' does it")
-_NOT_LOADED = Unasked("to load its loops takes longer than the call")
-
-
-class Can(NamedTuple):
-    """Whether a method can do a problem, and what it needs for it.
-
-    Attributes
-    ----------
-    obstacle : callable
-        ``obstacle(problem, info)`` gives the reason why it cannot do the problem on the device that
-        the dict ``info`` describes, which may be `Unasked`; None where it can.
-    shared : callable, optional
-        ``shared(problem)`` gives whether several devices of the kind can do the problem together.
-    loops : callable, optional
-        ``loops(problem)`` names the compiled loops that it needs on the CPU, as
-        `hetero.host.loops.Family.of` does. Where the description has "plain" none are called.
-    """
-
-    obstacle: Callable[[Problem, dict[str, Any]], str | None]
-    shared: Callable[[Problem], bool] | None = None
-    loops: Callable[[Problem], tuple[str, ...]] | None = None
-
-    def __call__(self, problem: Problem, info: dict[str, Any]) -> str | None:
-        reason = self.obstacle(problem, info)
-        if reason is not None and not isinstance(reason, Unasked):
-            return reason
-        return reason if self.loops is None else missing(self.loops(problem), info) or reason
-
-
-def missing(names: tuple[str, ...], info: dict[str, Any]) -> str | None:
-    """Why compiled loops cannot be called on a CPU, or are not to be unasked."""
-    if not names or info.get("elsewhere"):
-        return None
-    loops = load("hetero.host.loops")
-    if not all(map(loops.is_ready, names)):
-        return loops.obstacle() or NOT_COMPILED
-    return _NOT_LOADED if info.get("plain") else None
-
-
-# When a device gets arrays on the host.
-ALWAYS, WHEN_SHORT, IN_TURN = "always", "when short", "in turn"
-
-
-class HostRun(NamedTuple):
-    """``run`` of a method that takes one device with arrays on the host, of which it moves ranges.
-
-    Attributes
-    ----------
-    run : callable
-    when : str
-        `ALWAYS`; or `WHEN_SHORT`, where the device has no room for them, a way that a plan takes
-        only where the device is named; or `IN_TURN`, always, to compute with them on the CPU in
-        turn with the device.
-    """
-
-    run: Callable[..., Any]
-    when: str
-
-    def __call__(self, *given: Any) -> Any:
-        return self.run(*given)
-
-
-class Composed(NamedTuple):
-    """``work`` of a method that is made of others.
-
-    Attributes
-    ----------
-    work : callable
-    price : callable
-        ``price(problem, device's name, info, profile)`` gives its `Price` by theirs and by the
-        links.
-    """
-
-    work: Callable[[Problem, dict[str, Any]], Work]
-    price: Callable[..., Price]
-
-    def __call__(self, problem: Problem, info: dict[str, Any]) -> Work:
-        return self.work(problem, info)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Implementation:
-    """One way to do an operation on one kind of device.
-
-    Attributes
-    ----------
-    operation, method, kind : str
-        ``kind`` is the kind of device: "cpu", "cuda" or "opencl".
-    excludes : callable
-        ``excludes(problem, info)`` gives the reason why this implementation cannot do the problem
-        on the device that the dict ``info`` describes, or None where it can.
-    work : callable
-        ``work(problem, info)`` counts the `Work`.
-    run : callable or None
-        ``run(devices, problem, arguments)`` computes `Arguments.output`, and gives how it ended, or
-        None where there is nothing to report. ``devices`` is a tuple: empty on the CPU, one active
-        device, or several. None: can be priced, cannot be run yet.
-    prepare : callable or None
-        ``prepare(device, problem, alignment, options)`` gives the launch of ``run`` for addresses
-        that ``alignment`` divides, as ``launch(a, b, c)`` of the operands and the result, in
-        the current context. An operation on one array gets its address twice.
-    """
-
-    operation: str
-    method: str
-    kind: str
-    excludes: Callable[[Problem, dict[str, Any]], str | None]
-    work: Callable[[Problem, dict[str, Any]], Work]
-    run: Callable[..., Any] | None = None
-    prepare: Callable[[Any, Problem, int, Any], Callable[..., None]] | None = None
-
-    @property
-    def shared(self) -> Callable[[Problem], bool] | None:
-        """Of its `Can`."""
-        return getattr(self.excludes, "shared", None)
-
-    @property
-    def loops(self) -> Callable[[Problem], tuple[str, ...]] | None:
-        """Of its `Can`."""
-        return getattr(self.excludes, "loops", None)
-
-    @property
-    def blocks(self) -> str:
-        """Of its `HostRun`; "" where its run is none."""
-        return getattr(self.run, "when", "")
-
-    @property
-    def price(self) -> Callable[..., Price] | None:
-        """Of its `Composed` work; None where it has models of its own."""
-        return getattr(self.work, "price", None)
-
-    def obstacle(self, problem: Problem, info: dict[str, Any]) -> str | None:
-        """Why it cannot do a problem even where it is named."""
-        reason = self.excludes(problem, info)
-        return reason.otherwise if isinstance(reason, Unasked) else reason
-
-    @property
-    def from_host(self) -> bool:
-        """Whether one device always gets arrays on the host, and leaves the result there."""
-        return self.blocks in (ALWAYS, IN_TURN)
-
-    @property
-    def pool(self) -> str | None:
-        """`BLAS` or `LOOPS`, where it runs on these threads of the CPU alone."""
-        if self.loops is not None:
-            return LOOPS
-        return BLAS if self.method == BLAS and self.operation in ("matvec", "matmul") else None
-
-    def threads(self, info: dict[str, Any]) -> int | None:
-        """How many of the CPU that ``info`` describes it runs on at most; None on devices."""
-        return info.get(_THREADS[self.pool]) if self.pool else None
-
-    def __repr__(self) -> str:
-        return f"<{self.operation} {self.method} on {self.kind}>"
-
-    def __deepcopy__(self, memo: Any) -> Implementation:
-        return self
-
-    def __reduce__(self) -> Any:
-        return type(None), ()  # a plan that was pickled, say with a result, tells and runs nothing
-
-
-def no_obstacle(problem: Problem, info: dict[str, Any]) -> None:
-    """``excludes`` of an implementation that can do whatever the operation accepts."""
-
-
-_implementations: dict[str, list[Implementation]] = {}
-
-
-def register_method(
-    *,
-    operation: str,
-    method: str,
-    kinds: tuple[str, ...],
-    work: Callable[[Problem, dict[str, Any]], Work],
-    run: Callable[..., Any],
-    excludes: Callable[[Problem, dict[str, Any]], str | None] = no_obstacle,
-    shared: Callable[[Problem], bool] | None = None,
-    loops: Callable[[Problem], tuple[str, ...]] | None = None,
-    **more: Any,
-) -> None:
-    """Add one way to do an operation: a row for each kind of device, `PORTABLE` or named.
-
-    The arguments are fields of `Implementation` and of `Can`.
-    """
-    can = excludes if shared is loops is None else Can(excludes, shared, loops)
-    for kind in kinds:
-        row = Implementation(operation, method, kind, can, work, run, **more)
-        _implementations.setdefault(operation, []).append(row)
-
-
-def lookup(operation: str) -> tuple[Implementation, ...]:
-    """All implementations of an operation, in the order they were registered."""
-    return tuple(_implementations.get(operation, ()))
 
 
 _operations: dict[str, Operation] = {}

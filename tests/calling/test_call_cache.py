@@ -46,7 +46,7 @@ def cuda(monkeypatch):
             dataclasses.replace(i, prepare=i.prepare and prepare)
             for i in registry.lookup(operation)
         ]
-        monkeypatch.setitem(registry._implementations, operation, entries)
+        monkeypatch.setitem(registry.problem._implementations, operation, entries)
 
     def new(shape, dtype, like):
         return fakes.Cupy.empty(shape, dtype, device)
@@ -184,7 +184,7 @@ def test_what_cannot_be_remembered_still_has_its_result(cuda, monkeypatch):
             dataclasses.replace(i, run=fails, prepare=fails) if i.kind == "cuda" else i
             for i in registry.lookup(operation)
         ]
-        monkeypatch.setitem(registry._implementations, operation, entries)
+        monkeypatch.setitem(registry.problem._implementations, operation, entries)
     tables.forget()
     A, B = put(cuda, 6, 4), put(cuda, 4, 5)
     C = hetero.matmul(A, B, device="cuda", method="tiled")
@@ -233,7 +233,7 @@ def filters(cuda, monkeypatch):
         dataclasses.replace(i, run=run, prepare=prepare) if i.prepare else i
         for i in registry.lookup("convolve2d")
     ]
-    monkeypatch.setitem(registry._implementations, "convolve2d", entries)
+    monkeypatch.setitem(registry.problem._implementations, "convolve2d", entries)
     return cuda
 
 

@@ -38,7 +38,7 @@ def fails(monkeypatch, opencl):
             raise error
 
         monkeypatch.setitem(
-            registry._implementations,
+            registry.problem._implementations,
             "matmul",
             [
                 dataclasses.replace(i, run=run) if i.kind == "opencl" else i
@@ -153,7 +153,7 @@ def test_the_cpu_answers_by_its_own_fastest_way(opencl, monkeypatch, shape):
         return dataclasses.replace(i, run=run)
 
     entries = [instead(i) for i in registry.lookup("convolve2d")]
-    monkeypatch.setitem(registry._implementations, "convolve2d", entries)
+    monkeypatch.setitem(registry.problem._implementations, "convolve2d", entries)
     inventory.changed()
     result = hetero.convolve2d(image, filter, device=opencl, method="direct")
     assert ran == [wanted]
@@ -379,7 +379,7 @@ def pair(monkeypatch):
         dataclasses.replace(i, run=run) if (i.kind, i.method) == ("cuda", "jacobi") else i
         for i in registry.lookup("poisson")
     ]
-    monkeypatch.setitem(registry._implementations, "poisson", entries)
+    monkeypatch.setitem(registry.problem._implementations, "poisson", entries)
     monkeypatch.setattr(devices.here, "first_failure", dict(devices.here.first_failure))
     inventory.changed()
     yield state

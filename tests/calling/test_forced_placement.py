@@ -12,10 +12,9 @@ import pytest
 from made_up import priced, reason, square
 
 import hetero
-from hetero import registry, removed
+from hetero import registry, removed, settings
 from hetero.calling import planner
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
-from hetero.pricing import settings
 
 
 def test_forced_placement_that_is_not_there():

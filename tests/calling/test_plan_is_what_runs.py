@@ -73,7 +73,7 @@ def machine(monkeypatch):
     record = Record()
     for operation in registry.operations():
         rows = [record.instead_of(row) for row in registry.lookup(operation.name)]
-        monkeypatch.setitem(registry._implementations, operation.name, rows)
+        monkeypatch.setitem(registry.problem._implementations, operation.name, rows)
     scipys = planning._scipys
 
     def scipys_function(mode, boundary):

@@ -73,7 +73,7 @@ def test_threads_that_need_the_profile_read_it_once(monkeypatch):
         together.wait()
         found.append(profile.current())
 
-    monkeypatch.setattr(profile.finding, "_load", slowly)
+    monkeypatch.setattr(profile.inventory, "_load", slowly)
     profile.set_current(None)
     threads = [threading.Thread(target=look) for _ in range(4)]
     for thread in threads:

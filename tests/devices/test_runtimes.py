@@ -243,9 +243,9 @@ def test_planning_ends_with_a_list_that_is_out_of_date(two, monkeypatch):
     monkeypatch.setattr(two[0], "probe", wrong)
     assert not devices.believed("cuda:0")
     monkeypatch.setattr(planner, "price", price)
-    monkeypatch.setitem(inventory._described, "devices", stale)
+    monkeypatch.setitem(devices.here.descriptions, "here", stale)
     assert hetero.plan("matmul", A32, B32, device="cuda").chosen.device == "cuda:1"
-    monkeypatch.setitem(inventory._described, "devices", stale)
+    monkeypatch.setitem(devices.here.descriptions, "here", stale)
     hetero.plan("matmul", B32.T, A32.T, device="cuda")
 
 

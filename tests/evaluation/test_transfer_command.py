@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from hetero import profile, registry
+from hetero import devices, profile, registry
 from hetero.evaluation import calls, report, transfer
 from hetero.evaluation.calls import BreakEven, Call, break_even, calls_from, extents
 from hetero.evaluation.transfer import Given
@@ -212,7 +212,7 @@ def test_command_on_bytes(run, work):
 
 def test_without_a_gpu(run, data, monkeypatch):
     alone = {"cpu": inventory.devices()["cpu"]}
-    monkeypatch.setitem(inventory._described, "devices", alone)
+    monkeypatch.setitem(devices.here.descriptions, "here", alone)
     monkeypatch.setattr(calls.backends, "proven", dict)
     code, out, err = run(MB, MB)
     assert (code, out) == (USAGE, "")

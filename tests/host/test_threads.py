@@ -39,3 +39,30 @@ def test_loops_run_on_tbb_unless_another_layer_is_chosen(chosen):
     done = processes.python("-c", PROGRAM, timeout=120, **unset | {"NUMBA_THREADING_LAYER": chosen})
     assert done.stdout == ("omp OpenMP\n" if chosen else "tbb TBB\n"), done.stderr
     assert "fork" not in done.stderr
+
+
+FORKS = """
+import faulthandler, os, signal, threading, time
+import numba
+from hetero.host import threads
+
+lines = "\\n".join(f"    x = x * {k}.5 + (x if x > {k} else {k} - x)" for k in range(80))
+space = {}
+exec(f"def slow(x):\\n{lines}\\n    return x", space)
+thread = threading.Thread(target=lambda: numba.njit(space["slow"])(1.0))
+thread.start()
+time.sleep(0.1)
+assert thread.is_alive()
+child = os.fork()
+if child == 0:
+    faulthandler.register(signal.SIGALRM, chain=True)  # says where it waits, and ends
+    signal.alarm(20)
+    numba.njit(lambda x: x + 1)(1)
+    os._exit(0)
+thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fork_waits_while_another_thread_compiles():
+    assert processes.python("-c", FORKS).stdout.split() == ["0"]

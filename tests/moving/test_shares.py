@@ -37,7 +37,7 @@ def several(monkeypatch, request):
             else i
             for i in registry.lookup(operation)
         ]
-        monkeypatch.setitem(registry._implementations, operation, entries)
+        monkeypatch.setitem(registry.problem._implementations, operation, entries)
     yield found
     for device in found:
         assert not any(memory.damaged() for memory in device.memory), "wrote outside its memory"

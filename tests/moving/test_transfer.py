@@ -189,7 +189,7 @@ def test_streams_of_what_is_no_operand_of_the_problem(cuda, monkeypatch, operati
         dataclasses.replace(row, run=run) if row.kind == "cuda" else row
         for row in registry.lookup(operation)
     ]
-    monkeypatch.setitem(registry._implementations, operation, rows)
+    monkeypatch.setitem(registry.problem._implementations, operation, rows)
     square = rng.random((6, 6), np.float32)
     held, operand = fakes.Cupy.of(square, cuda, stream=77), fakes.Cupy.of(square, cuda)
     cuda.log.clear()

@@ -189,7 +189,7 @@ def calibrated(monkeypatch, hasty, profile_file, two):
         rows = registry.lookup("matmul")
         together = [registry.Can(row.excludes, lambda problem: True) for row in rows]
         rows = [dataclasses.replace(r, excludes=can) for r, can in zip(rows, together, strict=True)]
-        patch.setitem(registry._implementations, "matmul", rows)
+        patch.setitem(registry.problem._implementations, "matmul", rows)
         patch.setattr(sampling, "take", lambda case, *_: Samples(dict.fromkeys(grid(case.axes), 1)))
         patch.setattr(machine_of_calibration, "compile_first", lambda *_: None)
         patch.setattr(transfers, "links", planted("quiet", LINKS))

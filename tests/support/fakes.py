@@ -327,7 +327,7 @@ def install(monkeypatch, count: int = 1) -> list[FakeCuda]:
             dataclasses.replace(i, run=run) if (i.kind, i.method) == ("cuda", method) else i
             for i in registry.lookup(operation)
         ]
-        monkeypatch.setitem(registry._implementations, operation, entries)
+        monkeypatch.setitem(registry.problem._implementations, operation, entries)
 
     def empty(shape, dtype):
         return Cupy.empty(shape, dtype, fakes[Place.current])

@@ -132,7 +132,7 @@ class Machine:
                 dataclasses.replace(entry, run=self._counted(entry))
                 for entry in registry.lookup(operation)
             ]
-            monkeypatch.setitem(registry._implementations, operation, entries)
+            monkeypatch.setitem(registry.problem._implementations, operation, entries)
         inventory.changed()
 
     def _counted(self, entry: registry.Implementation) -> Callable[..., Any]:

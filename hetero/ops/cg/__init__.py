@@ -11,7 +11,6 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import Array, array_or_spec, describe, is_device_array
 from hetero.calling import planner
-from hetero.calling.call_cache import bind
 from hetero.imports import load
 from hetero.moving.results import staying
 from hetero.ops.cg import methods, operands  # the former registers them
@@ -27,6 +26,7 @@ from hetero.ops.linear_systems.solve import (
 from hetero.ops.linear_systems.systems import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE, Outcome
 from hetero.pricing.plan import Plan
 from hetero.profile import inventory
+from hetero.tables import bind
 
 __all__ = ["OPERATION", "from_dims", "problem", "solve_cg"]
 

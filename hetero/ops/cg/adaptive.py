@@ -38,8 +38,8 @@ from hetero import profile, tables
 from hetero.devices.base import Device
 from hetero.imports import load
 from hetero.ops.cg.operands import NAME, least_iterations
-from hetero.pricing import movement
-from hetero.pricing.plan import CPU
+from hetero.pricing import pricing
+from hetero.pricing.plan import CPU, Terms, total
 from hetero.profile import Profile, inventory
 from hetero.registry import Price, Unasked
 from hetero.registry.models import Work
@@ -138,35 +138,38 @@ def price(
 ) -> Price:
     """The terms of a solve that moves in time; see `hetero.ops.cg.hybrid.price`.
 
-    They are those of the number of iterations to expect, foreseen right.
+    They are the mean of two solves that are foreseen right: one of the fewest iterations that any
+    takes, which stays on the CPU, and one of twice those to expect, which moves. Their weights are
+    such that the mean number is the expected one, by which the other methods are priced. So this is
+    the least price where the device pays from a number in between, and nowhere else.
     """
     priced = _schedule(work, problem, name, info, constants)
     if priced is None:
         return Price(None)
-    schedule, before, cpu = priced
-    c, g, move = schedule
+    schedule, moves, cpu = priced
     count, pays_from = problem.options.iterations, schedule.pays_from
-    least = least_iterations(problem.options.rtol, np.dtype(problem.dtype))
+    few = min(least_iterations(problem.options.rtol, np.dtype(problem.dtype)), count)
+    many = _MANY * count
+    often = (count - few) / (many - few) if many else 0.0  # how often there are many
+    terms = {"overhead": cpu, "compute": 0.0}
+    for share, number in ((1.0 - often, few), (often, many)):
+        if pays_from < number:
+            moved = {term: share * seconds for term, seconds in moves.items()}
+            terms = total(terms, {**moved, "compute": share * number * schedule.device})
+        else:
+            terms["compute"] += share * number * schedule.cpu
     why = ""
-    if pays_from > _MANY * count:
+    if not pays_from < many:
         why = f"{name} pays for many more iterations than are to be expected, if for any"
-    elif pays_from <= least:
+    elif pays_from <= few:
         why = f"{name} pays from iteration {math.ceil(pays_from)} on, which any solve reaches"
     pays = f"pays from {pays_from:.0f} iterations on" if pays_from < math.inf else "is slower"
-    how = {
-        "made_of": f"begins on the CPU; {name} {pays}",
-        "leads": not why,
-        "reason": Unasked(why) if why else None,
-    }
-    if (count - _FIRST) * (c - g) <= _MARGIN * move:
-        return Price({"overhead": cpu, "compute": count * c}, **how)
-    compute = {"overhead": cpu, "compute": _FIRST * c + (count - _FIRST) * g}
-    return Price(movement.total(before, compute), **how)
+    return Price(terms, f"begins on the CPU; {name} {pays}", Unasked(why) if why else None)
 
 
 def _schedule(
     work: Works, problem: Problem, name: str, info: dict[str, Any], constants: Profile
-) -> tuple[Schedule, movement.Terms, float] | None:
+) -> tuple[Schedule, Terms, float] | None:
     """With the terms of the move, and the CPU's seconds before the first iteration."""
     one, two = (
         work(replace(problem, options=problem.options._replace(iterations=count)), info)
@@ -185,10 +188,10 @@ def _schedule(
         seconds.append((max(2.0 * begin - step, 0.0), step - begin))
     (cpu_begin, c), (begin, g) = seconds
     try:
-        before, after = movement.of(problem, name, constants)
+        before, after = pricing.moves(problem, name, constants)
     except KeyError:  # no link
         return None
-    moves = movement.total(movement.total(before, after), {"overhead": begin})
+    moves = total(total(before, after), {"overhead": begin})
     return Schedule(c, g, sum(moves.values())), moves, cpu_begin
 
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from hetero.devices.base import Device
 from hetero.imports import load
 from hetero.ops.cg.operands import NAME
-from hetero.pricing import movement
-from hetero.pricing.plan import CPU
+from hetero.pricing import pricing
+from hetero.pricing.plan import CPU, Terms, total
 from hetero.profile import Profile
 from hetero.registry import Price
 from hetero.registry.models import Cost, Work
@@ -54,11 +54,11 @@ def price(
         return Price(None, _MADE_OF)
     count = _OPERANDS.get(problem.layout, 0)
     try:
-        before, _ = movement.of(replace(problem, inputs=problem.inputs[:count]), name, constants)
+        before, _ = pricing.moves(replace(problem, inputs=problem.inputs[:count]), name, constants)
         vectors = replace(problem, inputs=problem.inputs[count:])
-        around, after = movement.of(vectors, CPU, constants)
+        around, after = pricing.moves(vectors, CPU, constants)
         if problem.next_device is None:  # else the caller adds what comes after
-            around = movement.total(around, after)
+            around = total(around, after)
         if model["form"] == "solve":
             overhead, compute = own(work(problem, info))
             steps = {"overhead": overhead, "compute": compute}
@@ -66,12 +66,12 @@ def price(
             steps = _steps(problem, name, info, constants, own)
     except (KeyError, ValueError):  # no link, or a model of other dimensions
         return Price(None, _MADE_OF)
-    return Price(movement.total(movement.total(before, around), steps), _MADE_OF)
+    return Price(total(total(before, around), steps), _MADE_OF)
 
 
 def _steps(
     problem: Problem, name: str, info: dict[str, Any], constants: Profile, own: Cost
-) -> movement.Terms:
+) -> Terms:
     """The iterations with a dense matrix, by their parts; KeyError where one is not known."""
     n, repeat, nbytes = problem.dims[0], problem.options.iterations, problem.output.nbytes
     key = name, info["kind"], "matvec", "tiled", problem.dtype, "C aligned"

@@ -69,7 +69,10 @@ def _adaptive_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
         return "does not apply: it is for arrays on the host"
     if problem.options.known:
         return "is for an unknown number of iterations"
-    return _obstacle("dense")(problem, info)
+    reason = _obstacle("dense")(problem, info)
+    if reason is None and info.get("asked"):
+        return registry.Unasked(f"begins on the CPU; name it with method={ADAPTIVE!r} to use it")
+    return reason
 
 
 def _work(problem: Problem, info: dict[str, Any]) -> Work:

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from hetero import registry
+from hetero import registry, settings
 from hetero.arrays import Array, describe_used
 from hetero.calling import planner
-from hetero.calling.call_cache import MISS, find
+from hetero.calling.call_cache import MISS
 from hetero.ops.convolve2d import methods  # noqa: F401  # registers them
 from hetero.ops.convolve2d.operands import NAME, checked, from_dims, problem
 from hetero.ops.convolve2d.planning import SMALL, key_of, planned, scipys
 from hetero.ops.convolve2d.ranges import cut
 from hetero.ops.convolve2d.window import MODES
-from hetero.pricing import settings
 from hetero.pricing.plan import Plan
+from hetero.tables import find
 
 __all__ = ["OPERATION", "convolve2d", "from_dims", "problem"]
 

@@ -234,7 +234,7 @@ def scipys(key: Any) -> Function | None:
         common.char
     ):
         return None
-    return call_cache.bind(key, lambda: _scipys(mode, boundary))
+    return tables.bind(key, lambda: _scipys(mode, boundary))
 
 
 @functools.cache
@@ -270,7 +270,7 @@ def _real(call: CheckedCall) -> Task:
     key = _host_key(call)
 
     def run() -> Any:
-        again = key and call_cache.find(key) and _by_rank(key)
+        again = key and tables.find(key) and _by_rank(key)
         result = again and again(call.image, call.filter, call.fillvalue)
         return _run(call, key) if result is None else result
 
@@ -300,8 +300,8 @@ def _run(call: CheckedCall, key: Any) -> Any:
         and (plan.chosen.device == CPU or not plan.keepable)
         and not _are_few(call)  # these come as a list or a subclass; arrays need not
     ):
-        tables.remember(call_cache.bound, (*key, window.rank), _bound(plan, a.unkept()), now)
-        tables.remember(call_cache.bound, key, _by_rank(key), now)
+        tables.remember(tables.bound, (*key, window.rank), _bound(plan, a.unkept()), now)
+        tables.remember(tables.bound, key, _by_rank(key), now)
     return result
 
 
@@ -326,12 +326,12 @@ def _host_key(call: CheckedCall) -> tuple[Any, ...] | None:
         return None
     placed = () if call.device is call.method is None else (call.device, call.method)
     arrays = a.shape, a.strides, a.dtype, b.shape, b.dtype
-    return call_cache.here((NAME, *arrays, call.mode, call.boundary, *placed))
+    return tables.here((NAME, *arrays, call.mode, call.boundary, *placed))
 
 
 def _by_rank(key: tuple[Any, ...]) -> Function:
     """The function that finds what runs a call on the host by the rank of its filter."""
-    find = call_cache.find
+    find = tables.find
 
     def run(image: np.ndarray, kernel: np.ndarray, fillvalue: Any) -> Any:
         if type(fillvalue) not in (int, float) or fillvalue != 0:

@@ -13,7 +13,6 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import HOST, Array, describe, is_device_array
 from hetero.calling import planner
-from hetero.calling.call_cache import bind
 from hetero.errors import outside
 from hetero.host import loops
 from hetero.imports import load
@@ -23,6 +22,7 @@ from hetero.ops.kmeans.operands import from_dims, problem
 from hetero.ops.linear_systems.solve import like
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
+from hetero.tables import bind
 
 if TYPE_CHECKING:
     from hetero.ops.kmeans.fit import DeviceLabels, Fit

@@ -273,7 +273,7 @@ def on_host(array: Any, dtype: np.dtype) -> np.ndarray:
 def checked_random(seed: Any) -> np.random.RandomState:
     """The random numbers that scikit-learn would draw from."""
     if seed is None or seed is np.random:
-        return np.random.mtrand._rand
+        return np.random.get_state.__self__  # the one that NumPy's functions are methods of
     if isinstance(seed, numbers.Integral):
         return np.random.RandomState(seed)
     if isinstance(seed, np.random.RandomState):

@@ -13,9 +13,9 @@ from hetero.calling import planner
 from hetero.devices.base import Device
 from hetero.ops import matvec
 from hetero.ops.cases import Budget, Case, Place, SmallCall
-from hetero.ops.matvec.methods import LARGEST
 from hetero.ops.products.calls import host_call
 from hetero.ops.products.cases import Extents, product_cases
+from hetero.ops.products.methods import LARGEST
 
 SHARED = (16384, 8192)
 _OPERATION, _METHOD = "matvec", "tiled"

@@ -12,7 +12,6 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import Array, array_or_spec, describe
 from hetero.calling import planner
-from hetero.calling.call_cache import bind
 from hetero.moving.results import staying
 from hetero.ops.linear_systems.solve import Solve, checked_limit, checked_tolerance, warn
 from hetero.ops.linear_systems.systems import checked_spacing, least_tolerance
@@ -21,6 +20,7 @@ from hetero.ops.poisson.equation import Equation, Face, checked_faces
 from hetero.ops.poisson.methods import JACOBI, NAME, UNLIMITED, from_dims, problem
 from hetero.pricing.plan import Plan
 from hetero.profile import inventory
+from hetero.tables import bind
 
 __all__ = ["OPERATION", "from_dims", "problem", "solve_poisson"]
 

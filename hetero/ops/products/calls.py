@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 
 from hetero import tables
-from hetero.arrays import HOST, Operand, as_array, describe, describe_used, kept, overlap
+from hetero.arrays import HOST, Operand, as_array, describe, describe_used, kept, of_numpy, overlap
 from hetero.calling import execution, planner
 from hetero.calling.call_cache import learn
 from hetero.imports import load
 from hetero.moving import keeping, results, transfer
-from hetero.ops.matmul import methods as _matmul  # noqa: F401  # registers them
-from hetero.ops.matvec import methods as _matvec  # noqa: F401  # what has one row or column
+from hetero.ops.products import methods as _methods  # noqa: F401  # registers them
 from hetero.ops.products.operands import build
 from hetero.pricing.plan import CPU, Plan
-from hetero.pricing.settings import forced
+from hetero.settings import forced
 
 Function = Callable[..., Any]
 
@@ -39,7 +38,7 @@ def on_host(
 ) -> Function:
     """The function ``run(A, B, out)`` of such calls: it runs their plan, or is NumPy's own."""
     target = None if out is None else describe(out)
-    problem = build(function.__name__, describe(A).unkept(), describe(B).unkept(), target)
+    problem = build(function.__name__, of_numpy(A), of_numpy(B), target)
     if problem is None:
         return refused(function, device, method)  # it raises or casts
     if out is None and forced.get() is not None:

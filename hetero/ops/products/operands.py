@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from hetero.arrays import (
     element_strides,
     name_of,
 )
-from hetero.registry.models import Work
 from hetero.registry.problem import Problem, dtype_obstacle
 
 
@@ -174,29 +172,6 @@ def _as_matvec(strides: tuple[tuple[int, ...], ...], n: int) -> tuple[tuple[int,
     if n == 1:
         return a, (b[0], b[1]), (c[0], c[1])
     return (b[0], b[2], b[1]), (a[0], a[2]), (c[0], c[2])
-
-
-def is_row_times_matrix(problem: Problem) -> bool:
-    """Whether a matvec problem is a row times a matrix: the second input is the matrix."""
-    columns = problem.inputs[1].shape[1:]
-    return problem.function == "matmul" and columns != () and columns[-1] != 1
-
-
-def cpu_work(problem: Problem, info: dict[str, Any]) -> Work:
-    """2 m n k flops, each operand and the result moved once; a batch is done one by one."""
-    return _work(problem, problem.dims, problem.batch)
-
-
-def gpu_work(problem: Problem, info: dict[str, Any]) -> Work:
-    """As `cpu_work`, but a GPU does the whole batch at once, so it counts as more rows."""
-    rows, *others = problem.dims
-    return _work(problem, (rows * problem.batch, *others), 1)
-
-
-def _work(problem: Problem, dims: tuple[int, ...], repeat: int) -> Work:
-    (a, b), c = problem.inputs, problem.output
-    moved = (a.nbytes + b.nbytes + c.nbytes) / repeat
-    return Work(dims, 2.0 * prod(dims), moved, repeat)
 
 
 def describe_problem(function: str, A: Any, B: Any) -> Problem:

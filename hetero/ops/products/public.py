@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hetero import devices
+from hetero import devices, settings
 from hetero.arrays import as_array, is_device_array
 from hetero.arrays.kept import written
-from hetero.calling.call_cache import MISS, bind, find
+from hetero.calling.call_cache import MISS
 from hetero.imports import load
-from hetero.pricing import settings
+from hetero.tables import bind, find
 
 _FEW = 64**3  # products that NumPy makes in some 20 us, as long as a device takes to begin and end
 Function = Callable[..., Any]
@@ -123,6 +123,7 @@ def _on_host(
     return _calls().on_host(function, A, B, out, device, method)
 
 
+@functools.cache
 def _calls() -> Any:
     return load("hetero.ops.products.calls")
 

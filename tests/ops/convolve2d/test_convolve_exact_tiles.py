@@ -38,13 +38,13 @@ class OnHost:
 @pytest.fixture
 def by_cufft(monkeypatch, opencl):
     """The methods by cuFFT, on an OpenCL device."""
-    known = registry._implementations["convolve2d"]
+    known = registry.problem._implementations["convolve2d"]
     rows = [
         Implementation(**{f: getattr(row, f) for f in row.__slots__} | {"kind": "opencl"})
         for row in known
         if row.kind == "cuda" and row.method == "fft"
     ]
-    monkeypatch.setitem(registry._implementations, "convolve2d", [*known, *rows])
+    monkeypatch.setitem(registry.problem._implementations, "convolve2d", [*known, *rows])
     monkeypatch.setattr(cufft, "obstacle", lambda: None)
     monkeypatch.setattr(fft_device, "_transform", OnHost)
     monkeypatch.setattr(tiles, "_POWERS", (64, 128))

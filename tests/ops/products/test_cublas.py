@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.linalg import blas
 
-from hetero.ops.matmul import methods as cublas
+from hetero.ops.products import methods as cublas
 
 HERE = {"library": "13.0"}
 

@@ -1,0 +1,308 @@
+"""The ways to multiply: NumPy, our own kernels, cuBLAS; two matrices, or a matrix and a vector."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from hetero import kernels, registry, settings
+from hetero.arrays import alignment
+from hetero.imports import INSTALL, load
+from hetero.kernels.common.launch import Target
+from hetero.moving import ranges, streaming
+from hetero.pricing import places
+from hetero.registry import Arguments
+from hetero.registry.models import Work
+from hetero.registry.problem import Problem
+
+if TYPE_CHECKING:
+    from hetero.devices.base import Device
+
+VECTOR_BYTES = 16  # of the widest loads; operands are expected to be aligned for them
+_LEAST_DEPTH = 128  # of k, of products by pieces: what they round is small in sums of many terms
+_SPLIT_CALLS = 1.15  # what a second launch and its buffer add to what a call costs the host
+_N, _T = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
+_INT32 = 2**31 - 1
+_constants = {
+    name: (np.ones(1, name), np.zeros(1, name)) for name in ("float32", "float64")
+}  # alpha and beta; kept alive, cuBLAS reads them by address
+_alpha_beta = {name: (a.ctypes.data, b.ctypes.data) for name, (a, b) in _constants.items()}
+_prefix = {"float32": "s", "float64": "d"}
+# Rows and columns of the largest matrix that calibration measures, by kind of device; of others.
+LARGEST = {"cpu": 8192, "opencl": 1024, "": 16384}
+
+
+def _run_blas(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
+    getattr(np, problem.function)(*arguments.inputs, out=arguments.output)
+
+
+# -- What they take --------------------------------------------------------------------------------
+
+
+def cpu_work(problem: Problem, info: dict[str, Any]) -> Work:
+    """2 m n k flops, each operand and the result moved once; a batch is done one by one."""
+    return _work(problem, problem.dims, problem.batch)
+
+
+def gpu_work(problem: Problem, info: dict[str, Any]) -> Work:
+    """As `cpu_work`, but a GPU does the whole batch at once, so it counts as more rows."""
+    rows, *others = problem.dims
+    return _work(problem, (rows * problem.batch, *others), 1)
+
+
+def _work(problem: Problem, dims: tuple[int, ...], repeat: int) -> Work:
+    (a, b), c = problem.inputs, problem.output
+    moved = (a.nbytes + b.nbytes + c.nbytes) / repeat
+    return Work(dims, 2.0 * prod(dims), moved, repeat)
+
+
+def _vector_cpu_work(problem: Problem, info: dict[str, Any]) -> Work:
+    return _as_measured(cpu_work(problem, info), info)
+
+
+def _vector_gpu_work(problem: Problem, info: dict[str, Any]) -> Work:
+    return _as_measured(gpu_work(problem, info), info)
+
+
+def _as_measured(work: Work, info: dict[str, Any]) -> Work:
+    """The work with the dimensions of a shorter matrix of as many elements, if one is very long.
+
+    Each element is read once, whatever the shape, and that is what takes the time. A matrix that
+    has few elements for its length tells of the start of a call, not of the rate.
+    """
+    m, k = work.dims
+    most = LARGEST.get(info.get("kind"), LARGEST[""])
+    fold = min(max(m, k) / most, most / min(m, k))
+    if fold <= 1.0:
+        return work
+    m, k = (m / fold, k * fold) if m > k else (m * fold, k / fold)
+    return work._replace(dims=(round(m), round(k)))
+
+
+# -- Our own kernels -------------------------------------------------------------------------------
+
+
+class _Family(NamedTuple):
+    """What plans an operation's launches, and how it calls extents, strides and buffers."""
+
+    plan: Callable[..., kernels.LaunchPlan]
+    extents: tuple[str, ...]
+    strides: tuple[str, ...]
+    buffers: tuple[str, ...]  # the matrix first
+
+
+_MATMUL = ("m", "n", "k"), ("a_strides", "b_strides", "c_strides"), ("A", "B", "C")
+_MATVEC = ("m", "k"), ("a_strides", "x_strides", "y_strides"), ("A", "x", "y")
+_FAMILIES = {
+    "matmul": _Family(kernels.plan_matmul, *_MATMUL),
+    "matvec": _Family(kernels.plan_matvec, *_MATVEC),
+    "tensor": _Family(kernels.plan_tensor, *_MATMUL),
+}
+
+
+@functools.lru_cache(maxsize=4096)
+def _planned(name: str, dims: Any, strides: Any, **others: Any) -> kernels.LaunchPlan:
+    family = _FAMILIES[name]
+    named = dict(zip(family.extents, dims, strict=True))
+    named |= zip(family.strides, strides, strict=True)
+    return family.plan(**named, **others)
+
+
+def launch_plan(
+    problem: Problem, aligned: int, target: Target, family: str = ""
+) -> kernels.LaunchPlan:
+    """The launches of a problem, by its operation's kernels or another family's; ``aligned``
+    divides its operands' addresses."""
+    asked = {"batch": problem.batch, "dtype": problem.dtype, "alignment": aligned}
+    name = family or problem.operation
+    return _planned(name, problem.dims, problem.strides, target=target, **asked)
+
+
+def _is_row_times_matrix(problem: Problem) -> bool:
+    """Whether a matvec problem is a row times a matrix: the second input is the matrix."""
+    columns = problem.inputs[1].shape[1:]
+    return problem.function == "matmul" and columns != () and columns[-1] != 1
+
+
+def _buffers(problem: Problem) -> tuple[str, ...]:
+    """The names of a problem's inputs and of its result, in the kernels."""
+    names = _FAMILIES[problem.operation].buffers
+    if problem.operation == "matvec" and _is_row_times_matrix(problem):
+        return names[1], names[0], names[2]
+    return names
+
+
+def _run_tiled(
+    devices: tuple[Device], problem: Problem, arguments: Arguments, family: str = ""
+) -> None:
+    """Start the launches on buffers of the device."""
+    (device,), given = devices, (*arguments.inputs, arguments.output)
+    planned = launch_plan(problem, alignment(*given), device.target, family)
+    buffers = dict(zip(_buffers(problem), given, strict=True))
+    device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
+
+
+def _prepare_tiled(
+    device: Any, problem: Problem, aligned: int, options: Any, family: str = ""
+) -> Any:
+    """A function of the addresses of the inputs and the result that starts them."""
+    planned = launch_plan(problem, aligned, device.target, family)
+    return device.prepared(planned, _buffers(problem), np.dtype(problem.dtype).itemsize)
+
+
+def _tiled_work(problem: Problem, info: dict[str, Any], family: str = "") -> Work:
+    """As `gpu_work`, with the device's seconds that the kernels' own plan counts on."""
+    work = gpu_work(problem, info)
+    if not problem.strides or "arch" not in info:
+        return work
+    target = Target(
+        info["multiprocessors"],
+        info["block_limit"],
+        shared_limit=info["shared_limit"],
+        capability=divmod(int(info["arch"].removeprefix("sm_")), 10),
+    )
+    planned = launch_plan(problem, VECTOR_BYTES, target, family)
+    calls = 1.0 if len(planned.launches) == 1 else _SPLIT_CALLS
+    return work._replace(estimate=planned.seconds, calls=calls)
+
+
+def _no_tensor_cores(problem: Problem, info: dict[str, Any]) -> str | None:
+    """Why tensor cores cannot do this matmul, None where they can."""
+    if info.get("arch") != "sm_90":
+        return "tensor multiplies on NVIDIA GPUs of compute capability 9.0"
+    if problem.dtype != "float32":
+        return f"tensor multiplies float32, got {problem.dtype}"
+    if settings.is_ieee():
+        return 'tensor cuts operands into pieces, which precision="ieee" excludes'
+    if problem.dims[2] < _LEAST_DEPTH:
+        return f"tensor takes k from {_LEAST_DEPTH} on, got {problem.dims[2]}"
+    return None
+
+
+# -- cuBLAS, which is column-major: a row-major C = A B is the column-major C^T = B^T A^T ----------
+
+
+def _leading(row: int, column: int, rows: int, columns: int) -> tuple[int, int] | None:
+    """(op, leading dimension) of a matrix seen by columns; None where neither stride is 1."""
+    if (row == 1 or rows == 1) and (column >= rows or columns == 1):
+        return _N, max(column, rows) if columns > 1 else rows
+    if (column == 1 or columns == 1) and (row >= columns or rows == 1):
+        return _T, max(row, columns) if rows > 1 else columns
+    return None
+
+
+def _no_library(info: dict[str, Any]) -> str | None:
+    """Why there is no cuBLAS for a device, None where there is."""
+    if info.get("library") or info.get("elsewhere"):
+        return None
+    return f"cuBLAS is not here; {INSTALL['library']}"
+
+
+def gemm_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    """Why cuBLAS cannot do this matmul, None where it can."""
+    if (reason := _no_library(info)) or not problem.strides:
+        return reason
+    m, n, k = problem.dims
+    a, b, c = problem.strides
+    for name, (_, row, column), rows, columns in (
+        ("A", a, m, k),
+        ("B", b, k, n),
+        ("C", c, m, n),
+    ):
+        leading = _leading(row, column, rows, columns)
+        if leading is None:
+            return f"cuBLAS needs a unit stride in each matrix, {name} has ({row}, {column})"
+        if max(rows, columns, leading[1]) > _INT32:
+            return f"cuBLAS takes dimensions up to {_INT32}"
+    return None
+
+
+def _handle(device: Any) -> tuple[Any, int]:
+    """cuBLAS's functions, and its handle for the default stream."""
+    handles = device.state().handles
+    handle = handles.get("cublas")
+    if handle is None:
+        cublas = load("hetero.devices.cuda.libraries").cublas()
+        handle = handles["cublas"] = cublas, cublas.create()
+    return handle
+
+
+@functools.lru_cache(maxsize=4096)
+def _gemm_arguments(
+    dims: tuple[int, ...], strides: tuple[tuple[int, ...], ...], batch: int
+) -> tuple[bool, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """(operands swapped, ops and extents, then what follows each of the three addresses)."""
+    m, n, k = dims
+    (a_batch, *a), (b_batch, *b), (c_batch, *c) = strides
+    op_c, ldc = _leading(*c, m, n)
+    op_a, lda = _leading(*a, m, k)
+    op_b, ldb = _leading(*b, k, n)
+    swapped = op_c == _T  # row-major C: C^T = B^T A^T
+    if swapped:
+        head, p, q = (op_b ^ 1, op_a ^ 1, n, m, k), (ldb, b_batch), (lda, a_batch)
+    else:
+        head, p, q = (op_a, op_b, m, n, k), (lda, a_batch), (ldb, b_batch)
+    if batch == 1:
+        return swapped, head, p[:1], q[:1], (ldc,)
+    return swapped, head, p, q, (ldc, c_batch, batch)
+
+
+def gemm(device: Any, problem: Problem) -> Callable[[int, int, int], None]:
+    """C = A B in the current context, as a function of three addresses in the device's memory."""
+    cublas, handle = _handle(device)
+    swapped, head, p, q, r = _gemm_arguments(problem.dims, problem.strides, problem.batch)
+    alpha, beta = _alpha_beta[problem.dtype]
+    name = _prefix[problem.dtype] + ("gemm" if problem.batch == 1 else "gemm_strided_batched")
+    function = getattr(cublas, name)
+    if swapped:
+        return lambda A, B, C: function(handle, *head, alpha, B, *p, A, *q, beta, C, *r)
+    return lambda A, B, C: function(handle, *head, alpha, A, *p, B, *q, beta, C, *r)
+
+
+def _run_library(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
+    gemm(devices[0], problem)(*arguments.inputs, arguments.output)
+
+
+def _prepare_library(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
+    return gemm(device, problem)
+
+
+# -- The rows --------------------------------------------------------------------------------------
+
+_matmul = functools.partial(registry.register_method, operation="matmul")
+_matmul(method="blas", kinds=("cpu",), work=cpu_work, run=_run_blas)
+_matmul(method="tiled", kinds=("cuda",), work=_tiled_work, run=_run_tiled, prepare=_prepare_tiled)
+_matmul(method="tiled", kinds=("opencl",), work=gpu_work, run=_run_tiled)
+_matmul(
+    method="tensor",
+    kinds=("cuda",),
+    excludes=_no_tensor_cores,
+    work=functools.partial(_tiled_work, family="tensor"),
+    run=functools.partial(_run_tiled, family="tensor"),
+    prepare=functools.partial(_prepare_tiled, family="tensor"),
+)
+_matmul(
+    method="library",
+    kinds=("cuda",),
+    excludes=gemm_obstacle,
+    work=gpu_work,
+    run=_run_library,
+    prepare=_prepare_library,
+)
+_matmul(
+    method="streamed",
+    kinds=registry.PORTABLE,
+    excludes=places.not_in_ranges,
+    work=registry.Composed(gpu_work, ranges.price),
+    run=registry.HostRun(streaming.run, registry.ALWAYS),
+)
+_matvec = functools.partial(registry.register_method, operation="matvec")
+_matvec(method="blas", kinds=("cpu",), work=_vector_cpu_work, run=_run_blas)
+_matvec(
+    method="tiled", kinds=("cuda",), work=_vector_gpu_work, run=_run_tiled, prepare=_prepare_tiled
+)
+_matvec(method="tiled", kinds=("opencl",), work=_vector_gpu_work, run=_run_tiled)

@@ -10,6 +10,7 @@ range in this way.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -375,7 +376,11 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
         if is_new and places.memory_limit() is None:
             source = problem.operation, problem.dims, problem.dtype
             if (known := kept.note_result(values, source)) is not None:
-                keeping.hold(device, values, known, partial(tuple, (buffer, owner)), shed=False)
+                copy = storage.Copy(device.name, buffer, owner, values.nbytes)
+                keeping.hold(device, values, known, known.watch, copy, shed=False)
+                memory = values if values.base is None else values.base
+                weakref.finalize(memory, known.drop).atexit = False
+                values = values.view()  # `memory` dies with the last view of it
         del owner
     values = _delivered(values, problem, call)
     return Done(values, outcome, device.name, implementation.method)

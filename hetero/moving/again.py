@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from hetero import registry
 from hetero.arrays import HOST
 from hetero.arrays.kept import FLOATS, LEAST_WATCHED, Kept
+from hetero.devices.storage import Copy
 from hetero.moving import keeping
 from hetero.pricing.plan import Plan
 from hetero.registry.problem import Problem
@@ -76,7 +77,7 @@ def course(problem: Problem, calls: int, priced: Callable[[Problem], Plan]) -> C
         keeping.count(plan)
         for one in plan.kept:
             if one.moves_to:
-                known[one.position].held[object()] = one.moves_to
+                known[one.position].held[one.moves_to] = Copy(one.moves_to, None, None, 0)
         return plan
 
     first = planned({})
@@ -88,7 +89,7 @@ def course(problem: Problem, calls: int, priced: Callable[[Problem], Plan]) -> C
     if not (registry.operation(problem.operation).keeps(problem) and keeping.may_pay(first)):
         known = {}
     for one in known.values():
-        one.calls = 1
+        one.uses = 1
     each = []
     for plan in (first if not number else planned(known) for number in range(calls)):
         chosen = plan.candidates[0] if plan.candidates else None

@@ -5,6 +5,7 @@ A result that stays is priced by where it is expected to be used next; see `hete
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from hetero.arrays import HOST, Operand
@@ -12,6 +13,7 @@ from hetero.devices import at_once
 from hetero.host.copying import staging
 from hetero.pricing.plan import CPU, Candidate
 from hetero.profile import PAGEABLE, Profile
+from hetero.registry import ALWAYS
 from hetero.registry.problem import Problem
 
 Terms = dict[str, float]
@@ -126,18 +128,31 @@ def dispatch(problem: Problem, name: str, constants: Profile) -> float:
     return constants.dispatch(there, "detour") if there else 0.0
 
 
-def keepable(possible: list[Candidate], problem: Problem) -> bool:
-    """Whether uploads decide the choice, or are part of its price.
+def savings(
+    candidates: Sequence[Candidate], inputs: Sequence[Operand], positions: Collection[int]
+) -> Iterator[tuple[Candidate, float, float]]:
+    """Of devices that compute alone, with operands moved as a whole, the fastest candidates that
+    would save time if those inputs were there: the seconds saved, and those of the move.
 
-    ``possible`` are the candidates that can run, the chosen one first.
+    The first of ``candidates`` is the chosen one.
     """
-    if not possible or possible[0].seconds is None:
-        return False
-    if all(operand.location != HOST for operand in problem.inputs):
-        return False
-    best = possible[0].seconds
-    return any(
-        c.seconds - c.terms.get("upload", 0.0) - c.terms.get("pack", 0.0) < best
-        for c in possible
-        if c.device != CPU and "upload" in c.terms and not c.shares
-    )
+    found = {CPU}
+    for c in candidates:
+        in_blocks = c.implementation is not None and c.implementation.blocks == ALWAYS
+        if c.seconds is None or c.reason or c.device in found or in_blocks or c.device[-1] == "*":
+            continue
+        found.add(c.device)
+        away = {
+            i: o.nbytes for i, o in enumerate(inputs) if c.device not in (o.location, *o.copies)
+        }
+        part = sum([away.get(i, 0) for i in positions]) / max(sum(away.values()), 1)
+        move = part * (c.terms.get("upload", 0.0) + c.terms.get("pack", 0.0))
+        saved = candidates[0].seconds - (c.seconds - move)
+        if move > 0.0 and saved > 0.0:
+            yield c, saved, move
+
+
+def keepable(possible: list[Candidate], problem: Problem) -> bool:
+    """Whether uploads decide the choice, or are part of its price."""
+    on_host = [i for i, operand in enumerate(problem.inputs) if operand.location == HOST]
+    return any(savings(possible, problem.inputs, on_host))

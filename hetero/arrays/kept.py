@@ -31,7 +31,7 @@ FLOATS = "fd"  # what devices compute in
 OFF = "HETERO_WATCH"
 asked: ContextVar[bool | None] = ContextVar("hetero_watch", default=None)  # by `use`
 _MOST_VIEWS = 1024  # of one promised array, such as the rows of a matrix, that are known
-_MOST = 64  # watched arrays that are known; the one that was not used for longest is forgotten
+_MOST = 128  # watched arrays, and sources of results; the one that was used first is forgotten
 _IDLE = 30.0  # seconds without a call, after which an array is forgotten when another one is used
 _FIRST, _MOST_WAIT = 2, 1 << 12  # uses that are needed, at first and at most
 
@@ -48,7 +48,7 @@ class Kept:
         self.watched = False
         self.uses, self.needed = 0, _FIRST  # since the last write; until it is watched
         self.source = source  # of a result, until a call has it; see `note_result`
-        self.last = time.monotonic()  # when a call had it
+        self.last = 0.0  # when a call had it, by `time.monotonic`
 
     @property
     def copies(self) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class Kept:
 
     def use(self, span: tuple[int, int]) -> None:
         """Count a call that has it, which is watched when it had enough without a write."""
-        source, self.source, self.last = self.source, None, time.monotonic()
+        source, self.source = self.source, None
         if self.watch is not None and self.watch.is_written():
             self.begin_anew()
             if source is not None:
@@ -77,11 +77,12 @@ class Kept:
         """Watch it from now on, or as a trial its first pages."""
         self.release()
         self.watch = write_tracking.watch(*span, whole)
-        self.drop()  # what the call of a signal handler copied meanwhile
+        self.watched = whole and self.watch is not None
+        self.held.clear()  # of what the call of a signal handler copied meanwhile
         if self.watch is None:
             self.needed = self.uses + _MOST_WAIT
         elif whole:
-            self.watched, self.uses = True, 1
+            self.uses = 1
 
     def begin_anew(self) -> None:
         """There was a write: twice as many uses are needed, if it came soon."""
@@ -94,10 +95,6 @@ class Kept:
         watch, self.watch, self.watched = self.watch, None, False
         if watch is not None:
             watch.close()
-        self.drop()
-
-    def drop(self) -> None:
-        """Free all copies."""
         self.held.clear()
 
     def __reduce__(self) -> Any:
@@ -117,11 +114,12 @@ def find(array: np.ndarray, used: bool = False) -> Kept | None:
     readonly = not array.flags.writeable and bool(_promises)
     if array.nbytes < (LEAST if readonly else LEAST_WATCHED) or array.dtype.char not in FLOATS:
         return None
-    if not (readonly or used or remembered):
-        return None
     key, span = key_of(array)
-    if readonly and (known := _promised(key, *span)) is not None:
-        return known
+    for begin, end, views in list(_promises.values()) if readonly else ():
+        if begin <= span[0] and span[1] <= end:
+            if key not in views and len(views) >= _MOST_VIEWS:
+                views.clear()
+            return views.get(key) or views.setdefault(key, Kept(promised=True))
     if array.nbytes < LEAST_WATCHED or obstacle() or holds(array):
         return None
     if not used:
@@ -131,9 +129,6 @@ def find(array: np.ndarray, used: bool = False) -> Kept | None:
         known = _remember(key, remembered.get(key) or Kept())
         known.use(span)
         return known if known.watched else None
-
-
-# -- Promised --------------------------------------------------------------------------------------
 
 
 def promise(array: np.ndarray) -> None:
@@ -147,27 +142,15 @@ def _end(promise: int) -> None:
     """An array that promised has died."""
     for known in list(_promises.pop(promise)[2].values()):
         known.promised = False
-        known.drop()
-
-
-def _promised(key: Any, low: int, high: int) -> Kept | None:
-    for begin, end, known in list(_promises.values()):
-        if begin <= low and high <= end:
-            if key not in known and len(known) >= _MOST_VIEWS:
-                known.clear()
-            return known.get(key) or known.setdefault(key, Kept(promised=True))
-    return None
+        known.held.clear()
 
 
 def written(array: np.ndarray) -> None:
     """Free the copies of an array's memory, which hetero has written to."""
     low, high = addresses(array) if _promises else (0, 0)
-    for begin, end, known in list(_promises.values()):
-        for block in list(known.values()) if begin < high and low < end else ():
-            block.drop()
-
-
-# -- Watched ---------------------------------------------------------------------------------------
+    for begin, end, views in list(_promises.values()):
+        for known in list(views.values()) if begin < high and low < end else ():
+            known.held.clear()
 
 
 def note_result(array: np.ndarray, source: Any) -> Kept | None:
@@ -180,9 +163,8 @@ def note_result(array: np.ndarray, source: Any) -> Kept | None:
         return None
     key, span = key_of(array)
     with lock:
-        _forget(key)  # of an array that is gone
+        remembered.pop(key, Kept()).release()  # of an array that is gone
         earlier = _remember(source, remembered.get(source) or Kept())
-        earlier.last = time.monotonic()
         known = _remember(key, Kept(source=earlier))
         if earlier.uses >= earlier.needed:
             earlier.uses -= 1
@@ -195,17 +177,12 @@ def _remember(key: Any, known: Kept) -> Kept:
     there are many, or that was long ago. A weak reference would tell its end, but NumPy resizes no
     array that has one."""
     remembered.pop(key, None)
+    known.last = time.monotonic()
     for first, oldest in list(remembered.items())[:1]:
-        if len(remembered) >= _MOST or time.monotonic() - oldest.last > _IDLE:
-            _forget(first)
+        if len(remembered) >= _MOST or known.last - oldest.last > _IDLE:
+            remembered.pop(first, Kept()).release()
     remembered[key] = known
     return known
-
-
-def _forget(key: Any) -> None:
-    known = remembered.pop(key, None)
-    if known is not None:
-        known.release()
 
 
 def obstacle() -> str | None:

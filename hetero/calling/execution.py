@@ -237,7 +237,10 @@ def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
     row, problem, limit = plan.chosen.implementation, plan.problem, places.memory_limit()
     if limit is not None:
         for device in used:
-            keeping.shed_beyond(device, limit, (*call.operands, problem.output))
+            moved = (o for o in call.operands if device.name not in (o.location, *o.copies))
+            needed = problem.output.nbytes + sum(o.nbytes for o in moved)
+            with device.active():
+                device.shed(device.storage().copied() + min(needed, limit) - limit)
     if len(used) > 1 or row.from_host or (_takes_ranges(used, plan) and _too_large(used, problem)):
         return by_host(used, row, problem, call)
     if problem.next_device is not None:
@@ -379,7 +382,7 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
                 copy = storage.Copy(device.name, buffer, owner, values.nbytes)
                 keeping.hold(device, values, known, known.watch, copy, shed=False)
                 memory = values if values.base is None else values.base
-                weakref.finalize(memory, known.drop).atexit = False
+                weakref.finalize(memory, known.held.clear).atexit = False
                 values = values.view()  # `memory` dies with the last view of it
         del owner
     values = _delivered(values, problem, call)

@@ -38,7 +38,8 @@ class Copy:
 
 class Storage:
     """What one context holds in its device's memory: things kept for later calls, copies of
-    operands that do not change, and the count of workspaces. See `Device.storage`.
+    operands that do not change, which belong to what is known of these, and the count of
+    workspaces. See `Device.storage`.
     """
 
     def __init__(self) -> None:
@@ -111,8 +112,8 @@ class Storage:
             self._workspaces.add(workspace)
 
     def sizes(self) -> dict[str, int]:
-        """Purpose -> bytes, of all workspaces that live."""
-        found: Counter[str] = Counter()
+        """Purpose -> bytes, of copies and of all workspaces that live."""
+        found = Counter({"kept operands": copied} if (copied := self.copied()) else {})
         with _lock:
             living = list(self._workspaces)
         for each in living:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hetero.arrays import Array, Operand, as_array, is_device_array, kept
+from hetero.arrays import Array, as_array, is_device_array, kept
 from hetero.arrays.kept import Kept
 from hetero.devices.base import Device
 from hetero.devices.storage import Copy
-from hetero.devices.workspace import Workspace
 from hetero.errors import KeptOperandChanged
 from hetero.pricing import movement
 from hetero.pricing.plan import KeptOperand, Plan
 from hetero.registry.problem import Problem
 
-PURPOSE = "kept operands"  # what `hetero.memory` counts the copies as
 SHARE = 0.8  # of a device's memory that copies take at most
 _LEAST_SAVED = 1e-4  # seconds; to look for copies, and to plan with them, takes as long
 
@@ -104,9 +101,6 @@ def keep(A: Array, uses: int | None = None) -> Array:
     return A
 
 
-# -- When a copy pays ------------------------------------------------------------------------------
-
-
 def placed(plan: Plan, problem: Problem) -> Plan:
     """A plan by which operands that do not change are moved to a device where that is due.
 
@@ -126,10 +120,9 @@ def placed(plan: Plan, problem: Problem) -> Plan:
             chosen, moves_to = c, c.device
     if moves_to:
         candidates = (chosen, *[c for c in candidates if c is not chosen])
-    operands = []
-    for i, o in known.items():
-        lacks = {name: times for name, times in lost.items() if name not in o.copies}
-        operands.append(KeptOperand(i, o, moves_to * (moves_to in lacks), lacks))
+    operands = [
+        KeptOperand(i, o, "" if moves_to in o.copies else moves_to, lost) for i, o in known.items()
+    ]
     return replace(plan, problem=problem, candidates=candidates, kept=tuple(operands))
 
 
@@ -148,9 +141,6 @@ def count(plan: Plan) -> None:
         block.uses = 0 if moves_to else block.uses + 1
 
 
-# -- Copies ----------------------------------------------------------------------------------------
-
-
 def hold(
     device: Device, array: np.ndarray, known: Kept, watch: Any, copy: Copy, shed: bool = True
 ) -> None:
@@ -163,19 +153,10 @@ def hold(
     if unseen or array.nbytes > room or (over > 0 and not shed):
         return
     storage.shed(over)
-    space = Workspace(device, PURPOSE)
-    space.hold(copy.owner, getattr(copy.owner, "size", array.nbytes))
-    copy.owner = space
+    copy.nbytes = getattr(copy.owner, "size", copy.nbytes)  # a pool's are rounded up
     with kept.lock:
         if known.watch is watch and known.is_intact():  # else this call alone uses it
             known.held[storage] = copy
-
-
-def shed_beyond(device: Device, limit: int, operands: Sequence[Operand]) -> None:
-    """Let go of copies for which a call with a limit of bytes leaves no room."""
-    added = sum(o.nbytes for o in operands if device.name not in (o.location, *o.copies))
-    with device.active():
-        device.shed(device.storage().copied() + min(added, limit) - limit)
 
 
 def check(array: np.ndarray, known: Kept, copy: Copy) -> None:
@@ -183,7 +164,7 @@ def check(array: np.ndarray, known: Kept, copy: Copy) -> None:
     found = hashlib.blake2b(np.ascontiguousarray(array if array.flags.c_contiguous else array.T))
     before, copy.checksum = copy.checksum, found.digest()
     if before not in (None, copy.checksum):
-        known.drop()
+        known.held.clear()
         where = f", kept at {known.line}" * bool(known.line)
         raise KeptOperandChanged(
             f"an operand of shape {array.shape}, {array.dtype.name}{where}, was written to after "

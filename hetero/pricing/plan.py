@@ -141,7 +141,7 @@ class KeptOperand(NamedTuple):
         if self.moves_to:
             found.append(f"moved to {self.moves_to} with this call, to stay there")
         for name, (lost, move) in self.lost.items():
-            if name != self.moves_to:
+            if name not in (self.moves_to, *o.copies):
                 lost, move = readable(lost), readable(move)
                 found.append(f"{lost} of {move} lost by not moving it to {name}")
         where = ", ".join(found) or "no copy"

@@ -99,7 +99,7 @@ def _take(
         tables = load("hetero.tables")
         now, made = tables.generation(), numpys.plan()
         is_plain = numpys.is_plain(made.chosen) and not made.kept and not _is_placed()
-        if is_plain and not load("hetero.moving.keeping").may_pay(made):
+        if is_plain and not load("hetero.pricing.movement").copies_pay(made):
             tables.remember(settled(), kind, True, now)
         return made
 

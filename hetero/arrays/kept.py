@@ -78,7 +78,7 @@ class Kept:
         self.release()
         self.watch = write_tracking.watch(*span, whole)
         self.watched = whole and self.watch is not None
-        self.held.clear()  # of what the call of a signal handler copied meanwhile
+        self.drop()  # what the call of a signal handler copied meanwhile
         if self.watch is None:
             self.needed = self.uses + _MOST_WAIT
         elif whole:
@@ -95,7 +95,11 @@ class Kept:
         watch, self.watch, self.watched = self.watch, None, False
         if watch is not None:
             watch.close()
-        self.held.clear()
+        self.drop()
+
+    def drop(self) -> None:
+        """Free all copies; called by finalizers."""
+        self.held = {}
 
     def __reduce__(self) -> Any:
         return type(None), ()  # kept copies are not pickled or copied
@@ -106,11 +110,16 @@ _promises: dict[int, tuple[int, int, dict[Any, Kept]]] = {}
 lock = locks.new()  # watches begin and end within it
 # Watched arrays, and what computed results, of which calls had so many; the last one was used last.
 remembered: OrderedDict[Any, Kept] = OrderedDict()
+_of_parent: list[dict[Any, Any]] = []
 
 
-def find(array: np.ndarray, used: bool = False) -> Kept | None:
+def find(array: np.ndarray, used: bool = False, source: Any = None) -> Kept | None:
     """What is known of an array that nobody writes to, by promise or as it is watched; None of one
-    that may have changed since another call. ``used`` counts a call that has it."""
+    that may change, or was written to since another call.
+
+    ``used`` counts a call that has it. ``source`` is what computed a result that nobody has seen:
+    that is watched, and can stay on the device, where earlier ones were operands of later calls.
+    """
     readonly = not array.flags.writeable and bool(_promises)
     if array.nbytes < (LEAST if readonly else LEAST_WATCHED) or array.dtype.char not in FLOATS:
         return None
@@ -122,12 +131,20 @@ def find(array: np.ndarray, used: bool = False) -> Kept | None:
             return views.get(key) or views.setdefault(key, Kept(promised=True))
     if array.nbytes < LEAST_WATCHED or obstacle() or holds(array):
         return None
-    if not used:
+    if not used and source is None:
         known = remembered.get(key)
         return known if known is not None and known.is_intact() else None
     with lock:
-        known = _remember(key, remembered.get(key) or Kept())
-        known.use(span)
+        if used:
+            known = _remember(key, remembered.get(key) or Kept())
+            known.use(span)
+        else:
+            remembered.pop(key, Kept()).release()  # of an array that is gone
+            earlier = _remember(source, remembered.get(source) or Kept())
+            known = _remember(key, Kept(source=earlier))
+            if earlier.uses >= earlier.needed:
+                earlier.uses -= 1
+                known.begin(span)
         return known if known.watched else None
 
 
@@ -142,7 +159,7 @@ def _end(promise: int) -> None:
     """An array that promised has died."""
     for known in list(_promises.pop(promise)[2].values()):
         known.promised = False
-        known.held.clear()
+        known.drop()
 
 
 def written(array: np.ndarray) -> None:
@@ -150,26 +167,7 @@ def written(array: np.ndarray) -> None:
     low, high = addresses(array) if _promises else (0, 0)
     for begin, end, views in list(_promises.values()):
         for known in list(views.values()) if begin < high and low < end else ():
-            known.held.clear()
-
-
-def note_result(array: np.ndarray, source: Any) -> Kept | None:
-    """Count a new result that a device computed, before the caller has it.
-
-    Where earlier ones of the same source were operands of later calls, this one is watched from now
-    on, and what is known of it is returned: then it can stay on the device.
-    """
-    if array.nbytes < LEAST_WATCHED or array.dtype.char not in FLOATS or obstacle():
-        return None
-    key, span = key_of(array)
-    with lock:
-        remembered.pop(key, Kept()).release()  # of an array that is gone
-        earlier = _remember(source, remembered.get(source) or Kept())
-        known = _remember(key, Kept(source=earlier))
-        if earlier.uses >= earlier.needed:
-            earlier.uses -= 1
-            known.begin(span)
-        return known if known.watched else None
+            known.drop()
 
 
 def _remember(key: Any, known: Kept) -> Kept:
@@ -199,9 +197,10 @@ def every() -> list[Kept]:
 
 
 def _after_fork() -> None:
-    """The copies are the parent's, and its devices hold them."""
+    """The copies are the parent's, whose devices hold them: they are not used here, nor freed."""
     for known in every():
-        known.held = {}
+        _of_parent.append(known.held)
+        known.drop()
     remembered.clear()
 
 

@@ -378,11 +378,11 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
         is_new = result.location == HOST and call.out is None and outcome is None
         if is_new and places.memory_limit() is None:
             source = problem.operation, problem.dims, problem.dtype
-            if (known := kept.note_result(values, source)) is not None:
+            if (known := kept.find(values, source=source)) is not None:
                 copy = storage.Copy(device.name, buffer, owner, values.nbytes)
                 keeping.hold(device, values, known, known.watch, copy, shed=False)
                 memory = values if values.base is None else values.base
-                weakref.finalize(memory, known.held.clear).atexit = False
+                weakref.finalize(memory, known.drop).atexit = False
                 values = values.view()  # `memory` dies with the last view of it
         del owner
     values = _delivered(values, problem, call)

@@ -70,14 +70,12 @@ class Watch:
     def is_written(self) -> bool:
         """Whether anybody may have written there since, or the pages were dropped, mapped or
         watched anew, or are not watched any longer; the memory must be mapped."""
-        if not self._written:
-            try:
-                written = self._read_ends() != self._bytes or _scan(*self._pages, _CHECK, 1) > 0
-            except OSError:  # other memory lies there now
-                written = True
-            if written:
-                self._written = True
-        return self._written  # another thread may have set it meanwhile
+        with contextlib.suppress(OSError):  # other memory lies there now
+            is_same = not self._written and self._read_ends() == self._bytes
+            if is_same and not _scan(*self._pages, _CHECK, 1):
+                return self._written  # another thread may have set it meanwhile
+        self._written = True
+        return True
 
     def close(self) -> None:
         """Stop watching; the pages are as they were before unless another watch has some."""

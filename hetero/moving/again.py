@@ -12,6 +12,7 @@ from hetero.arrays import HOST
 from hetero.arrays.kept import FLOATS, LEAST_WATCHED, Kept
 from hetero.devices.storage import Copy
 from hetero.moving import keeping
+from hetero.pricing import movement
 from hetero.pricing.plan import Plan
 from hetero.registry.problem import Problem
 from hetero.times import readable
@@ -86,7 +87,7 @@ def course(problem: Problem, calls: int, priced: Callable[[Problem], Plan]) -> C
         for i, o in enumerate(problem.inputs)
         if o.location == HOST and o.nbytes >= LEAST_WATCHED and o.dtype.char in FLOATS
     }
-    if not (registry.operation(problem.operation).keeps(problem) and keeping.may_pay(first)):
+    if not (registry.operation(problem.operation).keeps(problem) and movement.copies_pay(first)):
         known = {}
     for one in known.values():
         one.uses = 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
 from dataclasses import replace
@@ -14,13 +13,11 @@ from hetero.arrays import Array, as_array, is_device_array, kept
 from hetero.arrays.kept import Kept
 from hetero.devices.base import Device
 from hetero.devices.storage import Copy
-from hetero.errors import KeptOperandChanged
 from hetero.pricing import movement
 from hetero.pricing.plan import KeptOperand, Plan
 from hetero.registry.problem import Problem
 
 SHARE = 0.8  # of a device's memory that copies take at most
-_LEAST_SAVED = 1e-4  # seconds; to look for copies, and to plan with them, takes as long
 
 
 def keep(A: Array, uses: int | None = None) -> Array:
@@ -86,17 +83,16 @@ def keep(A: Array, uses: int | None = None) -> Array:
         raise ValueError(f"uses must be a whole number from 1 on, got {uses!r}")
     if hasattr(A, "tocsr"):
         raise TypeError(f"keep takes dense arrays, got {type(A).__name__}")
-    if not isinstance(A, np.ndarray):
-        A = as_array(A)
-        if is_device_array(A):
-            return A
+    A = A if isinstance(A, np.ndarray) else as_array(A)
+    if is_device_array(A):
+        return A
     if A.flags.writeable:
         A = A.view()
         A.flags.writeable = False
     kept.promise(A)
     if (known := kept.find(A)) is not None:
         caller = sys._getframe(1)
-        known.line = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        known.line = f", kept at {caller.f_code.co_filename}:{caller.f_lineno}"
         known.coming = int(uses or 0)
     return A
 
@@ -126,13 +122,6 @@ def placed(plan: Plan, problem: Problem) -> Plan:
     return replace(plan, problem=problem, candidates=candidates, kept=tuple(operands))
 
 
-def may_pay(plan: Plan) -> bool:
-    """Whether copies of all inputs on one device would save more than it takes to look for them."""
-    inputs = plan.problem.inputs
-    found = movement.savings(plan.candidates, inputs, range(len(inputs)))
-    return any(saved > _LEAST_SAVED for _, saved, _ in found)
-
-
 def count(plan: Plan) -> None:
     """Count a call that is run by a plan."""
     for _, operand, moves_to, _ in plan.kept:
@@ -157,16 +146,3 @@ def hold(
     with kept.lock:
         if known.watch is watch and known.is_intact():  # else this call alone uses it
             known.held[storage] = copy
-
-
-def check(array: np.ndarray, known: Kept, copy: Copy) -> None:
-    """Raise `KeptOperandChanged` if an operand is not what it was when it was copied."""
-    found = hashlib.blake2b(np.ascontiguousarray(array if array.flags.c_contiguous else array.T))
-    before, copy.checksum = copy.checksum, found.digest()
-    if before not in (None, copy.checksum):
-        known.held.clear()
-        where = f", kept at {known.line}" * bool(known.line)
-        raise KeptOperandChanged(
-            f"an operand of shape {array.shape}, {array.dtype.name}{where}, was written to after "
-            f"it was copied to {copy.device}; hetero.keep promises that it does not change"
-        )

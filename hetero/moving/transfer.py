@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -10,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.arrays import HOST, UNKNOWN_STREAM, Operand, library_of
+from hetero.arrays import HOST, UNKNOWN_STREAM, Operand, kept, library_of
 from hetero.devices import storage
 from hetero.devices.base import Device
+from hetero.errors import KeptOperandChanged
 from hetero.host import pages
 from hetero.host.copying.copy_jobs import Copy
 from hetero.imports import load
@@ -36,8 +38,20 @@ def staged_copy(device: Device, array: np.ndarray, operand: Operand) -> tuple[An
                 keeping.hold(device, array, known, watch, copy)
     copy.used = time.monotonic()
     if os.environ.get("HETERO_CHECK_KEPT"):
-        keeping.check(array, known, copy)
+        _check(array, known, copy)
     return copy.buffer, copy.owner
+
+
+def _check(array: np.ndarray, known: kept.Kept, copy: storage.Copy) -> None:
+    """Raise `KeptOperandChanged` if an operand is not what it was when it was copied."""
+    found = hashlib.blake2b(np.ascontiguousarray(array if array.flags.c_contiguous else array.T))
+    before, copy.checksum = copy.checksum, found.digest()
+    if before not in (None, copy.checksum):
+        known.drop()
+        raise KeptOperandChanged(
+            f"an operand of shape {array.shape}, {array.dtype.name}{known.line}, was written to "
+            f"after it was copied to {copy.device}; hetero.keep promises that it does not change"
+        )
 
 
 def _staged(device: Device, array: Any, operand: Operand) -> tuple[Any, Any, Copy]:

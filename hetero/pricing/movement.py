@@ -11,13 +11,14 @@ from typing import Any
 from hetero.arrays import HOST, Operand
 from hetero.devices import at_once
 from hetero.host.copying import staging
-from hetero.pricing.plan import CPU, Candidate
+from hetero.pricing.plan import CPU, Candidate, Plan
 from hetero.profile import PAGEABLE, Profile
 from hetero.registry import ALWAYS
 from hetero.registry.problem import Problem
 
 Terms = dict[str, float]
 ALL_AT_ONCE = "all at once"  # links of several devices
+_LEAST_SAVED = 1e-4  # seconds; to look for copies, and to plan with them, takes as long
 UPLOAD_NEXT = "upload next"  # of a result on the host that a device is expected to use next
 
 
@@ -139,20 +140,24 @@ def savings(
     found = {CPU}
     for c in candidates:
         in_blocks = c.implementation is not None and c.implementation.blocks == ALWAYS
-        if c.seconds is None or c.reason or c.device in found or in_blocks or c.device[-1] == "*":
+        is_out = c.seconds is None or c.reason is not None or c.device[-1] == "*"
+        if in_blocks or is_out or c.device in found:
             continue
         found.add(c.device)
-        away = {
-            i: o.nbytes for i, o in enumerate(inputs) if c.device not in (o.location, *o.copies)
-        }
-        part = sum([away.get(i, 0) for i in positions]) / max(sum(away.values()), 1)
+        away = [o.nbytes * (c.device not in (o.location, *o.copies)) for o in inputs]
+        part = sum([away[i] for i in positions]) / max(sum(away), 1)
         move = part * (c.terms.get("upload", 0.0) + c.terms.get("pack", 0.0))
         saved = candidates[0].seconds - (c.seconds - move)
         if move > 0.0 and saved > 0.0:
             yield c, saved, move
 
 
-def keepable(possible: list[Candidate], problem: Problem) -> bool:
-    """Whether uploads decide the choice, or are part of its price."""
-    on_host = [i for i, operand in enumerate(problem.inputs) if operand.location == HOST]
-    return any(savings(possible, problem.inputs, on_host))
+def saved_by_copies(candidates: Sequence[Candidate], inputs: Sequence[Operand]) -> float:
+    """Seconds that a call would save at most if copies of its inputs were on one device."""
+    on_host = [i for i, operand in enumerate(inputs) if operand.location == HOST]
+    return max([saved for _, saved, _ in savings(candidates, inputs, on_host)], default=0.0)
+
+
+def copies_pay(plan: Plan) -> bool:
+    """Whether copies of all inputs on one device would save more than it takes to look for them."""
+    return saved_by_copies(plan.candidates, plan.problem.inputs) > _LEAST_SAVED

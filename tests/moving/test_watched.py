@@ -239,7 +239,7 @@ def program(seed, steps=40, least=1 << 17):
     for _ in range(steps):
         if rng.random() < 0.1:
             results.append(rng.random(least))
-            if (known := kept.note_result(results[-1], "source")) is not None:
+            if (known := kept.find(results[-1], source="source")) is not None:
                 known.held[Holder(results[-1])] = "device"
             del results[: -int(rng.integers(1, 4))]
         array = pick()

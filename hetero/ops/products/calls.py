@@ -13,10 +13,11 @@ from hetero.arrays import HOST, Operand, as_array, describe, describe_used, kept
 from hetero.calling import execution, planner
 from hetero.calling.call_cache import learn
 from hetero.imports import load
-from hetero.moving import keeping, results, transfer
+from hetero.moving import results, transfer
 from hetero.ops.matmul import methods as _matmul  # noqa: F401  # registers them
 from hetero.ops.matvec import methods as _matvec  # noqa: F401  # what has one row or column
 from hetero.ops.products.operands import build
+from hetero.pricing import movement
 from hetero.pricing.plan import CPU, Plan
 from hetero.pricing.settings import forced
 
@@ -48,7 +49,7 @@ def on_host(
     run = host_call(plan, function)
     if not plan.keepable:
         return run
-    pays = any(o.nbytes >= kept.LEAST_WATCHED for o in problem.inputs) and keeping.may_pay(plan)
+    pays = any(o.nbytes >= kept.LEAST_WATCHED for o in problem.inputs) and movement.copies_pay(plan)
 
     def by_copies(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
         """Plan anew where an operand may have a kept copy."""

@@ -47,7 +47,7 @@ class Kept:
         self.watch: Any = None  # of its first pages as a trial; of all where it is watched
         self.watched = False
         self.uses, self.needed = 0, _FIRST  # since the last write; until it is watched
-        self.source = source  # of a result, until a call has it; see `note_result`
+        self.source = source  # of a result, until a call has it
         self.last = 0.0  # when a call had it, by `time.monotonic`
 
     @property

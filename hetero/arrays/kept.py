@@ -44,8 +44,8 @@ class Kept:
         self.held: dict[Any, Any] = {}  # `Storage` of a device's context -> its `Copy`
         self.promised = promised
         self.line, self.coming = "", 0  # of the program that kept it; how many more uses it said
-        self.watch: Any = None  # of its first pages as a trial; of all where it is watched
-        self.watched = False
+        self.watch: Any = None  # that of its first pages is a trial
+        self.watched = False  # all of it
         self.uses, self.needed = 0, _FIRST  # since the last write; until it is watched
         self.source = source  # of a result, until a call has it
         self.last = 0.0  # when a call had it, by `time.monotonic`
@@ -78,7 +78,7 @@ class Kept:
         self.release()
         self.watch = write_tracking.watch(*span, whole)
         self.watched = whole and self.watch is not None
-        self.drop()  # what the call of a signal handler copied meanwhile
+        self.held = {}  # without what the call of a signal handler copied meanwhile
         if self.watch is None:
             self.needed = self.uses + _MOST_WAIT
         elif whole:
@@ -95,10 +95,6 @@ class Kept:
         watch, self.watch, self.watched = self.watch, None, False
         if watch is not None:
             watch.close()
-        self.drop()
-
-    def drop(self) -> None:
-        """Free all copies; called by finalizers."""
         self.held = {}
 
     def __reduce__(self) -> Any:
@@ -149,17 +145,10 @@ def find(array: np.ndarray, used: bool = False, source: Any = None) -> Kept | No
 
 
 def promise(array: np.ndarray) -> None:
-    """Count on an array's values as long as it lives."""
+    """Count on an array's values as long as it lives; what is known of it goes with it."""
     if id(array) not in _promises:
         _promises[id(array)] = *addresses(array), {}
-        weakref.finalize(array, _end, id(array)).atexit = False
-
-
-def _end(promise: int) -> None:
-    """An array that promised has died."""
-    for known in list(_promises.pop(promise)[2].values()):
-        known.promised = False
-        known.drop()
+        weakref.finalize(array, _promises.pop, id(array)).atexit = False
 
 
 def written(array: np.ndarray) -> None:
@@ -167,7 +156,7 @@ def written(array: np.ndarray) -> None:
     low, high = addresses(array) if _promises else (0, 0)
     for begin, end, views in list(_promises.values()):
         for known in list(views.values()) if begin < high and low < end else ():
-            known.drop()
+            known.held = {}
 
 
 def _remember(key: Any, known: Kept) -> Kept:
@@ -200,7 +189,7 @@ def _after_fork() -> None:
     """The copies are the parent's, whose devices hold them: they are not used here, nor freed."""
     for known in every():
         _of_parent.append(known.held)
-        known.drop()
+        known.held = {}
     remembered.clear()
 
 

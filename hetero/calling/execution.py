@@ -382,7 +382,7 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
                 copy = storage.Copy(device.name, buffer, owner, values.nbytes)
                 keeping.hold(device, values, known, known.watch, copy, shed=False)
                 memory = values if values.base is None else values.base
-                weakref.finalize(memory, known.drop).atexit = False
+                weakref.finalize(memory, known.release).atexit = False
                 values = values.view()  # `memory` dies with the last view of it
         del owner
     values = _delivered(values, problem, call)

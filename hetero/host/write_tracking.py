@@ -1,8 +1,8 @@
 """Which pages of this process's memory were written to, as Linux tells: userfaultfd and pagemap.
 
-Pages are write-protected in asynchronous mode: the first write to one lifts its protection, whoever
-writes, without a signal and without a wait. A scan of the page table tells whether a page lost it,
-in 0.02 ms for a gigabyte of huge pages. The price is the first write to each page, 1.5 to 4 us.
+Pages are write-protected in asynchronous mode: the first write to one, whoever writes, lifts its
+protection in 1.5 to 4 us, without a signal. A scan of the page table tells whether one lost it, in
+0.02 ms for a gigabyte of huge pages.
 
 What cannot be seen are writes that do not go through this process's page table: by a device to
 memory that was pinned before it was protected, and by another process to shared memory.
@@ -17,9 +17,7 @@ import ctypes
 import errno
 import fcntl
 import functools
-import mmap
 import os
-import platform
 import re
 import struct
 
@@ -34,8 +32,7 @@ _PROTECT, _CHECK = 1, 2  # PM_SCAN_WP_MATCHING, PM_SCAN_CHECK_WPASYNC
 _WRITTEN, _PRESENT = 1 << 1, 1 << 3  # PAGE_IS_...
 _QUERY, _NEXT, _OF_FILE = 0xC0686611, 0x10, 0x20  # the ioctl PROCMAP_QUERY, from Linux 6.11 on
 _MAPPING = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ [1-9]", re.MULTILINE)  # of a file
-_PAGE = mmap.PAGESIZE
-_TRIAL = 2 * _PAGE  # bytes, in which there is a whole page
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _libc = ctypes.CDLL(None, use_errno=True)
 _region = (ctypes.c_uint64 * 3)()  # where a scan puts what nobody reads
 _watches: list[Watch] = []  # changed by one thread at a time
@@ -45,16 +42,18 @@ class Watch:
     """Memory that is write-protected from now on; `watch` makes it, for one thread at a time."""
 
     def __init__(self, begin: int, end: int, whole: bool) -> None:
-        end = end if whole else begin + _TRIAL
+        end = end if whole else begin + 2 * _PAGE  # in which there is a whole one
         self._pages = low, high = -(-begin // _PAGE) * _PAGE, end // _PAGE * _PAGE
         self._ends = (begin, low - begin), (high, end - high)  # which other data has a part of
         self._written, self._bytes = False, self._read_ends()
         if whole and not _is_private(low, high):
             raise OSError("other processes may write there")
-        fcntl.ioctl(_files()[0], _REGISTER, struct.pack("4Q", low, high - low, _WRITE_PROTECT, 0))
-        self._end_others()  # before their marks are set anew
-        _scan(low, high, _PROTECT | _CHECK, 0)
-        self._end_others()  # of a signal handler that came meanwhile
+        if whole or not any(map(self._overlaps, _watches)):
+            request = struct.pack("4Q", low, high - low, _WRITE_PROTECT, 0)
+            fcntl.ioctl(_files()[0], _REGISTER, request)
+            self._end_others()  # before their marks are set anew
+            _scan(low, high, _PROTECT | _CHECK, 0)
+            self._end_others()  # of a signal handler that came meanwhile
         _watches.append(self)
 
     def _end_others(self) -> None:
@@ -113,13 +112,13 @@ def _is_private(low: int, high: int) -> bool:
 def _files() -> tuple[int, int]:
     """userfaultfd and the page map of this process; OSError, which says why, where writes cannot
     be tracked."""
-    number = _SYSCALL.get(platform.machine())
+    number = _SYSCALL.get(os.uname().machine)
     if number is None:
         raise OSError("only Linux on x86-64 and arm64 reports written pages")
     tracked = _libc.syscall(number, os.O_CLOEXEC | _USER_MODE_ONLY)
     if tracked < 0:
-        why = os.strerror(ctypes.get_errno())
-        raise OSError(f"userfaultfd: {why}; is it forbidden in this container?")
+        why = os.strerror(ctypes.get_errno()) + "; is it forbidden in this container?"
+        raise OSError(f"userfaultfd: {why}")
     try:
         fcntl.ioctl(tracked, _API, struct.pack("3Q", _VERSION, _FEATURES, 0))
         return tracked, os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
@@ -142,7 +141,7 @@ def obstacle() -> str | None:
 def watch(begin: int, end: int, whole: bool = True) -> Watch | None:
     """Watch private memory between two addresses, of which copies are made after this only; None
     where it cannot be watched: shared memory, files, another userfaultfd's memory. Not ``whole``:
-    a trial with the first pages, whoever has the memory."""
+    a trial with the first pages, whoever has the memory; it ends no other watch."""
     try:
         return Watch(begin, end, whole)
     except OSError as error:

@@ -53,7 +53,7 @@ def report(
         say("%s has not enough free memory (%s); %s", name, error, remedy)
         return
     for known in kept.every():  # what it holds is not relied on any longer
-        known.drop()
+        known.held = {}
     struck = devices.count_failure(name, error, begun)
     if struck:
         log.warning(

@@ -1,8 +1,7 @@
-"""Copies of operands that do not change: promised by `keep`, when they pay, held, checked."""
+"""Copies of operands that do not change: promised by `keep`, when they pay, what holds them."""
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import replace
 from typing import Any
@@ -104,21 +103,19 @@ def placed(plan: Plan, problem: Problem) -> Plan:
     in which the seconds that one call saves then, times the calls since the last write, reach those
     of the move: in the second one where one call saves half of it.
     """
-    known = {i: o for i, o in enumerate(problem.inputs) if o.kept is not None}
+    known = [(i, o) for i, o in enumerate(problem.inputs) if o.kept is not None]
     candidates, moves_to, lost = plan.candidates, "", {}
     chosen = candidates[0] if candidates else None
-    is_there = chosen and all([chosen.device in o.copies for o in known.values()])  # noqa: C419
-    for c, saved, move in () if is_there else movement.savings(candidates, problem.inputs, known):
-        away = [o.kept for o in known.values() if c.device not in o.copies]
+    is_there = chosen and all([chosen.device in o.copies for _, o in known])  # noqa: C419
+    for c, saved, move in () if is_there else movement.savings(candidates, problem.inputs):
+        away = [o.kept for _, o in known if c.device not in o.copies]
         lost[c.device] = saved * max([one.coming or one.uses + 1 for one in away]), move
         is_due = lost[c.device][0] >= move * (1 - 1e-9)
         if is_due and (not moves_to or c.seconds < chosen.seconds):
             chosen, moves_to = c, c.device
     if moves_to:
         candidates = (chosen, *[c for c in candidates if c is not chosen])
-    operands = [
-        KeptOperand(i, o, "" if moves_to in o.copies else moves_to, lost) for i, o in known.items()
-    ]
+    operands = [KeptOperand(i, o, moves_to * (moves_to not in o.copies), lost) for i, o in known]
     return replace(plan, problem=problem, candidates=candidates, kept=tuple(operands))
 
 
@@ -136,7 +133,7 @@ def hold(
     """Let a device hold an array's copy from now on: where there is room, with ``shed`` that of
     other copies, and where nobody wrote to the array since ``watch`` was its watch."""
     storage = device.storage()
-    room = SHARE * device.describe().get("memory_bytes", math.inf)
+    room = SHARE * device.describe().get("memory_bytes", float("inf"))
     over = storage.copied() + array.nbytes - room
     unseen = not known.promised and device.is_pinned(array)  # a device may write there
     if unseen or array.nbytes > room or (over > 0 and not shed):

@@ -47,7 +47,7 @@ def _check(array: np.ndarray, known: kept.Kept, copy: storage.Copy) -> None:
     found = hashlib.blake2b(np.ascontiguousarray(array if array.flags.c_contiguous else array.T))
     before, copy.checksum = copy.checksum, found.digest()
     if before not in (None, copy.checksum):
-        known.drop()
+        known.held = {}
         raise KeptOperandChanged(
             f"an operand of shape {array.shape}, {array.dtype.name}{known.line}, was written to "
             f"after it was copied to {copy.device}; hetero.keep promises that it does not change"

@@ -5,7 +5,7 @@ A result that stays is priced by where it is expected to be used next; see `hete
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hetero.arrays import HOST, Operand
@@ -130,13 +130,11 @@ def dispatch(problem: Problem, name: str, constants: Profile) -> float:
 
 
 def savings(
-    candidates: Sequence[Candidate], inputs: Sequence[Operand], positions: Collection[int]
+    candidates: Sequence[Candidate], inputs: Sequence[Operand], known: bool = True
 ) -> Iterator[tuple[Candidate, float, float]]:
     """Of devices that compute alone, with operands moved as a whole, the fastest candidates that
-    would save time if those inputs were there: the seconds saved, and those of the move.
-
-    The first of ``candidates`` is the chosen one.
-    """
+    would save time if the inputs on the host were there, or those that are known not to change: the
+    seconds saved, and those of the move. The first of ``candidates`` is the chosen one."""
     found = {CPU}
     for c in candidates:
         in_blocks = c.implementation is not None and c.implementation.blocks == ALWAYS
@@ -144,8 +142,9 @@ def savings(
         if in_blocks or is_out or c.device in found:
             continue
         found.add(c.device)
-        away = [o.nbytes * (c.device not in (o.location, *o.copies)) for o in inputs]
-        part = sum([away[i] for i in positions]) / max(sum(away), 1)
+        away = [o for o in inputs if c.device not in (o.location, *o.copies)]
+        moved = [o.nbytes for o in away if (o.kept is not None if known else o.location == HOST)]
+        part = sum(moved) / max(sum([o.nbytes for o in away]), 1)
         move = part * (c.terms.get("upload", 0.0) + c.terms.get("pack", 0.0))
         saved = candidates[0].seconds - (c.seconds - move)
         if move > 0.0 and saved > 0.0:
@@ -154,8 +153,7 @@ def savings(
 
 def saved_by_copies(candidates: Sequence[Candidate], inputs: Sequence[Operand]) -> float:
     """Seconds that a call would save at most if copies of its inputs were on one device."""
-    on_host = [i for i, operand in enumerate(inputs) if operand.location == HOST]
-    return max([saved for _, saved, _ in savings(candidates, inputs, on_host)], default=0.0)
+    return max([saved for _, saved, _ in savings(candidates, inputs, known=False)], default=0.0)
 
 
 def copies_pay(plan: Plan) -> bool:

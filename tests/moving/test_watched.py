@@ -49,6 +49,16 @@ def test_an_array_that_is_used_again_moves_once(device):  # noqa: F811
     assert device.live == 0
 
 
+def test_a_slice_that_is_used_once_leaves_the_copy_of_the_whole(device):  # noqa: F811
+    A, x = operands(N)
+    while not product(A, x):
+        pass
+    for begin in range(0, 200, 20):
+        hetero.matvec(A[begin : begin + 500], x)
+        assert product(A, x)
+    assert device.uploads == 1
+
+
 def test_the_copy_of_an_array_that_is_not_used_any_longer(device, monkeypatch):  # noqa: F811
     A, x = operands(N)
     while not device.uploads:

@@ -180,9 +180,8 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     if planned is None:  # those that are remembered keep no array
         inputs = tuple([o._replace(kept=None) for o in problem.inputs])
         planned = _planned(replace(problem, inputs=inputs), device, method, key)
-    if any([o.kept is not None for o in problem.inputs]) and (  # noqa: C419  # of every call
-        planned.keepable or any([o.copies for o in problem.inputs])  # noqa: C419
-    ):
+    known = [o for o in problem.inputs if o.kept is not None]
+    if known and (planned.keepable or any([o.copies for o in known])):  # noqa: C419  # of every call
         return keeping.placed(planned, problem)
     return planned
 

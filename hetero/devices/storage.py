@@ -37,10 +37,8 @@ class Copy:
 
 
 class Storage:
-    """What one context holds in its device's memory: things kept for later calls, copies of
-    operands that do not change, which belong to what is known of these, and the count of
-    workspaces. See `Device.storage`.
-    """
+    """What one context holds in its device's memory: things kept for later calls, copies that
+    `Kept` objects have, and the count of workspaces. See `Device.storage`."""
 
     def __init__(self) -> None:
         self._kept: dict[str, OrderedDict[Hashable, Any]] = {}

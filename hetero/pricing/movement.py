@@ -151,11 +151,7 @@ def savings(
             yield c, saved, move
 
 
-def saved_by_copies(candidates: Sequence[Candidate], inputs: Sequence[Operand]) -> float:
-    """Seconds that a call would save at most if copies of its inputs were on one device."""
-    return max([saved for _, saved, _ in savings(candidates, inputs, known=False)], default=0.0)
-
-
 def copies_pay(plan: Plan) -> bool:
     """Whether copies of all inputs on one device would save more than it takes to look for them."""
-    return saved_by_copies(plan.candidates, plan.problem.inputs) > _LEAST_SAVED
+    found = savings(plan.candidates, plan.problem.inputs, known=False)
+    return any(saved > _LEAST_SAVED for _, saved, _ in found)

@@ -62,7 +62,7 @@ def price(
     if not able and not (device is method is None):
         places.refuse(problem, devices, device, method, every, found)
     others = sorted((_without_price(c) for c in found if c.reason), key=is_last)
-    keepable = movement.saved_by_copies(able, problem.inputs) > 0.0
+    keepable = any(movement.savings(able, problem.inputs, known=False))
     return Plan(problem, (*able, *others), constants.title, keepable=keepable)
 
 

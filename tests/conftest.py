@@ -97,12 +97,13 @@ def pytest_collection_modifyitems(items):
 
 def reset():
     """Forget plans, failures of devices and the profile; take the conservative constants."""
+    import watches
+
     import hetero.ops  # noqa: F401  registers every operation
     from hetero import devices, profile
-    from hetero.arrays import kept
     from hetero.profile import inventory
 
-    kept.clear()
+    watches.forget()
     devices.here.first_failure.clear()
     devices.here.reasons.clear()
     devices.here.short.clear()

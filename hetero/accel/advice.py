@@ -115,7 +115,9 @@ class Watching(Session):
         line.iterations += getattr(result, "n_iter_", len(rounds))
         for position, array in enumerate(attempt.operands):
             used = describe_used(array, attempt.operands[0] if position else None)
-            line.unchanged[position] += used.kept is not None
+            if used.kept is not None:
+                used.kept.uses += 1
+                line.unchanged[position] += 1
         self.noting += time.perf_counter() - begin
         return result
 

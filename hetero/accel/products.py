@@ -98,7 +98,7 @@ def _take(
     def plan() -> Any:
         now, made = tables.generation(), numpys.plan()
         is_plain = numpys.is_plain(made.chosen) and not made.kept and not _is_placed()
-        if is_plain and not load("hetero.moving.keeping").may_pay(made):
+        if is_plain and not load("hetero.pricing.pricing").copies_pay(made):
             tables.remember(_settled, kind, numpys.seconds, now)
         return made
 

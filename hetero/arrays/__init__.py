@@ -41,13 +41,11 @@ class Numpy(Library):
         return False
 
     def describe(self, array: np.ndarray) -> Operand:
-        return _on_host(array, kept.peek(array))
+        return _on_host(array)
 
 
-def _on_host(array: np.ndarray, known: kept.Kept | None) -> Operand:
-    if not array.flags.writeable:
-        known = kept.find(array) or known
-    return of_numpy(array, known)
+def _on_host(array: np.ndarray, used: bool = False) -> Operand:
+    return of_numpy(array, kept.find(array, used))
 
 
 _interface, _dlpack = Interface(), Dlpack()
@@ -94,7 +92,7 @@ def describe_used(array: Any, other: Any = None) -> Operand:
         return describe(array)
     same = getattr(other, "nbytes", -1) == array.nbytes and type(other) is np.ndarray
     same = same and key_of(array) == key_of(other)
-    return _on_host(array, kept.peek(array) if same else kept.note(array))
+    return _on_host(array, used=not same)
 
 
 def describe(array: Any) -> Operand:
@@ -106,7 +104,7 @@ def describe(array: Any) -> Operand:
         For anything else, and for a device array without a usable description.
     """
     if type(array) is np.ndarray:
-        return _on_host(array, kept.peek(array))
+        return _on_host(array)
     if isinstance(array, Spec):
         return array.operand()
     library = library_of(array)

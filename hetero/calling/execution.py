@@ -10,6 +10,7 @@ range in this way.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -236,7 +237,10 @@ def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
     row, problem, limit = plan.chosen.implementation, plan.problem, places.memory_limit()
     if limit is not None:
         for device in used:
-            keeping.shed_beyond(device, limit, (*call.operands, problem.output))
+            moved = (o for o in call.operands if device.name not in (o.location, *o.copies))
+            needed = problem.output.nbytes + sum(o.nbytes for o in moved)
+            with device.active():
+                device.shed(device.storage().copied() + min(needed, limit) - limit)
     if len(used) > 1 or row.from_host or (_takes_ranges(used, plan) and _too_large(used, problem)):
         return by_host(used, row, problem, call)
     if problem.next_device is not None:
@@ -375,8 +379,12 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
         is_large = result.nbytes >= kept.LEAST_WATCHED
         if is_new and is_large and places.memory_limit() is None:
             source = problem.operation, problem.dims, problem.dtype
-            if (known := kept.note_result(values, source)) is not None:
-                keeping.hold(device, values, known, partial(tuple, (buffer, owner)), shed=False)
+            if (known := kept.find(values, source=source)) is not None:
+                copy = storage.Copy(device.name, buffer, owner, values.nbytes)
+                keeping.hold(device, values, known, known.watch, copy, shed=False)
+                memory = values if values.base is None else values.base
+                weakref.finalize(memory, known.release).atexit = False
+                values = values.view()  # `memory` dies with the last view of it
         del owner
     values = _delivered(values, problem, call)
     return Done(values, outcome, device.name, implementation.method)

@@ -183,15 +183,11 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     limit = places.memory_limit()
     key = (device, method, limit, is_ieee(), _key(problem))
     planned = _plans.get(key)
-    if planned is None:
-        new = problem
-        if any([o.kept is not None for o in problem.inputs]):  # noqa: C419  # plans keep no array
-            inputs = tuple([o._replace(kept=None) for o in problem.inputs])
-            new = replace(problem, inputs=inputs)
-        planned = _planned(new, device, method, key)
-    if any([o.kept is not None for o in problem.inputs]) and (  # noqa: C419  # of every call
-        planned.keepable or any([o.copies for o in problem.inputs])  # noqa: C419
-    ):
+    if planned is None:  # those that are remembered keep no array
+        inputs = tuple([o._replace(kept=None) for o in problem.inputs])
+        planned = _planned(replace(problem, inputs=inputs), device, method, key)
+    known = [o for o in problem.inputs if o.kept is not None]
+    if known and (planned.keepable or any([o.copies for o in known])):  # noqa: C419  # of every call
         return keeping.placed(planned, problem)
     return planned
 

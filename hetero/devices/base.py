@@ -160,13 +160,17 @@ class Device(abc.ABC):
         """
         return self.storage().drop()
 
-    def shed(self, nbytes: int | None = None) -> bool:
-        """Let go of copies of operands, as `Copies.shed`; True if there was one."""
-        return self.storage().copies.shed(nbytes)
+    def shed(self, nbytes: float) -> bool:
+        """Let go of copies of operands, as `Storage.shed`, and `trim`; True if there was one."""
+        with self.active():
+            found = self.storage().shed(nbytes)
+        if found:
+            self.trim()
+        return found
 
     def clear(self) -> None:
         """`trim`, in every context that is in use, copies of operands included; opens none."""
-        self.storage().copies.shed()
+        self.storage().shed()
         self.trim()
 
     # -- copies from and to the host

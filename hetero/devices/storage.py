@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
+import math
+import time
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
@@ -16,76 +17,30 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from hetero import locks
+from hetero.arrays.kept import Kept, every
 from hetero.errors import DeviceMemoryError
 
 T = TypeVar("T")
 _lock = locks.new()  # held for a few steps only
-_uses = itertools.count()
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Copy:
     """An operand's copy: a kernel takes ``buffer``, ``owner`` frees it."""
 
+    device: str
     buffer: Any
     owner: Any
     nbytes: int
-    used: int = dataclasses.field(default_factory=lambda: next(_uses))
-
-    def use(self) -> None:
-        """Note that a call takes it."""
-        self.used = next(_uses)
-
-
-class Copies:
-    """What one context holds copies of. Keys have a dict ``held``, which tells where their copies
-    are; see `hetero.arrays.kept.Kept`.
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[Any, Copy] = {}
-
-    def find(self, key: Any) -> Copy | None:
-        return self._held.get(key)
-
-    def put(self, key: Any, copy: Copy, device: str) -> None:
-        """Hold a copy on the device of that name from now on."""
-        self._held[key] = copy
-        key.held[self] = device
-
-    def remove(self, key: Any) -> None:
-        """Let go of a copy; called by finalizers, so that no lock is taken."""
-        key.held.pop(self, None)
-        self._held.pop(key, None)
-
-    def nbytes(self) -> int:
-        """Bytes of all copies."""
-        return sum(copy.nbytes for copy in list(self._held.values()))
-
-    def shed(self, nbytes: int | None = None) -> bool:
-        """Let go of copies of that many bytes or more, the least recently used; default: all.
-
-        Whether there was one. Memory that a call still uses is freed when that call ends.
-        """
-        found = False
-        with _lock:
-            left = self.nbytes() if nbytes is None else nbytes
-            for key, copy in sorted(self._held.items(), key=lambda item: item[1].used):
-                if left <= 0:
-                    break
-                self.remove(key)
-                left -= copy.nbytes
-                found = True
-        return found
+    used: float = dataclasses.field(default_factory=time.monotonic)  # by a call, the last time
+    checksum: bytes | None = None  # of the operand, where that is asked for
 
 
 class Storage:
-    """What one context holds in its device's memory: things kept for later calls, ``copies`` of
-    operands that do not change, and the count of workspaces. See `Device.storage`.
-    """
+    """What one context holds in its device's memory: things kept for later calls, copies that
+    `Kept` objects have, and the count of workspaces. See `Device.storage`."""
 
     def __init__(self) -> None:
-        self.copies = Copies()
         self._kept: dict[str, OrderedDict[Hashable, Any]] = {}
         self._workspaces: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -125,7 +80,29 @@ class Storage:
     def drop_all(self) -> None:
         """`drop`, copies included."""
         self.drop()
-        self.copies.shed()
+        self.shed()
+
+    def _copies(self) -> list[tuple[Copy, Kept]]:
+        """The copies of operands, the least recently used first, and what is known of these."""
+        found = [(copy, known) for known in every() if (copy := known.held.get(self)) is not None]
+        return sorted(found, key=lambda item: item[0].used)
+
+    def copied(self) -> int:
+        """Bytes of the copies of operands."""
+        return sum(copy.nbytes for copy, _ in self._copies())
+
+    def shed(self, nbytes: float = math.inf) -> bool:
+        """Let go of copies of that many bytes or more, the least recently used first.
+
+        Whether there was one. Memory that a call still uses is freed when that call ends.
+        """
+        found = False
+        for copy, known in self._copies():
+            if nbytes > 0:
+                known.held.pop(self, None)
+                nbytes -= copy.nbytes
+                found = True
+        return found
 
     def add(self, workspace: Any) -> None:
         """Count a workspace as long as it lives."""
@@ -133,8 +110,8 @@ class Storage:
             self._workspaces.add(workspace)
 
     def sizes(self) -> dict[str, int]:
-        """Purpose -> bytes, of all workspaces that live."""
-        found: Counter[str] = Counter()
+        """Purpose -> bytes, of copies and of all workspaces that live."""
+        found = Counter({"kept operands": copied} if (copied := self.copied()) else {})
         with _lock:
             living = list(self._workspaces)
         for each in living:

@@ -1,9 +1,8 @@
 """Which pages of this process's memory were written to, as Linux tells: userfaultfd and pagemap.
 
-A range is write-protected in asynchronous mode: the first write to a page lifts the protection of
-that page, whoever writes, without a signal and without a wait. A scan of the page table tells
-whether a page lost its protection, in 0.02 ms for a gigabyte of huge pages. The price is the first
-write to each page, 1.5 to 4 us, after which the page is as before.
+Pages are write-protected in asynchronous mode: the first write to one, whoever writes, lifts its
+protection in 1.5 to 4 us, without a signal. A scan of the page table tells whether one lost it, in
+0.02 ms for a gigabyte of huge pages.
 
 What cannot be seen are writes that do not go through this process's page table: by a device to
 memory that was pinned before it was protected, and by another process to shared memory.
@@ -17,13 +16,10 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import mmap
+import functools
 import os
-import platform
 import re
 import struct
-
-from hetero import locks
 
 _SYSCALL = {"x86_64": 323, "aarch64": 282}  # userfaultfd
 _USER_MODE_ONLY = 1  # what needs no privilege
@@ -35,31 +31,30 @@ _SCAN = 0xC0606610  # the ioctl PAGEMAP_SCAN
 _PROTECT, _CHECK = 1, 2  # PM_SCAN_WP_MATCHING, PM_SCAN_CHECK_WPASYNC
 _WRITTEN, _PRESENT = 1 << 1, 1 << 3  # PAGE_IS_...
 _QUERY, _NEXT, _OF_FILE = 0xC0686611, 0x10, 0x20  # the ioctl PROCMAP_QUERY, from Linux 6.11 on
-_MAPPING = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ ([0-9]+)", re.MULTILINE)
-_PAGE = mmap.PAGESIZE
+_MAPPING = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ [1-9]", re.MULTILINE)  # of a file
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _libc = ctypes.CDLL(None, use_errno=True)
 _region = (ctypes.c_uint64 * 3)()  # where a scan puts what nobody reads
-_lock = locks.new()
-_watches: list[Watch] = []
-_files: list[int] = []  # userfaultfd and the page map of this process, once they are needed
+_watches: list[Watch] = []  # changed by one thread at a time
 
 
 class Watch:
-    """Memory of more than a page that is write-protected from now on; `watch` makes it."""
+    """Memory that is write-protected from now on; `watch` makes it, for one thread at a time."""
 
-    def __init__(self, begin: int, end: int) -> None:
+    def __init__(self, begin: int, end: int, whole: bool) -> None:
+        end = end if whole else begin + 2 * _PAGE  # in which there is a whole one
         self._pages = low, high = -(-begin // _PAGE) * _PAGE, end // _PAGE * _PAGE
         self._ends = (begin, low - begin), (high, end - high)  # which other data has a part of
         self._written, self._bytes = False, self._read_ends()
-        with _lock:
-            tracked, _ = _open()
-            if not _is_private(low, high):
-                raise OSError("other processes may write there")
-            fcntl.ioctl(tracked, _REGISTER, struct.pack("4Q", low, high - low, _WRITE_PROTECT, 0))
+        if whole and not _is_private(low, high):
+            raise OSError("other processes may write there")
+        if whole or not any(map(self._overlaps, _watches)):
+            request = struct.pack("4Q", low, high - low, _WRITE_PROTECT, 0)
+            fcntl.ioctl(_files()[0], _REGISTER, request)
             self._end_others()  # before their marks are set anew
             _scan(low, high, _PROTECT | _CHECK, 0)
             self._end_others()  # of a signal handler that came meanwhile
-            _watches.append(self)
+        _watches.append(self)
 
     def _end_others(self) -> None:
         for other in filter(self._overlaps, list(_watches)):
@@ -74,22 +69,20 @@ class Watch:
     def is_written(self) -> bool:
         """Whether anybody may have written there since, or the pages were dropped, mapped or
         watched anew, or are not watched any longer; the memory must be mapped."""
-        if not self._written:
-            try:
-                is_clean = self._read_ends() == self._bytes and not _scan(*self._pages, _CHECK, 1)
-            except OSError:  # other memory lies there now
-                is_clean = False
-            if not is_clean:
-                self._written = True
-        return self._written  # another thread may have set it meanwhile
+        with contextlib.suppress(OSError):  # other memory lies there now
+            is_same = not self._written and self._read_ends() == self._bytes
+            if is_same and not _scan(*self._pages, _CHECK, 1):
+                return self._written  # another thread may have set it meanwhile
+        self._written = True
+        return True
 
     def close(self) -> None:
         """Stop watching; the pages are as they were before unless another watch has some."""
         self._written, (low, high) = True, self._pages
-        with _lock, contextlib.suppress(ValueError, OSError):  # closed already; the memory is gone
+        with contextlib.suppress(ValueError, OSError):  # closed already; the memory is gone
             _watches.remove(self)
             if not any(map(self._overlaps, _watches)):
-                fcntl.ioctl(_open()[0], _UNREGISTER, struct.pack("2Q", low, high - low))
+                fcntl.ioctl(_files()[0], _UNREGISTER, struct.pack("2Q", low, high - low))
 
 
 def _scan(low: int, high: int, flags: int, most: int) -> int:
@@ -97,7 +90,7 @@ def _scan(low: int, high: int, flags: int, most: int) -> int:
     address = ctypes.addressof(_region) if most else 0
     sizes, matching = (address, most, most), (_PRESENT, 0, _WRITTEN | _PRESENT, _WRITTEN)
     request = bytearray(struct.pack("12Q", 96, flags, low, high, 0, *sizes, *matching))
-    return fcntl.ioctl(_open()[1], _SCAN, request, True)
+    return fcntl.ioctl(_files()[1], _SCAN, request, True)
 
 
 def _is_private(low: int, high: int) -> bool:
@@ -111,44 +104,46 @@ def _is_private(low: int, high: int) -> bool:
         except OSError as error:
             if error.errno != errno.ENOTTY:
                 return error.errno == errno.ENOENT
-        of_files = (m.groups() for m in _MAPPING.finditer(maps.readall()) if m[3] != b"0")
-        return all(int(end, 16) <= low or high <= int(begin, 16) for begin, end, _ in of_files)
+        of_files = [(int(m[1], 16), int(m[2], 16)) for m in _MAPPING.finditer(maps.readall())]
+        return all(end <= low or high <= begin for begin, end in of_files)
 
 
-def _open() -> list[int]:
-    """The files; OSError, which says why, where writes cannot be tracked."""
-    if not _files:
-        number = _SYSCALL.get(platform.machine())
-        if number is None:
-            raise OSError("only Linux on x86-64 and arm64 reports written pages")
-        tracked = _libc.syscall(number, os.O_CLOEXEC | _USER_MODE_ONLY)
-        if tracked < 0:
-            why = os.strerror(ctypes.get_errno())
-            raise OSError(f"userfaultfd: {why}; is it forbidden in this container?")
-        try:
-            fcntl.ioctl(tracked, _API, struct.pack("3Q", _VERSION, _FEATURES, 0))
-            _files[:] = tracked, os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            os.close(tracked)
-            what = "Linux 6.7 or newer" if error.errno == errno.EINVAL else error.strerror
-            raise OSError(f"write tracking needs {what}") from error
-    return _files
+@functools.cache
+def _files() -> tuple[int, int]:
+    """userfaultfd and the page map of this process; OSError, which says why, where writes cannot
+    be tracked."""
+    number = _SYSCALL.get(os.uname().machine)
+    if number is None:
+        raise OSError("only Linux on x86-64 and arm64 reports written pages")
+    tracked = _libc.syscall(number, os.O_CLOEXEC | _USER_MODE_ONLY)
+    if tracked < 0:
+        why = os.strerror(ctypes.get_errno()) + "; is it forbidden in this container?"
+        raise OSError(f"userfaultfd: {why}")
+    try:
+        fcntl.ioctl(tracked, _API, struct.pack("3Q", _VERSION, _FEATURES, 0))
+        return tracked, os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        os.close(tracked)
+        what = "Linux 6.7 or newer" if error.errno == errno.EINVAL else error.strerror
+        raise OSError(f"write tracking needs {what}") from error
 
 
+@functools.cache
 def obstacle() -> str | None:
     """Why writes cannot be tracked in this process; None where they can."""
     try:
-        _open()
+        _files()
     except OSError as error:
         return str(error)
     return None
 
 
-def watch(begin: int, end: int) -> Watch | None:
+def watch(begin: int, end: int, whole: bool = True) -> Watch | None:
     """Watch private memory between two addresses, of which copies are made after this only; None
-    where it cannot be watched: shared memory, files, another userfaultfd's memory."""
+    where it cannot be watched: shared memory, files, another userfaultfd's memory. Not ``whole``:
+    a trial with the first pages, whoever has the memory; it ends no other watch."""
     try:
-        return Watch(begin, end)
+        return Watch(begin, end, whole)
     except OSError as error:
         if error.errno in (errno.EBADF, errno.ENOTTY):
             _forget()  # somebody closed all files of the process: the next one opens them
@@ -157,7 +152,7 @@ def watch(begin: int, end: int) -> Watch | None:
 
 def _forget() -> None:
     """In a forked child: the files are about the parent's memory."""
-    _files.clear()
+    _files.cache_clear()
     _watches.clear()
 
 

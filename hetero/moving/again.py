@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 from hetero import registry
 from hetero.arrays import HOST
 from hetero.arrays.kept import FLOATS, LEAST_WATCHED, Kept
+from hetero.devices.storage import Copy
 from hetero.moving import keeping
+from hetero.pricing import pricing
 from hetero.pricing.plan import Plan
 from hetero.registry.problem import Problem
 from hetero.times import readable
@@ -59,45 +61,34 @@ def course(problem: Problem, calls: int, priced: Callable[[Problem], Plan]) -> C
     ``priced(problem)`` gives a plan by the copies that its inputs have.
     """
     plans: dict[Any, Plan] = {}
-
-    def planned(known: dict[int, Kept]) -> Plan:
-        """The plan of the next call, which counts as made."""
+    known: dict[int, Kept] = {}
+    each = []
+    for number in range(calls):
         inputs = [
-            o._replace(copies=known[i].copies) if i in known else o
+            o._replace(copies=known[i].copies if i in known else o.copies, kept=known.get(i))
             for i, o in enumerate(problem.inputs)
         ]
-        copies = tuple(o.copies for o in inputs)
+        copies = tuple([o.copies for o in inputs])
         if copies not in plans:
-            plans[copies] = priced(replace(problem, inputs=tuple(inputs)))
-        if not known:
-            return plans[copies]
-        inputs = [o._replace(kept=known.get(i)) for i, o in enumerate(inputs)]
+            unkept = tuple([o._replace(kept=None) for o in inputs])
+            plans[copies] = priced(replace(problem, inputs=unkept))
         plan = keeping.placed(plans[copies], replace(problem, inputs=tuple(inputs)))
-        keeping.count(plan)
-        for one in plan.kept:
-            if one.moves_to:
-                known[one.position].held[object()] = one.moves_to
-        return plan
-
-    first = planned({})
-    known = {
-        i: Kept()
-        for i, o in enumerate(problem.inputs)
-        if o.location == HOST and o.nbytes >= LEAST_WATCHED and o.dtype.char in FLOATS
-    }
-    if not (registry.operation(problem.operation).keeps(problem) and keeping.may_pay(first)):
-        known = {}
-    for one in known.values():
-        one.calls = 1
-    each = []
-    for plan in (first if not number else planned(known) for number in range(calls)):
         chosen = plan.candidates[0] if plan.candidates else None
         if chosen is None or chosen.seconds is None:
             return None
-        moves = tuple(one.position + 1 for one in plan.kept if one.moves_to)
-        each.append((chosen.device, chosen.method, chosen.seconds, moves))
+        keeping.count(plan)
+        moves = [one.position for one in plan.kept if one.moves_to]
+        for i in moves:
+            known[i].held[chosen.device] = Copy(chosen.device, None, None, 0)
+        each.append((chosen.device, chosen.method, chosen.seconds, tuple([i + 1 for i in moves])))
+        keeps = registry.operation(problem.operation).keeps(problem)
+        if number == 0 and keeps and pricing.copies_pay(plan):
+            for i, o in enumerate(problem.inputs):
+                if o.location == HOST and o.nbytes >= LEAST_WATCHED and o.dtype.char in FLOATS:
+                    known[i] = Kept()
+                    known[i].uses = 1
     steps: list[Step] = []
     for alike, group in groupby(each):
         begin = steps[-1].last if steps else 0
         steps.append(Step(begin + 1, begin + len(list(group)), *alike))
-    return Course(tuple(steps), sum(one[2] for one in each), calls * first.candidates[0].seconds)
+    return Course(tuple(steps), sum(one[2] for one in each), calls * each[0][2])

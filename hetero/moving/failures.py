@@ -13,9 +13,9 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from hetero import devices
+from hetero.arrays import kept
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.moving import keeping
 from hetero.profile import inventory
 
 T = TypeVar("T")
@@ -52,7 +52,8 @@ def report(
         say = log.info if devices.was_short(name) else log.warning
         say("%s has not enough free memory (%s); %s", name, error, remedy)
         return
-    keeping.lose(name)
+    for known in kept.every():  # what it holds is not relied on any longer
+        known.held = {}
     struck = devices.count_failure(name, error, begun)
     if struck:
         log.warning(

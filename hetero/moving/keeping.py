@@ -1,33 +1,22 @@
-"""Copies of operands that do not change: promised by `keep`, when they pay, made, checked, lost."""
+"""Copies of operands that do not change: promised by `keep`, when they pay, what holds them."""
 
 from __future__ import annotations
 
-import hashlib
-import math
-import os
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hetero import locks, registry
-from hetero.arrays import Array, Operand, as_array, is_device_array, kept
+from hetero.arrays import Array, as_array, is_device_array, kept
 from hetero.arrays.kept import Kept
 from hetero.devices.base import Device
 from hetero.devices.storage import Copy
-from hetero.devices.workspace import Workspace
-from hetero.errors import KeptOperandChanged
-from hetero.pricing.plan import CPU, Candidate, KeptOperand, Plan
+from hetero.pricing import pricing
+from hetero.pricing.plan import KeptOperand, Plan
 from hetero.registry.problem import Problem
 
-PURPOSE = "kept operands"  # what `hetero.memory` counts the copies as
 SHARE = 0.8  # of a device's memory that copies take at most
-CHECK = "HETERO_CHECK_KEPT"
-Move = Callable[[], tuple[Any, Any]]  # gives a new buffer and its owner
-_LEAST_SAVED = 1e-4  # seconds; to look for copies, and to plan with them, takes as long
-_making = locks.new()  # one copy at a time: they share the bus
 
 
 def keep(A: Array, uses: int | None = None) -> Array:
@@ -93,164 +82,64 @@ def keep(A: Array, uses: int | None = None) -> Array:
         raise ValueError(f"uses must be a whole number from 1 on, got {uses!r}")
     if hasattr(A, "tocsr"):
         raise TypeError(f"keep takes dense arrays, got {type(A).__name__}")
-    if not isinstance(A, np.ndarray):
-        A = as_array(A)
-        if is_device_array(A):
-            return A
+    A = A if isinstance(A, np.ndarray) else as_array(A)
+    if is_device_array(A):
+        return A
     if A.flags.writeable:
         A = A.view()
         A.flags.writeable = False
     kept.promise(A)
     if (known := kept.find(A)) is not None:
         caller = sys._getframe(1)
-        known.line = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        known.line = f", kept at {caller.f_code.co_filename}:{caller.f_lineno}"
         known.coming = int(uses or 0)
     return A
-
-
-# -- When a copy pays ------------------------------------------------------------------------------
 
 
 def placed(plan: Plan, problem: Problem) -> Plan:
     """A plan by which operands that do not change are moved to a device where that is due.
 
-    ``plan`` is priced by the copies that are there. They move in the call in which what it would
-    save if they were there, times the calls so far or those to come, reaches the time of the move:
-    in the second one if one call saves half of it. Whatever number of such calls there are, they
-    take at most twice the time of the best decision (A. Karlin et al., Algorithmica 11 (1994),
-    542-571: ski rental). Operands that a device lacks move together. Where the fastest one has them
-    all, no other one is looked at.
+    ``plan`` is priced by the copies that are there. What a device lacks is moved there in the call
+    in which the seconds that one call saves then, times the calls since the last write, reach those
+    of the move: in the second one where one call saves half of it.
     """
-    inputs, moving = problem.inputs, ()
-    chosen = plan.candidates[0] if plan.candidates else None
-    lost: dict[int, Any] = {i: {} for i, o in enumerate(inputs) if o.kept is not None}
-    is_there = chosen and all([chosen.device in inputs[i].copies for i in lost])  # noqa: C419
-    for c in () if is_there else _on_devices(plan):
-        away = {i: o for i, o in enumerate(inputs) if c.device not in (o.location, *o.copies)}
-        each = _move(c) / max(sum([o.nbytes for o in away.values()]), 1)
-        moves = {i: each * o.nbytes for i, o in away.items() if i in lost}
-        move, reached = sum(moves.values()), 0.0
-        saved = plan.candidates[0].seconds - (c.seconds - move)
-        for i, its in moves.items() if move and saved > 0.0 else ():
-            known, part = inputs[i].kept, saved * its / move
-            lost[i][c.device] = part, part * (known.calls + 1), its
-            reached += part * (known.coming or known.calls + 1)
-        if reached >= move * (1 - 1e-9) > 0.0 and (not moving or c.seconds < chosen.seconds):
-            chosen, moving = c, tuple(moves)
-    others = [c for c in plan.candidates if c is not chosen]
-    operands = [KeptOperand(i, inputs[i], chosen.device * (i in moving), lost[i]) for i in lost]
-    candidates = (chosen, *others) if moving else plan.candidates
+    known = [(i, o) for i, o in enumerate(problem.inputs) if o.kept is not None]
+    candidates, moves_to, lost = plan.candidates, "", {}
+    chosen = candidates[0] if candidates else None
+    is_there = chosen and all([chosen.device in o.copies for _, o in known])  # noqa: C419
+    for c, saved, move in () if is_there else pricing.savings(candidates, problem.inputs):
+        away = [o.kept for _, o in known if c.device not in o.copies]
+        lost[c.device] = saved * max([one.coming or one.uses + 1 for one in away]), move
+        is_due = lost[c.device][0] >= move * (1 - 1e-9)
+        if is_due and (not moves_to or c.seconds < chosen.seconds):
+            chosen, moves_to = c, c.device
+    if moves_to:
+        candidates = (chosen, *[c for c in candidates if c is not chosen])
+    operands = [KeptOperand(i, o, moves_to * (moves_to not in o.copies), lost) for i, o in known]
     return replace(plan, problem=problem, candidates=candidates, kept=tuple(operands))
 
 
-def may_pay(plan: Plan) -> bool:
-    """Whether copies of all inputs on one device would save more than it takes to look for them."""
-    least = plan.candidates[0].seconds
-    return least is None or any(
-        c.seconds - _move(c) + _LEAST_SAVED < least for c in _on_devices(plan)
-    )
-
-
-def _move(candidate: Candidate) -> float:
-    """Seconds until the operands are on the device."""
-    return candidate.terms.get("upload", 0.0) + candidate.terms.get("pack", 0.0)
-
-
-def _on_devices(plan: Plan) -> list[Candidate]:
-    """The fastest candidate of each device that computes alone, with operands moved as a whole."""
-    found: dict[str, Candidate] = {}
-    for c in plan.candidates:
-        whole = c.implementation is None or c.implementation.blocks != registry.ALWAYS
-        if whole and c.reason is None and c.seconds is not None:
-            found.setdefault(c.device, c)
-    return [c for name, c in found.items() if name != CPU and not name.endswith("*")]
-
-
 def count(plan: Plan) -> None:
-    """Count a call that is run by a plan: operands that were kept from it, or move with it."""
-    for _, operand, moves_to, lost in plan.kept:
-        known = operand.kept
-        known.coming = max(known.coming - 1, 0)
-        if moves_to:
-            known.due.add(moves_to)
-        known.calls = 0 if moves_to else known.calls + bool(lost)
-
-
-# -- Copies ----------------------------------------------------------------------------------------
-
-
-def staged(
-    device: Device, array: np.ndarray, operand: Operand, move: Move
-) -> tuple[Any, Any] | None:
-    """(buffer, owner) of an operand's copy on a device, made now if that is due; None where there
-    is none, and it is moved for this call alone."""
-    known, copies = operand.kept, device.storage().copies
-    copy = copies.find(known)
-    # The plan counts on a copy that another context of the device holds: this one gets its own.
-    if copy is None and (device.name in known.due or device.name in known.copies):
-        with _making:
-            known.due.discard(device.name)  # once: with too little room the call is tried without
-            copy = copies.find(known) or hold(device, array, known, move)
-    if copy is None:
-        return None
-    copy.use()
-    if os.environ.get(CHECK):
-        _check(array, known, device.name)
-    return copy.buffer, copy.owner
+    """Count a call that is run by a plan."""
+    for _, operand, moves_to, _ in plan.kept:
+        block = operand.kept
+        block.coming = max(block.coming - 1, 0)
+        block.uses = 0 if moves_to else block.uses + 1
 
 
 def hold(
-    device: Device, array: np.ndarray, known: Kept, move: Move, shed: bool = True
-) -> Copy | None:
-    """What ``move()`` gives, as the array's copy from now on; None where there is no room.
-
-    With ``shed`` other copies make room. Writes to pinned memory are not seen: there is a copy
-    only of what was promised.
-    """
-    copies, room = device.storage().copies, SHARE * device.describe().get("memory_bytes", math.inf)
-    over = copies.nbytes() + array.nbytes - room
-    watch = known.watch
-    unseen = not known.promised and (watch is None or device.is_pinned(array))
+    device: Device, array: np.ndarray, known: Kept, watch: Any, copy: Copy, shed: bool = True
+) -> None:
+    """Let a device hold an array's copy from now on: where there is room, with ``shed`` that of
+    other copies, and where nobody wrote to the array since ``watch`` was its watch."""
+    storage = device.storage()
+    room = SHARE * device.describe().get("memory_bytes", float("inf"))
+    over = storage.copied() + array.nbytes - room
+    unseen = not known.promised and device.is_pinned(array)  # a device may write there
     if unseen or array.nbytes > room or (over > 0 and not shed):
-        return None
-    if over > 0:
-        copies.shed(int(over) + 1)
-    buffer, owner = move()
-    space = Workspace(device, PURPOSE)
-    space.hold(owner, getattr(owner, "size", array.nbytes))
-    copy = Copy(buffer, space, array.nbytes)
+        return
+    storage.shed(over)
+    copy.nbytes = getattr(copy.owner, "size", copy.nbytes)  # a pool's are rounded up
     with kept.lock:
         if known.watch is watch and known.is_intact():  # else this call alone uses it
-            copies.put(known, copy, device.name)
-    return copy
-
-
-def shed_beyond(device: Device, limit: int, operands: Sequence[Operand]) -> None:
-    """Let go of copies for which a call with a limit of bytes leaves no room."""
-    with device.active():
-        copies = device.storage().copies
-        needed = sum(o.nbytes for o in operands if o.location != device.name)
-        own = sum(copy.nbytes for o in operands if (copy := copies.find(o.kept)) is not None)
-        over = copies.nbytes() - own + min(needed, limit) - limit
-        if over > 0 and copies.nbytes():
-            device.shed(over)
-
-
-def lose(name: str) -> None:
-    """A device failed: what it holds copies of is not relied on any longer."""
-    for known in kept.every():
-        for copies in [copies for copies, where in list(known.held.items()) if where == name]:
-            copies.remove(known)
-
-
-def _check(array: np.ndarray, known: Kept, device: str) -> None:
-    """Raise `KeptOperandChanged` if an operand is not what it was when it was copied."""
-    found = hashlib.blake2b(np.ascontiguousarray(array if array.flags.c_contiguous else array.T))
-    before, known.checksum = known.checksum, found.digest()
-    if before not in (None, known.checksum):
-        known.drop()
-        where = f", kept at {known.line}" * bool(known.line)
-        raise KeptOperandChanged(
-            f"an operand of shape {array.shape}, {array.dtype.name}{where}, was written to after "
-            f"it was copied to {device}; hetero.keep promises that it does not change"
-        )
+            known.held[storage] = copy

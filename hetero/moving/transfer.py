@@ -2,32 +2,57 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import time
 from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, UNKNOWN_STREAM, Operand, library_of
+from hetero import locks
+from hetero.arrays import HOST, UNKNOWN_STREAM, Operand, kept, library_of
+from hetero.devices import storage
 from hetero.devices.base import Device
+from hetero.errors import KeptOperandChanged
 from hetero.host import pages
 from hetero.host.copying.copy_jobs import Copy
 from hetero.imports import load
 from hetero.moving import failures, keeping, pipeline
 
+_making = locks.new()  # one copy that stays at a time: they share the bus
 
-def staged_copy(device: Device, array: np.ndarray, operand: Operand) -> tuple[Any, Any] | None:
-    """(buffer, owner) of the copy that a device holds of an operand for later calls, None without.
 
-    It is made now if that is due; see `hetero.moving.keeping`.
-    """
+def staged_copy(device: Device, array: np.ndarray, operand: Operand) -> tuple[Any, Any]:
+    """(buffer, owner) of an operand that does not change: of the copy that the device holds for
+    later calls, which is made where this context has none."""
+    known, here = operand.kept, device.storage()
+    copy = known.held.get(here)
+    if copy is None:
+        with _making:
+            watch, copy = known.watch, known.held.get(here)
+            if copy is None:
+                buffer, owner, upload = _begin(device, array)
+                upload.wait()
+                copy = storage.Copy(device.name, buffer, owner, array.nbytes)
+                keeping.hold(device, array, known, watch, copy)
+    copy.used = time.monotonic()
+    if os.environ.get("HETERO_CHECK_KEPT"):
+        _check(array, known, copy)
+    return copy.buffer, copy.owner
 
-    def move() -> tuple[Any, Any]:
-        buffer, owner, copy = _begin(device, array)
-        copy.wait()
-        return buffer, owner
 
-    return keeping.staged(device, array, operand, move)
+def _check(array: np.ndarray, known: kept.Kept, copy: storage.Copy) -> None:
+    """Raise `KeptOperandChanged` if an operand is not what it was when it was copied."""
+    found = hashlib.blake2b(np.ascontiguousarray(array if array.flags.c_contiguous else array.T))
+    before, copy.checksum = copy.checksum, found.digest()
+    if before not in (None, copy.checksum):
+        known.held = {}
+        raise KeptOperandChanged(
+            f"an operand of shape {array.shape}, {array.dtype.name}{known.line}, was written to "
+            f"after it was copied to {copy.device}; hetero.keep promises that it does not change"
+        )
 
 
 def _staged(device: Device, array: Any, operand: Operand) -> tuple[Any, Any, Copy]:
@@ -37,8 +62,8 @@ def _staged(device: Device, array: Any, operand: Operand) -> tuple[Any, Any, Cop
         return operand.pointer, array, Copy()
     if operand.location != HOST:
         array = to_host(array, operand)
-    if operand.kept is not None and (copy := staged_copy(device, array, operand)) is not None:
-        return *copy, Copy()
+    if operand.kept is not None:
+        return *staged_copy(device, array, operand), Copy()
     return _begin(device, array)
 
 

@@ -139,9 +139,8 @@ class KeptOperand(NamedTuple):
     position: int  # among the problem's inputs
     operand: Operand
     moves_to: str  # device that it is moved to with this call, to stay there; "" where it is not
-    # Device -> seconds that this call loses by its not being there, that such calls lost by now,
-    # this one too, and of the move.
-    lost: dict[str, tuple[float, float, float]]
+    # Device -> seconds that calls lost by now, this one too, by what is not there, and of its move.
+    lost: dict[str, tuple[float, float]]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, with the position from 1."""
@@ -149,7 +148,7 @@ class KeptOperand(NamedTuple):
             "operand": self.position + 1,
             "copies": list(self.operand.copies),
             "moves_to": self.moves_to or None,
-            "lost": {name: {"seconds": s, "move": m} for name, (_, s, m) in self.lost.items()},
+            "lost": {name: {"seconds": s, "move": m} for name, (s, m) in self.lost.items()},
         }
 
     def __str__(self) -> str:
@@ -157,8 +156,8 @@ class KeptOperand(NamedTuple):
         found = [f"copy on {name}" for name in o.copies]
         if self.moves_to:
             found.append(f"moved to {self.moves_to} with this call, to stay there")
-        for name, (_, lost, move) in self.lost.items():
-            if name != self.moves_to:
+        for name, (lost, move) in self.lost.items():
+            if name not in (self.moves_to, *o.copies):
                 lost, move = readable(lost), readable(move)
                 found.append(f"{lost} of {move} lost by not moving it to {name}")
         where = ", ".join(found) or "no copy"

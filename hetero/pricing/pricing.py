@@ -16,7 +16,7 @@ CPU, for which nothing of ours is compiled, have conservative constants then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -43,6 +43,7 @@ from hetero.profile import PAGEABLE, STAGED, Profile
 from hetero.registry import Implementation, Unasked
 from hetero.registry.problem import Problem
 
+_LEAST_SAVED = 1e-4  # seconds; to look for copies, and to plan with them, takes as long
 UPLOAD_NEXT = "upload next"  # of a result on the host that a device is expected to use next
 _HOME = "leaves its result on the host"
 UNKNOWN = Unasked("no constants in this profile; hetero.calibrate() measures them")
@@ -79,8 +80,8 @@ def price(
     if not able and not (device is method is None):
         places.refuse(problem, devices, device, method, every, found)
     others = sorted((_without_price(c) for c in found if c.reason), key=is_last)
-    keeps = keepable(able, problem)
-    return Plan(problem, (*able, *others), constants.title, keepable=keeps)
+    keepable = any(savings(able, problem.inputs, known=False))
+    return Plan(problem, (*able, *others), constants.title, keepable=keepable)
 
 
 def _ways(
@@ -355,18 +356,29 @@ def dispatch(problem: Problem, name: str, constants: Profile) -> float:
     return constants.dispatch(there, "detour") if there else 0.0
 
 
-def keepable(possible: list[Candidate], problem: Problem) -> bool:
-    """Whether uploads decide the choice, or are part of its price.
+def savings(
+    candidates: Sequence[Candidate], inputs: Sequence[Operand], known: bool = True
+) -> Iterator[tuple[Candidate, float, float]]:
+    """Of devices that compute alone, with operands moved as a whole, the fastest candidates that
+    would save time if the inputs on the host were there, or those that are known not to change:
+    the seconds saved, and those of the move. The first of ``candidates`` is the chosen one."""
+    found = {CPU}
+    for c in candidates:
+        in_blocks = c.implementation is not None and c.implementation.blocks == registry.ALWAYS
+        is_out = c.seconds is None or c.reason is not None or c.device[-1] == "*"
+        if in_blocks or is_out or c.device in found:
+            continue
+        found.add(c.device)
+        away = [o for o in inputs if c.device not in (o.location, *o.copies)]
+        moved = [o.nbytes for o in away if (o.kept is not None if known else o.location == HOST)]
+        part = sum(moved) / max(sum([o.nbytes for o in away]), 1)
+        move = part * (c.terms.get("upload", 0.0) + c.terms.get("pack", 0.0))
+        saved = candidates[0].seconds - (c.seconds - move)
+        if move > 0.0 and saved > 0.0:
+            yield c, saved, move
 
-    ``possible`` are the candidates that can run, the chosen one first.
-    """
-    if not possible or possible[0].seconds is None:
-        return False
-    if all(operand.location != HOST for operand in problem.inputs):
-        return False
-    best = possible[0].seconds
-    return any(
-        c.seconds - c.terms.get("upload", 0.0) - c.terms.get("pack", 0.0) < best
-        for c in possible
-        if c.device != CPU and "upload" in c.terms and not c.shares
-    )
+
+def copies_pay(plan: Plan) -> bool:
+    """Whether copies of all inputs on one device would save more than looking for them takes."""
+    found = savings(plan.candidates, plan.problem.inputs, known=False)
+    return any(saved > _LEAST_SAVED for _, saved, _ in found)

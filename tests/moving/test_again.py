@@ -1,10 +1,10 @@
 """`hetero explain --again`: the calls of a loop, as they then happen."""
 
 import pytest
+import watches
 from test_kept_copies import device, operands  # noqa: F401
 
 import hetero
-from hetero.arrays import kept
 from hetero.calling import planner
 from hetero.host import write_tracking
 from hetero.moving import again
@@ -20,7 +20,7 @@ def course(problem, calls=CALLS):
 @pytest.mark.parametrize("n", [512, 600, 800, 1024])
 def test_it_is_what_happens(device, monkeypatch, n):  # noqa: F811
     monkeypatch.delenv("HETERO_WATCH", raising=False)
-    kept.clear()
+    watches.forget()
     A, x = operands(n)
     expected = course(hetero.plan("matvec", A, x).problem)
     ran = []
@@ -29,7 +29,7 @@ def test_it_is_what_happens(device, monkeypatch, n):  # noqa: F811
         hetero.matvec(A, x)
         on = "cuda:0" if device.log.count("compute") > computed else "cpu"
         ran.append((on, device.uploads > moved))
-    kept.clear()
+    watches.forget()
     steps = [s for s in expected.steps for _ in range(s.first, s.last + 1)]
     assert ran == [(step.device, step.moves == (1,)) for step in steps]
     assert sum(step.seconds for step in steps) == pytest.approx(expected.seconds)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import watches
 from test_kept_copies import KEPT, device, operands, uploads  # noqa: F401
 
 import hetero
@@ -22,9 +23,9 @@ N = 704  # rows and columns of float32: 1.9 MiB, of which a copy is worth its wa
 
 @pytest.fixture(autouse=True)
 def nothing_known():
-    kept.clear()
+    watches.forget()
     yield
-    kept.clear()
+    watches.forget()
 
 
 def product(A, x):
@@ -44,8 +45,18 @@ def test_an_array_that_is_used_again_moves_once(device):  # noqa: F811
     for same in (A.T, A.reshape(N, N), A[:], np.frombuffer(A, np.float32).reshape(N, N)):
         product(same, x)
     assert device.uploads == 1
-    kept.clear()
+    watches.forget()
     assert device.live == 0
+
+
+def test_a_slice_that_is_used_once_leaves_the_copy_of_the_whole(device):  # noqa: F811
+    A, x = operands(N)
+    while not product(A, x):
+        pass
+    for begin in range(0, 200, 20):
+        hetero.matvec(A[begin : begin + 500], x)
+        assert product(A, x)
+    assert device.uploads == 1
 
 
 def test_the_copy_of_an_array_that_is_not_used_any_longer(device, monkeypatch):  # noqa: F811
@@ -66,7 +77,7 @@ def test_it_is_moved_when_its_calls_have_lost_the_time_of_the_move(device, colum
     A, B = operands(N)[0], np.ones((N, columns), np.float32)
     for keep, expected in ((lambda A: A, use), (hetero.keep, 1 if columns == 32 else use)):
         hetero.clear_memory()
-        kept.clear()
+        watches.forget()
         K = keep(A)
         for number in range(1, use + 2):
             hetero.matmul(K, B)
@@ -93,16 +104,21 @@ def test_a_write_is_seen_by_the_next_call(device, where):  # noqa: F811
 def test_an_array_that_is_written_to_between_calls_is_left_alone(device, monkeypatch):  # noqa: F811
     """Each time twice as many uses pass before it is watched again."""
     begun, begin = [], write_tracking.watch
-    monkeypatch.setattr(write_tracking, "watch", lambda *s: begun.append(number) or begin(*s))
+
+    def watch(low, high, whole=True):
+        begun.extend([number] * whole)
+        return begin(low, high, whole)
+
+    monkeypatch.setattr(write_tracking, "watch", watch)
     A, x = operands(N)
-    for _ in range(40):
+    for number in range(1, 41):  # noqa: B007  # begun has it
         product(A, x)
         A *= 0.99
-    assert not begun, "most values change: it is not even watched"
-    kept.clear()
+    assert not begun, "all of it changes: no more than its first pages are watched"
+    watches.forget()
     for number in range(1, 400):  # noqa: B007  # begun has it
         product(A, x)
-        A[3, 5] += 1
+        A[300, 5] += 1
     assert not device.uploads
     assert np.diff([0, *begun]).tolist() == [2, 4, 8, 16, 32, 64, 128]
 
@@ -114,7 +130,7 @@ def test_a_forked_child_knows_nothing(device):  # noqa: F811
     child = os.fork()
     if not child:
         try:
-            known = kept.peek(A) is None
+            known = kept.find(A) is None
             A[0, 0] += 1
             os._exit(0 if known else 1)
         finally:
@@ -140,9 +156,9 @@ def test_views_of_the_same_bytes_as_numbers_of_another_size():
     narrow = wide.base.view(np.float32)[:, ::4]
     assert wide.strides == narrow.strides
     for _ in range(3):
-        known = kept.note(wide)
+        known = kept.find(wide, used=True)
     assert known is not None
-    assert kept.note(narrow) is not known
+    assert kept.find(narrow, used=True) is not known
     assert kept.find(hetero.keep(wide)) is not kept.find(hetero.keep(narrow))
 
 
@@ -156,7 +172,7 @@ def test_a_copy_that_is_made_while_another_thread_stops_the_watch(device, monkey
         if direction == "upload" and array.nbytes == A.nbytes and not done:
             done.append(True)
             A[0, 0] += 100
-            kept.note(A)
+            kept.find(A, used=True)
 
     done = []
     monkeypatch.setattr(device, "enqueue", enqueue)
@@ -173,9 +189,9 @@ def test_threads_that_look_forget_and_write(device):  # noqa: F811
     A, x = operands(N)
     interval = sys.getswitchinterval()
     steps = [
-        lambda: kept.note(A),
-        lambda: kept.peek(A),
-        kept.clear,
+        lambda: kept.find(A, used=True),
+        lambda: kept.find(A),
+        watches.forget,
         lambda: A.__setitem__((3, 3), 7),
         lambda: hetero.matvec(A, x),
     ]
@@ -191,7 +207,7 @@ def test_threads_that_look_forget_and_write(device):  # noqa: F811
             list(pool.map(work, range(6)))
     finally:
         sys.setswitchinterval(interval)
-    kept.clear()
+    watches.forget()
     assert not write_tracking._watches
     assert device.live == 0
 
@@ -204,9 +220,6 @@ class Holder:
 
     def __init__(self, array):
         self.copy = array.copy()
-
-    def remove(self, known):
-        known.held.pop(self, None)
 
 
 def program(seed, steps=40, least=1 << 17):
@@ -236,13 +249,13 @@ def program(seed, steps=40, least=1 << 17):
     for _ in range(steps):
         if rng.random() < 0.1:
             results.append(rng.random(least))
-            if (known := kept.note_result(results[-1], "source")) is not None:
+            if (known := kept.find(results[-1], source="source")) is not None:
                 known.held[Holder(results[-1])] = "device"
             del results[: -int(rng.integers(1, 4))]
         array = pick()
         if rng.random() < 0.15:
             write(array).join()
-        elif (known := kept.note(array)) is not None and known.held:
+        elif (known := kept.find(array, used=True)) is not None and known.held:
             for holder in known.held:
                 np.testing.assert_array_equal(holder.copy.reshape(-1), array)
         elif known is not None and rng.random() < 0.7:
@@ -250,7 +263,7 @@ def program(seed, steps=40, least=1 << 17):
             known.held[Holder(array)] = "device"
             if during is not None:
                 during.join()
-    kept.clear()
+    watches.forget()
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -324,12 +337,11 @@ def test_results_that_nobody_uses_do_not_stay(device):  # noqa: F811
     with hetero.use(device="cuda:0"):
         for _ in range(4):
             hetero.matmul(hetero.matmul(A, A), A)
-        kept = []
-        for _ in range(40):
+        assert device.live == A.nbytes, "copies of results die with these"
+        for number in range(40):
             C = hetero.matmul(A, A)
             C *= 2.0
-            kept.append(device.live)
-        assert kept[-1] <= max(kept[:10])
+            assert device.live <= (2 if number < 4 else 1) * A.nbytes
         assert "copy" not in str(hetero.plan("matmul", C, A)).partition("operand 2")[0]
     with hetero.use(device="cuda:0", watch=False):
         before = device.live

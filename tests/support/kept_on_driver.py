@@ -44,7 +44,7 @@ assert on_device() == [True] * 3
 assert held() == 6 * MB, hetero.memory()
 
 # The pool asks for the room of the copy that was used the longest ago itself; nobody is told of it.
-copies = next(iter(kept.find(matrices[0]).held))
+storage = next(iter(kept.find(matrices[0]).held))
 product(matrices[0])
 driver.room(8 * MB)
 B = rng.random((N, N // 2))
@@ -64,7 +64,7 @@ del A, matrices[0]
 assert held() == 4 * MB
 matrices.clear()
 assert held() == 0
-assert not copies.nbytes()
+assert not storage.copied()
 hetero.clear_memory()
 assert not sum(hetero.memory()["cuda:0"].values()), hetero.memory()
 

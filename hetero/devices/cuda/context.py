@@ -222,7 +222,7 @@ class State:
 
     def __init__(self, driver: Any, ordinal: int) -> None:
         self.storage = Storage()
-        self.pool = Pool(driver, ordinal, self.storage.drop, self.storage.copies.shed)
+        self.pool = Pool(driver, ordinal, self.storage.drop, self.storage.shed)
         self.modules: list[Any] = []
         self.kernels: dict[Any, Any] = {}
         self.constants: dict[Any, Any] = {}  # kernels with constant memory
@@ -249,13 +249,6 @@ class State:
         """Let go of what is kept and give unused memory back; True if there was some."""
         self.storage.drop()
         return self.pool.trim()
-
-    def shed(self, nbytes: int | None = None) -> bool:
-        """Let go of copies of operands and give their memory back; True if there was one."""
-        found = self.storage.copies.shed(nbytes)
-        if found:
-            self.pool.trim()
-        return found
 
     def let_go(self) -> None:
         """Keep nothing any longer; end the threads that copy, and give their buffers back."""

@@ -186,10 +186,6 @@ class CudaDevice(Compiling):
         with self.active():
             return self.state().trim()
 
-    def shed(self, nbytes: int | None = None) -> bool:
-        with self.active():
-            return self.state().shed(nbytes)
-
     def clear(self) -> None:
         """`trim` the primary context and this thread's own; others let go of what they keep."""
         self.contexts.clear()

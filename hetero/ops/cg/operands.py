@@ -317,10 +317,8 @@ class System:
             return Dense(operand.pointer, A.shape[0], strides)
         if len(used) == 1 and operand.kept is not None and operand.dtype == dtype and strides:
             with used[0].active():
-                copy = transfer.staged_copy(used[0], A, operand)
-            if copy is not None:
-                buffer, owner = copy
-                return Dense(buffer, A.shape[0], strides, owner)
+                buffer, owner = transfer.staged_copy(used[0], A, operand)
+            return Dense(buffer, A.shape[0], strides, owner)
         if operand.location != HOST:
             A = on_host(A, operand, dtype)
         A = np.asarray(A, dtype)

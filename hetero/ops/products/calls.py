@@ -13,9 +13,10 @@ from hetero.arrays import HOST, Operand, as_array, describe, describe_used, kept
 from hetero.calling import execution, planner
 from hetero.calling.call_cache import learn
 from hetero.imports import load
-from hetero.moving import keeping, results, transfer
+from hetero.moving import results, transfer
 from hetero.ops.products import methods as _methods  # noqa: F401  # registers them
 from hetero.ops.products.operands import build
+from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, Plan
 from hetero.settings import forced
 
@@ -47,7 +48,7 @@ def on_host(
     run = host_call(plan, function)
     if not plan.keepable:
         return run
-    pays = any(o.nbytes >= kept.LEAST_WATCHED for o in problem.inputs) and keeping.may_pay(plan)
+    pays = any(o.nbytes >= kept.LEAST_WATCHED for o in problem.inputs) and pricing.copies_pay(plan)
 
     def by_copies(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
         """Plan anew where an operand may have a kept copy."""

@@ -24,6 +24,7 @@ SLICE, CHUNK, REGION = 1 << 13, 1 << 11, 1 << 15
 staging._SLICE, staging._REGION = SLICE, REGION
 slices._SLICE, slices._LEAST_SLICE, slices._SHARE = SLICE, SLICE // 2, 1
 slices._CHUNK, slices._LEAST_CHUNK, slices._LONG = CHUNK, 1 << 9, 1 << 17
+slices.helpers = lambda: 6
 slices._LARGE, slices._HUGE_PAGE = 1 << 17, 1 << 12
 rng = np.random.default_rng(0)
 device = devices.get("cuda:0")

@@ -129,7 +129,6 @@ def _functions(direction: str) -> dict[str, int]:
         "send": "cuMemcpyHtoDAsync_v2" if direction == UPLOAD else "cuMemcpyDtoHAsync_v2",
         "record": "cuEventRecord",
         "query": "cuEventQuery",
-        "drain": "cuStreamSynchronize",
     }
     library = libcuda()
     return {

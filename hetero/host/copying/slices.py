@@ -6,20 +6,27 @@ Python's threads, which are slower (`hetero.host.copying.staging`).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import logging
 import math
 import mmap
-from collections.abc import Callable, Mapping, Sequence
+import os
+import platform
+import queue
+import struct
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hetero import locks
 from hetero.host import cpu
 
-BUFFERS = 16  # of a ring, at most; as in slices.c
+BUFFERS, _JOBS = 16, 16  # of a ring, and under way at once, at most; as in slices.c
 _FEW = 4  # threads, of which the one that leads is one; of more it is not
 _OTHERS = 4  # cores without threads that help: for those who lead and for the caller
 _SHARE = 1 << 20  # bytes for which one more thread is worth waking
@@ -30,10 +37,15 @@ _CHUNKS = 32  # of what is small
 # Bytes of a row from which on it is stored past the caches. The buffers of long uploads stay there.
 _PAST, _NEVER, _LONG = 4096, 1 << 62, 64 << 20
 _HUGE_PAGE = 2 << 20  # bytes of a huge page
+_SCHED_SETATTR = 314 if platform.machine() == "x86_64" else 274
+_KEEP_POLICY, _SET_TIMERSLACK = 8, 29
+_TURN = 100_000  # ns, a time slice
 _LARGE = 16 << 20  # bytes of a download into new memory: one thread touches each huge page
 
 log = logging.getLogger("hetero")
 _mincore = ctypes.CDLL(None).mincore
+_lock = locks.new()
+_free: queue.SimpleQueue[_Job] = queue.SimpleQueue()  # jobs that no copy uses
 
 
 class _Job(ctypes.Structure):
@@ -41,23 +53,58 @@ class _Job(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("host", "ring", "device")),
-        *((name, ctypes.c_long) for name in ("row", "pitch", "bytes", "slice", "chunk")),
-        *((name, ctypes.c_long) for name in ("buffers", "helpers", "threads", "past", "download")),
+        *((name, ctypes.c_long) for name in ("row", "pitch", "bytes", "slice", "slices", "chunk")),
+        *((name, ctypes.c_long) for name in ("each", "chunks", "buffers", "helpers", "past")),
+        *((name, ctypes.c_long) for name in ("down", "first")),
         ("stream", ctypes.c_void_p),
         ("event", ctypes.c_void_p * BUFFERS),
-        *((name, ctypes.c_void_p) for name in ("send", "record", "query", "drain")),
-        ("copied", ctypes.c_long * BUFFERS),
+        *((name, ctypes.c_void_p) for name in ("send", "record", "query")),
+        *((name, ctypes.c_long) for name in ("next", "limit")),
+        ("left", ctypes.c_long * BUFFERS),
     ]
 
 
+def library() -> Any:
+    """slices.c, with threads that help from now on; None where it was not compiled."""
+    with _lock:
+        return _load()
+
+
 @functools.cache
-def library() -> Callable[[Any], int] | None:
-    """``copy_slices`` of slices.c; None where it was not compiled."""
+def _load() -> Any:
     try:
-        return ctypes.CDLL(str(Path(__file__).with_name("libslices.so.1"))).copy_slices
+        found = ctypes.CDLL(str(Path(__file__).with_name("libslices.so.1")))
     except OSError as error:
         log.info("copies do without compiled code: %s", error)
         return None
+    for job in (_Job * _JOBS).in_dll(found, "jobs"):
+        _free.put(job)
+    with contextlib.suppress(RuntimeError):  # there are too many threads
+        for _ in range(helpers()):
+            threading.Thread(target=_help, args=(found,), name="hetero-helper", daemon=True).start()
+    return found
+
+
+def helpers() -> int:
+    """How many threads help."""
+    cores = cpu.cores()
+    return max(cores - _OTHERS, cores // 2 - (cores // 2 <= _FEW))
+
+
+def _help(found: Any) -> None:
+    be_prompt()
+    found.help()  # without end
+
+
+def be_prompt() -> None:
+    """Let the calling thread run at once when it wakes: it has short time slices and exact rests.
+
+    Threads of BLAS may spin on all cores. An older kernel takes no notice.
+    """
+    libc, nice = ctypes.CDLL(None), os.getpriority(os.PRIO_PROCESS, 0)
+    wanted = struct.pack("IIqiIqqq", 48, 0, _KEEP_POLICY, nice, 0, _TURN, 0, 0)
+    libc.syscall(_SCHED_SETATTR, 0, wanted, 0)
+    libc.prctl(_SET_TIMERSLACK, ctypes.c_ulong(1000))  # ns
 
 
 def copy(
@@ -75,7 +122,7 @@ def copy(
     """Copy rows of contiguous memory; 0, or the driver's first error.
 
     A download is complete then. Of an upload all is in the region, and the last slices may be on
-    their way. After an error nothing is.
+    their way, as after an error.
 
     Parameters
     ----------
@@ -94,8 +141,8 @@ def copy(
     events : sequence of int
         `BUFFERS` handles of the driver's.
     driver : mapping
-        Addresses of its functions: "send" (to, from, bytes, stream), "record" (event, stream),
-        "query" (event), which returns 600 while the event is to come, and "drain" (stream).
+        Addresses of its functions: "send" (to, from, bytes, stream), "record" (event, stream)
+        and "query" (event), which returns 600 while the event is to come.
     is_download : bool
     is_new : bool
         Whether the memory begins a huge page and has no pages.
@@ -116,20 +163,34 @@ def copy(
     if is_new:
         chunk = min(_HUGE_PAGE, size)
     size -= size % chunk
-    job = _Job(
-        *(host, region.__array_interface__["data"][0], address, row, pitch, nbytes, size, chunk),
-        buffers=max(min(region.nbytes // size, BUFFERS), 1),
-        helpers=min(threads - (threads <= _FEW), nbytes // _SHARE),
-        threads=max(cpu.cores() - _OTHERS, threads),
-        past=_NEVER if is_new or (not is_download and nbytes >= _LONG) else _PAST,
-        download=is_download,
-        stream=stream,
-        event=(ctypes.c_void_p * BUFFERS)(*events),
+    found, job = library(), _free.get()
+    values = {
+        "host": host,
+        "ring": region.__array_interface__["data"][0],
+        "device": address,
+        "row": row,
+        "pitch": pitch,
+        "bytes": nbytes,
+        "slice": size,
+        "slices": -(-nbytes // size),
+        "chunk": chunk,
+        "each": size // chunk,
+        "chunks": -(-nbytes // chunk),
+        "buffers": max(min(region.nbytes // size, BUFFERS), 1),
+        "helpers": min(threads - (threads <= _FEW), nbytes // _SHARE),
+        "past": _NEVER if is_new or (not is_download and nbytes >= _LONG) else _PAST,
+        "down": is_download,
+        "first": job.next,
+        "stream": stream,
+        "event": tuple(events),
         **driver,
-    )
-    found = library()
-    assert found is not None
-    return found(ctypes.byref(job))
+    }
+    for name, value in values.items():
+        setattr(job, name, value)
+    try:
+        return found.copy_slices(ctypes.byref(job))
+    finally:
+        _free.put(job)
 
 
 def _has_no_pages(host: int, nbytes: int) -> bool:

@@ -26,6 +26,7 @@ import numpy as np
 from hetero import locks
 from hetero.errors import DeviceError
 from hetero.host import cpu
+from hetero.host.copying import slices
 from hetero.host.copying.copy_jobs import (
     THREADS,
     UPLOAD,
@@ -144,6 +145,7 @@ class _Lane(threading.Thread):
             self.start()
 
     def run(self) -> None:
+        slices.be_prompt()
         with self._packers:
             while (job := self.jobs.get()) is not None:
                 self.make(*job)

@@ -112,10 +112,9 @@ class SliceCopies:
         stream: Any,
     ) -> None:
         """Copy an array as `slices.copy` does; ``layout`` is that of `rows`."""
-        host = array.__array_interface__["data"][0]
-        given = region, threads, stream.handle, self._events, _functions(direction)
-        status = slices.copy(host, layout, address, *given, direction == DOWNLOAD)
-        if status:
+        host, down = array.__array_interface__["data"][0], direction == DOWNLOAD
+        driver = {"stream": stream.handle, "event": tuple(self._events), **_functions(direction)}
+        if status := slices.copy(host, address, layout, region, threads, down, **driver):
             raise DeviceError(f"a staged {direction} failed: {error_text(status)}")
 
     def __del__(self) -> None:

@@ -1,7 +1,6 @@
 /* Copies between arrays and devices through rings of pinned buffers. An array is cut into slices,
    each for one buffer, and a slice into chunks, which any thread may copy once the slice is open:
-   in an upload when its buffer is free, in a download when it has come. The thread that leads calls
-   the driver, and after an error sends no more. */
+   when its buffer is free (upload), or it has come (download). A query counts as QUERY looks. */
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -10,24 +9,22 @@
 #include <emmintrin.h>
 #endif
 
-enum { NOT_READY = 600, BUFFERS = 16, JOBS = 16, LOOKS = 2000, QUERIES = 20, REST = 20 /* us */ };
-
+enum { NOT_READY = 600, BUFFERS = 16, JOBS = 16, LOOKS = 6000, QUERY = 300, REST = 20 /* us */ };
 struct job {                                       /* as in slices.py */
     char *host, *ring, *device;
-    long row, pitch, bytes, slice, slices, chunk, each, chunks, buffers, helpers, past, down, first;
+    long row, pitch, bytes, slice, chunk, each, first, last, buffers, helpers, pool, past, down;
     void *stream, *event[BUFFERS];
-    int (*send)(char *to, char *from, long bytes, void *stream);
-    int (*record)(void *event, void *stream), (*query)(void *event);
+    int (*send)(char *, char *, long, void *), (*record)(void *, void *), (*query)(void *);
     atomic_long next, limit, left[BUFFERS];        /* chunks, counted through all copies */
 } jobs[JOBS];
-static sem_t wanted;                               /* helpers */
-
+static atomic_long needed, awake;                  /* helpers */
+static sem_t called;
 static long least(long a, long b) { return a < b ? a : b; }
 
 static int copy_chunk(struct job *job)             /* whether there was one */
 {
-    long number = atomic_load(&job->next);
-    do if (number >= atomic_load(&job->limit)) return 0;
+    long number = job->next;
+    do if (number >= job->limit) return 0;
     while (!atomic_compare_exchange_weak(&job->next, &number, number + 1));
     long at = (number - job->first) * job->chunk, end = least(at + job->chunk, job->bytes);
     for (long size, done = 0; at < end; at += size, done = 0) {
@@ -42,39 +39,42 @@ static int copy_chunk(struct job *job)             /* whether there was one */
 #endif
         memcpy(to + done, from + done, size - done);
     }
-    atomic_fetch_sub(&job->left[(end - 1) / job->slice % job->buffers], 1);
+    job->left[(end - 1) / job->slice % job->buffers]--;
     return 1;
 }
 
 void help(void)                                    /* with any copy, for ever */
 {
-    for (long looks = 0;; looks++) {
-        for (struct job *job = jobs; job < jobs + JOBS; job++)
-            while (copy_chunk(job)) looks = 0;
-        if (looks > LOOKS) sem_wait(&wanted);
+    for (;; awake--) {
+        while (sem_wait(&called));
+        for (long looks = 0; looks < LOOKS; looks++)
+            for (struct job *job = jobs; job < jobs + JOBS; job++)
+                while (copy_chunk(job)) looks = 0;
     }
 }
 
 int copy_slices(struct job *job)                   /* 0, or the driver's first error */
 {
-    int down = job->down, buffers = job->buffers, size = job->slice, status = 0, found, called;
-    for (long step = 0; step < job->slices + buffers; step++) {
-        long sent = step - (down ? 0 : (buffers + 1) / 2), open = step - (down ? buffers / 2 : 0);
-        for (long looks = 0; sent >= 0 && atomic_load(&job->left[sent % buffers]); looks++)
-            if (!copy_chunk(job) && looks > QUERIES) usleep(REST);
-        if (sent >= 0 && sent < job->slices && !status) {
-            char *there = job->device + sent * size, *packed = job->ring + sent % buffers * size;
+    long sent = 0, open = 0, copied = 0, size = job->slice, slices = (job->bytes + size - 1) / size;
+    int down = job->down, buffers = job->buffers, status = 0, found;
+    needed += job->helpers;
+    for (long looks = 0; copied < open || (down ? copied : sent) < slices;) {
+        long next = sent % buffers, most = least(slices, down ? sent : sent + buffers);
+        if (sent < least(slices, down ? copied + buffers : copied)) {
+            char *there = job->device + sent * size, *packed = job->ring + next * size;
             char *to = down ? packed : there, *from = down ? there : packed;
-            status = job->send(to, from, least(size, job->bytes - sent * size), job->stream);
-            if (!status) status = job->record(job->event[sent % buffers], job->stream);
-        }
-        if (open < 0 || open >= job->slices) continue;
-        for (long looks = 0; (found = job->query(job->event[open % buffers])) == NOT_READY; looks++)
-            if (!copy_chunk(job) && looks > QUERIES) usleep(REST);
-        if (!status) status = found;
-        atomic_store(&job->left[open % buffers], least(job->each, job->chunks - open * job->each));
-        atomic_store(&job->limit, job->first + least(job->chunks, (open + 1) * job->each));
-        for (sem_getvalue(&wanted, &called); called < job->helpers; called++) sem_post(&wanted);
+            status = job->send(to, from, least(size, job->bytes - sent++ * size), job->stream);
+            if (!status) status = job->record(job->event[next], job->stream);
+        } else if (open < most && (found = job->query(job->event[open % buffers])) != NOT_READY) {
+            status = found;                        /* after an error no more is copied or sent */
+            job->left[open % buffers] = status ? 0 : least(job->each, job->last - job->limit);
+            job->limit += job->left[open++ % buffers];
+            looks = 0;
+        } else if (!copy_chunk(job) && (looks += open < most ? QUERY : 1) > LOOKS) usleep(REST);
+        while (copied < open && !job->left[copied % buffers]) copied++;
+        if (status) slices = 0;
+        for (; !looks && awake < least(needed, job->pool); awake++) sem_post(&called);
     }
+    needed -= job->helpers;
     return status;
 }

@@ -17,7 +17,6 @@ import platform
 import queue
 import struct
 import threading
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from hetero.host import cpu
 BUFFERS, _JOBS = 16, 16  # of a ring, and under way at once, at most; as in slices.c
 _FEW = 4  # threads, of which the one that leads is one; of more it is not
 _OTHERS = 4  # cores without threads that help: for those who lead and for the caller
+_MOST_HELPERS = 28  # four copies' on the largest machines, whose memory has enough to do then
 _SHARE = 1 << 20  # bytes for which one more thread is worth waking
 _SLICE, _LEAST_SLICE = 4 << 20, 256 << 10  # bytes that the driver copies at once
 _IN_CALLS = 400 << 10  # bytes that are sent in the time of the calls for a slice, 8 us
@@ -49,17 +49,15 @@ _free: queue.SimpleQueue[_Job] = queue.SimpleQueue()  # jobs that no copy uses
 
 
 class _Job(ctypes.Structure):
-    """``struct job`` of slices.c."""
+    """``struct job`` of slices.c; all that it has are words."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("host", "ring", "device")),
-        *((name, ctypes.c_long) for name in ("row", "pitch", "bytes", "slice", "slices", "chunk")),
-        *((name, ctypes.c_long) for name in ("each", "chunks", "buffers", "helpers", "past")),
-        *((name, ctypes.c_long) for name in ("down", "first")),
-        ("stream", ctypes.c_void_p),
-        ("event", ctypes.c_void_p * BUFFERS),
-        *((name, ctypes.c_void_p) for name in ("send", "record", "query")),
-        *((name, ctypes.c_long) for name in ("next", "limit")),
+        *((name, ctypes.c_long) for name in ("host", "ring", "device", "row", "pitch", "bytes")),
+        *((name, ctypes.c_long) for name in ("slice", "chunk", "each", "first", "last")),
+        *((name, ctypes.c_long) for name in ("buffers", "helpers", "pool", "past", "down")),
+        ("stream", ctypes.c_long),
+        ("event", ctypes.c_long * BUFFERS),
+        *((name, ctypes.c_long) for name in ("send", "record", "query", "next", "limit")),
         ("left", ctypes.c_long * BUFFERS),
     ]
 
@@ -86,9 +84,8 @@ def _load() -> Any:
 
 
 def helpers() -> int:
-    """How many threads help."""
-    cores = cpu.cores()
-    return max(cores - _OTHERS, cores // 2 - (cores // 2 <= _FEW))
+    """How many threads help: as many as one copy wants, and where there are more cores, several."""
+    return min(max(cpu.cores() - _OTHERS, cpu.cores() // 2 - 1), _MOST_HELPERS)
 
 
 def _help(found: Any) -> None:
@@ -109,15 +106,13 @@ def be_prompt() -> None:
 
 def copy(
     host: int,
+    device: int,
     layout: tuple[int, int, int],
-    address: int,
     region: np.ndarray,
     threads: int,
-    stream: int,
-    events: Sequence[int],
-    driver: Mapping[str, int],
-    is_download: bool,
+    down: bool,
     is_new: bool = False,
+    **driver: Any,
 ) -> int:
     """Copy rows of contiguous memory; 0, or the driver's first error.
 
@@ -126,37 +121,32 @@ def copy(
 
     Parameters
     ----------
-    host : int
-        Address of the first row.
+    host, device : int
+        Addresses of the first row, and of packed memory of the device.
     layout : tuple
         As `copy_jobs.rows` gives it.
-    address : int
-        Of packed memory of the device.
     region : numpy.ndarray
         Pinned memory of 1 MiB or more, which no copy uses but those by the same events.
     threads : int
         How many copy, at most.
-    stream : int
-        The driver's handle.
-    events : sequence of int
-        `BUFFERS` handles of the driver's.
-    driver : mapping
-        Addresses of its functions: "send" (to, from, bytes, stream), "record" (event, stream)
-        and "query" (event), which returns 600 while the event is to come.
-    is_download : bool
+    down : bool
+        Whether to the host.
     is_new : bool
         Whether the memory begins a huge page and has no pages.
+    **driver
+        The driver's ``stream``, `BUFFERS` of its events (``event``), and addresses of functions:
+        ``send`` (to, from, bytes, stream), ``record`` (event, stream) and ``query`` (event), which
+        returns 600 while the event is to come.
     """
-    given = region, threads, stream, events, driver, is_download
     number, row, pitch = layout
     nbytes = number * row
-    is_large = is_download and number == 1 and nbytes >= _LARGE
-    if is_large and not is_new and _has_no_pages(host, nbytes):
+    if down and not is_new and number == 1 and row >= _LARGE and _has_no_pages(host, row):
         # Two threads that touch the same new page for the first time both clear it.
         head = -host % _HUGE_PAGE
-        rest = nbytes - head
-        status = copy(host, (1, head, head), address, *given) if head else 0
-        return status or copy(host + head, (1, rest, rest), address + head, *given, is_new=True)
+        rest = 1, row - head, row - head
+        if status := copy(host, device, (1, head, head), region, threads, down, **driver):
+            return status
+        return copy(host + head, device + head, rest, region, threads, down, True, **driver)
     # Each slice costs its calls, and the last one the time to send it: both together are least.
     size = min(max(math.isqrt(nbytes * _IN_CALLS), _LEAST_SLICE), _SLICE, region.nbytes)
     chunk = min(max(nbytes // _CHUNKS // _LEAST_CHUNK * _LEAST_CHUNK, _LEAST_CHUNK), _CHUNK)
@@ -164,28 +154,15 @@ def copy(
         chunk = min(_HUGE_PAGE, size)
     size -= size % chunk
     found, job = library(), _free.get()
-    values = {
-        "host": host,
-        "ring": region.__array_interface__["data"][0],
-        "device": address,
-        "row": row,
-        "pitch": pitch,
-        "bytes": nbytes,
-        "slice": size,
-        "slices": -(-nbytes // size),
-        "chunk": chunk,
-        "each": size // chunk,
-        "chunks": -(-nbytes // chunk),
-        "buffers": max(min(region.nbytes // size, BUFFERS), 1),
-        "helpers": min(threads - (threads <= _FEW), nbytes // _SHARE),
-        "past": _NEVER if is_new or (not is_download and nbytes >= _LONG) else _PAST,
-        "down": is_download,
-        "first": job.next,
-        "stream": stream,
-        "event": tuple(events),
-        **driver,
-    }
-    for name, value in values.items():
+    job.host, job.device, job.row, job.pitch, job.bytes = host, device, row, pitch, nbytes
+    job.ring = region.__array_interface__["data"][0]
+    job.buffers = max(min(region.nbytes // size, BUFFERS), 1)
+    job.slice, job.chunk, job.each = size, chunk, size // chunk
+    job.first, job.last = job.next, job.next + -(-nbytes // chunk)
+    job.helpers, job.pool = min(threads - (threads <= _FEW), nbytes // _SHARE), helpers()
+    job.past = _NEVER if is_new or (not down and nbytes >= _LONG) else _PAST
+    job.down = down
+    for name, value in driver.items():
         setattr(job, name, value)
     try:
         return found.copy_slices(ctypes.byref(job))

@@ -35,7 +35,6 @@ from hetero.host.copying.copy_jobs import (
     copy_packed,
     is_copying,
     pieces,
-    rows,
 )
 from hetero.imports import load
 
@@ -168,19 +167,17 @@ class _Lane(threading.Thread):
             if device.place() is not self._place:
                 raise DeviceError("the context in which a copy was begun is gone")
             if self._stream is None:
-                self._stream, self._slices = device.new_stream(), device.slice_copies()
+                self._stream = device.new_stream()
+                self._slices = device.slice_copies(self._direction, self._stream)
             if after is not None:
                 device.wait(after, self._stream)
-            layout = rows(array) if self._slices is not None else None
             try:
-                self._grow(array.nbytes)
-                if self._region.nbytes < min(_SLICE, array.nbytes):
+                region, compiled = self._grow(array.nbytes), self._slices
+                if region.nbytes < min(_SLICE, array.nbytes):
                     if after is not None:
                         device.wait(after)
                     copy_packed(device, self._direction, array, buffer, offset)
-                elif layout is not None:
-                    given = self._region, self._threads, self._stream
-                    self._slices.copy(self._direction, array, layout, buffer + offset, *given)
+                elif compiled and compiled.copy(array, buffer + offset, region, self._threads):
                     return [device.record(self._stream)]
                 else:
                     self._copy_packed(array, buffer, offset)
@@ -223,20 +220,20 @@ class _Lane(threading.Thread):
             to, of = ([part for part, _ in pieces(each, share)] for each in (target, source))
             list(self._packers.map(np.copyto, to, of))
 
-    def _grow(self, nbytes: int) -> None:
-        """Have pinned memory for that many bytes on their way, or what there is."""
+    def _grow(self, nbytes: int) -> np.ndarray:
+        """Pinned memory for that many bytes on their way, or what there is."""
         wanted = min(max(1 << (nbytes - 1).bit_length(), self._most // 8), self._most)
-        if len(self._region) >= wanted:
-            return
-        self._device.synchronize(self._stream)  # what is there may be on its way
-        try:
-            self._region = self._device.pinned(wanted, PURPOSE)
-        except Exception as error:
-            self._most = len(self._region)
-            if (name := self._device.name) not in _warned:
-                _warned.add(name)
-                why = "copies are slower, the system gives no pinned memory"
-                log.warning("%s: %s: %s", name, why, error)
+        if len(self._region) < wanted:
+            self._device.synchronize(self._stream)  # what is there may be on its way
+            try:
+                self._region = self._device.pinned(wanted, PURPOSE)
+            except Exception as error:
+                self._most = len(self._region)
+                if (name := self._device.name) not in _warned:
+                    _warned.add(name)
+                    why = "copies are slower, the system gives no pinned memory"
+                    log.warning("%s: %s: %s", name, why, error)
+        return self._region
 
 
 def close_all() -> None:

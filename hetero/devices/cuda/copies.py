@@ -82,15 +82,7 @@ def enqueue(
 
 
 class SliceCopies:
-    """Compiled code (`hetero.host.copying.slices`) that copies for a context, one at a time.
-
-    Parameters
-    ----------
-    state : State
-        The context's.
-    direction : str
-    stream : Stream
-    """
+    """Compiled code (`hetero.host.copying.slices`) that copies one way, in a stream's order."""
 
     def __init__(self, state: State, direction: str, stream: Any) -> None:
         self._direction, self._kept = direction, state.handles_of_events
@@ -100,16 +92,11 @@ class SliceCopies:
                 self._events.append(self._kept.pop())
             except IndexError:
                 self._events.append(sleeping_event())
-        library = libcuda()
-        is_upload = direction == UPLOAD
-        functions = {
-            "send": library.cuMemcpyHtoDAsync_v2 if is_upload else library.cuMemcpyDtoHAsync_v2,
-            "record": library.cuEventRecord,
-            "query": library.cuEventQuery,
-        }
+        send = "cuMemcpyHtoDAsync_v2" if direction == UPLOAD else "cuMemcpyDtoHAsync_v2"
+        functions = {"send": send, "record": "cuEventRecord", "query": "cuEventQuery"}
         self._driver = {"stream": stream.handle, "event": tuple(self._events)}
         for name, function in functions.items():
-            self._driver[name] = ctypes.cast(function, ctypes.c_void_p).value
+            self._driver[name] = ctypes.cast(getattr(libcuda(), function), ctypes.c_void_p).value
 
     def copy(self, array: np.ndarray, address: int, region: np.ndarray, threads: int) -> bool:
         """Copy an array as `slices.copy` does; whether it consists of `rows`."""

@@ -11,9 +11,7 @@ import ctypes
 import functools
 import logging
 import math
-import mmap
 import os
-import platform
 import queue
 import struct
 import threading
@@ -37,13 +35,13 @@ _CHUNKS = 32  # of what is small
 # Bytes of a row from which on it is stored past the caches. The buffers of long uploads stay there.
 _PAST, _NEVER, _LONG = 4096, 1 << 62, 64 << 20
 _HUGE_PAGE = 2 << 20  # bytes of a huge page
-_SCHED_SETATTR = 314 if platform.machine() == "x86_64" else 274
+_SCHED_SETATTR = 314 if os.uname().machine == "x86_64" else 274
 _KEEP_POLICY, _SET_TIMERSLACK = 8, 29
 _TURN = 100_000  # ns, a time slice
 _LARGE = 16 << 20  # bytes of a download into new memory: one thread touches each huge page
 
 log = logging.getLogger("hetero")
-_mincore = ctypes.CDLL(None).mincore
+_libc = ctypes.CDLL(None)
 _lock = locks.new()
 _free: queue.SimpleQueue[_Job] = queue.SimpleQueue()  # jobs that no copy uses
 
@@ -53,9 +51,8 @@ class _Job(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_long) for name in ("host", "ring", "device", "row", "pitch", "bytes")),
-        *((name, ctypes.c_long) for name in ("slice", "chunk", "each", "first", "last")),
-        *((name, ctypes.c_long) for name in ("buffers", "helpers", "pool", "past", "down")),
-        ("stream", ctypes.c_long),
+        *((name, ctypes.c_long) for name in ("slice", "chunk", "each", "first", "last", "buffers")),
+        *((name, ctypes.c_long) for name in ("helpers", "pool", "past", "down", "stream")),
         ("event", ctypes.c_long * BUFFERS),
         *((name, ctypes.c_long) for name in ("send", "record", "query", "next", "limit")),
         ("left", ctypes.c_long * BUFFERS),
@@ -77,9 +74,14 @@ def _load() -> Any:
         return None
     for job in (_Job * _JOBS).in_dll(found, "jobs"):
         _free.put(job)
+
+    def help_for_ever() -> None:
+        be_prompt()
+        found.help()
+
     with contextlib.suppress(RuntimeError):  # there are too many threads
         for _ in range(helpers()):
-            threading.Thread(target=_help, args=(found,), name="hetero-helper", daemon=True).start()
+            threading.Thread(target=help_for_ever, name="hetero-helper", daemon=True).start()
     return found
 
 
@@ -88,20 +90,15 @@ def helpers() -> int:
     return min(max(cpu.cores() - _OTHERS, cpu.cores() // 2 - 1), _MOST_HELPERS)
 
 
-def _help(found: Any) -> None:
-    be_prompt()
-    found.help()  # without end
-
-
 def be_prompt() -> None:
     """Let the calling thread run at once when it wakes: it has short time slices and exact rests.
 
     Threads of BLAS may spin on all cores. An older kernel takes no notice.
     """
-    libc, nice = ctypes.CDLL(None), os.getpriority(os.PRIO_PROCESS, 0)
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
     wanted = struct.pack("IIqiIqqq", 48, 0, _KEEP_POLICY, nice, 0, _TURN, 0, 0)
-    libc.syscall(_SCHED_SETATTR, 0, wanted, 0)
-    libc.prctl(_SET_TIMERSLACK, ctypes.c_ulong(1000))  # ns
+    _libc.syscall(_SCHED_SETATTR, 0, wanted, 0)
+    _libc.prctl(_SET_TIMERSLACK, ctypes.c_ulong(1000))  # ns
 
 
 def copy(
@@ -174,7 +171,7 @@ def _has_no_pages(host: int, nbytes: int) -> bool:
     """Whether nobody has touched the memory, by two places in it (on Linux)."""
     found = ctypes.c_ubyte(1)
     for place in (host + nbytes // 2, host + nbytes // 4):
-        page = ctypes.c_void_p(place // mmap.PAGESIZE * mmap.PAGESIZE)
-        if _mincore(page, ctypes.c_size_t(1), ctypes.byref(found)) or not found.value & 1:
+        page = ctypes.c_void_p(place // _HUGE_PAGE * _HUGE_PAGE)
+        if _libc.mincore(page, ctypes.c_size_t(1), ctypes.byref(found)) or not found.value & 1:
             return True
     return False

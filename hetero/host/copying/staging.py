@@ -26,16 +26,8 @@ import numpy as np
 from hetero import locks
 from hetero.errors import DeviceError
 from hetero.host import cpu
-from hetero.host.copying import slices
-from hetero.host.copying.copy_jobs import (
-    THREADS,
-    UPLOAD,
-    Copy,
-    Flight,
-    copy_packed,
-    is_copying,
-    pieces,
-)
+from hetero.host.copying import copy_jobs, slices
+from hetero.host.copying.copy_jobs import THREADS, UPLOAD, Copy, Flight, pieces
 from hetero.imports import load
 
 PURPOSE = "pinned buffers of copies"
@@ -77,11 +69,10 @@ class Ring:
             jobs, lanes = self._ways.setdefault(direction, (queue.SimpleQueue(), []))
             if len(lanes) < min(1 + jobs.qsize() + sum(lane.is_busy for lane in lanes), _LANES):
                 lanes.append(_Lane(self, direction, jobs))
-            has_thread = any(lane.is_alive() for lane in lanes)
-            if has_thread:
+            if any(lane.is_alive() for lane in lanes):
                 jobs.put(job)
-        if not has_thread:
-            lanes[0].make(*job)
+                return Copy(self.device, flight)
+        lanes[0].make(*job)
         return Copy(self.device, flight)
 
     def start_pinned(
@@ -113,7 +104,7 @@ class Ring:
         with self._lock:
             threads = self._end()
             self._ways, self._streams = {}, {}
-        if not is_copying():  # else a thread would wait for itself
+        if not copy_jobs.is_copying():  # else a thread would wait for itself
             for thread in threads:
                 thread.join()
 
@@ -167,8 +158,9 @@ class _Lane(threading.Thread):
             if device.place() is not self._place:
                 raise DeviceError("the context in which a copy was begun is gone")
             if self._stream is None:
-                self._stream = device.new_stream()
-                self._slices = device.slice_copies(self._direction, self._stream)
+                stream = device.new_stream()
+                self._slices = device.slice_copies(self._direction, stream)
+                self._stream = stream
             if after is not None:
                 device.wait(after, self._stream)
             try:
@@ -176,7 +168,7 @@ class _Lane(threading.Thread):
                 if region.nbytes < min(_SLICE, array.nbytes):
                     if after is not None:
                         device.wait(after)
-                    copy_packed(device, self._direction, array, buffer, offset)
+                    copy_jobs.copy_packed(device, self._direction, array, buffer, offset)
                 elif compiled and compiled.copy(array, buffer + offset, region, self._threads):
                     return [device.record(self._stream)]
                 else:

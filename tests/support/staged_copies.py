@@ -116,6 +116,13 @@ def failures() -> None:
     gc.collect()
 
 
+def helpers_sleep_between_copies() -> None:
+    time.sleep(0.1)
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.15
+
+
 def nothing_is_kept() -> None:
     used, array = ring(), rng.random((30, 400))
     there_and_back(used, array)
@@ -187,6 +194,7 @@ with device.active():
     within_a_signals_handler()
     without_compiled_code()
     failures()
+    helpers_sleep_between_copies()
     gc.collect()
     without_pinned_memory()
     gc.collect()

@@ -26,7 +26,7 @@ _PART = 64 << 20  # bytes that are copied at once: both directions then share th
 class _Copy(ctypes.Structure):
     """CUDA_MEMCPY2D."""
 
-    _side = (
+    _side: Any = (
         *((name, ctypes.c_size_t) for name in ("X", "Y")),
         ("MemoryType", ctypes.c_uint),
         *((name, ctypes.c_void_p) for name in ("Host", "Device", "Array")),

@@ -17,7 +17,7 @@ setup(
         Extension(
             "hetero.host.copying.libslices",
             ["hetero/host/copying/slices.c"],
-            extra_compile_args=["-std=c11", "-O3", "-pthread"],
+            extra_compile_args=["-std=gnu11", "-O3", "-pthread"],
             extra_link_args=["-pthread"],
             optional=True,
         )

@@ -247,7 +247,7 @@ class Device(abc.ABC):
         """The pinned buffers of staged copies; None where there are none, or not now."""
         return None
 
-    def slice_copies(self) -> Any:
+    def slice_copies(self, direction: str, stream: Any) -> Any:
         """`cuda.copies.SliceCopies` of the current context; None where there are none."""
         return None
 

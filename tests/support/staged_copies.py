@@ -24,6 +24,7 @@ SLICE, CHUNK, REGION = 1 << 13, 1 << 11, 1 << 15
 staging._SLICE, staging._REGION = SLICE, REGION
 slices._SLICE, slices._LEAST_SLICE, slices._SHARE = SLICE, SLICE // 2, 1
 slices._CHUNK, slices._LEAST_CHUNK, slices._LONG = CHUNK, 1 << 9, 1 << 17
+slices.helpers = lambda: 6
 slices._LARGE, slices._HUGE_PAGE = 1 << 17, 1 << 12
 rng = np.random.default_rng(0)
 device = devices.get("cuda:0")
@@ -115,6 +116,13 @@ def failures() -> None:
     gc.collect()
 
 
+def helpers_sleep_between_copies() -> None:
+    time.sleep(0.1)
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.15
+
+
 def nothing_is_kept() -> None:
     used, array = ring(), rng.random((30, 400))
     there_and_back(used, array)
@@ -186,6 +194,7 @@ with device.active():
     within_a_signals_handler()
     without_compiled_code()
     failures()
+    helpers_sleep_between_copies()
     gc.collect()
     without_pinned_memory()
     gc.collect()

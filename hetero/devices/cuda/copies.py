@@ -7,7 +7,6 @@ Of a pinned matrix the bus takes row after row, the host nothing.
 from __future__ import annotations
 
 import ctypes
-import functools
 from typing import Any
 
 import numpy as np
@@ -27,17 +26,16 @@ _PART = 64 << 20  # bytes that are copied at once: both directions then share th
 class _Copy(ctypes.Structure):
     """CUDA_MEMCPY2D."""
 
+    _side: Any = (
+        *((name, ctypes.c_size_t) for name in ("X", "Y")),
+        ("MemoryType", ctypes.c_uint),
+        *((name, ctypes.c_void_p) for name in ("Host", "Device", "Array")),
+        ("Pitch", ctypes.c_size_t),
+    )
     _fields_ = [
-        *((f"src{name}", ctypes.c_size_t) for name in ("X", "Y")),
-        ("srcMemoryType", ctypes.c_uint),
-        *((f"src{name}", ctypes.c_void_p) for name in ("Host", "Device", "Array")),
-        ("srcPitch", ctypes.c_size_t),
-        *((f"dst{name}", ctypes.c_size_t) for name in ("X", "Y")),
-        ("dstMemoryType", ctypes.c_uint),
-        *((f"dst{name}", ctypes.c_void_p) for name in ("Host", "Device", "Array")),
-        ("dstPitch", ctypes.c_size_t),
-        ("WidthInBytes", ctypes.c_size_t),
-        ("Height", ctypes.c_size_t),
+        *((f"src{name}", kind) for name, kind in _side),
+        *((f"dst{name}", kind) for name, kind in _side),
+        *((name, ctypes.c_size_t) for name in ("WidthInBytes", "Height")),
     ]
 
 
@@ -84,55 +82,31 @@ def enqueue(
 
 
 class SliceCopies:
-    """Compiled code (`hetero.host.copying.slices`) that copies for a context.
+    """Compiled code (`hetero.host.copying.slices`) that copies one way, in a stream's order."""
 
-    Parameters
-    ----------
-    state : State
-        The context's.
-    """
-
-    def __init__(self, state: State) -> None:
-        self._kept = state.handles_of_events
+    def __init__(self, state: State, direction: str, stream: Any) -> None:
+        self._direction, self._kept = direction, state.handles_of_events
         self._events: list[int] = []
         for _ in range(slices.BUFFERS):
             try:
                 self._events.append(self._kept.pop())
             except IndexError:
                 self._events.append(sleeping_event())
+        send = "cuMemcpyHtoDAsync_v2" if direction == UPLOAD else "cuMemcpyDtoHAsync_v2"
+        functions = {"send": send, "record": "cuEventRecord", "query": "cuEventQuery"}
+        self._driver = {"stream": stream.handle, "event": tuple(self._events)}
+        for name, function in functions.items():
+            self._driver[name] = ctypes.cast(getattr(libcuda(), function), ctypes.c_void_p).value
 
-    def copy(
-        self,
-        direction: str,
-        array: np.ndarray,
-        layout: tuple[int, int, int],
-        address: int,
-        region: np.ndarray,
-        threads: int,
-        stream: Any,
-    ) -> None:
-        """Copy an array as `slices.copy` does; ``layout`` is that of `rows`."""
+    def copy(self, array: np.ndarray, address: int, region: np.ndarray, threads: int) -> bool:
+        """Copy an array as `slices.copy` does; whether it consists of `rows`."""
+        layout, down = rows(array), self._direction == DOWNLOAD
+        if layout is None:
+            return False
         host = array.__array_interface__["data"][0]
-        given = region, threads, stream.handle, self._events, _functions(direction)
-        status = slices.copy(host, layout, address, *given, direction == DOWNLOAD)
-        if status:
-            raise DeviceError(f"a staged {direction} failed: {error_text(status)}")
+        if status := slices.copy(host, address, layout, region, threads, down, **self._driver):
+            raise DeviceError(f"a staged {self._direction} failed: {error_text(status)}")
+        return True
 
     def __del__(self) -> None:
         self._kept += self._events
-
-
-@functools.cache
-def _functions(direction: str) -> dict[str, int]:
-    """Addresses of the driver's functions, for `hetero.host.copying.slices.copy`."""
-    names = {
-        "send": "cuMemcpyHtoDAsync_v2" if direction == UPLOAD else "cuMemcpyDtoHAsync_v2",
-        "record": "cuEventRecord",
-        "query": "cuEventQuery",
-        "drain": "cuStreamSynchronize",
-    }
-    library = libcuda()
-    return {
-        name: ctypes.cast(getattr(library, function), ctypes.c_void_p).value or 0
-        for name, function in names.items()
-    }

@@ -234,8 +234,8 @@ class CudaDevice(Compiling):
                     state.ring = Ring(self)
         return state.ring
 
-    def slice_copies(self) -> copies.SliceCopies | None:
-        return copies.SliceCopies(self.state()) if slices.library() else None
+    def slice_copies(self, direction: str, stream: Any) -> copies.SliceCopies | None:
+        return copies.SliceCopies(self.state(), direction, stream) if slices.library() else None
 
     def staging(self, nbytes: int) -> np.ndarray:
         state = self.state()

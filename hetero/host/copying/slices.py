@@ -6,22 +6,27 @@ Python's threads, which are slower (`hetero.host.copying.staging`).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import logging
 import math
-import mmap
-from collections.abc import Callable, Mapping, Sequence
+import os
+import queue
+import struct
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hetero import locks
 from hetero.host import cpu
 
-BUFFERS = 16  # of a ring, at most; as in slices.c
+BUFFERS, _JOBS = 16, 16  # of a ring, and under way at once, at most; as in slices.c
 _FEW = 4  # threads, of which the one that leads is one; of more it is not
 _OTHERS = 4  # cores without threads that help: for those who lead and for the caller
+_MOST_HELPERS = 28  # four copies' on the largest machines, whose memory has enough to do then
 _SHARE = 1 << 20  # bytes for which one more thread is worth waking
 _SLICE, _LEAST_SLICE = 4 << 20, 256 << 10  # bytes that the driver copies at once
 _IN_CALLS = 400 << 10  # bytes that are sent in the time of the calls for a slice, 8 us
@@ -30,113 +35,143 @@ _CHUNKS = 32  # of what is small
 # Bytes of a row from which on it is stored past the caches. The buffers of long uploads stay there.
 _PAST, _NEVER, _LONG = 4096, 1 << 62, 64 << 20
 _HUGE_PAGE = 2 << 20  # bytes of a huge page
+_SCHED_SETATTR = 314 if os.uname().machine == "x86_64" else 274
+_KEEP_POLICY, _SET_TIMERSLACK = 8, 29
+_TURN = 100_000  # ns, a time slice
 _LARGE = 16 << 20  # bytes of a download into new memory: one thread touches each huge page
 
 log = logging.getLogger("hetero")
-_mincore = ctypes.CDLL(None).mincore
+_libc = ctypes.CDLL(None)
+_lock = locks.new()
+_free: queue.SimpleQueue[_Job] = queue.SimpleQueue()  # jobs that no copy uses
 
 
 class _Job(ctypes.Structure):
-    """``struct job`` of slices.c."""
+    """``struct job`` of slices.c; all that it has are words."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("host", "ring", "device")),
-        *((name, ctypes.c_long) for name in ("row", "pitch", "bytes", "slice", "chunk")),
-        *((name, ctypes.c_long) for name in ("buffers", "helpers", "threads", "past", "download")),
-        ("stream", ctypes.c_void_p),
-        ("event", ctypes.c_void_p * BUFFERS),
-        *((name, ctypes.c_void_p) for name in ("send", "record", "query", "drain")),
-        ("copied", ctypes.c_long * BUFFERS),
+        *((name, ctypes.c_long) for name in ("host", "ring", "device", "row", "pitch", "bytes")),
+        *((name, ctypes.c_long) for name in ("slice", "chunk", "each", "first", "last", "buffers")),
+        *((name, ctypes.c_long) for name in ("helpers", "pool", "past", "down", "stream")),
+        ("event", ctypes.c_long * BUFFERS),
+        *((name, ctypes.c_long) for name in ("send", "record", "query", "next", "limit")),
+        ("left", ctypes.c_long * BUFFERS),
     ]
 
 
+def library() -> Any:
+    """slices.c, with threads that help from now on; None where it was not compiled."""
+    with _lock:
+        return _load()
+
+
 @functools.cache
-def library() -> Callable[[Any], int] | None:
-    """``copy_slices`` of slices.c; None where it was not compiled."""
+def _load() -> Any:
     try:
-        return ctypes.CDLL(str(Path(__file__).with_name("libslices.so.1"))).copy_slices
+        found = ctypes.CDLL(str(Path(__file__).with_name("libslices.so.1")))
     except OSError as error:
         log.info("copies do without compiled code: %s", error)
         return None
+    for job in (_Job * _JOBS).in_dll(found, "jobs"):
+        _free.put(job)
+
+    def help_for_ever() -> None:
+        be_prompt()
+        found.help()
+
+    with contextlib.suppress(RuntimeError):  # there are too many threads
+        for _ in range(helpers()):
+            threading.Thread(target=help_for_ever, name="hetero-helper", daemon=True).start()
+    return found
+
+
+def helpers() -> int:
+    """How many threads help: as many as one copy wants, and where there are more cores, several."""
+    return min(max(cpu.cores() - _OTHERS, cpu.cores() // 2 - 1), _MOST_HELPERS)
+
+
+def be_prompt() -> None:
+    """Let the calling thread run at once when it wakes: it has short time slices and exact rests.
+
+    Threads of BLAS may spin on all cores. An older kernel takes no notice.
+    """
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    wanted = struct.pack("IIqiIqqq", 48, 0, _KEEP_POLICY, nice, 0, _TURN, 0, 0)
+    _libc.syscall(_SCHED_SETATTR, 0, wanted, 0)
+    _libc.prctl(_SET_TIMERSLACK, ctypes.c_ulong(1000))  # ns
 
 
 def copy(
     host: int,
+    device: int,
     layout: tuple[int, int, int],
-    address: int,
     region: np.ndarray,
     threads: int,
-    stream: int,
-    events: Sequence[int],
-    driver: Mapping[str, int],
-    is_download: bool,
+    down: bool,
     is_new: bool = False,
+    **driver: Any,
 ) -> int:
     """Copy rows of contiguous memory; 0, or the driver's first error.
 
     A download is complete then. Of an upload all is in the region, and the last slices may be on
-    their way. After an error nothing is.
+    their way, as after an error.
 
     Parameters
     ----------
-    host : int
-        Address of the first row.
+    host, device : int
+        Addresses of the first row, and of packed memory of the device.
     layout : tuple
         As `copy_jobs.rows` gives it.
-    address : int
-        Of packed memory of the device.
     region : numpy.ndarray
         Pinned memory of 1 MiB or more, which no copy uses but those by the same events.
     threads : int
         How many copy, at most.
-    stream : int
-        The driver's handle.
-    events : sequence of int
-        `BUFFERS` handles of the driver's.
-    driver : mapping
-        Addresses of its functions: "send" (to, from, bytes, stream), "record" (event, stream),
-        "query" (event), which returns 600 while the event is to come, and "drain" (stream).
-    is_download : bool
+    down : bool
+        Whether to the host.
     is_new : bool
         Whether the memory begins a huge page and has no pages.
+    **driver
+        The driver's ``stream``, `BUFFERS` of its events (``event``), and addresses of functions:
+        ``send`` (to, from, bytes, stream), ``record`` (event, stream) and ``query`` (event), which
+        returns 600 while the event is to come.
     """
-    given = region, threads, stream, events, driver, is_download
     number, row, pitch = layout
     nbytes = number * row
-    is_large = is_download and number == 1 and nbytes >= _LARGE
-    if is_large and not is_new and _has_no_pages(host, nbytes):
+    if down and not is_new and number == 1 and row >= _LARGE and _has_no_pages(host, row):
         # Two threads that touch the same new page for the first time both clear it.
         head = -host % _HUGE_PAGE
-        rest = nbytes - head
-        status = copy(host, (1, head, head), address, *given) if head else 0
-        return status or copy(host + head, (1, rest, rest), address + head, *given, is_new=True)
+        rest = 1, row - head, row - head
+        if status := copy(host, device, (1, head, head), region, threads, down, **driver):
+            return status
+        return copy(host + head, device + head, rest, region, threads, down, True, **driver)
     # Each slice costs its calls, and the last one the time to send it: both together are least.
     size = min(max(math.isqrt(nbytes * _IN_CALLS), _LEAST_SLICE), _SLICE, region.nbytes)
     chunk = min(max(nbytes // _CHUNKS // _LEAST_CHUNK * _LEAST_CHUNK, _LEAST_CHUNK), _CHUNK)
     if is_new:
         chunk = min(_HUGE_PAGE, size)
     size -= size % chunk
-    job = _Job(
-        *(host, region.__array_interface__["data"][0], address, row, pitch, nbytes, size, chunk),
-        buffers=max(min(region.nbytes // size, BUFFERS), 1),
-        helpers=min(threads - (threads <= _FEW), nbytes // _SHARE),
-        threads=max(cpu.cores() - _OTHERS, threads),
-        past=_NEVER if is_new or (not is_download and nbytes >= _LONG) else _PAST,
-        download=is_download,
-        stream=stream,
-        event=(ctypes.c_void_p * BUFFERS)(*events),
-        **driver,
-    )
-    found = library()
-    assert found is not None
-    return found(ctypes.byref(job))
+    found, job = library(), _free.get()
+    job.host, job.device, job.row, job.pitch, job.bytes = host, device, row, pitch, nbytes
+    job.ring = region.__array_interface__["data"][0]
+    job.buffers = max(min(region.nbytes // size, BUFFERS), 1)
+    job.slice, job.chunk, job.each = size, chunk, size // chunk
+    job.first, job.last = job.next, job.next + -(-nbytes // chunk)
+    job.helpers, job.pool = min(threads - (threads <= _FEW), nbytes // _SHARE), helpers()
+    job.past = _NEVER if is_new or (not down and nbytes >= _LONG) else _PAST
+    job.down = down
+    for name, value in driver.items():
+        setattr(job, name, value)
+    try:
+        return found.copy_slices(ctypes.byref(job))
+    finally:
+        _free.put(job)
 
 
 def _has_no_pages(host: int, nbytes: int) -> bool:
     """Whether nobody has touched the memory, by two places in it (on Linux)."""
     found = ctypes.c_ubyte(1)
     for place in (host + nbytes // 2, host + nbytes // 4):
-        page = ctypes.c_void_p(place // mmap.PAGESIZE * mmap.PAGESIZE)
-        if _mincore(page, ctypes.c_size_t(1), ctypes.byref(found)) or not found.value & 1:
+        page = ctypes.c_void_p(place // _HUGE_PAGE * _HUGE_PAGE)
+        if _libc.mincore(page, ctypes.c_size_t(1), ctypes.byref(found)) or not found.value & 1:
             return True
     return False

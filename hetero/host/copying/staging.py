@@ -26,16 +26,8 @@ import numpy as np
 from hetero import locks
 from hetero.errors import DeviceError
 from hetero.host import cpu
-from hetero.host.copying.copy_jobs import (
-    THREADS,
-    UPLOAD,
-    Copy,
-    Flight,
-    copy_packed,
-    is_copying,
-    pieces,
-    rows,
-)
+from hetero.host.copying import copy_jobs, slices
+from hetero.host.copying.copy_jobs import THREADS, UPLOAD, Copy, Flight, pieces
 from hetero.imports import load
 
 PURPOSE = "pinned buffers of copies"
@@ -77,11 +69,10 @@ class Ring:
             jobs, lanes = self._ways.setdefault(direction, (queue.SimpleQueue(), []))
             if len(lanes) < min(1 + jobs.qsize() + sum(lane.is_busy for lane in lanes), _LANES):
                 lanes.append(_Lane(self, direction, jobs))
-            has_thread = any(lane.is_alive() for lane in lanes)
-            if has_thread:
+            if any(lane.is_alive() for lane in lanes):
                 jobs.put(job)
-        if not has_thread:
-            lanes[0].make(*job)
+                return Copy(self.device, flight)
+        lanes[0].make(*job)
         return Copy(self.device, flight)
 
     def start_pinned(
@@ -113,7 +104,7 @@ class Ring:
         with self._lock:
             threads = self._end()
             self._ways, self._streams = {}, {}
-        if not is_copying():  # else a thread would wait for itself
+        if not copy_jobs.is_copying():  # else a thread would wait for itself
             for thread in threads:
                 thread.join()
 
@@ -144,6 +135,7 @@ class _Lane(threading.Thread):
             self.start()
 
     def run(self) -> None:
+        slices.be_prompt()
         with self._packers:
             while (job := self.jobs.get()) is not None:
                 self.make(*job)
@@ -166,19 +158,18 @@ class _Lane(threading.Thread):
             if device.place() is not self._place:
                 raise DeviceError("the context in which a copy was begun is gone")
             if self._stream is None:
-                self._stream, self._slices = device.new_stream(), device.slice_copies()
+                stream = device.new_stream()
+                self._slices = device.slice_copies(self._direction, stream)
+                self._stream = stream
             if after is not None:
                 device.wait(after, self._stream)
-            layout = rows(array) if self._slices is not None else None
             try:
-                self._grow(array.nbytes)
-                if self._region.nbytes < min(_SLICE, array.nbytes):
+                region, compiled = self._grow(array.nbytes), self._slices
+                if region.nbytes < min(_SLICE, array.nbytes):
                     if after is not None:
                         device.wait(after)
-                    copy_packed(device, self._direction, array, buffer, offset)
-                elif layout is not None:
-                    given = self._region, self._threads, self._stream
-                    self._slices.copy(self._direction, array, layout, buffer + offset, *given)
+                    copy_jobs.copy_packed(device, self._direction, array, buffer, offset)
+                elif compiled and compiled.copy(array, buffer + offset, region, self._threads):
                     return [device.record(self._stream)]
                 else:
                     self._copy_packed(array, buffer, offset)
@@ -221,20 +212,20 @@ class _Lane(threading.Thread):
             to, of = ([part for part, _ in pieces(each, share)] for each in (target, source))
             list(self._packers.map(np.copyto, to, of))
 
-    def _grow(self, nbytes: int) -> None:
-        """Have pinned memory for that many bytes on their way, or what there is."""
+    def _grow(self, nbytes: int) -> np.ndarray:
+        """Pinned memory for that many bytes on their way, or what there is."""
         wanted = min(max(1 << (nbytes - 1).bit_length(), self._most // 8), self._most)
-        if len(self._region) >= wanted:
-            return
-        self._device.synchronize(self._stream)  # what is there may be on its way
-        try:
-            self._region = self._device.pinned(wanted, PURPOSE)
-        except Exception as error:
-            self._most = len(self._region)
-            if (name := self._device.name) not in _warned:
-                _warned.add(name)
-                why = "copies are slower, the system gives no pinned memory"
-                log.warning("%s: %s: %s", name, why, error)
+        if len(self._region) < wanted:
+            self._device.synchronize(self._stream)  # what is there may be on its way
+            try:
+                self._region = self._device.pinned(wanted, PURPOSE)
+            except Exception as error:
+                self._most = len(self._region)
+                if (name := self._device.name) not in _warned:
+                    _warned.add(name)
+                    why = "copies are slower, the system gives no pinned memory"
+                    log.warning("%s: %s: %s", name, why, error)
+        return self._region
 
 
 def close_all() -> None:

@@ -13,10 +13,11 @@ README.md tells its idea and what was tried; `hetero.kernels.cpu` holds the loop
 
 from .common.launch import Launch, LaunchPlan, Target, kernel_text, prelude, source
 from .matmul.plan import plan_matmul
-from .matmul.plan_tensor import plan_tensor
+from .matmul.plan_tensor import LEAST_DEPTH, plan_tensor
 from .matvec.plan import plan_matvec
 
 __all__ = [
+    "LEAST_DEPTH",
     "Launch",
     "LaunchPlan",
     "Target",

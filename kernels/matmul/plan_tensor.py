@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..common.launch import Launch, LaunchPlan, Target, ceil_div
-from .plan import Orientation, guarded, oriented
+from .plan import Orientation, guarded, oriented, plan_matmul
 
 CAPABILITY = (9, 0)
+LEAST_DEPTH = 128  # of k: what pieces round is small in sums of many terms
 PANEL, _STEP = 128, 32  # rows, and elements of k, of a block of pieces
 _PIECE_BYTES = 2 * PANEL * _STEP
 _MOST_PIECES = 3
 _MULTIPLE = 64  # of k
 _SPLIT_THREADS, _THREADS = 512, 384
 _SPLIT_RESIDENT = 2  # blocks of a multiprocessor
-# Rows of a thread block that cuts operands: what all blocks read at a time should fit in the L2.
-_ROWS, _MOST_ROWS, _SLOW_ROWS = 1 << 15, 8, 8
+# Elements of the rows of a thread block that cuts operands: what all blocks read at a time should
+# fit in the L2. Rows at most where k is fast, and where it is slow, for short and for long k.
+_ELEMENTS, _ROWS, _LONG = 1 << 15, ((8, 8), (4, 16)), 4096
 _SHARED_BYTES = 24 * _PIECE_BYTES + 1024
 _LINE = 128  # bytes to which parts of the workspace are aligned
 
@@ -66,7 +68,8 @@ def plan_tensor(
     target: Target,
     alignment: int,
 ) -> LaunchPlan:
-    """Plan C = A B by 16-bit pieces; parameters as of `plan_matmul`, ``dtype`` "float32".
+    """Plan C = A B by 16-bit pieces of float32; parameters as of `plan_matmul`, and the plan where
+    pieces do not serve: in float64, on other devices, and for k below `LEAST_DEPTH`.
 
     Four launches follow each other without the host: both operands are cut into two pieces of
     float16, and looked at; into three of bfloat16 where two are not as accurate; the pieces are
@@ -78,18 +81,23 @@ def plan_tensor(
     LaunchPlan
         The launches use the buffers ``"A"``, ``"B"``, ``"C"`` and ``"partial"``.
     """
-    if dtype != "float32" or target.capability != CAPABILITY:
-        raise ValueError(f"tensor cores multiply float32 on devices of 9.0, got {dtype}, {target}")
-    form = oriented(m, n, k, batch, dtype, a_strides, b_strides, c_strides, alignment)
+    strides = a_strides, b_strides, c_strides
+    if dtype != "float32" or target.capability != CAPABILITY or k < LEAST_DEPTH:
+        named = dict(zip(("a_strides", "b_strides", "c_strides"), strides, strict=True))
+        sizes = {"m": m, "n": n, "k": k, "batch": batch}
+        return plan_matmul(**sizes, **named, dtype=dtype, target=target, alignment=alignment)
+    form = oriented(m, n, k, batch, dtype, *strides, alignment)
     steps = ceil_div(k, _MULTIPLE) * (_MULTIPLE // _STEP)
-    fast_rows = min(max(1 << (_ROWS // k).bit_length() - 1, 1), _MOST_ROWS) if k < _ROWS else 1
+    fast_rows, slow_rows = _ROWS[k >= _LONG]
+    while fast_rows > 1 and fast_rows * k > _ELEMENTS:
+        fast_rows //= 2
     a, b = (
         _Side(
             ceil_div(extent, PANEL),
-            batch if strides[0] else 1,
-            fast_rows if is_fast else _SLOW_ROWS,
+            batch if along[0] else 1,
+            fast_rows if is_fast else slow_rows,
         )
-        for extent, strides, is_fast in (
+        for extent, along, is_fast in (
             (form.m, form.a_strides, form.a_k),
             (form.n, form.b_strides, form.b_k),
         )
@@ -101,7 +109,7 @@ def plan_tensor(
         places.append(places[-1] + side.nbytes(steps))
     _, findings, *rest, end = places
     layout = ("A_K", int(form.a_k)), ("B_K", int(form.b_k)), ("ALIGNED", int(form.loads))
-    strides = *form.a_strides, *form.b_strides
+    in_order = *form.a_strides, *form.b_strides
     cuts = [
         Launch(
             source="tensor_split.cu",
@@ -110,14 +118,14 @@ def plan_tensor(
                 ("PIECES", pieces),
                 *layout,
                 ("FAST_ROWS", fast_rows),
-                ("SLOW_ROWS", _SLOW_ROWS),
+                ("SLOW_ROWS", slow_rows),
             ),
             grid=min(a.blocks + b.blocks, _SPLIT_RESIDENT * target.multiprocessors),
             block=_SPLIT_THREADS,
             arguments=(
                 *form.names,
                 "partial",
-                *(form.m, form.n, k, *strides, a.blocks, b.blocks, findings, *rest),
+                *(form.m, form.n, k, *in_order, a.blocks, b.blocks, findings, *rest),
             ),
         )
         for pieces in (2, _MOST_PIECES)

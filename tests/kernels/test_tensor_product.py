@@ -9,6 +9,7 @@ import pytest
 import hetero
 from hetero import kernels
 from hetero.kernels import Target, plan_tensor
+from hetero.profile import inventory
 from tests.support import tensor_core
 from tests.support.compiled import compile_cuda
 
@@ -95,9 +96,11 @@ def test_a_result_by_columns_is_the_product_transposed():
     assert plan.launches[3].arguments[:4] == ("B", "A", "C", "partial")
 
 
-def test_other_devices_and_dtypes_are_refused():
-    with pytest.raises(ValueError, match=r"9\.0"):
-        planned(300, 500, 700, target=HOPPER._replace(capability=(8, 0)))
+def test_where_pieces_do_not_serve_the_plan_is_that_of_the_other_kernels():
+    older = planned(300, 500, 700, target=HOPPER._replace(capability=(8, 0)))
+    for plan in (older, planned(300, 500, 127)):
+        assert all(launch.source.startswith(("matmul", "partial")) for launch in plan.launches)
+    assert planned(300, 500, 128).launches[0].source == "tensor_split.cu"
 
 
 @pytest.mark.parametrize("aligned", [True, False])
@@ -179,7 +182,7 @@ class TestOnHopper:
 
     @pytest.fixture(autouse=True)
     def _hopper(self):
-        if hetero.devices().get("cuda:0", {}).get("arch") != "sm_90":
+        if inventory.devices().get("cuda:0", {}).get("arch") != "sm_90":
             pytest.skip("no GPU of compute capability 9.0")
 
     @staticmethod

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from hetero.devices.base import Device
 
 VECTOR_BYTES = 16  # of the widest loads; operands are expected to be aligned for them
-_LEAST_DEPTH = 128  # of k, of products by pieces: what they round is small in sums of many terms
 _SPLIT_CALLS = 1.15  # what a second launch and its buffer add to what a call costs the host
 _N, _T = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
 _INT32 = 2**31 - 1
@@ -171,15 +170,15 @@ def _tiled_work(problem: Problem, info: dict[str, Any], family: str = "") -> Wor
 
 
 def _no_tensor_cores(problem: Problem, info: dict[str, Any]) -> str | None:
-    """Why tensor cores cannot do this matmul, None where they can."""
-    if info.get("arch") != "sm_90":
-        return "tensor multiplies on NVIDIA GPUs of compute capability 9.0"
-    if problem.dtype != "float32":
-        return f"tensor multiplies float32, got {problem.dtype}"
+    """Why pieces of float32 on tensor cores do not serve here, None where they do."""
     if settings.is_ieee():
         return 'tensor cuts operands into pieces, which precision="ieee" excludes'
-    if problem.dims[2] < _LEAST_DEPTH:
-        return f"tensor takes k from {_LEAST_DEPTH} on, got {problem.dims[2]}"
+    if info.get("arch") != "sm_90":
+        return registry.Unasked("as tiled, but on NVIDIA GPUs of compute capability 9.0")
+    if problem.dtype != "float32":
+        return registry.Unasked(f"as tiled, but for float32; got {problem.dtype}")
+    if problem.dims[-1] < kernels.LEAST_DEPTH:
+        return registry.Unasked(f"as tiled, but for k from {kernels.LEAST_DEPTH} on")
     return None
 
 

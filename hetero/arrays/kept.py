@@ -31,9 +31,10 @@ FLOATS = "fd"  # what devices compute in
 OFF = "HETERO_WATCH"
 asked: ContextVar[bool | None] = ContextVar("hetero_watch", default=None)  # by `use`
 _MOST_VIEWS = 1024  # of one promised array, such as the rows of a matrix, that are known
-_MOST = 128  # watched arrays, and sources of results; the one that was used first is forgotten
+_MOST = 64  # watched arrays, and sources of results; the one that was used first is forgotten
 _IDLE = 30.0  # seconds without a call, after which an array is forgotten when another one is used
 _FIRST, _MOST_WAIT = 2, 1 << 12  # uses that are needed, at first and at most
+_LARGE = 16 << 20  # bytes, of which a watch in vain takes milliseconds, and a trial 20 us
 
 
 class Kept:
@@ -69,8 +70,10 @@ class Kept:
                 source.begin_anew()
         elif source is not None:  # each lets two stay
             source.uses = min(source.uses + 2, 2 * source.needed)
-        if not self.watched and self.uses + 2 >= self.needed:
-            self.begin(span, whole=self.uses + 1 >= self.needed)
+        left = self.needed - self.uses  # uses until it is watched, with this one
+        tries = left == 2 and (self.needed > _FIRST or span[1] - span[0] >= _LARGE)
+        if not self.watched and (left <= 1 or tries):
+            self.begin(span, whole=left <= 1)
         self.uses += not self.watched  # else the plan counts it
 
     def begin(self, span: tuple[int, int], whole: bool = True) -> None:
@@ -135,8 +138,8 @@ def find(array: np.ndarray, used: bool = False, source: Any = None) -> Kept | No
             known = _remember(key, remembered.get(key) or Kept())
             known.use(span)
         else:
-            remembered.pop(key, Kept()).release()  # of an array that is gone
             earlier = _remember(source, remembered.get(source) or Kept())
+            remembered.pop(key, earlier).release()  # of an array that is gone
             known = _remember(key, Kept(source=earlier))
             if earlier.uses >= earlier.needed:
                 earlier.uses -= 1

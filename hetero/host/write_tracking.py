@@ -26,7 +26,7 @@ _USER_MODE_ONLY = 1  # what needs no privilege
 _API, _REGISTER, _UNREGISTER = 0xC018AA3F, 0xC020AA00, 0x8010AA01  # ioctls of userfaultfd
 _VERSION = 0xAA  # of userfaultfd, UFFD_API
 _FEATURES = 1 << 15 | 1 << 13 | 1  # WP_ASYNC, WP_UNPOPULATED, PAGEFAULT_FLAG_WP
-_WRITE_PROTECT = 2  # a mode of registering, UFFDIO_REGISTER_MODE_WP
+_PROTECTS = 2  # a mode of registering, UFFDIO_REGISTER_MODE_WP
 _SCAN = 0xC0606610  # the ioctl PAGEMAP_SCAN
 _PROTECT, _CHECK = 1, 2  # PM_SCAN_WP_MATCHING, PM_SCAN_CHECK_WPASYNC
 _WRITTEN, _PRESENT = 1 << 1, 1 << 3  # PAGE_IS_...
@@ -48,23 +48,21 @@ class Watch:
         self._written, self._bytes = False, self._read_ends()
         if whole and not _is_private(low, high):
             raise OSError("other processes may write there")
-        if whole or not any(map(self._overlaps, _watches)):
-            request = struct.pack("4Q", low, high - low, _WRITE_PROTECT, 0)
-            fcntl.ioctl(_files()[0], _REGISTER, request)
-            self._end_others()  # before their marks are set anew
+        if whole or not self._others():
+            fcntl.ioctl(_files()[0], _REGISTER, struct.pack("4Q", low, high - low, _PROTECTS, 0))
+            for other in self._others():  # before their marks are set anew
+                other._written = True
             _scan(low, high, _PROTECT | _CHECK, 0)
-            self._end_others()  # of a signal handler that came meanwhile
+            for other in self._others():  # of a signal handler that came meanwhile
+                other._written = True
         _watches.append(self)
 
-    def _end_others(self) -> None:
-        for other in filter(self._overlaps, list(_watches)):
-            other._written = True
+    def _others(self) -> list[Watch]:
+        low, high = self._pages
+        return [w for w in list(_watches) if w._pages[0] < high and low < w._pages[1]]
 
     def _read_ends(self) -> list[bytes]:
         return [ctypes.string_at(*end) for end in self._ends]
-
-    def _overlaps(self, other: Watch) -> bool:
-        return self._pages[0] < other._pages[1] and other._pages[0] < self._pages[1]
 
     def is_written(self) -> bool:
         """Whether anybody may have written there since, or the pages were dropped, mapped or
@@ -81,7 +79,7 @@ class Watch:
         self._written, (low, high) = True, self._pages
         with contextlib.suppress(ValueError, OSError):  # closed already; the memory is gone
             _watches.remove(self)
-            if not any(map(self._overlaps, _watches)):
+            if not self._others():
                 fcntl.ioctl(_files()[0], _UNREGISTER, struct.pack("2Q", low, high - low))
 
 
@@ -110,8 +108,7 @@ def _is_private(low: int, high: int) -> bool:
 
 @functools.cache
 def _files() -> tuple[int, int]:
-    """userfaultfd and the page map of this process; OSError, which says why, where writes cannot
-    be tracked."""
+    """userfaultfd and the page map of this process; OSError where there are none, and why."""
     number = _SYSCALL.get(os.uname().machine)
     if number is None:
         raise OSError("only Linux on x86-64 and arm64 reports written pages")

@@ -99,9 +99,9 @@ def keep(A: Array, uses: int | None = None) -> Array:
 def placed(plan: Plan, problem: Problem) -> Plan:
     """A plan by which operands that do not change are moved to a device where that is due.
 
-    ``plan`` is priced by the copies that are there. What a device lacks is moved there in the call
-    in which the seconds that one call saves then, times the calls since the last write, reach those
-    of the move: in the second one where one call saves half of it.
+    ``plan`` is priced by the copies that are there. Those that a device lacks are made in the call
+    in which what one saves by them, times the calls since the last write, reaches the time of the
+    move: in the second call where one saves half of it.
     """
     known = [(i, o) for i, o in enumerate(problem.inputs) if o.kept is not None]
     candidates, moves_to, lost = plan.candidates, "", {}

@@ -108,25 +108,17 @@ def plan_tensor(
     for side in (a, b):
         places.append(places[-1] + side.nbytes(steps))
     _, findings, *rest, end = places
-    layout = ("A_K", int(form.a_k)), ("B_K", int(form.b_k)), ("ALIGNED", int(form.loads))
-    in_order = *form.a_strides, *form.b_strides
+    blocks = a.blocks, b.blocks, a.rows_at_once, b.rows_at_once
+    layout = int(form.a_k), int(form.b_k), int(form.loads)
+    numbers = form.m, form.n, k, *form.a_strides, *form.b_strides, *blocks, *layout
     cuts = [
         Launch(
             source="tensor_split.cu",
             kernel="split",
-            defines=(
-                ("PIECES", pieces),
-                *layout,
-                ("FAST_ROWS", fast_rows),
-                ("SLOW_ROWS", slow_rows),
-            ),
+            defines=(("PIECES", pieces),),
             grid=min(a.blocks + b.blocks, _SPLIT_RESIDENT * target.multiprocessors),
             block=_SPLIT_THREADS,
-            arguments=(
-                *form.names,
-                "partial",
-                *(form.m, form.n, k, *in_order, a.blocks, b.blocks, findings, *rest),
-            ),
+            arguments=(*form.names, "partial", *numbers, findings, *rest),
         )
         for pieces in (2, _MOST_PIECES)
     ]

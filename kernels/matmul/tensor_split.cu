@@ -6,11 +6,11 @@
 // PIECES = 3  after it: each block reads all findings, the first one notes who computes. Where that is bfloat16's turn
 //             the operands are cut again, by the exponents that are there; else nothing is done.
 //
-// A block has all k of FAST_ROWS rows where k is fast (A_K, B_K), and of SLOW_ROWS where it is slow, so that neighbouring
-// threads read neighbours. It reads k elements of each row twice, the second time from the L2 cache if that holds them,
+// A block has all k of some rows; neighbouring threads have neighbours in a row where k is fast (a_k, b_k), else those in
+// neighbouring rows, so that they read neighbours. It reads k elements of each row twice, the second time from the L2 cache if that holds them,
 // and writes 2 PIECES bytes for each. Rows up to a multiple of PANEL and k up to one of 64 are filled with zeros.
 //
-// Preconditions. ALIGNED: where k is fast its stride is 1, and the other strides and the addresses are multiples of 16
+// Preconditions. vectors: where k is fast its stride is 1, and the other strides and the addresses are multiples of 16
 // bytes. a_blocks, b_blocks: groups of so many rows, in all matrices of the batch that differ; a thread block
 // takes one after the other. Offsets are in bytes from `partial`, which 128 divides; each group has a finding, A's first.
 
@@ -19,19 +19,8 @@
 #ifndef PIECES
 #define PIECES 2
 #endif
-#ifndef A_K
-#define A_K 1
-#define B_K 0
-#endif
-#ifndef ALIGNED
-#define ALIGNED 1
-#endif
-#ifndef FAST_ROWS
-#define FAST_ROWS 8      // of a block where k is fast, and where it is slow
-#define SLOW_ROWS 8
-#endif
 #define THREADS 512
-#define ROWS_OF(fast) ((fast) ? FAST_ROWS : SLOW_ROWS)
+#define MOST_ROWS 32
 #define SPECIAL 0x7f800000u  // bits from which on a magnitude is infinite or no number
 #define TINY 0.0001220703125f  // 2^-13, 2^-27 of the largest: less precise from here on in two pieces
 #define LARGE 1.0f
@@ -42,10 +31,11 @@ struct Operand {
     index_t rows, k, row_stride, k_stride, batch_stride;
     unsigned char *pieces;
     int *exponents;
+    int rows_at_once;
 };
 
 struct Shared {
-    unsigned int largest[32], tiny[32], large[32];
+    unsigned int largest[MOST_ROWS], tiny[MOST_ROWS], large[MOST_ROWS];
 };
 
 // 8 elements along k; zeros where there are none.
@@ -66,19 +56,40 @@ DEVICE unsigned int magnitude(float x)
     return __float_as_uint(x) & 0x7fffffffu;
 }
 
-// The pieces of two elements, the first one in the lower halves.
+// Two numbers rounded to the nearest ones of 16 bits, the first one in the lower half; and float16's values.
+DEVICE unsigned int nearest_float16(float x, float y)
+{
+    unsigned int both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
+    return both;
+}
+
+DEVICE unsigned int nearest_bfloat16(float x, float y)
+{
+    unsigned int both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
+    return both;
+}
+
+DEVICE float2 values_of_float16(unsigned int both)
+{
+    float2 values;
+    asm("{.reg .f16 x, y; mov.b32 {x, y}, %2; cvt.f32.f16 %0, x; cvt.f32.f16 %1, y;}"
+        : "=f"(values.x), "=f"(values.y) : "r"(both));
+    return values;
+}
+
+// The pieces of two elements.
 DEVICE void cut(float x, float y, unsigned int *pieces)
 {
 #if PIECES == 2
-    float high_x, high_y;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pieces[0]) : "f"(y), "f"(x));
-    asm("{.reg .f16 x, y; mov.b32 {x, y}, %2; cvt.f32.f16 %0, x; cvt.f32.f16 %1, y;}"
-        : "=f"(high_x), "=f"(high_y) : "r"(pieces[0]));
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pieces[1]) : "f"((y - high_y) * LIFT), "f"((x - high_x) * LIFT));
+    pieces[0] = nearest_float16(x, y);
+    const float2 high = values_of_float16(pieces[0]);
+    pieces[1] = nearest_float16((x - high.x) * LIFT, (y - high.y) * LIFT);
 #else
     UNROLL
     for (int p = 0; p < PIECES; ++p) {
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pieces[p]) : "f"(y), "f"(x));
+        pieces[p] = nearest_bfloat16(x, y);
         x -= __uint_as_float(pieces[p] << 16);
         y -= __uint_as_float(pieces[p] & 0xffff0000u);
     }
@@ -99,9 +110,9 @@ DEVICE void sum_of(unsigned int *shared, unsigned int value, bool fast)
 }
 
 template <bool FAST>
-DEVICE void split_rows(const Operand &of, index_t block, Finding *finding)
+DEVICE void split_rows(const Operand &of, index_t block, Finding *finding, bool vectors)
 {
-    const int thread = (int)threadIdx.x, held = ROWS_OF(FAST), each = THREADS / held;  // threads of a row
+    const int thread = (int)threadIdx.x, held = of.rows_at_once, each = THREADS / held;  // threads of a row
     const int mine = FAST ? thread / each : thread % held, turn = FAST ? thread % each : thread / held;
     const index_t padded = (of.rows + PANEL - 1) / PANEL * PANEL, groups = (of.k + 63) / 64 * 8;
     const index_t at = block * held, matrix = at / padded, row = at % padded + mine;
@@ -111,13 +122,13 @@ DEVICE void split_rows(const Operand &of, index_t block, Finding *finding)
     float x[8];
 
 #if PIECES == 2
-    if (thread < 32) seen.largest[thread] = seen.tiny[thread] = seen.large[thread] = 0;
+    if (thread < MOST_ROWS) seen.largest[thread] = seen.tiny[thread] = seen.large[thread] = 0;
     __syncthreads();
     unsigned int largest = 0;
     if (is_there) {
         #pragma unroll 2
         for (index_t group = turn; group * 8 < of.k; group += each) {
-            load(x, from, group * 8, of.k, of.k_stride, FAST && ALIGNED);
+            load(x, from, group * 8, of.k, of.k_stride, FAST && vectors);
             UNROLL
             for (int i = 0; i < 8; ++i) largest = max(largest, magnitude(x[i]));
         }
@@ -138,7 +149,7 @@ DEVICE void split_rows(const Operand &of, index_t block, Finding *finding)
     unsigned int tiny = 0, large = 0;
     #pragma unroll 2
     for (index_t group = turn; group < groups; group += each) {
-        load(x, from, group * 8, is_there ? of.k : 0, of.k_stride, FAST && ALIGNED);
+        load(x, from, group * 8, is_there ? of.k : 0, of.k_stride, FAST && vectors);
         unsigned int pieces[4][PIECES];
         UNROLL
         for (int i = 0; i < 8; ++i) {
@@ -196,7 +207,8 @@ DEVICE int method_by(const Finding *findings, index_t a_blocks, index_t b_blocks
 KERNEL(THREADS, 2)
 split(const float *A, const float *B, unsigned char *partial, index_t m, index_t n, index_t k, index_t a_batch,
       index_t a_row, index_t a_col, index_t b_batch, index_t b_row, index_t b_col, index_t a_blocks,
-      index_t b_blocks, index_t findings_at, index_t a_exponents_at, index_t b_exponents_at, index_t a_at, index_t b_at)
+      index_t b_blocks, index_t a_rows, index_t b_rows, index_t a_k, index_t b_k, index_t vectors, index_t findings_at,
+      index_t a_exponents_at, index_t b_exponents_at, index_t a_at, index_t b_at)
 {
     Finding *findings = (Finding *)(partial + findings_at);
 #if PIECES == 3
@@ -204,13 +216,18 @@ split(const float *A, const float *B, unsigned char *partial, index_t m, index_t
     if (blockIdx.x == 0 && threadIdx.x == 0) *(int *)partial = who;
     if (who != BY_BFLOAT16) return;
 #endif
-    const Operand first = {A, m, k, a_row, a_col, a_batch, partial + a_at, (int *)(partial + a_exponents_at)};
-    const Operand second = {B, n, k, b_col, b_row, b_batch, partial + b_at, (int *)(partial + b_exponents_at)};
     for (index_t block = blockIdx.x; block < a_blocks + b_blocks; block += gridDim.x) {
-        if (block < b_blocks)
-            split_rows<B_K>(second, block, findings + a_blocks + block);
+        const bool is_a = block < a_blocks;
+        const Operand of = {
+            is_a ? A : B, is_a ? m : n, k, is_a ? a_row : b_col, is_a ? a_col : b_row, is_a ? a_batch : b_batch,
+            partial + (is_a ? a_at : b_at), (int *)(partial + (is_a ? a_exponents_at : b_exponents_at)),
+            (int)(is_a ? a_rows : b_rows),
+        };
+        const index_t within = is_a ? block : block - a_blocks;
+        if (is_a ? a_k : b_k)
+            split_rows<true>(of, within, findings + block, vectors);
         else
-            split_rows<A_K>(first, block - b_blocks, findings + block - b_blocks);
+            split_rows<false>(of, within, findings + block, vectors);
         __syncthreads();
     }
 }

@@ -1,6 +1,7 @@
 """float32 products by 16-bit pieces: launch plans, the choice of pieces, and what they promise."""
 
 import ctypes
+import shutil
 import subprocess
 
 import numpy as np
@@ -10,7 +11,7 @@ import hetero
 from hetero import kernels
 from hetero.kernels import Target, plan_tensor
 from hetero.profile import inventory
-from tests.support import tensor_core
+from tests.support import cuda_on_host, tensor_core
 from tests.support.compiled import compile_cuda
 
 HOPPER = Target(132, 1024, True, 232448, (9, 0))
@@ -35,6 +36,8 @@ def planned(m, n, k, batch=1, a=None, b=None, c=None, alignment=16, target=HOPPE
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory):
     """The functions of tensor_pieces.cu, compiled for the host."""
+    if shutil.which("gcc") is None:
+        pytest.skip("this needs gcc")
     folder = tmp_path_factory.mktemp("pieces")
     text = kernels.source("tensor_pieces.cu")
     prelude = "#define DEVICE\ntypedef long long index_t;\n"
@@ -74,7 +77,7 @@ def test_parts_of_the_workspace_do_not_overlap():
     plan = planned(300, 500, 700, batch=3, b=(0, 500, 1))
     cut, _, product, _ = plan.launches
     numbers = [a for a in cut.arguments if isinstance(a, int)]
-    a_blocks, b_blocks, findings, of_a, of_b, a, b = numbers[9:]
+    a_blocks, b_blocks, *_, findings, of_a, of_b, a, b = numbers[9:]
     steps = 22  # of 32 of k
     assert numbers[:3] == [300, 500, 700]
     assert findings >= 4
@@ -103,14 +106,106 @@ def test_where_pieces_do_not_serve_the_plan_is_that_of_the_other_kernels():
     assert planned(300, 500, 128).launches[0].source == "tensor_split.cu"
 
 
-@pytest.mark.parametrize("aligned", [True, False])
-@pytest.mark.parametrize("layout", ["CC", "FF"])
-def test_compiles_without_spills(aligned, layout):
-    k = 512 if aligned else 511
-    strides = {} if layout == "CC" else {"a": (0, 1, 256), "b": (0, 1, k)}
-    *cuts, product, _ = planned(256, 256, k, **strides).launches
-    for launch in (*cuts, product):
+def test_compiles_without_spills():
+    for launch in planned(256, 256, 512).launches[:3]:
         assert compile_cuda(launch, "sm_90a") == 0, launch
+
+
+# -- Cutting, on the host --------------------------------------------------------------------------
+
+PARAMETERS = "const float *", "const float *", "unsigned char *", *["index_t"] * 21
+
+
+@pytest.fixture(scope="module")
+def splits(tmp_path_factory):
+    """tensor_split.cu for two and three pieces."""
+    folder = tmp_path_factory.mktemp("splits")
+    return [
+        cuda_on_host.compiled(folder, "tensor_split.cu", "split", PARAMETERS, 512, PIECES=pieces)
+        for pieces in (2, 3)
+    ]
+
+
+class Cut:
+    """Operands A, (batch, m, k), and B, (batch, k, n), as tensor_split.cu leaves them."""
+
+    def __init__(self, splits, A, B):
+        (batch, m, k), n = A.shape, B.shape[2]
+        strides = [tuple(s // 4 for s in X.strides) for X in (A, B)]
+        a, b = ((s[0] if len(X) > 1 else 0, *s[1:]) for X, s in zip((A, B), strides, strict=True))
+        plan = planned(m, n, k, max(batch, len(B)), a, b, alignment=4 if k % 4 else 16)
+        self.workspace = np.full(4 * plan.workspace, 0xAA, np.uint8)
+        for launch, run in zip(plan.launches[:2], splits, strict=True):
+            places = A.ctypes.data, B.ctypes.data, self.workspace.ctypes.data
+            run(min(launch.grid, 5), *places, *launch.arguments[3:])
+        *_, of_a, of_b, at_a, at_b = plan.launches[0].arguments
+        self.who = int(self.workspace[:4].view(np.int32)[0])
+        if self.who != BY_TILED:
+            self.A = self._values(of_a, at_a, m, k, len(A))
+            self.B = self._values(of_b, at_b, n, k, len(B))
+
+    def _values(self, exponents_at, at, rows, k, matrices):
+        """The rows that the pieces add up to, in float64; they are laid out as wgmma reads them."""
+        panels, steps, count = -(-rows // 128), -(-k // 64) * 2, 2 if self.who == BY_FLOAT16 else 3
+        shape = matrices, panels, steps, count, 128, 4, 8
+        size = 2 * int(np.prod(shape))
+        laid = self.workspace[at : at + size].view(np.uint16).reshape(shape)
+        eighths = np.arange(4) ^ (np.arange(128)[:, None] >> 1 & 3)
+        pieces = np.take_along_axis(
+            laid, eighths[:, :, None].reshape(1, 1, 1, 1, 128, 4, 1), axis=5
+        )
+        if self.who == BY_FLOAT16:
+            values = pieces.view(np.float16).astype(float)
+            values = values[..., 0, :, :, :] + values[..., 1, :, :, :] / tensor_core.LIFT
+        else:
+            values = (pieces.astype(np.uint32) << 16).view(np.float32).astype(float).sum(axis=3)
+        whole = values.transpose(0, 1, 3, 2, 4, 5).reshape(matrices, panels * 128, steps * 32)
+        of_rows = self.workspace[exponents_at : exponents_at + 4 * matrices * panels * 128]
+        scale = np.exp2(of_rows.view(np.int32).astype(float) - tensor_core.TOP)
+        assert not whole[:, rows:].any()
+        assert not whole[:, :, k:].any()
+        return whole[:, :rows, :k] * scale.reshape(matrices, -1, 1)[:, :rows]
+
+
+@pytest.mark.parametrize(
+    ("layout", "m", "n", "k"), [("CC", 130, 70, 200), ("CF", 5, 129, 131), ("FC", 66, 3, 200)]
+)
+def test_pieces_add_up_to_the_operands(splits, layout, m, n, k):
+    random = np.random.default_rng(k)
+    A = random.standard_normal((1, m, k), np.float32)
+    B = random.standard_normal((1, k, n), np.float32)
+    A, B = (
+        x if order == "C" else np.ascontiguousarray(x.transpose(0, 2, 1)).transpose(0, 2, 1)
+        for x, order in zip((A, B), layout, strict=True)
+    )
+    cut = Cut(splits, A, B)
+    assert cut.who == BY_FLOAT16
+    np.testing.assert_allclose(cut.A[0], A[0], rtol=2.0**-21, atol=0)
+    np.testing.assert_allclose(cut.B[0], B[0].T, rtol=2.0**-21, atol=0)
+
+
+def test_three_pieces_hold_every_bit_of_a_wide_range(splits):
+    random = np.random.default_rng(0)
+    A, B = numbers("4", (2, 40, 300), random), numbers("4", (1, 300, 30), random)
+    cut = Cut(splits, A, B)
+    assert cut.who == BY_BFLOAT16
+    assert np.array_equal(cut.A, A)
+    assert np.array_equal(cut.B[0], B[0].T)
+
+
+@pytest.mark.parametrize("special", [-np.inf, np.nan])
+def test_special_values_are_left_to_float32(splits, special):
+    A, B = np.ones((1, 40, 150), np.float32), np.ones((1, 150, 30), np.float32)
+    B[0, 149, 29] = special
+    assert Cut(splits, A, B).who == BY_TILED
+
+
+def test_rows_of_very_small_numbers_are_left_to_float32(splits):
+    A, B = np.ones((1, 40, 150), np.float32), np.ones((1, 150, 30), np.float32)
+    A[0, 39] = 1e-40
+    assert Cut(splits, A, B).who == BY_TILED
+    A[0, 39] = 0.0
+    assert Cut(splits, A, B).who == BY_FLOAT16
 
 
 # -- What the pieces promise -----------------------------------------------------------------------

@@ -97,13 +97,15 @@ def pytest_collection_modifyitems(items):
 
 def reset():
     """Forget plans, failures of devices and the profile; take the conservative constants."""
-    import watches
-
     import hetero.ops  # noqa: F401  registers every operation
     from hetero import devices, profile
+    from hetero.arrays import kept
     from hetero.profile import inventory
 
-    watches.forget()
+    with kept.lock:
+        for known in list(kept.remembered.values()):
+            known.release()
+        kept.remembered.clear()
     devices.here.first_failure.clear()
     devices.here.reasons.clear()
     devices.here.short.clear()

@@ -114,13 +114,13 @@ def test_a_device_that_is_gone_is_not_asked_again(cuda, monkeypatch):
 
 BOTH = {
     "matvec": {"blas", "tiled"},
-    "matmul": {"blas", "tiled"},
+    "matmul": {"blas", "tiled", "tensor"},
     "convolve2d": {"fft", "direct", "separable"},
     "cg": {"blas", "numba", "fused", "hybrid"},
     "poisson": {"dst", "multigrid", "jacobi"},
     "kmeans": {"lloyd"},
 }
-CPU_ALONE, GPU_ALONE = {"blas", "numba", "fft", "dst"}, {"tiled", "fused", "hybrid"}
+CPU_ALONE, GPU_ALONE = {"blas", "numba", "fft", "dst"}, {"tiled", "tensor", "fused", "hybrid"}
 TOGETHER = {"cg": {"fused"}, "poisson": {"multigrid", "jacobi"}, "kmeans": {"lloyd"}}
 
 

@@ -51,15 +51,17 @@ def small_gpu(cuda, monkeypatch):
     return cuda
 
 
-@pytest.mark.parametrize(("name", "shapes"), [("matvec", 2), ("matmul", 1)])
+@pytest.mark.parametrize(
+    ("name", "shapes", "methods"), [("matvec", 2, {"tiled"}), ("matmul", 1, {"tiled", "tensor"})]
+)
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_bench_on_a_gpu(small_gpu, name, shapes, order):
+def test_bench_on_a_gpu(small_gpu, name, shapes, methods, order):
     """Each method that is here on operands there; what has no room is left out."""
     operation = registry.operation(name)
     rows = bench.bench(operation, "float64", device=small_gpu.name, order=order)
     assert len(rows) == shapes
     for row in rows:
-        assert row["seconds"].keys() == {"tiled on cuda:0"}
+        assert row["seconds"].keys() == {f"{method} on cuda:0" for method in methods}
         assert row["chosen"] == "tiled on cuda:0"
         assert (row["dtype"], row["order"], row["peers"]) == ("float64", order, [])
         assert row["copy_bandwidth"] > 0

@@ -321,6 +321,7 @@ def install(monkeypatch, count: int = 1) -> list[FakeCuda]:
     for operation, method, run in (
         ("matvec", "tiled", compute),
         ("matmul", "tiled", compute),
+        ("matmul", "tensor", compute),
         ("convolve2d", "direct", convolve),
     ):
         entries = [

@@ -13,9 +13,7 @@ too. So they are imported by another thread, where no signal handler raises anyt
 
 from __future__ import annotations
 
-import contextlib
 import importlib.machinery
-import importlib.util
 import logging  # noqa: F401  # first: a fork takes the locks of later imports before this one's
 import os
 import sys
@@ -111,27 +109,6 @@ def _imported(name: str) -> Any:
             importlib.import_module(name[:at])
             at = name.find(".", at + 1)
         return importlib.import_module(name)
-
-
-def extension(package: str, name: str) -> Any:
-    """An extension module of a package, which is not imported for it; None where that fails.
-
-    Where somebody imports the package later, it gets the module as always.
-    """
-    return _undisturbed(_extension, package, name)
-
-
-def _extension(package: str, name: str) -> Any:
-    with _lock, contextlib.suppress(ImportError, AttributeError, TypeError):
-        above, _, below = package.partition(".")
-        folders = [os.path.join(path, *below.split(".")) for path in _imported(above).__path__]
-        spec = importlib.machinery.PathFinder.find_spec(f"{package}.{name}", folders)
-        module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-        spec.loader.exec_module(module)  # type: ignore[union-attr]
-        if package not in sys.modules:
-            sys.modules.pop(f"{package}.{name}", None)  # some enter themselves
-        return module
-    return None
 
 
 def no_fork() -> Any:

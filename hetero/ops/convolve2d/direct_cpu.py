@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+import sys
+from collections.abc import Callable
 from math import prod
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from hetero.host import loops
 from hetero.imports import load
 from hetero.ops.convolve2d.filters import FilterOptions
-from hetero.ops.convolve2d.operands import scipys_convolve2d
+from hetero.ops.convolve2d.operands import swapped
 from hetero.ops.convolve2d.value_ranges import is_finite
-from hetero.ops.convolve2d.window import Window, mode_of
+from hetero.ops.convolve2d.window import ALIASES, Window, mode_of
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
@@ -115,6 +118,61 @@ def examples(dtype: np.dtype) -> None:
 
 
 # -- SciPy -----------------------------------------------------------------------------------------
+
+_PADDED = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}  # boundaries, for `numpy.pad`
+# Taps, at 1.5 us each and more, that NumPy's sums have in a process before they have taken as long
+# as to import `scipy.signal`, which does small images in less.
+_MOST_TAPS = 300_000
+_SUMMED = "fdbBhHiIlLqQ"  # dtypes of these sums
+_summed = {"taps": 0}
+
+
+def scipys_convolve2d() -> Callable[[Any, Any, str, str, Any], Any]:
+    """`scipy.signal.convolve2d`; where nobody imported it, which takes half a second, a function
+    that adds up the products by NumPy until then."""
+    if "scipy.signal" in sys.modules:
+        return load("scipy.signal").convolve2d  # type: ignore[no-any-return]
+
+    def convolve2d(in1: Any, in2: Any, mode: str, boundary: str, fillvalue: Any) -> Any:
+        if (
+            "scipy.signal" in sys.modules
+            or _summed["taps"] > _MOST_TAPS
+            or (dtype := np.result_type(in1, in2)).char not in _SUMMED
+            or type(fillvalue) not in (int, float)
+            or fillvalue != 0
+        ):
+            return load("scipy.signal").convolve2d(in1, in2, mode, boundary, fillvalue)
+        if mode == "valid" and swapped(in1.shape, in2.shape):
+            in1, in2 = in2, in1
+        _summed["taps"] += in2.size
+        return _sum(
+            in1.astype(dtype, copy=False),
+            in2.astype(dtype, copy=False),
+            mode,
+            ALIASES.get(boundary, boundary),
+        )
+
+    return convolve2d
+
+
+def _sum(image: np.ndarray, filter: np.ndarray, mode: str, boundary: str) -> np.ndarray:
+    """The direct sum, a product of the whole image for each tap; beyond it lie zeros with "fill".
+
+    In each result the products are added in the order of the filter's taps.
+    """
+    above, left = below, right = [n - 1 for n in filter.shape]
+    if mode == "same":
+        above, left, below, right = (above + 1) // 2, (left + 1) // 2, below // 2, right // 2
+    if mode != "valid":
+        image = np.pad(image, ((above, below), (left, right)), _PADDED[boundary])
+    shape = tuple(n - f + 1 for n, f in zip(image.shape, filter.shape, strict=True))
+    out, product = np.zeros(shape, image.dtype), np.empty(shape, image.dtype)
+    with np.errstate(all="ignore"):  # as SciPy's loop, which looks at no flags
+        for (i, j), tap in np.ndenumerate(filter):
+            row, column = filter.shape[0] - 1 - i, filter.shape[1] - 1 - j
+            meets = image[row : row + shape[0], column : column + shape[1]]
+            out += np.multiply(meets, tap, out=product)
+    return out
 
 
 def by_scipy(image: np.ndarray, options: FilterOptions, window: Window) -> np.ndarray:

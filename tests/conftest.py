@@ -9,6 +9,7 @@ import json
 import math
 import os
 import shutil
+import sys
 import tempfile
 
 import pytest
@@ -174,6 +175,12 @@ def profile_file(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     profile.set_current(None)
     return path
+
+
+@pytest.fixture(autouse=True)
+def no_script(monkeypatch):
+    """What tests call under `hetero.accel` is no script's: it is not kept for the next run."""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", None, raising=False)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ for the process that calls it. What is caught, and what is left alone and why: d
 `patching`     functions of other packages replaced, and put back
 `gate`         machine code in front of NumPy's loops of `matmul`, which offers large products
 `session`      whether a call is looked at, what its plan says, who computes it
+`loading`      whether loading hetero pays; what is kept of a script's run for the next one
 `products`     ``@`` and all that is one; `functions` convolutions, CG and k-means
 `notes`        what was taken and what was not, with the reasons
 `advice`       what another machine would do

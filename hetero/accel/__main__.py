@@ -12,7 +12,6 @@ import pkgutil
 import runpy
 import sys
 from collections.abc import Sequence
-from getopt import GetoptError, getopt
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -24,6 +23,7 @@ usage: python -m hetero.accel [-v] [--dry-run] (script.py | -m module | -) [args
 
   -v, --verbose  print each call that is taken or left alone and why, and a table at the end
   --dry-run      decide, and take no call"""
+_OPTIONS = "-v", "--verbose", "--dry-run", "-m"
 
 
 def parsed(arguments: Sequence[str]) -> tuple[bool, bool, bool, list[str]] | None:
@@ -31,13 +31,12 @@ def parsed(arguments: Sequence[str]) -> tuple[bool, bool, bool, list[str]] | Non
 
     None where it is wrong, or asks for help.
     """
-    try:
-        options, command = getopt(list(arguments), "vm", ["verbose", "dry-run"])
-    except GetoptError:
+    given, command = set(), list(arguments)
+    while "-m" not in given and command and command[0] in _OPTIONS:
+        given.add(command.pop(0))
+    if not command or (command[0].startswith("-") and command[0] != "-"):
         return None
-    given = dict(options).keys()
-    verbose = bool(given & {"-v", "--verbose"})
-    return (verbose, "--dry-run" in given, "-m" in given, command) if command else None
+    return bool(given & {"-v", "--verbose"}), "--dry-run" in given, "-m" in given, command
 
 
 def main(arguments: Sequence[str]) -> int:

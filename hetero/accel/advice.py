@@ -16,8 +16,9 @@ from typing import Any
 
 from hetero import accel, registry
 from hetero.accel import __main__ as running
+from hetero.accel.loading import GAIN, LOADING
 from hetero.accel.notes import calls_in_words, line_of_script
-from hetero.accel.session import LOADING, Attempt, Session, copies_of, least_calls
+from hetero.accel.session import Attempt, Session, copies_of
 from hetero.arrays import describe_used, kept
 from hetero.calling.planner import OtherMachine, use
 from hetero.evaluation import calls
@@ -148,13 +149,12 @@ def advise(
             _price(line, problem, attempt, machine, own=on is None)
     lines = sorted((line for line, *_ in session.noted.values()), key=lambda line: -line.here)
     has_gpu = any(n != CPU and not info.get("is_host_cpu") for n, info in devices.items())
-    # The first seconds of all calls are the library's, but for single ones that are long enough.
-    gaining, least = [line for line in lines if line.there < line.plain], least_calls(has_gpu)
-    whole = sum(line.plain for line in gaining)
-    for line in gaining:
-        if line.plain < least * line.count:
-            line.there += (line.plain - line.there) * min(least / whole, 1.0)
-    loading = LOADING[has_gpu] if any(line.there < line.plain for line in gaining) else 0.0
+    # In a second run, which loads hetero for the first call, or never.
+    loading = LOADING[has_gpu]
+    if sum(line.plain - line.there for line in lines) < GAIN * loading:
+        loading = 0.0
+        for line in lines:
+            line.there = line.plain
     sums = {n: rest + sum(getattr(line, n) for line in lines) for n in ("here", "there", "plain")}
     sums["there"] += loading
     return Advice(constants.name, on is None, lines, rest, loading, **sums), ending

@@ -28,7 +28,10 @@ def replaced(session: Session, name: str, original: Any) -> Any:
     function = name.rpartition(".")[2]
     if function in ("fit", "cg"):
         return wrapped(session, name, original, _fit if function == "fit" else _cg)
-    recognise = functools.partial(_convolution, name, load("inspect").signature(original))
+    parameters = load("inspect").signature(original).parameters.values()
+    defaults = {p.name: p.default for p in parameters}
+    by_place = [p.name for p in parameters if p.kind != p.KEYWORD_ONLY]
+    recognise = functools.partial(_convolution, name, (defaults, by_place))
     return wrapped(session, name, original, recognise, _SMALL)
 
 
@@ -36,15 +39,22 @@ def replaced(session: Session, name: str, original: Any) -> Any:
 
 
 def _convolution(
-    name: str, signature: Any, looks: Callable[[float], bool], *args: Any, **options: Any
+    name: str, parameters: Any, looks: Callable[[float], bool], *args: Any, **options: Any
 ) -> Attempt | None:
-    """Those of `scipy.signal` and `scipy.ndimage`."""
-    bound = signature.bind(*args, **options)
-    bound.apply_defaults()
-    (_, image), (_, kernel), *more = bound.arguments.items()
-    given, (package, _, function) = dict(more), name.rpartition(".")
+    """Those of `scipy.signal` and `scipy.ndimage`; ``parameters``: with defaults, by place."""
+    defaults, by_place = parameters
+    placed = dict(zip(by_place, args, strict=False))
+    given, (package, _, function) = {**defaults, **placed, **options}, name.rpartition(".")
+    if len(args) > len(placed) or placed.keys() & options or len(given) > len(defaults):
+        return None  # a wrong call
+    image, kernel, *_ = given.values()
     outer = given.get("fillvalue", given.get("cval", 0))
-    if not _are_images(image, kernel) or not isinstance(outer, numbers.Real):
+    if not type(image) is type(kernel) is sys.modules["numpy"].ndarray:
+        return None
+    kinds, ranks = (image.dtype, kernel.dtype), (image.ndim, kernel.ndim)
+    if ranks != (2, 2) or not {x.char for x in kinds} <= {"f", "d"}:
+        return None
+    if not isinstance(outer, numbers.Real):
         return None
     is_sum, is_ndimage = function.endswith("2d"), package == "scipy.ndimage"
     seconds = image.size * kernel.size * (_FILTERED if is_ndimage else _PRODUCT)
@@ -58,7 +68,7 @@ def _convolution(
         return None
     mode, flipped = given["mode"], function.startswith("correlate")
     what = f"{shapes((image, kernel))} {mode}"
-    kinds, sides = (image.dtype, kernel.dtype), zip(image.shape, kernel.shape, strict=True)
+    sides = zip(image.shape, kernel.shape, strict=True)
     is_larger, is_even = any(n < m for n, m in sides), not all(n % 2 for n in kernel.shape)
     obstacle = None
     if is_ndimage and not (
@@ -100,16 +110,6 @@ def _convolution(
 
     plan = functools.partial(planned, "convolve2d", *operands, **options)
     return Attempt(what, seconds, None, plan, (*own, "scipy"), compute, operands)
-
-
-def _are_images(image: Any, kernel: Any) -> bool:
-    ndarray = sys.modules["numpy"].ndarray
-    return (
-        type(image) is type(kernel) is ndarray
-        and image.ndim == kernel.ndim == 2
-        and image.dtype.char in "fd"
-        and kernel.dtype.char in "fd"
-    )
 
 
 # -- Solves ----------------------------------------------------------------------------------------
@@ -166,11 +166,7 @@ def _cg(
 
 
 def _fit(
-    looks: Callable[[float], bool],
-    self: Any,
-    X: Any,
-    y: Any = None,
-    sample_weight: Any = None,
+    looks: Callable[[float], bool], self: Any, X: Any, y: Any = None, sample_weight: Any = None
 ) -> Attempt | None:
     rows, columns = X.shape
     if not type(rows) is type(columns) is int:  # of an array that computes its own later
@@ -185,12 +181,11 @@ def _fit(
     distances = rows * self.n_clusters * rounds * (starts if isinstance(starts, int) else 1)
     if not looks(seconds := distances * (_DISTANCE + _COORDINATE * columns)):
         return None
-    if type(X) is not sys.modules["numpy"].ndarray:
-        what = f"{rows}x{columns}, {self.n_clusters} clusters"
-        return Attempt(what, seconds, ("type", f"X is of class {type(X).__name__}"))
-    what = f"{shapes((X,))}, {self.n_clusters} clusters"
+    what = f"{rows}x{columns} {getattr(X, 'dtype', '')}, {self.n_clusters} clusters"
     obstacle = None
-    if type(self) is not sys.modules["sklearn.cluster"].KMeans:
+    if type(X) is not sys.modules["numpy"].ndarray:
+        obstacle = "type", f"X is of class {type(X).__name__}"
+    elif type(self) is not sys.modules["sklearn.cluster"].KMeans:
         obstacle = "type", f"{type(self).__name__} is a class of its own"
     elif X.dtype.char not in "fd":
         obstacle = "dtype", f"X is of {X.dtype}"

@@ -31,9 +31,8 @@ _ABI = 0x02000000  # of NumPy 2; what follows is fixed by it
 _VERSION, _REPLACE = 0, 30  # places in the tables of the C API
 _TYPES = {"float32": 11, "float64": 12}  # NPY_FLOAT, NPY_DOUBLE
 # NumPy calls it with args, dims, steps and data in rdi, rsi, rdx and rcx; they are a `_Call` on the
-# stack for Python. An error of Python's is kept in the cells until `_Raiser` raises it. The count
-# of small products is not atomic: about as many. Two hexadecimal digits are a byte, CELLS is an
-# address.
+# stack for Python. An error of Python's is kept in the cells until `_Raiser` raises it. Two
+# hexadecimal digits are a byte, CELLS is an address.
 _GATE = """
 48 8b 06             ;         mov  rax, [rsi]
 48 0f af 46 08       ;         imul rax, [rsi + 8]
@@ -47,8 +46,7 @@ _GATE = """
 74 03                ;         je   decide
 4d 8b 08             ;         mov  r9, [r8]              matrices
 4c 39 c8             ; decide: cmp  rax, r9
-73 08                ;         jae  large
-49 ff 40 08          ;         inc  qword [r8 + 0x08]     small
+73 04                ;         jae  large
 41 ff 60 18          ;         jmp  [r8 + 0x18]           numpys
 53                   ; large:  push rbx                   the caller's
 53                   ;         push rbx                   room for the state
@@ -76,7 +74,7 @@ ff 53 58             ;         call [rbx + 0x58]          PyErr_Fetch
 48 8b 7b 78          ;         mov  rdi, [rbx + 0x78]     thread
 48 3b bb a0 00 00 00 ;         cmp  rdi, [rbx + 0xa0]     main
 74 08                ;         je   main
-ff 93 a8 00 00 00    ;         call [rbx + 0xa8]          PyThreadState_SetAsyncExc
+ff 93 08 00 00 00    ;         call [rbx + 0x08]          PyThreadState_SetAsyncExc
 eb 13                ;         jmp  over
 48 8b 7b 60          ; main:   mov  rdi, [rbx + 0x60]     PyObject_IsTrue
 48 8b 73 68          ;         mov  rsi, [rbx + 0x68]     raiser
@@ -98,14 +96,21 @@ _PAGE, _ROOM = 4096, 512  # bytes of all gates, and of each
 _API = ctypes.pythonapi
 _WORD = ctypes.c_void_p
 _LOOP = ctypes.CFUNCTYPE(None, _WORD, _WORD, _WORD, _WORD)
-# Least multiplications of a product that is offered, of matrices and with a vector; ``small``
-# counts smaller ones. What begins with Py is a function of Python's; from ``thread`` on it is about
-# an error.
+# Least multiplications of a product that is offered, of matrices and with a vector. What begins
+# with Py is a function of Python's; from ``thread`` on it is about an error.
 _NAMES = (
-    *("matrices", "small", "vectors", "numpys", "PyGILState_Ensure", "python", "format"),
+    *(
+        "matrices",
+        "PyThreadState_SetAsyncExc",
+        "vectors",
+        "numpys",
+        "PyGILState_Ensure",
+        "python",
+        "format",
+    ),
     *("PyObject_CallFunction", "Py_DecRef", "PyGILState_Release", "PyThread_get_thread_ident"),
     *("PyErr_Fetch", "PyObject_IsTrue", "raiser", "Py_AddPendingCall"),
-    *("thread", "type", "value", "traceback", "recursion", "main", "PyThreadState_SetAsyncExc"),
+    *("thread", "type", "value", "traceback", "recursion", "main"),
 )
 Taker = Callable[[str, Any, Any, Any, Callable[[], None]], bool]
 
@@ -167,7 +172,7 @@ class Gate:
         self._loops: list[tuple[Any, int, _Cells]] = []  # types, gate, its cells
         code = "".join(line.partition(";")[0] for line in _GATE.splitlines())
         for at, (dtype, number) in zip(range(0, _PAGE, _ROOM), _TYPES.items(), strict=False):
-            cells = _Cells(OFF, 0, OFF, format=ctypes.addressof(form), **addresses)
+            cells = _Cells(OFF, vectors=OFF, format=ctypes.addressof(form), **addresses)
             objects = functools.partial(self._called, dtype, cells), _Raiser(cells), RecursionError
             cells.python, cells.raiser, cells.recursion = (
                 _WORD.from_buffer(ctypes.py_object(x)).value for x in objects
@@ -188,13 +193,6 @@ class Gate:
         """Offer products from a number of multiplications on, `OFF` for none."""
         for *_, cells in self._loops:
             cells.matrices, cells.vectors = matrices, vectors
-
-    def small(self) -> int:
-        """How many products were below the limits since it was asked before."""
-        counts = [cells.small for *_, cells in self._loops]
-        for *_, cells in self._loops:
-            cells.small = 0
-        return sum(counts)
 
     def set(self) -> None:
         """Put the gates in front of the loops."""

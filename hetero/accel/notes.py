@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -15,6 +16,7 @@ from hetero.times import readable
 # Reason -> what a script, or its user, can change to gain more; nothing for others: docs/accel.md.
 ADVICE = {
     "would-take": "leave --dry-run out",
+    "start": "run the script again, which has hetero at once where such calls took long enough",
     "first": "make calls of the same size again: the first two of each are measured as they are",
     "no-device": "take a machine with a GPU; `hetero advise` says what one would do",
     "copies": "use operands again without writing to them, so that copies stay on the device",
@@ -23,7 +25,7 @@ ADVICE = {
     "option": "leave the option out",
 }
 MOST = 4096  # rows of a table; the oldest is given up
-HEAD = ("line", "call", "calls", "time", "saved", "moved", "reason")
+HEAD = ("line", "call", "calls", "time", "saved", "reason")
 _LIBRARIES = ("numpy", "scipy", "sklearn", "skimage", "hetero")
 
 
@@ -36,34 +38,28 @@ class Note(NamedTuple):
     code: str  # the reason
     text: str  # with its figures
     seconds: float  # measured
-    moved: int = 0  # bytes to devices and back
+    saved: float = 0.0  # of what such a call takes without hetero, where that is known
 
     def __str__(self) -> str:
         return f"{self.line}: {self.function} {self.what}: {self.code}: {self.text}"
 
 
 class Book:
-    """All notes of an installation, summed by line, call and reason.
+    """All notes of an installation, summed by line, call and reason."""
 
-    ``known``: call -> what is known of the plain library's times, the least and their number.
-    """
-
-    def __init__(self, known: dict[str, Any]) -> None:
-        self._known = known
+    def __init__(self) -> None:
         self.last: Note | None = None
-        self.small: Counter[str] = Counter()
-        self._rows: dict[tuple[str, ...], list[Any]] = {}  # calls, seconds, moved, text
-        self._calls: Counter[str] = Counter()  # by reason, also of rows that were given up
-        self._moved = 0
-        self._began = time.perf_counter()
+        self.calls: Counter[str] = Counter()  # by reason, also of rows that were given up
+        self._rows: dict[tuple[str, ...], list[Any]] = {}  # calls, seconds, saved, text
+        self._saved, self._began = 0.0, time.perf_counter()
 
     def add(self, note: Note) -> bool:
         """Count a call; whether it is the first of its line, call and reason."""
         key = note.line, f"{note.function} {note.what}", note.code
-        row = row_of(self._rows, key, lambda: [0, 0.0, 0, ""])
-        row[:] = row[0] + 1, row[1] + note.seconds, row[2] + note.moved, note.text
-        self._calls[note.code] += 1
-        self._moved += note.moved
+        row = row_of(self._rows, key, lambda: [0, 0.0, 0.0, ""])
+        row[:] = row[0] + 1, row[1] + note.seconds, row[2] + note.saved, note.text
+        self.calls[note.code] += 1
+        self._saved += note.saved
         self.last = note
         return row[0] == 1
 
@@ -71,45 +67,24 @@ class Book:
         """Rows as `HEAD` names their columns, those that took most time first."""
         rows = []
         for key, row in sorted([*self._rows.items()], key=lambda item: -item[1][1]):
-            (line, call, code), (calls, seconds, moved, text) = key, row
-            saved = self._saved(key, row)
-            gain = "not known" * (code == "taken") if saved is None else readable(saved)
-            bytes_ = f"{moved / 1e6:.3g} MB" if moved else ""
-            rows.append(
-                [line, call, str(calls), readable(seconds), gain, bytes_, f"{code}: {text}"]
-            )
+            (line, call, code), (calls, seconds, saved, text) = key, row
+            gain = readable(saved) if saved else "not known" * (code == "taken")
+            rows.append([line, call, str(calls), readable(seconds), gain, f"{code}: {text}"])
         return rows
-
-    def _saved(self, key: tuple[str, ...], row: list[Any]) -> float | None:
-        """Seconds that a row's calls saved, where that is known."""
-        known = self._known.get(key[1])
-        is_known = key[2] == "taken" and known is not None and known.samples > 1
-        return row[0] * known.plain - row[1] if is_known else None
 
     def sums(self) -> list[str]:
         """What it comes to, and what to change to gain more, in sentences."""
-        taken, whole = self._calls["taken"], readable(time.perf_counter() - self._began)
-        rows = [(self._saved(key, row), row[0]) for key, row in [*self._rows.items()]]
-        saved = [seconds for seconds, _ in rows if seconds is not None]
-        unknown = taken - sum(number for seconds, number in rows if seconds is not None)
-        found = [
-            f"{calls_in_words(taken)} taken, {self._calls.total() - taken} left alone, in {whole}"
-        ]
-        if saved:
-            about = f"about {readable(abs(sum(saved)))} {'lost' if sum(saved) < 0 else 'saved'}"
-            found.append(f"{about}, by the least time of such a call without hetero")
-        if unknown:
-            found.append(f"what {calls_in_words(unknown)} saved is not known")
-        if self._moved:
-            found.append(f"{self._moved / 1e6:.4g} MB moved")
-        lines, small = ["; ".join(found)], self.small.total()
-        if small:
-            text = "not looked at: too small, or nothing that hetero does"
-            lines.append(f"{calls_in_words(small)} {text}")
-        return lines + [
-            f"{code}, {calls_in_words(self._calls[code])}: to gain more, {advice}"
+        taken, whole = self.calls["taken"], readable(time.perf_counter() - self._began)
+        found = (
+            f"{calls_in_words(taken)} taken, {self.calls.total() - taken} left alone, in {whole}"
+        )
+        if self._saved:
+            about = f"about {readable(abs(self._saved))} {'lost' if self._saved < 0 else 'saved'}"
+            found += f"; {about}, by the least time of such a call without hetero"
+        return [found] + [
+            f"{code}, {calls_in_words(self.calls[code])}: to gain more, {advice}"
             for code, advice in ADVICE.items()
-            if self._calls[code]
+            if self.calls[code]
         ]
 
     def __str__(self) -> str:
@@ -148,4 +123,7 @@ def shapes(arrays: Iterable[Any]) -> str:
     """Shapes and dtypes: "512x512, 9x9 float64"."""
     arrays = tuple(arrays)
     sizes = ", ".join("x".join(map(str, a.shape)) for a in arrays)
-    return f"{sizes} {'/'.join(dict.fromkeys(str(a.dtype) for a in arrays))}"
+    return f"{sizes} {'/'.join(dict.fromkeys(_name(a.dtype) for a in arrays))}"
+
+
+_name = functools.lru_cache(64)(str)  # of a dtype, which takes NumPy 2 us

@@ -17,10 +17,12 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
+from hetero import tables
 from hetero.accel.gate import OFF, Gate
+from hetero.accel.loading import has_device
 from hetero.accel.notes import shapes
 from hetero.accel.patching import standin
-from hetero.accel.session import Attempt, Session, has_device
+from hetero.accel.session import Attempt, Session
 from hetero.imports import load
 
 # Multiplications from which a product of matrices, or with a vector, is looked at: 256 cubed and
@@ -29,6 +31,7 @@ MATRICES, VECTORS = 1 << 24, 1 << 20
 # Multiplications a second, about.
 _RATES = {"matrices": 2e10 * (os.cpu_count() or 1), "vectors": 2e9, "einsum": 1e9}
 _OWN = ("blas",)  # the method that is NumPy's
+_settled = tables.new_table()  # kinds of products that are NumPy's -> guessed seconds
 
 
 def replaced(session: Session, name: str, original: Any) -> Any:
@@ -57,7 +60,7 @@ def caught_method(session: Session) -> Iterator[None]:
 @contextlib.contextmanager
 def caught_loops(session: Session) -> Iterator[None]:
     """A block in which NumPy's loops offer large products; `Unknown` where its loops are not."""
-    settled().clear()
+    _settled.clear()
     gate = gates()
     gate.take = functools.partial(_take, session)
     gate.limit(*((1, 1) if session.eager else (MATRICES, VECTORS)))
@@ -65,7 +68,6 @@ def caught_loops(session: Session) -> Iterator[None]:
     yield
     gate.limit(OFF, OFF)
     gate.restore()
-    session.book.small["numpy.matmul"] += gate.small()
 
 
 def gains(session: Session) -> bool:
@@ -79,28 +81,25 @@ def gates() -> Gate:
     return Gate(lambda *call: False)
 
 
-@functools.cache
-def settled() -> dict[Any, Any]:
-    """The kinds of products that are NumPy's, until plans become out of date."""
-    return load("hetero.tables").new_table()  # type: ignore[no-any-return]
-
-
 def _take(
     session: Session, dtype: str, pointers: Any, extents: Any, strides: Any, loop: Any
 ) -> bool:
     kind = dtype, extents, strides
-    if session.is_inside() or kind in settled():
+    if session.is_inside():
         return False
-    if session.waits(prod(extents) / _RATES["vectors" if 1 in extents[1::2] else "matrices"]):
-        session.wait(loop)
+    if (guess := _settled.get(kind)) is not None:
+        session.loading.spent += session.loading.expected("numpy.matmul", guess)
+        return False
+    guess = prod(extents) / _RATES["vectors" if 1 in extents[1::2] else "matrices"]
+    if session.waits("numpy.matmul", guess):
+        session.by_library("numpy.matmul", guess, loop)
         return True
 
     def plan() -> Any:
-        tables = load("hetero.tables")
         now, made = tables.generation(), numpys.plan()
         is_plain = numpys.is_plain(made.chosen) and not made.kept and not _is_placed()
         if is_plain and not load("hetero.moving.keeping").may_pay(made):
-            tables.remember(settled(), kind, True, now)
+            tables.remember(_settled, kind, numpys.seconds, now)
         return made
 
     numpys = attempted(*_views(dtype, pointers, extents, strides))

@@ -1,6 +1,6 @@
 """One call at a time: is it worth looking at, what does its plan say, who computes it.
 
-Every caught call becomes an `Attempt`. Until loading hetero pays (`least_calls`) all are the plain
+Every caught call becomes an `Attempt`. Until loading hetero pays (`Loading`) all are the plain
 library's. From then on the plan decides, and what was measured of the same call overrules it.
 """
 
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import glob
-import importlib.util
 import math
 import os
 import sys
@@ -19,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from hetero.accel.loading import Loading
 from hetero.accel.notes import Book, Note, line_of_script, row_of
 from hetero.accel.patching import unseen
 from hetero.imports import load
@@ -26,17 +25,13 @@ from hetero.times import readable
 
 # Seconds that a call is expected to take, to be looked at. With 0 in the environment each call is,
 # and is taken unless its plan is the plain library's.
-LEAST, ENVIRONMENT = 1e-3, "HETERO_ACCEL_LEAST"
-# Without and with a GPU: seconds that loading hetero, the first plan, the first context and its end
-# hold a script up; the part of such calls' time that is saved.
-LOADING, SAVED = {False: 0.5, True: 1.0}, {False: 0.6, True: 0.9}
+LEAST = 1e-3
 # A size's first calls are the plain library's, to measure it, if they take less than these seconds.
 # The very first one of a process may have loaded something, so that one tells nothing.
 MEASURED, SAMPLES = 0.1, 2
 _MARGIN = 1.05  # times the plain library's time, from which a call is left to it
 _PATIENCE = 3  # failures in a row, after which hetero leaves calls of that size alone
 _NOT_SCIPYS = "NaN, infinity or no convergence, which is the plain library's to report"
-_NODES, _OPENCLS = ("/dev/nvidia[0-9]*", "/dev/dxg"), "/dev/dri/renderD*"
 # Packages that hetero computes with. `bdb` is none: it raises what ends a debugger's session.
 _COMPUTING = (sys.stdlib_module_names - {"bdb"}) | {
     *("hetero", "kernels", "calibration", "numpy", "scipy", "sklearn", "numba", "llvmlite"),
@@ -75,35 +70,6 @@ class _Known:
         self.obstacle: tuple[str, str] | None = None
 
 
-def has_device() -> bool:
-    """Whether a device may be here; nothing is loaded for the answer."""
-    if _is_there():
-        return not load("hetero.profile.inventory").is_host_alone(None)
-    return _has_nodes()
-
-
-@functools.cache
-def _has_nodes() -> bool:
-    """Whether the system has nodes of devices that a package here can use."""
-    if any(map(glob.glob, _NODES)):
-        return True
-    return bool(glob.glob(_OPENCLS)) and importlib.util.find_spec("pyopencl") is not None
-
-
-def _is_there() -> bool:
-    """Whether hetero is there, by a call before or by a script that uses hetero itself."""
-    inventory = sys.modules.get("hetero.profile.inventory")
-    return inventory is not None and bool(inventory.looked())
-
-
-def least_calls(with_device: bool) -> float:
-    """Seconds of calls from which loading hetero pays.
-
-    If a script goes on as long again with them, what it saves is then twice what loading takes.
-    """
-    return 2 * LOADING[with_device] / SAVED[with_device]
-
-
 class Session:
     """What one installation knows and has seen.
 
@@ -116,14 +82,11 @@ class Session:
 
     def __init__(self, verbose: bool = False, dry: bool = False, recording: bool = False) -> None:
         self._known: dict[str, _Known] = {}
-        self.book = Book(self._known)
+        self.book = Book()
         self.verbose, self.dry, self.recording = verbose, dry, recording or verbose
-        asked = os.environ.get(ENVIRONMENT, "")
-        self.least = float(asked) if asked.replace(".", "", 1).isdecimal() else LEAST
-        self.eager = self.least == 0
-        self.enough = 0.0 if self.eager else None  # seconds of calls after which it is loaded
-        self._spent, self._is_loaded = 0.0, False
-        self._pace: dict[str, tuple[float, float]] = {}  # function -> seconds measured, guessed
+        self.eager = os.environ.get("HETERO_ACCEL_LEAST") == "0"
+        self.least = 0.0 if self.eager else LEAST
+        self.loading = Loading(self.eager or dry)
         self._thread = threading.local()
 
     def looks(self, seconds: float) -> bool:
@@ -137,31 +100,28 @@ class Session:
         """
         return self.least == math.inf or getattr(self._thread, "inside", False)
 
-    def waits(self, seconds: float) -> bool:
-        """Whether the plain library has this call, expected to take so long, without a look at it:
-        hetero is not loaded, these calls do not pay that, and nobody reads notes of them."""
-        if self._is_loaded or self.recording or self.enough is None or _is_there():
+    def waits(self, function: str, guess: float) -> bool:
+        """Whether the plain library has a call, guessed to take so many seconds, without a look at
+        it: loading hetero does not pay, and nobody reads notes. It is counted."""
+        if self.recording or self.loading.pays(function, guess):
             return False
-        return self._spent + seconds < self.enough
-
-    @unseen
-    def wait(self, plain: Callable[[], Any]) -> Any:
-        """The result by the plain library; its seconds are added up."""
-        result, seconds = self._timed(plain)
-        self._spent += seconds
-        return result
+        self.book.calls["start"] += 1
+        return True
 
     @unseen
     def run(self, function: str, attempt: Attempt, plain: Callable[[], Any]) -> Any:
         """The result of a call, by whoever computes it."""
-        known = row_of(self._known, f"{function} {attempt.what}", _Known)
-        plan = None
+        known, plan = row_of(self._known, f"{function} {attempt.what}", _Known), None
+        loading, guess, saved = self.loading, attempt.seconds, 0.0
+        if attempt.obstacle is None and self.waits(function, guess):
+            return self.by_library(function, guess, plain, known)[0]
         code, text = attempt.obstacle or known.obstacle or ("", "")
         if not code:
-            measured, guessed = self._pace.get(function) or (1.0, 1.0)
-            expected = known.plain if known.samples else attempt.seconds * measured / guessed
+            expected = known.plain if known.samples else loading.expected(function, guess)
             try:
-                if self._load(expected):
+                if loading.pays(function, guess):
+                    if not loading.is_loaded:
+                        self._timed(loading.load)
                     with _on_host():
                         plan, _ = self._timed(attempt.plan)
                         code, text = self._verdict(plan, attempt, known, expected)
@@ -170,8 +130,7 @@ class Session:
                             if result is None:
                                 code, text = "not-finite", _NOT_SCIPYS
                 else:
-                    code, text = "start", f"hetero is loaded after {readable(self.enough or 0)} of "
-                    text += f"such calls, {readable(self._spent)} so far"
+                    code, text = "start", str(loading)
             except Exception as error:  # whatever failed, the plain library says what is wrong
                 if not _is_failure(error):
                     raise
@@ -180,23 +139,23 @@ class Session:
             known.calls, known.failures = known.calls + 1, 0
             if known.calls > 1:  # the first one may have loaded or compiled something
                 known.taken = min(known.taken, seconds)
+            loading.spent += expected
+            loading.gained += expected - seconds
+            if known.samples > 1:  # a first call alone may have loaded something, too
+                saved = known.plain - seconds
         else:
             # An operand that comes again is moved once earlier calls have lost the time of a move.
             if code in ("plain-is-fastest", "copies") and plan.kept:
                 load("hetero.moving.keeping").count(plan)
-            # What a call with an obstacle calls itself may be taken.
-            result, seconds = self._timed(plain, inside=attempt.obstacle is None)
             if attempt.obstacle is None:
-                self._spent += seconds
-                known.plain, known.samples = min(known.plain, seconds), known.samples + 1
-                measured, guessed = self._pace.get(function, (0.0, 1e-9))
-                self._pace[function] = measured + seconds, guessed + attempt.seconds
+                result, seconds = self.by_library(function, guess, plain, known)
+            else:  # what it calls itself may be taken
+                result, seconds = self._timed(plain, inside=False)
             if code in ("failed", "not-finite"):  # and the call is no wrong one
                 known.failures += 1
                 known.obstacle = (code, text) if known.failures >= _PATIENCE else None
             text = text.replace("HERE", readable(seconds))
-        moved = _moved(plan) if code == "taken" else 0
-        note = Note(function, attempt.what, line_of_script(), code, text, seconds, moved)
+        note = Note(function, attempt.what, line_of_script(), code, text, seconds, saved)
         if self.book.add(note) and self.verbose:
             print(f"hetero.accel: {note}", file=sys.stderr)
         return result
@@ -212,20 +171,16 @@ class Session:
         finally:
             self._thread.inside = before
 
-    def _load(self, seconds: float) -> bool:
-        """Whether hetero is loaded; it is now, where this call's seconds make it worth that.
-
-        The calling thread waits: while another thread imports, the script and BLAS lose more time.
-        """
-        if self._is_loaded:
-            return True
-        if self.enough is None:
-            self.enough = least_calls(has_device())
-        if _is_there() or self._spent + seconds >= self.enough:
-            self._is_loaded = True  # of a broken installation no more is loaded than now
-            names = "hetero.ops.functions", "hetero.profile.inventory"
-            self._timed(lambda: [load(name) for name in names][1].devices())
-        return self._is_loaded
+    @unseen
+    def by_library(
+        self, function: str, guess: float, plain: Callable[[], Any], known: _Known | None = None
+    ) -> tuple[Any, float]:
+        """The plain library's result and its seconds, which are counted."""
+        result, seconds = self._timed(plain)
+        self.loading.count(function, guess, seconds)
+        if known is not None:
+            known.plain, known.samples = min(known.plain, seconds), known.samples + 1
+        return result, seconds
 
     def _verdict(
         self, plan: Any, attempt: Attempt, known: _Known, expected: float
@@ -295,16 +250,6 @@ def _why_plain(plan: Any) -> tuple[str, str]:
     return code, f"measured HERE without hetero, {_price(best)}"
 
 
-def _moved(plan: Any) -> int:
-    """Bytes that go to devices and back."""
-    away = [part for part in plan.leaves() if part.chosen.device != "cpu"]
-    return sum(
-        sum(o.nbytes for o in part.problem.inputs if part.chosen.device not in o.copies)
-        + part.problem.output.nbytes
-        for part in away
-    )
-
-
 def planned(operation: str, *operands: Any, **options: Any) -> Any:
     """The plan of an operation's call."""
     return load("hetero.ops").plan(operation, *operands, **options)
@@ -320,7 +265,7 @@ def wrapped(
     first two arguments' sizes have a smaller product than ``least``, it is not asked: that takes
     1 us, a small filter 20.
     """
-    looks, small, least = session.looks, session.book.small, 0 if session.eager else least
+    looks, least = session.looks, 0 if session.eager else least
     ndarray = sys.modules["numpy"].ndarray
 
     @functools.wraps(original)
@@ -336,7 +281,6 @@ def wrapped(
             if not _is_failure(error):
                 raise
         if attempt is None:
-            small[name] += 1
             return original(*args, **options)
         return session.run(name, attempt, functools.partial(original, *args, **options))
 

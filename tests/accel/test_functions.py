@@ -21,8 +21,9 @@ import scipy.sparse as sp
 import scipy.sparse.linalg
 
 import hetero
-from hetero import accel
-from hetero.accel import session as accel_session
+from hetero import accel, paths
+from hetero.accel import loading
+from hetero.accel.loading import GAIN, LOADING, SAVED, Loading
 from hetero.accel.session import Attempt, Session
 from hetero.pricing.plan import Candidate
 from hetero.profile import inventory
@@ -338,21 +339,99 @@ def plain():
     return "plain"
 
 
-@pytest.mark.parametrize("has_gpu", [False, True])
-def test_hetero_is_loaded_once_calls_took_long(monkeypatch, has_gpu):
-    """As long as they took: what is expected of another size goes by that."""
-    monkeypatch.setattr(accel_session, "has_device", lambda: has_gpu)
+@pytest.fixture
+def runs(monkeypatch, tmp_path):
+    """Runs of one script: a function that ends the run so far and begins the next one.
+
+    It may end in another process.
+    """
+    script, ends = types.ModuleType("__main__"), []
+    script.__file__ = __file__
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(inventory, "looked", lambda: False)
-    session = Session()
-    assert session.run("f", attempt(0.004), plain) == session.run("f", attempt(0.004), plain)
-    assert session.book.last.code == "start"
-    enough = accel_session.least_calls(has_gpu)
-    size = 0.1 * (enough - 0.1)  # tenfold by the pace
-    assert session.run("g", attempt(size), plain) == "plain"
-    assert session.run("f", attempt(size, "5x5"), plain) == "hetero's"
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    monkeypatch.setattr(loading.atexit, "register", lambda *end: ends.append(end))
+
+    def run(*process):
+        while ends:
+            end, *given = ends.pop()
+            end(*(process or given))
+        return Loading(False)
+
+    return run
 
 
-def test_a_fit_of_seconds_is_taken_at_once():
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_a_run_that_may_end_at_any_time_does_not_load_hetero(monkeypatch, runs, has_gpu):
+    """Its calls pay for that, if it goes on; the next run knows that, by its first call."""
+    monkeypatch.setattr(loading, "has_device", lambda: has_gpu)
+    enough = GAIN * LOADING[has_gpu] / SAVED[has_gpu]
+    first = runs()
+    assert not first.pays("f", 1e-3)
+    for _ in range(10):
+        first.count("f", 0.05, 0.11 * enough)
+    assert not first.pays("f", 1e-3)
+    assert not first.pays("f", 2.0)
+    assert first.pays("f", 150.0), "the call itself takes as long"
+    now = time.perf_counter()
+    with monkeypatch.context() as later:
+        later.setattr(loading.time, "perf_counter", lambda: now + 40)
+        assert first.pays("f", 1e-3), "3 % of it are more than what loading takes"
+    second = runs()
+    assert second.pays("f", 1e-3)
+    assert second.expected("f", 0.05) == pytest.approx(0.11 * enough)
+    paths.replace_file(paths.private_folder("profiles") / "new.json", b"")
+    assert not runs().pays("f", 1e-3), "by another profile it may gain otherwise"
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "other"])
+    assert not runs().pays("f", 1e-3)
+
+
+def test_a_run_whose_calls_gained_less_corrects_the_last_one(monkeypatch, runs):
+    monkeypatch.setattr(loading, "has_device", lambda: True)
+
+    def spent(seconds, gained=None):
+        run = runs()
+        at_once = run.pays("f", 1e-3)
+        if at_once and gained is not None:
+            run.load()
+            run.gained = gained
+        run.count("f", seconds, seconds)
+        return at_once
+
+    assert [spent(2.1), spent(2.3), spent(2.3, 2.0)] == [False, False, True]
+    assert [spent(2.3, 1.9), spent(2.3), spent(3.0), spent(0.1)] == [True, False, False, True]
+    assert not spent(3.0)
+    runs()
+    (file,) = (paths.cache_directory() / "accel").iterdir()
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    assert [spent(3.0), spent(0.1), spent(0.1)] == [False, True, False]
+
+
+def test_runs_that_are_short_or_no_scripts_are_not_kept(monkeypatch, runs):
+    for seconds, file in ((0.9, __file__), (3.0, "<stdin>"), (3.0, __file__)):
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", file)
+        run = runs()
+        assert not run.pays("f", 1e-3)
+        run.count("f", seconds, seconds)
+    forked_child = -1
+    assert not runs(forked_child).pays("f", 1e-3)
+    assert not paths.cache_directory().exists()
+
+
+def test_the_oldest_of_many_runs_is_forgotten(monkeypatch, runs):
+    for number in [*range(70), 0]:
+        monkeypatch.setattr(sys, "argv", ["script", str(number)])
+        run = runs()
+        assert not run.pays("f", 1e-3)
+        run.count("f", 5.0, 5.0)
+    assert runs().pays("f", 1e-3)
+    monkeypatch.setattr(sys, "argv", ["script", "7"])
+    assert runs().pays("f", 1e-3)
+    monkeypatch.setattr(sys, "argv", ["script", "6"])
+    assert not runs().pays("f", 1e-3)
+
+
+def test_a_fit_of_seconds_is_taken_at_once_where_hetero_is_there():
     cluster = pytest.importorskip("sklearn.cluster")
     r = np.random.default_rng(4)
     centers = 50 * r.random((20, 16))
@@ -373,7 +452,7 @@ def test_a_broken_installation_leaves_calls_to_the_library(monkeypatch):
 
 def test_the_first_short_calls_are_measured_and_slow_ones_go_back():
     session, calls = Session(), []
-    session.enough = 0.0
+    session.loading.enough = 0.0
 
     def slow(plan):
         calls.append(time.sleep(0.06))
@@ -392,15 +471,15 @@ def test_a_way_that_is_predicted_to_be_slower_is_not_taken():
     image, kernel = np.ones((500, 500)), np.random.default_rng(2).random((61, 61))
     image[7, 7] = 1e15
     with hetero.install() as installed:
-        installed.session.enough = 0.0
+        installed.session.loading.enough = 0.0
         [scipy.signal.fftconvolve(image[n % 2 :], kernel, mode="same") for n in range(6)]
         codes = {row[-1].partition(":")[0] for row in installed.session.book.table()}
     assert codes in ({"first", "slower"}, {"slower"})
 
 
-def test_a_dry_run_takes_nothing():
+def test_a_dry_run_decides_at_once_and_takes_nothing(monkeypatch):
+    monkeypatch.setattr(inventory, "looked", lambda: False)
     session = Session(dry=True)
-    session.enough = 0.0
     assert session.run("f", attempt(0.5), plain) == "plain"
     assert session.book.last.code == "would-take"
     assert "would-take, 1 call: to gain more, leave --dry-run out" in str(session.book)

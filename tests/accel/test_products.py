@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import hetero
-from hetero import accel, profile, tables
-from hetero.accel import gate, products, session
+from hetero import accel, devices, profile, tables
+from hetero.accel import gate, products
 from hetero.arrays import kept
 from hetero.ops.convolve2d import direct_device
 
@@ -103,7 +103,6 @@ def test_gates_hand_over_from_their_limits_on(dtype):
         (dtype, (1, 6, 7, 1)),
         (dtype, (1, 1, 7, 6)),
     ]
-    assert (gates.small(), gates.small()) == (2, 0)
 
 
 def test_another_numpy_is_left_alone(monkeypatch, caplog):
@@ -161,7 +160,6 @@ def test_a_matrix_used_again_and_again_moves_once(all_calls, monkeypatch):
         pytest.skip(kept.obstacle())
     fakes.install(monkeypatch)
     monkeypatch.setattr(direct_device, "find_not_finite", lambda *_: None)
-    monkeypatch.setattr(session, "has_device", lambda: True)
     monkeypatch.setattr(products, "has_device", lambda: True)
     monkeypatch.setattr(profile, "current", lambda: profile.shipped("h100"))
     tables.forget()
@@ -174,6 +172,24 @@ def test_a_matrix_used_again_and_again_moves_once(all_calls, monkeypatch):
     assert codes[-1] == "taken", accel.last()
     assert 1 < codes.index("taken") < 30
     np.testing.assert_allclose(y, np.einsum("ij->i", A), rtol=1e-12)
+
+
+def test_products_that_stay_with_numpy_count_as_calls_that_gain_nothing(monkeypatch):
+    if "cuda:0" in devices.available():
+        pytest.skip("a GPU takes them")
+    monkeypatch.setattr(products, "has_device", lambda: True)
+    A, seen = np.random.default_rng(5).random((300, 300)), []
+    with hetero.install(recording=True) as installed:
+        loading = installed.session.loading
+        loading.enough = 0.0
+        for _ in range(4):
+            before = loading.spent
+            A @ A
+            seen.append(loading.spent - before)
+        assert installed.session.book.calls == {"plain-is-fastest": 1}, "the others are settled"
+    assert min(seen) > 0.0
+    assert seen[1:] == pytest.approx([seen[0]] * 3, rel=1e-3)
+    assert loading.gained == 0.0
 
 
 def test_without_a_device_products_are_numpys(all_calls, monkeypatch):

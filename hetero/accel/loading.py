@@ -1,0 +1,146 @@
+"""When hetero is loaded, and what is kept of a script's run for the next one.
+
+A script that ends right after hetero was loaded loses what that takes, and its first run knows no
+end. So that one loads hetero where it runs long enough for the loss to be small. What its calls
+took is kept. A later run of the same script with the same arguments has hetero loaded for its first
+call, where the last one's calls pay for that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import glob
+import importlib.util
+import os
+import sys
+import time
+
+from hetero.imports import load
+from hetero.times import readable
+
+# Without and with a GPU: seconds that loading hetero, the first plan, the first context and its end
+# hold a script up; the part of such calls' time that is saved, where no run has measured it.
+LOADING, SAVED = {False: 0.5, True: 1.0}, {False: 0.6, True: 0.9}
+GAIN = 2.0  # times what loading takes, that calls must save
+_LOSS = 0.03  # of a script's time, which loading may take where nothing is known of its end
+_GUESSED = 4.0  # times: so much shorter than guessed a call may be
+_KEPT, _MOST = 1.0, 64  # seconds of calls from which a run is kept; runs, the newest ones
+_NODES, _OPENCLS = ("/dev/nvidia[0-9]*", "/dev/dxg"), "/dev/dri/renderD*"
+
+
+class Loading:
+    """Whether loading hetero pays, by the calls of this run and the last one, or ``at_once``."""
+
+    def __init__(self, at_once: bool) -> None:
+        self.is_loaded, self._began = False, time.perf_counter()
+        # Seconds of calls that are enough, None before one was looked at; when the script will have
+        # run so long that its end can't take back much.
+        self.enough, self._due = 0.0 if at_once else None, 0.0
+        # Seconds of all calls, as if each were the plain library's, and of those that hetero saved;
+        # the part of them that it is taken to save.
+        self.spent = self.gained = self._saved = 0.0
+        self._pace: dict[str, list[float]] = {}  # function -> seconds measured, guessed
+
+    def __str__(self) -> str:
+        enough, begin = readable(self.enough or 0.0), readable(self._due - self._began)
+        text = f"hetero is loaded after {enough} of such calls, {begin} from the start; "
+        return text + f"{readable(self.spent)} of them so far"
+
+    def expected(self, function: str, guess: float) -> float:
+        """Seconds of a call by the plain library, as other calls of the function took."""
+        measured, guessed = self._pace.get(function) or (1.0, 1.0)
+        return guess * measured / guessed
+
+    def count(self, function: str, guess: float, seconds: float) -> None:
+        """Count a call of the plain library."""
+        pace = self._pace.setdefault(function, [0.0, 1e-9])
+        pace[:] = pace[0] + seconds, pace[1] + guess
+        self.spent += seconds
+
+    def pays(self, function: str, guess: float) -> bool:
+        """Whether hetero is there, or is worth loading now for a call of this function."""
+        if self.is_loaded or is_there():
+            return True
+        if self.enough is None:
+            self.enough = self._look()
+        sure = min(guess, self.expected(function, guess)) / _GUESSED
+        return self.spent + sure >= self.enough and time.perf_counter() + sure >= self._due
+
+    def load(self) -> None:
+        """Load hetero; the calling thread waits: in another one, BLAS and both lose more time."""
+        self.is_loaded = True  # a broken installation is loaded once
+        self.gained = self._saved * self.spent  # if it had been loaded for these calls
+        load("hetero.ops.functions")
+        load("hetero.profile.inventory").devices()
+
+    def _look(self) -> float:
+        """Seconds of calls that are enough, by what is here and what the last run took."""
+        with_device = has_device()
+        loading, self._saved = LOADING[with_device], SAVED[with_device]
+        enough, self._due = GAIN * loading / self._saved, self._began + loading / _LOSS
+        file = getattr(sys.modules["__main__"], "__file__", None)
+        if not (file and os.path.isfile(file)):  # a notebook, or the standard input
+            return enough
+        script = repr((file, sys.argv[1:], with_device, _changes())).encode()
+        self._name = load("hashlib").blake2b(script, digest_size=16).hexdigest()
+        atexit.register(self._keep, os.getpid())
+        spent, self._saved, pace = _runs().get(self._name, (0.0, self._saved, {}))
+        # So little of them that what is measured now overrules it.
+        self._pace = {name: [1e-9 * of_guess, 1e-9] for name, of_guess in pace.items()}
+        if spent * self._saved >= GAIN * loading:
+            enough = self._due = 0.0
+        return enough
+
+    def _keep(self, process: int) -> None:
+        """Keep what the calls took, for the next run, at the end of the process."""
+        runs = _runs()
+        was = runs.pop(self._name, None)
+        if os.getpid() != process or (self.spent < _KEPT and was is None):
+            return
+        if self.spent >= _KEPT:
+            saved = self.gained / self.spent if self.is_loaded else self._saved
+            pace = {name: measured / guess for name, (measured, guess) in self._pace.items()}
+            runs[self._name] = self.spent, saved, pace
+        content = load("json").dumps(dict([*runs.items()][-_MOST:]))
+        load("hetero.paths").cache("accel", "runs", content.encode())
+
+
+def _changes() -> list[float]:
+    """When a profile was written and a loop compiled, after which calls may gain otherwise."""
+    cache = load("hetero.paths").cache_directory()
+    with contextlib.suppress(OSError):  # such as one that another process removes
+        folders = [path for path in (cache / "profiles", cache / "loops") if os.path.isdir(path)]
+        return [os.stat(path).st_mtime for path in folders if os.listdir(path)]
+    return []
+
+
+def _runs() -> dict[str, tuple[float, float, dict[str, float]]]:
+    """What is kept: the script and its arguments -> seconds of calls, part of them that is saved,
+    and of each function the seconds measured for one that is guessed; the newest last."""
+    paths = load("hetero.paths")
+    is_there = os.path.isdir(paths.cache_directory() / "accel")
+    content = paths.cached("accel", "runs") if is_there else None
+    return load("json").loads(content or "{}")  # type: ignore[no-any-return]
+
+
+def has_device() -> bool:
+    """Whether a device may be here; nothing is loaded for the answer."""
+    if is_there():
+        return not load("hetero.profile.inventory").is_host_alone(None)
+    return _has_nodes()
+
+
+@functools.cache
+def _has_nodes() -> bool:
+    """Whether the system has nodes of devices that a package here can use."""
+    if any(map(glob.glob, _NODES)):
+        return True
+    return bool(glob.glob(_OPENCLS)) and importlib.util.find_spec("pyopencl") is not None
+
+
+def is_there() -> bool:
+    """Whether hetero is there, by a call before or by a script that uses hetero itself."""
+    inventory = sys.modules.get("hetero.profile.inventory")
+    return inventory is not None and bool(inventory.looked())

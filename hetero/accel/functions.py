@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero.accel.notes import shapes
+from hetero.accel.patching import standin
 from hetero.accel.session import Attempt, Session, planned, wrapped
 from hetero.imports import load
 
@@ -29,12 +30,12 @@ def replaced(session: Session, name: str, original: Any) -> Any:
     if function == "fit":
         return wrapped(session, name, original, functools.partial(_fit, original))
     if function == "cg":
-        return wrapped(session, name, original, _cg)
+        return standin(original, wrapped(session, name, original, _cg))
     parameters = load("inspect").signature(original).parameters.values()
     defaults = {p.name: p.default for p in parameters}
     by_place = [p.name for p in parameters if p.kind != p.KEYWORD_ONLY]
     recognise = functools.partial(_convolution, name, (defaults, by_place))
-    return wrapped(session, name, original, recognise, _SMALL)
+    return standin(original, wrapped(session, name, original, recognise, _SMALL))
 
 
 # -- Convolutions ----------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ class Patches:
 
 
 class Standin:
-    """A function of NumPy's with other code; see `standin`."""
+    """A function of another package with other code; see `standin`."""
 
     def __init__(self, original: Any) -> None:
         functools.update_wrapper(self, original)
@@ -143,8 +143,8 @@ class Standin:
 def standin(original: Any, code: Callable[..., Any]) -> Standin:
     """A function equal to ``original`` that runs ``code``.
 
-    Classes with functions of their own for NumPy's (``__array_function__``) look these up in tables
-    by the function: they find the original by its stand-in and the other way round.
+    Classes with functions of their own for NumPy's (``__array_function__``), and SciPy's own tests,
+    look functions up in tables: they find the original by its stand-in and the other way round.
     """
     return type("function", (Standin,), {"__call__": staticmethod(code)})(original)
 

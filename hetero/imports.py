@@ -19,7 +19,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from hetero import locks
@@ -38,6 +37,7 @@ _MACHINERY = importlib.machinery.ModuleSpec.__init__.__code__.co_filename
 _lock = locks.new()
 compiling = locks.new()  # held while Numba compiles, see `hetero.host.threads`
 _held: list[list[Any]] = []  # the locks of each fork in progress
+_whole: dict[str, Any] = {}  # modules by their names, the import of which has ended
 
 
 def load(name: str) -> Any:
@@ -54,11 +54,16 @@ def load(name: str) -> Any:
         As by the ``import`` statement.
     """
     module = sys.modules.get(name)
-    if module is not None and not _is_being_imported(module):
+    if module is not None and _whole.get(name) is module:
         return module
-    if name.startswith("mpi4py"):  # initialises MPI, which the same thread has to finalise
-        return _imported(name)
-    return _undisturbed(_imported, name)
+    if module is not None:
+        module = importlib.import_module(name)  # which waits where another thread is importing it
+    elif name.startswith("mpi4py"):  # initialises MPI, which the same thread has to finalise
+        module = _imported(name)
+    else:
+        module = _undisturbed(_imported, name)
+    _whole[name] = module
+    return module
 
 
 def _undisturbed(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -114,10 +119,6 @@ def _imported(name: str) -> Any:
 def no_fork() -> Any:
     """The lock under which modules are imported: a fork waits until nobody holds it."""
     return _lock
-
-
-def _is_being_imported(module: ModuleType) -> bool:
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def _before_fork() -> None:

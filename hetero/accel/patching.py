@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from hetero.imports import load
+
 log = logging.getLogger("hetero")
 
 
@@ -39,8 +41,8 @@ class Patches:
     def set(self) -> None:
         """Replace what is imported, and the rest as it will be."""
         for name in self._names:
-            spec = getattr(sys.modules.get(name), "__spec__", None)
-            if name in sys.modules and not getattr(spec, "_initializing", False):
+            if sys.modules.get(name) is not None:
+                load(name)  # which waits where another thread is importing it
                 self._patch(name)
         sys.meta_path.insert(0, self)
 

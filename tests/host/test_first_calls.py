@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
+import sys
+import threading
+import time
 
 import processes
 import pytest
 
 import hetero.calibration
+from hetero.imports import load
 
 TIMES = int(os.environ.get("FIRST_CALLS", "5"))  # processes; 30 take a minute and a half
 COLD = (2, 22)  # those of them that have nothing compiled
@@ -172,6 +177,18 @@ for _ in range(2):
 def test_calls_of_a_process_that_may_not_start_threads(tmp_path):
     names = "matvec,convolve2d,solve_cg,multigrid,dst,kmeans,KMeans,machine,plan,matmul,opencl"
     run(ALONE, names, XDG_CACHE_HOME=str(tmp_path / "cache"))
+
+
+def test_a_module_that_another_thread_imports_is_waited_for(tmp_path, monkeypatch):
+    (tmp_path / "imported_slowly.py").write_text("import time\ntime.sleep(0.3)\nready = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    thread = threading.Thread(target=importlib.import_module, args=("imported_slowly",))
+    thread.start()
+    while "imported_slowly" not in sys.modules:
+        time.sleep(1e-3)
+    assert load("imported_slowly").ready
+    thread.join()
+    del sys.modules["imported_slowly"]
 
 
 def fresh(code, **environment):

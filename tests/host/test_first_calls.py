@@ -273,6 +273,12 @@ print("scipy.signal" in sys.modules)
     assert fresh(code).split() == ["True"]
 
 
+def test_an_empty_first_convolution_is_scipys():
+    code = "import hetero, numpy as np; one = np.ones((3, 3)); print(*hetero.convolve2d({}).shape)"
+    for operands, shape in (("one[:0], one", "2 5"), ("one, one[:0], 'same'", "3 3")):
+        assert fresh(code.format(operands)).strip() == shape
+
+
 def test_after_many_small_convolutions_scipys_package_is_imported():
     code = """
 import sys, numpy as np, hetero

@@ -145,8 +145,9 @@ def scipys_convolve2d() -> Callable[[Any, Any, str, str, Any], Any]:
 
 
 def _is_summed(image: np.ndarray, filter: np.ndarray, fillvalue: Any) -> bool:
-    is_zero = type(fillvalue) in (int, float) and fillvalue == 0
-    return is_zero and np.result_type(image, filter).char in _SUMMED
+    if type(fillvalue) not in (int, float) or fillvalue != 0 or not image.size * filter.size:
+        return False
+    return np.result_type(image, filter).char in _SUMMED
 
 
 def _sum(image: np.ndarray, filter: np.ndarray, mode: str, boundary: str) -> np.ndarray:

@@ -13,6 +13,7 @@ README.md tells its idea and what was tried; `hetero.kernels.cpu` holds the loop
 
 from .common.launch import Launch, LaunchPlan, Target, kernel_text, prelude, source
 from .matmul.plan import plan_matmul
+from .matmul.plan_tensor import plan_tensor
 from .matvec.plan import plan_matvec
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "kernel_text",
     "plan_matmul",
     "plan_matvec",
+    "plan_tensor",
     "prelude",
     "source",
 ]

@@ -9,6 +9,8 @@
 // Per product: 2 m n k flops; a tile moves (TILE_M + TILE_N) k elements from global memory.
 //
 // A_K, B_K: 1 where the operand's fast dimension is k, 0 where it is m or n. This orders the loads.
+// GUARD: nothing is done unless `who` has this value, which an earlier kernel notes. Then sums over CHUNK of k are added
+// up, which rounds less.
 // Preconditions. ALIGNED = 0: none. ALIGNED = 1: the fast stride is 1; and the other strides, the
 // fast extent, and the address, of A and of B, are multiples of WIDTH. c_vector = 1: the same holds
 // of C with n fast. chunk is a multiple of TILE_K; chunk * parts >= k > chunk * (parts - 1).
@@ -16,6 +18,8 @@
 #ifndef STAGES
 #define STAGES 3
 #endif
+
+#define CHUNK 128
 
 #include "matmul_registers.cu"
 
@@ -72,12 +76,18 @@
 
 KERNEL(THREADS, RESIDENT)
 matmul(const REAL *__restrict__ A, const REAL *__restrict__ B, REAL *__restrict__ C,
+#ifdef GUARD
+       const int *who,
+#endif
        index_t m, index_t n, index_t k, index_t parts, index_t chunk, index_t a_batch,
        index_t a_row, index_t a_col, index_t b_batch, index_t b_row, index_t b_col, index_t c_part,
        index_t c_batch, index_t c_row, index_t c_col, index_t c_vector)
 {
     extern __shared__ __align__(16) REAL shared[];
 
+#ifdef GUARD
+    if (*who != GUARD) return;
+#endif
     const int thread = (int)threadIdx.x;
     const int lane = thread % 32;
     const int warp = thread / 32;
@@ -119,6 +129,9 @@ matmul(const REAL *__restrict__ A, const REAL *__restrict__ B, REAL *__restrict_
         for (int j = 0; j < THREAD_N; ++j) sum[i][j] = 0;
     }
 
+#ifdef GUARD
+    REAL total[THREAD_M][THREAD_N] = {};
+#endif
     // Two sets of a thread's factors: one is read from shared memory while the other is multiplied.
     REAL factors_a[2][THREAD_M];
     REAL factors_b[2][THREAD_N];
@@ -150,6 +163,17 @@ matmul(const REAL *__restrict__ A, const REAL *__restrict__ B, REAL *__restrict_
             }
             MULTIPLY_FACTORS(kk & 1);
         }
+#ifdef GUARD
+        if (step % (CHUNK / TILE_K) != 0 && step + 1 < steps) continue;
+        UNROLL
+        for (int i = 0; i < THREAD_M; ++i) {
+            UNROLL
+            for (int j = 0; j < THREAD_N; ++j) {
+                sum[i][j] = total[i][j] += sum[i][j];
+                if (step + 1 < steps) sum[i][j] = 0;
+            }
+        }
+#endif
     }
 
     STORE_SUMS

@@ -25,6 +25,7 @@ _LEAST_CHUNK = 64  # of k, in a part
 _CHUNK_MULTIPLE = 32  # and of the tile's own depth
 _ASYNCHRONOUS = (8, 0)  # the least compute capability with copies that need no registers
 _FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
+_BY_TILED = 2  # as in tensor_pieces.cu
 
 
 class Product(NamedTuple):
@@ -73,6 +74,53 @@ def plan_matmul(
     LaunchPlan
         The launches use the buffers ``"A"``, ``"B"``, ``"C"`` and, if split, ``"partial"``.
     """
+    form = oriented(m, n, k, batch, dtype, a_strides, b_strides, c_strides, alignment)
+    tile, split_k, seconds = choose(form.product(target))
+    chunk = chunk_of(tile, k, split_k)
+    split_k = ceil_div(k, chunk)
+    first = _launch(form, tile, split_k, chunk)
+    variant = f"{_VARIANTS[tile.source]}{tile.m}x{tile.n}" + ("" if form.loads else "s")
+    if split_k == 1:
+        return LaunchPlan((first,), 0, variant, seconds)
+    extents = batch, form.m, form.n
+    return with_sums(first, variant, split_k, extents, "C", form.c_strides, target, seconds)
+
+
+class Orientation(NamedTuple):
+    """A product, transposed where that makes the rows of C contiguous, and how its operands lie."""
+
+    names: tuple[str, str]  # of the buffers, of the first operand first
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    a_strides: tuple[int, int, int]
+    b_strides: tuple[int, int, int]
+    c_strides: tuple[int, int, int]
+    a_k: bool  # whether k is the fast dimension
+    b_k: bool
+    aligned: bool  # whether every operand's address serves vectors
+    loads: bool  # whether both operands can be loaded by vectors
+
+    def product(self, target: Target) -> Product:
+        """What the choice of a tile depends on."""
+        layout = self.a_k, self.b_k
+        return Product(self.m, self.n, self.k, self.batch, self.dtype, layout, target)
+
+
+def oriented(
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    dtype: str,
+    a_strides: tuple[int, int, int],
+    b_strides: tuple[int, int, int],
+    c_strides: tuple[int, int, int],
+    alignment: int,
+) -> Orientation:
+    """A product as kernels take it; parameters as of `plan_matmul`."""
     width = VECTOR_BYTES // check_dtype(dtype)
     names = ("A", "B")
     if abs(c_strides[2]) != 1 and abs(c_strides[1]) == 1:
@@ -81,7 +129,6 @@ def plan_matmul(
         a_strides, b_strides = _transposed(b_strides), _transposed(a_strides)
         c_strides = _transposed(c_strides)
         names = ("B", "A")
-
     a_k = _k_is_fast(a_strides[2], a_strides[1], m, k)
     b_k = _k_is_fast(b_strides[1], b_strides[2], n, k)
     aligned = alignment >= VECTOR_BYTES
@@ -90,39 +137,50 @@ def plan_matmul(
         and _loads_aligned(a_strides if a_k else _transposed(a_strides), m, k, a_k, batch, width)
         and _loads_aligned(_transposed(b_strides) if b_k else b_strides, n, k, b_k, batch, width)
     )
-    tile, split_k, seconds = choose(Product(m, n, k, batch, dtype, (a_k, b_k), target))
-    chunk = chunk_of(tile, k, split_k)
-    split_k = ceil_div(k, chunk)
-    to, to_strides = (
-        ("C", (0, *c_strides)) if split_k == 1 else ("partial", (batch * m * n, m * n, n, 1))
+    strides = a_strides, b_strides, c_strides
+    return Orientation(names, m, n, k, batch, dtype, *strides, a_k, b_k, aligned, loads)
+
+
+def guarded(form: Orientation, target: Target) -> Launch:
+    """The product by one launch, which does nothing unless ``"partial"`` begins with GUARD."""
+    tile = PIPELINED[1]
+    launch = _launch(form, tile, 1, chunk_of(tile, form.k, 1))
+    names, numbers = launch.arguments[:3], launch.arguments[3:]
+    return launch._replace(
+        defines=(*launch.defines, ("GUARD", _BY_TILED)), arguments=(*names, "partial", *numbers)
     )
-    stores = (aligned or split_k > 1) and n % width == 0
+
+
+def _launch(form: Orientation, tile: Tile, split_k: int, chunk: int) -> Launch:
+    """The launch that computes a product, or its parts, by a tile."""
+    batch, m, n, k = form.batch, form.m, form.n, form.k
+    width = VECTOR_BYTES // ELEMENT_BYTES[form.dtype]
+    to, to_strides = (
+        ("C", (0, *form.c_strides)) if split_k == 1 else ("partial", (batch * m * n, m * n, n, 1))
+    )
+    stores = (form.aligned or split_k > 1) and n % width == 0
     stores = stores and by_vectors(batch, m, to_strides[1:], width)
-    strides = *a_strides, *b_strides, *to_strides
+    strides = *form.a_strides, *form.b_strides, *to_strides
     resident = len(tile.rates)
-    if not loads and tile.source != "matmul.cu":
+    if not form.loads and tile.source != "matmul.cu":
         resident = max(resident - 1, 1)  # copies one by one need more registers
-    variant = f"{_VARIANTS[tile.source]}{tile.m}x{tile.n}" + ("" if loads else "s")
-    first = Launch(
+    return Launch(
         source=tile.source,
         kernel="matmul",
         defines=(
-            ("REAL", REAL[dtype]),
+            ("REAL", REAL[form.dtype]),
             ("WIDTH", width),
             *tile.defines,
             ("RESIDENT", resident),
-            ("A_K", int(a_k)),
-            ("B_K", int(b_k)),
-            ("ALIGNED", int(loads)),
+            ("A_K", int(form.a_k)),
+            ("B_K", int(form.b_k)),
+            ("ALIGNED", int(form.loads)),
         ),
         grid=ceil_div(m, tile.m) * ceil_div(n, tile.n) * split_k * batch,
         block=tile.threads,
-        arguments=(*names, to, m, n, k, split_k, chunk, *strides, int(stores)),
-        shared_bytes=tile.shared[a_k][b_k],
+        arguments=(*form.names, to, m, n, k, split_k, chunk, *strides, int(stores)),
+        shared_bytes=tile.shared[form.a_k][form.b_k],
     )
-    if split_k == 1:
-        return LaunchPlan((first,), 0, variant, seconds)
-    return with_sums(first, variant, split_k, (batch, m, n), "C", c_strides, target, seconds)
 
 
 def _transposed(strides: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -55,7 +55,9 @@ class CudaDevice(Compiling):
         self.block_limit = self._device.get_attribute(attribute.MAX_THREADS_PER_BLOCK)
         self.shared_limit = self._device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         self.capability = self._device.compute_capability()
-        self.arch = "sm_{}{}".format(*self.capability)
+        arch = "sm_{}{}".format(*self.capability)
+        # Code for tensor cores by groups of warps is for this capability alone.
+        self.arch = f"{arch}a" if self.capability == (9, 0) else arch
         version = package.get_driver_version()
         self._description = {
             "kind": self.kind,
@@ -65,7 +67,7 @@ class CudaDevice(Compiling):
             "multiprocessors": self.multiprocessors,
             "block_limit": self.block_limit,
             "shared_limit": self.shared_limit,
-            "arch": self.arch,
+            "arch": arch,
             "driver": f"{version // 1000}.{version % 1000 // 10}",
             "driver_api": package_name,
             "toolkit": compiler.version(),

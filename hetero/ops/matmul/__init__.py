@@ -40,8 +40,9 @@ def matmul(
         "cpu", "cuda", "cuda:0", "opencl:0": compute there; "cuda:*": on all GPUs, each with a range
         of operands that lie on the host. Default: where it is fastest.
     method : str, optional
-        "blas" on the CPU; "tiled" (own kernels), "library" (cuBLAS) or "streamed" (operands on the
-        host in ranges that move while others are computed) on a GPU.
+        "blas" on the CPU; "tiled" (own kernels), "tensor" (float32 by 16-bit pieces on tensor cores
+        of compute capability 9.0), "library" (cuBLAS) or "streamed" (operands on the host in ranges
+        that move while others are computed) on a GPU.
     **options
         ``casting``, ``order``, ``dtype``, ``subok``, ``axes``, ``axis``: NumPy's own, computed by
         NumPy.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hetero import kernels, registry
+from hetero import kernels, registry, settings
 from hetero.arrays import alignment
 from hetero.imports import INSTALL, load
 from hetero.kernels.common.launch import Target
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hetero.devices.base import Device
 
 VECTOR_BYTES = 16  # of the widest loads; operands are expected to be aligned for them
+_LEAST_DEPTH = 128  # of k, of products by pieces: what they round is small in sums of many terms
 _SPLIT_CALLS = 1.15  # what a second launch and its buffer add to what a call costs the host
 _N, _T = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
 _INT32 = 2**31 - 1
@@ -99,21 +100,26 @@ _MATVEC = ("m", "k"), ("a_strides", "x_strides", "y_strides"), ("A", "x", "y")
 _FAMILIES = {
     "matmul": _Family(kernels.plan_matmul, *_MATMUL),
     "matvec": _Family(kernels.plan_matvec, *_MATVEC),
+    "tensor": _Family(kernels.plan_tensor, *_MATMUL),
 }
 
 
 @functools.lru_cache(maxsize=4096)
-def _planned(operation: str, dims: Any, strides: Any, **others: Any) -> kernels.LaunchPlan:
-    family = _FAMILIES[operation]
+def _planned(name: str, dims: Any, strides: Any, **others: Any) -> kernels.LaunchPlan:
+    family = _FAMILIES[name]
     named = dict(zip(family.extents, dims, strict=True))
     named |= zip(family.strides, strides, strict=True)
     return family.plan(**named, **others)
 
 
-def launch_plan(problem: Problem, aligned: int, target: Target) -> kernels.LaunchPlan:
-    """The launches of a problem; ``aligned`` divides its operands' addresses."""
+def launch_plan(
+    problem: Problem, aligned: int, target: Target, family: str = ""
+) -> kernels.LaunchPlan:
+    """The launches of a problem, by its operation's kernels or another family's; ``aligned``
+    divides its operands' addresses."""
     asked = {"batch": problem.batch, "dtype": problem.dtype, "alignment": aligned}
-    return _planned(problem.operation, problem.dims, problem.strides, target=target, **asked)
+    name = family or problem.operation
+    return _planned(name, problem.dims, problem.strides, target=target, **asked)
 
 
 def _is_row_times_matrix(problem: Problem) -> bool:
@@ -130,21 +136,25 @@ def _buffers(problem: Problem) -> tuple[str, ...]:
     return names
 
 
-def _run_tiled(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
+def _run_tiled(
+    devices: tuple[Device], problem: Problem, arguments: Arguments, family: str = ""
+) -> None:
     """Start the launches on buffers of the device."""
     (device,), given = devices, (*arguments.inputs, arguments.output)
-    planned = launch_plan(problem, alignment(*given), device.target)
+    planned = launch_plan(problem, alignment(*given), device.target, family)
     buffers = dict(zip(_buffers(problem), given, strict=True))
     device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
 
 
-def _prepare_tiled(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
+def _prepare_tiled(
+    device: Any, problem: Problem, aligned: int, options: Any, family: str = ""
+) -> Any:
     """A function of the addresses of the inputs and the result that starts them."""
-    planned = launch_plan(problem, aligned, device.target)
+    planned = launch_plan(problem, aligned, device.target, family)
     return device.prepared(planned, _buffers(problem), np.dtype(problem.dtype).itemsize)
 
 
-def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
+def _tiled_work(problem: Problem, info: dict[str, Any], family: str = "") -> Work:
     """As `gpu_work`, with the device's seconds that the kernels' own plan counts on."""
     work = gpu_work(problem, info)
     if not problem.strides or "arch" not in info:
@@ -155,9 +165,22 @@ def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
         shared_limit=info["shared_limit"],
         capability=divmod(int(info["arch"].removeprefix("sm_")), 10),
     )
-    planned = launch_plan(problem, VECTOR_BYTES, target)
+    planned = launch_plan(problem, VECTOR_BYTES, target, family)
     calls = 1.0 if len(planned.launches) == 1 else _SPLIT_CALLS
     return work._replace(estimate=planned.seconds, calls=calls)
+
+
+def _no_tensor_cores(problem: Problem, info: dict[str, Any]) -> str | None:
+    """Why tensor cores cannot do this matmul, None where they can."""
+    if info.get("arch") != "sm_90":
+        return "tensor multiplies on NVIDIA GPUs of compute capability 9.0"
+    if problem.dtype != "float32":
+        return f"tensor multiplies float32, got {problem.dtype}"
+    if settings.is_ieee():
+        return 'tensor cuts operands into pieces, which precision="ieee" excludes'
+    if problem.dims[2] < _LEAST_DEPTH:
+        return f"tensor takes k from {_LEAST_DEPTH} on, got {problem.dims[2]}"
+    return None
 
 
 # -- cuBLAS, which is column-major: a row-major C = A B is the column-major C^T = B^T A^T ----------
@@ -254,6 +277,14 @@ _matmul = functools.partial(registry.register_method, operation="matmul")
 _matmul(method="blas", kinds=("cpu",), work=cpu_work, run=_run_blas)
 _matmul(method="tiled", kinds=("cuda",), work=_tiled_work, run=_run_tiled, prepare=_prepare_tiled)
 _matmul(method="tiled", kinds=("opencl",), work=gpu_work, run=_run_tiled)
+_matmul(
+    method="tensor",
+    kinds=("cuda",),
+    excludes=_no_tensor_cores,
+    work=functools.partial(_tiled_work, family="tensor"),
+    run=functools.partial(_run_tiled, family="tensor"),
+    prepare=functools.partial(_prepare_tiled, family="tensor"),
+)
 _matmul(
     method="library",
     kinds=("cuda",),

@@ -1,0 +1,150 @@
+"""Launch plans of float32 products on tensor cores: operands are cut into 16-bit pieces first."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..common.launch import Launch, LaunchPlan, Target, ceil_div
+from .plan import Orientation, guarded, oriented
+
+CAPABILITY = (9, 0)
+PANEL, _STEP = 128, 32  # rows, and elements of k, of a block of pieces
+_PIECE_BYTES = 2 * PANEL * _STEP
+_MOST_PIECES = 3
+_MULTIPLE = 64  # of k
+_SPLIT_THREADS, _THREADS = 512, 384
+_SPLIT_RESIDENT = 2  # blocks of a multiprocessor
+# Rows of a thread block that cuts operands: what all blocks read at a time should fit in the L2.
+_ROWS, _MOST_ROWS, _SLOW_ROWS = 1 << 15, 8, 8
+_SHARED_BYTES = 24 * _PIECE_BYTES + 1024
+_LINE = 128  # bytes to which parts of the workspace are aligned
+
+
+class _Speeds(NamedTuple):
+    """Of NVIDIA's H100."""
+
+    launches: float = 1.1e-5  # seconds of the four
+    moved: float = 2.2e12  # bytes a second while operands are cut
+    rate: float = 1.68e12  # float32 FLOP/s of one multiprocessor
+    start: float = 1.5e-6  # seconds of a tile in addition to its products
+
+
+_SPEEDS = _Speeds()
+
+
+class _Side(NamedTuple):
+    """An operand: its rows are those of A, or the columns of B."""
+
+    panels: int  # of a matrix
+    matrices: int  # that differ
+    rows_at_once: int
+
+    @property
+    def rows(self) -> int:
+        return self.panels * PANEL * self.matrices
+
+    @property
+    def blocks(self) -> int:
+        """Thread blocks that cut it."""
+        return self.rows // self.rows_at_once
+
+    def nbytes(self, steps: int) -> int:
+        """Of its pieces, at most."""
+        return self.panels * self.matrices * steps * _MOST_PIECES * _PIECE_BYTES
+
+
+def plan_tensor(
+    *,
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    dtype: str,
+    a_strides: tuple[int, int, int],
+    b_strides: tuple[int, int, int],
+    c_strides: tuple[int, int, int],
+    target: Target,
+    alignment: int,
+) -> LaunchPlan:
+    """Plan C = A B by 16-bit pieces; parameters as of `plan_matmul`, ``dtype`` "float32".
+
+    Four launches follow each other without the host: both operands are cut into two pieces of
+    float16, and looked at; into three of bfloat16 where two are not as accurate; the pieces are
+    multiplied; and where neither serves, `plan_matmul`'s kernel multiplies the operands. Those that
+    have nothing to do end at once.
+
+    Returns
+    -------
+    LaunchPlan
+        The launches use the buffers ``"A"``, ``"B"``, ``"C"`` and ``"partial"``.
+    """
+    if dtype != "float32" or target.capability != CAPABILITY:
+        raise ValueError(f"tensor cores multiply float32 on devices of 9.0, got {dtype}, {target}")
+    form = oriented(m, n, k, batch, dtype, a_strides, b_strides, c_strides, alignment)
+    steps = ceil_div(k, _MULTIPLE) * (_MULTIPLE // _STEP)
+    fast_rows = min(max(1 << (_ROWS // k).bit_length() - 1, 1), _MOST_ROWS) if k < _ROWS else 1
+    a, b = (
+        _Side(
+            ceil_div(extent, PANEL),
+            batch if strides[0] else 1,
+            fast_rows if is_fast else _SLOW_ROWS,
+        )
+        for extent, strides, is_fast in (
+            (form.m, form.a_strides, form.a_k),
+            (form.n, form.b_strides, form.b_k),
+        )
+    )
+    places = [0]  # of the findings, both operands' exponents, their pieces, and the end
+    for nbytes in (_LINE, 8 * (a.blocks + b.blocks), 4 * a.rows, 4 * b.rows):
+        places.append(places[-1] + ceil_div(nbytes, _LINE) * _LINE)
+    for side in (a, b):
+        places.append(places[-1] + side.nbytes(steps))
+    _, findings, *rest, end = places
+    layout = ("A_K", int(form.a_k)), ("B_K", int(form.b_k)), ("ALIGNED", int(form.loads))
+    strides = *form.a_strides, *form.b_strides
+    cuts = [
+        Launch(
+            source="tensor_split.cu",
+            kernel="split",
+            defines=(
+                ("PIECES", pieces),
+                *layout,
+                ("FAST_ROWS", fast_rows),
+                ("SLOW_ROWS", _SLOW_ROWS),
+            ),
+            grid=min(a.blocks + b.blocks, _SPLIT_RESIDENT * target.multiprocessors),
+            block=_SPLIT_THREADS,
+            arguments=(
+                *form.names,
+                "partial",
+                *(form.m, form.n, k, *strides, a.blocks, b.blocks, findings, *rest),
+            ),
+        )
+        for pieces in (2, _MOST_PIECES)
+    ]
+    tiles = a.panels * b.panels * batch
+    betweens = (side.panels if side.matrices > 1 else 0 for side in (a, b))
+    product = Launch(
+        source="tensor_product.cu",
+        kernel="multiply_pieces",
+        defines=(),
+        grid=min(tiles, target.multiprocessors),
+        block=_THREADS,
+        arguments=(
+            *("C", "partial", form.m, form.n, steps, batch, *betweens, *rest),
+            *(*form.c_strides, int(_pairs(form, alignment))),
+        ),
+        shared_bytes=_SHARED_BYTES,
+    )
+    otherwise = guarded(form, target)
+    waves = ceil_div(tiles, target.multiprocessors)
+    each = 2.0 * PANEL * PANEL * steps * _STEP / _SPEEDS.rate + _SPEEDS.start
+    cut = 12.0 * (a.rows + b.rows) * k / _SPEEDS.moved
+    seconds = _SPEEDS.launches + cut + waves * each
+    return LaunchPlan((*cuts, product, otherwise), end // 4, "tensor128x128", seconds)
+
+
+def _pairs(form: Orientation, alignment: int) -> bool:
+    """Whether neighbours in a row of C can be written as vectors of two."""
+    between, row, column = form.c_strides
+    return column == 1 and alignment >= 8 and row % 2 == 0 and between % 2 == 0

@@ -1,0 +1,216 @@
+// Cuts both operands of a float32 product into 16-bit pieces (tensor_pieces.cu), and finds out by which pieces, if any,
+// the product is as accurate as in float32. CUDA C only.
+//
+// PIECES = 2  `split`: a block looks at all k of some rows: largest and smallest magnitude, then how many elements are
+//             far below the largest; it leaves a Finding, the rows' exponents and two pieces of float16.
+// PIECES = 3  after it: each block reads all findings, the first one notes who computes. Where that is bfloat16's turn
+//             the operands are cut again, by the exponents that are there; else nothing is done.
+//
+// A block has all k of FAST_ROWS rows where k is fast (A_K, B_K), and of SLOW_ROWS where it is slow, so that neighbouring
+// threads read neighbours. It reads k elements of each row twice, the second time from the L2 cache if that holds them,
+// and writes 2 PIECES bytes for each. Rows up to a multiple of PANEL and k up to one of 64 are filled with zeros.
+//
+// Preconditions. ALIGNED: where k is fast its stride is 1, and the other strides and the addresses are multiples of 16
+// bytes. a_blocks, b_blocks: groups of so many rows, in all matrices of the batch that differ; a thread block
+// takes one after the other. Offsets are in bytes from `partial`, which 128 divides; each group has a finding, A's first.
+
+#include "tensor_pieces.cu"
+
+#ifndef PIECES
+#define PIECES 2
+#endif
+#ifndef A_K
+#define A_K 1
+#define B_K 0
+#endif
+#ifndef ALIGNED
+#define ALIGNED 1
+#endif
+#ifndef FAST_ROWS
+#define FAST_ROWS 8      // of a block where k is fast, and where it is slow
+#define SLOW_ROWS 8
+#endif
+#define THREADS 512
+#define ROWS_OF(fast) ((fast) ? FAST_ROWS : SLOW_ROWS)
+#define SPECIAL 0x7f800000u  // bits from which on a magnitude is infinite or no number
+#define TINY 0.0001220703125f  // 2^-13, 2^-27 of the largest: less precise from here on in two pieces
+#define LARGE 1.0f
+#define LEAST_EXPONENT (-100)
+
+struct Operand {
+    const float *from;
+    index_t rows, k, row_stride, k_stride, batch_stride;
+    unsigned char *pieces;
+    int *exponents;
+};
+
+struct Shared {
+    unsigned int largest[32], tiny[32], large[32];
+};
+
+// 8 elements along k; zeros where there are none.
+DEVICE void load(float *x, const float *row, index_t first, index_t k, index_t stride, bool vectors)
+{
+    if (vectors && first + 8 <= k) {
+        const float4 p = *(const float4 *)(row + first), q = *(const float4 *)(row + first + 4);
+        x[0] = p.x, x[1] = p.y, x[2] = p.z, x[3] = p.w;
+        x[4] = q.x, x[5] = q.y, x[6] = q.z, x[7] = q.w;
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < 8; ++i) x[i] = first + i < k ? row[(first + i) * stride] : 0.0f;
+}
+
+DEVICE unsigned int magnitude(float x)
+{
+    return __float_as_uint(x) & 0x7fffffffu;
+}
+
+// The pieces of two elements, the first one in the lower halves.
+DEVICE void cut(float x, float y, unsigned int *pieces)
+{
+#if PIECES == 2
+    float high_x, high_y;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pieces[0]) : "f"(y), "f"(x));
+    asm("{.reg .f16 x, y; mov.b32 {x, y}, %2; cvt.f32.f16 %0, x; cvt.f32.f16 %1, y;}"
+        : "=f"(high_x), "=f"(high_y) : "r"(pieces[0]));
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pieces[1]) : "f"((y - high_y) * LIFT), "f"((x - high_x) * LIFT));
+#else
+    UNROLL
+    for (int p = 0; p < PIECES; ++p) {
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pieces[p]) : "f"(y), "f"(x));
+        x -= __uint_as_float(pieces[p] << 16);
+        y -= __uint_as_float(pieces[p] & 0xffff0000u);
+    }
+#endif
+}
+
+// Add up, or take the largest of, what the threads of a row found: neighbours in a warp have the same one where k is fast.
+DEVICE void most_of(unsigned int *shared, unsigned int value, bool fast)
+{
+    if (fast) value = __reduce_max_sync(~0u, value);
+    if (!fast || threadIdx.x % 32 == 0) atomicMax(shared, value);
+}
+
+DEVICE void sum_of(unsigned int *shared, unsigned int value, bool fast)
+{
+    if (fast) value = __reduce_add_sync(~0u, value);
+    if (!fast || threadIdx.x % 32 == 0) atomicAdd(shared, value);
+}
+
+template <bool FAST>
+DEVICE void split_rows(const Operand &of, index_t block, Finding *finding)
+{
+    const int thread = (int)threadIdx.x, held = ROWS_OF(FAST), each = THREADS / held;  // threads of a row
+    const int mine = FAST ? thread / each : thread % held, turn = FAST ? thread % each : thread / held;
+    const index_t padded = (of.rows + PANEL - 1) / PANEL * PANEL, groups = (of.k + 63) / 64 * 8;
+    const index_t at = block * held, matrix = at / padded, row = at % padded + mine;
+    const bool is_there = row < of.rows;
+    const float *from = of.from + matrix * of.batch_stride + (is_there ? row : 0) * of.row_stride;
+    __shared__ Shared seen;
+    float x[8];
+
+#if PIECES == 2
+    if (thread < 32) seen.largest[thread] = seen.tiny[thread] = seen.large[thread] = 0;
+    __syncthreads();
+    unsigned int largest = 0;
+    if (is_there) {
+        #pragma unroll 2
+        for (index_t group = turn; group * 8 < of.k; group += each) {
+            load(x, from, group * 8, of.k, of.k_stride, FAST && ALIGNED);
+            UNROLL
+            for (int i = 0; i < 8; ++i) largest = max(largest, magnitude(x[i]));
+        }
+    }
+    most_of(&seen.largest[mine], largest, FAST);
+    __syncthreads();
+    largest = seen.largest[mine];
+    const int exponent = largest ? (int)(largest >> 23) - 127 : 0;
+    const bool is_special = largest >= SPECIAL || exponent < LEAST_EXPONENT;
+    if (turn == 0) of.exponents[at + mine] = exponent;
+#else
+    const int exponent = of.exponents[at + mine];
+    const bool is_special = false;
+#endif
+
+    const float scale = __uint_as_float((unsigned int)(is_special ? 0 : 127 + TOP - exponent) << 23);
+    unsigned char *to = of.pieces + (matrix * padded + row) / PANEL * (groups / 4) * (PIECES * PIECE_BYTES);
+    unsigned int tiny = 0, large = 0;
+    #pragma unroll 2
+    for (index_t group = turn; group < groups; group += each) {
+        load(x, from, group * 8, is_there ? of.k : 0, of.k_stride, FAST && ALIGNED);
+        unsigned int pieces[4][PIECES];
+        UNROLL
+        for (int i = 0; i < 8; ++i) {
+            x[i] *= scale;
+            tiny += x[i] != 0.0f && fabsf(x[i]) < TINY;
+            large += fabsf(x[i]) >= LARGE;
+        }
+        UNROLL
+        for (int i = 0; i < 4; ++i) cut(x[2 * i], x[2 * i + 1], pieces[i]);
+        UNROLL
+        for (int p = 0; p < PIECES; ++p)
+            *(uint4 *)(to + group / 4 * (PIECES * PIECE_BYTES) + place_of((int)(row % PANEL), (int)(group % 4), p)) =
+                make_uint4(pieces[0][p], pieces[1][p], pieces[2][p], pieces[3][p]);
+    }
+
+#if PIECES == 2
+    sum_of(&seen.tiny[mine], tiny, FAST);
+    sum_of(&seen.large[mine], large, FAST);
+    __syncthreads();
+    if (thread >= 32) return;
+    Finding found = {0, TOO_MANY};
+    if (thread < held && seen.largest[thread]) {
+        const unsigned int most = seen.largest[thread];
+        found.tiny = seen.tiny[thread], found.large = seen.large[thread];
+        if (most >= SPECIAL || (int)(most >> 23) - 127 < LEAST_EXPONENT || found.tiny > of.k / 16 * 15)
+            found.tiny = TOO_MANY;
+    }
+    found.tiny = __reduce_max_sync(~0u, found.tiny);
+    found.large = __reduce_min_sync(~0u, found.large);
+    if (thread == 0) *finding = found;
+#endif
+}
+
+// Who computes, by what was found in all groups of rows.
+DEVICE int method_by(const Finding *findings, index_t a_blocks, index_t b_blocks, index_t k)
+{
+    __shared__ Finding all[2];
+    if (threadIdx.x < 2) all[threadIdx.x].tiny = 0, all[threadIdx.x].large = TOO_MANY;
+    __syncthreads();
+    for (int side = 0; side < 2; ++side) {
+        const index_t end = a_blocks + side * b_blocks;
+        Finding found = {0, TOO_MANY};
+        for (index_t i = side * a_blocks + threadIdx.x; i < end; i += THREADS) {
+            found.tiny = max(found.tiny, findings[i].tiny);
+            found.large = min(found.large, findings[i].large);
+        }
+        found.tiny = __reduce_max_sync(~0u, found.tiny);
+        found.large = __reduce_min_sync(~0u, found.large);
+        if (threadIdx.x % 32 == 0) atomicMax(&all[side].tiny, found.tiny), atomicMin(&all[side].large, found.large);
+    }
+    __syncthreads();
+    return method_for(all[0], all[1], k);
+}
+
+KERNEL(THREADS, 2)
+split(const float *A, const float *B, unsigned char *partial, index_t m, index_t n, index_t k, index_t a_batch,
+      index_t a_row, index_t a_col, index_t b_batch, index_t b_row, index_t b_col, index_t a_blocks,
+      index_t b_blocks, index_t findings_at, index_t a_exponents_at, index_t b_exponents_at, index_t a_at, index_t b_at)
+{
+    Finding *findings = (Finding *)(partial + findings_at);
+#if PIECES == 3
+    const int who = method_by(findings, a_blocks, b_blocks, k);
+    if (blockIdx.x == 0 && threadIdx.x == 0) *(int *)partial = who;
+    if (who != BY_BFLOAT16) return;
+#endif
+    const Operand first = {A, m, k, a_row, a_col, a_batch, partial + a_at, (int *)(partial + a_exponents_at)};
+    const Operand second = {B, n, k, b_col, b_row, b_batch, partial + b_at, (int *)(partial + b_exponents_at)};
+    for (index_t block = blockIdx.x; block < a_blocks + b_blocks; block += gridDim.x) {
+        if (block < b_blocks)
+            split_rows<B_K>(second, block, findings + a_blocks + block);
+        else
+            split_rows<A_K>(first, block - b_blocks, findings + block - b_blocks);
+        __syncthreads();
+    }
+}

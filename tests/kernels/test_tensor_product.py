@@ -1,0 +1,237 @@
+"""float32 products by 16-bit pieces: launch plans, the choice of pieces, and what they promise."""
+
+import ctypes
+import subprocess
+
+import numpy as np
+import pytest
+
+import hetero
+from hetero import kernels
+from hetero.kernels import Target, plan_tensor
+from tests.support import tensor_core
+from tests.support.compiled import compile_cuda
+
+HOPPER = Target(132, 1024, True, 232448, (9, 0))
+BY_FLOAT16, BY_BFLOAT16, BY_TILED = range(3)
+
+
+def planned(m, n, k, batch=1, a=None, b=None, c=None, alignment=16, target=HOPPER):
+    return plan_tensor(
+        m=m,
+        n=n,
+        k=k,
+        batch=batch,
+        dtype="float32",
+        a_strides=a or (m * k, k, 1),
+        b_strides=b or (k * n, n, 1),
+        c_strides=c or (m * n, n, 1),
+        target=target,
+        alignment=alignment,
+    )
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    """The functions of tensor_pieces.cu, compiled for the host."""
+    folder = tmp_path_factory.mktemp("pieces")
+    text = kernels.source("tensor_pieces.cu")
+    prelude = "#define DEVICE\ntypedef long long index_t;\n"
+    (folder / "pieces.c").write_text(prelude + text)
+    command = ["gcc", "-O1", "-shared", "-fPIC", "-o", "pieces.so", "pieces.c"]
+    subprocess.run(command, cwd=folder, check=True)
+    return ctypes.CDLL(str(folder / "pieces.so"))
+
+
+class Finding(ctypes.Structure):
+    _fields_ = [("tiny", ctypes.c_uint), ("large", ctypes.c_uint)]
+
+
+def finding(rows):
+    """What tensor_split.cu finds in rows."""
+    x = np.abs(tensor_core.scaled(rows)[0])
+    tiny, large = ((x > 0) & (x < 2.0**-13)).sum(1), (x >= 1).sum(1)
+    is_bad = (tiny > rows.shape[1] // 16 * 15).any()
+    return Finding(1 << 30 if is_bad else int(tiny.max()), int(large.min()))
+
+
+# -- Launches --------------------------------------------------------------------------------------
+
+
+def test_pieces_fill_their_blocks(pieces):
+    for count in (2, 3):
+        places = [
+            pieces.place_of(row, eighth, piece)
+            for piece in range(count)
+            for row in range(128)
+            for eighth in range(4)
+        ]
+        assert sorted(places) == list(range(0, count * 8192, 16))
+
+
+def test_parts_of_the_workspace_do_not_overlap():
+    plan = planned(300, 500, 700, batch=3, b=(0, 500, 1))
+    cut, _, product, _ = plan.launches
+    numbers = [a for a in cut.arguments if isinstance(a, int)]
+    a_blocks, b_blocks, findings, of_a, of_b, a, b = numbers[9:]
+    steps = 22  # of 32 of k
+    assert numbers[:3] == [300, 500, 700]
+    assert findings >= 4
+    assert of_a - findings >= 8 * (a_blocks + b_blocks)
+    assert of_b - of_a >= 4 * 3 * 384
+    assert a - of_b >= 4 * 512  # one B for the whole batch
+    assert b - a >= 3 * 3 * steps * 3 * 8192
+    assert 4 * plan.workspace - b >= 4 * steps * 3 * 8192
+    assert all(number % 128 == 0 for number in (findings, of_a, of_b, a, b))
+    _, _, *numbers = product.arguments
+    assert numbers[:6] == [300, 500, steps, 3, 3, 0]
+    assert numbers[6:10] == [of_a, of_b, a, b]
+
+
+def test_a_result_by_columns_is_the_product_transposed():
+    plan = planned(300, 500, 700, c=(0, 1, 300))
+    assert plan.launches[0].arguments[:3] == ("B", "A", "partial")
+    assert plan.launches[2].arguments[2:4] == (500, 300)
+    assert plan.launches[3].arguments[:4] == ("B", "A", "C", "partial")
+
+
+def test_other_devices_and_dtypes_are_refused():
+    with pytest.raises(ValueError, match=r"9\.0"):
+        planned(300, 500, 700, target=HOPPER._replace(capability=(8, 0)))
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("layout", ["CC", "FF"])
+def test_compiles_without_spills(aligned, layout):
+    k = 512 if aligned else 511
+    strides = {} if layout == "CC" else {"a": (0, 1, 256), "b": (0, 1, k)}
+    *cuts, product, _ = planned(256, 256, k, **strides).launches
+    for launch in (*cuts, product):
+        assert compile_cuda(launch, "sm_90a") == 0, launch
+
+
+# -- What the pieces promise -----------------------------------------------------------------------
+
+
+def numbers(kind, shape, random):
+    if kind == "uniform":
+        return random.random(shape, np.float32)
+    if kind == "normal":
+        return random.standard_normal(shape, np.float32)
+    spread = np.exp(float(kind) * random.standard_normal(shape))
+    return ((random.random(shape) - 0.5) * spread).astype(np.float32)
+
+
+def errors(found, A, B):
+    """Largest error relative to the sum of |a||b|."""
+    products = A.astype(np.longdouble) * B.astype(np.longdouble)
+    return float((abs(found - products.sum(1)) / abs(products).sum(1)).max())
+
+
+@pytest.mark.parametrize(
+    ("kind", "chosen"),
+    [
+        ("uniform", BY_FLOAT16),
+        ("normal", BY_FLOAT16),
+        ("0.5", BY_FLOAT16),
+        ("1", BY_FLOAT16),
+        ("3", BY_BFLOAT16),
+        ("4", BY_BFLOAT16),
+    ],
+)
+def test_errors_are_below_those_of_float32(pieces, kind, chosen):
+    random = np.random.default_rng(0)
+    A, B = (numbers(kind, (400, 1024), random) for _ in range(2))
+    assert pieces.method_for(finding(A), finding(B), ctypes.c_longlong(1024)) == chosen
+    ours = errors(tensor_core.dots(A, B, chosen == BY_FLOAT16), A, B)
+    assert ours <= errors(tensor_core.chained(A, B), A, B)
+
+
+def test_two_pieces_would_not_do_for_a_wide_range(pieces):
+    """What the choice is for: a column that has numbers only where the row's are tiny."""
+    A, B = np.ones((100, 512), np.float32), np.zeros((100, 512), np.float32)
+    random = np.random.default_rng(0)
+    A[:, 7], B[:, 7] = 1e-11 * random.random(100), random.random(100)
+    assert pieces.method_for(finding(A), finding(B), ctypes.c_longlong(512)) == BY_BFLOAT16
+    chain = errors(tensor_core.chained(A, B), A, B)
+    assert errors(tensor_core.dots(A, B, True), A, B) > 4 * chain
+    assert errors(tensor_core.dots(A, B, False), A, B) <= chain
+
+
+def test_rows_of_all_but_tiny_numbers_are_left_to_float32(pieces):
+    A = np.full((1, 512), 1e-12, np.float32)
+    A[0, 3] = 1.0
+    found = finding(A), finding(np.ones((1, 512), np.float32))
+    assert pieces.method_for(*found, ctypes.c_longlong(512)) == BY_TILED
+
+
+# -- The method ------------------------------------------------------------------------------------
+
+
+def test_a_block_of_ieee_precision_excludes_it():
+    with pytest.raises(ValueError, match="precision must be"):
+        hetero.use(precision="half")
+
+
+@pytest.mark.gpu
+class TestOnHopper:
+    """On a GPU of compute capability 9.0."""
+
+    @pytest.fixture(autouse=True)
+    def _hopper(self):
+        if hetero.devices().get("cuda:0", {}).get("arch") != "sm_90":
+            pytest.skip("no GPU of compute capability 9.0")
+
+    @staticmethod
+    def product(A, B, **options):
+        return hetero.matmul(A, B, device="cuda:0", method="tensor", **options)
+
+    @pytest.mark.parametrize(
+        ("m", "n", "k"), [(256, 256, 128), (300, 521, 200), (129, 127, 1500), (1000, 1030, 777)]
+    )
+    @pytest.mark.parametrize("layout", ["CC", "CF", "FC", "FF"])
+    def test_shapes_and_layouts(self, m, n, k, layout):
+        random = np.random.default_rng(m)
+        A = np.asarray(random.standard_normal((m, k), np.float32), order=layout[0])
+        B = np.asarray(random.standard_normal((k, n), np.float32), order=layout[1])
+        found = self.product(A, B)
+        exact = A.astype(float) @ B.astype(float)
+        assert (abs(found - exact) / (abs(A).astype(float) @ abs(B).astype(float))).max() < 3e-7
+        assert np.array_equal(found, self.product(A, B))
+
+    def test_batches_and_strides(self):
+        random = np.random.default_rng(1)
+        A = random.standard_normal((3, 200, 600), np.float32)[:, ::2, ::2]
+        B = random.standard_normal((300, 130), np.float32)[:, ::-1]
+        exact = A.astype(float) @ B.astype(float)
+        assert abs(self.product(A, B) - exact).max() < 1e-4
+
+    @pytest.mark.parametrize("spread", ["2", "4", "8"])
+    def test_wide_ranges(self, spread):
+        random = np.random.default_rng(2)
+        A, B = numbers(spread, (300, 2048), random), numbers(spread, (2048, 200), random)
+        exact = A.astype(float) @ B.astype(float)
+        relative = abs(self.product(A, B) - exact) / (abs(A).astype(float) @ abs(B).astype(float))
+        assert relative.max() < 4e-6
+
+    def test_rows_of_other_magnitudes(self):
+        random = np.random.default_rng(3)
+        scales = np.exp2(random.integers(-60, 61, (300, 1))).astype(np.float32)
+        A, B = random.standard_normal((300, 256), np.float32), np.eye(256, dtype=np.float32)
+        assert np.array_equal(self.product(A * scales, B), self.product(A, B) * scales)
+
+    def test_special_values(self):
+        A, B = np.ones((200, 256), np.float32), np.ones((256, 130), np.float32)
+        A[3, 4], A[6, 5], A[8, 8], A[9] = np.inf, np.nan, -np.inf, 1e-42
+        found = self.product(A, B)
+        assert np.isposinf(found[3]).all()
+        assert np.isneginf(found[8]).all()
+        assert np.isnan(found[6]).all()
+        assert (found[[0, 199]] == 256).all()
+        np.testing.assert_allclose(found[9], 256e-42, rtol=1e-3)
+
+    def test_a_block_of_ieee_precision(self):
+        A = np.ones((256, 256), np.float32)
+        with hetero.use(precision="ieee"), pytest.raises(hetero.errors.MethodNotAvailable):
+            self.product(A, A)
+        assert (self.product(A, A) == 256).all()

@@ -89,8 +89,7 @@ class Installed:
         if module != "numpy" or not (products := load("hetero.accel.products")).gains(self.session):
             return
         try:
-            for caught in (products.caught_method, products.caught_loops):
-                self._stack.enter_context(caught(self.session))
+            self._stack.enter_context(products.caught_loops(self.session))
         except (load("hetero.accel.gate").Unknown, AttributeError, ValueError) as error:
             log.warning("A @ B is left as it is: %s", error)
 

@@ -13,15 +13,12 @@ too. So they are imported by another thread, where no signal handler raises anyt
 
 from __future__ import annotations
 
-import contextlib
 import importlib.machinery
-import importlib.util
 import logging  # noqa: F401  # first: a fork takes the locks of later imports before this one's
 import os
 import sys
 import threading
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from hetero import locks
@@ -40,6 +37,7 @@ _MACHINERY = importlib.machinery.ModuleSpec.__init__.__code__.co_filename
 _lock = locks.new()
 compiling = locks.new()  # held while Numba compiles, see `hetero.host.threads`
 _held: list[list[Any]] = []  # the locks of each fork in progress
+_whole: dict[str, Any] = {}  # modules by their names, the import of which has ended
 
 
 def load(name: str) -> Any:
@@ -56,11 +54,16 @@ def load(name: str) -> Any:
         As by the ``import`` statement.
     """
     module = sys.modules.get(name)
-    if module is not None and not _is_being_imported(module):
+    if module is not None and _whole.get(name) is module:
         return module
-    if name.startswith("mpi4py"):  # initialises MPI, which the same thread has to finalise
-        return _imported(name)
-    return _undisturbed(_imported, name)
+    if module is not None:
+        module = importlib.import_module(name)  # which waits where another thread is importing it
+    elif name.startswith("mpi4py"):  # initialises MPI, which the same thread has to finalise
+        module = _imported(name)
+    else:
+        module = _undisturbed(_imported, name)
+    _whole[name] = module
+    return module
 
 
 def _undisturbed(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -113,34 +116,9 @@ def _imported(name: str) -> Any:
         return importlib.import_module(name)
 
 
-def extension(package: str, name: str) -> Any:
-    """An extension module of a package, which is not imported for it; None where that fails.
-
-    Where somebody imports the package later, it gets the module as always.
-    """
-    return _undisturbed(_extension, package, name)
-
-
-def _extension(package: str, name: str) -> Any:
-    with _lock, contextlib.suppress(ImportError, AttributeError, TypeError):
-        above, _, below = package.partition(".")
-        folders = [os.path.join(path, *below.split(".")) for path in _imported(above).__path__]
-        spec = importlib.machinery.PathFinder.find_spec(f"{package}.{name}", folders)
-        module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-        spec.loader.exec_module(module)  # type: ignore[union-attr]
-        if package not in sys.modules:
-            sys.modules.pop(f"{package}.{name}", None)  # some enter themselves
-        return module
-    return None
-
-
 def no_fork() -> Any:
     """The lock under which modules are imported: a fork waits until nobody holds it."""
     return _lock
-
-
-def _is_being_imported(module: ModuleType) -> bool:
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def _before_fork() -> None:

@@ -83,20 +83,13 @@ class Installed:
 
     def _replaced(self, name: str, original: Any) -> Any:
         home, _ = _HOMES[next(module for module in _HOMES if name.startswith(f"{module}."))]
-        replacement = load(f"hetero.accel.{home}").replaced(self.session, name, original)
-        # SciPy's own tests look up by function what arrays it takes.
-        table = getattr(sys.modules.get("scipy._lib._array_api"), "xp_capabilities_table", {})
-        if original in table:
-            table[replacement] = table[original]
-            self._stack.callback(table.pop, replacement, None)
-        return replacement
+        return load(f"hetero.accel.{home}").replaced(self.session, name, original)
 
     def _done(self, module: str) -> None:
         if module != "numpy" or not (products := load("hetero.accel.products")).gains(self.session):
             return
         try:
-            for caught in (products.caught_method, products.caught_loops):
-                self._stack.enter_context(caught(self.session))
+            self._stack.enter_context(products.caught_loops(self.session))
         except (load("hetero.accel.gate").Unknown, AttributeError, ValueError) as error:
             log.warning("A @ B is left as it is: %s", error)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero.accel.notes import shapes
+from hetero.accel.patching import standin
 from hetero.accel.session import Attempt, Session, planned, wrapped
 from hetero.imports import load
 
@@ -26,13 +27,15 @@ _DISTANCE, _COORDINATE = 1e-9, 5e-11  # seconds of a distance, and for each of i
 def replaced(session: Session, name: str, original: Any) -> Any:
     """What stands in the place of a function, or of `KMeans.fit`."""
     function = name.rpartition(".")[2]
-    if function in ("fit", "cg"):
-        return wrapped(session, name, original, _fit if function == "fit" else _cg)
+    if function == "fit":
+        return wrapped(session, name, original, functools.partial(_fit, original))
+    if function == "cg":
+        return standin(original, wrapped(session, name, original, _cg))
     parameters = load("inspect").signature(original).parameters.values()
     defaults = {p.name: p.default for p in parameters}
     by_place = [p.name for p in parameters if p.kind != p.KEYWORD_ONLY]
     recognise = functools.partial(_convolution, name, (defaults, by_place))
-    return wrapped(session, name, original, recognise, _SMALL)
+    return standin(original, wrapped(session, name, original, recognise, _SMALL))
 
 
 # -- Convolutions ----------------------------------------------------------------------------------
@@ -166,7 +169,12 @@ def _cg(
 
 
 def _fit(
-    looks: Callable[[float], bool], self: Any, X: Any, y: Any = None, sample_weight: Any = None
+    fit: Callable[..., Any],
+    looks: Callable[[float], bool],
+    self: Any,
+    X: Any,
+    y: Any = None,
+    sample_weight: Any = None,
 ) -> Attempt | None:
     rows, columns = X.shape
     if not type(rows) is type(columns) is int:  # of an array that computes its own later
@@ -193,7 +201,6 @@ def _fit(
         obstacle = "option", "init is a function, or verbose, algorithm or copy_x is given"
     if obstacle is not None:
         return Attempt(what, seconds, obstacle)
-    self._validate_params()
     options = {"init": init, "n_init": starts, "max_iter": self.max_iter, "tol": self.tol}
 
     def compute(plan: Any) -> Any:
@@ -201,13 +208,22 @@ def _fit(
             self.n_clusters, random_state=self.random_state, **options
         )
         fitted.fit(X, sample_weight=sample_weight)
-        threads = sys.modules["sklearn.cluster._kmeans"]._openmp_effective_n_threads()
-        self._check_params_vs_input(X)
-        for name in ("n_features_in_", "cluster_centers_", "_n_features_out", "labels_"):
-            setattr(self, name, getattr(fitted, name))
-        vars(self).pop("feature_names_in_", None)  # of a table that it was fitted to before
-        self.inertia_, self.n_iter_, self._n_threads = fitted.inertia_, fitted.n_iter_, threads
+        _fit_few(fit, self, columns)
+        for result in ("cluster_centers_", "labels_", "inertia_", "n_iter_"):
+            setattr(self, result, getattr(fitted, result))
         return self
 
     plan = functools.partial(planned, "kmeans", X, self.n_clusters, **options)
     return Attempt(what, seconds, None, plan, (), compute, iterates=True)
+
+
+def _fit_few(fit: Callable[..., Any], estimator: Any, columns: int) -> None:
+    """Fit an estimator to as many rows as it has clusters: so scikit-learn refuses and warns of
+    parameters, and makes what a fitted estimator has besides its results."""
+    numpy, init, random_state = sys.modules["numpy"], estimator.init, estimator.random_state
+    rows = numpy.outer(numpy.arange(estimator.n_clusters), numpy.ones(columns))
+    try:
+        estimator.init, estimator.random_state = init if isinstance(init, str) else rows, 0
+        fit(estimator, rows)
+    finally:
+        estimator.init, estimator.random_state = init, random_state

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from hetero.imports import load
+
 log = logging.getLogger("hetero")
 
 
@@ -39,8 +41,8 @@ class Patches:
     def set(self) -> None:
         """Replace what is imported, and the rest as it will be."""
         for name in self._names:
-            spec = getattr(sys.modules.get(name), "__spec__", None)
-            if name in sys.modules and not getattr(spec, "_initializing", False):
+            if sys.modules.get(name) is not None:
+                load(name)  # which waits where another thread is importing it
                 self._patch(name)
         sys.meta_path.insert(0, self)
 
@@ -115,7 +117,7 @@ class Patches:
 
 
 class Standin:
-    """A function of NumPy's with other code; see `standin`."""
+    """A function of another package with other code; see `standin`."""
 
     def __init__(self, original: Any) -> None:
         functools.update_wrapper(self, original)
@@ -143,8 +145,8 @@ class Standin:
 def standin(original: Any, code: Callable[..., Any]) -> Standin:
     """A function equal to ``original`` that runs ``code``.
 
-    Classes with functions of their own for NumPy's (``__array_function__``) look these up in tables
-    by the function: they find the original by its stand-in and the other way round.
+    Classes with functions of their own for NumPy's (``__array_function__``), and SciPy's own tests,
+    look functions up in tables: they find the original by its stand-in and the other way round.
     """
     return type("function", (Standin,), {"__call__": staticmethod(code)})(original)
 

@@ -1,14 +1,13 @@
-"""Products: what the gate offers, and `numpy.dot`, `ndarray.dot` and `numpy.einsum`.
+"""Products: what the gate offers, and `numpy.dot` and `numpy.einsum`.
 
 `numpy.tensordot` and `numpy.linalg.multi_dot` call `numpy.dot`, which is replaced within NumPy too.
+`ndarray.dot` is NumPy's: no documented way replaces a method of its arrays.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
-import gc
 import os
 import string
 import sys
@@ -39,22 +38,6 @@ def replaced(session: Session, name: str, original: Any) -> Any:
     if name == "numpy.einsum":
         return standin(original, einsum(session, original))
     return standin(original, dot(session, original)) if gains(session) else original
-
-
-@contextlib.contextmanager
-def caught_method(session: Session) -> Iterator[None]:
-    """A block in which `ndarray.dot`, a C method, is a function in the type's own dictionary."""
-    ndarray = sys.modules["numpy"].ndarray
-    (names,) = gc.get_referents(ndarray.__dict__)
-    changed = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyType_Modified", ctypes.pythonapi))
-    original = names["dot"]
-    names["dot"] = replaced = dot(session, original)
-    replaced.__module__ = "numpy"  # where pickle finds it
-    changed(ndarray)
-    yield
-    if names["dot"] is replaced:
-        names["dot"] = original
-        changed(ndarray)
 
 
 @contextlib.contextmanager
@@ -199,7 +182,7 @@ def einsum(session: Session, original: Any) -> Any:
 
 
 def dot(session: Session, original: Any) -> Any:
-    """The code of ``original``, `numpy.dot` or `ndarray.dot`."""
+    """The code of ``original``, `numpy.dot`."""
     ndarray, least = sys.modules["numpy"].ndarray, 1 if session.eager else VECTORS // 64
 
     @functools.wraps(original)

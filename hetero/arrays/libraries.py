@@ -315,8 +315,7 @@ class Torch(Interface):
         if kind.__name__ != "Tensor":
             return None
         torch = load("torch")
-        stream, ordinal = torch._C._cuda_getCurrentRawStream, torch.cuda.current_device
-        strided = torch.strided
+        stream, strided = torch.cuda.current_stream, torch.strided
         return Access(
             each(lambda array: (array.shape, array.stride(), array.dtype, array.get_device())),
             lambda array: array.data_ptr(),
@@ -326,7 +325,7 @@ class Torch(Interface):
                 and not (array.requires_grad or array.is_neg())
             ),
             lambda device: lambda shape, dtype, like: like.new_empty(shape),
-            lambda: not stream(ordinal()),
+            lambda: not stream().cuda_stream,  # of the current device
             None,
         )
 

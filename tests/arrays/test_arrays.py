@@ -18,6 +18,7 @@ from hetero.arrays import (
     as_array,
     describe,
     is_device_array,
+    libraries,
     library_of,
 )
 from hetero.arrays.pycuda import DeviceArray
@@ -111,6 +112,16 @@ def test_streams_of_torch_come_from_torch(monkeypatch):
     assert asked == [Tensor.device]
     torch.cuda.current_stream = lambda device: types.SimpleNamespace(cuda_stream=0)
     assert describe(Tensor()).stream is None, "the default stream"
+
+
+def test_remembered_calls_on_tensors_ask_for_the_current_stream(monkeypatch):
+    Tensor, current = type("Tensor", (), {"__module__": "torch"}), types.SimpleNamespace()
+    cuda = types.SimpleNamespace(current_stream=lambda: current)
+    torch = types.SimpleNamespace(cuda=cuda, strided=object())
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    access = libraries.Torch().access(Tensor, several=False)
+    for current.cuda_stream, ordered in ((0, True), (0x99, False)):
+        assert access.ordered() is ordered
 
 
 # -- Libraries -----------------------------------------------------------------------------------

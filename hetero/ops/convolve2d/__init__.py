@@ -57,7 +57,8 @@ def convolve2d(
         a row that make up the filter), "fft" (transforms of the image, or of tiles where that costs
         less), "streamed" (bands of an image on the host that go to a GPU, are convolved by one of
         these and come back, all at the same time), "scipy" (SciPy's function, for dtypes that no
-        other takes, and where the loops of others are not compiled).
+        other takes, and where the loops of others are not compiled; sums by NumPy while nobody has
+        imported `scipy.signal`).
 
     Returns
     -------

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+import sys
+from collections.abc import Callable
 from math import prod
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from hetero.host import loops
 from hetero.imports import load
 from hetero.ops.convolve2d.filters import FilterOptions
-from hetero.ops.convolve2d.operands import scipys_convolve2d
+from hetero.ops.convolve2d.operands import swapped
 from hetero.ops.convolve2d.value_ranges import is_finite
-from hetero.ops.convolve2d.window import Window, mode_of
+from hetero.ops.convolve2d.window import ALIASES, Window, mode_of
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
@@ -115,6 +118,64 @@ def examples(dtype: np.dtype) -> None:
 
 
 # -- SciPy -----------------------------------------------------------------------------------------
+
+# Taps, at 1.5 us each and more, that NumPy's sums have in a process before they have taken as long
+# as to import `scipy.signal`, which does small images in less.
+_MOST_TAPS = 300_000
+_SUMMED = "fdbBhHiIlLqQ"  # dtypes of these sums
+_summed = {"taps": 0}
+
+
+def scipys_convolve2d() -> Callable[[Any, Any, str, str, Any], Any]:
+    """`scipy.signal.convolve2d`; where nobody imported it, which takes half a second, a function
+    that adds up the products by NumPy until then."""
+    if "scipy.signal" in sys.modules:
+        return load("scipy.signal").convolve2d  # type: ignore[no-any-return]
+
+    def convolve2d(in1: Any, in2: Any, mode: str, boundary: str, fillvalue: Any) -> Any:
+        is_scipys = "scipy.signal" in sys.modules or _summed["taps"] > _MOST_TAPS
+        if is_scipys or not _is_summed(in1, in2, fillvalue):
+            return load("scipy.signal").convolve2d(in1, in2, mode, boundary, fillvalue)
+        if mode == "valid" and swapped(in1.shape, in2.shape):
+            in1, in2 = in2, in1
+        _summed["taps"] += in2.size
+        return _sum(in1, in2, mode, ALIASES.get(boundary, boundary))
+
+    return convolve2d
+
+
+def _is_summed(image: np.ndarray, filter: np.ndarray, fillvalue: Any) -> bool:
+    if type(fillvalue) not in (int, float) or fillvalue != 0 or not image.size * filter.size:
+        return False
+    return np.result_type(image, filter).char in _SUMMED
+
+
+def _sum(image: np.ndarray, filter: np.ndarray, mode: str, boundary: str) -> np.ndarray:
+    """The direct sum, a product of the whole image for each tap; beyond it lie zeros with "fill".
+
+    In each result the products are added in the order of the filter's taps.
+    """
+    dtype = np.result_type(image, filter)
+    image, filter = image.astype(dtype, copy=False), filter.astype(dtype, copy=False)
+    sides = {  # rows and columns that are read before and after the image's own
+        "full": [(n - 1, n - 1) for n in filter.shape],
+        "same": [(n // 2, (n - 1) // 2) for n in filter.shape],
+        "valid": [(0, 0), (0, 0)],
+    }[mode]
+    if boundary == "fill":  # in a tenth of the time of `numpy.pad`
+        (above, below), (left, right), (h, w) = *sides, image.shape
+        extended = np.zeros((above + h + below, left + w + right), dtype)
+        extended[above : above + h, left : left + w] = image
+    else:
+        extended = np.pad(image, sides, "wrap" if boundary == "wrap" else "symmetric")
+    height, width = (n - f + 1 for n, f in zip(extended.shape, filter.shape, strict=True))
+    out, product = np.zeros((height, width), dtype), np.empty((height, width), dtype)
+    with np.errstate(all="ignore"):  # as SciPy's loop, which looks at no flags
+        for (i, j), tap in np.ndenumerate(filter):
+            row, column = filter.shape[0] - 1 - i, filter.shape[1] - 1 - j
+            meets = extended[row : row + height, column : column + width]
+            out += np.multiply(meets, tap, out=product)
+    return out
 
 
 def by_scipy(image: np.ndarray, options: FilterOptions, window: Window) -> np.ndarray:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Callable
-from functools import cache
 from math import isfinite, prod
 from typing import Any, NamedTuple
 
@@ -23,7 +20,7 @@ from hetero.arrays import (
 )
 from hetero.calling.planner import HERE, Machine
 from hetero.errors import one_of
-from hetero.imports import extension, load
+from hetero.imports import load
 from hetero.moving import results
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.value_ranges import is_finite, is_wide
@@ -32,8 +29,6 @@ from hetero.registry.problem import Problem, check_dims, dtype_obstacle
 
 _NARROW = 16  # a stack of more images, higher than that and 3 or 4 wide, is an image in colour
 _NUMBERS = "biufc"  # kinds of dtypes
-_SCIPYS_MODES = {"valid": 0, "same": 1, "full": 2}  # of its extension module
-_SCIPYS_BOUNDARIES = {"fill": 0, "symm": 4, "wrap": 8}
 LARGEST_DOWNLOADED = 1024  # elements of a filter on a device whose rank may be looked at
 
 
@@ -155,28 +150,6 @@ def swapped(shape: tuple[int, ...], filter_shape: tuple[int, ...]) -> bool:
         "For 'valid' mode, one must be at least as large as the other in every dimension, "
         f"got {tuple(shape)} and {tuple(filter_shape)}"
     )
-
-
-@cache
-def scipys_convolve2d() -> Callable[[Any, Any, str, str, Any], Any]:
-    """`scipy.signal.convolve2d`, for arrays of two axes that fit each other.
-
-    To import its package takes half a second, and where nobody did, this is what SciPy's function
-    comes down to, from its extension module alone.
-    """
-    compiled = None if "scipy.signal" in sys.modules else extension("scipy.signal", "_sigtools")
-
-    def convolve2d(in1: Any, in2: Any, mode: str, boundary: str, fillvalue: Any) -> Any:
-        if mode == "valid" and swapped(in1.shape, in2.shape):
-            in1, in2 = in2, in1
-        kind = _SCIPYS_BOUNDARIES[ALIASES.get(boundary, boundary)]
-        return compiled._convolve2d(in1, in2, 1, _SCIPYS_MODES[mode], kind, fillvalue)
-
-    one = np.ones((1, 1))
-    with contextlib.suppress(Exception):  # of a SciPy that has no such function
-        if compiled is not None and convolve2d(one, one, "full", "fill", 0) == one:
-            return convolve2d
-    return load("scipy.signal").convolve2d
 
 
 def _as_scipy(

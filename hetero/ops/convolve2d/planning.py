@@ -10,7 +10,6 @@ their filter, are found by `convolve2d` itself in the call cache.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from math import isfinite, prod
 from typing import Any, NamedTuple
@@ -24,13 +23,13 @@ from hetero.host import pages
 from hetero.imports import load
 from hetero.moving import results
 from hetero.ops.convolve2d import value_ranges
+from hetero.ops.convolve2d.direct_cpu import scipys_convolve2d
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import (
     LARGEST_DOWNLOADED,
     CheckedCall,
     described,
     filter_of,
-    scipys_convolve2d,
     swapped,
 )
 from hetero.ops.convolve2d.window import (
@@ -237,7 +236,6 @@ def scipys(key: Any) -> Function | None:
     return tables.bind(key, lambda: _scipys(mode, boundary))
 
 
-@functools.cache
 def _scipys(mode: str, boundary: str) -> Function:
     convolve2d = scipys_convolve2d()
 

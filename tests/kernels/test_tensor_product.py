@@ -4,15 +4,16 @@ import ctypes
 import shutil
 import subprocess
 
+import cuda_on_host
 import numpy as np
 import pytest
+import tensor_core
+from compiled import compile_cuda
 
 import hetero
 from hetero import kernels
 from hetero.kernels import Target, plan_tensor
 from hetero.profile import inventory
-from tests.support import cuda_on_host, tensor_core
-from tests.support.compiled import compile_cuda
 
 HOPPER = Target(132, 1024, True, 232448, (9, 0))
 BY_FLOAT16, BY_BFLOAT16, BY_TILED = range(3)
@@ -193,19 +194,20 @@ def test_three_pieces_hold_every_bit_of_a_wide_range(splits):
     assert np.array_equal(cut.B[0], B[0].T)
 
 
-@pytest.mark.parametrize("special", [-np.inf, np.nan])
-def test_special_values_are_left_to_float32(splits, special):
+@pytest.mark.parametrize(
+    ("first", "others", "who"),
+    [
+        (-np.inf, 1.0, BY_TILED),
+        (np.nan, 1.0, BY_TILED),
+        (1e-40, 1e-41, BY_TILED),
+        (1.0, 1e-12, BY_TILED),
+        (0.0, 0.0, BY_FLOAT16),
+    ],
+)
+def test_rows_that_pieces_do_not_hold(splits, first, others, who):
     A, B = np.ones((1, 40, 150), np.float32), np.ones((1, 150, 30), np.float32)
-    B[0, 149, 29] = special
-    assert Cut(splits, A, B).who == BY_TILED
-
-
-def test_rows_of_very_small_numbers_are_left_to_float32(splits):
-    A, B = np.ones((1, 40, 150), np.float32), np.ones((1, 150, 30), np.float32)
-    A[0, 39] = 1e-40
-    assert Cut(splits, A, B).who == BY_TILED
-    A[0, 39] = 0.0
-    assert Cut(splits, A, B).who == BY_FLOAT16
+    A[0, 39], A[0, 39, 149] = others, first
+    assert Cut(splits, A, B).who == who
 
 
 # -- What the pieces promise -----------------------------------------------------------------------
@@ -254,13 +256,6 @@ def test_two_pieces_would_not_do_for_a_wide_range(pieces):
     chain = errors(tensor_core.chained(A, B), A, B)
     assert errors(tensor_core.dots(A, B, True), A, B) > 4 * chain
     assert errors(tensor_core.dots(A, B, False), A, B) <= chain
-
-
-def test_rows_of_all_but_tiny_numbers_are_left_to_float32(pieces):
-    A = np.full((1, 512), 1e-12, np.float32)
-    A[0, 3] = 1.0
-    found = finding(A), finding(np.ones((1, 512), np.float32))
-    assert pieces.method_for(*found, ctypes.c_longlong(512)) == BY_TILED
 
 
 # -- The method ------------------------------------------------------------------------------------

@@ -74,25 +74,6 @@ def test_pieces_fill_their_blocks(pieces):
         assert sorted(places) == list(range(0, count * 8192, 16))
 
 
-def test_parts_of_the_workspace_do_not_overlap():
-    plan = planned(300, 500, 700, batch=3, b=(0, 500, 1))
-    cut, _, product, _ = plan.launches
-    numbers = [a for a in cut.arguments if isinstance(a, int)]
-    a_blocks, b_blocks, *_, findings, of_a, of_b, a, b = numbers[9:]
-    steps = 22  # of 32 of k
-    assert numbers[:3] == [300, 500, 700]
-    assert findings >= 4
-    assert of_a - findings >= 8 * (a_blocks + b_blocks)
-    assert of_b - of_a >= 4 * 3 * 384
-    assert a - of_b >= 4 * 512  # one B for the whole batch
-    assert b - a >= 3 * 3 * steps * 3 * 8192
-    assert 4 * plan.workspace - b >= 4 * steps * 3 * 8192
-    assert all(number % 128 == 0 for number in (findings, of_a, of_b, a, b))
-    _, _, *numbers = product.arguments
-    assert numbers[:6] == [300, 500, steps, 3, 3, 0]
-    assert numbers[6:10] == [of_a, of_b, a, b]
-
-
 def test_a_result_by_columns_is_the_product_transposed():
     plan = planned(300, 500, 700, c=(0, 1, 300))
     assert plan.launches[0].arguments[:3] == ("B", "A", "partial")

@@ -189,7 +189,7 @@ def every() -> list[Kept]:
 
 
 def _after_fork() -> None:
-    """The copies are the parent's, whose devices hold them: they are not used here, nor freed."""
+    """The copies are on the parent's devices: they are not used here, nor freed."""
     for known in every():
         _of_parent.append(known.held)
         known.held = {}

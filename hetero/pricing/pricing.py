@@ -166,9 +166,10 @@ def _without_price(candidate: Candidate) -> Candidate:
     """A way that is out; what compiling would gain is of interest, and what a result costs that
     does not stay."""
     reason = candidate.reason
-    way = candidate._replace(unasked=reason if isinstance(reason, Unasked) else "")
-    priced = reason in (registry.NOT_COMPILED, _HOME)
-    return way if priced else way._replace(seconds=None, terms={})
+    unasked = reason if isinstance(reason, Unasked) else ""
+    if candidate.seconds is None or reason in (registry.NOT_COMPILED, _HOME):
+        return candidate._replace(unasked=unasked) if unasked else candidate
+    return candidate._replace(unasked=unasked, seconds=None, terms={})
 
 
 def candidate(
@@ -197,7 +198,9 @@ def candidate(
         unknown = Unasked(unknown) if name == CPU and not info.get("elsewhere") else unknown
     if way.seconds is None and way.reason is None:
         way = way._replace(reason=_unless(named and (asked or name == CPU), unknown))
-    return way._replace(reason=_unless(named, way.reason)) if way.seconds is not None else way
+    if named and way.reason is not None and way.seconds is not None:
+        way = way._replace(reason=_unless(named, way.reason))
+    return way
 
 
 def _unless(named: bool, reason: str | None) -> str | None:

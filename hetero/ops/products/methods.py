@@ -169,17 +169,20 @@ def _tiled_work(problem: Problem, info: dict[str, Any], family: str = "") -> Wor
     return work._replace(estimate=planned.seconds, calls=calls)
 
 
+_ON_HOPPER = registry.Unasked("as tiled, but on NVIDIA GPUs of compute capability 9.0")
+_IN_FLOAT32 = registry.Unasked("as tiled, but for float32")
+_OF_LONG_SUMS = registry.Unasked(f"as tiled, but for k from {kernels.LEAST_DEPTH} on")
+
+
 def _no_tensor_cores(problem: Problem, info: dict[str, Any]) -> str | None:
     """Why pieces of float32 on tensor cores do not serve here, None where they do."""
     if settings.is_ieee():
         return 'tensor cuts operands into pieces, which precision="ieee" excludes'
     if info.get("arch") != "sm_90":
-        return registry.Unasked("as tiled, but on NVIDIA GPUs of compute capability 9.0")
+        return _ON_HOPPER
     if problem.dtype != "float32":
-        return registry.Unasked(f"as tiled, but for float32; got {problem.dtype}")
-    if problem.dims[-1] < kernels.LEAST_DEPTH:
-        return registry.Unasked(f"as tiled, but for k from {kernels.LEAST_DEPTH} on")
-    return None
+        return _IN_FLOAT32
+    return None if problem.dims[-1] >= kernels.LEAST_DEPTH else _OF_LONG_SUMS
 
 
 # -- cuBLAS, which is column-major: a row-major C = A B is the column-major C^T = B^T A^T ----------

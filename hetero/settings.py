@@ -16,25 +16,16 @@ class Settings(NamedTuple):
         Where results of operands on the host stay; see `hetero.moving.results`.
     memory_limit : int or None
         Bytes of a device's memory that a call may take.
-    precision : {"any", "ieee"} or None
-        "ieee": no method cuts operands into pieces.
     """
 
     device: str | None = None
     method: str | None = None
     results: str | None = None
     memory_limit: int | None = None
-    precision: str | None = None
 
 
 # Remembered calls hold outside of `use` blocks only.
 forced: ContextVar[Settings | None] = ContextVar("hetero_forced", default=None)
-
-
-def is_ieee() -> bool:
-    """Whether calls multiply and add in their own dtype alone."""
-    outer = forced.get()
-    return outer is not None and outer.precision == "ieee"
 
 
 def placement(device: str | None, method: str | None) -> tuple[str | None, str | None]:

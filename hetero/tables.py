@@ -85,6 +85,6 @@ def bind(key: Any, make: Callable[[], Any]) -> Any:
 def here(key: Any) -> Any:
     """A key, with what else the enclosing `use` blocks set."""
     outer = _forced()
-    if outer is None or outer.results is outer.memory_limit is outer.precision is None:
+    if outer is None or outer.results is outer.memory_limit is None:
         return key
-    return outer.results, outer.memory_limit, outer.precision, key
+    return outer.results, outer.memory_limit, key

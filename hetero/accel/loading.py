@@ -39,7 +39,7 @@ class Loading:
         # run so long that its end can't take back much.
         self.enough, self._due = 0.0 if at_once else None, 0.0
         # Seconds of all calls, as if each were the plain library's, and of those that hetero saved;
-        # the part of them that it is taken to save.
+        # the fraction of their time that it is expected to save.
         self.spent = self.gained = self._saved = 0.0
         self._pace: dict[str, list[float]] = {}  # function -> seconds measured, guessed
 
@@ -87,7 +87,7 @@ class Loading:
         self._name = load("hashlib").blake2b(script, digest_size=16).hexdigest()
         atexit.register(self._keep, os.getpid())
         spent, self._saved, pace = _runs().get(self._name, (0.0, self._saved, {}))
-        # So little of them that what is measured now overrules it.
+        # With a small weight, so that what is measured in this run overrules it.
         self._pace = {name: [1e-9 * of_guess, 1e-9] for name, of_guess in pace.items()}
         if spent * self._saved >= GAIN * loading:
             enough = self._due = 0.0

@@ -101,8 +101,8 @@ class Session:
         return self.least == math.inf or getattr(self._thread, "inside", False)
 
     def waits(self, function: str, guess: float) -> bool:
-        """Whether the plain library has a call, guessed to take so many seconds, without a look at
-        it: loading hetero does not pay, and nobody reads notes. It is counted."""
+        """Whether the plain library computes a call of about ``guess`` seconds, and nothing else is
+        asked: loading hetero does not pay, and nobody reads notes. The call is counted."""
         if self.recording or self.loading.pays(function, guess):
             return False
         self.book.calls["start"] += 1

@@ -107,7 +107,8 @@ class Kept:
 # id of an array that promises -> its addresses, and what is known of it and of its views
 _promises: dict[int, tuple[int, int, dict[Any, Kept]]] = {}
 lock = locks.new()  # watches begin and end within it
-# Watched arrays, and what computed results, of which calls had so many; the last one was used last.
+# Watched arrays, and calls that compute results with the number of those that were used again, in
+# the order of their last use.
 remembered: OrderedDict[Any, Kept] = OrderedDict()
 _of_parent: list[dict[Any, Any]] = []
 

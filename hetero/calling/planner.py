@@ -24,7 +24,7 @@ from hetero.pricing.plan import CPU, Plan
 from hetero.pricing.pricing import by_way_of_host, price
 from hetero.profile import inventory
 from hetero.registry.problem import Problem
-from hetero.settings import Settings, forced, is_ieee, placement
+from hetero.settings import Settings, forced, placement
 
 _AT_ONCE = 2e-4  # seconds: a solve on a device from operands on the host takes no less
 _START, _LEAST = 0.2, 1e-3  # seconds: to look for devices; what a call takes that is not remembered
@@ -56,9 +56,6 @@ class use(ContextDecorator):
     watch : bool, optional
         False: no copies are made of arrays that are merely used again (docs/keeping.md); those of
         `keep` stay. Default: the environment's ``HETERO_WATCH``, "0" for False.
-    precision : {"any", "ieee"}, optional
-        "ieee": float32 products multiply and add in float32 alone; the method "tensor" is left out,
-        which multiplies 16-bit pieces (docs/precision.md). "any": as outside the block.
 
     Raises
     ------
@@ -66,7 +63,7 @@ class use(ContextDecorator):
         If there is no such kind of device, or no operation has the method there; the message names
         those that there are. If the device is not here, when the block begins.
     ValueError, TypeError
-        For other ``results``, ``watch`` or ``precision``, or a limit that is no number of bytes.
+        For other ``results`` or ``watch``, and where the limit is no number of bytes.
 
     Notes
     -----
@@ -96,9 +93,8 @@ class use(ContextDecorator):
         results: str | None = None,
         memory_limit: float | str | None = None,
         watch: bool | None = None,
-        precision: str | None = None,
     ) -> None:
-        self._given = device, method, results, memory_limit, watch, precision
+        self._given = device, method, results, memory_limit, watch
         self._token: Token[Settings | None] | None = None
         self._watching: Token[bool | None] | None = None
         kinds = {part.partition(":")[0] for part in str(device).split("+")}
@@ -111,10 +107,8 @@ class use(ContextDecorator):
             raise ValueError(one_of("results", ("host", "device"), results))
         if watch not in (None, True, False):
             raise ValueError(f"watch must be True or False, got {watch!r}")
-        if precision not in (None, "any", "ieee"):
-            raise ValueError(one_of("precision", ("any", "ieee"), precision))
         limit = None if memory_limit is None else places.parsed_limit(memory_limit)
-        self._settings = Settings(device, method, results, limit, precision)
+        self._settings = Settings(device, method, results, limit)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._given
@@ -130,7 +124,7 @@ class use(ContextDecorator):
         outer = forced.get() or Settings()
         inner = (o if g is None else g for g, o in zip(self._settings, outer, strict=True))
         self._token = forced.set(Settings(*inner))
-        watch = self._given[4]
+        watch = self._given[-1]
         self._watching = None if watch is None else kept.asked.set(bool(watch))
 
     def __exit__(self, *error: object) -> None:
@@ -181,7 +175,7 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
         If the forced placement is not possible; the message names what is.
     """
     limit = places.memory_limit()
-    key = (device, method, limit, is_ieee(), _key(problem))
+    key = (device, method, limit, _key(problem))
     planned = _plans.get(key)
     if planned is None:  # those that are remembered keep no array
         inputs = tuple([o._replace(kept=None) for o in problem.inputs])
@@ -194,7 +188,7 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
 
 def _planned(problem: Problem, device: str | None, method: str | None, key: Any) -> Plan:
     """A new plan, remembered under a key."""
-    limit = key[2]
+    _, _, limit, _ = key
     if device is not None:
         _require(device)
     for _ in inventory.devices():  # each round but the last finds a broken one

@@ -68,8 +68,8 @@ def plan_tensor(
     target: Target,
     alignment: int,
 ) -> LaunchPlan:
-    """Plan C = A B by 16-bit pieces of float32; parameters as of `plan_matmul`, and the plan where
-    pieces do not serve: in float64, on other devices, and for k below `LEAST_DEPTH`.
+    """Plan C = A B by 16-bit pieces of float32; parameters as of `plan_matmul`. Its plan is
+    given in float64, on other devices, and for k below `LEAST_DEPTH`.
 
     Four launches follow each other without the host: both operands are cut into two pieces of
     float16, and looked at; into three of bfloat16 where two are not as accurate; the pieces are

@@ -11,7 +11,7 @@
 // and writes 2 PIECES bytes for each. Rows up to a multiple of PANEL and k up to one of 64 are filled with zeros.
 //
 // Preconditions. vectors: where k is fast its stride is 1, and the other strides and the addresses are multiples of 16
-// bytes. a_blocks, b_blocks: groups of so many rows, in all matrices of the batch that differ; a thread block
+// bytes. a_blocks, b_blocks: groups of a_rows or b_rows rows, in all matrices of the batch that differ; a thread block
 // takes one after the other. Offsets are in bytes from `partial`, which 128 divides; each group has a finding, A's first.
 
 #include "tensor_pieces.cu"

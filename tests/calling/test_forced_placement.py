@@ -118,13 +118,13 @@ def test_use_holds_in_its_own_thread_only(opencl):
 )
 def test_a_block_can_be_copied_and_pickled(copied):
     """The copy asks for the same, and is not entered where the original is."""
-    block = hetero.use(device="cpu", results="host", memory_limit="1 GB", precision="ieee")
+    block = hetero.use(device="cpu", results="host", memory_limit="1 GB")
     before = copied(block)
     with block:
         inside = copied(block)
     for one in (before, inside):
         with one:
-            assert settings.forced.get() == ("cpu", None, "host", 10**9, "ieee")
+            assert settings.forced.get() == ("cpu", None, "host", 10**9)
         assert settings.forced.get() is None
 
 

@@ -32,7 +32,6 @@ USE = {
     "with room": [{"memory_limit": "1 GB"}],
     "to the host": [{"results": "host"}],
     "not watched": [{"watch": False}],
-    "ieee": [{"precision": "ieee"}],
 }
 DEVICE = {"none": NOTHING, "None": None, "cpu": "cpu", "cuda": "cuda", "cuda:1": "cuda:1"}
 CUDA = fakes.FakeCuda()

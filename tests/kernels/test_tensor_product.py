@@ -11,7 +11,7 @@ import tensor_core
 from compiled import compile_cuda
 
 import hetero
-from hetero import kernels
+from hetero import kernels, registry
 from hetero.kernels import Target, plan_tensor
 from hetero.profile import inventory
 
@@ -242,9 +242,12 @@ def test_two_pieces_would_not_do_for_a_wide_range(pieces):
 # -- The method ------------------------------------------------------------------------------------
 
 
-def test_a_block_of_ieee_precision_excludes_it():
-    with pytest.raises(ValueError, match="precision must be"):
-        hetero.use(precision="half")
+def test_ieee_precision_excludes_it(monkeypatch):
+    (row,) = (r for r in registry.lookup("matmul") if r.method == "tensor")
+    problem = registry.operation("matmul").problem(*[hetero.spec((256, 256), "float32")] * 2)
+    assert row.excludes(problem, {"arch": "sm_90"}) is None
+    monkeypatch.setenv("HETERO_PRECISION", "ieee")
+    assert row.obstacle(problem, {"arch": "sm_90"}) == "HETERO_PRECISION=ieee"
 
 
 @pytest.mark.gpu
@@ -304,8 +307,8 @@ class TestOnHopper:
         assert (found[[0, 199]] == 256).all()
         np.testing.assert_allclose(found[9], 256e-42, rtol=1e-3)
 
-    def test_a_block_of_ieee_precision(self):
-        A = np.ones((256, 256), np.float32)
-        with hetero.use(precision="ieee"), pytest.raises(hetero.errors.MethodNotAvailable):
-            self.product(A, A)
-        assert (self.product(A, A) == 256).all()
+    def test_ieee_precision(self, monkeypatch):
+        monkeypatch.setenv("HETERO_PRECISION", "ieee")
+        A = np.ones((256, 255), np.float32)
+        with pytest.raises(hetero.errors.MethodNotAvailable, match="HETERO_PRECISION"):
+            self.product(A, A.T)

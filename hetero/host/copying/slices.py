@@ -26,7 +26,7 @@ from hetero.host import cpu
 BUFFERS, _JOBS = 16, 16  # of a ring, and under way at once, at most; as in slices.c
 _FEW = 4  # threads, of which the one that leads is one; of more it is not
 _OTHERS = 4  # cores without threads that help: for those who lead and for the caller
-_MOST_HELPERS = 28  # four copies' on the largest machines, whose memory has enough to do then
+_MOST_HELPERS = 28  # those of four copies: more of them only wait for the memory
 _SHARE = 1 << 20  # bytes for which one more thread is worth waking
 _SLICE, _LEAST_SLICE = 4 << 20, 256 << 10  # bytes that the driver copies at once
 _IN_CALLS = 400 << 10  # bytes that are sent in the time of the calls for a slice, 8 us

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hetero import kernels, registry, settings
+from hetero import kernels, registry
 from hetero.arrays import alignment
 from hetero.imports import INSTALL, load
 from hetero.kernels.common.launch import Target
@@ -22,6 +23,7 @@ from hetero.registry.problem import Problem
 if TYPE_CHECKING:
     from hetero.devices.base import Device
 
+PRECISION = "HETERO_PRECISION"  # "ieee": float32 products multiply and add in float32 alone
 VECTOR_BYTES = 16  # of the widest loads; operands are expected to be aligned for them
 _SPLIT_CALLS = 1.15  # what a second launch and its buffer add to what a call costs the host
 _N, _T = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
@@ -175,14 +177,14 @@ _OF_LONG_SUMS = registry.Unasked(f"as tiled, but for k from {kernels.LEAST_DEPTH
 
 
 def _no_tensor_cores(problem: Problem, info: dict[str, Any]) -> str | None:
-    """Why pieces of float32 on tensor cores do not serve here, None where they do."""
-    if settings.is_ieee():
-        return 'tensor cuts operands into pieces, which precision="ieee" excludes'
+    """Why a product is not made of 16-bit pieces, None where it is."""
     if info.get("arch") != "sm_90":
         return _ON_HOPPER
     if problem.dtype != "float32":
         return _IN_FLOAT32
-    return None if problem.dims[-1] >= kernels.LEAST_DEPTH else _OF_LONG_SUMS
+    if problem.dims[-1] < kernels.LEAST_DEPTH:
+        return _OF_LONG_SUMS
+    return f"{PRECISION}=ieee" if os.environ.get(PRECISION) == "ieee" else None
 
 
 # -- cuBLAS, which is column-major: a row-major C = A B is the column-major C^T = B^T A^T ----------

@@ -15,5 +15,5 @@
                 whose = nearest[at];
             }
         }
-        if (tile_m + r < n) write_label(labels, state, tile_m + r, whose);
+        if (tile_m + r < n) write_label(labels, state, ROW(tile_m + r), whose);
     }

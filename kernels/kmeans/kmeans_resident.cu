@@ -37,10 +37,13 @@
 KERNEL(THREADS, RESIDENT)
 assign_resident(const REAL *__restrict__ X, const REAL *__restrict__ packed,
                 const REAL *__restrict__ norms, int *__restrict__ labels, int *__restrict__ state,
-                index_t n, index_t d, index_t tiles)
+                index_t all, index_t d, index_t tiles LIST)
 {
     extern __shared__ __align__(16) REAL shared[];
     if (state[STOPPED]) return;
+
+    const index_t n = HOW_MANY(all);
+    if (LISTED && (index_t)blockIdx.x * TILE_M >= n) return;
 
     const int thread = (int)threadIdx.x;
     const int lane = thread % 32;
@@ -75,7 +78,7 @@ assign_resident(const REAL *__restrict__ X, const REAL *__restrict__ packed,
             const int row = thread / run + slot * (THREADS / run);
             REAL elements[PIECE] = {0};
             if (row < rows && column < columns) {
-                const REAL *const from = X + (tile_m + row) * d + column;
+                const REAL *const from = X + ROW(tile_m + row) * d + column;
 #if ALIGNED
                 const VECTOR v = *(const VECTOR *)from;
                 UNPACK(elements, v);

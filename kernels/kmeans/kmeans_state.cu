@@ -14,6 +14,20 @@
 #define CONVERGED 2  // the centroids moved by no more than the tolerance, or few labels changed
 #define EMPTIED 3    // a cluster is empty, and the centroids are still to be computed
 
+// LISTED: a kernel labels the rows that a list has, how many and then which, in place of all.
+#ifndef LISTED
+#define LISTED 0
+#endif
+#if LISTED
+#define LIST , GLOBAL const int *RESTRICT listed
+#define HOW_MANY(n) listed[0]
+#define ROW(i) listed[1 + (i)]
+#else
+#define LIST
+#define HOW_MANY(n) (n)
+#define ROW(i) (i)
+#endif
+
 // A label's place in memory gets a new value; tells of it if it is another one.
 DEVICE void write_label(GLOBAL int *labels, GLOBAL int *state, index_t row, int label)
 {

@@ -49,13 +49,16 @@ DEVICE void scatter(LOCAL REAL *to, LOADED piece)
 KERNEL(THREADS, RESIDENT)
 assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
              GLOBAL const REAL *RESTRICT norms, GLOBAL int *RESTRICT labels,
-             GLOBAL int *RESTRICT state, index_t n, index_t d, index_t tiles)
+             GLOBAL int *RESTRICT state, index_t all, index_t d, index_t tiles LIST)
 {
     SHARED VECTOR shared_x[2 * TILE_K * PITCH_A / WIDTH];
     SHARED VECTOR shared_c[2 * TILE_K * TILE_N / WIDTH];
     SHARED REAL least[THREAD_M * THREADS];
     SHARED int nearest[THREAD_M * THREADS];
     if (state[STOPPED]) return;
+
+    const index_t n = HOW_MANY(all);
+    if (LISTED && (index_t)blockIdx.x * TILE_M >= n) return;
 
     const int thread = (int)threadIdx.x;
     const int lane = thread % 32;
@@ -69,7 +72,16 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
     const int x_k = thread % RUN * PIECE;
     const int x_m = thread / RUN;
     const int left = (int)(n - tile_m < TILE_M ? n - tile_m : TILE_M) - x_m;
+#if LISTED
+    GLOBAL const REAL *rows_of_x[LOADS_X];
+    UNROLL
+    for (int s = 0; s < LOADS_X; ++s)
+        rows_of_x[s] = X + (s * APART < left ? ROW(tile_m + x_m + s * APART) * d : 0) + x_k;
+#define ROW_OF_X(s) rows_of_x[s]
+#else
     X += (tile_m + x_m) * d + x_k;
+#define ROW_OF_X(s) (X + (s) * APART * d)
+#endif
     LOCAL REAL *const to_x = (LOCAL REAL *)shared_x + x_k * PITCH_A + x_m;
     GLOBAL const VECTOR *from_c = (GLOBAL const VECTOR *)packed + thread;
 
@@ -84,7 +96,7 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
         next_x[s] = zeros[0];
 #endif
         if (s * APART < left && x_k < d)
-            next_x[s] = *(GLOBAL const LOADED *)(X + s * APART * d);
+            next_x[s] = *(GLOBAL const LOADED *)ROW_OF_X(s);
     }
     UNROLL
     for (int s = 0; s < LOADS_C; ++s) next_c[s] = from_c[s * THREADS];
@@ -129,7 +141,7 @@ assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
             UNROLL
             for (int s = 0; s < LOADS_X; ++s)
                 if (s * APART < rows)
-                    next_x[s] = *(GLOBAL const LOADED *)(X + s * APART * d + next);
+                    next_x[s] = *(GLOBAL const LOADED *)(ROW_OF_X(s) + next);
             from_c += TILE_K * TILE_N / WIDTH;
             UNROLL
             for (int s = 0; s < LOADS_C; ++s)

@@ -41,6 +41,7 @@ class LloydPlan(NamedTuple):
     # ``"centroids"`` as the assignment reads them, ``"packed"`` and ``"norms"``. What it fills up
     # must be in ``"packed_next"`` and ``"norms_next"`` as well.
     pack: Launch
+    prepare: tuple[Launch, ...]  # once, when ``"X"`` is there
     assign: tuple[Launch, ...]  # labels alone. They are compared with those before
     # Sums of clusters by labels, where `assign` does not make them too; before them, where that is
     # asked for, how many labels changed: ``"counts"``, a double for each block.
@@ -90,7 +91,6 @@ def plan_lloyd(
     points = Points(n, d, k, dtype, weighted, aligned, target)
     multiprocessors, block_limit, *_ = target
     assignment = choose(points)
-    assigned = () if assignment.launch is None else (assignment.launch,)
     parts, update = assignment.parts, ()
     if not assignment.sums:
         parts, summed = sum_by_label(points)
@@ -154,11 +154,20 @@ def plan_lloyd(
         "counts": blocks * _DOUBLE,
         **({"before": n * _INT} if counted else {}),
         "partial_inertia": measured * _DOUBLE,
+        **assignment.scratch,
     }
     update = (counting, *update) if counted else update
     finish = means, end
     return LloydPlan(
-        pack, assigned, update, finish, inertia, distances, scratch, assignment.variant
+        pack,
+        assignment.prepare,
+        assignment.launches,
+        update,
+        finish,
+        inertia,
+        distances,
+        scratch,
+        assignment.variant,
     )
 
 

@@ -21,6 +21,13 @@ _ASYNCHRONOUS = (8, 0)  # the least compute capability with copies that need no 
 _FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
 _RESIDENT = 2  # blocks of a resident kernel that a multiprocessor's shared memory must hold
 _RESERVED = 1 << 10  # bytes of it that the driver takes for each block
+_FLOAT16_TENSOR_CORES = (9, 0)  # that kmeans_pieces.cu is written for
+PANEL, _PIECES_STEP = 128, 32  # rows, and columns, of a block of pieces: see tensor_pieces.cu
+_PIECES_MULTIPLE = 64  # of columns
+_PIECES_THREADS, _CUTTING = 384, 256
+_PIECES_SHARED = 24 * 2 * PANEL * _PIECES_STEP + 1024
+_LEAST_PANELS = 1  # for each multiprocessor
+_MOST_PADDED = 2.0  # products for each that is needed
 _MOST_COLUMNS = 32  # of a point that a thread keeps in registers
 _FEW_COLUMNS = 32  # most for a tile's first rate, and for blocks that do not hold their points
 _SMALL_ITEMS = 1  # most sums of a thread, for clusters to be summed as labels are found
@@ -65,14 +72,16 @@ class Tile(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """A launch that finds the labels, and what belongs to it."""
+    """The launches that find the labels, and what belongs to them."""
 
-    launch: Launch | None
+    launches: tuple[Launch, ...]
     tile: int  # centroids are packed in tiles of (depth, tile), of which each has ``tile``
     depth: int
     sums: bool  # whether it also makes the sums of clusters,
     parts: int  # in that many parts
     variant: str
+    prepare: tuple[Launch, ...] = ()  # once, when X is there
+    scratch: dict[str, int] = {}  # noqa: RUF012  bytes of buffers that these launches use alone
 
 
 def launch(
@@ -119,6 +128,8 @@ _TENSOR = (
     _tile((32, 32), (2, 4), 1, (0.8, 1.0), 4),
 )
 
+_AGAIN = _tile((8, 8), (1, 4), 3, (1.0, 1.0))  # for the rows that kmeans_pieces.cu is not sure of
+
 
 def tiles(dtype: str, capability: tuple[int, int] | None = None) -> tuple[Tile, ...]:
     """The tiles there are, from few centroids to many."""
@@ -129,7 +140,7 @@ def tiles(dtype: str, capability: tuple[int, int] | None = None) -> tuple[Tile, 
 
 def choose(points: Points) -> Assignment:
     """The kernel that is expected to be the fastest."""
-    if (found := small(points)) is not None:
+    if (found := small(points) or pieces(points)) is not None:
         return found
     for capability in (points.target.capability, None):
         known = [
@@ -177,7 +188,7 @@ def small(points: Points) -> Assignment | None:
         GROUPS=groups,
         ITEMS=items,
     )
-    return Assignment(assign, 1, d, True, blocks, f"small{threads}")
+    return Assignment((assign,), 1, d, True, blocks, f"small{threads}")
 
 
 def _shared(points: Points, tile: Tile, resident: bool) -> int:
@@ -227,4 +238,59 @@ def tiled(points: Points, tile: Tile, resident: bool | None = None) -> Assignmen
         shared_bytes=0 if name == "tiles" else _shared(points, tile, resident),
     )
     depth = ceil_div(d, tile.step) * tile.step
-    return Assignment(assign, tile.n, depth, False, 0, f"{name}{tile.m}x{tile.n}")
+    return Assignment((assign,), tile.n, depth, False, 0, f"{name}{tile.m}x{tile.n}")
+
+
+def pieces(points: Points) -> Assignment | None:
+    """float32 by two pieces of float16, on tensor cores; None where that is not faster."""
+    n, d, k, dtype = points[:4]
+    panels, tiles = ceil_div(n, PANEL), ceil_div(k, PANEL)
+    steps = ceil_div(d, _PIECES_MULTIPLE) * (_PIECES_MULTIPLE // _PIECES_STEP)
+    if (
+        dtype != "float32"
+        or points.target.capability != _FLOAT16_TENSOR_CORES
+        or points.target.block_limit < _PIECES_THREADS
+        or points.target.shared_limit < _PIECES_SHARED
+        or panels < _LEAST_PANELS * points.target.multiprocessors
+        or tiles * PANEL * steps * _PIECES_STEP > _MOST_PADDED * k * d
+    ):
+        return None
+    again = tiled(points, _AGAIN)
+    listed = again.launches[0]._replace(
+        defines=(*again.launches[0].defines, ("LISTED", 1)),
+        arguments=(*again.launches[0].arguments, "unsure"),
+    )
+
+    def cut(rows: str, here: int, of: str, are_centroids: int) -> Launch:
+        blocks = ceil_div(here, PANEL) * (PANEL * 32 // _CUTTING)
+        buffers = rows, "norms" if are_centroids else rows, f"{of}_pieces", f"{of}_facts"
+        sizes = here, d, steps, int(points.aligned), are_centroids
+        arguments = (*buffers, "unsure", "state", *sizes)
+        return Launch("kmeans_pieces.cu", "cut_rows", (), blocks, _CUTTING, arguments)
+
+    assign = Launch(
+        source="kmeans_pieces.cu",
+        kernel="assign_pieces",
+        defines=(),
+        grid=min(panels, points.target.multiprocessors),
+        block=_PIECES_THREADS,
+        arguments=(
+            *("x_pieces", "x_facts", "c_pieces", "c_facts", "labels", "unsure", "state"),
+            *(n, d, steps, tiles),
+        ),
+        shared_bytes=_PIECES_SHARED,
+    )
+    row = 2 * 2 * steps * _PIECES_STEP  # bytes of its pieces
+    scratch = {
+        "x_pieces": panels * PANEL * row,
+        "x_facts": panels * PANEL * 8,
+        "c_pieces": tiles * PANEL * row,
+        "c_facts": tiles * PANEL * 8,
+        "unsure": (n + 1) * _INT,
+    }
+    return again._replace(
+        launches=(cut("centroids", k, "c", 1), assign, listed),
+        variant=f"pieces{PANEL}x{PANEL}",
+        prepare=(cut("X", n, "x", 0),),
+        scratch=scratch,
+    )

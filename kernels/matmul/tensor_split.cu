@@ -15,6 +15,7 @@
 // takes one after the other. Offsets are in bytes from `partial`, which 128 divides; each group has a finding, A's first.
 
 #include "tensor_pieces.cu"
+#include "tensor_cut.cu"
 
 #ifndef PIECES
 #define PIECES 2
@@ -38,32 +39,7 @@ struct Shared {
     unsigned int largest[MOST_ROWS], tiny[MOST_ROWS], large[MOST_ROWS];
 };
 
-// 8 elements along k; zeros where there are none.
-DEVICE void load(float *x, const float *row, index_t first, index_t k, index_t stride, bool vectors)
-{
-    if (vectors && first + 8 <= k) {
-        const float4 p = *(const float4 *)(row + first), q = *(const float4 *)(row + first + 4);
-        x[0] = p.x, x[1] = p.y, x[2] = p.z, x[3] = p.w;
-        x[4] = q.x, x[5] = q.y, x[6] = q.z, x[7] = q.w;
-        return;
-    }
-    UNROLL
-    for (int i = 0; i < 8; ++i) x[i] = first + i < k ? row[(first + i) * stride] : 0.0f;
-}
-
-DEVICE unsigned int magnitude(float x)
-{
-    return __float_as_uint(x) & 0x7fffffffu;
-}
-
-// Two numbers rounded to the nearest ones of 16 bits, the first one in the lower half; and float16's values.
-DEVICE unsigned int nearest_float16(float x, float y)
-{
-    unsigned int both;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
-    return both;
-}
-
+// Two numbers rounded to bfloat16, the first one in the lower half.
 DEVICE unsigned int nearest_bfloat16(float x, float y)
 {
     unsigned int both;
@@ -71,21 +47,11 @@ DEVICE unsigned int nearest_bfloat16(float x, float y)
     return both;
 }
 
-DEVICE float2 values_of_float16(unsigned int both)
-{
-    float2 values;
-    asm("{.reg .f16 x, y; mov.b32 {x, y}, %2; cvt.f32.f16 %0, x; cvt.f32.f16 %1, y;}"
-        : "=f"(values.x), "=f"(values.y) : "r"(both));
-    return values;
-}
-
 // The pieces of two elements.
 DEVICE void cut(float x, float y, unsigned int *pieces)
 {
 #if PIECES == 2
-    pieces[0] = nearest_float16(x, y);
-    const float2 high = values_of_float16(pieces[0]);
-    pieces[1] = nearest_float16((x - high.x) * LIFT, (y - high.y) * LIFT);
+    cut_in_two(x, y, pieces);
 #else
     UNROLL
     for (int p = 0; p < PIECES; ++p) {

@@ -115,6 +115,7 @@ class DeviceRows(Rows):
         self._space.allocate(self.k * self.d * self.dtype.itemsize, "centroids")
         for name, nbytes in self._plan.scratch.items():
             self._space.allocate(nbytes, name)
+        self._start(*map(self._bound, self._plan.prepare))
 
     def _planned(self) -> plans.LloydPlan:
         """The launches of an iteration on X where it is now."""
@@ -138,7 +139,14 @@ class DeviceRows(Rows):
     def _compile(self, seeded: bool) -> None:
         """Compile what a fit launches, together; one after the other they take two seconds."""
         plan = self._plan
-        launches = [*plan.update, *plan.assign, *plan.finish, plan.pack, plan.inertia]
+        launches = [
+            *plan.prepare,
+            *plan.update,
+            *plan.assign,
+            *plan.finish,
+            plan.pack,
+            plan.inertia,
+        ]
         launches += [*self._columns, *(self.seeds_plan().launches() if seeded else ())]
         self.device.compile_ahead((one.source, one.defines) for one in launches)
 

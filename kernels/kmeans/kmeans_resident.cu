@@ -74,8 +74,9 @@ assign_resident(const REAL *__restrict__ X, const REAL *__restrict__ packed,
     const int rows = n - tile_m < TILE_M ? (int)(n - tile_m) : TILE_M;
     for (int column = thread % run * PIECE; column < steps * TILE_K; column += RUN_LENGTH) {
         UNROLL
-        for (int slot = 0; slot < TILE_M * RUN_LENGTH / (PIECE * THREADS); ++slot) {
+        for (int slot = 0; slot < (TILE_M * RUN_LENGTH - 1) / (PIECE * THREADS) + 1; ++slot) {
             const int row = thread / run + slot * (THREADS / run);
+            if (row >= TILE_M) break;
             REAL elements[PIECE] = {0};
             if (row < rows && column < columns) {
                 const REAL *const from = X + ROW(tile_m + row) * d + column;

@@ -128,7 +128,8 @@ _TENSOR = (
     _tile((32, 32), (2, 4), 1, (0.8, 1.0), 4),
 )
 
-_AGAIN = _tile((8, 8), (1, 4), 3, (1.0, 1.0))  # for the rows that kmeans_pieces.cu is not sure of
+# For the few rows that kmeans_pieces.cu is not sure of, in blocks that hold them and others.
+_AGAIN = _tile((8, 4), (1, 8), 3, (1.0, 1.0)), _tile((8, 8), (1, 4), 3, (1.0, 1.0))
 
 
 def tiles(dtype: str, capability: tuple[int, int] | None = None) -> tuple[Tile, ...]:
@@ -255,7 +256,9 @@ def pieces(points: Points) -> Assignment | None:
         or tiles * PANEL * steps * _PIECES_STEP > _MOST_PADDED * k * d
     ):
         return None
-    again = tiled(points, _AGAIN)
+    again = tiled(points, _AGAIN[0])
+    if again.launches[0].kernel != "assign_resident":
+        again = tiled(points, _AGAIN[1], False)
     listed = again.launches[0]._replace(
         defines=(*again.launches[0].defines, ("LISTED", 1)),
         arguments=(*again.launches[0].arguments, "unsure"),
@@ -266,7 +269,7 @@ def pieces(points: Points) -> Assignment | None:
         buffers = rows, "norms" if are_centroids else rows, f"{of}_pieces", f"{of}_facts"
         sizes = here, d, steps, int(points.aligned), are_centroids
         arguments = (*buffers, "unsure", "state", *sizes)
-        return Launch("kmeans_pieces.cu", "cut_rows", (), blocks, _CUTTING, arguments)
+        return Launch("kmeans_cut.cu", "cut_rows", (), blocks, _CUTTING, arguments)
 
     assign = Launch(
         source="kmeans_pieces.cu",

@@ -327,7 +327,7 @@ def test_plans_are_whole():
     for planned in all_plans():
         for launch in launches_of(planned):
             assert 0 < launch.grid < 2**31
-            assert launch.block & (launch.block - 1) == 0 or launch.source == "kmeans_pieces.cu"
+            assert launch.block & (launch.block - 1) == 0 or launch.kernel == "assign_pieces"
             assert {a for a in launch.arguments if type(a) is str} <= given | planned.scratch.keys()
         assert all(nbytes > 0 for nbytes in planned.scratch.values())
 

@@ -16,6 +16,7 @@ SHIM = Path(__file__).with_name("host_threads.hpp")
 ROUNDING = """
 #include <immintrin.h>
 struct float2 { float x, y; };
+static float2 make_float2(float x, float y) { return {x, y}; }
 static unsigned int nearest_float16(float x, float y)
 {
     return _cvtss_sh(x, 0) | (unsigned int)_cvtss_sh(y, 0) << 16;

@@ -45,6 +45,15 @@ static unsigned int of_warp(unsigned int value, Fold fold)
 static unsigned int __reduce_max_sync(unsigned int, unsigned int x) { return of_warp(x, [](auto a, auto b) { return std::max(a, b); }); }
 static unsigned int __reduce_min_sync(unsigned int, unsigned int x) { return of_warp(x, [](auto a, auto b) { return std::min(a, b); }); }
 static unsigned int __reduce_add_sync(unsigned int, unsigned int x) { return of_warp(x, [](auto a, auto b) { return a + b; }); }
+static float __shfl_xor_sync(unsigned int, float x, int other)
+{
+    const unsigned int warp = threadIdx.x / 32;
+    lanes[threadIdx.x] = __float_as_uint(x);
+    warps[warp]->arrive_and_wait();
+    const float found = __uint_as_float(lanes[threadIdx.x ^ other]);
+    warps[warp]->arrive_and_wait();
+    return found;
+}
 
 template <class Fold>
 static void change(unsigned int *at, Fold fold)

@@ -57,6 +57,17 @@ DEVICE void more_registers(void)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
+// Wait for the turn of one of two groups of four warps, and give the turn to one.
+DEVICE void await_turn(int group)
+{
+    asm volatile("bar.sync %0, 256;" ::"r"(group) : "memory");
+}
+
+DEVICE void give_turn(int group)
+{
+    asm volatile("bar.arrive %0, 256;" ::"r"(group) : "memory");
+}
+
 // An operand of `multiply`: rows of 64 bytes, of which 8 lie together, in 64-byte swizzle.
 DEVICE unsigned long long tile_descriptor(unsigned int place)
 {

@@ -4,6 +4,8 @@
 // A block takes PANEL points and all centroids, PANEL at a time. Each thread keeps for each of its rows the least and the
 // second least of |c|^2 - 2 x.c, and the centroid of the least. A row whose label is not sure (kmeans_sure.cu) is put on
 // a list: kmeans_tiles.cu or kmeans_resident.cu label the rows of the list. So all labels are those of float32.
+// The two groups of warps that multiply take turns where the stages hold more than a tile's steps: one multiplies while
+// the other one compares.
 // Per point: 6 d k flops of float16, 4 d bytes for each PANEL of centroids from the L2 cache.
 //
 // Preconditions. steps: blocks of STEP columns, an even number. The list, unsure: how many rows, and which.
@@ -60,6 +62,9 @@ assign_pieces(const unsigned char *__restrict__ x_pieces, const float2 *__restri
     }
     more_registers<MANY_REGISTERS>();
     const int lane = (int)threadIdx.x % 32, first = ((int)threadIdx.x / 32 - 4) * 16 + lane / 4;
+    const int group = (int)threadIdx.x / 128, other = 3 - group;
+    const bool takes_turns = steps <= MOST_STAGES - 2;
+    if (takes_turns && group == 2) give_turn(other);
     for (index_t panel = blockIdx.x; panel < panels; panel += gridDim.x) {
         Nearest nearest[2];
         float2 facts[2];
@@ -70,7 +75,9 @@ assign_pieces(const unsigned char *__restrict__ x_pieces, const float2 *__restri
         }
         for (index_t tile = 0; tile < tiles; ++tile) {
             float sum[64];
+            if (takes_turns) await_turn(group);
             multiply_tile<2>(sum, steps, in, turn);
+            if (takes_turns) give_turn(other);
             const int left = (int)tile * PANEL + lane % 4 * 2;
             UNROLL
             for (int j = 0; j < 16; ++j) {
@@ -94,4 +101,5 @@ assign_pieces(const unsigned char *__restrict__ x_pieces, const float2 *__restri
                 unsure[1 + atomicAdd(unsure, 1)] = (int)row;
         }
     }
+    if (takes_turns && group == 1) await_turn(group);
 }

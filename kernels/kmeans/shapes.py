@@ -26,8 +26,8 @@ PANEL, _PIECES_STEP = 128, 32  # rows, and columns, of a block of pieces: see te
 _PIECES_MULTIPLE = 64  # of columns
 _PIECES_THREADS, _CUTTING = 384, 256
 _PIECES_SHARED = 24 * 2 * PANEL * _PIECES_STEP + 1024
-_LEAST_PANELS = 1  # for each multiprocessor
-_MOST_PADDED = 2.0  # products for each that is needed
+_LEAST_PRODUCTS = 1e9  # in 0.1 ms, less than which two more launches are not worth
+_PRODUCT, _COMPARED = 0.2, 13.0  # a product, and comparing a distance, in products by tiles
 _MOST_COLUMNS = 32  # of a point that a thread keeps in registers
 _FEW_COLUMNS = 32  # most for a tile's first rate, and for blocks that do not hold their points
 _SMALL_ITEMS = 1  # most sums of a thread, for clusters to be summed as labels are found
@@ -141,7 +141,7 @@ def tiles(dtype: str, capability: tuple[int, int] | None = None) -> tuple[Tile, 
 
 def choose(points: Points) -> Assignment:
     """The kernel that is expected to be the fastest."""
-    if (found := small(points) or pieces(points)) is not None:
+    if (found := small(points)) is not None:
         return found
     for capability in (points.target.capability, None):
         known = [
@@ -157,7 +157,8 @@ def choose(points: Points) -> Assignment:
     def cost(tile: Tile) -> float:
         return ceil_div(points.k, tile.n) * tile.n / tile.rates[many]
 
-    return tiled(points, min(known, key=cost), None if many else False)
+    tile = min(known, key=cost)
+    return pieces(points, cost(tile)) or tiled(points, tile, None if many else False)
 
 
 def small(points: Points) -> Assignment | None:
@@ -242,8 +243,11 @@ def tiled(points: Points, tile: Tile, resident: bool | None = None) -> Assignmen
     return Assignment((assign,), tile.n, depth, False, 0, f"{name}{tile.m}x{tile.n}")
 
 
-def pieces(points: Points) -> Assignment | None:
-    """float32 by two pieces of float16, on tensor cores; None where that is not faster."""
+def pieces(points: Points, plain: float) -> Assignment | None:
+    """float32 by two pieces of float16, on tensor cores; None where that is not faster.
+
+    A row takes as long as its products with ``plain`` centroids by the best tile.
+    """
     n, d, k, dtype = points[:4]
     panels, tiles = ceil_div(n, PANEL), ceil_div(k, PANEL)
     steps = ceil_div(d, _PIECES_MULTIPLE) * (_PIECES_MULTIPLE // _PIECES_STEP)
@@ -252,8 +256,8 @@ def pieces(points: Points) -> Assignment | None:
         or points.target.capability != _FLOAT16_TENSOR_CORES
         or points.target.block_limit < _PIECES_THREADS
         or points.target.shared_limit < _PIECES_SHARED
-        or panels < _LEAST_PANELS * points.target.multiprocessors
-        or tiles * PANEL * steps * _PIECES_STEP > _MOST_PADDED * k * d
+        or n * plain * d < _LEAST_PRODUCTS
+        or tiles * PANEL * (_PRODUCT * steps * _PIECES_STEP + _COMPARED) > plain * d
     ):
         return None
     again = tiled(points, _AGAIN[0])

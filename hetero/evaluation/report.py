@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from hetero.calibration.measure import timing
+from hetero.calibration import repeat
 from hetero.ops.benchmark import BenchTable
 from hetero.profile import Profile, constants
 from hetero.registry.models import ModelKey
@@ -120,8 +120,8 @@ def calibration(profile: Profile, every: bool = True) -> str:
     limits = "{:.0%} in the mean and {:.0%} at the 95th percentile; of links {:.0%} and {:.0%}"
     lines += ["", f"acceptable: {limits.format(*OF_METHODS, *OF_LINKS)}"]
     if load := profile.data.get("load"):
-        lines += ["", f"while it was measured: {timing.described(load)}"]
-        if not timing.is_trusted(load):
+        lines += ["", f"while it was measured: {repeat.described(load)}"]
+        if not constants.is_trusted(load):
             lines.append("This calibration cannot be trusted: calibrate when nothing else runs.")
     if off := profile.doubtful():
         names = ", ".join(name.replace("|", " ") for name in off)

@@ -10,7 +10,7 @@ import pytest
 
 from hetero import profile
 from hetero.calibration import fit, ship
-from hetero.ops.cases import grid
+from hetero.calibration.sizes import grid
 from hetero.profile import parse
 
 FULL = [4, 16, 32, 48, 64, 96, 128, 256, 512, 1024]
@@ -32,12 +32,12 @@ def data():
         return draw.uniform(0.97, 1.03)
 
     axes = [FULL, FULL]
-    first = fit.surface(axes, {d: seconds(d) * noise() for d in grid(axes)}, {(20, 30): 1e-5})
+    first = fit.table(axes, {d: seconds(d) * noise() for d in grid(axes)}, {(20, 30): 1e-5})
     data["models"] = {"cuda:0|matvec|library|float32|C aligned": first}
     for layout, less in (("C odd", 1), ("F aligned", 0)):
         few = [[n - less for n in FEW]] * 2
         measured = {d: seconds(d, 1.4) * noise() for d in grid(few)}
-        beside = fit.surface_by_ratio(first, measured, {})
+        beside = fit.table(few, measured, {})
         data["models"][f"cuda:0|matvec|library|float32|{layout}"] = beside
     return data
 

@@ -116,7 +116,6 @@ def test_waves_follow_steps_that_no_knot_shows():
 
 def test_a_missing_knot_of_a_filter_is_as_the_axis_tells_that_promises_least():
     """25 taps take five times as long as one; 16 times the points 16 times as long."""
-    knots = [(points, taps) for points in (2**16, 2**20) for taps in (1, 25)]
     seconds = {(2**16, 1): 1e-5, (2**16, 25): 5e-5, (2**20, 1): 1.6e-4}
     model = fit.table([[2**16, 2**20], [1, 25]], seconds, {}, 32)
     found = model["constants"]["seconds"][-1]

@@ -240,7 +240,7 @@ def test_what_takes_too_long_is_left_out():
             return 1e-8 * problem
 
     found = samples.take(case, Bench(), 0.005)
-    assert sizes.LONGEST < max(found.seconds.values()) < 2.1 * sizes.LONGEST
+    assert 0.5 * sizes.LONGEST < max(found.seconds.values()) <= sizes.LONGEST
     assert list(found.held_out) == [(3000,)]
 
 

@@ -38,6 +38,8 @@ _PASSES = 2  # over all sizes, so that a burst of other load meets one once
 SECONDS = 1.0  # of measuring copies at once, about
 _SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 4))  # bytes of these, to 64 MiB
 _SAMPLES = 8  # of a size
+CHECKED = 1 << 24  # bytes of a copy that tells whether a device is as another one
+_CHECKS, _SAME = 5, 1.25  # copies; times as long
 _NOISE = 1.05  # times as long as alone: less counts as equal
 
 
@@ -131,6 +133,25 @@ def _is_timed(way: Way, nbytes: int, ways: Sequence[Way]) -> bool:
     if way[1] == STAGED:
         return nbytes >= _LEAST_STAGED
     return way[1] == PINNED or (way[0], STAGED) not in ways or nbytes <= _LONG
+
+
+# -- Equal devices ---------------------------------------------------------------------------------
+
+
+def of_others(devices: Sequence[Device], first: dict[str, Any], nbytes: int) -> list[Device]:
+    """Equal devices of which a copy of that size takes longer, by more than a quarter, than by
+    ``first``, the links of the first of them: one may lie on another bus."""
+    slower = []
+    for device in devices[1:]:
+        with device.active():
+            copies = Copies(device, nbytes)
+            for direction in _DIRECTIONS:
+                call = partial(copies, direction, PINNED, nbytes)
+                taken = undisturbed([once(call) for _ in range(_CHECKS)][1:])
+                if taken > _SAME * bind_link(first[direction][PINNED])(nbytes):
+                    slower.append(device)
+                    break
+    return slower
 
 
 # -- All equal devices at once ---------------------------------------------------------------------

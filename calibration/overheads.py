@@ -6,6 +6,7 @@ The host times all of them, with all cores: nothing may be compiled meanwhile.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from hetero.ops import matvec
 from hetero.ops.products.calls import host_call
 from hetero.pricing.plan import CPU
 
+log = logging.getLogger("hetero")
 _SMALLEST = 16
 _HOST_ROUNDS, _HOST_CALLS = 40, 8
 _DISPATCH_ROUNDS = 3
@@ -174,6 +176,11 @@ def at_places(
             elif place.devices and asked:
                 begin(links.SECONDS, f"links of {place.name} at once")
                 first = known.get(place.devices[0].name, {})
+                for device in links.of_others(place.devices, first, links.CHECKED):
+                    log.warning("copies of %s are slower, so its links are measured", device.name)
+                    with device.active():
+                        own = links.links(device, budget.largest_copy, 3 * budget.point)
+                    made.links[device.name] = own
                 found = links.together(place, first, budget.largest_copy)
                 made.links[place.name], made.dispatch[place.name] = found, {}
         except Exception as error:

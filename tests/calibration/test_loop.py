@@ -126,6 +126,7 @@ def test_every_method_of_every_place_gets_a_model(quick, two, hasty, monkeypatch
     monkeypatch.setattr(calibrate, "compile_first", lambda *_: None)
     monkeypatch.setattr(links_of_devices, "links", lambda *_: links)
     monkeypatch.setattr(links_of_devices, "together", lambda *_: links)
+    monkeypatch.setattr(links_of_devices, "of_others", lambda *_: [])
     monkeypatch.setattr(overheads, "dispatch", lambda *_: {"host": 1e-5})
     monkeypatch.setattr(overheads, "pack", lambda budget: line)
     inventory.changed()

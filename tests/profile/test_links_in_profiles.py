@@ -151,7 +151,7 @@ LINKS = {way: {"pageable": LINE | ALONE, "pinned": LINE | ALONE} for way in ("up
 @pytest.fixture
 def calibrated(monkeypatch, hasty, profile_file, two):
     """Calibrates two equal GPUs; and what was measured of links, in order."""
-    order = []
+    order, slow_one = [], []
     slow = dict.fromkeys(WAYS, 1.5 * (1e-5 + 2**12 / 1e10))
 
     def planted(name, result):
@@ -176,12 +176,14 @@ def calibrated(monkeypatch, hasty, profile_file, two):
         patch.setattr(transfers, "links", planted("quiet", LINKS))
         patch.setattr(overheads, "dispatch", lambda *_: {"host": 1e-5})
         patch.setattr(overheads, "pack", lambda budget: LINE)
+        patch.setattr(transfers, "of_others", lambda devices, *_: devices[1:] if slow_one else [])
         patch.setattr(transfers, "_SIZES", (2**12,))  # of what is measured
         patch.setattr(transfers, "at_once_seconds", planted("at once", slow))
         inventory.changed()
 
-        def calibrate(quick=False, **options):
+        def calibrate(quick=False, slower=False, **options):
             order.clear()
+            slow_one[:] = [slower] * slower
             return hetero.calibrate(quick, **options), list(order)
 
         yield calibrate
@@ -201,6 +203,13 @@ def test_a_full_calibration_measures_links_at_once(calibrated):
             assert seconds == pytest.approx(1.5 * alone(nbytes), rel=0.01)
     assert found.data["host"]["dispatch"] == {"cuda:0": {"host": 1e-5}, "cuda*2": {}}
     assert profile.current().data["links"] == found.data["links"]
+
+
+def test_an_equal_device_on_a_slower_bus_has_links_of_its_own(calibrated, warnings_of):
+    found, order = calibrated(slower=True)
+    assert order == ["quiet", "quiet", "at once"]
+    assert found.data["links"]["cuda:1"] == LINKS
+    assert warnings_of() == ["copies of cuda:1 are slower, so its links are measured"]
 
 
 def test_devices_with_direct_paths_have_a_link_from_each_other(calibrated, monkeypatch):

@@ -29,7 +29,6 @@ from hetero.times import readable
 
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 _COMPILING = 3.0  # planned seconds; measured ones correct them
-_AGAIN = 0.1  # of the cases' seconds, for repeating samples
 _EARLY = 0.02  # of the whole, before which the time left is not shown
 
 log = logging.getLogger("hetero")
@@ -219,7 +218,7 @@ def _measure(
     if only:
         worklist = selected(worklist, only)
         places = [p for p in places if any(item.place is p for item in worklist)]
-    planned = sum(item.case.seconds for item in worklist) * (1.0 + _AGAIN)
+    planned = sum(item.case.seconds for item in worklist) * (1.0 + repeat.AGAIN)
     schedule = Schedule(progress, planned + _COMPILING + overheads.planned(places))
     schedule.begin(_COMPILING, "compiling")
     compile_first(worklist, schedule)

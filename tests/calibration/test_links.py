@@ -209,7 +209,7 @@ def test_an_equal_device_that_copies_slower_is_found():
     fast, slow = (straight(0.0, rate) for rate in (1.0, 1e15))
     both = [FakeCuda(0), FakeCuda(1)]
     for link, expected in ((fast, []), (slow, both[1:])):
-        first = dict.fromkeys((UPLOAD, DOWNLOAD), {PINNED: link["pageable"]})
+        first = {way: {PINNED: link["pageable"]} for way in (UPLOAD, DOWNLOAD)}
         assert transfers.of_others(both, first, 2**12) == expected
 
 

@@ -83,7 +83,7 @@ def calibrate(
     Notes
     -----
     Samples that the others contradict are measured once more. Where many stay doubtful, or other
-    processes kept the machine busy, a warning says so.
+    processes kept the machine busy, a warning says so. The log has seconds of each stage at INFO.
 
     A second calibration of the same user waits for the first one's end, since both would measure
     how they disturb each other. It does not where the user's cache directory cannot be written.

@@ -268,11 +268,9 @@ def _products(
             layout = f"{order} {'odd' if less else 'aligned'}"
             estimated = row.work(problem(*(512,) * number), place.info).estimate > 0.0
             is_first = not less and (order == orders[0] or operation == "matvec")
-            what = (
-                ("estimated" if is_first else "estimated, others")
-                if estimated
-                else ("first" if is_first else "others")
-            )
+            what = "first" if is_first else "others"
+            if estimated:
+                what = "estimated" if is_first else "estimated, others"
         axes = [[n - less for n in axis] for axis in axes_of(operation, what, place, quick)]
         if row.obstacle(problem(*(axis[-1] for axis in axes)), place.info) is not None:
             continue

@@ -1,4 +1,4 @@
-"""From measurements to constants: the models of `hetero.registry.models`, each with its residuals.
+"""From samples to constants: the models of `hetero.registry.models`, each with its residuals.
 
 Every fit minimises relative errors, since a microsecond matters at ten and not at ten thousand.
 """
@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf, prod
 from typing import Any
 
 import numpy as np
 
-from hetero.ops.cases import Dims, grid
-from hetero.registry import growth
+from hetero.calibration.samples import Samples
+from hetero.calibration.sizes import Case, Dims, Place, grid
+from hetero.pricing import pricing
+from hetero.profile import Profile
 from hetero.registry.models import Work, bind, bind_link
 
 Model = dict[str, Any]
 _LEAST_POINTS, _MOST = 3, 8  # of a segment of a link; segments
 _PENALTY = 4e-4  # mean squared relative error that one more segment must save
-_MANY = 10.0  # overheads: the time of a longer call grows in proportion to its work
+_LEAST_REST = 0.05  # of a set-up, that is left at least when moves are subtracted
+# Times as long as more work takes, and as much less work allows: caches, threads and lengths that
+# suit an algorithm bend true curves by less.
+_MORE, _LESS = 1.5, 3.0
 
 
 def residuals(predicted: Sequence[float], measured: Sequence[float]) -> dict[str, float]:
@@ -33,38 +39,90 @@ def residuals(predicted: Sequence[float], measured: Sequence[float]) -> dict[str
     }
 
 
-def surface(
+# -- Tables ----------------------------------------------------------------------------------------
+
+
+def monotone(
+    axes: Sequence[Sequence[float]],
+    seconds: Sequence[float],
+    powers: Sequence[int],
+    more: float = _MORE,
+    less: float = _LESS,
+) -> list[float]:
+    """Seconds of all knots of a grid, those shortened that the other knots rule out.
+
+    More work takes no less time, and n times the work at most n times as long: within the factors
+    ``more`` and ``less``. A knot beyond them was measured while other load took the processors.
+
+    Parameters
+    ----------
+    axes : sequence of sequence of float
+        Knots of each dimension, increasing.
+    seconds : sequence of float
+        Of each knot, the last dimension fastest; infinite where it is not known.
+    powers : sequence of int
+        Of each dimension in the work: 2 of a dense matrix's rows.
+    """
+    table = np.reshape(np.asarray(seconds), [len(axis) for axis in axes])
+    if min(table.min(), *map(min, axes)) <= 0.0:
+        raise ValueError("a grid's knots and seconds must be positive")
+    by_less = by_more = table
+    for number, (axis, power) in enumerate(zip(axes, powers, strict=True)):
+        along = [-1 if n == number else 1 for n in range(len(axes))]
+        work = np.reshape(np.asarray(axis, float) ** power, along)
+        by_less = np.minimum.accumulate(by_less / work, number) * work
+        by_more = np.flip(np.minimum.accumulate(np.flip(by_more, number), number), number)
+    bound = np.minimum(less * by_less, more * by_more)
+    return np.minimum(table, bound).ravel().tolist()
+
+
+def table(
     axes: Sequence[Sequence[int]],
     seconds: dict[Dims, float],
     held_out: dict[Dims, float],
-    among: Callable[[list[float]], float] = max,
+    block: int | None = None,
 ) -> Model:
-    """A "surface" model: measured seconds on a grid, missing knots filled at constant rate.
+    """A "table": measured seconds on a grid, missing knots filled at constant rate.
 
     ``axes`` have the knots of each dimension, increasing; of ``seconds`` knots may be missing that
-    would have taken too long; ``held_out`` are shapes that are no knots, for the residuals;
-    ``among`` combines the seconds of a missing knot that each axis gives. The constants are the
-    samples themselves, within what the others allow.
+    would have taken too long; ``held_out`` are shapes that are no knots, for the residuals. A
+    ``block`` makes it one over the points of an image and of a filter.
     """
     knots = grid(axes)
-    known = growth.bounded(axes, [seconds.get(d, inf) for d in knots], [1] * len(axes)).tolist()
+    known = monotone(axes, [seconds.get(d, inf) for d in knots], [1] * len(axes))
     seconds = {dims: value for dims, value in zip(knots, known, strict=True) if dims in seconds}
     overhead = 0.95 * min(seconds.values())
-    table = dict(seconds)
-    rate = max(
-        prod(dims) / (value - overhead if value > 2.0 * overhead else value)
-        for dims, value in seconds.items()
-    )
-    for dims in knots:
-        if dims not in table:
-            table[dims] = _extended(dims, axes, table, seconds, overhead, rate, among)
-    return _with_residuals(_surface(axes, table, overhead), held_out)
+    rate = max(prod(d) / (v - overhead if v > 2.0 * overhead else v) for d, v in seconds.items())
+    whole = dict(seconds)
+    for dims in (dims for dims in knots if dims not in whole):
+        larger = [v for other, v in seconds.items() if np.all(np.array(other) >= dims)]
+        # What larger knots were measured does not occur in problems; the others were too slow.
+        guesses = [
+            max(overhead + (whole[one] - overhead) * dims[i] / one[i], overhead + prod(dims) / rate)
+            for i, one in _smaller(dims, axes)
+        ]
+        # A filter of one tap only moves memory: 25 times as many taps take 2 to 5 times as long.
+        whole[dims] = min(larger) if larger else (max if block is None else min)(guesses)
+    constants = {"overhead": overhead, "axes": [list(axis) for axis in axes]}
+    constants["seconds"] = [_short(whole[dims]) for dims in knots]
+    model = _with_residuals({"form": "table", "constants": constants}, held_out)
+    if block is not None:  # from here on it takes four extents
+        constants["block"] = block
+    return model
 
 
-def _surface(axes: Sequence[Sequence[int]], table: dict[Dims, float], overhead: float) -> Model:
-    seconds = [float(f"{table[dims]:.5g}") for dims in grid(axes)]
-    constants = {"overhead": overhead, "axes": [list(axis) for axis in axes], "seconds": seconds}
-    return {"form": "surface", "constants": constants}
+def _short(seconds: float) -> float:
+    return float(f"{seconds:.5g}")
+
+
+def _smaller(dims: Dims, axes: Sequence[Sequence[int]]) -> list[tuple[int, Dims]]:
+    """(axis, knot) of the nearest smaller knot along each axis."""
+    at = [list(axis).index(size) for axis, size in zip(axes, dims, strict=True)]
+    return [
+        (i, (*dims[:i], axes[i][position - 1], *dims[i + 1 :]))
+        for i, position in enumerate(at)
+        if position
+    ]
 
 
 def _with_residuals(
@@ -82,114 +140,33 @@ def _with_residuals(
     return model
 
 
-def surface_by_ratio(
-    reference: Model, seconds: dict[Dims, float], held_out: dict[Dims, float]
-) -> Model:
-    """A "surface" model on the knots of another one, measured on only some of them, which form a
-    grid that may lack the largest ones.
-
-    What is interpolated between the measured knots is the ratio to the other model, so that the
-    steps both have in common stay where they are.
-    """
-    axes = reference["constants"]["axes"]
-    other = bind(reference)
-    known = [sorted(set(sizes)) for sizes in zip(*seconds, strict=True)]
-
-    def of_reference(dims: Dims) -> float:
-        return sum(other(Work(dims, 0.0, 0.0)))
-
-    ratios = _all_ratios(known, {d: value / of_reference(d) for d, value in seconds.items()})
-    ratio = bind(_surface(known, ratios, 0.0))
-
-    def filled(dims: Dims) -> float:
-        inside = tuple(min(size, axis[-1]) for size, axis in zip(dims, known, strict=True))
-        return of_reference(dims) * sum(ratio(Work(inside, 0.0, 0.0)))
-
-    table = {dims: seconds.get(dims) or filled(dims) for dims in grid(axes)}
-    return surface(axes, table, held_out)
-
-
-def waves(
+def by_estimate(
     axes: Sequence[Sequence[int]],
     seconds: dict[Dims, float],
     held_out: dict[Dims, float],
     overhead: float,
     estimate: Callable[[Dims], float],
 ) -> Model:
-    """A "waves" model: ratios of measured seconds to an implementation's own estimate.
+    """A "table" of ratios of measured seconds to an implementation's own estimate.
 
-    ``seconds`` and ``held_out`` are as in `surface`, but of the device alone; ``overhead`` is the
+    ``seconds`` and ``held_out`` are as in `table`, but of the device alone; ``overhead`` is the
     host's share; ``estimate`` gives the seconds that the implementation expects of the device.
     """
     ratios = _all_ratios(axes, {dims: value / estimate(dims) for dims, value in seconds.items()})
-    constants = {
-        "overhead": overhead,
-        "axes": [list(axis) for axis in axes],
-        "ratios": [float(f"{ratios[dims]:.4g}") for dims in grid(axes)],
-    }
-    return _with_residuals({"form": "waves", "constants": constants}, held_out, estimate)
+    constants = {"overhead": overhead, "axes": [list(axis) for axis in axes]}
+    constants["ratios"] = [float(f"{ratios[dims]:.4g}") for dims in grid(axes)]
+    return _with_residuals({"form": "table", "constants": constants}, held_out, estimate)
 
 
 def _all_ratios(axes: Sequence[Sequence[int]], measured: dict[Dims, float]) -> dict[Dims, float]:
     """Ratios of all knots; one too slow to measure gets that of its largest smaller neighbour."""
     ratios: dict[Dims, float] = {}
     for dims in grid(axes):
-        ratio = measured.get(dims)
-        ratios[dims] = ratio or max(
-            ratios[(*dims[:i], axis[list(axis).index(dims[i]) - 1], *dims[i + 1 :])]
-            for i, axis in enumerate(axes)
-            if list(axis).index(dims[i])
-        )
+        ratios[dims] = measured.get(dims) or max(ratios[one] for _, one in _smaller(dims, axes))
     return ratios
 
 
-def _extended(
-    dims: Dims,
-    axes: Sequence[Sequence[int]],
-    table: dict[Dims, float],
-    measured: dict[Dims, float],
-    overhead: float,
-    rate: float,
-    among: Callable[[list[float]], float],
-) -> float:
-    """Seconds of a knot from its nearest smaller neighbours.
-
-    A neighbour that takes many times the overhead gives the rate for the knot. A shorter one gives
-    none; then the best rate of all knots counts. If larger knots were measured, this one was not
-    too slow, but does not occur in problems: it gets the least of their seconds.
-    """
-    larger = [v for other, v in measured.items() if np.all(np.array(other) >= dims)]
-    if larger:
-        return min(larger)
-    guesses = []
-    for axis in range(len(dims)):
-        position = list(axes[axis]).index(dims[axis])
-        if position:
-            smaller = axes[axis][position - 1]
-            seconds = table[(*dims[:axis], smaller, *dims[axis + 1 :])]
-            if seconds > _MANY * overhead:
-                guesses.append(overhead + (seconds - overhead) * dims[axis] / smaller)
-            else:
-                guesses.append(max(seconds, overhead + prod(dims) / rate))
-    return among(guesses)
-
-
-def passes(
-    form: str,
-    block: int,
-    seconds: dict[Dims, float],
-    held_out: dict[Dims, float],
-    knots: Sequence[Dims],
-) -> Model:
-    """A "surface" or, of a ``block``, a "filter" model on the grid that the knots span, measured
-    or not."""
-    axes = [sorted(set(sizes)) for sizes in zip(*knots, strict=True)]
-    # A filter of one tap only moves memory: 25 times as many taps take 2 to 5 times as long.
-    model = surface(axes, seconds, held_out, min if form == "filter" else max)
-    if form == "filter":
-        model["form"] = form
-        model["constants"]["block"] = block
-    return model
+# -- Solves ----------------------------------------------------------------------------------------
 
 
 def solve(
@@ -197,13 +174,56 @@ def solve(
 ) -> Model:
     """A "solve" model; sizes of the first axis that were not measured are left out."""
     axes = [sorted({dims[0] for dims in step}), *axes[1:]]
-    constants = {}
-    for part, values in (("setup", setup), ("step", step)):
-        seconds = [float(f"{values[dims]:.5g}") for dims in grid(axes)]
-        constants[part] = {"axes": [list(axis) for axis in axes], "seconds": seconds}
+    constants = {
+        part: {"axes": [list(axis) for axis in axes], "seconds": [_short(v[d]) for d in grid(axes)]}
+        for part, v in (("setup", setup), ("step", step))
+    }
     model = {"form": "solve", "constants": constants}
     bind(model)
     return model
+
+
+def unmoved(case: Case, place: Place, samples: Samples, constants: Profile) -> Samples | None:
+    """Samples of several devices without the moves of operands, which their links predict better.
+
+    The sum of both stays as measured. None where the samples contain no moves, and where the links
+    are not known.
+    """
+    if len(place.devices) < 2 or case.steps is None:
+        return None
+
+    def rest(dims: Dims, seconds: float) -> float:
+        moved = pricing.to_all(case.problem(*dims), place.info, constants)
+        whole = sum(sum(part.values()) for part in moved)
+        return max(seconds - whole, _LEAST_REST * seconds)
+
+    part = "seconds" if case.steps[0] == case.steps[1] else "setup"  # where a solve is one step
+    try:
+        left = {dims: rest(dims, seconds) for dims, seconds in getattr(samples, part).items()}
+    except KeyError:
+        return None
+    return replace(samples, **{part: left})
+
+
+# -- Of a case -------------------------------------------------------------------------------------
+
+
+def model(case: Case, place: Place, samples: Samples, constants: Profile) -> Model:
+    """The model of one case; ``constants`` has the links, by which those of several devices leave
+    out what is moved."""
+    if case.steps is not None:
+        still = unmoved(case, place, samples, constants)
+        found = still or samples
+        made = solve(case.axes, found.setup, found.seconds)
+        return made if still is None else {**made, "moves_apart": True}
+    seconds, held_out = samples.seconds, samples.held_out
+    if case.estimated:
+
+        def estimate(dims: Dims) -> float:
+            return case.implementation.work(case.problem(*dims), place.info).estimate
+
+        return by_estimate(case.axes, seconds, held_out, samples.host, estimate)
+    return table(case.axes, seconds, held_out, case.block)
 
 
 # -- Links -----------------------------------------------------------------------------------------

@@ -6,31 +6,33 @@ The host times all of them, with all cores: nothing may be compiled meanwhile.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero import registry
-from hetero.calibration import fit, transfers
-from hetero.calibration.measure.candidates import awaited
-from hetero.calibration.measure.timing import measure, once, undisturbed
-from hetero.calibration.measure.workbench import Bench
-from hetero.calibration.progress import Failure, Schedule
-from hetero.calibration.request import Request
-from hetero.calibration.worklist import WorkItem
+from hetero.arrays import spec
+from hetero.calibration import fit, links
+from hetero.calibration.candidates import awaited
+from hetero.calibration.measure import measure, once, undisturbed
+from hetero.calibration.repeat import leave_out
+from hetero.calibration.samples import Bench
+from hetero.calibration.sizes import Budget, Case, Place, WorkItem
+from hetero.calling import planner
 from hetero.devices.base import Device
-from hetero.imports import load
-from hetero.ops.cases import Budget, Case, Place, SampleGrid, SmallCall, axis
+from hetero.ops import matvec
+from hetero.ops.products.calls import host_call
 from hetero.pricing.plan import CPU
-from hetero.registry import Operation
 
+log = logging.getLogger("hetero")
 _SMALLEST = 16
 _HOST_ROUNDS, _HOST_CALLS = 40, 8
 _DISPATCH_ROUNDS = 3
-# Planned seconds, quick and in full; measured ones correct them.
-_PACK, _AROUND = (0.2, 0.4), (3.0, 6.0)
+_PACKED = tuple(4**power for power in range(5, 14))  # bytes of copies within the host's memory
+_PACK, _AROUND = 0.3, 3.0  # planned seconds
 
 
 class Overheads(NamedTuple):
@@ -49,7 +51,7 @@ class Overheads(NamedTuple):
 
 def pack(budget: Budget) -> dict[str, Any]:
     """Model of packing a strided host array, by bytes of the packed one."""
-    sizes = axis(1024, min(budget.largest_transfer, 2**27), 4.0)
+    sizes = [size for size in _PACKED if size <= budget.largest_copy]
     source = np.ones(sizes[-1] // 4)
     seconds = []
     for size in sizes:
@@ -58,37 +60,41 @@ def pack(budget: Budget) -> dict[str, Any]:
     return fit.segments(sizes, seconds)
 
 
-def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) -> dict[str, float]:
+def dispatch(device: Device, budget: Budget) -> dict[str, float]:
     """Seconds of the host's own work around one call: describing, allocating, looking up the plan.
 
-    What a whole call on tiny operands takes, less its transfers and its launch: for operands on the
-    host, on the device, and on the device with the CPU computing (the fallback, "detour" in the
-    profile). The device is not active when a call begins, as in a program. Empty where no
-    operation has such a call.
+    What a whole product of 16 x 16 elements takes by the own kernel, less its transfers and its
+    launch: for operands on the host, on the device, and on the device with the CPU computing (the
+    fallback, "detour" in the profile). The device is not active when a call begins, as in a
+    program.
     """
-    operation, small = next(_small_calls(device, operations), (None, None))
-    if small is None:
-        return {}
-    case = Case(small.implementation, small.problem.dtype, "*", SampleGrid(), problem=None)
-    vector = small.arrays[-1]
+    rows = registry.lookup("matvec")
+    row = next(row for row in rows if (row.kind, row.method) == (device.kind, "tiled"))
+    arrays = np.ones((_SMALLEST, _SMALLEST), np.float32), np.ones(_SMALLEST, np.float32)
+    problem = matvec.problem(
+        spec(arrays[0].shape, "float32", on=device.name), spec((_SMALLEST,), "float32")
+    )
+    of_host = host_call(planner.plan(matvec.problem(*arrays), device.name, row.method), np.matvec)
+    case = Case(row, "float32", "*", [], matvec.problem)
+    vector = arrays[-1]
 
     with device.active():
-        place, owner = device.allocate(max(a.nbytes for a in small.arrays))
+        place, owner = device.allocate(max(a.nbytes for a in arrays))
         inside = {
             "upload": lambda: device.upload(vector, place),
             "download": lambda: device.download(place, np.empty_like(vector)),
-            "alone": Bench((device,)).waiting(case, small.problem),
+            "alone": Bench((device,)).waiting(case, problem),
         }
-    outside = {"from host": small.from_host}
+    outside = {"from host": partial(of_host, *arrays)}
     if device.is_cuda:
-        arrays = [device.new_array(a.shape, a.dtype)[0] for a in small.arrays]
+        there = [device.new_array(a.shape, a.dtype)[0] for a in arrays]
 
         def call(name: str, method: str | None) -> None:
-            operation.call(*arrays, device=name, method=method)
+            registry.operation("matvec").call(*there, device=name, method=method)
             with device.active():
                 device.synchronize()
 
-        outside["there"] = partial(call, device.name, small.implementation.method)
+        outside["there"] = partial(call, device.name, row.method)
         outside["fallback"] = partial(call, CPU, None)
     took: dict[str, float] = {}
     for _ in range(_DISPATCH_ROUNDS):  # interleaved, so that a slow spell of the host hits all
@@ -104,17 +110,6 @@ def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) ->
         around["device"] = max(took["there"] - alone, 0.0)
         around["detour"] = max(took["fallback"] - 2 * download - upload, 0.0)
     return around
-
-
-def _small_calls(
-    device: Device, operations: Iterable[Operation]
-) -> Iterator[tuple[Operation, SmallCall]]:
-    for operation in operations:
-        with contextlib.suppress(Exception):  # the loop reports a module that fails
-            make = getattr(load(operation.cases), "small_call", None)
-            small = make(device) if make is not None else None
-            if small is not None:
-                yield operation, small
 
 
 def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[str, str], float]:
@@ -133,7 +128,7 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[
         for case in cases:
             row = case.implementation
             key = (row.operation, row.method, case.dtype)
-            if not isinstance(case.how, SampleGrid) or key in calls:
+            if case.steps is not None or case.by_host or key in calls:
                 continue
             problem = case.problem(*(_SMALLEST for _ in case.axes))
             if row.obstacle(problem, place.info) is not None:
@@ -151,60 +146,66 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[
     return {key: max(undisturbed(found) - dispatch, 0.0) for key, found in samples.items()}
 
 
-def planned(places: list[Place], quick: bool) -> float:
-    """Seconds that measuring overheads takes."""
-    each = {0: 0.0, 1: _AROUND[not quick]}
-    return _PACK[not quick] + sum(each.get(len(p.devices), transfers.SECONDS) for p in places)
+def planned(places: list[Place]) -> float:
+    """Seconds that measuring overheads takes, about."""
+    each = {0: 0.0, 1: _AROUND}
+    return _PACK + sum(each.get(len(place.devices), links.SECONDS) for place in places)
 
 
 def at_places(
     places: list[Place],
     worklist: list[WorkItem],
-    request: Request,
-    schedule: Schedule,
-    failures: list[Failure],
+    budget: Budget,
+    only: tuple[str, ...],
+    base: dict[str, Any],
+    begin: Callable[[float, str], object],
 ) -> Overheads:
-    """Measure the overheads of each place; arguments are those of the calibration."""
+    """Measure the overheads of each place; links that ``base`` has, the content of a profile, are
+    measured where ``only`` names their device or kind."""
     made = Overheads(None, {}, {}, {})
-    if request.base is None or CPU in request.only:
-        schedule.begin(_PACK[not request.quick], "copies in host memory")
-        made = made._replace(pack=pack(request.budget))
-    for place in (place for place in places if len(place.devices) == 1):
-        schedule.begin(_AROUND[not request.quick], f"links of {place.name}")
+    if not base or CPU in only:
+        begin(_PACK, "copies in host memory")
+        made = made._replace(pack=pack(budget))
+    for place in sorted(places, key=lambda place: len(place.devices)):
+        known = {**base.get("links", {}), **made.links}
+        asked = place.name not in known or bool({place.name, place.kind} & set(only))
         try:
-            _around(place, worklist, request, made)
+            if len(place.devices) == 1:
+                begin(_AROUND, f"links of {place.name}")
+                _around(place, worklist, budget, asked, base, made)
+            elif place.devices and asked:
+                begin(links.SECONDS, f"links of {place.name} at once")
+                first = known.get(place.devices[0].name, {})
+                for device in links.of_others(place.devices, first, links.CHECKED):
+                    log.warning("copies of %s are slower, so its links are measured", device.name)
+                    with device.active():
+                        own = links.links(device, budget.largest_copy, 3 * budget.point)
+                    made.links[device.name] = own
+                found = links.together(place, first, budget.largest_copy)
+                made.links[place.name], made.dispatch[place.name] = found, {}
         except Exception as error:
-            failures.append(Failure("links", place.name, "", error))
-    known = {**(request.base or {}).get("links", {}), **made.links}
-    for place in (place for place in places if len(place.devices) > 1):
-        if _needs_links(place, request):
-            schedule.begin(transfers.SECONDS, f"links of {place.name} at once")
-            links = known.get(place.devices[0].name, {})
-            at_once = transfers.together(place, links, request.budget, failures)
-            made.links[place.name], made.dispatch[place.name] = at_once, {}
+            leave_out("links", place.name, error)
     return made
 
 
-def _around(place: Place, worklist: list[WorkItem], request: Request, made: Overheads) -> None:
-    """Add the overheads of calls on a device; its links are measured where they are needed."""
-    (device,), base = place.devices, request.base or {}
-    if _needs_links(place, request):
+def _around(
+    place: Place,
+    worklist: list[WorkItem],
+    budget: Budget,
+    asked: bool,
+    base: dict[str, Any],
+    made: Overheads,
+) -> None:
+    """Add the overheads of calls on a device; its links are measured where they are asked for."""
+    (device,), known = place.devices, base.get("host", {}).get("dispatch", {})
+    if asked or place.name not in known:
         with device.active():
-            links = transfers.links(device, request.budget)
-        around = dispatch(device, registry.operations(), request.budget)
+            found = links.links(device, budget.largest_copy, 3 * budget.point)
+        around = dispatch(device, budget)
     else:
-        links, around = base["links"][place.name], base["host"]["dispatch"][place.name]
+        found, around = base["links"][place.name], known[place.name]
     if "device" in around:
         cases = [item.case for item in worklist if item.place is place]
         for key, share in host_shares(place, cases, around["device"]).items():
             made.shares[place.name, *key] = share
-    made.links[place.name], made.dispatch[place.name] = links, around
-
-
-def _needs_links(place: Place, request: Request) -> bool:
-    """Whether links are to be measured: they are unknown, or requested."""
-    base = request.base or {}
-    known = place.name in base.get("links", {})
-    if len(place.devices) == 1:
-        known = known and place.name in base.get("host", {}).get("dispatch", {})
-    return not known or bool({place.name, place.kind} & set(request.only))
+    made.links[place.name], made.dispatch[place.name] = found, around

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import configparser
-import dataclasses
 import doctest
 import importlib
 import importlib.util
@@ -13,10 +12,10 @@ import re
 from pathlib import Path
 
 import pytest
+from conftest import hasten
 
 import hetero.ops
 from hetero import cli, registry
-from hetero.calibration import request
 from hetero.cli import comparisons, kernels, machine
 
 ROOT = Path(__file__).parent.parent
@@ -58,9 +57,7 @@ EXAMPLES = examples()
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
 def test_docstrings(example, monkeypatch):
-    hasty = {"point": 1e-4, "longest": 1e-3, "step": 16.0, "largest_solve": 2**10}
-    hasty["patience"] = 0.1
-    monkeypatch.setattr(request, "QUICK", dataclasses.replace(request.QUICK, **hasty))
+    hasten(monkeypatch)
     if example.name.endswith(".calibrate"):  # the kernels of all take a minute to compile
         monkeypatch.setattr(registry, "operations", lambda: OPERATIONS[:1])
     output = []

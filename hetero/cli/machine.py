@@ -8,6 +8,7 @@ import os
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import hetero
 from hetero import paths, terminal
@@ -28,8 +29,28 @@ def info(arguments: argparse.Namespace) -> int:
     if (bar := progress_bar()) is not None:
         bar(0.0, "trying the devices")
     found = hetero.machine()
-    show(arguments, found, lambda: str(found) if arguments.verbose else found.brief())
+
+    def text() -> str:
+        own = str(found) if arguments.verbose else found.brief()
+        return "\n".join([own, *_measured(found)]) if found["profile"]["file"] else own
+
+    show(arguments, found, text)
     return DONE
+
+
+def _measured(found: dict[str, Any]) -> list[str]:
+    """What a calibration found: rates, and from which size on a device pays."""
+    import hetero.ops.functions  # noqa: F401  registers them
+    from hetero import profile
+    from hetero.evaluation import page, report
+
+    constants = profile.current()
+    lines = report.rates(constants)
+    own = {name: info for name, info in found["devices"].items() if not info.get("is_host_cpu")}
+    if own and constants.data["links"]:
+        devices = {"cpu": {**found["cpu"], "kind": "cpu"}, **own}
+        lines += [f"{title}: a GPU pays {at}" for title, at in page.pays(constants, devices)]
+    return lines
 
 
 # -- calibrate, compile ----------------------------------------------------------------------------

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from hetero import devices, registry
-from hetero.calibration.measure.candidates import leaving_out, once, warn
-from hetero.calibration.measure.queue import Queue
-from hetero.calibration.measure.timing import measure
+from hetero.calibration.candidates import leaving_out, once, warn
+from hetero.calibration.measure import Queue, measure
 from hetero.devices.base import Device
 from hetero.errors import DeviceNotAvailable, one_of
 from hetero.host import pages

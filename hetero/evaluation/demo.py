@@ -12,7 +12,7 @@ import numpy as np
 from hetero import devices as backends
 from hetero import profile, registry, terminal
 from hetero.calibration.calibrate import measure_machine
-from hetero.calibration.measure.candidates import timed
+from hetero.calibration.candidates import timed
 from hetero.calling import overview, planner
 from hetero.errors import DeviceError
 from hetero.ops import benchmark

@@ -102,6 +102,15 @@ def _kept(name: str, found: Any, text: Callable[[Any], str]) -> str:
 # -- Answers ---------------------------------------------------------------------------------------
 
 
+def pays(constants: Profile, devices: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What each operation is asked, and from which size on a device pays for it."""
+    machine = OtherMachine(constants, devices)
+    for operation in registry.operations():
+        dtype, priced = _priced(operation, constants, machine)
+        for title, line, at in _lines(operation, dtype, priced):
+            yield title, _pays(at, line, priced)
+
+
 def _pays(at: Mapping[int, Prices], line: Line, priced: Callable[[Any], Prices]) -> str:
     """From which size on a device is faster than the CPU, copies included; without a device, which
     methods of the CPU's are the fastest at the smallest and at the largest size.
@@ -215,21 +224,35 @@ def _operation(
 ) -> Iterator[str]:
     """Seconds of its methods over one size, choices over two; nothing where nothing is known.
     ``pays`` gets from where on a device pays."""
-    dtypes = {*constants.dtypes().get(operation.name, ())}
-    dtype = min(dtypes & {benchmark.dtype_of(operation)} or dtypes, default="float64")
-    priced = partial(_prices, operation, dtype, machine)
+    dtype, priced = _priced(operation, constants, machine)
     known = len(pays)
-    for line in benchmark.of(operation, "LINES"):
-        at = {n: found for n in line.axis.sizes() if (found := priced(line.dims(n)))}
-        if at:
-            title = f"{operation.function}, {line.text}, {dtype}"
-            pays.append((title, _pays(at, line, priced)))
-            names = dict.fromkeys(name for found in at.values() for name in found)
-            curves = {name: {n: f[name] for n, f in at.items() if name in f} for name in names}
-            yield _curves(title, line.axis.name, "seconds, predicted", curves)
+    for title, line, at in _lines(operation, dtype, priced):
+        pays.append((title, _pays(at, line, priced)))
+        names = dict.fromkeys(name for found in at.values() for name in found)
+        curves = {name: {n: f[name] for n, f in at.items() if name in f} for name in names}
+        yield _curves(title, line.axis.name, "seconds, predicted", curves)
     for plane in benchmark.of(operation, "PLANES", ()) if len(pays) > known else ():
         title = f"{operation.function}, {plane.text}, {dtype}: what is chosen"
         yield _choices(title, plane, priced)
+
+
+def _priced(
+    operation: Operation, constants: Profile, machine: OtherMachine
+) -> tuple[str, Callable[[Any], Prices]]:
+    """The dtype that is shown of an operation, and prices in it as a function of dimensions."""
+    dtypes = {*constants.dtypes().get(operation.name, ())}
+    dtype = min(dtypes & {benchmark.dtype_of(operation)} or dtypes, default="float64")
+    return dtype, partial(_prices, operation, dtype, machine)
+
+
+def _lines(
+    operation: Operation, dtype: str, priced: Callable[[Any], Prices]
+) -> Iterator[tuple[str, Line, dict[int, Prices]]]:
+    """Title, the line, and prices along it, of each size that is shown and known."""
+    for line in benchmark.of(operation, "LINES"):
+        at = {n: found for n in line.axis.sizes() if (found := priced(line.dims(n)))}
+        if at:
+            yield f"{operation.function}, {line.text}, {dtype}", line, at
 
 
 def _prices(operation: Operation, dtype: str, machine: OtherMachine, dims: Any) -> Prices:

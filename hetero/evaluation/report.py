@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from hetero.calibration.measure import timing
+from hetero.calibration import repeat
 from hetero.ops.benchmark import BenchTable
 from hetero.profile import Profile, constants
 from hetero.registry.models import ModelKey
@@ -110,6 +110,8 @@ def calibration(profile: Profile, every: bool = True) -> str:
             f"{device} host work around a call: {readable(profile.dispatch(device, 'host'))}, "
             f"operands there: {readable(profile.dispatch(device, 'device'))}"
         )
+    if every and (stages := profile.data.get("stages")):
+        lines += ["", *(f"{name}: {readable(took)}" for name, took in stages.items()), ""]
     wrong, names = not_acceptable(profile), profile.residuals()
     head, *errors = _errors("error of the fit at shapes not fitted", names, 52)
     lines += [head] + [
@@ -120,14 +122,37 @@ def calibration(profile: Profile, every: bool = True) -> str:
     limits = "{:.0%} in the mean and {:.0%} at the 95th percentile; of links {:.0%} and {:.0%}"
     lines += ["", f"acceptable: {limits.format(*OF_METHODS, *OF_LINKS)}"]
     if load := profile.data.get("load"):
-        lines += ["", f"while it was measured: {timing.described(load)}"]
-        if not timing.is_trusted(load):
+        lines += ["", f"while it was measured: {repeat.described(load)}"]
+        if not constants.is_trusted(load):
             lines.append("This calibration cannot be trusted: calibrate when nothing else runs.")
     if off := profile.doubtful():
         names = ", ".join(name.replace("|", " ") for name in off)
         lines += ["", f"off by more than {constants.OFF:.0%} in the mean: {names}"]
         lines.append("Something else was running, it seems; calibrate again when nothing is.")
     return "\n".join(lines)
+
+
+def rates(profile: Profile) -> list[str]:
+    """How fast the CPU's BLAS multiplies matrices, and White's constants of each link."""
+    lines = []
+    for dtype in ("float32", "float64"):
+        model = profile.model("cpu", "cpu", "matmul", "blas", dtype, "CC") or {}
+        if axes := model.get("constants", {}).get("axes"):
+            m, n, k = (axis[-1] for axis in axes)
+            flops = 2.0 * m * n * k / model["constants"]["seconds"][-1]
+            lines.append(f"cpu BLAS, {dtype}: {flops / 1e9:.0f} GFLOP/s ({by((m, n, k))})")
+    for device, directions in profile.data["links"].items():
+        for direction in (way for way in ("upload", "download") if way in directions):
+            for memory, model in directions[direction].items():
+                first, last = model["constants"][0], model["constants"][-1]
+                rate = 1.0 / (1.0 / last["bytes_per_second"] + last["seconds_per_byte"])
+                lines.append(
+                    f"{device} {direction}, {memory}: set-up {readable(first['seconds'])}, "
+                    f"{rate / 1e9:.1f} GB/s; T_x = {last['bytes_per_second'] / 1e9:.1f} GB/s, "
+                    f"c0 = {last['seconds_per_byte'] * 1e12:.3g} ms/GB, "
+                    f"c1 = {readable(last['seconds'])}"
+                )
+    return lines
 
 
 # -- Verification ----------------------------------------------------------------------------------

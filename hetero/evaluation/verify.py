@@ -14,8 +14,8 @@ import numpy as np
 from hetero import devices as backends
 from hetero import registry
 from hetero.arrays import HOST
+from hetero.calibration.candidates import awaited, leaving_out, timed
 from hetero.calibration.fit import residuals
-from hetero.calibration.measure.candidates import awaited, leaving_out, timed
 from hetero.calling import planner
 from hetero.errors import MethodNotAvailable
 from hetero.evaluation.calls import Arrays, draw

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero import devices
-from hetero.calibration.measure import timing
-from hetero.calibration.measure.queue import Queue
+from hetero.calibration import measure as timing
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
@@ -57,7 +56,7 @@ class Clock:
     def __init__(self, device: Device | None) -> None:
         self._device = device
         own = device is not None and device.is_cuda
-        self._queue = Queue(device) if own else None
+        self._queue = timing.Queue(device) if own else None
 
     def seconds(self, call: Callable[[int], object]) -> float:
         """Seconds of a call: by the device's own clock where it has one."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
-from hetero.calibration.measure.candidates import leaving_out
+from hetero.calibration.candidates import leaving_out
 from hetero.errors import one_of
 from hetero.evaluation.report import by, markdown, rounded
 from hetero.kernels.common.ladder import Block

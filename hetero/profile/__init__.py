@@ -14,6 +14,7 @@ A profile is one JSON file::
                      What is not there is as it is alone
     host             {"pack": model, "dispatch": {device: {case: seconds}}}: copies within the
                      host's memory, and the host's work around one call on a device
+    load, stages     how busy other work kept the machine meanwhile; seconds of each stage
     models           "device|operation|method|dtype|layout" -> model
     sha256           of everything above
 

@@ -15,7 +15,7 @@ PAGEABLE, PINNED, STAGED = "pageable", "pinned", "staged"
 # Bytes that may be staged. The threads that help with smaller copies would compete with BLAS's
 # threads, which spin for a moment after a product: 2.7 MB took 3.5 ms in place of 0.6.
 _STAGED_SIZES = [round(2.0 ** (step / 4)) for step in range(4 * 22, 4 * 31 + 1)]
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 LARGEST = 16 << 20  # bytes of a profile file; a full one of a machine with a GPU has half a million
 UNITS = {"time": "seconds", "size": "bytes", "work": "flops"}
 CPU = "cpu"

@@ -93,8 +93,8 @@ PARTS = ("hetero", "cpu name", "cpu cores", "cpu loops", "blas blas", "blas blas
 def obstacle(was: dict[str, Any]) -> str | None:
     """Why a profile with this fingerprint is not of this machine; None where it is.
 
-    Each device here must be in the fingerprint, the same card under the same name. Those that are
-    not here do not matter.
+    Each device here must be in the fingerprint: the same card under the same name, with a driver of
+    the same major version. Those that are not here do not matter.
     """
     now = fingerprint()
     for part in PARTS:
@@ -105,7 +105,15 @@ def obstacle(was: dict[str, Any]) -> str | None:
         before, after = (_part(of, ["devices", name, "name"]) for of in (was, now))
         if before != after:
             return f"{name} was {before!r}, is {after!r}" if before else f"{name} is new"
+        before, after = (_major(_part(of, ["devices", name, "driver"])) for of in (was, now))
+        if before != after:
+            return f"the driver of {name} was {before!r}, is {after!r}"
     return None
+
+
+def _major(version: Any) -> str | None:
+    """The major version of a driver; None where it has none."""
+    return str(version).partition(".")[0] if version is not None else None
 
 
 def _part(value: Any, path: list[str]) -> Any:

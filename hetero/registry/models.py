@@ -8,12 +8,11 @@ numbers of seconds that add up to the prediction. Each form is one entry of `FOR
 form               seconds
 =================  ==============================================================================
 roofline           overhead + max(flops / flop rate, bytes / byte rate)
-surface            overhead + compute, interpolated between measured shapes
-filter             a surface over the points of an image and of a filter
+table              log seconds interpolated over the log of each dimension, between measured
+                   shapes; or overhead + White's waves x a ratio that is interpolated
+solve              set-up + iterations x step, each a table over measured sizes
 bandwidth          accessed bytes / effective bandwidth (White 2013, sections 3.5 and 4.6), and a
-                   constant
-waves              overhead + White's waves x a measured ratio, interpolated between shapes
-solve              set-up + iterations x step, each interpolated between measured sizes
+                   constant: the form of the profile tesla-t10
 segments           b / T_x + c0 b + c1 per range of sizes (White 2013, eq. 3.14-3.15); for links
 =================  ==============================================================================
 """
@@ -23,11 +22,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 from math import exp, inf, log, prod, sqrt
 from typing import Any, NamedTuple
 
-from hetero.registry import growth
+import numpy as np
+
+Terms = tuple[tuple[int, ...], ...]
+"""Products of dimensions, each by the dimensions' positions; () is what does not grow."""
 
 
 class Work(NamedTuple):
@@ -46,7 +48,7 @@ class Work(NamedTuple):
     calls : float
         How many times the fixed overhead of a call is incurred.
     estimate : float
-        Seconds by the implementation's own estimate, for the form "waves"; 0 where it has none.
+        Seconds by the implementation's own estimate, for tables of ratios; 0 where it has none.
     terms : tuple of tuple of int
         Products of dimensions that a step's seconds are a sum of, for the form "solve" beyond the
         measured sizes: (0, 0) is the square of the first. Empty: the rate of the last size holds.
@@ -58,7 +60,7 @@ class Work(NamedTuple):
     repeat: int = 1
     calls: float = 1.0
     estimate: float = 0.0
-    terms: growth.Terms = ()
+    terms: Terms = ()
 
 
 class ModelKey(NamedTuple):
@@ -107,9 +109,37 @@ def _roofline(constants: dict[str, Any]) -> Cost:
     return cost
 
 
-def _surface(constants: dict[str, Any]) -> Cost:
-    """Compute interpolated between knots; beyond the last one its rate holds."""
-    return _interpolated(constants["axes"], constants["seconds"], constants["overhead"])
+def _table(constants: dict[str, Any]) -> Cost:
+    """Seconds interpolated between knots; beyond the last one its rate holds.
+
+    With a ``block`` the knots are points of an image's result and of its filter, four extents in
+    pairs; the result is made in whole blocks of that many columns. With ``ratios`` in place of
+    seconds it is the implementation's own estimate times a ratio. That of hetero's matrix products
+    counts waves of blocks (White 2013, section 3.3): its steps would be lost between measured
+    shapes. Beyond the last knot the last ratio holds.
+    """
+    axes, overhead = constants["axes"], constants["overhead"]
+    block = constants.get("block")
+    if "ratios" not in constants:
+        cost = _interpolated(axes, constants["seconds"], overhead)
+        if block is None:
+            return cost
+
+        def of_image(work: Work) -> tuple[float, float]:
+            h, w, fh, fw = work.dims
+            return cost(work._replace(dims=(h * -(-w // block) * block, fh * fw)))
+
+        return of_image
+    ratio = _interpolated(axes, constants["ratios"])
+
+    def of_estimate(work: Work) -> tuple[float, float]:
+        if work.estimate <= 0.0:
+            raise KeyError("table of ratios: nothing is estimated for it")
+        inside = [min(size, axis[-1]) for size, axis in zip(work.dims, axes, strict=True)]
+        _, factor = ratio(Work(tuple(inside), 0.0, 0.0))
+        return overhead, work.repeat * work.estimate * factor
+
+    return of_estimate
 
 
 def _interpolated(
@@ -158,27 +188,6 @@ def _interpolated(
         if beyond > 1.0:
             seconds = overhead + max(seconds - overhead, 0.0) * beyond
         return overhead, max(seconds - overhead, 0.0) * work.repeat
-
-    return cost
-
-
-def _waves(constants: dict[str, Any]) -> Cost:
-    """An implementation's own estimate times a ratio, which is interpolated as a surface is.
-
-    The estimate of hetero's own matrix products counts waves of blocks (White 2013, section 3.3):
-    its steps would be lost between measured shapes. The ratio is this machine's correction.
-    Beyond the last knot the last ratio holds.
-    """
-    overhead = constants["overhead"]
-    axes = constants["axes"]
-    ratio = _interpolated(axes, constants["ratios"])
-
-    def cost(work: Work) -> tuple[float, float]:
-        if work.estimate <= 0.0:
-            raise KeyError("waves: nothing is estimated for it")
-        inside = [min(size, axis[-1]) for size, axis in zip(work.dims, axes, strict=True)]
-        _, factor = ratio(Work(tuple(inside), 0.0, 0.0))
-        return overhead, work.repeat * work.estimate * factor
 
     return cost
 
@@ -246,7 +255,7 @@ def _part(constants: dict[str, Any]) -> Callable[[Work], float]:
     """
     axes, seconds = constants["axes"], constants["seconds"]
     surface = _interpolated(axes, seconds)
-    fitted = cache(lambda terms: growth.fitted(axes, seconds, terms))
+    fitted = cache(lambda terms: _growth(axes, seconds, terms))
 
     def cost(work: Work) -> float:
         dims = work.dims
@@ -259,30 +268,42 @@ def _part(constants: dict[str, Any]) -> Callable[[Work], float]:
     return cost
 
 
-def _filter(constants: dict[str, Any]) -> Cost:
-    """A surface over the points of the result and of the filter, four extents in pairs.
+def _growth(
+    axes: Sequence[Sequence[float]], seconds: Sequence[float], terms: Terms
+) -> Callable[[Sequence[float]], float]:
+    """The sum of products that comes nearest to measured seconds, as a function of the dimensions:
+    none less for more.
 
-    The result is made in whole blocks of ``block`` columns.
+    ``axes`` are the knots of each dimension, ``seconds`` those of each knot of the grid, the last
+    dimension fastest; all are positive. Least squares of relative errors; terms with negative
+    coefficients are left out, the most negative one first.
     """
-    surface = _surface(constants)
-    block = constants.get("block", 1)
+    grid = np.array([_products(dims, terms) for dims in product(*axes)])
+    rows = grid / np.array(seconds)[:, None]
+    largest = rows.max(axis=0)  # of a column: then a solver's tolerance is the same for each
+    left = list(range(len(terms)))
+    while True:
+        solution = np.linalg.lstsq(rows[:, left] / largest[left], np.ones(len(rows)), rcond=None)[0]
+        if solution.min() >= 0.0:
+            break
+        left.pop(int(solution.argmin()))
+    kept, coefficients = tuple(terms[i] for i in left), solution / largest[left]
 
-    def cost(work: Work) -> tuple[float, float]:
-        h, w, fh, fw = work.dims
-        return surface(
-            Work((h * -(-w // block) * block, fh * fw), work.flops, work.bytes, work.repeat)
-        )
+    def predicted(dims: Sequence[float]) -> float:
+        return float(np.dot(coefficients, _products(dims, kept)))
 
-    return cost
+    return predicted
+
+
+def _products(dims: Sequence[float], terms: Terms) -> list[float]:
+    return [float(prod([dims[axis] for axis in term])) for term in terms]
 
 
 FORMS: dict[str, Callable[[dict[str, Any]], Cost]] = {
     "roofline": _roofline,
-    "surface": _surface,
-    "waves": _waves,
-    "filter": _filter,
-    "bandwidth": _bandwidth,
+    "table": _table,
     "solve": _solve,
+    "bandwidth": _bandwidth,
 }
 
 
@@ -300,7 +321,7 @@ def try_out(model: dict[str, Any]) -> None:
         If it is wrong in any way.
     """
     constants = model["constants"]
-    axes = None if model["form"] == "filter" else constants.get("step", constants).get("axes")
+    axes = None if "block" in constants else constants.get("step", constants).get("axes")
     number = 4 if axes is None else len(axes)  # as of an image and its filter
     predicted = bind(model)(Work((64, 64, *(8,) * number)[:number], 1e6, 1e6, estimate=1e-3))
     if not all(0.0 <= seconds < inf for seconds in predicted):

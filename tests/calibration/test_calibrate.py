@@ -17,7 +17,6 @@ import pytest
 
 import hetero
 from hetero import cli, paths, profile
-from hetero.calibration import machine
 from hetero.cli import values
 from hetero.evaluation import report
 from hetero.profile import inventory
@@ -43,7 +42,7 @@ def test_one_at_a_time(content, profile_file, tmp_path, monkeypatch, warnings_of
         spans.append((start, time.monotonic()))
         return content
 
-    monkeypatch.setattr(calibrate.machine, "measure", measure)
+    monkeypatch.setattr(calibrate, "_measure", measure)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda n: hetero.calibrate(True, tmp_path / f"{n}.json"), range(4)))
     spans.sort()
@@ -57,18 +56,18 @@ def test_an_interrupt_lets_the_next_one_measure(content, profile_file, monkeypat
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(calibrate.machine, "measure", interrupted)
+    monkeypatch.setattr(calibrate, "_measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         hetero.calibrate(True)
     assert not profile_file.exists()
-    monkeypatch.setattr(calibrate.machine, "measure", lambda *_: content)
+    monkeypatch.setattr(calibrate, "_measure", lambda *_: content)
     assert hetero.calibrate(True).name == "mine"
     assert profile.read(profile_file).name == "mine"
 
 
 @pytest.mark.parametrize("place", ["/proc/nowhere/p.json", "/dev/null/p.json", "/tmp"])
 def test_what_cannot_be_stored_is_not_measured(place, monkeypatch):
-    monkeypatch.setattr(calibrate.machine, "measure", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(calibrate, "_measure", lambda *_: pytest.fail("measured"))
     with pytest.raises(OSError, match=r"."):
         hetero.calibrate(True, place)
 
@@ -77,7 +76,7 @@ def test_what_was_measured_is_used_even_if_storing_fails(content, profile_file, 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(calibrate.machine, "measure", lambda *_: content)
+    monkeypatch.setattr(calibrate, "_measure", lambda *_: content)
     monkeypatch.setattr(paths, "replace_file", full)
     with pytest.raises(OSError, match="No space"):
         hetero.calibrate(True)
@@ -88,7 +87,7 @@ def test_what_was_measured_is_used_even_if_storing_fails(content, profile_file, 
 def test_a_cache_directory_that_is_read_only(reason, content, tmp_path, monkeypatch, caplog):
     """It is there, so that nothing needs to be made; but the lock cannot be."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(calibrate.machine, "measure", lambda *_: content)
+    monkeypatch.setattr(calibrate, "_measure", lambda *_: content)
     real = os.open
 
     def read_only(path, flags, *arguments, **options):
@@ -109,7 +108,7 @@ def test_an_error_of_measuring_is_not_one_of_the_lock(tmp_path, monkeypatch):
         raise PermissionError(errno.EACCES, "planted")
 
     measured = []
-    monkeypatch.setattr(calibrate.machine, "measure", fail)
+    monkeypatch.setattr(calibrate, "_measure", fail)
     with pytest.raises(PermissionError, match="planted"):
         hetero.calibrate(True, tmp_path / "p.json")
     assert measured == [1]
@@ -139,21 +138,10 @@ def calibrated(content, profile_file, monkeypatch):
 
     def run(left, **changes):
         found = loaded(content, left, **changes)
-        monkeypatch.setattr(machine, "measure", lambda *_: found)
+        monkeypatch.setattr(calibrate, "_measure", lambda *_: found)
         return hetero.calibrate(True)
 
     return run
-
-
-def test_nobody_is_asked_to_calibrate_meanwhile(content, profile_file, warnings_of, monkeypatch):
-    def measure(*_):
-        assert profile.current().name == "conservative"
-        return loaded(content, 2)
-
-    monkeypatch.setattr(machine, "measure", measure)
-    profile.set_current(None)
-    hetero.calibrate(True)
-    assert not warnings_of()
 
 
 def test_the_command_says_what_became_of_it(calibrated, profile_file, capsys, monkeypatch):

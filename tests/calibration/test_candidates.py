@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from hetero.calibration.measure import candidates
-from hetero.calibration.measure.timing import wait_until_idle
+from hetero.calibration import candidates
+from hetero.calibration.measure import wait_until_idle
 
 
 class Host:

@@ -60,7 +60,7 @@ def test_segments_never_fall_with_size_nor_below_zero():
         assert all(slope >= -1e-15 for slope in slopes(model))
 
 
-# -- Surface -------------------------------------------------------------------------------------
+# -- Tables -------------------------------------------------------------------------------------
 
 AXES = [[4, 16, 64, 256], [8, 64, 512]]
 
@@ -79,7 +79,7 @@ def test_knots_that_took_too_long_continue_at_the_same_rate():
 
     whole = table(law)
     cut = {dims: s for dims, s in whole.items() if dims[0] * dims[1] <= 64 * 64}
-    model = fit.surface(AXES, cut, {})
+    model = fit.table(AXES, cut, {})
     for dims in set(whole) - set(cut):
         assert total(model, *dims) == pytest.approx(law(*dims), rel=0.02)
     assert total(model, 2560, 5120) == pytest.approx(law(2560, 5120), rel=0.02)
@@ -89,30 +89,9 @@ def test_residuals_of_a_surface_are_those_of_shapes_left_out():
     def law(m, k):
         return 1e-9 * m * k
 
-    model = fit.surface(AXES, table(law), {(10, 100): 2 * law(10, 100), (20, 20): law(20, 20)})
+    model = fit.table(AXES, table(law), {(10, 100): 2 * law(10, 100), (20, 20): law(20, 20)})
     assert model["residuals"]["count"] == 2
     assert model["residuals"]["worst"] == pytest.approx(0.5, rel=1e-3)
-
-
-# -- A surface beside another one ------------------------------------------------------------------
-
-
-def test_a_surface_by_ratio_another_keeps_its_steps():
-    """A step that both have at one size is not smoothed by knots that skip it."""
-    axes = [[16, 32, 64, 128, 256]] * 2
-
-    def step(m, k):
-        return (1e-5 if k < 100 else 3e-5) * (1 + m / 1000)
-
-    reference = fit.surface(axes, {d: step(*d) for d in fit.grid(axes)}, {})
-    factor = {16: 1.0, 64: 2.0, 256: 2.0}
-    coarse = {(m, k): step(m, k) * factor[k] for m in axes[0][::2] for k in axes[0][::2]}
-    model = fit.surface_by_ratio(reference, coarse, {(100, 200): 2.0 * step(100, 200)})
-    cost = bind(model)
-    for m in axes[0]:
-        for k, ratio in ((16, 1.0), (32, 2**0.5), (64, 2.0), (128, 2.0), (256, 2.0)):
-            assert sum(cost(Work((m, k), 0.0, 0.0))) == pytest.approx(step(m, k) * ratio, rel=1e-4)
-    assert model["residuals"]["worst"] < 0.2
 
 
 def test_waves_follow_steps_that_no_knot_shows():
@@ -127,18 +106,17 @@ def test_waves_follow_steps_that_no_knot_shows():
     axes = [[16, 256, 4096], [16, 256, 4096]]
     seconds = {dims: measured(dims) for dims in fit.grid(axes)}
     held_out = {dims: measured(dims) for dims in [(100, 900), (230, 180), (3000, 17), (999, 1001)]}
-    model = fit.waves(axes, seconds, held_out, 5e-6, estimate)
+    model = fit.by_estimate(axes, seconds, held_out, 5e-6, estimate)
     assert model["residuals"]["worst"] < 0.01
-    assert fit.surface(axes, seconds, held_out)["residuals"]["worst"] > 0.1
+    assert fit.table(axes, seconds, held_out)["residuals"]["worst"] > 0.1
     del seconds[4096, 4096]  # too slow to measure
-    model = fit.waves(axes, seconds, {(4096, 4096): measured((4096, 4096))}, 5e-6, estimate)
+    model = fit.by_estimate(axes, seconds, {(4096, 4096): measured((4096, 4096))}, 5e-6, estimate)
     assert model["residuals"]["worst"] < 0.2
 
 
 def test_a_missing_knot_of_a_filter_is_as_the_axis_tells_that_promises_least():
     """25 taps take five times as long as one; 16 times the points 16 times as long."""
-    knots = [(points, taps) for points in (2**16, 2**20) for taps in (1, 25)]
     seconds = {(2**16, 1): 1e-5, (2**16, 25): 5e-5, (2**20, 1): 1.6e-4}
-    model = fit.passes("filter", 32, seconds, {}, knots)
+    model = fit.table([[2**16, 2**20], [1, 25]], seconds, {}, 32)
     found = model["constants"]["seconds"][-1]
     assert found == pytest.approx(16 * 5e-5, rel=0.2)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hetero.calibration.measure import timing
+from hetero.calibration import repeat as timing
+from hetero.profile.constants import is_trusted
 
 CORES, SECONDS, SAMPLES = 16, 10.0, 400
 
@@ -27,18 +28,20 @@ def seen(monkeypatch):
     [(0.5, 3, False, True), (2.5, 3, True, True), (9.0, 3, True, False), (0.0, 41, True, False)],
 )
 def test_by_how_much_other_load_takes_and_how_many_samples_it_spoiled(
-    others, left, loaded, trusted, seen
+    others, left, loaded, trusted, seen, warnings_of
 ):
     found = seen(others, left)
-    assert (timing.is_loaded(found), timing.is_trusted(found)) == (loaded, trusted)
+    timing.warn_if_loaded(found)
+    assert (bool(warnings_of()), is_trusted(found)) == (loaded, trusted)
     assert found["others"] == pytest.approx(others)
     assert f"kept {others:.1f} of 16 cores busy" in timing.described(found)
     assert found["left"] in (left, SAMPLES)
 
 
-def test_where_the_system_does_not_report_it_samples_alone_count():
+def test_where_the_system_does_not_report_it_samples_alone_count(warnings_of):
     before = timing.Reading(0.0, None, 0.0)
     found = timing.load(before, timing.Reading(9.0, None, 1.0), SAMPLES, 0, 0)
     assert found["others"] is None
-    assert not timing.is_loaded(found)
+    timing.warn_if_loaded(found)
+    assert not warnings_of()
     assert "cores" not in timing.described(found)

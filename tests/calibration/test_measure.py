@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from hetero.calibration.measure import timing
-from hetero.calibration.measure.timing import in_turn, measure
+from hetero.calibration import measure as timing
+from hetero.calibration.measure import in_turn, measure
 
 
 class Clock:

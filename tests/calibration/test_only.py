@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
+import importlib
 
 import pytest
 
 import hetero
 from hetero import profile, registry
-from hetero.calibration import machine
-from hetero.calibration.measure import sampling
-from hetero.calibration.measure.workbench import Samples
+from hetero.calibration import links as links_of_devices
+from hetero.calibration import overheads, samples
+from hetero.calibration.samples import Samples
 from hetero.cli import main
-from hetero.ops.cases import grid
 from hetero.profile import inventory
 
+calibration = importlib.import_module("hetero.calibration.calibrate")
 ONE = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 1e-6}
 PACK = {"form": "segments", "constants": [ONE]}
 CONSERVATIVE = profile.shipped("conservative").data["models"]
@@ -33,19 +34,19 @@ def measured(monkeypatch, hasty, profile_file, cuda):
         def take(case, bench, *_):
             place = bench.device.name if bench.device else "cpu"
             taken.append((place, case.implementation.operation, case.implementation.method))
-            return Samples({dims: 1e-5 * len(calls) for dims in grid(case.axes)})
+            return Samples(dict.fromkeys(case.knots, 1e-5 * len(calls)))
 
         def links_of(device, *_):
             links.append(device.name)
             return LINKS
 
         calls, links = [], []
-        patch.setattr(sampling, "take", take)
+        patch.setattr(samples, "take", take)
         costs = lambda *_: {"host": 1e-5 * len(calls)}  # noqa: E731
-        patch.setattr(machine.overheads.transfers, "links", links_of)
-        patch.setattr(machine.overheads, "dispatch", costs)
-        patch.setattr(machine.overheads, "pack", lambda budget: PACK)
-        patch.setattr(machine, "compile_first", lambda *_: None)
+        patch.setattr(links_of_devices, "links", links_of)
+        patch.setattr(overheads, "dispatch", costs)
+        patch.setattr(overheads, "pack", lambda budget: PACK)
+        patch.setattr(calibration, "compile_first", lambda *_: None)
 
         def calibrate(*only, **options):
             taken.clear()

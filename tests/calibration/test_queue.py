@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hetero.calibration.measure.queue import Queue
+from hetero.calibration.measure import Queue
 
 _COPY = 1.5e12  # bytes per second
 

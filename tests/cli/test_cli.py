@@ -15,7 +15,6 @@ from command_line import FAILED, NO_CHOICE, OK, USAGE, refused
 
 import hetero
 from hetero import cli, devices, errors, profile, registry, terminal
-from hetero.calibration import request
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -65,10 +64,6 @@ def test_info_names_no_further_kind_of_device_where_cuda_is_here(fixture, reques
 
 
 def test_calibrate(data, run, profile_file, monkeypatch):
-    patient = dataclasses.replace(
-        request.QUICK, patience=1e3
-    )  # nothing is left out for want of time
-    monkeypatch.setattr(request, "QUICK", patient)
     found = data("calibrate", "--quick")
     parts = {"path", "trusted", "devices", "residuals", "not_acceptable", "doubtful"}
     assert found.keys() == parts

@@ -14,7 +14,7 @@ from scipy.sparse.linalg import cg as scipy_cg
 import hetero.ops
 from hetero import profile, registry
 from hetero.arrays import kept
-from hetero.calibration.measure import candidates, queue
+from hetero.calibration import candidates, measure
 from hetero.errors import DeviceNotAvailable
 from hetero.evaluation import bench, demo, report, verify
 from hetero.ops import benchmark
@@ -41,8 +41,8 @@ def test_every_operation_can_be_verified(operation, hasty):
 @pytest.fixture
 def small_gpu(cuda, monkeypatch):
     """The fake device, timed on little memory."""
-    monkeypatch.setattr(bench, "Queue", partial(queue.Queue, nbytes=1 << 12))
-    monkeypatch.setattr(queue.Queue, "_copied", lambda self: 1e3)  # bytes per second
+    monkeypatch.setattr(bench, "Queue", partial(measure.Queue, nbytes=1 << 12))
+    monkeypatch.setattr(measure.Queue, "_copied", lambda self: 1e3)  # bytes per second
     monkeypatch.setattr(benchmarks, "_POOL", 1 << 16)
     monkeypatch.setattr(benchmarks, "_COLD_BYTES", 1 << 12)
     monkeypatch.setattr(matvec, "SHAPES", [(20, 30), (7, 9), (3000, 3000)])

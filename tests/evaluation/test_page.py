@@ -261,3 +261,15 @@ def test_a_profile_that_is_not_there(tmp_path, capsys):
 def test_a_file_that_cannot_be_written(tmp_path, capsys, name):
     assert cli.main(["report", str(Path(tmp_path, name))]) == cli.FAILED
     assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_what_info_says_of_a_calibrated_machine():
+    constants = profile.named("h100")
+    rates = "\n".join(report.rates(constants))
+    assert re.search(r"cpu BLAS, float64: \d+ GFLOP/s \(2048 x 2048 x 2048\)", rates)
+    for way in ("upload", "download"):
+        line = rf"cuda:0 {way}, pinned: set-up .* us, 5\d\.\d GB/s; T_x = .* c0 = .* c1 = "
+        assert re.search(line, rates)
+    pays = dict(page.pays(constants, constants.machine()))
+    assert pays["matmul, n x n by n x n, float32"].startswith("from n = ")
+    assert len(pays) >= len(registry.operations())

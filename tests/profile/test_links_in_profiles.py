@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 
 import pytest
@@ -13,23 +14,17 @@ from test_profiles import measured as measured_profile
 
 import hetero
 from hetero import profile, registry
-from hetero.calibration import machine as machine_of_calibration
-from hetero.calibration import (
-    modelling,
-    overheads,
-    transfers,
-)
-from hetero.calibration.measure import sampling
-from hetero.calibration.measure.loop import Measured
-from hetero.calibration.measure.workbench import Samples
-from hetero.calibration.progress import Failure
+from hetero.calibration import fit, overheads, samples
+from hetero.calibration import links as transfers
+from hetero.calibration.samples import Samples
+from hetero.calibration.sizes import Place, cases
 from hetero.calling import planner
 from hetero.devices import at_once, peers
 from hetero.evaluation import report
-from hetero.ops.cases import grid
 from hetero.pricing import pricing
 from hetero.profile import inventory
 
+calibration = importlib.import_module("hetero.calibration.calibrate")
 WAYS = transfers.Copies.WAYS
 TWO = {"cpu": {"kind": "cpu", "name": "made up"}, "cuda:0": GPU}
 ALONE_LINKS = {"cuda:*": {"upload": straight(1e-5, 1e9), "download": straight(2e-5, 5e8)}}
@@ -102,28 +97,15 @@ def test_what_was_measured_is_predicted(n):
     """The model without what is moved, and that, add up to what was measured."""
     operation = planner.registry.operation("cg")
     row = next(r for r in planner.registry.lookup("cg") if (r.method, r.kind) == ("fused", "cuda"))
-    from hetero.ops.cases import Case, Place, TimedSolves
-    from hetero.ops.cg import cases
-
     info = pricing.groups(SEVERAL)["cuda:*"]
     place = Place("cuda*2", info, (FakeCuda(0), FakeCuda(1)))
-    case = Case(
-        row,
-        "float64",
-        "stencil2",
-        TimedSolves(8, 40),
-        [[2**12, 2**20, 2**24]],
-        lambda unknowns: cases._problem("stencil2", "float64", unknowns),
-        None,
-    )
+    found = [c for c in cases("cg", place, False) if (c.dtype, c.layout) == ("float64", "stencil2")]
+    case = dataclasses.replace(found[0], axes=[[2**12, 2**20, 2**24]])
     setup = {(2**k,): 3e-4 + 2.0**k * 8 / 3e8 for k in (12, 20, 24)}
     step = {(2**k,): 1e-5 + 2.0**k * 1e-11 for k in (12, 20, 24)}
-    measured = Measured(case, place, Samples(seconds=step, setup=setup))
+    measured = case, place, Samples(seconds=step, setup=setup)
     links = {**ALONE_LINKS, **AT_ONCE}
-    failures: list[Failure] = []
-    found = modelling.models([measured], failures, links)
-    assert not failures
-    (model,) = found.values()
+    model = fit.model(*measured, machine(models={}, links=links))
     assert model["moves_apart"] is True
     constants = machine(models={KEY: model}, links=links)
     side = math.isqrt(n)
@@ -131,8 +113,7 @@ def test_what_was_measured_is_predicted(n):
     problem = operation.problem(hetero.Poisson((side, side)), hetero.spec((n,), "float64"))
     steps = row.work(problem, info).repeat  # as many as its prediction counts
     assert candidate.seconds == pytest.approx(setup[(n,)] + steps * step[(n,)], rel=1e-3)
-    without = modelling.models([measured], failures)[measured.key]
-    assert "moves_apart" not in without
+    assert "moves_apart" not in fit.model(*measured, machine(models={}, links={}))
 
 
 # -- In profiles ----------------------------------------------------------------------------------
@@ -170,7 +151,7 @@ LINKS = {way: {"pageable": LINE | ALONE, "pinned": LINE | ALONE} for way in ("up
 @pytest.fixture
 def calibrated(monkeypatch, hasty, profile_file, two):
     """Calibrates two equal GPUs; and what was measured of links, in order."""
-    order = []
+    order, slow_one = [], []
     slow = dict.fromkeys(WAYS, 1.5 * (1e-5 + 2**12 / 1e10))
 
     def planted(name, result):
@@ -190,17 +171,19 @@ def calibrated(monkeypatch, hasty, profile_file, two):
         together = [registry.Can(row.excludes, lambda problem: True) for row in rows]
         rows = [dataclasses.replace(r, excludes=can) for r, can in zip(rows, together, strict=True)]
         patch.setitem(registry.problem._implementations, "matmul", rows)
-        patch.setattr(sampling, "take", lambda case, *_: Samples(dict.fromkeys(grid(case.axes), 1)))
-        patch.setattr(machine_of_calibration, "compile_first", lambda *_: None)
+        patch.setattr(samples, "take", lambda case, *_: Samples(dict.fromkeys(case.knots, 1)))
+        patch.setattr(calibration, "compile_first", lambda *_: None)
         patch.setattr(transfers, "links", planted("quiet", LINKS))
         patch.setattr(overheads, "dispatch", lambda *_: {"host": 1e-5})
         patch.setattr(overheads, "pack", lambda budget: LINE)
+        patch.setattr(transfers, "of_others", lambda devices, *_: devices[1:] if slow_one else [])
         patch.setattr(transfers, "_SIZES", (2**12,))  # of what is measured
         patch.setattr(transfers, "at_once_seconds", planted("at once", slow))
         inventory.changed()
 
-        def calibrate(quick=False, **options):
+        def calibrate(quick=False, slower=False, **options):
             order.clear()
+            slow_one[:] = [slower] * slower
             return hetero.calibrate(quick, **options), list(order)
 
         yield calibrate
@@ -220,6 +203,13 @@ def test_a_full_calibration_measures_links_at_once(calibrated):
             assert seconds == pytest.approx(1.5 * alone(nbytes), rel=0.01)
     assert found.data["host"]["dispatch"] == {"cuda:0": {"host": 1e-5}, "cuda*2": {}}
     assert profile.current().data["links"] == found.data["links"]
+
+
+def test_an_equal_device_on_a_slower_bus_has_links_of_its_own(calibrated, warnings_of):
+    found, order = calibrated(slower=True)
+    assert order == ["quiet", "quiet", "at once"]
+    assert found.data["links"]["cuda:1"] == LINKS
+    assert warnings_of() == ["copies of cuda:1 are slower, so its links are measured"]
 
 
 def test_devices_with_direct_paths_have_a_link_from_each_other(calibrated, monkeypatch):

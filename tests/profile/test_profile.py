@@ -288,10 +288,10 @@ DEEP = {
     "constants a list": (*CONSTANTS, "constants", []),
     "overhead negative": (*CONSTANTS, "constants", "overhead", -1.0),
     "rate negative": (*CONSTANTS, "constants", "flops_per_second", -5.0),
-    "surface without knots": (*CONSTANTS, model("surface", **{**SURFACE, "axes": [[], [], []]})),
-    "waves without ratios": (*CONSTANTS, model("waves", overhead=0.0, axes=WAVES["axes"])),
-    "surface that turns back": (*CONSTANTS, model("surface", **{**SURFACE, "axes": [[9, 1]] * 3})),
-    "surface of no time": (*CONSTANTS, model("surface", **{**SURFACE, "seconds": [0.0] * 8})),
+    "table without knots": (*CONSTANTS, model("table", **{**SURFACE, "axes": [[], [], []]})),
+    "table without ratios": (*CONSTANTS, model("table", overhead=0.0, axes=WAVES["axes"])),
+    "table that turns back": (*CONSTANTS, model("table", **{**SURFACE, "axes": [[9, 1]] * 3})),
+    "table of no time": (*CONSTANTS, model("table", **{**SURFACE, "seconds": [0.0] * 8})),
     "model of no operation": ("models", "nonsense", model("roofline")),
     "devices of numbers": ("devices", {"cpu": 5}),
     "device the same as a list": ("devices", {"opencl:0": {"kind": "opencl", "same_as": ["x"]}}),
@@ -313,7 +313,7 @@ DEEP = {
 def test_models_of_an_operation_that_is_unknown_here_are_kept(data, profile_file, warnings_of):
     """Another version's, say; the rest is used."""
     unknown = "cpu|sorting|bitonic|float32|*"
-    write(profile_file, spoiled(data, "models", unknown, model("surface", **SURFACE)))
+    write(profile_file, spoiled(data, "models", unknown, model("table", **SURFACE)))
     assert profile.current().name == data["name"]
     assert warnings_of() == []
     hetero.matmul(np.eye(3), np.eye(3))
@@ -324,7 +324,7 @@ def test_models_of_an_operation_that_is_unknown_here_are_kept(data, profile_file
 def test_a_model_of_other_dimensions_prices_nothing(data, profile_file):
     """It is right by its own form; that the operation has others shows when it is asked."""
     two = {"overhead": 0.0, "axes": [[1, 99]] * 2, "seconds": [1.0] * 4}
-    write(profile_file, spoiled(data, *CONSTANTS, model("surface", **two)))
+    write(profile_file, spoiled(data, *CONSTANTS, model("table", **two)))
     operand = hetero.spec((9, 9), "float32")
     assert hetero.plan("matmul", operand, operand, device="cpu").chosen.seconds is None
 
@@ -412,8 +412,8 @@ def test_nesting_of_any_depth_gives_one_warning(profile_file, warnings_of, data)
     for depth in (*range(sys.getrecursionlimit() - 300, sys.getrecursionlimit() + 10), 100000):
         nested = b"[" * depth + b"]" * depth
         with pytest.raises(ProfileError):
-            profile.parse(b'{"schema_version": 2, "sha256": "", "name": %s}' % nested)
-    write(profile_file, b'{"schema_version": 2, "name": %s}' % nested)
+            profile.parse(b'{"schema_version": 3, "sha256": "", "name": %s}' % nested)
+    write(profile_file, b'{"schema_version": 3, "name": %s}' % nested)
     assert profile.current().name == "conservative"
     assert len(warnings_of()) == 1
 

@@ -89,7 +89,8 @@ CHANGES = {
     "card": ({"devices__cuda_0__name": "GeForce 256"}, "cuda:0 was 'GeForce 256', is "),
     "no card": ({"devices": {}}, "cuda:0 is new"),
     "BLAS's version": ({"blas__blas_version": "0.1"}, None),
-    "driver": ({"devices__cuda_0__driver": "1"}, None),
+    "driver": ({"devices__cuda_0__driver": "12.8"}, "the driver of cuda:0 was '12', is '0'"),
+    "driver's update": ({"devices__cuda_0__driver": "0.9"}, None),
     "slot": ({"devices__cuda_0__pci_bus_id": "0000:99:00.0"}, None),
     "a card more": ({"devices__cuda_7": {"name": "Z"}}, None),
 }

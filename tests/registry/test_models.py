@@ -31,7 +31,7 @@ AXES = [[4, 16, 64], [2, 32]]
 
 def surface(law, overhead=0.0, axes=AXES):
     seconds = [law(*dims) for dims in itertools.product(*axes)]
-    return cost("surface", {"overhead": overhead, "axes": axes, "seconds": seconds})
+    return cost("table", {"overhead": overhead, "axes": axes, "seconds": seconds})
 
 
 def total(function, *dims, **more):
@@ -79,19 +79,19 @@ def test_filter_is_a_surface_over_the_points_of_image_and_filter():
         "axes": [[16, 4096], [1, 81]],
         "seconds": [2e-6, 5e-6, 1e-4, 9e-4],
     }
-    flat = bind({"form": "surface", "constants": constants})
-    paired = bind({"form": "filter", "constants": constants})
+    flat = bind({"form": "table", "constants": constants})
+    paired = bind({"form": "table", "constants": {**constants, "block": 1}})
     for h, w, fh, fw in ((4, 4, 1, 1), (64, 64, 9, 9), (30, 40, 2, 7), (500, 700, 3, 3)):
         expected = flat(Work((h * w, fh * fw), 0.0, 0.0))
         assert paired(Work((h, w, fh, fw), 0.0, 0.0)) == expected
-    blocks = bind({"form": "filter", "constants": {**constants, "block": 32}})
+    blocks = bind({"form": "table", "constants": {**constants, "block": 32}})
     assert blocks(Work((30, 40, 2, 7), 0.0, 0.0)) == paired(Work((30, 64, 2, 7), 0.0, 0.0))
     assert blocks(Work((32, 64, 2, 7), 0.0, 0.0)) == paired(Work((32, 64, 2, 7), 0.0, 0.0))
 
 
 def test_waves_scale_an_estimate_by_what_was_measured():
     constants = {"overhead": 1e-6, "axes": [[16, 256], [16, 256]], "ratios": [1.0, 2.0, 1.0, 2.0]}
-    price = cost("waves", constants)
+    price = cost("table", constants)
     for n, factor in ((8, 1.0), (16, 1.0), (64, 2.0**0.5), (256, 2.0), (4096, 2.0)):
         overhead, compute = price(Work((64, n), 0.0, 0.0, estimate=3e-5))
         assert overhead == 1e-6

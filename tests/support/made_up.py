@@ -28,7 +28,7 @@ def machine(**changes):
         models[f"cuda:*|{operation}|tiled|float32|*"] = roofline(5e-6, 1e12, 1e12)
         models[f"cuda:*|{operation}|library|float32|*"] = roofline(9e-6, 4e12, 4e12)
     content = {
-        "schema_version": 2,
+        "schema_version": 3,
         "name": "made up",
         "fingerprint": {},
         "devices": {},

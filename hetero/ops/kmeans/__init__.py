@@ -330,7 +330,6 @@ OPERATION = registry.register_operation(
         dims_note=" (N rows, D columns, K clusters)",
         problem=problem,
         from_dims=from_dims,
-        cases="hetero.ops.kmeans.cases",
         benchmarks="hetero.ops.kmeans.benchmarks",
     )
 )

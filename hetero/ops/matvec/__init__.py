@@ -93,7 +93,6 @@ OPERATION = registry.register_operation(
         dims=("M K",),
         problem=problem,
         from_dims=from_dims,
-        cases="hetero.ops.matvec.cases",
         benchmarks="hetero.ops.matvec.benchmarks",
     )
 )

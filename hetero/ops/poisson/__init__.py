@@ -204,7 +204,6 @@ OPERATION = registry.register_operation(
         problem=problem,
         from_dims=from_dims,
         plan=_plan,
-        cases="hetero.ops.poisson.cases",
         benchmarks="hetero.ops.poisson.benchmarks",
         keeps=lambda problem: False,
         iterations=methods.iterations,

@@ -9,12 +9,14 @@ import pytest
 
 import hetero
 from hetero import profile
-from hetero.calibration import modelling, request
-from hetero.calibration.measure.loop import Measured
-from hetero.calibration.measure.workbench import Samples
+from hetero.calibration import fit, sizes
+from hetero.calibration.derived import derived
+from hetero.calibration.operands import FIRST
+from hetero.calibration.samples import Samples
+from hetero.calibration.sizes import Place, grid
 from hetero.ops import kmeans
-from hetero.ops.cases import Place, grid
-from hetero.ops.kmeans import cases, operands
+from hetero.ops.kmeans import operands
+from hetero.ops.kmeans.methods import seeding_iterations
 from hetero.pricing import pricing
 from hetero.registry.models import ModelKey
 
@@ -38,7 +40,7 @@ def whole(place, method, dims, iterations):
     """Seconds of a fit from k-means++: seeds, iterations, labels; the distances of the seeds are as
     fast as those of "lloyd"."""
     k = dims[-1]
-    seeds = k * ROUND[place] + cases.seeding_iterations(k) * step_of(place, "lloyd", dims)
+    seeds = k * ROUND[place] + seeding_iterations(k) * step_of(place, "lloyd", dims)
     return setup_of(place, method) + seeds + (iterations + 1) * step_of(place, method, dims)
 
 
@@ -61,7 +63,7 @@ def models():
             lambda dims, at=(place, method): step_of(*at, dims),
             lambda dims, at=(place, method): setup_of(*at),
         )
-        found[key._replace(layout=cases._FIRST)] = solve(
+        found[key._replace(layout=FIRST)] = solve(
             lambda dims, at=(place, method): whole(*at, dims, 1), lambda dims: 1e-7
         )
     return found
@@ -83,7 +85,7 @@ def priced(content, dims, place, method, **options):
 @pytest.mark.parametrize("place", [("cpu", "lloyd"), ("cuda:0", "lloyd")])
 def test_seeds_are_in_the_price(dims, place):
     content = models()
-    content |= cases.derived(content)
+    content |= derived(content)
     for iterations in (1, 10):
         seconds = priced(content, dims, *place, max_iter=iterations)
         assert seconds == pytest.approx(whole(*place, dims, iterations), rel=0.021)
@@ -115,9 +117,8 @@ def test_what_several_devices_are_sent_is_no_part_of_a_whole_fit():
     device = types.SimpleNamespace(name="cuda:0")
     info = DEVICE | {"members": ("cuda:0", "cuda:1"), "constants": "cuda*2"}
     place = Place("cuda*2", info, (device, device))
-    budget = request.FULL
-    made = {case.layout: case for case in cases.cases(place, budget) if case.dtype == "float64"}
-    first, whole = made[cases._FIRST], made[operands.DENSE]
+    made = {c.layout: c for c in sizes.cases("kmeans", place, False) if c.dtype == "float64"}
+    first, whole = made[FIRST], made[operands.DENSE]
     segment = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 0.0}
     link = {"pageable": {"form": "segments", "constants": [segment]}}
     links = {"cuda:0": {"upload": link, "download": link}}
@@ -126,7 +127,7 @@ def test_what_several_devices_are_sent_is_no_part_of_a_whole_fit():
     moved = math.prod(dims[:2]) * 8 / 1e9  # a half of X to each, by one bus
     for case, part in ((first, "seconds"), (whole, "setup")):
         taken = Samples({dims: 1.0}, setup={dims: 1.0})
-        left = modelling.unmoved(Measured(case, place, taken), constants).samples
+        left = fit.unmoved(case, place, taken, constants)
         assert getattr(left, part)[dims] == pytest.approx(1.0 - moved, rel=1e-3)
         other = "setup" if part == "seconds" else "seconds"
         assert getattr(left, other)[dims] == 1.0

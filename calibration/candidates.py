@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from hetero.calibration.measure.timing import once, undisturbed, wait_until_idle
+from hetero.calibration.measure import once, undisturbed, wait_until_idle
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable
 from hetero.moving import failures

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fakes import FakeCuda
+from made_up import link as straight
 
-from hetero.calibration import fit, transfers
-from hetero.calibration.measure import timing
-from hetero.calibration.progress import Failure
-from hetero.calibration.transfers import Copies, alone
+from hetero.calibration import fit
+from hetero.calibration import links as transfers
+from hetero.calibration import measure as timing
+from hetero.calibration.links import Copies, alone
 from hetero.devices import at_once
 from hetero.host import pages
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD
@@ -204,16 +205,14 @@ def test_copies_are_at_once(monkeypatch):
     assert sorted(done) == sorted(2 * transfers._SAMPLES * each)
 
 
-class Broken(FakeCuda):
-    def pinned(self, nbytes):
-        raise RuntimeError("no memory")
+def test_an_equal_device_that_copies_slower_is_found():
+    fast, slow = (straight(0.0, rate) for rate in (1.0, 1e15))
+    both = [FakeCuda(0), FakeCuda(1)]
+    for link, expected in ((fast, []), (slow, both[1:])):
+        first = {way: {PINNED: link["pageable"]} for way in (UPLOAD, DOWNLOAD)}
+        assert transfers.of_others(both, first, 2**12) == expected
 
 
-def test_a_device_that_fails_is_named():
-    place = SimpleNamespace(name="cuda*2", devices=(Broken(), Broken(1)))
-    failures: list[Failure] = []
-    budget = SimpleNamespace(largest_transfer=2**28)
-    assert transfers.together(place, {}, budget, failures) == {}
-    assert [(f.place, f.what) for f in failures] == [("cuda*2", "at once")]
-    budget.largest_transfer = at_once.LEAST - 1  # which is never copied at once
-    assert transfers.together(place, {}, budget, []) == {}
+def test_what_is_never_copied_at_once_is_not_measured():
+    place = SimpleNamespace(name="cuda*2", devices=(FakeCuda(), FakeCuda(1)))
+    assert transfers.together(place, {}, at_once.LEAST - 1) == {}

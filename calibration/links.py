@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from hetero.calibration import fit
-from hetero.calibration.measure.timing import measure, once, undisturbed
-from hetero.calibration.progress import Failure
+from hetero.calibration.measure import measure, once, undisturbed
+from hetero.calibration.sizes import Place
 from hetero.devices import at_once, peers
 from hetero.devices.base import Device
 from hetero.host import pages
-from hetero.ops.cases import Budget, Place, axis
 from hetero.profile import PAGEABLE, PINNED, STAGED
 from hetero.registry.models import bind_link
 
@@ -34,10 +33,13 @@ _REST = 3e-4  # seconds after which a thread that helps to copy sleeps
 Times = dict[Way, dict[int, float]]  # direction and kind of host memory -> bytes -> seconds
 
 _LONG = 1 << 26  # bytes up to which sizes double; staged copies that are longer have no other way
+SIZES = tuple(2**power for power in (*range(10, 27), 28))  # bytes of one device's copies
 _PASSES = 2  # over all sizes, so that a burst of other load meets one once
 SECONDS = 1.0  # of measuring copies at once, about
 _SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 4))  # bytes of these, to 64 MiB
 _SAMPLES = 8  # of a size
+CHECKED = 1 << 24  # bytes of a copy that tells whether a device is as another one
+_CHECKS, _SAME = 5, 1.25  # copies; times as long
 _NOISE = 1.05  # times as long as alone: less counts as equal
 
 
@@ -102,14 +104,13 @@ class Copies:
 # -- One device ------------------------------------------------------------------------------------
 
 
-def links(device: Device, budget: Budget) -> dict[str, Any]:
-    """Link models of a device: each direction, each kind of host memory."""
-    largest = min(budget.largest_transfer, int(device.describe()["memory_bytes"]) // 4)
-    short = axis(1024, min(largest, _LONG), 2.0)
-    sizes = [*short, *axis(short[-1], largest, 4.0)[1:]]
-    sizes = [size // 8 * 8 for size in sizes]  # whole float64s
+def links(device: Device, largest: int, budget: float) -> dict[str, Any]:
+    """Link models of a device: each direction, each kind of host memory; of ``largest`` bytes at
+    most, ``budget`` seconds for each size."""
+    largest = min(largest, int(device.describe()["memory_bytes"]) // 4)
+    sizes = [n for n in SIZES if n <= largest]
     models: dict[str, Any] = {"upload": {}, "download": {}}
-    for (direction, memory), seconds in alone(device, sizes, 3 * budget.point).items():
+    for (direction, memory), seconds in alone(device, sizes, budget).items():
         models[direction][memory] = fit.segments([*seconds], [*seconds.values()])
     return models
 
@@ -134,24 +135,37 @@ def _is_timed(way: Way, nbytes: int, ways: Sequence[Way]) -> bool:
     return way[1] == PINNED or (way[0], STAGED) not in ways or nbytes <= _LONG
 
 
+# -- Equal devices ---------------------------------------------------------------------------------
+
+
+def of_others(devices: Sequence[Device], first: dict[str, Any], nbytes: int) -> list[Device]:
+    """Equal devices of which a copy of that size takes longer, by more than a quarter, than by
+    ``first``, the links of the first of them: one may lie on another bus."""
+    slower = []
+    for device in devices[1:]:
+        with device.active():
+            copies = Copies(device, nbytes)
+            for direction in _DIRECTIONS:
+                call = partial(copies, direction, PINNED, nbytes)
+                taken = undisturbed([once(call) for _ in range(_CHECKS)][1:])
+                if taken > _SAME * bind_link(first[direction][PINNED])(nbytes):
+                    slower.append(device)
+                    break
+    return slower
+
+
 # -- All equal devices at once ---------------------------------------------------------------------
 
 
-def together(
-    place: Place, links: dict[str, Any], budget: Budget, failures: list[Failure]
-) -> dict[str, Any]:
+def together(place: Place, links: dict[str, Any], largest: int) -> dict[str, Any]:
     """The links of all equal devices at once: those of the first, times how much longer a copy on
     each of them takes; and from one to the next."""
     memory = min(int(device.describe()["memory_bytes"]) for device in place.devices)
-    sizes = [n for n in _SIZES if n <= min(budget.largest_transfer, memory // 4)]
+    sizes = [n for n in _SIZES if n <= min(largest, memory // 4)]
     if not sizes:
         return {}
-    try:
-        taken = at_once_seconds(place.devices, sizes[-1])
-        return models_at_once(links, sizes[-1], taken) | from_peers(place.devices, sizes)
-    except Exception as error:
-        failures.append(Failure("links", place.name, "at once", error))
-        return {}
+    taken = at_once_seconds(place.devices, sizes[-1])
+    return models_at_once(links, sizes[-1], taken) | from_peers(place.devices, sizes)
 
 
 def at_once_seconds(devices: Sequence[Device], nbytes: int) -> dict[Way, float]:

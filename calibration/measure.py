@@ -1,0 +1,206 @@
+"""Timing of calls, by the host's clock and by a device's.
+
+Other load only adds to the time of a call, and comes in bursts. So each sample is the median of the
+undisturbed half of its repeats: the faster one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from hetero.devices.base import Device
+
+# -- By the host's clock --
+_VERY_LONG = 10.0  # budgets, of a call of which two samples are enough
+_SHORTEST = 2e-5  # seconds; a shorter sample repeats the call, against the clock's resolution
+_ENOUGH, _ALIKE = 6, 1.02  # samples, of which the faster half differ by this ratio at most
+_UNTIL_IDLE = 0.3  # seconds: idle threads of OpenBLAS look for work for 0.1 s
+# Seconds in which a thread that computes is noticed: the system counts its time at ticks, of which
+# there are 100 to 1000 in a second.
+_REST = 0.012
+_IDLE = 0.25  # fraction of a processor below which no thread computes
+# -- By the device's clock --
+_HOST_SECONDS = 15e-6  # to launch one call, unless it was measured to take longer
+_MARGIN, _HELD_UP = 1.5, 3e-4  # times the measured launch; seconds, too long for a launch
+_COPIED = 1 << 28  # bytes of the copy that measures the speed of copies
+_LEAST_HIDDEN = 2e-4  # seconds: some launches take far longer than others
+_LONGEST_COPY = 0.01  # seconds
+_REPEATS = 3  # of calls that are timed quickly
+_ALONE = 1e-3  # seconds of a call, above which calls are timed one at a time
+_ONCE = 5e-3  # seconds of a call, above which one is timed
+
+
+def undisturbed(samples: Sequence[float]) -> float:
+    """Median of the faster half of the samples."""
+    return median(sorted(samples)[: (len(samples) + 1) // 2])
+
+
+def once(call: Callable[[], object], number: int = 1) -> float:
+    """Seconds of a number of calls."""
+    begin = time.perf_counter()
+    for _ in range(number):
+        call()
+    return time.perf_counter() - begin
+
+
+def measure(
+    call: Callable[[], object],
+    *,
+    budget: float,
+    least: int = 3,
+    most: int = 200,
+    rest: Callable[[], object] = lambda: None,
+) -> float:
+    """Seconds of a call, which returns when its work is done: taken until the faster half of six
+    samples or more are alike, or the time is up.
+
+    After ``budget`` seconds no further sample is taken. The first call counts where it alone takes
+    longer; else it loads caches, makes pages and compiles. There are ``least`` samples at least,
+    but of calls that take ten times the budget two are enough, and ``most`` at most. ``rest`` is
+    called before each sample, and not timed.
+    """
+    end = time.perf_counter() + budget
+    first, number = once(call), 1
+    samples = [first] if first > budget else []
+    if first > _VERY_LONG * budget:
+        least = min(least, 2)
+    while len(samples) < least or (
+        len(samples) < most and time.perf_counter() <= end and not _is_sure(samples)
+    ):
+        rest()
+        took = once(call, number)
+        if not samples and took < _SHORTEST and number == 1:
+            number = max(2, min(100, int(_SHORTEST / max(took, 2e-7))))
+            continue
+        samples.append(took / number)
+    return undisturbed(samples)
+
+
+def _is_sure(samples: Sequence[float]) -> bool:
+    """Whether there are enough samples, and the faster half of them are alike."""
+    half = sorted(samples)[: (len(samples) + 1) // 2]
+    return len(samples) >= _ENOUGH and half[-1] <= _ALIKE * half[0]
+
+
+def in_turn(
+    calls: Sequence[Callable[[], object]], *, budget: float, first: Sequence[float] = ()
+) -> list[float]:
+    """Seconds of several calls, made in turn until ``budget`` is up for all, at least twice each;
+    ``first`` are those of a round that was made already.
+
+    Differences between them count, and a slow spell that met only one would spoil these.
+    """
+    rounds = [list(first)] if first else []
+    end = time.perf_counter() - sum(first) + budget
+    while len(rounds) < 2 or time.perf_counter() <= end:
+        rounds.append([once(call) for call in calls])
+    return [undisturbed(samples) for samples in zip(*rounds, strict=True)]
+
+
+def wait_until_idle() -> None:
+    """Wait until no thread of this process computes: those of BLAS spin for 0.1 s after a product.
+
+    Not for long: other threads of the program may compute for ever.
+    """
+    end = time.perf_counter() + _UNTIL_IDLE
+    while time.perf_counter() < end:
+        before = time.process_time()
+        time.sleep(_REST)
+        if time.process_time() - before < _IDLE * _REST:
+            return
+
+
+class Queue:
+    """Times calls on one device by its own clock, also those that are shorter than their launch;
+    the device is active as long as this is used.
+
+    Calls are queued behind a long copy, so that the device runs them back to back, and the time
+    between two events is the device's alone. If the copy ended before all calls were queued, the
+    device may have waited for the host: then the time is taken again, behind a longer copy.
+    ``nbytes`` is the size of the copy that keeps it busy while calls are queued.
+    """
+
+    def __init__(self, device: Device, nbytes: int = 1 << 30) -> None:
+        self.device = device
+        self._nbytes = nbytes
+        self._source, self._source_owner = device.allocate(nbytes)
+        self._target, self._target_owner = device.allocate(nbytes)
+        self._rate = 0.0  # bytes per second of a copy, the fastest seen
+
+    def copy_bandwidth(self) -> float:
+        """Bytes per second of a device-to-device copy, read plus written."""
+
+        def copy(_: int) -> None:
+            self.device.copy_from_peer(self._target, self.device, self._source, self._nbytes)
+
+        return 2 * self._nbytes / self.seconds(copy, 4)
+
+    def seconds(self, call: Callable[[int], None], count: int, repeats: int = 5) -> float:
+        """Median seconds of device time of ``call(i)``, over ``count`` calls back to back."""
+        call(0)
+        self.device.synchronize()
+        return self._seconds(call, count, repeats)
+
+    def _seconds(
+        self,
+        call: Callable[[int], None],
+        count: int,
+        repeats: int,
+        host_seconds: float = _HOST_SECONDS,
+    ) -> float:
+        """As `seconds`, without a warm-up; launching a call takes ``host_seconds`` at most."""
+        device, hidden = self.device, max(count * host_seconds, _LEAST_HIDDEN)
+        samples: list[float] = []
+        late: list[float] = []  # other load on the host only adds to these
+        while len(samples) < repeats and len(samples) + len(late) < 2 * repeats:
+            self._copy_for(hidden)
+            begin = device.event()
+            for i in range(count):
+                call(i)
+            waited = device.passed(begin)
+            (late if waited else samples).append(device.elapsed(begin, device.event()) / count)
+            if waited:
+                hidden = min(2 * hidden, max(_LONGEST_COPY, hidden))
+        return median(samples) if samples else min(late)
+
+    def _copy_for(self, seconds: float) -> None:
+        """Keep the device busy for at least this time."""
+        if not self._rate:
+            self._rate = max(self._copied() for _ in range(3))
+        needed = int(seconds * self._rate)
+        for start in range(0, needed, self._nbytes):
+            size = min(self._nbytes, needed - start)
+            self.device.copy_from_peer(self._target, self.device, self._source, size)
+
+    def _copied(self) -> float:
+        """Bytes per second of a copy."""
+        size = min(_COPIED, self._nbytes)
+        begin = self.device.event()
+        self.device.copy_from_peer(self._target, self.device, self._source, size)
+        return size / self.device.elapsed(begin, self.device.event())
+
+    def quickly(self, call: Callable[[int], None]) -> float:
+        """Seconds of device time, with as few calls as its length allows."""
+        begin = self.device.event()
+        call(0)  # warm-up: its code may have to be loaded
+        if self.device.elapsed(begin, self.device.event()) > _ONCE:
+            seconds = self._seconds(call, 1, 1)
+            if seconds > _ONCE:
+                return seconds
+        alone, launch = self._alone(call)
+        if alone > _ALONE:  # or the host was delayed
+            alone, launch = map(min, (alone, launch), self._alone(call))
+        if not _HOST_SECONDS < launch < _HELD_UP:
+            launch = _HOST_SECONDS
+        if alone > _ALONE:
+            return self._seconds(call, 1, _REPEATS, launch)
+        return self._seconds(call, 2 if alone > 1e-4 else 8, _REPEATS, launch)
+
+    def _alone(self, call: Callable[[int], None]) -> tuple[float, float]:
+        """Seconds of one call on an idle device, the host's share included, and that share."""
+        begin, start = self.device.event(), time.perf_counter()
+        call(1)
+        launch = _MARGIN * (time.perf_counter() - start)
+        return self.device.elapsed(begin, self.device.event()), launch

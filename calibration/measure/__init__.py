@@ -1,1 +1,0 @@
-"""From cases to samples: timing and repetition."""

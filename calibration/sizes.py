@@ -1,0 +1,420 @@
+"""What calibration measures: the sizes of every operation's problems in one table, and the list of
+cases made of it.
+
+A case is what one model is fitted to: problems of one method at one place, with one dtype and one
+layout. `hetero.calibration.operands` draws their operands.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero import registry
+from hetero.arrays import HOST
+from hetero.calibration import operands
+from hetero.devices.base import Device
+from hetero.imports import load
+from hetero.ops.cg.methods import ADAPTIVE
+from hetero.ops.convolve2d.window import DIRECT, FFT, SEPARABLE
+from hetero.ops.multigrid import grids
+from hetero.ops.poisson.methods import BY_NAME
+from hetero.registry import Implementation
+from hetero.registry.problem import DEVICE_DTYPES
+
+Dims = tuple[int, ...]
+
+# Operation, what of it -> kind of place -> sizes along each dimension; --quick leaves out those in
+# parentheses. OpenCL's are small, since its device may be a slow one.
+_IMAGES = {
+    "cpu": "4 16 64 (128) 256 (512) 1024 4096",
+    "cuda": "16 256 1024 (4096) 8192",
+    "opencl": "4 16 64 256",
+}
+_UNKNOWNS = {
+    "cpu": "(1024) (4096) 16384 (65536) (262144) 1048576",
+    "cuda": "(1024) (4096) (16384) 65536 (262144) (1048576) 4194304 (16777216)",
+    "opencl": "(1024) (4096) (16384) 65536",
+}
+SIZES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
+    # rows, columns
+    ("matvec", "first"): {
+        "cpu": ("4 16 128 (256) (512) 1024 (2048) 8192",) * 2,
+        "cuda": ("4 (64) 256 (512) (1024) 2048 (4096) 16384",) * 2,
+        "opencl": ("4 64 (256) (512) 1024",) * 2,
+    },
+    ("matvec", "others"): {
+        "cuda": ("4 (256) 1024 16384",) * 2,
+        "opencl": ("4 (256) 1024",) * 2,
+    },
+    # rows, columns, sum
+    ("matmul", "first"): {
+        "cpu": ("4 32 (128) 256 (1024) 2048",) * 3,
+        "cuda": ("4 64 (256) 1024 (2048) (4096) 8192",) * 3,
+        "opencl": ("4 64 (256) 512",) * 3,
+    },
+    ("matmul", "others"): {"cuda": ("4 256 (2048) 8192",) * 3, "opencl": ("4 (256) 512",) * 3},
+    ("matmul", "estimated"): {
+        "cuda": ("16 (64) 256 (1024) 8192",) * 3,
+        "opencl": ("16 64 (256) 512",) * 3,
+    },
+    ("matmul", "estimated, others"): {
+        "cuda": ("16 256 8192",) * 3,
+        "opencl": ("16 (256) 512",) * 3,
+    },
+    # side of the image, of the filter
+    ("convolve2d", DIRECT): {
+        "cpu": (_IMAGES["cpu"], "1 (2) (3) 5 (11) 31 (63) 129"),
+        "cuda": (_IMAGES["cuda"], "1 3 (7) 15 63"),
+        "opencl": (_IMAGES["opencl"], "1 3 (7) 15 63"),
+    },
+    ("convolve2d", SEPARABLE): {
+        "cpu": (_IMAGES["cpu"], "3 (7) 15 (31) 63"),
+        "cuda": (_IMAGES["cuda"], "3 15 63"),
+        "opencl": (_IMAGES["opencl"], "3 15 63"),
+    },
+    ("convolve2d", FFT): {
+        "cpu": ("4 16 (32) 64 (128) 256 (512) (768) 1024 (2048) 4096",),
+        "cuda": (_IMAGES["cuda"],),
+        "opencl": (_IMAGES["opencl"],),
+    },
+    # unknowns; of sparse matrices also entries in a row
+    ("cg", "dense"): {
+        "cpu": ("16 256 512 (1024) 2048",),
+        "cuda": ("16 256 (512) 1024 (2048) 4096",),
+        "opencl": ("16 256 512",),
+    },
+    ("cg", "csr"): {
+        "cpu": ("256 (1024) 4096 (16384) (65536) 262144", "5 27"),
+        "cuda": ("256 (1024) (4096) 16384 (65536) (262144) 1048576", "5 27"),
+        "opencl": ("256 (1024) (4096) 16384", "5 27"),
+    },
+    ("cg", "stencil2"): {kind: (f"256 {sizes}",) for kind, sizes in _UNKNOWNS.items()},
+    ("cg", "stencil3"): {kind: (f"256 {sizes}",) for kind, sizes in _UNKNOWNS.items()},
+    # Of a smaller system multigrid would be no more than its coarsest grid.
+    ("cg", "stencil2-multigrid"): {
+        kind: (sizes.replace("(1024)", "1024"),) for kind, sizes in _UNKNOWNS.items()
+    },
+    ("poisson", "cycles"): {
+        kind: (f"{grids.coarsest(kind)} {sizes.replace('(1024)', '1024')}",)
+        for kind, sizes in _UNKNOWNS.items()
+    },
+    ("poisson", "others"): {kind: (f"256 {sizes}",) for kind, sizes in _UNKNOWNS.items()},
+    # rows, columns, clusters
+    ("kmeans", "dense"): {
+        "cpu": ("256 2048 16384", "2 (16) 128", "2 (16) 128"),
+        "many cores": ("256 2048 16384 65536", "2 (16) 128", "2 (16) 128"),
+        "cuda": ("1024 16384 131072", "2 (16) 128", "2 (16) 128"),
+        "opencl": ("256 4096", "2 (16) 128", "2 (16) 128"),
+    },
+    ("kmeans", "first"): {
+        "cpu": ("256 (2048) 16384", "2 128", "2 (16) 64"),
+        "many cores": ("256 (2048) (16384) 65536", "2 128", "2 (16) 64"),
+        "cuda": ("1024 (16384) 131072", "2 128", "2 (16) 64"),
+        "opencl": ("256 4096", "2 128", "2 (16) 64"),
+    },
+}
+# Shapes that are no knots, by which fits are checked: an image's side and its filter's; of
+# products as many between the knots as here, in full and with --quick.
+_IMAGES_BETWEEN = ((100, 4), (300, 13), (700, 6), (1500, 3), (2900, 20))
+_FFT_BETWEEN = ((300, 13), (2900, 20))  # on devices: a new size takes long to prepare
+_BETWEEN = 12, 6
+_MANY_CORES = 8  # are not busy with few rows
+# Few steps of a solve and more of them; k-means on devices hides a few behind its set-up.
+_ITERATIONS, _CYCLES, _DENSE, _ONE = (4, 12), (1, 4), (2, 18), (1, 1)
+_KMEANS, _KMEANS_ON_DEVICES = (1, 3), (4, 40)
+_KMEANS_MOST = 9  # steps where three take hardly longer than one
+_ORDERS = {"matvec": ("C", "F"), "matmul": ("CC", "CF", "FC", "FF")}
+_FEW = 5  # sizes of calls that several devices share: only large ones are
+_ROOM = 0.5  # of a device's memory, for the operands of one call
+# Seconds: for one shape, or for a solve's case, at most in proportion to others; of one call above
+# which larger ones are extrapolated.
+_POINT, _IMAGE, _IMAGE_ON_DEVICE, _SOLVES = 0.006, 0.012, 0.05, 0.4
+LONGEST, _LONGEST_FFT = 0.02, 0.08
+
+
+class Budget(NamedTuple):
+    """How long measuring may take."""
+
+    quick: bool
+    point: float  # seconds for one sample
+    largest_copy: int  # bytes
+
+
+QUICK, FULL = Budget(True, 0.003, 2**26), Budget(False, 0.005, 2**28)
+
+
+class Place(NamedTuple):
+    """Where cases are measured: the CPU, a device, or all equal devices together."""
+
+    name: str  # of the device in the profile: "cpu", "cuda:0" or, of two together, "cuda*2"
+    info: dict[str, Any]  # its description
+    devices: tuple[Device, ...] = ()  # none for the CPU
+
+    @property
+    def kind(self) -> str:
+        return self.info["kind"]
+
+    @property
+    def operands_on(self) -> str:
+        """Where operands lie: on the host, or on a device that computes alone."""
+        return self.devices[0].name if len(self.devices) == 1 else HOST
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one model is fitted to: a table of seconds, or a solve where there are ``steps``."""
+
+    implementation: Implementation
+    dtype: str  # as in the model's key, like the layout
+    layout: str
+    axes: list[list[int]]  # knots of each dimension
+    problem: Any  # ``problem(*dims)``
+    # ``arguments(*dims, devices=devices)`` makes those of a solve on the host; the operands of a
+    # table are random numbers, and ``options(problem)`` go with them.
+    arguments: Any = None
+    options: Any = None
+    inputs: int | None = None  # how many operands a run gets, where others are in the options
+    steps: tuple[int, int] | None = None  # few and more of them
+    most_steps: int = 0
+    # Of a table: what the model knows a problem by -> the arguments of ``problem``, of its knots
+    # and of shapes between them.
+    knots: dict[Dims, Dims] = field(default_factory=dict)
+    between: dict[Dims, Dims] = field(default_factory=dict)
+    checks: int = 0  # of shapes between: others are in their place where some take too long
+    longest: float = LONGEST
+    block: int | None = None  # of columns, in a table over the points of image and filter
+    by_host: bool = False  # timed by the host's clock, the launches included
+    estimated: bool = False  # the method estimates its time, and how far off it is gets fitted
+    seconds: float = _SOLVES
+
+    def __str__(self) -> str:
+        row = self.implementation
+        layout = "" if self.layout == "*" else f"{self.layout} "
+        return f"{row.operation} {row.method} {layout}{self.dtype}"
+
+    @property
+    def smallest(self) -> Dims:
+        return tuple(axis[0] for axis in self.axes)
+
+    @property
+    def largest(self) -> Dims:
+        return tuple(axis[-1] for axis in self.axes)
+
+
+class WorkItem(NamedTuple):
+    """A case at one place."""
+
+    place: Place
+    case: Case
+
+    @property
+    def names(self) -> set[str]:
+        """The names that stand for it."""
+        row, place = self.case.implementation, self.place
+        function = registry.operation(row.operation).function
+        return {row.operation, function, row.method, place.name, place.kind}
+
+
+def grid(axes: Iterable[Iterable[int]]) -> list[Dims]:
+    """All combinations of the axes' sizes, the last axis fastest."""
+    return [*itertools.product(*axes)]
+
+
+def axes_of(operation: str, what: str, place: Place, quick: bool) -> list[list[int]]:
+    """The sizes of the table along each dimension."""
+    by_kind, kind = SIZES[operation, what], place.kind
+    if kind == "cpu" and place.info.get("cores", 1) >= _MANY_CORES and "many cores" in by_kind:
+        kind = "many cores"
+    return [
+        [int(size.strip("()")) for size in text.split() if not (quick and size[0] == "(")]
+        for text in by_kind.get(kind, by_kind["cuda"])
+    ]
+
+
+def cases(operation: str, place: Place, quick: bool) -> Iterator[Case]:
+    """Every case of an operation at a place."""
+    make = {"matvec": _products, "matmul": _products, "convolve2d": _images}
+    rows = [row for row in registry.lookup(operation) if row.kind == place.kind]
+    for case in make.get(operation, _solves)(operation, rows, place, quick):
+        several, shared = len(place.devices) > 1, case.implementation.shared
+        if several and (shared is None or not shared(case.problem(*case.largest))):
+            continue
+        yield _few(_with_room(case, place), several)
+
+
+def _products(
+    operation: str, rows: list[Implementation], place: Place, quick: bool
+) -> Iterator[Case]:
+    """Products by the orders of their matrices; on devices by alignment, too: 16-byte vectors
+    divide the extents, or not."""
+    orders, number = _ORDERS[operation], 2 if operation == "matvec" else 3
+    if not place.devices and operation == "matmul":
+        orders = ("*",)
+    layouts = [*itertools.product((0, 1) if place.devices else (0,), orders)]
+    rows = [row for row in rows if row.price is None]  # others are priced by these
+    for row, dtype, (less, order) in itertools.product(rows, DEVICE_DTYPES, layouts):
+        given = operation, place.operands_on, dtype, order
+        problem, layout, what = functools.partial(operands.product, *given), order, "first"
+        estimated = False
+        if place.devices:
+            layout = f"{order} {'odd' if less else 'aligned'}"
+            estimated = row.work(problem(*(512,) * number), place.info).estimate > 0.0
+            is_first = not less and (order == orders[0] or operation == "matvec")
+            what = "first" if is_first else "others"
+            if estimated:
+                what = "estimated" if is_first else "estimated, others"
+        axes = [[n - less for n in axis] for axis in axes_of(operation, what, place, quick)]
+        if row.obstacle(problem(*(axis[-1] for axis in axes)), place.info) is not None:
+            continue
+        checks = _BETWEEN[quick] // (2 if "others" in what else 1)
+        knots, between = grid(axes), _random_shapes(axes, 20 * checks, 4, less)
+        yield Case(
+            row,
+            dtype,
+            layout,
+            axes,
+            problem,
+            knots={dims: dims for dims in sorted(knots, key=prod)},
+            between={dims: dims for dims in between},
+            checks=checks,
+            estimated=estimated,
+            seconds=_POINT * (len(knots) + checks),
+        )
+
+
+def _random_shapes(axes: list[list[int]], count: int, multiple: int, less: int) -> list[Dims]:
+    """Random shapes between the knots, the same ones each time."""
+    draw, found = random.Random(1), []
+    for _ in range(count):
+        dims = tuple(
+            round(a[0] * (a[-1] / a[0]) ** draw.random()) // multiple * multiple - less
+            for a in axes
+        )
+        if min(dims) > 1:
+            found.append(dims)
+    return found
+
+
+def _images(
+    operation: str, rows: list[Implementation], place: Place, quick: bool
+) -> Iterator[Case]:
+    """Convolutions of square images, filtered to the same size."""
+    on_cpu, options = not place.devices, functools.cache(operands.filter_options)
+    for row, dtype in itertools.product(rows, DEVICE_DTYPES):
+        if (operation, row.method) not in SIZES:
+            continue
+        problem = functools.partial(operands.image, row, dtype, place.operands_on)
+        images, *filters = axes_of(operation, row.method, place, quick)
+        if row.obstacle(operands.image(row, dtype, HOST, images[-1], 5), place.info) is not None:
+            continue
+        block: int | None = None
+        sizes = [(n, min(33, max(n // 48, 3))) for n in images]
+        if filters:
+            sizes, block = grid([images, *filters]), 1
+            if on_cpu:
+                direct_cpu = load("hetero.ops.convolve2d.direct_cpu")
+                block = direct_cpu.block_width(np.dtype(dtype))
+        between = _IMAGES_BETWEEN if on_cpu or filters else _FFT_BETWEEN
+        knots, held_out = (
+            _by_work(row, problem, chosen, block)
+            for chosen in (sizes, [size for size in between if size[0] <= images[-1]])
+        )
+        yield Case(
+            row,
+            dtype,
+            "*",
+            [sorted(set(extents)) for extents in zip(*knots, strict=True)],
+            problem,
+            options=lambda made: options(made.inputs[1].shape, made.dtype),
+            inputs=1,
+            knots=knots,
+            between=held_out,
+            checks=len(held_out),
+            longest=LONGEST if filters else _LONGEST_FFT,
+            block=block,
+            by_host=True,
+            seconds=(_IMAGE if on_cpu else _IMAGE_ON_DEVICE) * len({**knots, **held_out}),
+        )
+
+
+def _by_work(
+    row: Implementation, problem: Any, sizes: Iterable[Dims], block: int | None
+) -> dict[Dims, Dims]:
+    """What the model knows a problem by -> the problem's sizes, smaller ones first."""
+    found, info = {}, {"kind": row.kind}
+    for size in sizes:
+        made = problem(*size)
+        if row.obstacle(made, info) is None:
+            dims = row.work(made, info).dims
+            if block is not None:
+                dims = dims[0] * -(-dims[1] // block) * block, dims[2] * dims[3]
+            found[dims] = size
+    return dict(sorted(found.items(), key=lambda item: prod(item[0])))
+
+
+def _solves(
+    operation: str, rows: list[Implementation], place: Place, quick: bool
+) -> Iterator[Case]:
+    """Set-up and one step of conjugate gradients, Poisson's equation and k-means."""
+    layouts = [what for name, what in SIZES if name == operation]
+    if operation == "poisson":
+        layouts = ["2d", "3d"]
+    elif operation == "kmeans":  # one method of a kind is measured
+        rows = rows[:1]
+    for row, dtype, layout in itertools.product(rows, DEVICE_DTYPES, layouts):
+        if row.method in ("scipy", ADAPTIVE) and operation != "kmeans":
+            continue  # the plain library's is not measured, the other is made of others
+        if row.price is not None and layout != "dense":
+            continue  # 'hybrid' moves the vectors, which are most of the work there
+        what, steps = layout, _ITERATIONS
+        if operation == "poisson":
+            method = BY_NAME[row.method]
+            what = "others" if method.coarsest is None else "cycles"
+            steps = _CYCLES if what == "cycles" else _ITERATIONS if method.iterations else _ONE
+        elif operation == "kmeans":
+            steps = _KMEANS_ON_DEVICES if place.devices else _KMEANS
+            steps = _ONE if layout == operands.FIRST else steps
+        elif layout == "dense":
+            steps = _DENSE
+        elif layout.endswith("multigrid"):
+            steps = _CYCLES
+        problem, arguments = operands.of_solve(operation, layout, dtype, steps == _ONE)
+        most = _KMEANS_MOST if (operation, place.kind, layout) == ("kmeans", "cpu", "dense") else 0
+        axes = axes_of(operation, what, place, quick)
+        case = Case(row, dtype, layout, axes, problem, arguments, steps=steps, most_steps=most)
+        if row.obstacle(problem(*case.smallest), place.info) is None:
+            yield case
+
+
+def _with_room(case: Case, place: Place) -> Case:
+    """The case without the sizes of which operands fill a device's memory."""
+    memory = place.info.get("memory_bytes")
+    if not place.devices or memory is None:
+        return case
+
+    def fits(dims: Dims) -> bool:
+        problem = case.problem(*dims)
+        return sum(o.nbytes for o in (*problem.inputs, problem.output)) <= _ROOM * memory
+
+    if case.steps is None:
+        return replace(case, knots={key: dims for key, dims in case.knots.items() if fits(dims)})
+    axes = case.axes
+    while any(len(axis) > 1 for axis in axes) and not fits(tuple(axis[-1] for axis in axes)):
+        axes = [axis[:-1] if len(axis) > 1 else axis for axis in axes]
+    return replace(case, axes=axes)
+
+
+def _few(case: Case, several: bool) -> Case:
+    """The case with fewer sizes where it is for several devices."""
+    sizes, *others = case.axes
+    if not several or len(sizes) <= _FEW:
+        return case
+    return replace(case, axes=[[sizes[0], sizes[-_FEW], *sizes[2 - _FEW :]], *others])

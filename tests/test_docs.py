@@ -12,7 +12,6 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import hasten
 
 import hetero.ops
 from hetero import cli, registry
@@ -56,8 +55,7 @@ EXAMPLES = examples()
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
-def test_docstrings(example, monkeypatch):
-    hasten(monkeypatch)
+def test_docstrings(example, monkeypatch, hasty):
     if example.name.endswith(".calibrate"):  # the kernels of all take a minute to compile
         monkeypatch.setattr(registry, "operations", lambda: OPERATIONS[:1])
     output = []

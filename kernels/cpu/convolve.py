@@ -14,11 +14,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numba import carray
 
 from hetero.host.threads import compiled, inlined, no_overlap, part, task_count, team_for
 
 from ..common.boundaries import FILL, SYMM, WRAP
-from .convolve_blocks import BLOCK, ROWS, block, copy, flat_block, half_block, load, store
+from .convolve_blocks import BLOCK, ROWS, block, copy, flat_block, half_block, load, pointer, store
 
 __all__ = ["FILL", "SYMM", "WRAP", "block_width", "direct", "separable"]
 
@@ -104,6 +105,23 @@ def _sum_blocks(source, pitch, step, taps, height, width, target, stride, rows, 
 
 
 @inlined
+def _sum_rows(source, pitch, taps, target, stride, rows, columns, unit):  # type: ignore
+    """A tile's sums with 3 x 3 taps, row by row: faster than blocks are with so few."""
+    t = carray(pointer(taps, unit), 9)
+    a, b, c, d, e, f, g, h, k = t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8]
+    for i in range(rows):
+        here = source + i * pitch
+        x = carray(pointer(here, unit), columns + 2)
+        y = carray(pointer(here + pitch, unit), columns + 2)
+        z = carray(pointer(here + 2 * pitch, unit), columns + 2)
+        out = carray(pointer(target + i * stride, unit), columns)
+        for j in range(columns):
+            total = a * x[j] + b * x[j + 1] + c * x[j + 2]
+            total += d * y[j] + e * y[j + 1] + f * y[j + 2]
+            out[j] = total + g * z[j] + h * z[j + 1] + k * z[j + 2]
+
+
+@inlined
 def _sum_tile(source, pitch, columns, rows, counts, target, stride, shape, size, spare, unit):  # type: ignore
     """A tile from its part of the extended image: directly, or in terms + 1 passes.
 
@@ -111,6 +129,9 @@ def _sum_tile(source, pitch, columns, rows, counts, target, stride, shape, size,
     are one filter of terms * height taps.
     """
     height, width, terms = counts
+    if terms == 0 and height == width == 3:
+        _sum_rows(source, pitch, columns, target, stride, shape[0], shape[1], unit)
+        return
     deep = shape[0] + height - 1
     between = source + deep * pitch
     for r in range(terms + 1):

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-__all__ = ["BLOCK", "ROWS", "block", "copy", "flat_block", "half_block", "load", "store"]
+__all__ = ["BLOCK", "ROWS", "block", "copy", "flat_block", "half_block", "load", "pointer", "store"]
 
 # Vectors of 64 bytes where registers have them. A block's sums, and what it multiplies, fill most
 # of the 32 registers there, or of the 16 elsewhere.
@@ -127,6 +127,16 @@ def _block_of(rows, vectors):  # type: ignore
 block = _block_of(ROWS, _VECTORS)
 half_block = _block_of(ROWS, _VECTORS // 2)
 flat_block = _block_of(1, _VECTORS)
+
+
+@intrinsic
+def pointer(context, address, unit):  # type: ignore
+    """An address as a pointer to numbers of ``unit``'s type, for `numba.carray`."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore
+        return _pointer(builder, arguments[0], context.get_value_type(unit))
+
+    return types.CPointer(unit)(types.int64, unit), generate
 
 
 @intrinsic

@@ -51,8 +51,8 @@ def calibrate(
     Parameters
     ----------
     quick : bool
-        Coarser grids: 14 seconds on two cores instead of 21, half a minute with a GPU instead of a
-        minute; compiling apart.
+        Coarser grids and less exact: 14 seconds on two cores instead of 17, compiling the CPU's
+        loops apart.
     path : path-like, optional
         Where to store the profile. Default: ``HETERO_PROFILE``, or the user's cache directory.
     devices : list of str, optional

@@ -66,8 +66,8 @@ def measure(
 
     Those that the other samples of their case contradict are taken once more at the end, since
     bursts of other load last for a while. ``point``: seconds for one sample; ``shares``: place,
-    operation and method -> the host's share of a call. ``schedule`` is told what
-    is measured next, and for how long.
+    operation and method -> the host's share of a call. ``schedule`` gets what is measured next, and
+    for how long.
     """
     benches: dict[str, Bench] = {}
     gone: set[str] = set()

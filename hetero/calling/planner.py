@@ -177,10 +177,11 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     limit = places.memory_limit()
     key = (device, method, limit, _key(problem))
     planned = _plans.get(key)
+    known = [o for o in problem.inputs if o.kept is not None]
     if planned is None:  # those that are remembered keep no array
         inputs = tuple([o._replace(kept=None) for o in problem.inputs])
-        planned = _planned(replace(problem, inputs=inputs), device, method, key)
-    known = [o for o in problem.inputs if o.kept is not None]
+        unkept = replace(problem, inputs=inputs) if known else problem
+        planned = _planned(unkept, device, method, key)
     if known and (planned.keepable or any([o.copies for o in known])):  # noqa: C419  # of every call
         return keeping.placed(planned, problem)
     return planned

@@ -100,26 +100,38 @@ def groups(devices: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return by_kind
 
 
-def obstacle(
-    problem: Problem, row: Implementation, name: str, info: dict[str, Any], asked: bool
-) -> str | None:
-    """Why a way is none, None where it is one."""
-    reason, short = info.get("set_aside"), None
+def of_device(
+    problem: Problem, name: str, info: dict[str, Any], asked: bool
+) -> tuple[str | None, str | None]:
+    """Why no method runs on a device, and why it lacks room for the operands; None where it can."""
+    reason = info.get("set_aside")
     if reason is None and not asked:
         if info.get("is_host_cpu"):
             reason = f"{name} {AGAIN}; name it with device= to use it"
         elif info.get("same_as") and problem.device != name:
             reason = f"the same as {info['same_as']}"
-    if reason is None and name != CPU:
-        reason = problem.device_obstacle or _elsewhere(problem, name)
-        if row.blocks != registry.ALWAYS:
-            short = too_large(problem, name, info)
-        if short is not None and row.blocks == registry.WHEN_SHORT:
-            short = Unasked(short)
-        elif reason is None:
-            reason = short
-    reason = row.excludes(problem, info) if reason is None else reason
-    return reason or short
+    if reason is not None or name == CPU:
+        return reason, None
+    reason = problem.device_obstacle or _elsewhere(problem, name)
+    return reason, too_large(problem, name, info)
+
+
+def obstacle(
+    problem: Problem,
+    row: Implementation,
+    info: dict[str, Any],
+    here: tuple[str | None, str | None],
+) -> str | None:
+    """Why a method is none on the device of which `of_device` says ``here``; None where it is."""
+    reason, short = here
+    blocks = row.blocks if short is not None else ""
+    if blocks == registry.ALWAYS:
+        short = None
+    elif blocks == registry.WHEN_SHORT:
+        short = Unasked(short)
+    else:
+        reason = reason or short
+    return (row.excludes(problem, info) if reason is None else reason) or short
 
 
 def _elsewhere(problem: Problem, name: str) -> str | None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetero import registry
 from hetero.arrays import HOST, Operand
@@ -64,7 +64,7 @@ def price(
     """
     every = registry.lookup(problem.operation)
     places.check_method(method, every)
-    rows = [row for row in every if method in (None, row.method)]
+    rows = every if method is None else [row for row in every if row.method == method]
     ways = partial(_ways, problem, constants, devices)
     found = ways(device, rows, named=method is not None)
     if not found:
@@ -89,30 +89,30 @@ def _ways(
     constants: Profile,
     devices: Devices,
     device: str | None,
-    rows: Iterable[Implementation],
+    rows: Sequence[Implementation],
     named: bool,
 ) -> list[Candidate]:
     """Candidates of methods, ``named`` by the caller or not, on each device and on all of a kind.
 
     Of a kind that the caller names, the first device does what they cannot do together.
     """
-    asked, rows = device is not None, list(rows)
+    asked = device is not None
 
-    def on(there: Devices, rows: list[Implementation]) -> list[Candidate]:
-        return [
-            candidate(problem, row, name, info, constants, asked, named)
-            for name, info in there.items()
-            for row in rows
-            if row.kind == info["kind"]
-        ]
+    def on(there: Devices, rows: Sequence[Implementation]) -> list[Candidate]:
+        found: list[Candidate] = []
+        for name, info in there.items():
+            of_kind = [row for row in rows if row.kind == info["kind"]]
+            found += candidates(problem, of_kind, name, info, constants, asked, named)
+        return found
 
-    one = partial(candidate, asked=asked, named=asked or named)
-    cut = _in_shares(problem, rows, devices, device, constants, one)
+    each = partial(candidates, asked=asked, named=asked or named)
+    cut = _in_shares(problem, rows, devices, device, constants, each)
     if asked and possible(cut):
         return cut
     names = list(devices) if device is None else places.matching_devices(device, devices)
     kinds = {name: info for name, info in groups(devices).items() if device in (None, name)}
-    together = on(kinds, [row for row in rows if row.shared and row.shared(problem)])
+    shared = [row for row in rows if row.shared and row.shared(problem)] if kinds else []
+    together = on(kinds, shared)
     if device is not None and together:
         names = kinds[device]["members"][:1]
         of_group = f"{kinds[device]['constants']}|{problem.operation}|"
@@ -124,18 +124,18 @@ def _ways(
 
 def _in_shares(
     problem: Problem,
-    rows: list[Implementation],
+    rows: Sequence[Implementation],
     devices: Devices,
     device: str | None,
     constants: Profile,
-    one: Callable[..., Candidate],
+    each: Callable[..., list[Candidate]],
 ) -> list[Candidate]:
     """All devices of each kind together, by each of the methods, where the call can be cut."""
     if problem.device is not None:
         return []
     found: list[Candidate] = []
     for kind, members in places.together(devices, device).items():
-        group = shares.Group(kind, members, devices, constants, device is not None, one)
+        group = shares.Group(kind, members, devices, constants, device is not None, each)
         found += group.candidates(problem, [row for row in rows if row.kind == kind])
     after = upload_next(problem, constants)  # which the next call pays
     return [with_terms(c, after) for c in found]
@@ -172,35 +172,45 @@ def _without_price(candidate: Candidate) -> Candidate:
     return candidate._replace(unasked=unasked, seconds=None, terms={})
 
 
-def candidate(
+def candidates(
     problem: Problem,
-    row: Implementation,
+    rows: Iterable[Implementation],
     name: str,
     info: dict[str, Any],
     constants: Profile,
     asked: bool,
     named: bool,
-) -> Candidate:
-    """One way to do a problem on one device, or on several together, with its price: ``name`` and
-    ``info`` are the device's, which the caller ``asked`` for, or not, as the method was ``named``.
-    """
+) -> list[Candidate]:
+    """Ways to do a problem on one device, or on several together, with their prices: ``name`` and
+    ``info`` are the device's, which the caller ``asked`` for, or not, as the methods were
+    ``named``."""
     if asked:
         info = {**info, "asked": True}  # for methods that would leave it idle
-    reason = places.obstacle(problem, row, name, info, asked)
-    way = Candidate(name, row.method, None, {}, _unless(named, reason), row)
-    if way.reason not in (None, registry.NOT_COMPILED) or (name == CPU and problem.device_obstacle):
-        return way
-    unknown: str = UNKNOWN_THERE if info.get("elsewhere") else UNKNOWN
-    try:
-        way = _priced(way, problem, info, constants)
-    except (KeyError, ValueError) as error:  # a link, or other dimensions
-        unknown = f"the profile's constants do not cover it: {error}"
-        unknown = Unasked(unknown) if name == CPU and not info.get("elsewhere") else unknown
-    if way.seconds is None and way.reason is None:
-        way = way._replace(reason=_unless(named and (asked or name == CPU), unknown))
-    if named and way.reason is not None and way.seconds is not None:
-        way = way._replace(reason=_unless(named, way.reason))
-    return way
+    here = places.of_device(problem, name, info, asked)
+    around: _Around | KeyError | None = None
+    unknown = UNKNOWN_THERE if info.get("elsewhere") else UNKNOWN
+    found = []
+    for row in rows:
+        reason = places.obstacle(problem, row, info, here)
+        way = Candidate(name, row.method, None, {}, _unless(named, reason), row)
+        found.append(way)
+        is_out = way.reason is not None and way.reason is not registry.NOT_COMPILED
+        if is_out or (name == CPU and problem.device_obstacle):
+            continue
+        if around is None:
+            around = _around(problem, name, info, constants)
+        why: str = unknown
+        try:
+            way = _priced(way, problem, info, constants, around)
+        except (KeyError, ValueError) as error:  # a link, or other dimensions
+            why = f"the profile's constants do not cover it: {error}"
+            why = Unasked(why) if name == CPU and unknown is UNKNOWN else why
+        if way.seconds is None and way.reason is None:
+            way = way._replace(reason=_unless(named and (asked or name == CPU), why))
+        if named and way.reason is not None and way.seconds is not None:
+            way = way._replace(reason=_unless(named, way.reason))
+        found[-1] = way
+    return found
 
 
 def _unless(named: bool, reason: str | None) -> str | None:
@@ -208,8 +218,35 @@ def _unless(named: bool, reason: str | None) -> str | None:
     return reason.otherwise if named and isinstance(reason, Unasked) else reason
 
 
+class _Around(NamedTuple):
+    """What a call on a device takes besides the method's own time, whichever that is."""
+
+    before: Terms  # seconds of moves
+    after: Terms
+    begin: float  # seconds of the host, of a call on one device
+    is_staged: bool
+
+
+def _around(
+    problem: Problem, name: str, info: dict[str, Any], constants: Profile
+) -> _Around | KeyError:
+    """An error where the links are not known."""
+    try:
+        if "constants" in info:  # several devices share the call: it is priced from the host
+            return _Around(*moves(problem, CPU, constants), 0.0, False)
+        before, after = moves(problem, name, constants)
+        staged = bool(before or after) and is_staged(problem, name, constants)
+        return _Around(before, after, dispatch(problem, name, constants), staged)
+    except KeyError as error:
+        return error
+
+
 def _priced(
-    way: Candidate, problem: Problem, info: dict[str, Any], constants: Profile
+    way: Candidate,
+    problem: Problem,
+    info: dict[str, Any],
+    constants: Profile,
+    around: _Around | KeyError,
 ) -> Candidate:
     """A candidate with its price, if there are constants for it; KeyError and ValueError if they
     do not cover the problem."""
@@ -232,24 +269,20 @@ def _priced(
         return way
     work = row.work(problem, info)
     overhead, compute = cost(work)
-    overhead *= work.calls
-    # Calls that several devices share go through the host, and are priced from there.
-    before, after = moves(problem, CPU if group else name, constants)
-    links = []
+    if isinstance(around, KeyError):
+        raise around
+    before, after, begin, staged = around
+    overhead = overhead * work.calls + begin
+    links = STAGED if staged else ""
     if group and constants.moves_apart(*key):
         up, down = to_all(problem, info, constants)
-        before, after = total(before, up), total(down, after)
-        links.append(ALL_AT_ONCE)
-    elif not group:
-        overhead += dispatch(problem, name, constants)
-        if (before or after) and is_staged(problem, name, constants):
-            links.append(STAGED)
+        before, after, links = total(before, up), total(down, after), ALL_AT_ONCE
     terms = total({**before, "overhead": overhead, "compute": compute}, after)
     return way._replace(
         seconds=sum(terms.values()),
         terms=terms,
         threads=row.threads(info),
-        links=", ".join(links),
+        links=links,
         doubtful=constants.is_doubtful(*key),
     )
 

@@ -57,7 +57,7 @@ class Group(NamedTuple):
     devices: dict[str, dict[str, Any]]  # name -> description, also of others
     constants: Profile
     asked: bool  # whether the caller names them
-    price: Callable[..., Candidate]  # of a problem and a row, on a device, its info, by constants
+    price: Callable[..., list[Candidate]]  # of a problem by methods on a device, as `candidates`
 
     def candidates(self, problem: Problem, rows: Iterable[Implementation]) -> list[Candidate]:
         """All devices together by each of the methods, if the call can be cut."""
@@ -124,7 +124,7 @@ class Group(NamedTuple):
         # It is priced as itself, whether or not it equals another one.
         info = {key: value for key, value in self.devices[name].items() if key != "same_as"}
         info["passed"] = passed_on(part.inputs, passed, name, len(self.members), constants)
-        candidate = self.price(part, same, name, info, constants)
+        (candidate,) = self.price(part, [same], name, info, constants)
         if row.blocks == registry.ALWAYS and constants is not self.constants:  # all at once
             candidate = _contended(candidate, part, info, constants)
         # The copy from a dense range to a result of the whole that has gaps.

@@ -125,9 +125,10 @@ def _fold(
     batch_shapes, batch_strides, cores = [], [], []
     axes = _axes(function, a.shape, b.shape)
     for operand, (row, column) in zip((a, b, out), axes, strict=True):
-        strides = operand.staged_strides()
-        if operand is out and operand.location == HOST:
-            strides = element_strides(operand.shape)  # written on the device, then fetched
+        if operand is out and operand.location == HOST:  # written on the device, then fetched
+            strides: tuple[int, ...] | None = element_strides(operand.shape)
+        else:
+            strides = operand.staged_strides()
         assert strides is not None  # dtype_obstacle has looked
         end = len(strides) - row - column
         cores.append((strides[end] if row else 0, strides[-1] if column else 0))
@@ -148,6 +149,8 @@ def collapse_batch(
     Gives its extent and each operand's stride along it, in elements as those of the axes; None
     where no single stride walks the batch.
     """
+    if not any(shapes):
+        return 1, [0] * len(shapes)
     shape = np.broadcast_shapes(*shapes)
     spread = [
         [0] * (len(shape) - len(own))

@@ -222,7 +222,7 @@ def measured() -> None:
             for r in rows
         ],
     )
-    rows = table("benchmarks.md", "| program | NumPy | hetero |", 1)
+    rows = table("benchmarks.md", "| program | NumPy | hetero |")
     bars(
         "programs",
         "Whole programs: NumPy, SciPy, scikit-learn over hetero",

@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 CUDA := $(shell { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
 PYCUDA := $(if $(CUDA),$(shell command -v nvcc >/dev/null 2>&1 && command -v g++ >/dev/null 2>&1 && echo pycuda))
 
-.PHONY: demo test docs pictures upstream bench-contract house mutants pycuda release lint clean
+.PHONY: demo test docs pictures upstream bench-contract house pycuda release lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/hetero demo
@@ -43,13 +43,6 @@ bench-contract: $(VENV)/.tested
 # How large the house is, room by room: lines, words, files that a call enters, seconds of make test.
 house: $(VENV)/.tested
 	$(BIN)/python tests/house.py
-
-# Plants mistakes one by one and lists those that no test sees: make mutants SEED=7 COUNT=150 JOBS=2.
-SEED ?= 1
-COUNT ?= 150
-JOBS ?= 1
-mutants: $(VENV)/.tested
-	$(BIN)/python tests/mutants.py --seed $(SEED) --count $(COUNT) -j $(JOBS)
 
 # Builds PyCUDA on a machine with nvcc and no GPU, in two minutes: with it, make test runs
 # tests/devices/test_failing_driver.py with PyCUDA too, on a driver that the tests bring.

@@ -24,14 +24,14 @@ from hetero.ops.cg.operands import NAME
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, Terms, total
 from hetero.profile import Profile
-from hetero.registry import Price
+from hetero.registry import Arguments, Price
 from hetero.registry.models import Cost, Work
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from hetero.ops.linear_systems.systems import Csr, Dense, Outcome, Stencil
+    from hetero.ops.linear_systems.systems import Outcome
 
 _MADE_OF = "A p there, vectors on the CPU"
 _OPERANDS = {"dense": 1, "csr": 3}  # of a matrix, ahead of the vectors
@@ -87,27 +87,23 @@ def _steps(
     }
 
 
-def solve(
-    device: Device, system: Stencil | Csr | Dense, b: np.ndarray, x: np.ndarray, **others: Any
-) -> Outcome:
-    """Solve A x = b; see `hetero.ops.krylov.cg_cpu.solve`.
-
-    Arrays of the system that lie on the host are uploaded for this call.
-    """
-    krylov = "hetero.ops.krylov"
+def solve(work: Any, device: Device, problem: Problem, arguments: Arguments) -> Outcome:
+    """Solve A x = b. Arrays of the system that lie on the host are uploaded for this call."""
+    (b,), x, solve = arguments
+    system, M = solve.system((device,))
+    cg_cpu, cg_matrices = (load(f"hetero.ops.krylov.{name}") for name in ("cg_cpu", "cg_matrices"))
     with device.active():
-        vectors = load(f"{krylov}.cg_vectors").Vectors((device,), system, b, x, b.dtype, None)
-        kinds = load(f"{krylov}.cg_matrices").KINDS
-        if type(system) in kinds:
-            matrix = kinds[type(system)](vectors, system, plain=True)
+        vectors = load("hetero.ops.krylov.cg_vectors").Vectors((device,), system, b, x, b.dtype)
+        if type(system) in cg_matrices.KINDS:
+            product = cg_matrices.KINDS[type(system)](vectors, system, plain=True).times
         else:
-            matrix = load(f"{krylov}.cg_grids").GridProduct(vectors, system)
-        (part,) = matrix.parts
+            product = load("hetero.ops.krylov.cg_grids").product(vectors, system)
+        (part,) = vectors.parts
 
         def times(p: np.ndarray, q: np.ndarray) -> None:
             part.upload(p, "p")
-            matrix.times()
+            product()
             part.download("q", q)
 
-        product = load(f"{krylov}.cg_cpu").Product(times)
-        return load(f"{krylov}.cg_cpu").solve(None, b, x, product=product, **others)
+        A = cg_cpu.Product(times)
+        return cg_cpu.solve(A, b, x, preconditioner=M, **solve.limits())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -26,8 +25,7 @@ from hetero.imports import load
 from hetero.moving import transfer
 from hetero.ops.linear_systems.loops import CYCLES
 from hetero.ops.linear_systems.solve import checked_limit, checked_tolerance, digits, on_host
-from hetero.ops.linear_systems.systems import Csr, Dense, Stencil, number_dtype, real_dtype
-from hetero.ops.multigrid import grids
+from hetero.ops.linear_systems.systems import Csr, Dense, number_dtype, real_dtype, real_view
 from hetero.registry.problem import Problem, check_dims, compressed, shapes_of
 
 NAME = "cg"
@@ -76,11 +74,7 @@ def checked_matrix(A: Any) -> Any:
     """A as ndarray, device array, spec, CSR array or LinearOperator; ValueError if not square."""
     if isinstance(A, np.ndarray):
         A = np.asarray(A)  # np.matrix has a diagonal of its own kind
-    elif (
-        type(A) is not Spec
-        and not (hasattr(A, "matvec") and _is_scipys(type(A)))
-        and not (is_device_array(A := of_scipy(A)))
-    ):
+    elif type(A) is not Spec and not is_device_array(A := of_scipy(A)):
         issparse, LinearOperator, aslinearoperator = scipy()
         if issparse(A):
             A = A.tocsr()
@@ -89,12 +83,6 @@ def checked_matrix(A: Any) -> Any:
     if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
         raise ValueError(f"A must be square, got shape {tuple(A.shape)}")
     return A
-
-
-@functools.cache
-def _is_scipys(kind: type) -> bool:
-    """Whether a class is of SciPy's operators."""
-    return issubclass(kind, scipy()[1])
 
 
 @functools.cache
@@ -287,15 +275,11 @@ class System:
 
     def times_preconditioner(self, b: np.ndarray) -> np.ndarray:
         """The product M b on the host."""
-        real_view = load("hetero.ops.linear_systems.systems").real_view
-        M = self._preconditioner(())
-        if M is None:
-            return b.copy()
-        real, z = real_view(b), np.empty_like(b)
+        M, z = self._preconditioner(()), b.copy()
         if callable(M):
-            M(real, real_view(z))
-        else:
-            np.multiply(M, real, out=real_view(z))
+            M(real_view(b), real_view(z))
+        elif M is not None:
+            real_view(z)[...] *= M
         return z
 
     def _system(self, used: tuple[Any, ...]) -> Any:
@@ -312,13 +296,13 @@ class System:
             return A
         operand = describe(A)
         strides = operand.staged_strides()
-        here = len(used) == 1 and operand.location == used[0].name
-        if here and operand.dtype == dtype and strides is not None:
-            return Dense(operand.pointer, A.shape[0], strides)
-        if len(used) == 1 and operand.kept is not None and operand.dtype == dtype and strides:
-            with used[0].active():
-                buffer, owner = transfer.staged_copy(used[0], A, operand)
-            return Dense(buffer, A.shape[0], strides, owner)
+        if len(used) == 1 and operand.dtype == dtype and strides is not None:
+            if operand.location == used[0].name:
+                return Dense(operand.pointer, A.shape[0], strides)
+            if operand.kept is not None:
+                with used[0].active():
+                    buffer, owner = transfer.staged_copy(used[0], A, operand)
+                return Dense(buffer, A.shape[0], strides, owner)
         if operand.location != HOST:
             A = on_host(A, operand, dtype)
         A = np.asarray(A, dtype)
@@ -351,15 +335,21 @@ class System:
         return np.repeat(inverse, 2) if self._dtype.kind == "c" else inverse
 
     def _multigrid(self, used: tuple[Any, ...]) -> Any:
-        stencil, dtype = self._matrix.stencil, self._dtype
+        """One cycle; on the CPU, where its loops are not compiled, the inverse itself."""
+        stencil, real = self._matrix.stencil, self._dtype.type(0).real.dtype
         if used:
             multigrid_device = load("hetero.ops.multigrid.multigrid_device")
-            if len(used) > 1 and grids.is_shared(stencil.shape):
-                return functools.partial(multigrid_device.held, stencil=stencil, dtype=dtype)
             with used[0].active():
-                return multigrid_device.DeviceHierarchy(used[:1], stencil, dtype)
-        apply = _approximate_inverse(stencil, dtype.type(0).real.dtype)
-        if dtype.kind != "c":
+                return multigrid_device.DeviceHierarchy(used[:1], stencil, real)
+        if loops.is_ready(CYCLES.of(real)):
+            apply = load("hetero.ops.multigrid.multigrid_cpu").CpuHierarchy(stencil, real).apply
+        else:
+            inverse = load("hetero.ops.poisson.dst").apply
+
+            def apply(r: np.ndarray, z: np.ndarray) -> None:
+                z[...] = inverse(stencil, r.reshape(stencil.shape)).reshape(z.shape)
+
+        if self._dtype.kind != "c":
             return apply
 
         def by_parts(r: np.ndarray, z: np.ndarray) -> None:
@@ -369,16 +359,3 @@ class System:
                 z[part::2] = of_z
 
         return by_parts
-
-
-def _approximate_inverse(stencil: Stencil, dtype: np.dtype) -> Callable[..., None]:
-    """One multigrid cycle on the CPU; where its loops are not compiled, the inverse itself."""
-    if loops.is_ready(CYCLES.of(dtype)):
-        multigrid_cpu = load("hetero.ops.multigrid.multigrid_cpu")
-        return multigrid_cpu.CpuHierarchy(stencil, dtype).apply
-    direct = load("hetero.ops.poisson.dst")
-
-    def apply(r: np.ndarray, z: np.ndarray) -> None:
-        z[...] = direct.apply(stencil, r.reshape(stencil.shape)).reshape(z.shape)
-
-    return apply

@@ -108,20 +108,14 @@ def range_copies(
     return copies
 
 
-def halo_copies(slabs: Sequence[Slab], row_bytes: int, depth: int | None = None) -> list[Copy]:
+def halo_copies(slabs: Sequence[Slab], row_bytes: int) -> list[Copy]:
     """What fills the halos: each part's rows next to its own, from the neighbours that own them.
 
-    Rows (or planes) of a buffer are ``row_bytes`` apart. With ``depth`` the buffers have room for
-    that many halo rows, on each side where there are any, instead of those of the slabs.
+    Rows (or planes) of a buffer are ``row_bytes`` apart.
     """
-    held = []
-    for slab in slabs:
-        above, below = slab.above, slab.below
-        if depth is not None:
-            above, below = depth * bool(above), depth * bool(below)
-        held.append((slab.begin - above, slab.end + below))
     own = [(slab.begin, slab.end) for slab in slabs]
-    return range_copies(own, held, row_bytes, [first for first, _ in held])
+    held = [(slab.first, slab.end + slab.below) for slab in slabs]
+    return range_copies(own, held, row_bytes, [slab.first for slab in slabs])
 
 
 def gather_copies(sizes: Sequence[int], apart: bool = False) -> list[Copy]:

@@ -17,9 +17,10 @@ import numpy as np
 
 from hetero.devices import meetings
 from hetero.devices.base import Device
+from hetero.kernels.cg.plan_stencil import HALO
 from hetero.ops.krylov.cg_grids import Preconditioned, Sweeps, persistent
 from hetero.ops.krylov.cg_matrices import KINDS
-from hetero.ops.krylov.cg_vectors import HALO, Loop, Vectors
+from hetero.ops.krylov.cg_vectors import Loop, Vectors
 from hetero.ops.linear_systems.systems import (
     CONVERGED,
     INDEFINITE,

@@ -18,8 +18,8 @@ from hetero.devices.cuda.cooperative import CooperativeKernel
 from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
-from hetero.kernels.cg.plan_stencil import GridShare
-from hetero.ops.krylov.cg_vectors import HALO, X_HALO, Loop, Vectors
+from hetero.kernels.cg.plan_stencil import X_HALO, GridShare
+from hetero.ops.krylov.cg_vectors import Loop, Vectors
 from hetero.ops.linear_systems.exchange import BufferCopies
 from hetero.ops.linear_systems.partition import around, halo_copies, range_copies
 from hetero.ops.linear_systems.systems import Stencil
@@ -48,7 +48,7 @@ class _OnGrid(Loop):
         the launches of products."""
         self._residual_blocks, self._residuals, products = [], [], []
         for (part, _, grid), place in zip(self._each, places, strict=True):
-            size = {"dtype": self._dtype.name, "x_halo": X_HALO, "scaled": scaled}
+            size = {"dtype": self._dtype.name, "scaled": scaled}
             residual, product = plan_cg_stencil.stencil(grid, part.device.target, **size, **place)
             part.allocate(16 * residual.grid, "residual sums")
             self._residual_blocks.append(residual.grid)
@@ -76,9 +76,9 @@ class Sweeps(_OnGrid):
         for part, slab, grid in self._each:
             part.allocate(pitch * slab.held * self._dtype.itemsize, "state0", "state1")
             aligned = part.is_aligned("x", *(("inverse",) if diagonal else ()))
-            how = {"dtype": self._dtype.name, "halo": HALO, "x_halo": X_HALO, "diagonal": diagonal}
+            how = {"dtype": self._dtype.name, "diagonal": diagonal}
             pair = plan_cg_stencil.sweeps(grid, part.device.target, aligned=aligned, **how)
-            plans.append((part, pair, plan_cg_stencil.settle(grid, pair[0], HALO, X_HALO)))
+            plans.append((part, pair, plan_cg_stencil.settle(grid, pair[0])))
             start = slab.above * pitch
             places.append({"r_start": start + self._plane, "p_start": start, "pitch": pitch})
         blocks = [pair[0].grid for _, pair, _ in plans]
@@ -223,7 +223,8 @@ class Preconditioned(_OnGrid):
 def shares(vectors: Vectors, stencil: Stencil) -> list[GridShare]:
     """Each part's rows of the grid."""
     return [
-        GridShare.of(*stencil, slab.own, slab.above > 0, slab.below > 0) for slab in vectors.slabs
+        GridShare.of(*stencil, slab.own, low=slab.above > 0, high=slab.below > 0)
+        for slab in vectors.slabs
     ]
 
 
@@ -261,8 +262,7 @@ def product(vectors: Vectors, stencil: Stencil) -> Callable[[], None]:
     """q = A p on one part, by its buffers of these names."""
     (part,), (grid,) = vectors.parts, shares(vectors, stencil)
     part.allocate(vectors.n * vectors.dtype.itemsize, "p", "q")
-    size = {"dtype": vectors.dtype.name, "x_halo": X_HALO}
-    _, launch = plan_cg_stencil.stencil(grid, part.device.target, **size)
+    _, launch = plan_cg_stencil.stencil(grid, part.device.target, dtype=vectors.dtype.name)
     part.allocate(16 * launch.grid, "partial")
     part.numbers["first_block"] = 0
     return partial(part.start, part.bind(launch))

@@ -13,13 +13,10 @@ from typing import Any
 import numpy as np
 
 from hetero.devices.base import Device
+from hetero.kernels.cg.plan_stencil import HALO, X_HALO
 from hetero.ops.linear_systems.exchange import Exchange, Part
 from hetero.ops.linear_systems.partition import Slab, slabs, split
 from hetero.ops.linear_systems.systems import Stencil, unknowns
-
-# Rows beyond its own that a part of a stencil needs of p and r, and of x.
-HALO = 2
-X_HALO = 1
 
 RECORD = 8  # doubles of the scalars; kernels/cg/cg_scalars.cu
 _STATUS, _COUNT, _TARGET = 0, 1, 4  # of them

@@ -304,7 +304,7 @@ def every_launch():
         options = {"dtype": dtype, "diagonal": diagonal}
         for rows, lines, columns in ((4096, 1, 4096), (512, 1, 300), (256, 256, 256), (8, 8, 8)):
             grid = plan_cg_stencil.GridShare(rows, lines, columns, (1.0, float(lines > 1), 1.0))
-            size = {"halo": 0, "x_halo": 0, "aligned": aligned}
+            size = {"aligned": aligned}
             launches += plan_cg_stencil.sweeps(grid, large, **size, **options)[:1]
         launches += plan_cg.vectors(4096, large, aligned=aligned, **options)[:1]
         launches += plan_cg.dots(4096, large, dtype=dtype, aligned=aligned)[:1]

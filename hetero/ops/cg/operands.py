@@ -43,13 +43,20 @@ def problem(
     M: Any = None,
 ) -> Problem:
     """The problem of ``solve_cg(A, b, ...)``, for arrays or `hetero.spec` stand-ins."""
-    A = checked_matrix(A)
-    checked_tolerance("atol", atol)
-    rtol = checked_tolerance("rtol", rtol)
+    *given, rtol, _, limit = checked(A, b, x0, M, rtol, atol, maxiter)
+    return problem_of(*given, rtol, limit)
+
+
+def checked(
+    A: Any, b: Any, x0: Any, M: Any, rtol: Any, atol: Any, maxiter: Any
+) -> tuple[Any, Any, Any, Any, float, float, int]:
+    """The arguments, each checked by itself."""
+    A, b = checked_matrix(A), array_or_spec(b)
+    rtol, atol = checked_tolerance("rtol", rtol), checked_tolerance("atol", atol)
     limit = checked_limit(maxiter, 10 * A.shape[0])
     if x0 is not None and not isinstance(x0, str):
         x0 = array_or_spec(x0)
-    return problem_of(A, array_or_spec(b), x0, M, rtol, limit)
+    return A, b, x0, of_scipy(M), rtol, atol, limit
 
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str, iterations: Any = None) -> Problem:
@@ -74,7 +81,9 @@ def checked_matrix(A: Any) -> Any:
     """A as ndarray, device array, spec, CSR array or LinearOperator; ValueError if not square."""
     if isinstance(A, np.ndarray):
         A = np.asarray(A)  # np.matrix has a diagonal of its own kind
-    elif type(A) is not Spec and not is_device_array(A := of_scipy(A)):
+    elif (
+        type(A) is not Spec and not hasattr(A, "stencil") and not is_device_array(A := of_scipy(A))
+    ):
         issparse, LinearOperator, aslinearoperator = scipy()
         if issparse(A):
             A = A.tocsr()

@@ -116,7 +116,6 @@ def solve(
             vectors = Vectors(used, system, b, x, dtype, diagonal)
             try:
                 loop = _loop(vectors, system, diagonal is not None, M, callback is not None)
-                loop.every = callback is not None
                 r_r, b_b = loop.residual()
                 if not (checked or is_safe(math.sqrt(b_b), dtype.itemsize)):
                     vectors.exchange.synchronize()  # before memory is free
@@ -234,4 +233,4 @@ def _loop(vectors: Vectors, system: Any, diagonal: bool, M: Any, every: bool) ->
     if M is not None:
         return Preconditioned(vectors, system, M)
     resident = None if diagonal or every else persistent(vectors, system)
-    return resident or Sweeps(vectors, system, diagonal)
+    return resident or Sweeps(vectors, system, diagonal, every)

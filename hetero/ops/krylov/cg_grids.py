@@ -67,9 +67,10 @@ class _OnGrid(Loop):
 
 
 class Sweeps(_OnGrid):
-    """Halos are `HALO` deep. What a sweep reads and writes change places every time."""
+    """What a sweep reads and writes change places every time. x takes two steps in every second
+    sweep, or with ``every`` one in each: then it is whole after all iterations."""
 
-    def __init__(self, vectors: Vectors, stencil: Stencil, diagonal: bool) -> None:
+    def __init__(self, vectors: Vectors, stencil: Stencil, diagonal: bool, every: bool) -> None:
         super().__init__(vectors, stencil)
         pitch = 2 * self._plane
         plans, places = [], []
@@ -90,8 +91,9 @@ class Sweeps(_OnGrid):
             names = {"now": f"state{now}", "next": f"state{new}", "before": f"record{now}"}
             names |= {"after": f"record{new}", "partial_before": f"partial{now}"}
             names |= {"partial": f"partial{new}"}
-            for add in (0, 1, 2):
-                self._sweeps[turn, add] = [
+            for first in (True, False):
+                add = 0 if first or not (every or turn == 0) else 1 if every else 2
+                self._sweeps[turn, first] = [
                     [part.bind(pair[turn], add=add, **names)] for part, pair, _ in plans
                 ]
             ends = {"even": "state0", "odd": "state1", "record": f"record{turn}"}
@@ -105,11 +107,7 @@ class Sweeps(_OnGrid):
         with self.exchange.queued():
             for sweep in range(self.done + 1, to + 1):
                 turn = sweep % 2
-                if self.every:
-                    add = 1 if sweep else 0
-                else:
-                    add = 2 if sweep and not turn else 0
-                self.exchange.run(self._sweeps[turn, add], self._moves[turn])
+                self.exchange.run(self._sweeps[turn, sweep == 0], self._moves[turn])
         self.done = max(self.done, to)
         self.turn = self.done % 2
 

@@ -28,21 +28,9 @@ class Vectors:
     b and x are arrays of n elements on the host, or device buffers; ``inverse`` is the inverse of
     the diagonal matrix that preconditions.
 
-    Attributes
-    ----------
-    n : int
-        Unknowns.
-    spans : list of (int, int)
-        First element of each part, and the one after its last.
-    beyond : list of (int, int)
-        Elements of neighbours before and after a part's own x.
-    slabs : list of Slab
-        For a stencil, the rows of each part.
-    exchange : Exchange
-    parts : sequence of Part
-        With buffers "b", "x", "inverse", "record0", "record1".
-    result : numpy.ndarray or device buffer
-        The caller's x.
+    Of the ``parts``, with buffers "b", "x", "inverse", "record0", "record1": ``spans``, first
+    element and the one after the last; ``beyond``, elements of neighbours before and after a part's
+    own x; ``slabs``, the rows of a stencil. ``result`` is the caller's x.
     """
 
     def __init__(
@@ -125,28 +113,15 @@ class Vectors:
 class Loop(abc.ABC):
     """What the iterations have in common.
 
-    Attributes
-    ----------
-    every : bool
-        Whether x must be whole after each iteration; to be set before `start`.
-    first_batch : int
-        Iterations to start before the record is looked at for the first time.
-    batch_seconds : float
-        How long the device should run between two looks, which cost 15 us.
-    seconds : float or None
-        What an iteration took last.
-    done : int
-        Iterate that the launches so far lead to, ``begins`` at first.
-    turn : int
-        Which of the two records is the present one.
+    ``done`` is the iterate that the launches so far lead to, ``begins`` at first; ``turn`` tells
+    which of the two records is the present one.
     """
 
-    first_batch = 8
-    batch_seconds = 300e-6
+    first_batch = 8  # iterations to start before the record is looked at for the first time
+    batch_seconds = 300e-6  # for which the device should run between two looks, which cost 15 us
     begins = -1  # the first step only leads to iterate 0
     turn = 0
-    every = False
-    seconds: float | None = None
+    seconds: float | None = None  # that an iteration took last
 
     def __init__(self, vectors: Vectors) -> None:
         self.vectors, self.exchange, self.parts = vectors, vectors.exchange, vectors.parts

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import runtimes
 import scipy.sparse as sp
-from cg_systems import KINDS, gpus, poisson, recurrence, solve, system_of, vectors
+from cg_systems import KINDS, gpus, recurrence, solve, system_of, vectors
 
 from hetero import devices
 from hetero.devices import meetings
@@ -95,29 +95,24 @@ def test_agrees_with_the_recurrence(device, kind, dtype, diagonal):
         ("dense, columns", 2, True),
     ],
 )
-def test_several_devices(device, kind, parts, diagonal):
+@pytest.mark.parametrize("meet", [False, pytest.param(True, marks=pytest.mark.gpu)])
+def test_several_devices(device, monkeypatch, kind, parts, diagonal, meet):
+    if not meet:
+        monkeypatch.setattr(meetings, "trusted", lambda devices: False)
+    used = gpus(parts) if device.kind == "cuda" else [device] * parts
     system, A = system_of(kind, "float64")
     b, x0 = vectors(A.shape[0], "float64")
     M = np.random.default_rng(3).uniform(0.5, 2.0, len(b)) if diagonal else None
     options = {"rtol": 1e-9, "preconditioner": M}
     alone, x = solve([device], system, b, x0, **options)
-    outcome, y = solve([device] * parts, system, b, x0, **options)
+    outcome, y = solve(used, system, b, x0, **options)
     assert outcome.status == types.CONVERGED
     assert abs(outcome.iterations - alone.iterations) <= 1
     np.testing.assert_allclose(y, x, rtol=0, atol=1e-7)
     assert np.linalg.norm(b - A @ y) <= 1e-9 * np.linalg.norm(b)
-    again, z = solve([device] * parts, system, b, x0, **options)
+    again, z = solve(used, system, b, x0, **options)
     assert again == outcome
     np.testing.assert_array_equal(z, y)
-
-
-def test_grid_too_small_to_share(device):
-    system = types.Stencil((3, 8), (1.0, 1.0))
-    b, x0 = vectors(24, "float64")
-    expected = np.linalg.solve(poisson((3, 8), (1.0, 1.0), "float64").toarray(), b)
-    outcome, x = solve([device] * 4, system, b, x0, rtol=1e-12)
-    assert outcome.status == types.CONVERGED
-    np.testing.assert_allclose(x, expected, rtol=0, atol=1e-10)
 
 
 def test_an_ill_conditioned_matrix_takes_no_longer(device):
@@ -190,69 +185,29 @@ def test_many_iterations_in_one_launch(opencl, monkeypatch, shape, dtype):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (133, 64), (300, 301), (512, 512), "largest"])
-def test_cooperative_launches(monkeypatch, shape, dtype):
-    device = devices.get("cuda:0")
+@pytest.mark.parametrize(
+    ("shape", "parts"),
+    [
+        *(((1, 1), 1), ((133, 64), 1), ((300, 301), 1), ((512, 512), 1), ("largest", 1)),
+        *((shape, n) for n in (2, 3) for shape in ((4, 7), (133, 64), (512, 512), (260, 700))),
+    ],
+)
+def test_cooperative_launches(monkeypatch, shape, dtype, parts):
     if shape == "largest":  # four rows a block and a row above and below are six points a thread
-        shape = (4 * device.multiprocessors, 500)
-    system = types.Stencil(shape, (0.9, 1.2))
+        shape = (4 * devices.get("cuda:0").multiprocessors, 500)
+    system, used = types.Stencil(shape, (0.9, 1.2)), []
     b, x0 = vectors(math.prod(shape), dtype)
-    used = []
-    choose = cg_device.persistent
+    options, choose = {"rtol": 1e-4, "maxiter": 5000}, cg_device.persistent
     monkeypatch.setattr(cg_device, "persistent", lambda *a: used.append(choose(*a)) or used[-1])
-    outcome, x = solve([device], system, b, x0, rtol=1e-4, maxiter=5000)
-    again, y = solve([device], system, b, x0, rtol=1e-4, maxiter=5000)
+    outcome, x = solve(gpus(parts), system, b, x0, **options)
+    again, y = solve(gpus(parts), system, b, x0, **options)
     assert used[0] is not None
     assert again == outcome
     np.testing.assert_array_equal(x, y)
     monkeypatch.setattr(cg_device, "persistent", lambda *_: None)
-    expected, y = solve([device], system, b, x0, rtol=1e-4, maxiter=5000)
+    expected, _ = solve(gpus(1), system, b, x0, **options)
     assert outcome.status == expected.status == types.CONVERGED
-    assert abs(outcome.iterations - expected.iterations) <= 1 + outcome.iterations // 100
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("meet", [True, False])
-@pytest.mark.parametrize("parts", [2, 3])
-@pytest.mark.parametrize("diagonal", [False, True])
-@pytest.mark.parametrize("kind", ["stencil2", "stencil3", "csr", "csr64", "dense"])
-def test_several_gpus(monkeypatch, kind, parts, diagonal, meet):
-    if not meet:
-        monkeypatch.setattr(meetings, "trusted", lambda devices: False)
-    found = gpus(parts)
-    system, A = system_of(kind, "float64")
-    b, x0 = vectors(A.shape[0], "float64")
-    M = np.random.default_rng(3).uniform(0.5, 2.0, len(b)) if diagonal else None
-    options = {"rtol": 1e-9, "preconditioner": M}
-    alone, _ = solve(found[:1], system, b, x0, **options)
-    outcome, x = solve(found, system, b, x0, **options)
-    assert outcome.status == types.CONVERGED
-    assert abs(outcome.iterations - alone.iterations) <= 1
-    assert np.linalg.norm(b - A @ x) <= 1e-9 * np.linalg.norm(b)
-    again, y = solve(found, system, b, x0, **options)
-    assert again == outcome
-    np.testing.assert_array_equal(x, y)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(4, 7), (133, 64), (300, 301), (512, 512), (260, 700)])
-@pytest.mark.parametrize("parts", [2, 3])
-def test_cooperative_launches_on_several_gpus(monkeypatch, shape, dtype, parts):
-    system = types.Stencil(shape, (0.9, 1.2))
-    b, x0 = vectors(math.prod(shape), dtype)
-    used = []
-    choose = cg_device.persistent
-    monkeypatch.setattr(cg_device, "persistent", lambda *a: used.append(choose(*a)) or used[-1])
-    options = {"rtol": 1e-4, "maxiter": 5000}
-    outcome, x = solve(gpus(parts), system, b, x0, **options)
-    assert used[0] is not None
-    again, y = solve(gpus(parts), system, b, x0, **options)
-    assert again == outcome
-    np.testing.assert_array_equal(x, y)
-    alone, _ = solve(gpus(1), system, b, x0, **options)
-    assert outcome.status == alone.status == types.CONVERGED
-    assert abs(outcome.iterations - alone.iterations) <= 1 + alone.iterations // 100
+    assert abs(outcome.iterations - expected.iterations) <= 1 + expected.iterations // 100
 
 
 @pytest.mark.gpu

@@ -59,43 +59,31 @@ def test_it_agrees_and_shows_every_iterate(opencl, name, dtype, M):
 
 
 def test_each_iteration_moves_p_there_and_a_p_back(opencl, monkeypatch):
+    """A matrix on the host goes there once, one that is there stays."""
     A, _ = systems("float64")["dense"]
-    moved = {"upload": [], "download": []}
+    kind, moved, before = type(devices.get(opencl)), {"upload": [], "download": []}, []
+    with hetero.use(device=opencl, results="device"):
+        there, b = hetero.matmul(A, np.eye(N)), hetero.matvec(A, A[0])
     for way, sizes in moved.items():
-        move = getattr(type(devices.get(opencl)), way)
+        move = getattr(kind, way)
 
         def counted(self, *arguments, move=move, sizes=sizes, **options):
-            arrays = [a for a in arguments if isinstance(a, np.ndarray)]
-            sizes.append(arrays[0].nbytes)
+            sizes.append(next(a for a in arguments if isinstance(a, np.ndarray)).nbytes)
             return move(self, *arguments, **options)
 
-        monkeypatch.setattr(type(devices.get(opencl)), way, counted)
-    seen = []
-    hetero.solve_cg(A, A[0], callback=seen.append, device=opencl, method="hybrid")
+        monkeypatch.setattr(kind, way, counted)
+    seen, placed = [], {"device": opencl, "method": "hybrid"}
+    hetero.solve_cg(A, A[0], callback=seen.append, **placed)
     assert len(seen) > 3
     assert moved["upload"].count(A.nbytes) == 1
     # The residual at the end is a product too.
     assert moved["download"] == [8 * N] * (len(seen) + 1)
-
-
-def test_a_matrix_that_is_on_the_device_stays_there(opencl, monkeypatch):
-    A, _ = systems("float64")["dense"]
-    moved, upload = [], type(devices.get(opencl)).upload
-    with hetero.use(device=opencl, results="device"):
-        there, b = hetero.matmul(A, np.eye(N)), hetero.matvec(A, A[0])
-
-    def counted(self, array, *arguments, **options):
-        moved.append(array.nbytes)
-        return upload(self, array, *arguments, **options)
-
-    monkeypatch.setattr(type(devices.get(opencl)), "upload", counted)
-    before = []  # what else may still be writing the matrix
+    moved["upload"].clear()
+    # What else may still be writing the matrix is waited for.
     monkeypatch.setattr(transfer, "of", lambda device, operands: before.append(operands) or ())
-    x, info = hetero.solve_cg(there, b, rtol=1e-10, device=opencl, method="hybrid")
+    x, info = hetero.solve_cg(there, b, rtol=1e-10, **placed)
     assert not devices.troubles()
-    assert info == 0
-    assert describe(x).location == opencl
-    assert max(moved) == 8 * N
+    assert (info, describe(x).location, max(moved["upload"])) == (0, opencl, 8 * N)
     assert any(o.shape == (N, N) for operands in before for o in operands)
     np.testing.assert_allclose(hetero.to_host(x), A[0], rtol=0, atol=1e-8)
 

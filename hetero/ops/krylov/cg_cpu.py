@@ -46,13 +46,10 @@ _AT_A_TIME = 1 << 20  # elements of a dense matrix that are converted to float64
 
 
 class Product(NamedTuple):
-    """A system's product, ``times(p, q)`` that writes q = A p.
+    """A system's product; where whole iterations with it are compiled, also these."""
 
-    Where whole iterations with it are compiled, also
-    ``run(inverse, x, r, p, q, sums, sums_z, state, bound, limit)``, and room for the sums.
-    """
-
-    times: Times
+    times: Times  # ``times(p, q)`` writes q = A p
+    # ``run(inverse, x, r, p, q, sums, sums_z, state, bound, limit)``, and room for the sums
     run: Callable[..., tuple[int, int]] | None = None
     sums: np.ndarray | None = None
 
@@ -122,17 +119,9 @@ def iterate(
 ) -> Outcome:
     """Iterate, and begin anew from the true residual until that meets the tolerance.
 
-    Parameters
-    ----------
-    of_vectors : object
-        With the functions of `hetero.kernels.cpu.vectors`. b and x may be what else these take, if
-        it has ``copy()`` and ``-``.
-    true_residual : callable
-        ``true_residual(b, x, residual, bound, norm_b)``; see the function of this name.
-    at_zero : bool, optional
-        Whether x is zero. Default: it is looked at.
-    moves : callable, optional
-        See `solve`; only where the iterations are made in Python.
+    ``of_vectors`` has the functions of `hetero.kernels.cpu.vectors`. b and x may be what else these
+    take, if it has ``copy()`` and ``-``. ``true_residual(b, x, residual, bound, norm_b)``: see the
+    function of this name. ``at_zero``: whether x is zero; by default it is looked at.
     """
     norm = of_vectors.norm
     norm_b = norm(real_view(b)) if norm_b is None else norm_b
@@ -256,7 +245,11 @@ def compiled(system: Any, dtype: np.dtype) -> Product:
         matrix, size = (*system.shape[-2:], np.array(weights, dtype)), system.shape[-1]
         sums = np.empty(math.prod(system.shape[:-1]))
     else:
-        parts = _parts(system)
+        # 64-bit indices only where they must be.
+        indptr, indices, data = map(as_loops_take, system)
+        if len(indptr) + len(data) <= np.iinfo(np.int32).max:
+            indptr, indices = (i.astype(np.int32, copy=False) for i in (indptr, indices))
+        parts = indptr, indices, data
         matrix, size = (*parts, *load("hetero.kernels.cpu.csr").runs(*parts)), loops.CHUNK
         sums = np.empty(-(-(len(system.indptr) - 1) // size))
     return Product(
@@ -264,14 +257,6 @@ def compiled(system: Any, dtype: np.dtype) -> Product:
         lambda inverse, x, *rest: loops.solve(x, matrix, size, inverse, *rest),
         sums,
     )
-
-
-def _parts(system: Csr) -> tuple[np.ndarray, ...]:
-    """The matrix's arrays as the loops take them: 64-bit indices only where they must be."""
-    indptr, indices, data = map(as_loops_take, system)
-    if len(indptr) + len(data) <= np.iinfo(np.int32).max:
-        indptr, indices = (x.astype(np.int32, copy=False) for x in (indptr, indices))
-    return indptr, indices, data
 
 
 def uncompiled(system: Any, dtype: np.dtype) -> Product:
@@ -362,11 +347,9 @@ def into(
     is_complex = dtype.kind == "c"
 
     def write(p: np.ndarray, q: np.ndarray) -> None:
-        if is_complex:
-            p, q = p.view(dtype), q.view(dtype)
-        result = function(p)
+        result = function(p.view(dtype) if is_complex else p)
         if not is_complex and result.dtype.kind == "c":
             raise TypeError(f"{name} must be real, got dtype {result.dtype}")
-        q[...] = result
+        (q.view(dtype) if is_complex else q)[...] = result
 
     return write

@@ -116,17 +116,8 @@ def solve(
             vectors = Vectors(used, system, b, x, dtype, diagonal)
             try:
                 loop = _loop(vectors, system, diagonal is not None, M, callback is not None)
-                r_r, b_b = loop.residual()
-                if not (checked or is_safe(math.sqrt(b_b), dtype.itemsize)):
-                    vectors.exchange.synchronize()  # before memory is free
-                    return None
-                if going_on is not None:
-                    for vector, name in zip(going_on, ("r", "p"), strict=True):
-                        vectors.parts[0].upload(vector, name)
-                # Directions belong to the recurrence's residual: it may differ from the true one.
-                before = r_r if going_on is None else math.inf
-                tolerance = max(rtol * math.sqrt(b_b), atol)
-                return _iterate(loop, r_r, b_b, before, tolerance, maxiter, callback)
+                limits = rtol, atol, maxiter, callback
+                return _iterate(loop, *limits, going_on, checked)
             except BaseException:
                 with contextlib.suppress(Exception):
                     vectors.exchange.synchronize()
@@ -148,13 +139,13 @@ def solve(
 
 def _iterate(
     loop: Loop,
-    r_r: float,
-    b_b: float,
-    before: float,
-    tolerance: float,
+    rtol: float,
+    atol: float,
     maxiter: int,
     callback: Callable[[np.ndarray], object] | None,
-) -> Outcome:
+    going_on: tuple[np.ndarray, np.ndarray] | None,
+    checked: bool,
+) -> Outcome | None:
     """Iterate, and begin anew from the true residual until that meets the tolerance.
 
     An iteration, of which each device computes its own rows (M = 1, or a diagonal matrix):
@@ -165,14 +156,23 @@ def _iterate(
 
     The device decides when it stops, by r.r, which the host looks at once for many iterations.
     """
-    # 1. r = b - A x and p = M r are there.
     vectors = loop.vectors
-    status, done, first = CONVERGED, 0, r_r
+    # 1. r = b - A x and p = M r.
+    r_r, b_b = loop.residual()
+    if not (checked or is_safe(math.sqrt(b_b), vectors.dtype.itemsize)):
+        loop.exchange.synchronize()  # before memory is free
+        return None
+    status, done, first, before = CONVERGED, 0, r_r, r_r
+    if going_on is not None:
+        for vector, name in zip(going_on, ("r", "p"), strict=True):
+            vectors.parts[0].upload(vector, name)
+        before = math.inf  # the true residual may differ from the recurrence's
     if math.isfinite(r_r + b_b):
         vectors.copy("start", "x")
     else:
         status = NOT_FINITE
     # 2. Until norm(r) <= tolerance for the true residual r.
+    tolerance = max(rtol * math.sqrt(b_b), atol)
     target = tolerance * tolerance
     # As on the CPU: what the recurrence says is not to be followed down to nothing.
     lowest = max(target, least_tolerance(vectors.dtype) ** 2 * b_b)

@@ -39,13 +39,16 @@ class MatrixLoop(Loop):
         for part, rows in zip(self.parts, self._sizes, strict=True):
             part.allocate(rows * self._item, "r", "q")
         self._bind(system)
-        # x += alpha p, r -= alpha q, p = z + beta p; in turn with one record and the other.
+        if plain:
+            return
+        # x += alpha p, r -= alpha q, p = z + beta p; in turn with one record and the other. Then
+        # p is made ready for the next product.
         self._steps: list[list[list[Bound]]] = [[], []]
-        for part, rows in zip(self.parts, [] if plain else self._sizes, strict=False):
+        for part, rows, pack in zip(self.parts, self._sizes, self._pack["p"], strict=True):
             *_, step = self._plan(part, rows, *(("inverse",) if diagonal else ()))
             for turn, steps in enumerate(self._steps):
                 scalars = {"before": f"record{turn}", "after": f"record{1 - turn}"}
-                steps.append([part.bind(step, partial_before="partial", **scalars)])
+                steps.append([part.bind(step, partial_before="partial", **scalars), *pack])
 
     @abc.abstractmethod
     def _bind(self, system: Any) -> None:
@@ -69,11 +72,9 @@ class MatrixLoop(Loop):
         with self.exchange.queued():
             for iteration in range(self.done, to):
                 turn = iteration % 2
-                # q = A p, and sums in "partial".
+                # q = A p, and sums in "partial"; then the vectors.
                 self.exchange.run(self._products[turn], self._gather)
-                # The vectors; then p for the next product.
-                both = zip(self._steps[turn], self._pack["p"], strict=True)
-                self.exchange.run([(*step, *pack) for step, pack in both], self._copies["p"])
+                self.exchange.run(self._steps[turn], self._copies["p"])
                 self.turn = 1 - turn
         self.done = max(self.done, to)
 

@@ -26,14 +26,7 @@ class Part(Workspace):
     """One device's share of a solve: its buffers by name, and launches on them.
 
     One that is ``alone`` runs in the device's default queue and inside its `active`, which the
-    caller has entered; others in a stream of their own.
-
-    Attributes
-    ----------
-    numbers : dict
-        Name -> number, for launches that name it.
-    unbuilt : list
-        What was bound since the last `build`.
+    caller has entered; others in a stream of their own. ``numbers`` are those that launches name.
     """
 
     def __init__(self, device: Device, alone: bool) -> None:
@@ -103,10 +96,6 @@ class Exchange:
     of its own. Elsewhere each copies from the others, once events tell that all have started
     what writes these bytes. Either way, what a part starts next finds what came, and no part is
     more than one `run` with copies ahead of another: two buffers used in turn need nothing more.
-
-    Attributes
-    ----------
-    meeting : Meeting or None
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:

@@ -123,8 +123,7 @@ def test_spacings_whose_squares_are_out_of_range(kind, place, dtype, grid):
 def test_a_result_that_its_own_scale_cannot_hold_is_not_called_converged():
     """x loses its digits below 1e-308: converged only where what is left still solves it."""
     b = np.array([3e-323, 5e-324])
-    x, info = hetero.solve_cg(np.diag([3.0, 7.0]), b, rtol=1e-8)
-    assert info > 0
+    assert hetero.solve_cg(np.diag([3.0, 7.0]), b, rtol=1e-8)[1] > 0
     x, info = hetero.solve_cg(np.diag([1.0, 0.5]), b, rtol=1e-8)
     assert info == 0
     np.testing.assert_array_equal(x, [3e-323, 1e-323])

@@ -119,33 +119,17 @@ def test_a_multigrid_cycle_is_not_its(opencl):
 # -- Its price -----------------------------------------------------------------------------------
 
 
-def hybrid(plan):
-    return next(c for c in plan.candidates if c.method == "hybrid")
-
-
-def test_without_constants_it_is_not_taken_where_a_device_is_named(opencl):
-    data = {**profile.shipped("conservative").data, "models": {}}
-    constants, known = profile.Profile(data), hetero.machine()["devices"]
-    for dims in ((64,), GRID):
-        problem = operands.from_dims(dims, "float64", "host")
-        ways = [pricing.price(problem, constants, known, opencl, m) for m in (None, "hybrid")]
-        assert [way.chosen.method for way in ways] == ["fused", "hybrid"]
-
-
-def measured(seconds):
-    """White's profile with set-up and steps of 'hybrid', as calibration measures them."""
-    data = dict(profile.shipped("tesla-t10").data)
-    setup, step = ({"axes": [[16, 4096]], "seconds": [s, s]} for s in (3e-3, seconds))
-    model = {"form": "solve", "constants": {"setup": setup, "step": step}}
-    data["models"] = {**data["models"], "cuda:0|cg|hybrid|float32|dense": model}
-    return profile.Profile(data)
-
-
 @pytest.mark.parametrize("on", ["host", "cuda:0"])
 def test_the_price_of_what_was_measured(on):
-    constants = measured(1e-4)
+    """White's profile with set-up and steps, as calibration measures them."""
+    data = dict(profile.shipped("tesla-t10").data)
+    setup, step = ({"axes": [[16, 4096]], "seconds": [s, s]} for s in (3e-3, 1e-4))
+    model = {"form": "solve", "constants": {"setup": setup, "step": step}}
+    data["models"] = {**data["models"], "cuda:0|cg|hybrid|float32|dense": model}
+    constants = profile.Profile(data)
     problem = operands.from_dims((1024,), "float32", on, iterations=20)
-    found = hybrid(pricing.price(problem, constants, constants.machine()))
+    plan = pricing.price(problem, constants, constants.machine())
+    found = next(c for c in plan.candidates if c.method == "hybrid")
     matrix = constants.link("cuda:0", "upload")(4 * 1024**2)
     vectors = {way: constants.link("cuda:0", way)(4 * 1024) for way in ("upload", "download")}
     moved = {"upload": matrix} if on == "host" else vectors

@@ -12,6 +12,7 @@ from fakes import FakeCuda
 from hetero import devices
 from hetero.devices import meetings, peers
 from hetero.devices.base import Device
+from hetero.devices.opencl import OpenCLDevice
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.ops.linear_systems.exchange import BufferCopies, Exchange, Part
 from hetero.ops.linear_systems.partition import halo_copies, slabs
@@ -42,19 +43,13 @@ def check_halo(device_list, rows, depth, rounds, columns=5):
 
 
 @pytest.mark.parametrize(("rows", "depth"), [(4, 1), (11, 1), (23, 2), (24, 6)])
-@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+@pytest.mark.parametrize("parts", [1, 2, 4])
 def test_halo(opencl, parts, rows, depth):
     for rounds in (1, 3):
         check_halo([devices.get(opencl)] * parts, rows, depth, rounds)
-
-
-def test_halo_between_two_contexts(opencl):
-    """Two OpenCL devices cannot see each other's memory or events."""
-    from hetero.devices.opencl import OpenCLDevice
-
+    # Two OpenCL devices cannot see each other's memory or events.
     one = devices.get(opencl)
-    other = OpenCLDevice(99, one._device)
-    check_halo([one, other, one], 17, 2, 3)
+    check_halo([one, OpenCLDevice(99, one._device), one], rows, depth, 3)
 
 
 @pytest.mark.parametrize("fails", ["begin", "end"])
@@ -184,28 +179,21 @@ def moved(one, two, nbytes=100_000):
     return np.array_equal(sent, seen)
 
 
-def test_a_good_link_is_used_after_one_check(warnings_of):
-    one, two = Linked(0), Linked(1)
-    for source, target, direct in ((one, two, (1, 2)), (two, one, (2, 2))):
-        assert moved(source, target)
-        assert (one.direct, two.direct) == direct
-    assert not warnings_of()
-
-
 @pytest.mark.parametrize(
     ("damage", "text"), [(swapped_page, "to cuda:1 arrive damaged"), (fails, "the link is down")]
 )
 def test_a_link_that_damages_or_fails_is_not_used(damage, text, warnings_of):
     """In whichever direction: the pair is then not trusted in either, others are."""
     one, bad, three = Linked(0), Linked(1, damage), Linked(2)
-    for source, target in ((one, bad), (bad, one)):
-        assert moved(source, target)
-    checks = one.direct, bad.direct
-    assert moved(one, bad)
-    assert (one.direct, bad.direct) == checks
-    assert max(checks) == 1
+    for _ in range(2):  # then it is remembered
+        assert moved(one, bad)
+        assert moved(bad, one)
+        assert max(one.direct, bad.direct) == 1
     assert text in warnings_of()[0]
-    assert peers.trusted(one, three)
+    for source, target, direct in ((one, three, (1, 2)), (three, one, (2, 2))):
+        assert moved(source, target)
+        assert (one.direct, three.direct) == direct
+    assert len(warnings_of()) == 1
 
 
 def test_no_room_for_the_check_is_no_verdict(monkeypatch):
@@ -225,42 +213,3 @@ def test_gpus_copy_right():
     for one, two in itertools.product(gpus(2), repeat=2):
         for nbytes in (1, 100_000, 9 << 20):
             assert moved(one, two, nbytes)
-
-
-# -- Streams -------------------------------------------------------------------------------------
-
-
-def check_streams(device):
-    """Copies on three streams, ordered by events alone."""
-    values = np.arange(5000.0)
-    with device.active():
-        (a, _a), (b, _b), (c, _c) = (device.allocate(values.nbytes) for _ in range(3))
-        device.fill(a, values.nbytes)
-        device.upload(values[:2500], a, values.nbytes // 2)
-        device.synchronize()
-        first, second = device.new_stream(), device.new_stream()
-        device.copy(b, a, values.nbytes, stream=first)
-        event = device.record(first)
-        device.wait(event, second)
-        device.copy(c, b, 8 * 2500, 0, 8 * 2500, stream=second)
-        device.fill(c, 8 * 2500, 8 * 2500, stream=second)
-        device.record(second, event)
-        device.wait(device.record(second))
-        seen = np.empty_like(values)
-        device.download(c, seen)
-        np.testing.assert_array_equal(seen, np.r_[values[:2500], np.zeros(2500)])
-        pinned = device.pinned(values.nbytes).view(float)
-        device.enqueue("download", pinned, b, stream=first)
-        device.synchronize(first)
-        np.testing.assert_array_equal(pinned[2500:], values[:2500])
-        device.enqueue("upload", pinned[2500:], b, stream=second)
-        start, end = device.event(second), device.event(second)
-        device.synchronize()
-        assert device.elapsed(start, end) >= 0
-        device.download(b, seen)
-        np.testing.assert_array_equal(seen[:2500], values[:2500])
-
-
-@pytest.mark.parametrize("kind", ["opencl", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_streams(opencl, kind):
-    check_streams(devices.get(opencl if kind == "opencl" else "cuda:0"))

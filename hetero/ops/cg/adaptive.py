@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,18 +35,17 @@ import numpy as np
 from hetero import profile, tables
 from hetero.devices.base import Device
 from hetero.imports import load
+from hetero.ops.cg.hybrid import Works
 from hetero.ops.cg.operands import NAME, least_iterations
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, Terms, total
 from hetero.profile import Profile, inventory
 from hetero.registry import Arguments, Price, Unasked
-from hetero.registry.models import Work
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.ops.linear_systems.systems import Outcome
 
-Works = Callable[[Problem, dict[str, Any]], Work]
 _FIRST = 4  # iterations before a forecast is believed
 _MARGIN = 1.5  # times the move that the iterations still to come must save
 _WORST = 2.0  # times the best decision

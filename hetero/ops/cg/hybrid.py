@@ -33,16 +33,13 @@ if TYPE_CHECKING:
 
     from hetero.ops.linear_systems.systems import Outcome
 
+Works = Callable[[Problem, dict[str, Any]], Work]
 _MADE_OF = "A p there, vectors on the CPU"
 _OPERANDS = {"dense": 1, "csr": 3}  # of a matrix, ahead of the vectors
 
 
 def price(
-    work: Callable[[Problem, dict[str, Any]], Work],
-    problem: Problem,
-    name: str,
-    info: dict[str, Any],
-    constants: Profile,
+    work: Works, problem: Problem, name: str, info: dict[str, Any], constants: Profile
 ) -> Price:
     """The terms of a solve on a device; None where constants are not known.
 
@@ -60,8 +57,7 @@ def price(
         if problem.next_device is None:  # else the caller adds what comes after
             around = total(around, after)
         if model["form"] == "solve":
-            overhead, compute = own(work(problem, info))
-            steps = {"overhead": overhead, "compute": compute}
+            steps = dict(zip(("overhead", "compute"), own(work(problem, info)), strict=True))
         else:
             steps = _steps(problem, name, info, constants, own)
     except (KeyError, ValueError):  # no link, or a model of other dimensions
@@ -74,8 +70,7 @@ def _steps(
 ) -> Terms:
     """The iterations with a dense matrix, by their parts; KeyError where one is not known."""
     n, repeat, nbytes = problem.dims[0], problem.options.iterations, problem.output.nbytes
-    key = name, info["kind"], "matvec", "tiled", problem.dtype, "C aligned"
-    product = constants.cost(*key)
+    product = constants.cost(name, info["kind"], "matvec", "tiled", problem.dtype, "C aligned")
     if product is None or problem.layout != "dense":
         raise KeyError(problem.layout)
     works = Work((n, n), 2.0 * n * n, float(n * nbytes)), Work((n,), 10.0 * n, 10.0 * nbytes)

@@ -29,6 +29,7 @@ from hetero.ops.linear_systems.systems import Csr, Dense, number_dtype, real_dty
 from hetero.registry.problem import Problem, check_dims, compressed, shapes_of
 
 NAME = "cg"
+_OTHER = "other"  # operand than an array on the host, a matrix or an operator
 DIMS = ("N", "NY NX", "NZ NY NX")
 
 
@@ -157,8 +158,8 @@ def problem_of(A: Any, b: Any, x0: Any, M: Any, rtol: float, limit: int) -> Prob
     if dtype.kind != "c" and "x0" in given:
         real_dtype(x0=vectors[1].dtype)
     layout, entries, matrix, obstacle = _layout(A, dtype)
-    # The share of the iterations without M that are left with it.
-    layout, obstacle, share = _preconditioned(A, M, layout, obstacle, dtype)
+    layout, by_M, share = _preconditioned(n, M, layout, dtype)
+    obstacle = obstacle or by_M
     if dtype.kind == "c":
         layout, matrix, obstacle = "operator", (), "complex numbers compute on the CPU"
     expected = round(_expected(A, rtol, dtype) * share)
@@ -199,10 +200,11 @@ def _layout(A: Any, dtype: np.dtype) -> tuple[str, int, tuple[Operand, ...], str
     return "operator", n, (), "a LinearOperator computes on the CPU"
 
 
-def _preconditioned(
-    A: Any, M: Any, layout: str, obstacle: str | None, dtype: np.dtype
-) -> tuple[str, str | None, float]:
-    """Layout, obstacle, and the share of iterations that are left, with a preconditioner."""
+def _preconditioned(n: int, M: Any, layout: str, dtype: np.dtype) -> tuple[str, str | None, float]:
+    """With a preconditioner: the layout, why no device can do it, and the share of the iterations
+    without it that are left."""
+    if M is None:
+        return layout, None, 1.0
     if isinstance(M, str):
         if M not in ("jacobi", "multigrid"):
             raise ValueError(f"M must be 'jacobi', 'multigrid' or a matrix, got {M!r}")
@@ -210,11 +212,7 @@ def _preconditioned(
             raise ValueError("M='jacobi' needs A's diagonal, which a LinearOperator hides")
         if M == "multigrid" and not layout.startswith("stencil"):
             raise ValueError("M='multigrid' needs A to be a hetero.Poisson")
-        if M == "multigrid":
-            return f"{layout}-multigrid", obstacle, 0.0
-    if M is None or isinstance(M, str):
-        return layout, obstacle, 1.0
-    n = A.shape[0]
+        return (layout, None, 1.0) if M == "jacobi" else (f"{layout}-multigrid", None, 0.0)
     shape = tuple(M.shape) if hasattr(M, "shape") else np.shape(M)
     if shape not in ((n,), (n, n)):
         raise ValueError(f"M must have shape ({n}, {n}) or ({n},), got {shape}")
@@ -222,8 +220,8 @@ def _preconditioned(
     if dtype.kind != "c" and np.dtype(given or float).kind == "c":
         raise ValueError(f"M must be real where A and b are, got dtype {given}")
     if shape == (n,):
-        return layout, obstacle, 1.0
-    return layout, obstacle or "the preconditioner M computes on the CPU", 0.5
+        return layout, None, 1.0
+    return layout, "the preconditioner M computes on the CPU", 0.5
 
 
 def _expected(A: Any, rtol: float, dtype: np.dtype) -> float:
@@ -253,9 +251,6 @@ def key_of(A: Any, b: Any, x0: Any, M: Any, *others: Any) -> Any:
         return None
     facts = _facts(A), _facts(b), _facts(x0), _facts(M)
     return None if _OTHER in facts else (NAME, *facts, *others)
-
-
-_OTHER = "other"  # than an array on the host, a matrix or an operator
 
 
 def _facts(given: Any) -> Any:

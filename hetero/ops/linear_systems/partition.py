@@ -27,9 +27,6 @@ def split(rows: int, parts: int, least: int = 1) -> list[Range]:
     >>> split(10, 4, least=4)
     [(0, 5), (5, 10)]
     """
-    for name, value in (("rows", rows), ("parts", parts), ("least", least)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
     parts = max(1, min(parts, rows // least))
     size, longer = divmod(rows, parts)
     cuts = [part * size + min(part, longer) for part in range(parts + 1)]

@@ -19,7 +19,7 @@ from hetero.kernels import Launch
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.cg.plan_stencil import X_HALO, GridShare
-from hetero.ops.krylov.cg_vectors import Loop, Vectors
+from hetero.ops.krylov.cg_vectors import Loop, Step, Vectors
 from hetero.ops.linear_systems.exchange import BufferCopies
 from hetero.ops.linear_systems.partition import around, halo_copies, range_copies
 from hetero.ops.linear_systems.systems import Stencil
@@ -46,24 +46,21 @@ class _OnGrid(Loop):
     ) -> list[Launch]:
         """``places``: where r and p of each part begin. ``rows``: what is copied of them. Returns
         the launches of products."""
-        self._residual_blocks, self._residuals, products = [], [], []
+        blocks, residuals, products = [], [], []
         for (part, _, grid), place in zip(self._each, places, strict=True):
             size = {"dtype": self._dtype.name, "scaled": scaled}
             residual, product = plan_cg_stencil.stencil(grid, part.device.target, **size, **place)
             part.allocate(16 * residual.grid, "residual sums")
-            self._residual_blocks.append(residual.grid)
+            blocks.append(residual.grid)
             known = names if scaled else names | {"inverse": "x"}
-            self._residuals.append([part.bind(residual, partial="residual sums", **known)])
+            residuals.append([part.bind(residual, partial="residual sums", **known)])
             products.append(product)
         own = around([(slab.begin, slab.end) for slab in self._slabs], X_HALO)
         x_rows = BufferCopies(halo_copies(own, self._row_bytes), "x", "x")
-        self._x_rows, self._first_rows = self.exchange.bind(x_rows), self.exchange.bind(*rows)
+        self.before_residual = self.before_residual[0], self.exchange.bind(x_rows)
+        self.residuals = residuals, self.exchange.bind(*rows)
+        self.residual_sums = "residual sums", blocks, 2
         return products
-
-    def residual(self) -> Sequence[float]:
-        self.exchange.run([()] * len(self.parts), self._x_rows)
-        self.exchange.run(self._residuals, self._first_rows)
-        return self.exchange.total("residual sums", self._residual_blocks, 2)
 
 
 class Sweeps(_OnGrid):
@@ -103,13 +100,9 @@ class Sweeps(_OnGrid):
         first = [BufferCopies(rows, "state1", "state1")]
         self._bind_residual(places, first, diagonal, r="state1", p="state1")
 
-    def advance(self, to: int) -> None:
-        with self.exchange.queued():
-            for sweep in range(self.done + 1, to + 1):
-                turn = sweep % 2
-                self.exchange.run(self._sweeps[turn, sweep == 0], self._moves[turn])
-        self.done = max(self.done, to)
-        self.turn = self.done % 2
+    def steps(self, iteration: int) -> Sequence[Step]:
+        turn = (iteration + 1) % 2
+        return [(self._sweeps[turn, iteration == -1], self._moves[turn])]
 
     def finish(self) -> None:
         self.exchange.run(self._settle[self.turn])
@@ -189,7 +182,7 @@ class Persistent(_OnGrid):
 class Preconditioned(_OnGrid):
     """A stencil on one part, and a hierarchy of multigrid: its symmetric cycle is z = M r."""
 
-    begins = 0
+    begins, records = 0, 1
 
     def __init__(self, vectors: Vectors, stencil: Stencil, M: Any) -> None:
         super().__init__(vectors, stencil)
@@ -211,11 +204,9 @@ class Preconditioned(_OnGrid):
         )
         self._apply = M.bound([part.buffers["r"]], [part.buffers["z"]], symmetric=True)
 
-    def advance(self, to: int) -> None:
-        for _ in range(self.done, to):
-            self._apply()
-            self.parts[0].start(*self._launches)
-        self.done = max(self.done, to)
+    def steps(self, iteration: int) -> Sequence[Step]:
+        self._apply()  # launches of its own
+        return [([self._launches], ())]
 
 
 def shares(vectors: Vectors, stencil: Stencil) -> list[GridShare]:

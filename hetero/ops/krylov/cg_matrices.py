@@ -11,7 +11,7 @@ import numpy as np
 from hetero import kernels
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.common.launch import Launch
-from hetero.ops.krylov.cg_vectors import Loop, Vectors
+from hetero.ops.krylov.cg_vectors import Loop, Step, Vectors
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Part
 from hetero.ops.linear_systems.partition import Copy, gather_copies
 from hetero.ops.linear_systems.systems import Csr, Dense
@@ -60,23 +60,9 @@ class MatrixLoop(Loop):
         size = {"dtype": self.vectors.dtype.name, "aligned": part.is_aligned("x", "b", *more)}
         return plan_cg.vectors(rows, part.device.target, diagonal=self._diagonal, **size)
 
-    def residual(self) -> Sequence[float]:
-        """r = b - A x, p = r or inverse * r; returns r.r and b.b."""
-        self.exchange.run(self._pack["x"], self._copies["x"])
-        self.exchange.run(self._residuals)
-        sums = self.exchange.total(*self._residual_sums)
-        self.exchange.run(self._pack["p"], self._copies["p"])
-        return sums[:2]
-
-    def advance(self, to: int) -> None:
-        with self.exchange.queued():
-            for iteration in range(self.done, to):
-                turn = iteration % 2
-                # q = A p, and sums in "partial"; then the vectors.
-                self.exchange.run(self._products[turn], self._gather)
-                self.exchange.run(self._steps[turn], self._copies["p"])
-                self.turn = 1 - turn
-        self.done = max(self.done, to)
+    def steps(self, iteration: int) -> Sequence[Step]:
+        turn = iteration % 2  # q = A p, and sums in "partial"; then the vectors
+        return (self._products[turn], self._gather), (self._steps[turn], self._copies_of_p)
 
     def times(self) -> None:
         """q = A p on one part."""
@@ -84,8 +70,9 @@ class MatrixLoop(Loop):
 
     def _bind_copies(self, *groups: BufferCopies) -> None:
         """Bind what parts copy of others' x and p, and of sums."""
-        x, p, self._gather = (self.exchange.bind(group) for group in groups)
-        self._copies = {"x": x, "p": p}
+        x, self._copies_of_p, self._gather = (self.exchange.bind(group) for group in groups)
+        self.before_residual = self._pack["x"], x
+        self.after_residual = self._pack["p"], self._copies_of_p
 
 
 class CsrMatrix(MatrixLoop):
@@ -105,14 +92,14 @@ class CsrMatrix(MatrixLoop):
         name, diagonal = self.vectors.dtype.name, self._diagonal
         if len(self.parts) > 1:  # now there is room for what rows meet besides
             self.vectors.load(x=self.vectors.result)
-        plans, self._residuals, products = [], [], []
+        plans, residuals, products = [], [], []
         for number, part in enumerate(self.parts):
             part.numbers["own"] = 0
             share = found[number][0]
             plans.append(plan_cg.csr(share, part.device.target, dtype=name, diagonal=diagonal))
         blocks = [residual.grid for residual, _, _ in plans]
         sums = self.exchange.share_sums(blocks, self._sums, "partial")
-        self._residual_sums = "partial", blocks, 2
+        self.residual_sums = "partial", blocks, 2
         copies = self._pack_foreign([found[n] for n in range(len(self.parts))], plans)
         self._bind_copies(
             BufferCopies(copies, "x", "packed"),
@@ -121,10 +108,11 @@ class CsrMatrix(MatrixLoop):
         )
         for part, (residual, step, without) in zip(self.parts, plans, strict=True):
             known = {} if diagonal else {"inverse": "r"}
-            self._residuals.append([part.bind(residual, **known)])
+            residuals.append([part.bind(residual, **known)])
             product = without if self._plain else step
             products.append([[part.bind(product, before=f"record{turn}")] for turn in (0, 1)])
         self._products = list(zip(*products, strict=True))
+        self.residuals = residuals, ()
 
     def _upload(self, number: int, system: Csr) -> tuple[plan_cg.Rows, np.ndarray]:
         """Put a part's rows in its memory, make its x and p; returns their foreign columns too."""
@@ -184,7 +172,7 @@ class DenseMatrix(MatrixLoop):
         strides = self._upload_all(system)
         own = "own sums" if several else "partial"
         blocks: list[int] = []
-        self._residuals, products = [], []
+        residuals, products = [], []
         for part, rows in zip(self.parts, self._sizes, strict=True):
             part.allocate(rows * self._item, "p")
             if several:
@@ -197,9 +185,10 @@ class DenseMatrix(MatrixLoop):
             of_x, of_p = (
                 self._product(part, "whole" if several else name, rows, strides) for name in "xp"
             )
-            self._residuals.append([*of_x, part.bind(residual, partial="residual sums")])
+            residuals.append([*of_x, part.bind(residual, partial="residual sums")])
             products.append((part, of_p, () if self._plain else (sums,)))
-        self._residual_sums = "residual sums", blocks, self._sums
+        self.residuals = residuals, ()
+        self.residual_sums = "residual sums", blocks, self._sums
         self.exchange.share_sums(blocks, self._sums, "partial")
         self._products = [
             [

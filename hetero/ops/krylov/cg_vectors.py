@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import abc
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,10 +13,11 @@ import numpy as np
 
 from hetero.devices.base import Device
 from hetero.kernels.cg.plan_stencil import HALO, X_HALO
-from hetero.ops.linear_systems.exchange import Exchange, Part
+from hetero.ops.linear_systems.exchange import Bound, Exchange, Part
 from hetero.ops.linear_systems.partition import Slab, slabs, split
 from hetero.ops.linear_systems.systems import Stencil, unknowns
 
+Step = tuple[Sequence[Sequence[Bound]], Sequence[Any]]  # launches of each part, then copies
 RECORD = 8  # doubles of the scalars; kernels/cg/cg_scalars.cu
 _STATUS, _COUNT, _TARGET = 0, 1, 4  # of them
 
@@ -110,27 +110,38 @@ class Vectors:
                 part.device.copy(part.buffers[to], part.buffers[source], nbytes, 0, 0, part.stream)
 
 
-class Loop(abc.ABC):
+class Loop:
     """What the iterations have in common.
 
     ``done`` is the iterate that the launches so far lead to, ``begins`` at first; ``turn`` tells
-    which of the two records is the present one.
+    which of the two records is the present one. ``before_residual``, ``residuals`` and
+    ``after_residual`` are steps, ``residual_sums`` what `Exchange.total` takes.
     """
+
+    residuals: Step
+    residual_sums: tuple[str, list[int], int]
 
     first_batch = 8  # iterations to start before the record is looked at for the first time
     batch_seconds = 300e-6  # for which the device should run between two looks, which cost 15 us
     begins = -1  # the first step only leads to iterate 0
+    records = 2  # that are written in turn
     turn = 0
     seconds: float | None = None  # that an iteration took last
 
     def __init__(self, vectors: Vectors) -> None:
         self.vectors, self.exchange, self.parts = vectors, vectors.exchange, vectors.parts
+        self.before_residual: Step = [()] * len(self.parts), ()
+        self.after_residual = self.before_residual
         if len(self.parts) > 1:  # queues of several devices take longer to fill again
             self.batch_seconds = max(self.batch_seconds, 2e-3)
 
-    @abc.abstractmethod
     def residual(self) -> Sequence[float]:
         """Compute r = b - A x, from where an iteration starts; returns r.r and b.b."""
+        self.exchange.run(*self.before_residual)
+        self.exchange.run(*self.residuals)
+        sums = self.exchange.total(*self.residual_sums)
+        self.exchange.run(*self.after_residual)
+        return sums[:2]
 
     def start(self, target: float) -> None:
         """Begin from the last `residual`, to stop where r.r is no more than ``target``."""
@@ -141,14 +152,23 @@ class Loop(abc.ABC):
                 part.upload(record, name)
         self.done = self.begins
 
-    @abc.abstractmethod
     def advance(self, to: int) -> None:
         """Start the launches after which x is iterate ``to``, unless the iteration stops before."""
+        with self.exchange.queued():
+            for iteration in range(self.done, to):
+                for step in self.steps(iteration):
+                    self.exchange.run(*step)
+        self.done = max(self.done, to)
+        self.turn = self.done % self.records
+
+    def steps(self, iteration: int) -> Sequence[Step]:
+        """What `Exchange.run` starts in turn to go from this iterate to the next."""
+        raise NotImplementedError
 
     def record(self) -> tuple[int, int]:
         """(status, iterations since `start`); waits for them."""
         record = self.parts[0].download(f"record{self.turn}", np.empty(RECORD))
         return int(record[_STATUS]), int(record[_COUNT])
 
-    def finish(self) -> None:  # noqa: B027  # nothing to do where x does not lag
+    def finish(self) -> None:
         """Make x the iterate of the record."""

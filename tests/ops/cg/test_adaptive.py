@@ -171,17 +171,3 @@ def test_the_limit_counts_across_the_move(opencl, monkeypatch):
     x, info = hetero.solve_cg(A, factor * b, **placed)
     assert info == 0
     np.testing.assert_allclose(x / factor, hetero.solve_cg(A, b, device="cpu")[0], rtol=1e-5)
-
-
-@pytest.mark.parametrize("share", [0.5, 0.95])
-def test_near_rounding_a_late_move_is_no_worse_than_staying(opencl, monkeypatch, share):
-    A, b = system("float32"), np.random.default_rng(2).random(N).astype("float32")
-    alone, seen = [], []
-    x, _ = hetero.solve_cg(A, b, rtol=1e-6, device="cpu", callback=alone.append)
-    moving_after(monkeypatch, int(share * len(alone)))
-    known = {"rtol": 1e-6, "maxiter": 2 * len(alone), "device": opencl, "method": "adaptive"}
-    y, info = hetero.solve_cg(A, b, **known, callback=seen.append)
-    residual, expected = (np.linalg.norm(b - A.astype(float) @ v) for v in (y, x))
-    assert residual <= 2.0 * expected
-    assert info in (0, len(seen))
-    assert len(seen) < 1.5 * len(alone)

@@ -60,6 +60,7 @@ def test_takes_scipys_iterations(kind, diagonal, rng):
     x, found = hetero.solve_cg(kinds(grid)[kind], b, **options)
     assert found == info == 0
     assert abs(len(seen) - len(theirs)) <= 1
+    assert diagonal or 0.5 < len(seen) / grid.expected_iterations(1e-8) < 2.0
     np.testing.assert_allclose(x, expected, atol=1e-6 * np.abs(expected).max())
 
 
@@ -109,14 +110,6 @@ def test_operator_is_its_matrix(shape, dtype, rng):
 def test_operator_names_a_wrong_argument(arguments, named):
     with pytest.raises(ValueError, match=f"{named} must be .*, got"):
         Poisson(*arguments)
-
-
-@pytest.mark.parametrize("shape", [(48, 48), (14, 14, 14)])
-def test_expected_iterations_are_near(shape, rng):
-    grid, seen = Poisson(shape), []
-    b = rng.standard_normal(grid.shape[0])
-    hetero.solve_cg(grid, b, rtol=1e-8, device="cpu", callback=seen.append)
-    assert 0.5 < len(seen) / grid.expected_iterations(1e-8) < 2.0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])

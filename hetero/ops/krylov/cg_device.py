@@ -64,8 +64,8 @@ def solve(
     system : Stencil, Csr or Dense
         Arrays on the host are uploaded for this call.
     b, x : (n,) numpy.ndarray or device buffer
-        Right-hand side; start, and place of the result. Of one dtype, float32 or float64. Device
-        buffers are contiguous and lie on the only device.
+        Right-hand side; start, and place of the result. Of one dtype, float32 or float64, and
+        contiguous. Device buffers lie on the only device.
     preconditioner : optional
         (n,) numpy.ndarray: the inverse of a diagonal matrix. Or for a stencil a `DeviceHierarchy`
         of the first device.
@@ -196,7 +196,7 @@ def _iterate(
             status = LIMIT
         before = r_r
     if isinstance(vectors.result, np.ndarray):
-        vectors.hand_back()
+        vectors.fetch()
     return Outcome(status, done, math.sqrt(r_r), math.sqrt(b_b))
 
 
@@ -222,7 +222,7 @@ def _until_stopped(loop: Loop, limit: int, callback: Any) -> tuple[str, int]:
         if took >= meetings.PATIENCE / 2:
             loop.exchange.check()
         if callback is not None and not status:
-            callback(loop.vectors.hand_back())
+            callback(loop.vectors.fetch())
     return _STATUS[status], count
 
 

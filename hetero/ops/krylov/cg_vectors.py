@@ -76,10 +76,10 @@ class Vectors:
 
         self.exchange.at_once(load, len(flat) * self.n * self.dtype.itemsize)
 
-    def fetch(self, out: np.ndarray | None = None) -> np.ndarray:
-        """The present x, on the host, in ``out`` where given: C-contiguous and of this dtype."""
-        whole = np.empty(self.n, self.dtype) if out is None else out.reshape(-1)
-        item = self.dtype.itemsize
+    def fetch(self) -> np.ndarray:
+        """The present x, on the host: in the caller's where that is there, else in a new array."""
+        result, item = self.result, self.dtype.itemsize
+        whole = result if isinstance(result, np.ndarray) else np.empty(self.n, self.dtype)
 
         def fetch(number: int) -> None:
             begin, end = self.spans[number]
@@ -87,17 +87,6 @@ class Vectors:
 
         self.exchange.at_once(fetch, self.n * item)
         return whole
-
-    def hand_back(self) -> np.ndarray:
-        """Write x to where the caller wants it; returns it on the host."""
-        result = self.result
-        if not isinstance(result, np.ndarray):
-            return self.fetch()
-        if result.flags.c_contiguous and result.dtype == self.dtype:
-            self.fetch(result)
-        else:
-            result[...] = self.fetch().reshape(result.shape)
-        return result
 
     def copy(self, to: str, source: str) -> None:
         """Copy x, or what is as long, on the devices."""
